@@ -439,7 +439,7 @@ def test_bench_writes_results_that_can_be_compared(linear: Path, tmp_path: Path,
     files = [tmp_path / "new folder" / name for name in ("a.json", "b.json")]
     options = ("--device", "reference", "--against", "onnxruntime", "--threads", 1, "--seconds", 0.1)
     for file in files:
-        assert run_bench(linear, *options, "--shape", "batch=2", "--json", file) == 0
+        assert run_bench(linear, *options, "--shape", "batch=2", "--output", file) == 0
     text = capsys.readouterr().out
     assert "linear" in text
     assert "onnxruntime / weft: geometric mean" in text
@@ -456,13 +456,13 @@ def test_bench_writes_results_that_can_be_compared(linear: Path, tmp_path: Path,
     assert str(tmp_path) not in files[0].read_text()
     assert run_bench("--diff", *files) == 0
     assert "geometric mean of before / after" in capsys.readouterr().out
-    assert run_bench("--diff", *files, "--json", "-") == 0
+    assert run_bench("--diff", *files, "--json") == 0
     assert json.loads(capsys.readouterr().out)["changes"][0]["model"] == "linear"
 
 
 def test_json_alone_on_stdout(linear: Path, capsys: Capture) -> None:
     options = ("--device", "reference", "--against", "none", "--seconds", 0.05)
-    assert run_bench(linear, *options, "--json", "-") == 0
+    assert run_bench(linear, *options, "--json") == 0
     printed = capsys.readouterr()
     assert [found["engine"] for found in json.loads(printed.out)["models"][0]["measurements"]] == ["weft"]
     assert printed.err == ""
@@ -480,7 +480,7 @@ def test_a_model_that_is_not_there_is_left_out(linear: Path, capsys: Capture) ->
         ((), "no model to time"),
         (("absent.onnx",), "absent.onnx: no such file"),
         (("{}", "--against", "someone"), "someone: no such engine"),
-        (("{}", "--shape", "batch"), "not of the form dim=size"),
+        (("{}", "--shape", "batch"), "not of the form name=size"),
         (("--diff", "absent.json", "absent.json"), "absent.json"),
     ],
 )

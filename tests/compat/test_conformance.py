@@ -256,7 +256,7 @@ class TestCommand:
         assert not any("Abs" in line for line in lines)
 
     def test_json(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        assert self.run(monkeypatch, self.CASES[:1], "--json", "-") == 0
+        assert self.run(monkeypatch, self.CASES[:1], "--json") == 0
         printed = capsys.readouterr()
         assert json.loads(printed.out) == {
             "device": "reference",
@@ -279,7 +279,7 @@ class TestCommand:
         }
         assert printed.err.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
         path = tmp_path / "report.json"
-        assert self.run(monkeypatch, self.CASES, "--json", str(path)) == 1
+        assert self.run(monkeypatch, self.CASES, "-o", str(path)) == 1
         assert json.loads(path.read_text())["failed"] == 1
 
     def test_known_failures(

@@ -298,7 +298,7 @@ def test_wrong_use_is_refused(network: Path) -> None:
 
 def test_command_prints_and_writes(network: Path, tmp_path: Path, capsys: Capture) -> None:
     files = [tmp_path / "new" / name for name in ("page.html", "trace.json", "profile.json")]
-    options = [f"--{name}={file}" for name, file in zip(("html", "trace", "json"), files)]
+    options = [f"--{name}={file}" for name, file in zip(("html", "trace", "output"), files)]
     assert main(["profile", str(network), "--threads", "1", "--repeat", "2", *options]) == 0
     printed = capsys.readouterr().out
     for said in ("Conv first", "of roofline", "live bytes", "threads busy", "batch = 1"):
@@ -310,7 +310,7 @@ def test_command_prints_and_writes(network: Path, tmp_path: Path, capsys: Captur
 
 
 def test_command_prints_json(network: Path, capsys: Capture) -> None:
-    arguments = ["profile", str(network), "--shape", "batch=3", "--repeat", "1", "--json", "-", "--threads", "2"]
+    arguments = ["profile", str(network), "--shape", "batch=3", "--repeat", "1", "--json", "--threads", "2"]
     assert main(arguments) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["threads"] == 2
@@ -319,7 +319,7 @@ def test_command_prints_json(network: Path, capsys: Capture) -> None:
 
 def test_bench_lists_kernels(network: Path, tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "kernels.json"
-    assert main(["bench", "--kernels", str(network), "--threads", "1", "--json", str(file)]) == 0
+    assert main(["bench", "--kernels", str(network), "--threads", "1", "-o", str(file)]) == 0
     assert "of roofline" in capsys.readouterr().out
     record = json.loads(file.read_text())
     assert record["peak"]["flops"] > 0

@@ -8,6 +8,7 @@ scripts/bench can put models into a form that it takes, and gives that to all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -19,12 +20,13 @@ from weft.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is loaded, and how; `device` and `precision` are for weft alone."""
+    """What is loaded, and how; `device`, `precision` and what is `further` said are for weft alone."""
 
     path: str
     device: str
     threads: int
     precision: str = "float32"
+    further: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def _as_they_are(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load_weft(setup: Setup) -> Loaded:
     load = import_module("weft.loading").load
-    model = load(setup.path, device=setup.device, threads=setup.threads, precision=setup.precision)
+    model = load(setup.path, device=setup.device, threads=setup.threads, precision=setup.precision, **setup.further)
     return Loaded(model, _as_they_are, model.run, lambda result: list(result.values()))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +41,7 @@ class Options:
     peers: tuple[Engine, ...]
     peak_flops: float | None  # of the threads together; None where weft's device is not what was measured
     precision: str = "float32"  # of weft
+    further: Mapping[str, Any] = field(default_factory=dict)  # options of weft.load
 
     def tolerance(self, case: BenchCase, engine: str) -> float:
         """How far an engine may be off."""
@@ -65,7 +67,7 @@ def measure(case: BenchCase, options: Options, tell: Callable[[str], None] = lam
     """Everything about one model; `tell` hears what is being done. Fails only where weft fails."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="weft-bench-")))
-        setup = Setup(str(case.path), options.device, options.threads, options.precision)
+        setup = Setup(str(case.path), options.device, options.threads, options.precision, options.further)
         _read_through(case.path)
         tell(f"{case.name}: {WEFT.name}")
         subject, inputs, flops = _begin(case, setup, folder, stack)

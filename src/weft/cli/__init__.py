@@ -68,7 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    args = _parser(arguments).parse_args(arguments)
+    parser = _parser(arguments)
+    args, rest = parser.parse_known_args(arguments)
+    if rest:
+        from weft.cli.options import take_rest
+
+        take_rest(parser, args, rest)
     if args.command is None:
         _parser([]).print_help()
         return 0

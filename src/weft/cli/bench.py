@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from weft.bench.engines import PEERS, WEFT, Engine
 from weft.bench.facts import machine_facts
 from weft.bench.measure import SEED, BenchCase, Options, measure
 from weft.bench.results import BenchReport
-from weft.cli import inputs, output, values
+from weft.cli import inputs, options, output, values
 from weft.cli.kernel_table import print_kernels
+from weft.cli.sizes import declared_signature, sizes_for, sizes_of_file
+from weft.cli.written import write_text
 from weft.errors import InputError, WeftError
 from weft.report.nodes import ops_by_node
 from weft.runtime.devices import choose
@@ -33,7 +35,10 @@ USUAL = NAMES[:-1]
 ON_THIS_PROCESSOR = ("cpu", "reference")
 """Devices that the measured peak is the peak of."""
 
-Find = Callable[[str, Mapping[str, int]], BenchCase]
+SizesOf = Callable[[Path], Mapping[str, int]]
+"""The sizes that --shape and --batch mean for a file."""
+
+Find = Callable[[str, SizesOf], BenchCase]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -42,15 +47,15 @@ def add_parser(subparsers: Any) -> None:
             "bench",
             help="time models in weft and in other engines",
             description="Time models in weft and in every other engine that is installed: float32, the same threads, "
-            "the same random inputs, in turns. Loads are timed and memory is measured in fresh processes; outputs are "
-            "compared with onnxruntime's.",
+            "the same inputs, in turns. Inputs are random unless --input says otherwise. Loads are timed and memory is "
+            "measured in fresh processes; outputs are compared with onnxruntime's.",
         )
     )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="ONNX files")
-    parser.add_argument("--device", default="auto", metavar="D", help="weft's device (default: the best one here)")
+    parser.set_defaults(several="models")
     parser.add_argument(
         "--against",
         default=",".join(USUAL),
@@ -58,47 +63,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"other engines, with commas between, of {', '.join(NAMES)}; none for weft alone "
         f"(default: {','.join(USUAL)})",
     )
-    parser.add_argument(
-        "--threads", type=values.count, metavar="N", help="threads of every engine (default: all cores)"
-    )
-    values.add_precision(parser)
-    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
+    inputs.add_inputs(parser)
     parser.add_argument(
         "--seconds", type=values.seconds, default=3.0, metavar="S", help="time for the turns of each model (default 3)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the results there as JSON; - prints them instead")
     parser.add_argument("--kernels", action="store_true", help="time each kernel of weft's, against the roofline")
     parser.add_argument(
         "--diff", nargs=2, type=Path, metavar=("A", "B"), help="compare two files of results, A before B"
     )
+    options.add_output(parser, "write the results there, as JSON: what --diff reads")
+    options.add_json(parser)
+    options.add_loading(parser, "where weft runs", without=("strict", "cache", "trusted"))
 
 
-def find_file(name: str, sizes: Mapping[str, int]) -> BenchCase:
+def find_file(name: str, sizes: SizesOf) -> BenchCase:
     """A model by its path."""
     path = Path(name)
     if not path.is_file():
-        raise InputError(f"{name}: no such file", hint="weft bench takes ONNX files")
-    return BenchCase(path.stem, path, sizes=sizes)
+        raise InputError(f"{name}: no such file", hint="weft bench takes ONNX files; results are written with -o FILE")
+    return BenchCase(path.stem, path, sizes=sizes(path))
 
 
 def run(args: argparse.Namespace, find: Find = find_file) -> int:
-    """`find` gives the case that a MODEL argument means, with the sizes of --shape."""
+    """`find` gives the case that a MODEL argument means, with the sizes that were asked for."""
     if args.diff:
         return _diff(args)
     if not args.models:
         raise InputError("no model to time", hint="weft bench MODEL..., or weft bench --diff A B")
-    sizes = inputs.parse_sizes(args.shape)
-    cases, left_out = _find_all(args.models, sizes, find)
+    cases, left_out = _find_all(args, find)
     return _kernels(args, cases) if args.kernels else _bench(args, cases, left_out)
 
 
-def _find_all(names: Sequence[str], sizes: Mapping[str, int], find: Find) -> tuple[list[BenchCase], dict[str, str]]:
-    """The cases that are there, and why others are not; an error where none is."""
+def _find_all(args: argparse.Namespace, find: Find) -> tuple[list[BenchCase], dict[str, str]]:
+    """The cases that are there, with the inputs that were given, and why others are not; an error where none is."""
+
+    def sizes_of(path: Path) -> Mapping[str, int]:
+        return sizes_of_file(argparse.Namespace(**(vars(args) | {"model": path})))
+
     cases: list[BenchCase] = []
     errors: dict[str, InputError] = {}
-    for name in names:
+    for name in args.models:
         try:
-            cases.append(find(name, sizes))
+            case = find(name, sizes_of)
+            cases.append(replace(case, inputs=_given(args, case.path)) if args.input or args.seed else case)
         except InputError as error:
             errors[name] = error
     if not cases:
@@ -106,21 +113,27 @@ def _find_all(names: Sequence[str], sizes: Mapping[str, int], find: Find) -> tup
     return cases, {name: str(error) for name, error in errors.items()}
 
 
+def _given(args: argparse.Namespace, path: Path) -> dict[str, Any]:
+    """Inputs as the options say."""
+    declared = declared_signature(path)
+    sizes = sizes_for(args, (*declared.inputs, *declared.defaults))
+    made = inputs.make_inputs(declared.inputs, declared.defaults, args.input, sizes, args.seed)
+    return {item.name: item.array for item in made}
+
+
 def _diff(args: argparse.Namespace) -> int:
     comparison = results.compare(*(results.read_report(path) for path in args.diff))
-    if args.json:
-        _write(args.json, results.as_json(asdict(comparison)))
-    if args.json != "-":
+    _write(args, results.as_json(asdict(comparison)))
+    if not args.json:
         show.show_comparison(comparison, output.console())
     return 0
 
 
 def _bench(args: argparse.Namespace, cases: Sequence[BenchCase], left_out: Mapping[str, str]) -> int:
     engines, missing = choose_engines(args.against)
-    report = measure_all(cases, left_out, _options(args, engines), args.json != "-")
-    if args.json:
-        _write(args.json, results.to_json(report))
-    if args.json != "-":
+    report = measure_all(cases, left_out, _options(args, engines), not args.json)
+    _write(args, results.to_json(report))
+    if not args.json:
         show.show_report(report, missing, output.console())
     wrong = any(found.engine == results.SUBJECT for _, found in results.mismatches(report.models))
     return 1 if report.left_out or wrong else 0
@@ -164,32 +177,32 @@ def measure_all(
 def _options(args: argparse.Namespace, engines: Sequence[Engine]) -> Options:
     device = choose(args.device).name
     threads = args.threads or usable_cores()
+    further = {"memory_limit": args.memory_limit, "prefer": args.prefer}
     peak = measure_peak(threads).flops if device in ON_THIS_PROCESSOR else None
-    return Options(device, threads, args.seconds, tuple(engines), peak, args.precision)
+    return Options(device, threads, args.seconds, tuple(engines), peak, args.precision, further)
 
 
 def _kernels(args: argparse.Namespace, cases: Sequence[BenchCase]) -> int:
     found = {}
     for case in cases:
-        model = weft.load(str(case.path), device=args.device, threads=args.threads, precision=args.precision)
+        model = weft.load(str(case.path), **options.load_arguments(args))
         given = case.inputs
         if given is None:
             made = inputs.make_inputs(model.inputs, model.defaults, (), dict(case.sizes or {}), SEED)
             given = {item.name: item.array for item in made}
         profile = found[case.name] = model.profile(given)
-        if args.json != "-":
+        if not args.json:
             print_kernels(profile, ops_by_node(model.source.graph), len(profile.kernels), output.console())
-    if args.json:
+    if args.json or args.output:
         kernels = {name: [asdict(kernel) for kernel in profile.kernels] for name, profile in found.items()}
         machine = asdict(next(iter(found.values())).machine)
-        _write(args.json, results.as_json({"peak": machine, "kernels": kernels}))
+        _write(args, results.as_json({"peak": machine, "kernels": kernels}))
     return 0
 
 
-def _write(target: str, text: str) -> None:
-    if target == "-":
+def _write(args: argparse.Namespace, text: str) -> None:
+    """Results as JSON: on stdout, in a file, or both."""
+    if args.json:
         sys.stdout.write(text)
-        return
-    path = Path(target)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    if args.output is not None:
+        write_text(args.output, text)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from weft.cache.files import STALE, VARIABLE, cache_folder
 from weft.cache.inventory import CODE, MODELS, NOTES, UNDONE, KeptFile, damaged, kept_files, older, remove
-from weft.cli import output, values
+from weft.cli import options, output, values
 from weft.cli.output import format_bytes
 from weft.errors import InputError
 
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
     )
     chosen.add_argument("--all", action="store_true", help="everything, measurements too")
     for each in parsers.values():
-        each.add_argument("--json", action="store_true", help="print JSON")
+        options.add_json(each)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from weft.cli import inputs, output, values
+from weft.cli import inputs, options, output, values
 from weft.cli.comparison_table import print_comparison
 from weft.cli.inputs import Given
+from weft.cli.sizes import sizes_for
 from weft.compat.onnxruntime_values import PEER, InOnnxruntime
 from weft.errors import InputError
 from weft.ir.dtypes import DType, from_numpy
@@ -39,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
         "the largest magnitude of a value. Inputs that are not given are random; dims that nothing gives a size are 1. "
         "The exit code is 1 if a value departs.",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    options.add_model(parser)
     parser.add_argument(
         "--devices",
         metavar="A,B,…",
@@ -52,13 +53,7 @@ def add_parser(subparsers: Any) -> None:
         help="compare MODEL on the first device (or in float64) with this other file on all of them, by the names of "
         "values (default device: the best one here)",
     )
-    parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=SOURCE", help="data for one input, as in weft run"
-    )
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim in made-up data"
-    )
-    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
+    inputs.add_inputs(parser)
     parser.add_argument(
         "--tolerance",
         type=values.positive,
@@ -74,15 +69,15 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="do not run every node on its own, too")
     parser.add_argument("--all", action="store_true", help="list all layers, and not only those that tell most")
-    parser.add_argument("--json", action="store_true", help="print JSON, with all layers")
+    options.add_json(parser, "print JSON instead of tables, with all layers")
 
 
 def run(args: argparse.Namespace) -> int:
-    sizes = inputs.parse_sizes(args.shape)
     devices = _devices(args)
     model = open_pipeline(args.model, LoadOptions(device="reference"))
     graph = model.read().graph
     specs = signature(graph, untraced(graph))
+    sizes = sizes_for(args, (*specs.inputs, *specs.defaults))
     given = inputs.make_inputs(specs.inputs, specs.defaults, args.input, sizes, args.seed)
     arrays = {item.name: item.array for item in given}
     base: Contender

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft.cli import inputs, output, values
+from weft.cli import options, output
 from weft.cli.output import format_bytes, format_seconds
+from weft.cli.sizes import sizes_of_file
 from weft.errors import InputError
 from weft.runtime.devices import HOST
 
@@ -24,10 +25,8 @@ def add_parser(subparsers: Any) -> None:
         "`weft.load` and all commands take as they take ONNX files. It is loaded without LLVM and onnx. You are taken "
         "to trust what you compiled; others have to say that they trust the file (docs/guides/ahead.md).",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help=f"where it goes (default: beside the model, {SUFFIX})"
-    )
+    options.add_model(parser)
+    options.add_output(parser, f"where it goes (default: beside the model, {SUFFIX})")
     parser.add_argument(
         "--device", action="append", metavar="D", help=f"what to compile for; may be repeated (default {HOST})"
     )
@@ -38,16 +37,14 @@ def add_parser(subparsers: Any) -> None:
         help="which processors: native, x86-64-v2, x86-64-v3, x86-64-v4, aarch64; of several, a load takes the "
         "best one that runs there (default native)",
     )
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="DIM=SIZE", help="compile for this size of a dynamic dim"
-    )
-    values.add_precision(parser)
+    options.add_sizes(parser, "that is compiled for")
+    options.add_loading(parser, without=("device", "strict", "threads", "memory_limit", "prefer", "trusted"))
     parser.add_argument(
         "--no-graph",
         action="store_true",
         help="leave the model itself out: a smaller file, which serves no other shapes, outputs, weights or devices",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,8 +57,9 @@ def run(args: argparse.Namespace) -> int:
         path,
         device=args.device or HOST,
         target=args.target or "native",
-        sizes=inputs.parse_sizes(args.shape),
+        sizes=sizes_of_file(args),
         precision=args.precision,
+        cache=args.cache,
         graph=not args.no_graph,
     )
     seconds = time.perf_counter() - start

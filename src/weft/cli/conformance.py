@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from weft.cli import output, values
+from weft.cli import options, output, values
+from weft.cli.written import write_text
 from weft.compat.conformance import (
     KINDS,
     CaseResult,
@@ -40,7 +41,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--kind", default=",".join(KINDS), metavar="KIND,...", help="kinds of cases (default: %(default)s)"
     )
     parser.add_argument("-k", dest="pattern", default="", metavar="PATTERN", help="only cases whose name matches")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; '-' is standard output")
+    options.add_json(parser)
+    options.add_output(parser, "also write the report there, as JSON")
     parser.add_argument(
         "--workers", type=values.few, default=2, metavar="N", help="worker processes (default: %(default)s)"
     )
@@ -70,13 +72,15 @@ def run(args: argparse.Namespace) -> int:
             f"no case matches -k {args.pattern!r} among those of --kind {args.kind!r}",
             hint="cases are named like test_relu; a pattern may be any part of a name",
         )
-    console = _error_console() if args.json == "-" else output.console()
+    console = _error_console() if args.json else output.console()
     _print_report(console, report, known, verbose=args.verbose)
     stale = stale_entries(report, known, whole=not args.pattern and set(kinds) == set(KINDS))
     for line in stale:
         console.print(output.printable(line), soft_wrap=True)
-    if args.json is not None:
-        _write_json(args.json, report)
+    if args.json:
+        output.print_json(report.to_json())
+    if args.output is not None:
+        write_text(args.output, json.dumps(report.to_json(), indent=2) + "\n")
     console.print(str(report.tally))
     return 1 if stale or new_failures(report, known) else 0
 
@@ -122,10 +126,3 @@ def _table(title: str, key: str, tallies: dict[str, Tally]) -> Table:
     numbers = ("total", "passed", "failed", "skipped")
     rows = [(name, *(getattr(tally, number) for number in numbers)) for name, tally in tallies.items()]
     return output.table(title, (key, *numbers), rows, right=numbers)
-
-
-def _write_json(target: str, report: ConformanceReport) -> None:
-    if target == "-":
-        output.print_json(report.to_json())
-    else:
-        Path(target).write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")

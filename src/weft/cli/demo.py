@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 import weft
-from weft.cli import output
+from weft.cli import options, output
 from weft.cli.demo_picture import gallery
 from weft.cli.process import peak_memory
 from weft.records import dataclass
@@ -24,8 +24,8 @@ TIMED_RUNS = 20
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("demo", help="read a few handwritten digits: no file, no network")
-    parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_loading(parser, without=("trusted",))
+    options.add_json(parser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class DigitReading:
 
 
 def run(args: argparse.Namespace) -> int:
-    reading = read_digits(args.device)
+    reading = read_digits(**options.load_arguments(args))
     if args.json:
         output.print_json(_record(reading))
     else:
@@ -54,13 +54,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_digits(device: str) -> DigitReading:
+def read_digits(**loading: Any) -> DigitReading:
     """Load the network, read the samples and time it."""
     folder = files("weft.cli") / "demo_data"
     with (folder / "digits.npz").open("rb") as file, np.load(file) as samples:
         pixels, labels = samples["pixels"], samples["labels"]
     start = time.perf_counter()
-    model = weft.load((folder / "digits.onnx").read_bytes(), device=device)
+    model = weft.load((folder / "digits.onnx").read_bytes(), **loading)
     loaded = time.perf_counter() - start
     images = (pixels[:, None] / 16).astype(np.float32)
     probabilities = model(images)

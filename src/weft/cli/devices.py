@@ -12,7 +12,7 @@ from rich.text import Text
 
 import weft
 from weft import Device
-from weft.cli import output
+from weft.cli import options, output
 from weft.cli.output import format_bytes
 from weft.cost.calibration import Calibration, Transfer, to_record
 from weft.errors import WeftError
@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--calibrate", action="store_true", help="measure the devices again, and show what decides where models run"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

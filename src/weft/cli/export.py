@@ -10,8 +10,9 @@ from rich.text import Text
 
 from weft.backends.cpu.targets import TARGETS
 from weft.backends.device import NATIVE
-from weft.cli import inputs, output, values
+from weft.cli import options, output
 from weft.cli.output import format_bytes
+from weft.cli.sizes import sizes_of_file
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,19 +23,19 @@ def add_parser(subparsers: Any) -> None:
         "it, the weights, and an example. The code needs no Python and no weft. Sizes of inputs stay dynamic unless "
         "--shape fixes them.",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    options.add_model(parser)
     parser.add_argument("--c", required=True, type=Path, metavar="DIR", help="the folder that the files go to")
     parser.add_argument("--name", metavar="NAME", help="what functions and files are called (default: as the model)")
     parser.add_argument(
         "--target", default=NATIVE, metavar="T", help=f"the processor to compile for: {', '.join(TARGETS)}"
     )
-    values.add_precision(parser)
-    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="fix a dynamic dim")
+    options.add_sizes(parser, "that is fixed in the library")
+    options.add_loading(parser, without=tuple(set(options.LOADING) - {"precision"}))
     parser.add_argument(
         "--only", action="append", metavar="NAME", help="compute this value (default: the outputs of the model)"
     )
     parser.add_argument("--embed", action="store_true", help="put the weights into the object file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         name=args.name,
         target=args.target,
         precision=args.precision,
-        sizes=inputs.parse_sizes(args.shape),
+        sizes=sizes_of_file(args),
         outputs=args.only,
         embed=args.embed,
     )

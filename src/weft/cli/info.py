@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 import weft
-from weft.cli import inputs, output
-from weft.cli.inputs import check_sizes
+from weft.cli import options, output
+from weft.cli.sizes import check_sizes, sizes_of_file
 from weft.compiler import is_defined
 from weft.cost.programs import at_sizes, costs_by_origin, program_cost
 from weft.frontend import read_model
@@ -29,16 +29,14 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "info", help="what is in a model: inputs, outputs, ops, parameters, FLOPs, dynamic dims"
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="DIM=SIZE", help="count FLOPs for this size of a dynamic dim"
-    )
+    options.add_model(parser)
+    options.add_sizes(parser, "that FLOPs are counted for")
     parser.add_argument("--dump", metavar="DIR", help="write each stage of the compiler into this folder")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    sizes = inputs.parse_sizes(args.shape)
+    sizes = sizes_of_file(args)
     record = collect(args.model, sizes, args.dump)
     if args.json:
         output.print_json(record)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from weft.cli import options
+from weft.cli.sizes import check_sizes
 from weft.errors import InputError
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
@@ -16,7 +19,6 @@ from weft.runtime.generated_inputs import ONES, RANDOM, ZEROS, made_up
 
 Array = np.ndarray[Any, Any]
 
-MOST_DIGITS = 18  # of a size
 FILLS = tuple(f"@{fill}" for fill in (RANDOM, ZEROS, ONES))
 
 
@@ -29,30 +31,24 @@ class Given:
     source: str
 
 
-def parse_sizes(texts: Sequence[str]) -> dict[str, int]:
-    """`dim=value` options as a dict."""
-    sizes = {}
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        if not name or not value.isdecimal() or len(value) > MOST_DIGITS:
-            raise InputError(f"--shape {text}: not of the form dim=size", hint="for instance --shape batch=4")
-        sizes[name] = int(value)
-    return sizes
-
-
-def check_sizes(specs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> None:
-    """Every name in `sizes` must be a dynamic dim of some input."""
-    known = sorted({dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)})
-    for name in sizes:
-        if name not in known:
-            hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
-            raise InputError(f"--shape {name}: the inputs have no dynamic dim of that name", hint=hint)
+def add_inputs(parser: ArgumentParser) -> None:
+    """The options that say what a model runs on."""
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=SOURCE",
+        help="data for one input: a .npy or .npz file, @random, @zeros or @ones; "
+        "without a name: a .npz with arrays named like the inputs, or one source for all",
+    )
+    options.add_sizes(parser)
+    options.add_seed(parser)
 
 
 def make_inputs(
     specs: Sequence[TensorSpec],
     defaults: Sequence[TensorSpec],
-    options: Sequence[str],
+    sources: Sequence[str],
     sizes: dict[str, int],
     seed: int,
 ) -> list[Given]:
@@ -63,7 +59,7 @@ def make_inputs(
     what was found out.
     """
     check_sizes([*specs, *defaults], sizes)
-    chosen = _assign(specs, defaults, options)
+    chosen = _assign(specs, defaults, sources)
     for spec in specs:
         if not isinstance(spec.type, OptionalType):
             chosen.setdefault(spec.name, "@random")

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from weft.backends.device import CompilingDriver, Listing
 from weft.backends.naming import named
-from weft.cli import inputs, output, values
+from weft.cli import options, output
+from weft.cli.sizes import sizes_of_file
 from weft.errors import DeviceError, InputError
 from weft.loading import open_pipeline
 from weft.plan.usual_sizes import usual_sizes
@@ -32,19 +33,16 @@ def add_parser(subparsers: Any) -> None:
         description="List the kernels of a model: the nodes that each came from, the template that built it, its least "
         "arithmetic and memory traffic. With -k: why this template, the kernel's IR and the code of the device.",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    options.add_model(parser)
     parser.add_argument("-k", dest="names", action="append", default=[], metavar="NAME", help="show kernels so named")
-    parser.add_argument(
-        "--device", default="auto", metavar="D", help="device to build for (default: the best one here)"
-    )
-    values.add_precision(parser)
-    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_loading(parser, "what to build for", without=("strict", "memory_limit", "cache"))
+    options.add_sizes(parser, "that costs are told for")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    sizes = inputs.parse_sizes(args.shape)
-    pipeline = open_pipeline(args.model, LoadOptions(device=args.device, precision=args.precision, cache=False))
+    sizes = sizes_of_file(args)
+    pipeline = open_pipeline(args.model, LoadOptions(**options.load_arguments(args), cache=False))
     driver = pipeline.driver
     if not isinstance(driver, CompilingDriver):
         raise DeviceError(f"device {driver.name!r} builds no kernels", hint="name one that compiles: see weft devices")

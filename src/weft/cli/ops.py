@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from weft.cli import output
+from weft.cli import options, output
 from weft.compat.op_coverage import Coverage, cover
 from weft.errors import InputError
 from weft.opset.registry import definitions
@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
         help="only operators of onnx that weft lacks, or has in part; with models: what they need and weft lacks,"
         " and who defines it elsewhere",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.text import Text
 
-from weft.cli import inputs, output
+from weft.cli import options, output
+from weft.cli.sizes import MOST_DIGITS, sizes_of_file
 from weft.errors import InputError
 from weft.optimization.optimize import OptimizationReport, optimize
 from weft.optimization.options import GROWTH
@@ -19,11 +20,9 @@ NO_LIMIT = "any"
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("optimize", help="a model with fewer nodes and the same results, as ONNX")
-    parser.add_argument("model", help="path of an ONNX model")
-    parser.add_argument("result", help="where the new model goes")
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="DIM=SIZE", help="fix the size of a dynamic dim of the inputs"
-    )
+    options.add_model(parser)
+    parser.add_argument("result", metavar="OUT", help="where the new model goes")
+    options.add_sizes(parser, "that is fixed in the result")
     parser.add_argument("--opset", type=int, metavar="N", help="write the model in this newer opset")
     parser.add_argument(
         "--growth",
@@ -38,14 +37,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--keep-inputs", action="store_true", help="weights that are inputs, too, can be overridden afterwards as well"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     report = optimize(
         args.model,
         args.result,
-        sizes=inputs.parse_sizes(args.shape),
+        sizes=sizes_of_file(args),
         growth=_bytes(args.growth),
         opset=args.opset,
         exact=args.exact,
@@ -62,7 +61,7 @@ def _bytes(text: str) -> int | None:
     if text == NO_LIMIT:
         return None
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    if not number.isdecimal() or unit not in UNITS or len(number) > inputs.MOST_DIGITS:
+    if not number.isdecimal() or unit not in UNITS or len(number) > MOST_DIGITS:
         raise InputError(f"--growth {text}: not a number of bytes", hint=f"for instance 64K, 1M or {NO_LIMIT}")
     return int(number) * UNITS[unit]
 

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 
 import weft
-from weft.cli import inputs, output, values
+from weft.cli import options, output
+from weft.cli.sizes import sizes_for
 from weft.errors import InputError
 from weft.plan.limits import alive_at_peak
 from weft.plan.program import ProgramPlan, launch_count
@@ -27,21 +28,19 @@ def add_parser(subparsers: Any) -> None:
         description="Plan the memory of a run without running: weights, the arena of intermediate values, what is in "
         "it at the peak. Dynamic dims that are not given get usual sizes, which are said.",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
-    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
-    parser.add_argument("--device", default="auto", metavar="D", help="device to plan for (default: the best one here)")
-    parser.add_argument("--threads", type=values.count, metavar="N", help="threads to plan for (default: all cores)")
+    options.add_model(parser)
+    options.add_sizes(parser, "to plan for")
+    options.add_loading(parser, "what to plan for")
     parser.add_argument("--verify", action="store_true", help="prove that no two values disturb each other")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the arena over time as .svg or .png")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.picture is not None and args.picture.suffix.lower() not in (".svg", ".png"):
         raise InputError(f"--picture {args.picture}: neither .svg nor .png")
-    sizes = inputs.parse_sizes(args.shape)
-    model = weft.load(args.model, device=args.device, threads=args.threads)
-    inputs.check_sizes(model.inputs, sizes)
+    model = weft.load(args.model, **options.load_arguments(args))
+    sizes = sizes_for(args, model.inputs)
     memory = model.memory(sizes)
     plan, _ = model.plan(sizes)
     if args.verify:

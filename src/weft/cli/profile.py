@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 import weft
-from weft.cli import inputs, output, values
+from weft.cli import inputs, options, output
 from weft.cli.kernel_table import print_kernels
+from weft.cli.sizes import sizes_for
+from weft.cli.written import write_text
 from weft.report.nodes import ops_by_node
 from weft.report.page import profile_page
 from weft.report.trace import trace_json
@@ -30,18 +32,10 @@ def add_parser(subparsers: Any) -> None:
         description="Run a model a few times and tell what each kernel took, which nodes it came from and how near it "
         "is to what the machine can do. Inputs that are not given are random; dims that nothing gives a size are 1.",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
-    parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=SOURCE", help="data for one input, as in weft run"
-    )
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim in made-up data"
-    )
-    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
-    parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
-    values.add_precision(parser)
-    parser.add_argument("--threads", type=values.count, metavar="N", help="threads to use (default: all cores)")
-    parser.add_argument("--repeat", type=values.count, default=10, metavar="N", help="runs that are timed (default 10)")
+    options.add_model(parser)
+    inputs.add_inputs(parser)
+    options.add_repeat(parser, 10)
+    options.add_loading(parser)
     parser.add_argument(
         "--top",
         type=int,
@@ -51,12 +45,13 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timeline, arena map and kernels")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto or Chrome's tracing")
-    parser.add_argument("--json", metavar="FILE", help="write the profile as JSON; - prints it instead of the table")
+    options.add_output(parser, "write the profile there, as JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    sizes = inputs.parse_sizes(args.shape)
-    model = weft.load(args.model, device=args.device, precision=args.precision, threads=args.threads)
+    model = weft.load(args.model, **options.load_arguments(args))
+    sizes = sizes_for(args, (*model.inputs, *model.defaults))
     asked = set(sizes)
     given = inputs.make_inputs(model.inputs, model.defaults, args.input, sizes, args.seed)
     profile = model.profile({item.name: item.array for item in given}, repeat=args.repeat)
@@ -66,12 +61,11 @@ def run(args: argparse.Namespace) -> int:
         files.append(("page", args.html, profile_page(profile, ops)))
     if args.trace is not None:
         files.append(("trace", args.trace, trace_json(profile, ops)))
-    if args.json not in (None, "-"):
-        files.append(("profile", Path(args.json), _json(profile)))
+    if args.output is not None:
+        files.append(("profile", args.output, _json(profile)))
     for _, path, text in files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    if args.json == "-":
+        write_text(path, text)
+    if args.json:
         print(_json(profile))
         return 0
     console = output.console()

@@ -12,8 +12,9 @@ from typing import Any
 
 from rich.text import Text
 
-from weft.cli import inputs, output, values
+from weft.cli import options, output, values
 from weft.cli.output import format_bytes, format_seconds
+from weft.cli.sizes import sizes_of_file
 from weft.errors import InputError
 from weft.quantization.options import ACTIVATIONS, BLOCKS, FORMS, SAMPLES, TARGETS
 from weft.quantization.quantize import LayerReport, QuantizationReport, quantize
@@ -34,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
         "error is out of line stay as they are. At the end comes a table of size, speed and errors, before and after. "
         "The exit code is 1 if an output is further off than --budget allows.",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    options.add_model(parser)
     parser.add_argument("output", metavar="OUT", type=Path, help="where the new model goes")
     parser.add_argument("--to", required=True, choices=TARGETS, help="the numbers to use")
     parser.add_argument(
@@ -74,18 +75,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--samples", type=values.count, default=SAMPLES, metavar="N", help=f"samples to use (default {SAMPLES})"
     )
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim in made-up data"
-    )
-    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of made-up data (default 0)")
+    options.add_sizes(parser)
+    options.add_seed(parser)
     parser.add_argument(
         "--mean", type=_numbers, default=(0.0,), metavar="R,G,B", help="of pictures from 0 to 1, to be taken off"
     )
     parser.add_argument("--std", type=_numbers, default=(1.0,), metavar="R,G,B", help="of pictures, to be divided by")
-    parser.add_argument("--device", default="auto", metavar="D", help="what measures (default: the best device here)")
-    parser.add_argument("--threads", type=values.count, metavar="N", help="threads to use")
+    options.add_loading(parser, "what measures", without=tuple(set(options.LOADING) - {"device", "threads"}))
     parser.add_argument("--quick", action="store_true", help="do not compare and time the result")
-    parser.add_argument("--json", action="store_true", help="print JSON, with all layers")
+    options.add_json(parser, "print JSON instead of tables, with all layers")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         leave=not args.all,
         budget=args.budget,
         samples=args.samples,
-        sizes=inputs.parse_sizes(args.shape),
+        sizes=sizes_of_file(args),
         seed=args.seed,
         pictures=PictureScale(args.mean, args.std),
         device=args.device,

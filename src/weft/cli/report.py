@@ -10,29 +10,21 @@ from rich.console import Console
 from rich.text import Text
 
 import weft
-from weft.cli import output, values
+from weft.cli import options, output
 from weft.ir.mixed import PlacementRecord
 from weft.runtime.device_report import DeviceReport
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("report", help="where a model runs and why, and what each device does of it")
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
-    parser.add_argument(
-        "--device",
-        default="auto",
-        metavar="D",
-        help="a device, or several with commas: a chain of which the first that works serves (default: auto)",
-    )
-    values.add_precision(parser)
+    options.add_model(parser)
+    options.add_loading(parser)
     parser.add_argument("--all", action="store_true", help="compile it for every device that it may run on")
-    parser.add_argument("--strict", action="store_true", help="fail instead of going on to another device")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    device = args.device.split(",") if "," in args.device else args.device
-    model = weft.load(args.model, device=device, strict=args.strict, precision=args.precision)
+    model = weft.load(args.model, **options.load_arguments(args))
     if args.all:
         model.warm_all()
     report = model.report()

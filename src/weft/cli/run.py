@@ -15,8 +15,9 @@ import numpy as np
 from rich.text import Text
 
 import weft
-from weft.cli import inputs, output, values
+from weft.cli import inputs, options, output
 from weft.cli.inputs import Given
+from weft.cli.sizes import sizes_for
 from weft.errors import ExecutionError
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.narrowed import NarrowedProduct
@@ -33,39 +34,25 @@ def add_parser(subparsers: Any) -> None:
         help="run a model on files or random data",
         description="Run a model. Inputs that are not given are random; dims that nothing gives a size are 1.",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=SOURCE",
-        help="data for one input: a .npy or .npz file, @random, @zeros or @ones; "
-        "without a name: a .npz with arrays named like the inputs, or one source for all",
-    )
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim in made-up data"
-    )
-    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="save each output as a .npy file in this folder")
-    parser.add_argument("--device", default="auto", metavar="D", help="device to run on (default: the best one here)")
-    values.add_precision(parser)
-    parser.add_argument(
-        "--repeat", type=values.count, default=1, metavar="N", help="run N times and give the median latency"
-    )
+    options.add_model(parser)
+    inputs.add_inputs(parser)
+    options.add_output(parser, "save each output as a .npy file in this folder", metavar="DIR")
+    options.add_repeat(parser, 1)
+    options.add_loading(parser)
     parser.add_argument("--dump", type=Path, metavar="DIR", help="write each stage of the compiler into this folder")
     parser.add_argument(
         "--explain",
         action="store_true",
         help="list the steps that did not become native code, and why, and the products that round their operands",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    sizes = inputs.parse_sizes(args.shape)
     start = time.perf_counter()
-    model = weft.load(args.model, device=args.device, precision=args.precision, dump=args.dump)
+    model = weft.load(args.model, **options.load_arguments(args), dump=args.dump)
     load_seconds = time.perf_counter() - start
+    sizes = sizes_for(args, (*model.inputs, *model.defaults))
     asked = set(sizes)
     given = inputs.make_inputs(model.inputs, model.defaults, args.input, sizes, args.seed)
     results, times = _time_runs(model, {item.name: item.array for item in given}, args.repeat)

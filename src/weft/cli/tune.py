@@ -12,13 +12,14 @@ from rich.text import Text
 
 from weft.backends.device import TunableDriver
 from weft.cache.tuning import joined, keep_choices, to_text
-from weft.cli import inputs, output, values
+from weft.cli import options, output, values
 from weft.cli.output import format_seconds
+from weft.cli.sizes import check_sizes, sizes_of_file
+from weft.cli.written import write_text
 from weft.compiler import Pipeline
-from weft.errors import DeviceError, InputError
+from weft.errors import DeviceError
 from weft.ir.groups import FusedProgram
 from weft.ir.specs import signature
-from weft.ir.target import Choices
 from weft.loading import open_pipeline
 from weft.runtime.choice import likely_sizes
 from weft.runtime.options import LoadOptions
@@ -36,23 +37,20 @@ def add_parser(subparsers: Any) -> None:
         description="Time the products of a model in several ways on a GPU, those that take most of the time first, "
         "and keep the best: later loads take them. Dynamic dims that are not given get usual sizes, which are said.",
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
-    parser.add_argument("--device", default="auto", metavar="D", help="device to measure (default: the best one here)")
-    values.add_precision(parser)
-    parser.add_argument("--shape", action="append", default=[], metavar="DIM=SIZE", help="the size of a dynamic dim")
+    options.add_model(parser)
+    options.add_sizes(parser, "that is measured")
     parser.add_argument(
         "--seconds", type=values.seconds, default=SECONDS, metavar="S", help=f"time to take (default {SECONDS:g})"
     )
     parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
-    parser.add_argument(
-        "-o", dest="output", type=Path, metavar="FILE", help="also write the choices here, for weft.load(tune=FILE)"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_output(parser, "also write the choices here, for weft.load(tune=FILE)")
+    options.add_loading(parser, "what to measure", without=("strict", "threads", "memory_limit", "prefer", "cache"))
+    options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    given = inputs.parse_sizes(args.shape)
-    pipeline = open_pipeline(args.model, LoadOptions(device=args.device, precision=args.precision))
+    given = sizes_of_file(args)
+    pipeline = open_pipeline(args.model, LoadOptions(**options.load_arguments(args)))
     driver = pipeline.driver
     tunable_target(driver, args.precision)
     if not isinstance(driver, TunableDriver):
@@ -65,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     choices = joined(tunable_target(driver, args.precision).tuned, tuning.choices)
     kept = keep_choices(driver.hardware, tuning.choices) if tuning.timed else None
     if args.output is not None:
-        _write(args.output, driver.hardware, choices)
+        write_text(args.output, to_text(driver.hardware, choices))
     if args.json:
         output.print_json(_record(tuning, driver, sizes, kept, args.output))
         return 0
@@ -76,15 +74,8 @@ def run(args: argparse.Namespace) -> int:
 def _fused(pipeline: Pipeline, given: Mapping[str, int]) -> tuple[FusedProgram, Mapping[str, int]]:
     """The groups of the model, and the sizes that they are measured for."""
     program = pipeline.program()
-    inputs.check_sizes(signature(pipeline.read().graph, program).inputs, given)
+    check_sizes(signature(pipeline.read().graph, program).inputs, given)
     return pipeline.fuse(program), likely_sizes(program, given)
-
-
-def _write(path: Path, hardware: str, choices: Choices) -> None:
-    try:
-        path.write_text(to_text(hardware, choices), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"-o {path}: cannot be written: {error.strerror}") from error
 
 
 def _record(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, ArgumentTypeError
-
-from weft.runtime.options import PRECISIONS
+from argparse import ArgumentTypeError
 
 MOST = 1_000_000_000
 LONGEST = 7 * 24 * 3600.0  # seconds
@@ -46,16 +44,6 @@ def positive(text: str) -> float:
     if not 0 < value < math.inf:
         raise ArgumentTypeError(f"{text[:40]} must be more than 0")
     return value
-
-
-def add_precision(parser: ArgumentParser) -> None:
-    """The option of all commands that compile a model."""
-    parser.add_argument(
-        "--precision",
-        choices=PRECISIONS,
-        default="float32",
-        help="strict, float32, tf32 or fast: the last two let products round their operands (default float32)",
-    )
 
 
 def _whole(text: str, least: int, most: int) -> int:

@@ -1,0 +1,151 @@
+"""Options that mean the same in every command: how a model is loaded, what it runs on, how results are given.
+
+A command adds the groups that it needs to its parser, and gets what was said back by one function for each group. What
+`weft.load` takes is checked as `weft.load` checks it.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from weft.cli import values
+from weft.errors import WeftError
+from weft.runtime.memory import parse_bytes
+from weft.runtime.options import PRECISIONS, USUAL_PRECISION
+
+AUTO = "auto"
+PREFERENCES = ("memory", "speed")  # the first is the usual one
+LOADING = ("device", "strict", "threads", "precision", "memory_limit", "prefer", "cache", "trusted")
+"""Options of `weft.load` that a command line can say, by the names that they have in both."""
+
+
+def add_model(parser: ArgumentParser) -> None:
+    """The file that a command is about."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or one that weft compile has written")
+
+
+def add_loading(parser: ArgumentParser, device: str = "where to run", without: tuple[str, ...] = ()) -> None:
+    """How a model is loaded; `device` says what the device is for, `without` leaves options of LOADING out."""
+    group = parser.add_argument_group("how the model is loaded")
+    add: dict[str, Callable[[], Any]] = {
+        "device": lambda: group.add_argument(
+            "--device",
+            default=AUTO,
+            metavar="D",
+            help=f"{device}: a name of weft devices, or several with commas, of which the first that works serves "
+            "(default: the best one here)",
+        ),
+        "strict": lambda: group.add_argument(
+            "--strict", action="store_true", help="fail instead of going on to another device"
+        ),
+        "threads": lambda: group.add_argument(
+            "--threads", type=values.count, metavar="N", help="threads to use (default: all cores)"
+        ),
+        "precision": lambda: group.add_argument(
+            "--precision",
+            choices=PRECISIONS,
+            default=USUAL_PRECISION,
+            help="strict, float32, tf32 or fast: the last two let products round their operands "
+            f"(default {USUAL_PRECISION})",
+        ),
+        "memory_limit": lambda: group.add_argument(
+            "--memory-limit",
+            type=checked(parse_bytes),
+            metavar="BYTES",
+            help="what weights, arena and outputs may take together, for instance 200MB or 1.5GiB (default: no limit)",
+        ),
+        "prefer": lambda: group.add_argument(
+            "--prefer",
+            choices=PREFERENCES,
+            default=PREFERENCES[0],
+            help="memory keeps the arena small, speed lets it grow where kernels can then run side by side "
+            f"(default {PREFERENCES[0]})",
+        ),
+        "cache": lambda: group.add_argument(
+            "--no-cache", dest="cache", action="store_false", help="neither read nor keep compiled code on disk"
+        ),
+        "trusted": lambda: group.add_argument(
+            "--trusted", action="store_true", help="run the code of a compiled file that another user has written"
+        ),
+    }
+    for name in LOADING:
+        if name not in without:
+            add[name]()
+
+
+def load_arguments(args: Namespace) -> dict[str, Any]:
+    """What `add_loading` was told, as keywords for `weft.load` and LoadOptions."""
+    found = {name: getattr(args, name) for name in LOADING if hasattr(args, name)}
+    if "," in (found.get("device") or ""):
+        found["device"] = [name.strip() for name in found["device"].split(",") if name.strip()]
+    return found
+
+
+def add_sizes(parser: ArgumentParser, what: str = "in made-up data") -> None:
+    """Sizes of dynamic dims; `what` says what they are for."""
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help=f"the size of a dynamic dim {what}, or the shape of an input: --shape seq=128, --shape x=1,3,224,224",
+    )
+    parser.add_argument(
+        "--batch", type=values.count, metavar="N", help=f"the size of the first dim of inputs {what}, where it is open"
+    )
+
+
+def add_seed(parser: ArgumentParser) -> None:
+    """What random data begins with."""
+    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
+
+
+def add_repeat(parser: ArgumentParser, usual: int) -> None:
+    """How often a model runs."""
+    parser.add_argument(
+        "--repeat",
+        "--runs",
+        type=values.count,
+        default=usual,
+        metavar="N",
+        help=f"runs that are timed (default {usual}); of several, the median is told",
+    )
+
+
+def add_json(parser: ArgumentParser, what: str = "print JSON instead of tables") -> None:
+    """JSON on stdout, and nothing else there."""
+    parser.add_argument("--json", action="store_true", help=what)
+
+
+def add_output(parser: ArgumentParser, what: str, metavar: str = "FILE", required: bool = False) -> None:
+    """Where a result goes that is a file."""
+    parser.add_argument("-o", "--output", type=Path, metavar=metavar, required=required, help=what)
+
+
+def take_rest(parser: ArgumentParser, args: Namespace, rest: Sequence[str]) -> None:
+    """What argparse left over: files that stand behind options, where the command takes several; else wrong usage.
+
+    A command says by `parser.set_defaults(several="name")` which of its arguments takes them.
+    """
+    files = [text for text in rest if text == "-" or not text.startswith("-")]
+    if len(files) == len(rest) and getattr(args, "several", None):
+        getattr(args, args.several).extend(files)
+    elif getattr(args, "json", False) and (rest[0] == "-" or rest[0].endswith(".json")):
+        parser.error(f"--json takes no file: it prints on standard output. Leave {rest[0]} out, or write -o {rest[0]}")
+    else:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+
+
+def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A function of weft's own that takes an option's text, as argparse wants it: what it refuses is wrong usage."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except WeftError as error:
+            raise ArgumentTypeError(f"{error.problem}; {error.hint}" if error.hint else error.problem) from None
+
+    return parsed
