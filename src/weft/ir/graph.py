@@ -16,6 +16,7 @@ import numpy as np
 from weft.errors import InputError, shown
 from weft.ir.metadata import Metadata
 from weft.ir.types import Type
+from weft.quantities import counted, shortened
 from weft.records import dataclass
 
 Attribute = Union[
@@ -69,6 +70,10 @@ class Graph:
     defaults: tuple[GraphValue, ...] = field(default=())  # inputs that have an initializer and may be overridden
     aliases: Mapping[str, str] = field(default_factory=dict)  # names in the file of values that have another one here
 
+    def __repr__(self) -> str:
+        inside = f"{counted(len(self.nodes), 'node')}, {counted(len(self.initializers), 'initializer')}"
+        return f"<graph {shortened(self.name)!r}: {inside}>"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxModel:
@@ -83,6 +88,9 @@ class OnnxModel:
     external: Mapping[str, memoryview] = field(default_factory=dict)  # files beside it that hold weights, by location
     weights: tuple[str, ...] = ()  # those of `weight_arrays` that the file has itself, not a function
     about: Metadata = field(default_factory=Metadata)
+
+    def __repr__(self) -> str:
+        return f"<ONNX model {shortened(self.file)}: {self.graph!r}>"
 
 
 def weight_arrays(graph: Graph, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
@@ -144,6 +152,15 @@ def subgraphs(node: Node) -> Iterator[Graph]:
             yield attribute
         elif isinstance(attribute, tuple) and attribute and isinstance(attribute[0], Graph):  # all are of one kind
             yield from (inner for inner in attribute if isinstance(inner, Graph))
+
+
+def ops_by_node(graph: Graph) -> dict[str, str]:
+    """The operator of every node that has a name, those of subgraphs too."""
+    found = {node.name: node.op for node in graph.nodes if node.name}
+    for node in graph.nodes:
+        for inner in subgraphs(node):
+            found.update(ops_by_node(inner))
+    return found
 
 
 def free_names(graph: Graph) -> set[str]:

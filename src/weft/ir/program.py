@@ -16,6 +16,7 @@ from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
 from weft.ir.scalar import Scalar
 from weft.ir.types import Type
+from weft.quantities import counted
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -290,6 +291,10 @@ class TensorProgram:
 
     def __str__(self) -> str:
         return "\n".join(lines(self))
+
+    def __repr__(self) -> str:
+        sizes = f"{counted(len(self.inputs), 'input')}, {counted(len(self.outputs), 'output')}"
+        return f"<tensor program: {sizes}, {counted(len(self.steps), 'step')}>"
 
 
 def bodies(primitive: Primitive) -> tuple[TensorProgram, ...]:

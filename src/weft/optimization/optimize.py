@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,10 @@ from weft.optimization.orders import with_fewer_orders
 from weft.optimization.products import with_simpler_products
 from weft.optimization.rewriting import Workshop
 from weft.optimization.states import without_zero_states
+from weft.quantities import format_bytes, shortened
 from weft.records import dataclass
 from weft.runtime.progress import stages
+from weft.tables import ShownTable, Tabled
 
 Pass = Callable[[Graph, ValueFacts, Workshop], Graph]
 
@@ -55,7 +57,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizationReport:
+class OptimizationReport(Tabled):
     """What became of a model. `ops` are numbers of nodes by op, before and after, those in bodies included."""
 
     path: Path | None
@@ -68,7 +70,24 @@ class OptimizationReport:
 
     @property
     def nodes(self) -> tuple[int, int]:
+        """How many nodes there were, and are."""
         return sum(before for before, _ in self.ops.values()), sum(after for _, after in self.ops.values())
+
+    def __repr__(self) -> str:
+        (nodes, left), (before, after) = self.nodes, (format_bytes(size) for size in self.bytes)
+        where = "" if self.path is None else f" {shortened(str(self.path))}:"
+        return f"<weft.OptimizationReport{where} nodes {nodes} -> {left}, {before} -> {after}, opset {self.opset}>"
+
+    def _tables(self) -> Iterator[ShownTable]:
+        rows: list[tuple[object, ...]] = [("nodes", *self.nodes), ("initializers", *self.initializers)]
+        rows.append(("bytes", *(format_bytes(size) for size in self.bytes)))
+        changed = sorted(self.ops.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
+        rows += [(op, *pair) for op, pair in changed if pair[0] != pair[1]]
+        title = "" if self.path is None else f"{self.path}, opset {self.opset}"
+        yield ShownTable(rows, ("", "before", "after"), title=title, right=("before", "after"))
+        if self.done:
+            done = sorted(self.done.items(), key=lambda item: (-item[1], item[0]))
+            yield ShownTable(done, ("what was done", "times"), right=("times",))
 
 
 def optimize(source: Any, path: str | Path | None = None, **given: Any) -> OptimizationReport:

@@ -20,6 +20,7 @@ from weft.ir.program import Value, bodies
 from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated, Section, all_works
 from weft.plan.plan import Plan
+from weft.quantities import counted, format_bytes
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -51,6 +52,10 @@ class ProgramPlan:
     outputs: int
     beside: int  # the most bytes of arrays beside the arena, outputs included
     unplanned: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        parts = f"arena {format_bytes(self.arena)}, weights {format_bytes(self.weights)}"
+        return f"<memory plan: {counted(len(self.sections), 'section')}, {parts}>"
 
     @property
     def busiest(self) -> SectionPlan | None:

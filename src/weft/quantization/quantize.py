@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from weft.loading import load, open_pipeline
 from weft.opset.lower import untraced
 from weft.optimization.editing import MICROSOFT, STANDARD, with_shown_outputs
 from weft.optimization.opsets import newest_version, upgraded
+from weft.quantities import counted, format_bytes, format_seconds, shortened
 from weft.quantization.blocks import STANDARD_SINCE
 from weft.quantization.halves import ALL_IN_BFLOAT16, BFLOAT16
 from weft.quantization.integers import PER_CHANNEL
@@ -36,6 +37,7 @@ from weft.quantization.sensitivity import LayerError, layer_errors, out_of_line,
 from weft.runtime.choice import likely_sizes
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import stages
+from weft.tables import ShownTable, Tabled
 
 Array = np.ndarray[Any, Any]
 Tell = Callable[[str, float], None]
@@ -43,6 +45,7 @@ Tell = Callable[[str, float], None]
 MEASURED = 8  # samples that errors are measured on
 SWITCHED = 2  # samples that every layer is tried on, one after the other
 SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
+_LAYER_COLUMNS = ("layer", "op", "error alone", "with all", "")
 IR_VERSIONS = {21: 10, 19: 9}  # opset to the IR version that it came with
 
 
@@ -60,8 +63,8 @@ class LayerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizationReport:
-    """What became of a model."""
+class QuantizationReport(Tabled):
+    """What became of a model: sizes, times, and the errors of its outputs and layers."""
 
     path: Path
     to: str
@@ -78,6 +81,37 @@ class QuantizationReport:
     def error(self) -> float:
         """The largest of all outputs."""
         return max((each.error for each in self.outputs), default=0.0)
+
+    def __repr__(self) -> str:
+        narrowed = sum(layer.narrowed for layer in self.layers)
+        parts = [f"{narrowed} of {counted(len(self.layers), 'layer')} in {self.to}"]
+        if self.sizes is not None:
+            parts.append(f"{format_bytes(self.sizes.before)} -> {format_bytes(self.sizes.after)}")
+        if self.outputs:
+            parts.append(f"error {self.error:.2g}")
+        return f"<weft.QuantizationReport {shortened(str(self.path))}: {', '.join(parts)}>"
+
+    def _tables(self) -> Iterator[ShownTable]:
+        rows: list[tuple[object, ...]] = []
+        if self.sizes is not None:
+            rows.append(("bytes", format_bytes(self.sizes.before), format_bytes(self.sizes.after)))
+        if self.times is not None:
+            rows.append(("a run", format_seconds(self.times.before), format_seconds(self.times.after)))
+        rows += [(f"error of {shortened(each.name)}", "", f"{each.error:.2g}") for each in self.outputs]
+        narrowed = sum(layer.narrowed for layer in self.layers)
+        title = f"{self.path}: {narrowed} of {counted(len(self.layers), 'layer')} in {self.to}"
+        data = f"{counted(self.samples, 'sample')} of {'random numbers' if self.made_up else 'the data given'}"
+        note = f"Form {self.form}, opset {self.opset}; measured on {data}."
+        yield ShownTable(rows, ("", "before", "after"), title=title, right=("before", "after"), note=note)
+        yield ShownTable(
+            [_layer_row(layer) for layer in self.layers], _LAYER_COLUMNS, right=_LAYER_COLUMNS[2:4], most=20
+        )
+
+
+def _layer_row(layer: LayerReport) -> tuple[str, ...]:
+    alone = "" if layer.alone is None else f"{layer.alone.error:.2g}"
+    error = "" if layer.error is None else f"{layer.error:.2g}"
+    return layer.node, layer.op, alone, error, "" if layer.narrowed else f"left as it is: {layer.reason}"
 
 
 def quantize(

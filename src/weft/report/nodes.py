@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from weft.ir.graph import Graph
-from weft.report.summary import walk_nodes
-
-
-def ops_by_node(graph: Graph) -> dict[str, str]:
-    """The operator of every node, those of subgraphs too."""
-    return {node.name: node.op for node in walk_nodes(graph) if node.name}
+from weft.ir.graph import ops_by_node as ops_by_node
 
 
 def labelled(nodes: Iterable[str], ops: Mapping[str, str]) -> tuple[str, ...]:

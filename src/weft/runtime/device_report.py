@@ -10,6 +10,7 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.mixed import MixedProgram, PlacementRecord
 from weft.ir.narrowed import NarrowedProduct
 from weft.ir.work import count_launches
+from weft.quantities import counted, few, shortened
 from weft.records import dataclass
 from weft.runtime.attempts import Service
 from weft.runtime.choice import Ranked
@@ -18,6 +19,7 @@ from weft.runtime.explain import HostStep
 from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import Route, Setting
 from weft.runtime.session import Session
+from weft.tables import LONGEST_CELL, ShownTable, Tabled
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class DeviceShare:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReport:
+class DeviceReport(Tabled):
     """Where a model runs, since when and why, what failed before, and what was in force when it was chosen."""
 
     file: str
@@ -54,6 +56,30 @@ class DeviceReport:
     attempts: tuple[Attempt, ...]  # who failed, in order
     shares: tuple[DeviceShare, ...]  # of the devices that it is compiled for
     settings: tuple[Setting[object], ...]
+
+    def __repr__(self) -> str:
+        work = [f"{share.device}: {counted(share.kernels, 'kernel')}" for share in self.shares]
+        failed = f", {counted(len(self.attempts), 'attempt')} failed" * bool(self.attempts)
+        said = f"{shortened(self.file)} on {self.device}, picked: {self.pick}"
+        return f"<weft.DeviceReport {said}{failed}{'; ' * bool(work)}{few(work)}>"
+
+    def _tables(self) -> Iterator[ShownTable]:
+        """What `str` says, in columns."""
+        rows: list[tuple[str, str, str]] = [(self.device, "serves", f"picked: {self.pick}")]
+        rows += [(service.device, "served", service.reason) for service in self.services]
+        rows += [(ranked.device, f"by {self.pick}", ranked.reason) for ranked in self.ranking]
+        rows += [(attempt.device, f"failed in {attempt.stage}", attempt.reason) for attempt in self.attempts]
+        for share in self.shares:
+            told = f"{counted(share.kernels, 'kernel')}, {counted(len(share.host_steps), 'step')} on the host"
+            rows.append((share.device, "compiled", told))
+            if share.precision != USUAL_PRECISION or share.narrowed:
+                rows.append((share.device, "precision", share.rounding))
+            rows += [(share.device, "placement", line) for line in _placement_lines(share.placement)]
+        title = f"{shortened(self.file, LONGEST_CELL)} runs on {self.device}"
+        yield ShownTable(rows, ("device", "", "why, and what"), title=title)
+        steps = [(step.node, step.step, step.reason) for share in self.shares for step in share.host_steps]
+        if steps:
+            yield ShownTable(steps, ("node on the host", "step", "reason"))
 
     def __str__(self) -> str:
         lines = [f"{self.file} runs on {self.device} (picked: {self.pick}, of {', '.join(self.candidates)})"]

@@ -10,6 +10,7 @@ from weft.ir.mixed import MixedProgram
 from weft.ir.narrowed import NarrowedProduct
 from weft.ir.program import Scan, Step, TensorProgram, bodies, step_name
 from weft.ir.work import HostSection, Section
+from weft.quantities import shortened
 from weft.records import dataclass
 
 
@@ -24,6 +25,10 @@ class HostStep:
     step: str
     reason: str
     by_nature: bool
+
+    def __repr__(self) -> str:
+        node, step, reason = (shortened(text) for text in (self.node, self.step, self.reason))
+        return f"HostStep(node={node!r}, step={step!r}, reason={reason!r}, by_nature={self.by_nature})"
 
 
 def explain(program: TensorProgram | CompiledProgram | MixedProgram) -> tuple[HostStep, ...]:

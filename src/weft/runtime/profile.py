@@ -6,8 +6,11 @@ median. All times are seconds, in spans from the start of the run on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from importlib import import_module
 from itertools import accumulate
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,9 @@ import numpy as np
 from weft.cost.roofline import Peak, TileArithmetic, tile_arithmetic
 from weft.ir.program import ORIGINS
 from weft.ir.record import HostRecord, NativeRecord, RunRecord
+from weft.quantities import counted, few, format_seconds, shortened
 from weft.records import dataclass
+from weft.tables import ShownTable, Tabled
 
 Array = np.ndarray[Any, Any]
 HOST = -1  # the thread of what runs in Python
@@ -43,6 +48,11 @@ class KernelProfile:
     roofline: float | None  # the shortest time the machine allows, as a part of the time it took; None on the host
     bound: str  # what keeps that from being shorter: "arithmetic" or "memory", "host" for a host step
     tiles: str = ""  # what tiles are of that are multiplied as wholes: the arithmetic that it is held against
+
+    def __repr__(self) -> str:
+        nodes = few(map(shortened, self.nodes), 2)
+        took = f"seconds={self.seconds:.3g}, share={self.share:.3f}, bound={self.bound!r}"
+        return f"KernelProfile(name={shortened(self.name)!r}, nodes=({nodes}), {took})"
 
     @property
     def flops_per_second(self) -> float:
@@ -86,7 +96,12 @@ class LiveBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Tabled):
+    """Where the time and the memory of a model's runs go, as `model.profile()` measures it.
+
+    `str` of it is a table of the slowest kernels, `save` writes all of it as a page, as a trace or as data.
+    """
+
     file: str
     device: str
     threads: int
@@ -98,6 +113,24 @@ class Profile:
     memory: tuple[LiveBytes, ...]  # in order
     arena_bytes: int
     machine: Peak
+    ops: Mapping[str, str] = field(default_factory=dict, hash=False)  # the operators of nodes, by name
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it: as a page for a browser (.html), as data (.json), or for Perfetto and Chrome's tracing (.trace).
+
+        The page needs nothing else; it shows when each thread did what, the arena, and all kernels.
+        """
+        import_module("weft.report.profile_files").save_profile(self, path)
+
+    def __repr__(self) -> str:
+        median = f"{format_seconds(self.seconds)} (median of {counted(len(self.runs), 'run')})"
+        kernels, threads = counted(len(self.kernels), "kernel"), counted(self.threads, "thread")
+        return f"<weft.Profile {shortened(self.file)} on {self.device}: {median}, {kernels}, {threads}>"
+
+    def _tables(self) -> Iterable[ShownTable]:
+        from weft.runtime.profile_tables import profile_tables
+
+        return profile_tables(self)
 
     @property
     def seconds(self) -> float:

@@ -1,0 +1,49 @@
+"""What a profile says at a glance: the run, and its slowest kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.quantities import MORE, counted, few, format_bytes, format_count, format_seconds, shortened
+from weft.runtime.profile import KernelProfile, Profile
+from weft.tables import ShownTable
+
+SHOWN_KERNELS = 15
+COLUMNS = ("kernel", "time", "share", "of roofline", "bound by", "nodes")
+
+
+def profile_tables(profile: Profile) -> Iterator[ShownTable]:
+    """The facts of the run, then the kernels, the slowest first."""
+    peak = profile.peak_memory
+    yield ShownTable(
+        [
+            ("model", f"{profile.file} on {profile.device}"),
+            ("a run", f"{format_seconds(profile.seconds)}, the median of {counted(len(profile.runs), 'run')}"),
+            ("arithmetic", format_count(profile.flops, "FLOP")),
+            ("threads", f"{profile.threads}, busy {few((f'{part:.0%}' for part in profile.occupancy), 8)}"),
+            (
+                "arena",
+                format_bytes(profile.arena_bytes) + ("" if peak is None else f", {format_bytes(peak.bytes)} live"),
+            ),
+        ]
+    )
+    others = profile.kernels[SHOWN_KERNELS:]
+    left_out = sum(kernel.share for kernel in others)
+    yield ShownTable(
+        [_row(kernel, profile) for kernel in profile.kernels[:SHOWN_KERNELS]],
+        COLUMNS,
+        right=COLUMNS[1:4],
+        note=f"{MORE} and {counted(len(others), 'more kernel')}, {left_out:.1%} of the time" if others else "",
+    )
+
+
+def _row(kernel: KernelProfile, profile: Profile) -> tuple[str, ...]:
+    nodes = [f"{profile.ops[node]} {node}" if node in profile.ops else node for node in kernel.nodes]
+    return (
+        kernel.name if kernel.launches == 1 else f"{kernel.name} × {kernel.launches}",
+        format_seconds(kernel.seconds),
+        f"{kernel.share:.1%}",
+        "" if kernel.roofline is None else f"{kernel.roofline:.0%}",
+        kernel.bound,
+        few((shortened(node, 48) for node in nodes), 2),
+    )
