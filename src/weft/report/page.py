@@ -1,22 +1,13 @@
-"""A profile as one HTML page that needs nothing else: no network, no server, any screen.
-
-The page is a fixed template with its style and script, and the profile as JSON inside. Names in a profile come from
-files that nobody has checked: they are in the page only as escaped JSON, the script shows them as text, and the page's
-content policy runs no script but its own.
-"""
+"""A profile as one HTML page: what each thread did when, the arena over time, and all kernels."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
 from collections.abc import Mapping
-from hashlib import sha256
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from weft.cost.roofline import TilePeak
+from weft.report.html import page
 from weft.report.nodes import labelled
 from weft.runtime.profile import Profile
 
@@ -25,32 +16,9 @@ MOST_SPANS = 60_000  # drawn; of more, the longest
 
 def profile_page(profile: Profile, ops: Mapping[str, str] | None = None) -> str:
     """The page; `ops` are the operators of nodes, by name."""
-    style, script = _asset("profile.css"), _asset("profile.js")
     title = Path(profile.file).name or profile.file
-    parts = {
-        "@TITLE@": escape(title),
-        "@POLICY@": f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}",
-        "@STYLE@": style,
-        "@SCRIPT@": script,
-        "@DATA@": _inside_script(_data(profile, title, ops or {})),
-    }
-    pieces = _asset("profile.html").split("|")
-    return "".join(parts.get(piece, piece) for piece in pieces)
-
-
-def _asset(name: str) -> str:
-    return (files("weft.report") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _source(text: str) -> str:
-    """What a content policy calls exactly this text."""
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-def _inside_script(data: Any) -> str:
-    """JSON in which nothing can end the element around it or start a comment."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    data = _data(profile, title, ops or {})
+    return page("profile.html", title, data, ("common.css", "profile.css"), ("common.js", "profile.js"))
 
 
 def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any]:
