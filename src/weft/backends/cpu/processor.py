@@ -42,9 +42,15 @@ def processor_names() -> tuple[str, str, str]:
 
 def are_names_known() -> bool:
     """Whether the names can be had without LLVM; where the system says nothing of the processor, LLVM is asked."""
-    return (
-        not described_features() or "llvmlite" in sys.modules or ((record := _record()) is not None and record.exists())
-    )
+    return not described_features() or "llvmlite" in sys.modules or _is_remembered()
+
+
+def _is_remembered() -> bool:
+    record = _record()
+    try:
+        return record is not None and record.exists()
+    except OSError:  # the folder cannot be looked into: it is another user's, or its name is none
+        return False
 
 
 def known_processor() -> str:
