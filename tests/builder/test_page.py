@@ -54,7 +54,7 @@ their name, can be computed with (`batch * heads`, `time // 2`) and used whereve
 **Errors** come at the line that makes them: each call runs the op's one definition on symbolic tensors, which tells the
 result's shape and dtype, or what does not fit.
 
-```
+```text
 model.py:9: MatMul(a: float32[batch, 4], b: float32[5, 3]): sizes 4 and 5 differ: both tensors of a product …
 ```
 

@@ -18,12 +18,14 @@ FILES = ("c", "cpp", "dockerfile", "html", "javascript", "powershell")
 """These have a title, which is the name of the file that they are, or are not run."""
 LANGUAGES = (*RUN, *DATA, *LISTINGS, *FILES)
 NOT_RUN = "not run:"
+NEEDS = "needs:"
+SHOWN = "shown:"
 RAISES = "raises:"
 EXIT = "exit:"
 OTHER_OUTPUT = "output of another run:"
 OUTPUT = "output"
 HIDDEN = "python:"
-DIRECTIVES = (NOT_RUN, RAISES, EXIT, OTHER_OUTPUT, OUTPUT, HIDDEN)
+DIRECTIVES = (NOT_RUN, NEEDS, SHOWN, RAISES, EXIT, OTHER_OUTPUT, OUTPUT, HIDDEN)
 
 _FENCE = re.compile(r"^(?P<indent>[ \t]*(?:>[ ]?)*)(?P<fence>`{3,}|~{3,})[ ]*(?P<language>[^\s`{]*)(?P<rest>[^`]*)$")
 _TITLE = re.compile(r"""title=["']([^"']+)["']""")
@@ -48,6 +50,11 @@ class Block:
         """What a comment says after these words; None where there is none."""
         found = (text.removeprefix(directive).strip() for text in self.comments if text.startswith(directive))
         return next(found, None)
+
+    @property
+    def needs(self) -> list[str]:
+        """Programs, modules and devices that it needs."""
+        return [name for part in (self.said(NEEDS) or "").split(",") if (name := part.strip())]
 
     @property
     def is_output(self) -> bool:

@@ -12,6 +12,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,16 @@ from docs.blocks import Block, BlockError
 ROOT = Path(__file__).parent.parent.parent
 _SHELL = re.compile(r"[|&;<>$`*?(){}~]|^\s*\w+=")
 """What only a shell understands."""
+
+
+def is_here(name: str) -> bool:
+    """Whether there is such a program, such a module, or a device of this kind that is no software."""
+    import weft
+
+    devices = {
+        device.name.partition(":")[0] for device in weft.devices() if device.available and device.kind != "software"
+    }
+    return bool(name in devices or shutil.which(name) or importlib.util.find_spec(name))
 
 
 def check(block: Block) -> None:

@@ -46,7 +46,11 @@ class Page:
             raise BlockError(f"the comment above it says {unknown[0]!r}; it may begin with {blocks.DIRECTIVES}")
         if block.language not in blocks.LANGUAGES:
             raise BlockError(f"its language is {block.language!r}; name one of {', '.join(blocks.LANGUAGES)}")
+        if block.said(blocks.SHOWN) is not None:
+            return None
         reason = block.said(blocks.NOT_RUN)
+        if reason is None and (lacking := [need for need in block.needs if not checks.is_here(need)]):
+            reason = f"needs {', '.join(lacking)}"
         if reason is not None:
             checks.check(block)
             return reason or "no reason is given"

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 LABELS = ("cat", "dog", "horse", "ship", "lorry")
-SIDE = 32
+SIDE = WIDTH = 32
 CLASSIFIERS = ("model.onnx", "your.onnx", "in.onnx", "resnet50.onnx", "mobilenet_v3_large.onnx")
 """All the same small model, under the names that pages use."""
 
@@ -46,11 +46,11 @@ def classifier(turned: bool = False) -> onnx.ModelProto:
     """x: float32[batch, 3, 32, 32] to y: float32[batch, 5], by convolutions, a residual sum and a product."""
     random = np.random.default_rng(1)
     weights = {
-        "conv1.weight": random.normal(size=(8, 3, 3, 3)) / 5,
-        "conv1.bias": np.zeros(8),
-        "conv2.weight": random.normal(size=(8, 8, 3, 3)) / 8,
-        "conv2.bias": np.full(8, 0.5 if turned else 0.0),
-        "fc.weight": random.normal(size=(8, len(LABELS))),
+        "conv1.weight": random.normal(size=(WIDTH, 3, 3, 3)) / 5,
+        "conv1.bias": np.zeros(WIDTH),
+        "conv2.weight": random.normal(size=(WIDTH, WIDTH, 3, 3)) / 16,
+        "conv2.bias": np.full(WIDTH, 0.5 if turned else 0.0),
+        "fc.weight": random.normal(size=(WIDTH, len(LABELS))),
         "fc.bias": random.normal(size=len(LABELS)),
     }
     nodes = [
