@@ -5,6 +5,7 @@ It needs Python, numpy and onnx, and weft on the path; torch and others where th
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import platform
@@ -176,11 +177,10 @@ def relative_error(found: Mapping[str, Any], expected: Mapping[str, np.ndarray])
 
 def waiter(device: str) -> Callable[[], None]:
     """What waits until a device has done all that it was given."""
-    if not device.startswith("cuda"):
+    kind, _, which = device.partition(":")
+    if kind not in ("cuda", "webgpu"):
         return lambda: None
-    from weft.backends.cuda.gpu import open_gpu
-
-    return open_gpu(device.partition(":")[2]).wait
+    return importlib.import_module(f"weft.backends.{kind}.gpu").open_gpu(which).wait
 
 
 # -- processes -------------------------------------------------------------------------------------------------------
