@@ -139,12 +139,12 @@ def check_command(line: str) -> None:
 
 def check_arguments(words: list[str]) -> None:
     """BlockError where the command line of weft does not take these."""
-    from weft.cli import COMMANDS, _parser
+    from weft.cli import COMMANDS, command_parser
 
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-            _parser(words).parse_args(words)
+            command_parser(words).parse_args(words)
     except SystemExit as stop:
         if stop.code:
             raise BlockError(f"weft {' '.join(words)}: {said.getvalue().strip()}") from None
