@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from weft.cli.sizes import sizes_for
 from weft.cli.written import write_text
 from weft.report.nodes import ops_by_node
 from weft.report.page import profile_page
+from weft.report.profile_files import profile_json
 from weft.report.trace import trace_json
 from weft.runtime.profile import Profile
 
@@ -62,11 +61,11 @@ def run(args: argparse.Namespace) -> int:
     if args.trace is not None:
         files.append(("trace", args.trace, trace_json(profile, ops)))
     if args.output is not None:
-        files.append(("profile", args.output, _json(profile)))
+        files.append(("profile", args.output, profile_json(profile)))
     for _, path, text in files:
         write_text(path, text)
     if args.json:
-        print(_json(profile))
+        print(profile_json(profile))
         return 0
     console = output.console()
     print_kernels(profile, ops, max(args.top, 0), console)
@@ -74,29 +73,6 @@ def run(args: argparse.Namespace) -> int:
     for what, path, _ in files:
         console.print(f"{what}: {output.printable(str(path))}")
     return 0
-
-
-def profile_data(profile: Profile) -> dict[str, Any]:
-    """A profile as plain data."""
-    kernels = [
-        {
-            **asdict(kernel),
-            "flops_per_second": kernel.flops_per_second,
-            "bytes_per_second": kernel.bytes_per_second,
-        }
-        for kernel in profile.kernels
-    ]
-    peak = profile.peak_memory
-    return {
-        **asdict(profile),
-        "kernels": kernels,
-        "seconds": profile.seconds,
-        "peak_memory": None if peak is None else asdict(peak),
-    }
-
-
-def _json(profile: Profile) -> str:
-    return json.dumps(profile_data(profile), indent=2, allow_nan=False)
 
 
 def _print_rest(profile: Profile, guessed: Mapping[str, int], console: Console) -> None:
