@@ -13,6 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.cli.fitted_tables import Facts, FittedTable
+from weft.quantities import format_bytes as format_bytes
+from weft.quantities import format_count as format_count
+from weft.quantities import format_seconds as format_seconds
+from weft.quantities import printable as printable
 
 NO_LIMIT = 1_000_000  # cells of a line in a pipe or a file
 LEAST_WIDTH = 24
@@ -69,46 +73,13 @@ def facts(rows: Iterable[tuple[str, object]]) -> Facts:
     return Facts([(name, _text(content)) for name, content in rows])
 
 
-def format_count(number: float, unit: str = "") -> str:
-    """12345678 -> 12.3 M, with thousands as steps."""
-    return _scaled(number, 1000, ("", "k", "M", "G", "T", "P"), unit)
-
-
-def format_bytes(number: float) -> str:
-    """12345678 -> 11.8 MiB, with 1024 as step."""
-    return _scaled(number, 1024, ("", "Ki", "Mi", "Gi", "Ti", "Pi"), "B")
-
-
-def format_seconds(seconds: float) -> str:
-    """0.0123 -> 12.3 ms."""
-    for scale, unit in ((1e-6, "ns"), (1e-3, "µs"), (1.0, "ms")):
-        if seconds < scale:
-            return f"{seconds / scale * 1000:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
-
-
 def format_shape(shape: Sequence[object] | None) -> str:
     """(batch, 3, 224, 224), or (...) where the rank is unknown."""
     return "[...]" if shape is None else f"[{', '.join(map(str, shape))}]"
 
 
-def printable(text: str) -> str:
-    """Text from a file, with control characters and broken Unicode spelled out so that they do nothing."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _text(content: object) -> Text:
     return content if isinstance(content, Text) else Text(printable(str(content)))
-
-
-def _scaled(number: float, step: int, prefixes: Sequence[str], unit: str) -> str:
-    power = 0
-    scaled = float(number)
-    while abs(scaled) >= step and power + 1 < len(prefixes):
-        scaled /= step
-        power += 1
-    digits = f"{scaled:.0f}" if power == 0 or abs(scaled) >= 100 else f"{scaled:.3g}"
-    return f"{digits} {prefixes[power]}{unit}".rstrip()
 
 
 def _plain(data: Any) -> Any:
