@@ -211,11 +211,11 @@ def _entries(record: RunRecord) -> dict[Key, _Entry]:
     entries: dict[Key, _Entry] = {}
     for number, part in enumerate(record.parts):
         if isinstance(part, HostRecord):
-            entry = entries.setdefault(_key(part, None), _Entry({part.step: None}, _nodes(part.origin), []))
+            entry = entries.setdefault(_key(part, None), _Entry({part.step: None}, node_names(part.origin), []))
             entry.places.append((number, None))
             continue
         for index, launch in enumerate(part.launches):
-            entry = entries.setdefault(_key(part, index), _Entry({}, _nodes(launch.origin), []))
+            entry = entries.setdefault(_key(part, index), _Entry({}, node_names(launch.origin), []))
             entry.names[plain_name(launch.kernel.name)] = None
             entry.places.append((number, index))
             entry.flops += launch.flops
@@ -244,7 +244,7 @@ def _kernels(
         least = machine.roofline(entry.flops, entry.bytes, entry.tiles)
         kernels.append(
             KernelProfile(
-                name=_joined(list(entry.names)),
+                name=joined_names(list(entry.names)),
                 nodes=entry.nodes,
                 launches=len(entry.places),
                 seconds=taken,
@@ -296,7 +296,7 @@ def plain_name(kernel: str) -> str:
     return stem if stem and number.isalnum() and any(c.isdigit() for c in number) else kernel
 
 
-def _joined(names: Sequence[str]) -> str:
+def joined_names(names: Sequence[str]) -> str:
     """Names as one; those that begin with the same word say it once."""
     stems = {name.partition("_")[0] for name in names}
     if len(names) > 1 and len(stems) == 1 and all("_" in name for name in names):
@@ -304,7 +304,8 @@ def _joined(names: Sequence[str]) -> str:
     return ORIGINS.join(names)
 
 
-def _nodes(origin: str) -> tuple[str, ...]:
+def node_names(origin: str) -> tuple[str, ...]:
+    """The nodes that something came from."""
     return tuple(part for part in origin.split(ORIGINS) if part)
 
 
@@ -337,7 +338,7 @@ def _tensors(part: NativeRecord, origin: int) -> Iterator[TensorProfile]:
         if piece.size and piece.first < len(starts):
             start = (int(starts[piece.first]) - origin) / _SECOND
             end = (int(ends[min(piece.last, len(ends) - 1)]) - origin) / _SECOND
-            nodes = _nodes(piece.origin)
+            nodes = node_names(piece.origin)
             name = nodes[-1] if nodes and piece.name.startswith(UNNAMED) else piece.name
             yield TensorProfile(name, nodes, piece.offset, piece.size, start, end)
 
