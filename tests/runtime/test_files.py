@@ -363,6 +363,23 @@ def test_folders_on_the_way(tmp_path: Path) -> None:
         assert not usable(folder)
 
 
+@POSIX
+def test_a_folder_that_another_user_has_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of root's in an image that somebody else runs."""
+    own_files.make_folder(tmp_path / "cache" / "models")
+    lstat = Path.lstat
+
+    def refuse(path: Path) -> os.stat_result:
+        if path.name == "models":
+            raise PermissionError(13, "Permission denied", str(path))
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", refuse)
+    own_files._checked.clear()
+    with pytest.warns(weft.CacheWarning, match=r"cache is closed to this user .* WEFT_CACHE"):
+        assert not own_files.usable(tmp_path / "cache" / "models")
+
+
 @ROOT
 def test_folders_are_not_made_where_others_may_write(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()

@@ -94,7 +94,10 @@ def _check_folder(folder: Path) -> None:
     while waiting:
         name = waiting.pop()
         found = place.parent if name == ".." else place / name
-        status = found.lstat()
+        try:
+            status = found.lstat()
+        except PermissionError:
+            raise _foreign(f"{place} is closed to this user ({os.getuid()}); {VARIABLE} names another folder") from None
         if stat.S_ISLNK(status.st_mode):
             _check_owner(found, status, (_ROOT, os.getuid()))
             links += 1
