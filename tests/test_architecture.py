@@ -47,7 +47,6 @@ MAY_READ_A_CLOCK = {
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "models/further.py": "a measurement that people start; no test does",
     "report/browser.py": "a watchdog of minutes",
-    "runtime/test_progress.py": "stages that began in the past",
 }
 """No test asserts a time: on a busy machine it would fail, and teach people to ignore it. A test counts what takes the
 time (counting.py: lines of Python that run; launches, compilations, files), and `weft bench` measures it. Watchdogs

@@ -7,6 +7,7 @@ gives, for the sizes of each run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +24,18 @@ from weft.errors import (
     OutOfMemoryError,
     WeftError,
 )
-from weft.ir.compiled import CompiledProgram, settled
+from weft.ir.compiled import AwaitedObjects, CompiledProgram, settled
 from weft.ir.dims import Dim, symbols
 from weft.ir.mixed import MixedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram, Value
 from weft.ir.types import TensorType
+from weft.logs import CACHE
+from weft.runtime.accounts import tell_compiled
 from weft.runtime.available_memory import check_memory_to_compile, memory_left
 from weft.runtime.devices import driver, helper, together
 from weft.runtime.dump import StageDump
+from weft.runtime.progress import expected_seconds
 from weft.runtime.session import PreparedProgram, Session
 from weft.threads import lock
 
@@ -101,6 +105,7 @@ class Pipeline:
         from weft.opset.lower import lower
 
         graph = self._graph(outputs)
+        self.progress.expect(expected_seconds(self.files.opened.size, len(graph.nodes)))
         self.dump.restart()
         self.dump.stage("graph", lambda: model_text(self.read()))
         self.progress.stage("tracing")
@@ -114,8 +119,8 @@ class Pipeline:
         from weft.passes import PIPELINE
 
         verified = verify(program)
-        for apply in PIPELINE:
-            self.progress.stage(apply.__name__.replace("_", " "))
+        for number, apply in enumerate(PIPELINE):
+            self.progress.stage("simplifying", number / len(PIPELINE))
             program = apply(program, self._evaluator)
             verified = verify(program, verified)
             self.dump.stage(apply.__name__, lambda: program)  # noqa: B023 (called at once)
@@ -126,6 +131,7 @@ class Pipeline:
         from weft.fuse import fuse
         from weft.passes.fold import fold_weights
 
+        self.progress.stage("fusing")
         target = self._compiler(device).target(self.precision)
         if not target.unpacks_weights:
             program = fold_weights(program, self._evaluator)
@@ -142,7 +148,10 @@ class Pipeline:
 
         compiler = self._compiler(device)
         target = compiler.target(self.precision)
-        sections = build_sections(fused, target, lambda fraction: self._tell("building kernels", fraction), built)
+        count = len(fused.groups)
+        sections = build_sections(
+            fused, target, lambda done: self._tell("building kernels", done, f"{round(done * count)} of {count}"), built
+        )
         self._dump_kernels(sections, compiler)
         return sections
 
@@ -212,6 +221,8 @@ class Pipeline:
         else:
             program = self.program()
             specs = signature(self.read().graph, program, self.read().about)
+        self._await_code(program)
+        self.progress.stage("starting")
         self.files.end_loading(keep=isinstance(program, TensorProgram))
         try:
             whole = self.start(program)
@@ -220,6 +231,17 @@ class Pipeline:
         session = Session(specs, whole, self)
         self._dump_plan(session)
         return session
+
+    def _await_code(self, program: Compiled) -> None:
+        """Wait for code that is still compiled, where somebody watches: else the first run would, and say nothing."""
+        if (
+            self.progress.is_seen
+            and isinstance(program, CompiledProgram)
+            and isinstance(program.objects, AwaitedObjects)
+        ):
+            count = len(program.objects)
+            for done in program.objects.awaited():
+                self.progress.stage("compiling kernels", done / count, f"{done} of {count}")
 
     def _tune(self) -> None:
         """Measure the products of the model, for a sample's sizes where there is one, if that was asked for."""
@@ -237,6 +259,9 @@ class Pipeline:
         sizes = likely_sizes(program, bind_shapes(program.inputs, shapes, self.file)[0])
         terms = (self.precision, seconds, sizes, self.options.cache, self._tell_tuning)
         self.driver = tuned_driver(self.driver, self.fuse(program), *terms)
+
+    def _tell_packing(self, done: int, size: int) -> None:
+        self.progress.stage("packing weights", done / max(size, 1), f"{done / 1e6:.0f} of {size / 1e6:.0f} MB")
 
     def _tell_tuning(self, product: str, fraction: float) -> None:
         self.progress.stage(f"tuning {product}", fraction)
@@ -302,9 +327,14 @@ class Pipeline:
         cached = entry.get() if cached is None and entry is not None else cached
         if cached is None:
             check_memory_to_compile(self.file, self.files.opened.size)
+            began = time.monotonic()
             made = self._make()
-            self.progress.stage("saving")
-            cached = (made if entry is None else entry.put(made, memory_left())) or self._make()
+            cached = (made if entry is None else entry.put(made, memory_left(), self._tell_packing)) or self._make()
+            seconds, kept = time.monotonic() - began, entry is not None
+            tell_compiled(self.file, device.name, cached.program, self.precision, seconds, kept)
+        else:
+            where = "the cache" if entry is not None else "its file"
+            CACHE.info("%s: the program for %s is taken from %s", self.file, device.name, where)
         self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
         if self.options.strict and helper(device.name) is not None:  # it may be kept from a load that was not
             from weft.runtime.mixing import check_strict
@@ -436,9 +466,9 @@ class Pipeline:
 
     # -- what is told on the way -------------------------------------------------------------------------------------
 
-    def _tell(self, stage: str, fraction: float) -> None:
+    def _tell(self, stage: str, fraction: float, detail: str = "") -> None:
         """Say how far a stage is; weights that were packed on the way are no longer needed as the files have them."""
-        self.progress.stage(stage, fraction)
+        self.progress.stage(stage, fraction, detail)
         for copy in self.files.views():
             release_pages(copy)
 

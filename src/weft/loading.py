@@ -25,6 +25,7 @@ from weft.errors import (
 )
 from weft.frontend.source import open_model
 from weft.garbage import seldom_collected
+from weft.runtime.accounts import tell_loaded
 from weft.runtime.arguments import listed, whole_number
 from weft.runtime.available_memory import check_memory_to_start
 from weft.runtime.deployment import Deployment
@@ -33,7 +34,7 @@ from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened, source_again
 from weft.runtime.options import USUAL_PRECISION, LoadOptions
 from weft.runtime.policy import route
-from weft.runtime.progress import Stages, stages
+from weft.runtime.progress import NODES, Stages, expected_seconds, stages
 from weft.saved.layout import holds_program
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _load(source: Any, options: LoadOptions) -> Model:
     with stages("loading") as progress, seldom_collected():
         progress.stage("reading")
         files, options = _files(open_model(source), options, _folders(options))
-        return _served(files, options, progress)
+        return _ready(files, options, progress)
 
 
 def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
@@ -156,7 +157,15 @@ def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[s
     with stages("loading") as progress, seldom_collected():
         progress.stage("reading")
         files, options = _files_again(source, options, _folders(options))
-        return _served(files.with_weights(weights) if weights else files, options, progress)
+        return _ready(files.with_weights(weights) if weights else files, options, progress)
+
+
+def _ready(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
+    progress.subject = files.file
+    progress.expect(expected_seconds(files.opened.size, NODES))
+    model = _served(files, options, progress)
+    tell_loaded(model, files.opened.size, progress.elapsed)
+    return model
 
 
 def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:

@@ -13,7 +13,7 @@ import pytest
 import weft
 from weft.cli import main
 from weft.errors import DeviceError, DeviceFallbackError
-from weft.runtime.attempts import logger
+from weft.logs import DEVICES
 from weft.runtime.environment import VARIABLES
 from weft.runtime.policy import in_force, route
 
@@ -138,5 +138,5 @@ def test_every_variable_is_in_the_table() -> None:
 
 
 def test_the_logger_is_quiet_unless_somebody_listens() -> None:
-    logger.debug("the first thing that is said")
+    DEVICES.debug("the first thing that is said")
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("weft").handlers)

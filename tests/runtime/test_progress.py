@@ -2,97 +2,196 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from weft.runtime import progress
-from weft.runtime.progress import LOADING, NotebookLine, Stages, TerminalBar, is_notebook, times
+from weft.runtime.progress import NotebookLine, Stages, expected_seconds, is_notebook, stages, times
+
+Said = tuple[str, float, float, "float | None"]
 
 
 class Heard:
     """A place that keeps what is shown."""
 
-    def __init__(self, *_: object) -> None:
-        self.said: list[tuple[str, float]] = []
-        self.stopped = False
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+        self.stopped = 0
 
-    def update(self, stage: str, fraction: float) -> None:
-        self.said.append((stage, fraction))
+    def update(self, *said: Any) -> None:
+        self.said.append(said)
 
     def stop(self) -> None:
-        self.stopped = True
+        self.stopped += 1
+
+    def await_text(self, text: str) -> None:
+        while not any(text in said[0] for said in self.said):
+            time.sleep(0.001)
 
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     found = Heard()
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
-    monkeypatch.setattr(progress, "_shown", lambda *_: found)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    monkeypatch.setattr(progress, "_shown", lambda: found)
+    monkeypatch.setattr(progress, "_is_watched", lambda: True)
     return found
 
 
-def test_the_share_of_a_load_only_grows_and_ends_below_all(heard: Heard) -> None:
-    stages = Stages("loading", show=True, spans=LOADING)
-    stages.stage("reading")
-    stages.stage("tracing")
-    stages.update(0.5)
-    stages.stage("tracing", 0.2)
-    for name in ("fold constants", "drop", "simplify arithmetic"):
-        stages.stage(name)
-    for done in range(11):
-        stages.stage("building kernels", done / 10)
-    stages.stage("generating code", 1.0)
-    stages.stage("saving")
-    shares = [share for _, share in heard.said]
+def test_it_is_shown_while_one_step_takes_long_and_gone_at_the_end(heard: Heard) -> None:
+    with stages("loading") as told:
+        told.stage("reading")
+        heard.await_text("loading: reading")
+        many = len(heard.said)
+        while len(heard.said) < many + 3:  # nobody says anything meanwhile
+            time.sleep(0.001)
+        elapsed = [said[2] for said in heard.said]
+        assert elapsed == sorted(elapsed)
+        assert elapsed[-1] > elapsed[0]
+        told.stage("building kernels", 0.5, "4 of 8")
+        heard.await_text("loading: building kernels 4 of 8")
+        assert told.is_seen
+    assert heard.stopped == 1
+    assert not told.is_seen
+    many = len(heard.said)
+    told.stage("more")
+    assert len(heard.said) == many
+
+
+def test_the_share_only_grows_and_is_whole_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    told = Stages("loading", show=False, expected=expected_seconds(10**8, 300))
+    shares = []
+    steps = [("reading", 0.0), ("tracing", 0.5), ("tracing", 0.2), ("timing it on devices", 0.0), ("tracing", 0.0)]
+    steps += [("simplifying", 0.9), ("building kernels", 1.0), ("packing weights", 1.0), ("compiling kernels", 1.0)]
+    for name, fraction in [*steps, ("reading", 0.0), ("unheard of", 1.0), ("starting", 1.0)]:
+        told.stage(name, fraction)
+        for _ in range(5):
+            now[0] += 0.7
+            share, elapsed, left = told.standing()
+            assert elapsed == pytest.approx(now[0])
+            assert left is None or left >= 0.0
+            shares.append(share)
     assert shares == sorted(shares)
-    assert heard.said[-1] == ("saving", pytest.approx(0.93))
-    assert LOADING["building kernels"][0] >= max(share for stage, share in heard.said if stage == "drop") > 0.2
-    stages.close()
-    assert heard.stopped
-    stages.stage("more")
-    assert heard.said[-1][0] == "saving"
+    assert 0.0 < shares[0] < shares[-1] <= progress.MOST
 
 
-def test_other_work_says_itself_how_far_it_is(heard: Heard) -> None:
-    stages = Stages("tuning", show=True)
-    stages.stage("product", 0.7)
-    stages.stage("another", 0.1)
-    assert heard.said == [("product", 0.7), ("another", 0.1)]
+def test_what_is_left_follows_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    told = Stages("loading", show=False, expected={"reading": 1.0, "tracing": 1.0, "packing weights": 2.0})
+    told.stage("reading")
+    now[0] = 10.0  # ten times as long as expected
+    told.stage("tracing")
+    assert told.standing() == (pytest.approx(0.25), 10.0, pytest.approx(30.0))
+    now[0] = 15.0
+    told.update(0.25)  # slower still
+    assert told.standing() == (pytest.approx(0.3), 15.0, pytest.approx(15.0 + 20.0))
 
 
-def test_nothing_is_shown_before_patience_ends_or_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_shown", lambda *_: pytest.fail("shown"))
-    Stages("loading", show=True).stage("reading")
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
-    Stages("loading", show=False).stage("reading")
+def test_a_stage_that_takes_longer_than_expected_is_never_about_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    told = Stages("loading", show=False, expected={"reading": 1.0, "packing weights": 0.0})
+    told.stage("reading")
+    now[0] = 100.0
+    assert told.standing()[2] == pytest.approx(20.0)
+
+
+def test_other_work_says_itself_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    told = Stages("tuning", show=False)
+    told.stage("product", 0.5)
+    now[0] = 4.0
+    assert told.standing() == (0.5, 4.0, 4.0)
+    assert told.text == "tuning: product"
+    told.stage("another", 0.1)
+    assert told.standing()[0] == 0.5
+
+
+def test_nothing_is_shown_before_patience_ends_to_nobody_or_twice(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stages("tuning") as outer:
+        outer.stage("products", 0.1)
+        with stages("loading") as inner:
+            inner.stage("reading")
+            heard.await_text("tuning: products")
+            assert not inner.is_seen
+    assert all(said[0] != "loading: reading" for said in heard.said)
+    assert heard.stopped == 1
+    monkeypatch.setattr(progress, "_shown", lambda: pytest.fail("shown"))
+    monkeypatch.setattr(progress, "PATIENCE", 1000.0)
+    with stages("loading") as quick:
+        quick.stage("reading")
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_is_watched", lambda: False)
+    with stages("loading") as unseen:
+        unseen.stage("reading")
+        assert not unseen.is_seen
+
+
+def test_names_do_nothing_to_a_terminal() -> None:
+    told = Stages("comparing", show=False)
+    told.stage("\x1b[2Jlayer\nof [red]many[/red] " + "x" * 1000)
+    assert told.text.startswith(r"comparing: \x1b[2Jlayer\nof [red]many")
+    assert len(told.text) <= progress.LONGEST
 
 
 @pytest.mark.parametrize(
-    ("elapsed", "fraction", "said"),
+    ("elapsed", "left", "said"),
+    [(3.2, None, "0:03"), (10.0, 10.0, "0:10, about 0:10 left"), (3700.0, 0.0, "1:01:40, about 0:00 left")],
+)
+def test_times(elapsed: float, left: float | None, said: str) -> None:
+    assert times(elapsed, left) == said
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "watched"),
     [
-        (3.2, 0.0, "0:03"),
-        (10.0, 0.5, "0:10, about 0:10 left"),
-        (60.0, 0.25, "1:00, about 3:00 left"),
-        (3700.0, 1.0, "1:01:40, about 0:00 left"),
+        (True, {}, True),
+        (False, {}, False),
+        (None, {}, False),
+        (True, {"WEFT_PROGRESS": "0"}, False),
+        (True, {"WEFT_PROGRESS": "1"}, True),
+        (True, {"TERM": "dumb"}, False),
     ],
 )
-def test_times(elapsed: float, fraction: float, said: str) -> None:
-    assert times(elapsed, fraction) == said
+def test_who_is_shown_something(
+    terminal: bool | None, variables: dict[str, str], watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    stream = None if terminal is None else SimpleNamespace(isatty=lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert progress._is_watched() is watched
 
 
-def test_a_terminals_bar_counts_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = progress.time.monotonic()
-    bar = TerminalBar("loading", now - 75.0)
-    try:
-        bar.update("building kernels", 0.5)
-        (task,) = bar._bar.tasks
-        assert task.description == "loading: building kernels"
-        assert str(bar._bar.columns[-1].render(task)).startswith("1:15, about 1:15")  # type: ignore[union-attr]
-    finally:
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
+def test_a_terminals_bar_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with open(slave, "w", encoding="utf-8") as terminal:  # noqa: PTH123 (a descriptor)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        bar = progress.TerminalBar()
+        bar.update("loading: building kernels 4 of 8", 0.5, 75.0, 75.0)
         bar.stop()
+        assert sys.stderr is terminal
+    seen = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert "loading: building kernels 4 of 8" in seen
+    assert "1:15, about 1:15 left" in seen
+    assert seen.endswith("\x1b[2K")  # the line is empty again
 
 
 def test_a_notebook_gets_a_line_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +205,12 @@ def test_a_notebook_gets_a_line_that_is_written_again(monkeypatch: pytest.Monkey
     shell = SimpleNamespace(config={"IPKernelApp": {"connection_file": "kernel.json"}})
     fake = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython", fake)
-    monkeypatch.setattr(progress, "EVERY", 0.0)
     assert is_notebook()
-    line = NotebookLine("loading", progress.time.monotonic() - 30.0)
-    line.update("tracing", 0.25)
+    line = NotebookLine()
+    line.update("loading: tracing", 0.25, 30.0, 90.0)
+    line.update("loading: tracing", 0.25, 30.0, 90.0)
     line.stop()
-    assert shown == ["loading", "loading: tracing [ 25%] 0:30, about 1:30 left", ""]
+    assert shown == ["loading: tracing [ 25%] 0:30, about 1:30 left", ""]
     shell.config = {}
     assert not is_notebook()
     monkeypatch.delitem(sys.modules, "IPython")

@@ -155,11 +155,13 @@ def _written_from_memory(place: Place, unkept: UnkeptModel) -> Callable[[], None
     return write
 
 
-def _kept_behind(place: Place, unkept: UnkeptModel, saved: serialization.SerializedValue) -> CachedModel | None:
+def _kept_behind(
+    place: Place, unkept: UnkeptModel, saved: serialization.SerializedValue, tell: Callable[[int, int], None] | None
+) -> CachedModel | None:
     """A model whose arrays are packed in memory, and go from there into an entry at the same time."""
     left = _write_behind(place, _written_from_memory(place, unkept))
     try:
-        unkept.memory.fill(saved)
+        unkept.memory.fill(saved, tell)
     except BaseException:
         unkept.memory.give_up()
         raise
@@ -229,12 +231,17 @@ class CacheEntry:
             return None
         return _found(self._cache, self._full_key(external))
 
-    def put(self, cached: CachedModel, memory_left: int | None = None) -> CachedModel | None:
+    def put(
+        self,
+        cached: CachedModel,
+        memory_left: int | None = None,
+        tell: Callable[[int, int], None] | None = None,
+    ) -> CachedModel | None:
         """Keep the model, if that can be done, behind its first runs; its code may still be compiled.
 
         The one returned has its arrays in memory, until the entry has them; where they would take too much of what is
         left, they are mapped from the entry, which is then written at once. None where the disk failed at that half
-        way, after arrays that were still to be packed had been given away.
+        way, after arrays that were still to be packed had been given away. `tell` hears how many bytes are packed.
         """
         if self._key is None:
             return cached
@@ -256,7 +263,7 @@ class CacheEntry:
                 memory = ArraysInMemory(saved.array_bytes)
             if memory is not None:
                 unkept = UnkeptModel(self._cache, about, saved.structure, objects, memory)
-                return _kept_behind(place, unkept, saved)
+                return _kept_behind(place, unkept, saved, tell)
         begun = self._cache.begin(key, saved)
         if begun is None:
             return cached

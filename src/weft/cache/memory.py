@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from collections.abc import Callable
 from threading import Condition
 from typing import IO, Any
 
@@ -47,8 +48,8 @@ class ArraysInMemory:
         """The arrays, for those who use them."""
         return self.room.toreadonly()
 
-    def fill(self, saved: serialization.SerializedValue) -> None:
-        """Pack the arrays of a value; they can be had only once."""
+    def fill(self, saved: serialization.SerializedValue, tell: Callable[[int, int], None] | None = None) -> None:
+        """Pack the arrays of a value; they can be had only once. `tell` hears how many bytes of all are there."""
         whole, place = np.frombuffer(self.room, np.uint8), 0
         for constant in saved.arrays:
             end = place
@@ -57,6 +58,8 @@ class ArraysInMemory:
                 whole[end : end + content.size] = content
                 end += content.size
                 self.filled_to(end)
+                if tell is not None:
+                    tell(end, self.size)
             place += serialization.aligned(constant.nbytes)
         self.filled_to(self.size)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +33,12 @@ class AwaitedObjects(Sequence[bytes]):
             made = self._made = tuple([wait() for wait in self._pending])
             self._pending = ()
         return made
+
+    def awaited(self) -> Iterator[int]:
+        """Wait for one piece after the other; how many are there."""
+        for number, wait in enumerate(self._pending):
+            wait()
+            yield number + 1
 
     def __len__(self) -> int:
         return len(self._pending if self._made is None else self._made)

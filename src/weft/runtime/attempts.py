@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from weft.errors import (
     Attempt,
@@ -18,26 +17,11 @@ from weft.errors import (
     ModelError,
     WeftError,
 )
+from weft.logs import DEVICES, place_of
 from weft.records import dataclass
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
-
-class QuietLogger:
-    """The logger "weft", quiet unless somebody listens; who listens has imported `logging`, which takes its time."""
-
-    def __getattr__(self, name: str) -> Any:
-        if "logging" not in sys.modules:
-            return lambda *_, **__: None
-        import logging
-
-        found = logging.getLogger("weft")
-        if not any(isinstance(handler, logging.NullHandler) for handler in found.handlers):
-            found.addHandler(logging.NullHandler())
-        return getattr(found, name)
-
-
-logger = QuietLogger()
 
 NOT_THE_DEVICES = (ModelError, InputError, ExecutionError, ChangedFileError)  # errors that another device has too
 
@@ -59,20 +43,20 @@ class History:
         self.services: list[Service] = []
         for attempt in absent:
             self.attempts.append(attempt)
-            logger.info("%s: %s is not here: %s", file, attempt.device, attempt.reason)
+            DEVICES.info("%s: %s is not here: %s", file, attempt.device, attempt.reason)
 
     def failed(self, device: str, stage: str, error: Exception) -> None:
         """A device failed at a model."""
         reason = error.problem if isinstance(error, WeftError) else f"{type(error).__name__}: {error}"
         attempt = Attempt(device, stage, reason)
         self.attempts.append(attempt)
-        logger.warning("%s: %s", self.file, attempt)
-        logger.debug("where %s failed", device, exc_info=error)
+        DEVICES.warning("%s: %s", self.file, attempt)
+        DEVICES.debug("%s: %s failed at %s", self.file, device, place_of(error))
 
     def serves(self, device: str, reason: str) -> None:
         """A device serves from now on."""
         self.services.append(Service(device, reason))
-        logger.info("%s: %s serves: %s", self.file, device, reason)
+        DEVICES.info("%s: %s serves: %s", self.file, device, reason)
 
     def warn(self, device: str, attempts: Sequence[Attempt]) -> None:
         """Say aloud that a device serves instead of those that failed."""

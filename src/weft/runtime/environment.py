@@ -36,7 +36,9 @@ CUDA_LIBRARY = Variable(
     "WEFT_CUDA_LIBRARY", "a file", "the library of NVIDIA's driver, where it is not found by its name"
 )
 COMPAT = Variable("WEFT_COMPAT", "onnxruntime", "import onnxruntime means weft, in this process and those it starts")
-VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, KEYS, VERIFY, CUDA_LIBRARY, COMPAT)
+PROGRESS = Variable("WEFT_PROGRESS", "0", "show no progress of long loads, on terminals and in notebooks")
+LOG = Variable("WEFT_LOG", "debug, info or warning", "write what weft does to standard error, from this level on")
+VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, KEYS, VERIFY, CUDA_LIBRARY, COMPAT, PROGRESS, LOG)
 
 
 def listed(variable: Variable, environment: Mapping[str, str] | None = None) -> tuple[str, ...] | None:

@@ -17,8 +17,8 @@ import numpy as np
 from weft.backends.mixed.driver import JOINED
 from weft.cost.calibration import to_record
 from weft.errors import ExecutionError, InputError, WeftError
+from weft.logs import DEVICES
 from weft.records import dataclass
-from weft.runtime.attempts import logger
 from weft.runtime.calibrate import device_identity, known_calibration
 from weft.runtime.choice import (
     Ranking,
@@ -45,7 +45,7 @@ def picked(way: Route, deployment: Deployment, *, at_once: bool = False) -> Rout
     if ranking is None:
         return replace(way, said="the first of those that are here")
     for entry in ranking.entries:
-        logger.info("%s: by %s, %s: %s", deployment.opener.file, ranking.by, entry.device, entry.reason)
+        DEVICES.info("%s: by %s, %s: %s", deployment.opener.file, ranking.by, entry.device, entry.reason)
     said = f"the best by {ranking.by}: {ranking.entries[0].reason}"
     return replace(way, devices=ranking.devices, said=said, ranking=ranking)
 

@@ -1,37 +1,51 @@
-"""What a long piece of work is at, for people: a bar on a terminal, a line in a notebook, after a second's patience.
+"""What a long piece of work is at, for people: the stage, the time since it began, and how much is left.
 
-It shows the stage, the time since the work began, and how much is left if all goes on as it went. Work that has the
-usual stages of a load knows how far it is by them; other work says it itself.
+Whoever works says where it is (`Stages`), which costs next to nothing. Where somebody looks, on a terminal or in a
+notebook, a thread shows it after a second's patience, and goes on to show how time passes while one step takes long.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
+
+from weft.logs import LOADING
+from weft.quantities import printable
+from weft.runtime.environment import PROGRESS, text_of
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 PATIENCE = 1.0  # seconds
-EVERY = 0.1  # seconds between two looks of a notebook's line
-SURE = 0.05  # of the work, after which it can be said how long the rest takes
-LOADING: Mapping[str, tuple[float, float]] = {  # from where to where a stage of a load goes, of all its time
-    "reading": (0.0, 0.08),
-    "tracing": (0.08, 0.2),
-    "building kernels": (0.3, 0.9),
-    "generating code": (0.9, 0.93),
-    "saving": (0.93, 1.0),
-}
-PASSES = (0.2, 0.3)  # what lies between those, each a step of what is left
+EVERY = 0.2  # seconds between two looks
+SURE = 2.0  # seconds after which it can be said how long the rest takes
+MOST = 0.99  # of the work that is shown as done before all of it is
+LONGEST = 60  # characters of a stage
+NODES = 300  # that a model has, as long as nobody knows
+
+
+def expected_seconds(size: int, nodes: int) -> dict[str, float]:
+    """About how long the stages of a load take, for so many bytes and nodes: what counts is how they compare."""
+    return {
+        "reading": 0.1 + size * 1e-9,
+        "tracing": 0.1 + nodes * 4e-4,
+        "simplifying": nodes * 6e-4,
+        "fusing": nodes * 4e-4,
+        "building kernels": 0.3 + nodes * 3e-3,
+        "packing weights": size * 2e-9,
+        "compiling kernels": 0.2 + nodes * 1e-3,
+    }
 
 
 class Shown(Protocol):
     """Where progress is seen."""
 
-    def update(self, stage: str, fraction: float) -> None: ...
+    def update(self, text: str, fraction: float, elapsed: float, left: float | None) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -39,75 +53,173 @@ class Shown(Protocol):
 class Stages:
     """Tells of the stage that runs and how far it is."""
 
-    def __init__(self, title: str, show: bool, spans: Mapping[str, tuple[float, float]] | None = None) -> None:
-        """`spans`: from where to where each stage goes; without them, what stages say of themselves counts."""
+    def __init__(self, title: str, show: bool, expected: Mapping[str, float] | None = None) -> None:
+        """`expected`: how long stages take, in order; without that, what stages say of themselves counts."""
+        self.subject = title  # what log lines are about
         self._title = title
-        self._show = show
-        self._spans = spans
-        self._started = time.monotonic()
-        self._bar: Shown | None = None
-        self._stage = ""
-        self._done = 0.0
+        self._expected = expected
+        self._spent: dict[str, float] = {}  # seconds in stages that are over
+        self._started = self._since = time.monotonic()
+        self._stage = self._detail = ""
+        self._fraction = self._most = 0.0
+        self._look = _Look(self) if show else None
 
-    def stage(self, name: str, fraction: float = 0.0) -> None:
-        self._stage = name
-        self.update(fraction)
+    def expect(self, expected: Mapping[str, float]) -> None:
+        """Say anew how long stages take, once more is known."""
+        if self._expected is not None:
+            self._expected = expected
 
-    def update(self, fraction: float) -> None:
-        if not self._show:
-            return
-        self._done = self._whole(fraction)
-        if self._bar is None and time.monotonic() - self._started > PATIENCE:
-            try:
-                self._bar = _shown(self._title, self._started)
-            except RuntimeError:  # no thread to be had for it
-                self._show = False
-        if self._bar is not None:
-            self._bar.update(self._stage, self._done)
+    def stage(self, name: str, fraction: float = 0.0, detail: str = "") -> None:
+        """What is done now, which part of it is done, and in words: "12 of 87"."""
+        if name != self._stage:
+            self._leave()
+            self._stage = name
+        self.update(fraction, detail)
 
-    def _whole(self, fraction: float) -> float:
-        """How much of all the work is done; it never goes back."""
-        fraction = min(max(fraction, 0.0), 1.0)
-        if self._spans is None:
-            return fraction
-        first, last = self._spans.get(self._stage, PASSES)
-        if self._stage not in self._spans:
-            first, fraction = max(first, self._done), 0.1
-        return max(self._done, first + max(last - first, 0.0) * fraction)
+    def update(self, fraction: float, detail: str = "") -> None:
+        self._fraction, self._detail = min(max(fraction, 0.0), 1.0), detail
+
+    def _leave(self) -> None:
+        now = time.monotonic()
+        if self._stage:
+            seconds = now - self._since
+            self._spent[self._stage] = self._spent.get(self._stage, 0.0) + seconds
+            if self._title:
+                LOADING.debug("%s: %s took %.3f s", self.subject, self._stage, seconds)
+        self._since = now
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the work began."""
+        return time.monotonic() - self._started
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether somebody is being shown it."""
+        return self._look is not None and self._look.is_up
+
+    @property
+    def text(self) -> str:
+        """What is done, in words."""
+        words = f"{self._title}: {self._stage}" if self._stage else self._title
+        return printable(f"{words} {self._detail}" if self._detail else words)[:LONGEST]
+
+    def standing(self) -> tuple[float, float, float | None]:
+        """Which part of all is done, which never shrinks; the seconds since the beginning; those left, if known."""
+        now = time.monotonic()
+        elapsed = now - self._started
+        if self._expected is None:
+            fraction = self._fraction
+            left = elapsed * (1.0 - fraction) / fraction if fraction > 0.05 else None
+        else:
+            left = self._left(now - self._since)
+            fraction = elapsed / (elapsed + left) if elapsed > 0.0 else 0.0
+        self._most = max(self._most, min(fraction, MOST))
+        return self._most, elapsed, left if elapsed >= SURE else None
+
+    def _left(self, within: float) -> float:
+        """Seconds that are left, if the rest goes as the past did beside what was expected of it."""
+        expected = self._expected or {}
+        ahead, later = 0.0, False
+        for name, seconds in expected.items():
+            ahead += seconds if later else 0.0
+            later = later or name == self._stage
+        known = [name for name in self._spent if name in expected]
+        past = sum(expected[name] for name in known)
+        pace = max(sum(self._spent[name] for name in known) / past, 0.1) if past > 0.0 else 1.0
+        if not later:  # a stage that nothing is known of, before the others
+            return pace * sum(seconds for name, seconds in expected.items() if name not in self._spent)
+        if self._fraction > 0.05:
+            here = within * (1.0 - self._fraction) / self._fraction
+        else:
+            here = max(pace * expected[self._stage] - within, within * 0.2)
+        return here + pace * ahead
 
     def close(self) -> None:
-        """Take the bar away; what is told from now on is not shown."""
-        bar, self._bar, self._show = self._bar, None, False
-        if bar is not None:
-            bar.stop()
+        """Take away what is shown; what is told from now on is not."""
+        self._leave()
+        self._stage = ""
+        look, self._look = self._look, None
+        if look is not None:
+            look.end()
+
+
+_showing: list[int] = []  # the process that shows something: a second bar would be written over the first
+
+
+class _Look:
+    """A thread that shows how work stands, once that takes long."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self._ended = Event()
+        self.is_up = False
+        self._thread: Thread | None = None
+        _showing[:] = [os.getpid()]
+        try:
+            from contextvars import copy_context  # a notebook knows by them which cell an output belongs to
+
+            self._thread = Thread(target=copy_context().run, args=(self._work,), name="weft-progress", daemon=True)
+            self._thread.start()
+        except RuntimeError:  # no thread to be had for it
+            self._thread = None
+
+    def _work(self) -> None:
+        if self._ended.wait(PATIENCE):
+            return
+        with suppress(Exception):  # a terminal that went away, a kernel of someone else's: the work goes on
+            shown = _shown()
+            if shown is None:
+                return
+            self.is_up = True
+            try:
+                while True:
+                    shown.update(self._stages.text, *self._stages.standing())
+                    if self._ended.wait(EVERY):
+                        break
+            finally:
+                shown.stop()
+
+    def end(self) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        _showing.clear()
 
 
 @contextmanager
 def stages(title: str) -> Iterator[Stages]:
-    """Progress for the duration of a `with` block."""
-    seen = is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
-    progress = Stages(title, show=seen, spans=LOADING if title == "loading" else None)
+    """Progress for the duration of a `with` block. Inside of another one, that is what is seen."""
+    expected = expected_seconds(0, NODES) if title == "loading" else None
+    progress = Stages(title, show=_is_watched() and os.getpid() not in _showing, expected=expected)
     try:
         yield progress
     finally:
         progress.close()
 
 
-def times(elapsed: float, fraction: float) -> str:
+def times(elapsed: float, left: float | None) -> str:
     """How long it took so far, and how long the rest will take, where that can be said."""
-    said = _clock(elapsed)
-    if fraction < SURE:
-        return said
-    return f"{said}, about {_clock(elapsed * (1.0 - fraction) / fraction)} left"
+    return _clock(elapsed) if left is None else f"{_clock(elapsed)}, about {_clock(left)} left"
 
 
 def _clock(seconds: float) -> str:
-    whole = round(seconds)
+    whole = int(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 # -- where it is seen ------------------------------------------------------------------------------------------------
+
+
+def _is_watched() -> bool:
+    if text_of(PROGRESS) in ("0", "off", "no", "false"):
+        return False
+    if is_notebook():
+        return True
+    with suppress(Exception):  # a stream of someone else's, or one that is closed
+        return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return False
 
 
 def is_notebook() -> bool:
@@ -118,34 +230,41 @@ def is_notebook() -> bool:
     return False
 
 
-def _shown(title: str, started: float) -> Shown:
-    return NotebookLine(title, started) if is_notebook() else TerminalBar(title, started)
+def _shown() -> Shown | None:
+    return NotebookLine() if is_notebook() else TerminalBar()
 
 
 class TerminalBar:
-    """A bar that a thread keeps up to date, gone when the work is done."""
+    """A line on standard error, gone when the work is done."""
 
-    def __init__(self, title: str, started: float) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+        from rich.table import Column
         from rich.text import Text
 
         class Clock(ProgressColumn):
-            """Times as they are now, whenever the work was heard of last."""
-
-            max_refresh = 0.5
+            """The times that came with the last update."""
 
             def render(self, task: Any) -> Text:
-                return Text(times(time.monotonic() - started, task.completed))
+                return Text(task.fields["clock"])
 
-        self._title = title
-        columns = TextColumn("{task.description}"), BarColumn(), Clock()
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(title, total=1.0)
+        words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        clock = Clock(table_column=Column(no_wrap=True))
+        self._bar = Progress(
+            words,
+            BarColumn(bar_width=20),
+            clock,
+            console=Console(stderr=True),
+            transient=True,
+            auto_refresh=False,
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+        )
+        self._task = self._bar.add_task("", total=1.0, clock="")
         self._bar.start()
 
-    def update(self, stage: str, fraction: float) -> None:
-        self._bar.update(self._task, description=f"{self._title}: {stage}", completed=fraction)
+    def update(self, text: str, fraction: float, elapsed: float, left: float | None) -> None:
+        self._bar.update(self._task, description=text, completed=fraction, clock=times(elapsed, left), refresh=True)
 
     def stop(self) -> None:
         self._bar.stop()
@@ -154,21 +273,20 @@ class TerminalBar:
 class NotebookLine:
     """A line of text below a notebook's cell, written again in its place; it needs no widgets."""
 
-    def __init__(self, title: str, started: float) -> None:
-        self._title = title
-        self._started = started
-        self._last = 0.0
-        self._handle: Any = sys.modules["IPython"].display.display(_plain(title), raw=True, display_id=True)
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._last = ""
 
-    def update(self, stage: str, fraction: float) -> None:
-        now = time.monotonic()
-        if now - self._last < EVERY:
-            return
-        self._last = now
-        self._write(f"{self._title}: {stage} [{fraction:4.0%}] {times(now - self._started, fraction)}")
+    def update(self, text: str, fraction: float, elapsed: float, left: float | None) -> None:
+        self._write(f"{text} [{fraction:4.0%}] {times(elapsed, left)}")
 
     def _write(self, text: str) -> None:
-        if self._handle is not None:
+        if text == self._last:
+            return
+        self._last = text
+        if self._handle is None:
+            self._handle = sys.modules["IPython"].display.display(_plain(text), raw=True, display_id=True)
+        else:
             self._handle.update(_plain(text), raw=True)
 
     def stop(self) -> None:

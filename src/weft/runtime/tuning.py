@@ -7,7 +7,6 @@ that models take, and runs on random data; what most of the time goes into, as t
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from weft.ir.target import Choices, ThreadTarget
 from weft.ir.types import TensorType
 from weft.kernels.sections import build_sections, group_works
 from weft.kernels.threads.product_choice import Asked, asked_products
+from weft.logs import COMPILING
 from weft.records import dataclass
 from weft.runtime.generated_inputs import made_up
 
@@ -43,8 +43,6 @@ Array = np.ndarray[Any, Any]
 TuneOption = Union[str, Path, float, None]
 Tell = Callable[[str, float], None]  # hears what is timed, and how far it all is
 Timer = Callable[[CompilingDriver, CompiledProgram, Sequence[Array]], float]
-
-_logger = logging.getLogger("weft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +218,7 @@ def _best(
         except DeviceLostError:
             raise
         except WeftError as error:
-            _logger.info("tuning %s: %s is left out: %s", one.asked.product, way, error.problem)
+            COMPILING.info("tuning %s: %s is left out: %s", one.asked.product, way, error.problem)
     if len(found) < 2 or before not in found:
         return None
     best = min(found, key=lambda way: found[way])
@@ -255,7 +253,7 @@ def choosing_driver(opened: Driver, option: TuneOption, cache: bool) -> Driver:
     """A device with the choices of a file, with those that are kept, or without any where nothing may be kept."""
     if not isinstance(opened, TunableDriver):
         if option is not None:
-            _logger.info("device %s takes no tuned choices", opened.name)
+            COMPILING.info("device %s takes no tuned choices", opened.name)
         return opened
     if isinstance(option, (str, Path)):
         return opened.with_choices(read_choices(Path(option), opened.hardware))

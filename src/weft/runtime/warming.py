@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from weakref import ReferenceType, ref
 
-from weft.runtime.attempts import logger
+from weft.logs import DEVICES
 from weft.runtime.choice import by_benchmark
 from weft.runtime.devices import driver
 from weft.runtime.model import Model
@@ -30,7 +30,7 @@ class BackgroundStages(Stages):
         super().__init__("warming", show=False)
         self._model = model
 
-    def update(self, fraction: float) -> None:  # noqa: ARG002
+    def update(self, fraction: float, detail: str = "") -> None:  # noqa: ARG002
         if self._model() is None or not threading.main_thread().is_alive():
             raise EndedError
 
@@ -62,7 +62,7 @@ def warm_in_background(model: Model, devices: Sequence[str]) -> threading.Thread
     try:
         thread.start()
     except RuntimeError:
-        logger.warning("%s: there is no thread to be had for compiling in the background", model.file)
+        DEVICES.warning("%s: there is no thread to be had for compiling in the background", model.file)
         return None
     return thread
 
@@ -95,7 +95,7 @@ def _try(found: ReferenceType[Model], device: str, progress: Stages) -> None:
     try:
         ranking = by_benchmark((device, serving), ready)
     except Exception as error:  # no data can be made up that the model takes
-        logger.warning("%s: %s cannot be timed, %s goes on: %s", deployment.opener.file, device, serving, error)
+        DEVICES.warning("%s: %s cannot be timed, %s goes on: %s", deployment.opener.file, device, serving, error)
         return
     model, best = found(), ranking.entries[0]
     if model is not None and model.device == serving and best.device == device and best.seconds is not None:
