@@ -162,7 +162,7 @@ def read_picture(path: Path, spec: TensorSpec, scale: PictureScale) -> Array:
     try:
         from PIL import Image
     except ImportError as error:
-        raise InputError(f"{path}: pictures need pillow", hint="pip install 'weft[image]'") from error
+        raise InputError(f"{path}: pictures need pillow", hint="pip install pillow") from error
     height, width = (side if isinstance(side, int) else USUAL_SIDE for side in (shape[2:] if first else shape[1:3]))
     channels = shape[1] if first else shape[3]
     try:

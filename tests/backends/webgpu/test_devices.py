@@ -80,7 +80,7 @@ def test_without_wgpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapters_module, "is_installed", lambda: False)
     (listed,) = [device for device in weft.devices() if device.name.startswith("webgpu")]
     assert not listed.available
-    assert "pip install 'weft[webgpu]'" in listed.description
+    assert "pip install 'wgpu>=0.32'" in listed.description
     for name in ("webgpu", "webgpu:0", "webgpu:llvmpipe"):
         with pytest.raises(DeviceError, match=r"not available(.|\n)*pip install"):
             weft.load(affine(), device=name)

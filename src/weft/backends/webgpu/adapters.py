@@ -23,7 +23,7 @@ from weft.errors import DeviceError
 from weft.records import dataclass
 from weft.threads import once
 
-INSTALL = "pip install 'weft[webgpu]'"
+INSTALL = "pip install 'wgpu>=0.32'"
 SOFTWARE = "software"
 _KINDS = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": SOFTWARE}
 _BEST_FIRST = ("discrete", "integrated", "other", SOFTWARE)

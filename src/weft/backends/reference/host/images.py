@@ -20,7 +20,7 @@ def decode_image(encoded: Array, *, pixel_format: str) -> tuple[Array]:
         pillow = import_module("PIL.Image")
     except ImportError as error:
         raise ExecutionError(
-            "decoding images needs Pillow, which is not installed", hint="install it with: pip install 'weft[image]'"
+            "decoding images needs Pillow, which is not installed", hint="install it with: pip install pillow"
         ) from error
     channels = 1 if pixel_format == "Grayscale" else 3
     try:
