@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from math import ceil
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,13 +33,15 @@ NODES = 300  # that a model has, as long as nobody knows
 def expected_seconds(size: int, nodes: int) -> dict[str, float]:
     """About how long the stages of a load take, for so many bytes and nodes: what counts is how they compare."""
     return {
-        "reading": 0.1 + size * 1e-9,
-        "tracing": 0.1 + nodes * 4e-4,
-        "simplifying": nodes * 6e-4,
-        "fusing": nodes * 4e-4,
+        "reading": 0.3 + size * 4e-9,
+        "tracing": 0.03 + nodes * 2e-4,
+        "simplifying": nodes * 2.5e-4,
+        "fusing": 0.1 + nodes * 3e-4,
         "building kernels": 0.3 + nodes * 3e-3,
-        "packing weights": size * 2e-9,
-        "compiling kernels": 0.2 + nodes * 1e-3,
+        "generating code": 0.2,
+        "packing weights": 0.2 + size * 5e-9,
+        "compiling kernels": 0.2 + nodes * 5e-4,
+        "starting": 0.2,
     }
 
 
@@ -200,7 +203,7 @@ def stages(title: str) -> Iterator[Stages]:
 
 def times(elapsed: float, left: float | None) -> str:
     """How long it took so far, and how long the rest will take, where that can be said."""
-    return _clock(elapsed) if left is None else f"{_clock(elapsed)}, about {_clock(left)} left"
+    return _clock(elapsed) if left is None else f"{_clock(elapsed)}, about {_clock(ceil(left))} left"
 
 
 def _clock(seconds: float) -> str:
@@ -260,11 +263,13 @@ class TerminalBar:
             auto_refresh=False,
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
-        self._task = self._bar.add_task("", total=1.0, clock="")
+        self._task = self._bar.add_task("", total=1.0, clock="", visible=False)
         self._bar.start()
 
     def update(self, text: str, fraction: float, elapsed: float, left: float | None) -> None:
-        self._bar.update(self._task, description=text, completed=fraction, clock=times(elapsed, left), refresh=True)
+        self._bar.update(
+            self._task, description=text, completed=fraction, clock=times(elapsed, left), visible=True, refresh=True
+        )
 
     def stop(self) -> None:
         self._bar.stop()

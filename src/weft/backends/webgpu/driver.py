@@ -46,7 +46,7 @@ class WebGpuDriver(CompilingDriver):
         progress: Progress,
     ) -> CompiledProgram:
         adapter = self._adapter()
-        telling = partial(progress, "writing shaders")
+        telling = partial(progress, "generating code")
         return compile_program(program, sections, adapter.abilities, adapter.limits.max_subgroup, telling)
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
