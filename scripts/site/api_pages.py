@@ -1,0 +1,229 @@
+"""The pages of the Python reference, from signatures and docstrings of what `weft` exports.
+
+A docstring is Markdown, in which a line `name: text` at the left margin describes a parameter or a field, with further
+lines indented below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_origin
+
+import weft
+
+FOLDER = "reference/api"
+PAGES = {
+    "loading": (
+        "Loading models",
+        "From a file to a model, and where it runs.",
+        ("load", "compile", "devices", "to_device", "DevicePolicy", "Device"),
+    ),
+    "model": ("A model", "What `weft.load` returns, and what its attributes and methods give.", ("Model",)),
+    "results": (
+        "Tensors and reports",
+        "What models take, and what they tell of themselves.",
+        (
+            "TensorSpec", "Metadata", "Memory", "Profile", "DeviceReport", "Attempt", "HostStep", "DeviceTensor",
+            "Cancellation",
+        ),
+    ),
+    "files": (
+        "Files",
+        "From one file to another: fewer nodes, narrower numbers, C.",
+        ("optimize", "OptimizationReport", "quantize", "QuantizationReport", "export_c"),
+    ),
+    "building": ("Building models", "Models that are written in Python.", ("Graph", "Tensor", "ops")),
+}  # fmt: skip
+_ENTRY = re.compile(r"^(\*{0,2}[a-z_]\w*(?:, [a-z_]\w*)*): (.*)$")
+_GUIDE = re.compile(r"\(?docs/guides/(\w+)\.md\)?")
+
+
+def pages() -> Iterator[tuple[str, str, str]]:
+    """Path, title and text of each page."""
+    placed = {name for _, _, names in PAGES.values() for name in names}
+    errors = [name for name in weft.__all__ if _is_error(name)]
+    rest = [name for name in weft.__all__ if name not in placed and name not in errors and not name.startswith("__")]
+    found = []
+    for key, (title, introduction, names) in PAGES.items():
+        there = [name for name in names if name in weft.__all__]
+        found.append((key, title, introduction, there + (rest if key == "results" else [])))
+    introduction = "Every error is a `weft.WeftError` that names the file, node or value at fault and says what to do."
+    found.append(("errors", "Errors and warnings", introduction, sorted(errors, key=_depth)))
+    yield f"{FOLDER}/index.md", "Overview", _overview(found)
+    for key, title, introduction, names in found:
+        yield f"{FOLDER}/{key}.md", title, "\n\n".join([f"# {title}", introduction, *map(_entry, names)]) + "\n"
+
+
+def _overview(found: list[tuple[str, str, str, list[str]]]) -> str:
+    parts = [
+        "# Python",
+        "All that `import weft` offers. What is not listed here is weft's own, and may change at any time.",
+    ]
+    for key, title, _, names in found:
+        rows = [f"| [`{name}`]({key}.md#{name.lower()}) | {_cell(_summary(getattr(weft, name)))} |" for name in names]
+        parts.append("\n".join([f"## {title}", "", "| name | |", "| --- | --- |", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _entry(name: str) -> str:
+    thing = getattr(weft, name)
+    head = f"## {name} {{#{name.lower()}}}"
+    if inspect.ismodule(thing):
+        return f"{head}\n\n{text_of(inspect.getdoc(thing))}"
+    if not inspect.isclass(thing):
+        return f"{head}\n\n{_signature(f'weft.{name}', thing)}\n\n{text_of(inspect.getdoc(thing))}"
+    if issubclass(thing, BaseException):
+        bases = ", ".join(f"`{base.__name__}`" for base in thing.__bases__)
+        return f"{head}\n\n{text_of(inspect.getdoc(thing))}\n\nIt is a {bases}."
+    return "\n\n".join([head, *_class_parts(name, thing)])
+
+
+def _class_parts(name: str, kind: type) -> Iterator[str]:
+    if name in ("DevicePolicy", "Graph", "Cancellation"):  # which users make
+        yield _signature(f"weft.{name}", kind)
+    yield text_of(inspect.getdoc(kind))
+    if is_dataclass(kind) and name != "DevicePolicy":
+        told = field_texts(kind)
+        rows = [
+            f"| `{field.name}` | {_code(str(field.type))} | {_cell(told.get(field.name, ''))} |"
+            for field in fields(kind)
+            if not field.name.startswith("_")
+        ]
+        yield "\n".join(["| field | type | |", "| --- | --- | --- |", *rows])
+    for member, value in members(kind):
+        anchor = f"{{#{name.lower()}-{member.lower()}}}"
+        if isinstance(value, property):
+            returns = inspect.signature(value.fget).return_annotation if value.fget else ""
+            head, form = member, f"```python\n{name.lower()}.{member}: {returns}\n```"
+        else:
+            head, form = f"{member}()", _signature(f"{name.lower()}.{member}", value)
+        yield f"### {head} {anchor}\n\n{form}\n\n{text_of(inspect.getdoc(value))}"
+
+
+def members(kind: type) -> list[tuple[str, Any]]:
+    """Public methods and properties of a class, its own and those of bases of weft's."""
+    found: dict[str, Any] = {}
+    for base in reversed([base for base in kind.__mro__ if base.__module__.startswith("weft")]):
+        for name, value in vars(base).items():
+            plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+            if not name.startswith("_") and (isinstance(plain, property) or inspect.isfunction(plain)):
+                found[name] = plain
+    return list(found.items())
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """What the source says of fields: in the string below one, or in the comment behind it."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("weft"):
+            found.update(_texts_in(textwrap.dedent(inspect.getsource(base))))
+    return found
+
+
+def _texts_in(source: str) -> dict[str, str]:
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    found = {}
+    for place, statement in enumerate(body):
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                below = body[place + 1] if place + 1 < len(body) else None
+                match below:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        found[name] = inspect.cleandoc(text)
+                    case _ if statement.end_lineno in comments:
+                        found[name] = comments[statement.end_lineno]
+    return found
+
+
+def text_of(docstring: str | None) -> str:
+    """A docstring as Markdown: lines `name: text` become a list."""
+    parts: list[str] = []
+    listed = False
+    for line in (docstring or "").split("\n"):
+        entry = _ENTRY.match(line)
+        if entry and len(line.split()) > 1:
+            if not listed:
+                parts.append("")
+            names = ", ".join(f"`{name}`" for name in entry[1].split(", "))
+            parts.append(f"- {names}: {entry[2]}")
+            listed = True
+        elif listed and line.startswith(" "):
+            parts.append(f"  {line.strip()}")
+        else:
+            if listed and line.strip():
+                parts.append("")
+            listed = listed and not line.strip()
+            parts.append(line)
+    return _GUIDE.sub(r"([guide](../../guides/\1.md))", "\n".join(parts).strip())
+
+
+def _signature(name: str, function: Any) -> str:
+    """As Python writes it, a line for each parameter where it is long."""
+    signature = inspect.signature(function)
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    texts: list[str] = []
+    starred = False
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and not starred:
+            texts.append("*")
+        starred = starred or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
+        texts.append(_parameter(each))
+    gives = "" if inspect.isclass(function) else _arrow(signature.return_annotation)
+    line = f"{name}({', '.join(texts)}){gives}"
+    if len(line) > 96:
+        line = f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + f"){gives}"
+    return f"```python\n{line}\n```"
+
+
+def _parameter(each: inspect.Parameter) -> str:
+    star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+    said = "" if each.annotation is each.empty else f": {_type(each.annotation)}"
+    default = "" if each.default is each.empty else f" = {each.default!r}" if said else f"={each.default!r}"
+    return f"{star}{each.name}{said}{default}"
+
+
+def _arrow(annotation: Any) -> str:
+    return "" if annotation is inspect.Signature.empty else f" -> {_type(annotation)}"
+
+
+def _type(annotation: Any) -> str:
+    if isinstance(annotation, str):
+        return annotation
+    if inspect.isclass(annotation) and get_origin(annotation) is None:
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+def _is_error(name: str) -> bool:
+    thing = getattr(weft, name)
+    return inspect.isclass(thing) and issubclass(thing, BaseException)
+
+
+def _depth(name: str) -> tuple[bool, int, str]:
+    kind = getattr(weft, name)
+    return issubclass(kind, Warning), len(kind.__mro__), name
+
+
+def _summary(thing: Any) -> str:
+    first = (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
+    return _GUIDE.sub("", first).strip().replace(" .", ".")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
