@@ -1,8 +1,8 @@
 """docs/how-it-works.md shows a small model at every stage; `WEFT_WRITE_DOCS=1 pytest tests/test_how_it_works_page.py`
 writes what the page shows, and leaves the words between as they are.
 
-A block of the page is `<!-- shown: NAME -->` and a fence below it. Kernels are built for a processor and a GPU that are
-data, so that the page is the same on every machine.
+A block of the page is a fence with a title: the name of a file that `--dump` writes, or of a part of one. Kernels are
+built for a processor and a GPU that are data, so that the page is the same on every machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from weft.plan.texts import plan_text
 from weft.runtime.options import LoadOptions
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-it-works.md"
-BLOCK = re.compile(r"(<!-- shown: (.+?) -->\n(?:<!--.*?-->\n)*```\w*\n)(.*?)(```)", re.DOTALL)
+BLOCK = re.compile(r'(```\w+ title=")([^"]+)("\n)(.*?)(```)', re.DOTALL)
 COLUMNS = 118
 PROCESSOR = "x86-64-v3"  # AVX2: vectors of 8 floats
 BATCH = 1000
@@ -51,7 +51,7 @@ def small_model() -> weft.Graph:
 
 
 def shown(folder: Path) -> dict[str, str]:
-    """What the page can show, by name: stages as `--dump` writes them, and parts of the kernels' code."""
+    """What the page can show, by title: stages as `--dump` writes them, and parts of the kernels' code."""
     file = folder / "small.onnx"
     small_model().to_onnx(file)
     dump = folder / "stages"
@@ -61,8 +61,7 @@ def shown(folder: Path) -> dict[str, str]:
     program = pipeline.optimise(pipeline.trace())
     compiled = pipeline.compile(program)
     runner = pipeline.start(compiled).runner
-    stages = {path.stem.partition("-")[2]: path.read_text("utf-8") for path in sorted(dump.glob("*.txt"))}
-    stages["graph"] = stages["graph"].replace(f"{file}", file.name)
+    stages = {path.name: path.read_text("utf-8").replace(f"{file}", file.name) for path in dump.glob("*.txt")}
     kernels = {path.name.partition("_")[0] + path.suffix: path.read_text("utf-8") for path in dump.glob("kernels/*")}
     plan = runner.plan({"batch": BATCH})
     assert plan is not None
@@ -74,12 +73,14 @@ def shown(folder: Path) -> dict[str, str]:
     }
     return {
         **stages,
-        "softmax": "\n\n".join(map(inspect.getsource, (reductions._exp_below_highest, reductions.softmax))),
-        "plan": plan_text(plan, {"batch": BATCH}),
-        "product loop": _between(kernels["contract.txt"], "for k0 in", "out[", rows=1),
-        "rows kernel": kernels["rows.txt"],
-        "product llvm": _between(kernels["contract.ll"], "load <8 x float>", "call <8 x float>", rows=2),
-        "rows wgsl": _between(shaders["rows"], "@compute", "workgroupBarrier", rows=1),
+        "src/weft/opset/reductions.py": "\n\n".join(
+            map(inspect.getsource, (reductions._exp_below_highest, reductions.softmax))
+        ),
+        "plan.txt": plan_text(plan, {"batch": BATCH}),
+        "kernels/contract.txt, its innermost loop": _between(kernels["contract.txt"], "for k0 in", "out[", rows=1),
+        "kernels/rows.txt": kernels["rows.txt"],
+        "kernels/contract.ll, a part": _between(kernels["contract.ll"], "load <8 x float>", "call <8 x float>", rows=2),
+        "kernels/rows.wgsl, a part": _between(shaders["rows"], "@compute", "workgroupBarrier", rows=1),
     }
 
 
@@ -100,8 +101,14 @@ def _narrow(text: str) -> str:
 
 
 def page(written: str, found: Mapping[str, str]) -> str:
-    """The page with what is found in its blocks."""
-    return BLOCK.sub(lambda block: f"{block[1]}{_narrow(found[block[2]])}{block[4]}", written)
+    """The page with what is found in its blocks; stages keep their place if their number changes."""
+    numbered = {re.sub(r"^\d+-", "", title): title for title in found}
+
+    def filled(block: re.Match[str]) -> str:
+        title = numbered[re.sub(r"^\d+-", "", block[2])]
+        return f"{block[1]}{title}{block[3]}{_narrow(found[title])}{block[5]}"
+
+    return BLOCK.sub(filled, written)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="the page shows Linux on x86-64")
