@@ -144,7 +144,25 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("arguments", [["knit"], ["run"], ["run", "m.onnx", "--seed", "x"]])
 def test_wrong_usage(arguments: list[str], capsys: Capture) -> None:
     assert main(arguments) == 2
-    assert "usage: weft" in capsys.readouterr().err
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ")
+    assert second.startswith("  hint: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["inof"], "weft info"),
+        (["confromance"], "weft conformance"),
+        (["model.onnx"], "weft run model.onnx"),
+        (["run", "m.onnx", "--devcie", "cpu"], "--device"),
+        (["run", "m.onnx", "--jsno"], "--json"),
+        (["run", "m.onnx", "--precision", "fasst"], "fast"),
+    ],
+)
+def test_what_may_be_meant(arguments: list[str], meant: str, capsys: Capture) -> None:
+    assert main(arguments) == 2
+    assert meant in capsys.readouterr().err.splitlines()[1]
 
 
 def test_python_dash_m() -> None:
@@ -195,9 +213,9 @@ def test_unexpected_errors_ask_for_a_report(monkeypatch: pytest.MonkeyPatch, cap
 )
 def test_numbers_that_mean_nothing(arguments: list[str], capsys: Capture) -> None:
     assert main(arguments) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert f"argument {arguments[-2]}" in last
-    assert len(last) < 200
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith(f"error: {arguments[-2]}")
+    assert len(first) < 200
 
 
 @pytest.mark.parametrize("size", ["99999999999999", "9" * 18, "9" * 40])

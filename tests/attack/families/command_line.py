@@ -124,10 +124,11 @@ def smaller(payload: Payload) -> Iterator[Payload]:
 
 
 def _actions(command: str) -> list[argparse.Action]:
-    from weft.cli import _parser
+    from weft.cli import command_parser
 
-    subparsers = next(action for action in _parser([command])._actions if isinstance(action.choices, dict))
-    return list(subparsers.choices[command]._actions)  # type: ignore[union-attr]
+    chosen = command_parser([command]).chosen
+    assert chosen is not None
+    return list(chosen._actions)
 
 
 def _option(random: np.random.Generator, action: argparse.Action) -> list[str]:
