@@ -24,10 +24,6 @@ def expected(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> dict[str,
     return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs)))
 
 
-def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAMPLES)
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sample_agrees_with_onnxruntime(name: str) -> None:
     program = load(name)
