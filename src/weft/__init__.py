@@ -1,7 +1,10 @@
 """weft: load an ONNX model with one line and run it on what is there.
 
-model = weft.load("model.onnx")
-outputs = model.run({"x": array})
+    model = weft.load("model.onnx")
+    outputs = model.run({"x": array})
+
+`print(model)` tells what it takes and gives, `weft.random_inputs(model)` makes data up that it takes, `model.profile()`
+says where its time goes. `weft.devices()` lists what models can run on. Every error is a `weft.WeftError`.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from weft.loading import compile, load
     from weft.optimization.optimize import OptimizationReport, optimize
     from weft.quantization.quantize import QuantizationReport, quantize
+    from weft.runtime.benchmark import Benchmark
     from weft.runtime.device_report import DeviceReport
     from weft.runtime.devices import devices
     from weft.runtime.explain import HostStep
@@ -56,12 +60,14 @@ if TYPE_CHECKING:
     from weft.runtime.model import Model
     from weft.runtime.policy import DevicePolicy
     from weft.runtime.profile import Profile
+    from weft.runtime.random_inputs import random_inputs
     from weft.runtime.tensors import to_device
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Attempt",
+    "Benchmark",
     "CacheWarning",
     "Cancellation",
     "ChangedFileError",
@@ -107,8 +113,11 @@ __all__ = [
     "ops",
     "optimize",
     "quantize",
+    "random_inputs",
     "to_device",
 ]
+
+_MODULES = ("backend", "compat", "ops")  # that people use by themselves
 
 _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with the first use
     "load": "weft.loading",
@@ -116,6 +125,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "devices": "weft.runtime.devices",
     "Device": "weft.backends.device",
     "Cancellation": "weft.interrupts",
+    "Benchmark": "weft.runtime.benchmark",
     "DevicePolicy": "weft.runtime.policy",
     "DeviceReport": "weft.runtime.device_report",
     "to_device": "weft.runtime.tensors",
@@ -129,6 +139,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "optimize": "weft.optimization.optimize",
     "Metadata": "weft.ir.metadata",
     "Profile": "weft.runtime.profile",
+    "random_inputs": "weft.runtime.random_inputs",
     "QuantizationReport": "weft.quantization.quantize",
     "quantize": "weft.quantization.quantize",
     "Tensor": "weft.builder.tensor",
@@ -137,8 +148,8 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ops":
-        return import_module("weft.ops")
+    if name in _MODULES:
+        return import_module(f"weft.{name}")
     if name in _LAZY:
         from weft.garbage import seldom_collected
 
@@ -149,3 +160,8 @@ def __getattr__(name: str) -> Any:
     from weft.runtime.habits import missing_name
 
     raise missing_name(sys.modules[__name__], name)
+
+
+def __dir__() -> list[str]:
+    """What people are to find: `weft.<TAB>` offers neither what is imported here nor what is inside."""
+    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

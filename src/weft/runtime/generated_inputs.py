@@ -12,18 +12,45 @@ import numpy as np
 
 from weft.errors import InputError, WeftError
 from weft.ir.dtypes import DType
-from weft.ir.specs import TensorSpec
-from weft.ir.types import OptionalType
+from weft.ir.specs import TensorSpec, spec
+from weft.ir.types import OptionalType, SequenceType, TensorType
 from weft.runtime.available_memory import memory_left
 
 Array = np.ndarray[Any, Any]
+USUAL_RATE = 16_000  # of sound, per second
+_RATES = ("sr", "sample_rate", "sampling_rate", "samplerate")
 RANDOM, ZEROS, ONES = "random", "zeros", "ones"
 
 
-def generate_inputs(specs: Sequence[TensorSpec], sizes: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
-    """Random arrays for all inputs that are not optional; dims without a size are 1. InputError where none fits."""
+def generate_inputs(
+    specs: Sequence[TensorSpec],
+    sizes: Mapping[str, int],
+    seed: int = 0,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> dict[str, Any]:
+    """Random data for all inputs that are not optional; dims without a size are 1. InputError where none fits.
+
+    `shapes` are those of inputs that have one of their own; a sequence has one element.
+    """
     random = np.random.default_rng(seed)
-    return {spec.name: made_up(spec, sizes, random) for spec in specs if not isinstance(spec.type, OptionalType)}
+    found: dict[str, Any] = {}
+    for each in specs:
+        whole = (shapes or {}).get(each.name)
+        match each.type:
+            case OptionalType():
+                continue
+            case SequenceType(element=TensorType() as element):
+                found[each.name] = [made_up(_tensor(each.name, element, whole), sizes, random)]
+            case TensorType() as type if whole is not None:
+                found[each.name] = made_up(_tensor(each.name, type, whole), sizes, random)
+            case _:
+                found[each.name] = made_up(each, sizes, random)
+    return found
+
+
+def _tensor(name: str, type: TensorType, shape: tuple[int, ...] | None) -> TensorSpec:
+    """A tensor of a type, with a shape of its own where there is one."""
+    return spec(name, type if shape is None else TensorType(type.dtype, shape))
 
 
 class PlannedInputs(Protocol):
@@ -52,6 +79,8 @@ def made_up(spec: TensorSpec, sizes: Mapping[str, int], random: np.random.Genera
     try:
         if math.prod(extents) * max(spec.element.numpy.itemsize, 4) > _room():
             raise MemoryError
+        if fill == RANDOM and _is_sample_rate(spec):
+            return np.full(extents, USUAL_RATE).astype(spec.element.numpy)
         if fill == RANDOM:
             return _random(spec.element, extents, random)
         if spec.element is DType.string:
@@ -60,6 +89,12 @@ def made_up(spec: TensorSpec, sizes: Mapping[str, int], random: np.random.Genera
     except (MemoryError, ValueError, OverflowError) as error:
         problem = f"input {spec.name!r}: there is no room for made-up data of shape ({', '.join(map(str, extents))})"
         raise InputError(problem, hint="give smaller sizes") from error
+
+
+def _is_sample_rate(spec: TensorSpec) -> bool:
+    """Whether an input is the rate of sound, which models know but two of."""
+    wide = spec.element in (DType.int32, DType.int64, DType.uint32, DType.uint64)
+    return wide and spec.name.lower() in _RATES and spec.shape in ((), (1,))
 
 
 def _room() -> float:

@@ -67,9 +67,11 @@ ATTRIBUTES = _table(
     ),
     ("reshape resize_tensor_input resize_input set_batch_size", _SIZES),
     (
-        "end_profiling start_profiling get_profiling_start_time_ns benchmark",
+        "end_profiling start_profiling get_profiling_start_time_ns",
         "write `model.profile()`, or `weft profile MODEL` in a terminal",
     ),
+    ("benchmark timeit time measure", "write `model.bench()`, or `weft bench MODEL` in a terminal"),
+    ("random_inputs dummy_inputs example_inputs sample_inputs", "write `weft.random_inputs(model)`"),
     ("summary describe info", "write `print(model)`, or `weft info MODEL` in a terminal"),
     (
         "graph nodes opset_import layers modules children",
@@ -101,6 +103,8 @@ NAMES = _table(
     ("run infer predict", "a model is loaded first: `weft.load(source).run(inputs)`"),
     ("from_numpy tensor array from_dlpack", "models take arrays as they are; `weft.to_device` puts one on a device"),
     ("set_num_threads", "write `weft.load(source, threads=4)`"),
+    ("dummy_inputs example_inputs random_input", "write `weft.random_inputs(model)`"),
+    ("profile benchmark", "a model is loaded first: `weft.load(source).profile()`, or `.bench()`"),
     ("quantize_dynamic quantize_static", "write `weft.quantize(source, path, to=...)`"),
     ("save", "a loaded model is written by `model.save(path)`"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,14 @@ from weft.errors import (
 )
 from weft.interrupts import Cancellation, awaited, completed, is_large, watched
 from weft.ir.tensors import DeviceTensor
-from weft.runtime.arguments import seconds_to_run
 from weft.runtime.attempts import is_the_devices
+from weft.runtime.calls import OPTIONS, brought, checked_patience, inputs_by_name, places_for, results_in_place
 from weft.runtime.named import Outputs, Specs
+from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import DeviceOption, Route, route
-from weft.runtime.preallocated import Destinations, destinations, separate_arrays
+from weft.runtime.preallocated import Destinations
 from weft.runtime.session import Session, on_host
+from weft.tables import ShownTable, Tabled
 from weft.threads import lock
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from weft.ir.program import TensorProgram
     from weft.ir.specs import Signature
     from weft.plan.program import ProgramPlan
+    from weft.runtime.benchmark import Benchmark
     from weft.runtime.deployment import Deployment
     from weft.runtime.device_report import DeviceReport
     from weft.runtime.explain import HostStep
@@ -41,11 +44,7 @@ if TYPE_CHECKING:
     from weft.runtime.weights import Weights
 
 
-OPTIONS = {"outputs": None, "keep": None, "stream": None, "timeout": None, "cancel": None, "into": None}.keys()
-"""Of runs, beside the inputs."""
-
-
-class Model:
+class Model(Tabled):
     """What `weft.load` returns. `run` may be called from several threads at once."""
 
     def __init__(self, deployment: Deployment, way: Route, strict: bool, signature: Signature | None = None) -> None:
@@ -142,7 +141,7 @@ class Model:
                     return found
                 except Exception:
                     pass  # it is raised again, with what there is to say about it
-        request = session.request(self._brought(given) if self._left else given, arrays, outputs, keep)
+        request = session.request(brought(given, self._left, self.file) if self._left else given, arrays, outputs, keep)
         try:
             return session.answer(request)
         except Exception as error:
@@ -169,7 +168,7 @@ class Model:
         if unknown:
             raise self._unknown_option(unknown)
         places = None if into is None else await awaited(self._places, outputs, keep, into)
-        seconds = self._checked_patience(timeout, cancel)
+        seconds = checked_patience(timeout, cancel, self.file)
         try:
             kept = keep if places is None else places.kept or False
             results = await awaited(self.run, inputs, outputs, kept, stream, timeout=seconds, cancel=cancel)
@@ -191,7 +190,8 @@ class Model:
     ) -> dict[str, Any]:
         """A run under a watch works on arrays of its own: the caller may go before it, and then use his again."""
         if outputs is None and keep is False and stream is None and timeout is None and cancel is None:
-            results = self._run_there(inputs, into)
+            session = self._sessions.get(self._device) or self.session()
+            results = results_in_place(session, inputs, into, self.outputs, self.file)
             if results is not None:
                 return results
         places = self._places(outputs, keep, into)
@@ -200,43 +200,18 @@ class Model:
             self.session().driver.lead(stream)
         return results
 
-    def _run_there(self, inputs: Any, into: Any) -> dict[str, Any] | None:
-        """A run that has its outputs where the caller wants them; None where it did not come to that."""
-        session = self._sessions.get(self._device) or self.session()
-        arrays = session.bind.plain(inputs) if type(inputs) is type(into) is dict else None
-        if arrays is None:
-            return None
-        shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
-        offered = None if shortcut is None else separate_arrays(into, self._names, arrays, self.file)
-        if shortcut is None or offered is None:
-            return None
-        try:
-            results = shortcut(arrays, [offered.get(name) for name in self._names])
-        except Exception:
-            return None  # it is raised again, with what there is to say about it
-        found = Outputs(zip(self._names, results))
-        if any(found[name] is not array for name, array in offered.items()):
-            return self._places(None, False, into).fill(found)
-        found.update(into)
-        return found
-
     def _places(
         self, outputs: Sequence[str] | None, keep: bool | Sequence[str], into: Mapping[str, Any]
     ) -> Destinations:
-        wanted = self._names if outputs is None else self.session().wanted(outputs)
-        kept = () if keep is False else wanted if keep is True else self.session().wanted(keep, "keep")
-        return destinations(into, wanted, kept, self.outputs, self.file, self.session().driver.adopt)
-
-    def _checked_patience(self, timeout: float | None, cancel: Cancellation | None) -> float | None:
-        """The seconds that a run may take; None: any number."""
-        if cancel is not None and not isinstance(cancel, Cancellation):
-            raise InputError(f"cancel must be a weft.Cancellation, not {shown(cancel)}", file=self.file)
-        return None if timeout is None else seconds_to_run(timeout, self.file)
+        session = self.session()
+        wanted = self._names if outputs is None else session.wanted(outputs)
+        kept = () if keep is False else wanted if keep is True else session.wanted(keep, "keep")
+        return places_for(session, wanted, kept, into, self.outputs, self.file)
 
     def _run_watched(
         self, arguments: tuple[Any, ...], timeout: float | None, cancel: Cancellation | None
     ) -> dict[str, Any]:
-        seconds = self._checked_patience(timeout, cancel)
+        seconds = checked_patience(timeout, cancel, self.file)
         try:
             return watched(self.run, *arguments, timeout=seconds, cancel=cancel)
         except (RunTimeoutError, RunCancelledError) as error:
@@ -264,24 +239,7 @@ class Model:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run on inputs by position or name; gives the only output, or a tuple in the model's order."""
-        if len(arguments) > len(self.inputs):
-            takes = ", ".join(map(str, self.inputs)) or "none"
-            problem = f"{len(arguments)} inputs for a model that takes {len(self.inputs)}"
-            raise InputError(problem, file=self.file, hint=f"it takes {takes}")
-        if any(type(given) is dict and spec.element is not None for given, spec in zip(arguments, self.inputs)):
-            from weft.runtime.habits import dict_in_order
-
-            raise dict_in_order(self._takes, self.file)
-        if not keywords.keys().isdisjoint(OPTIONS) and not keywords.keys() <= set(self._takes):
-            from weft.runtime.habits import option_of_run
-
-            raise option_of_run(next(name for name in keywords if name in OPTIONS), self._takes, self.file)
-        inputs = dict(zip(self._takes, arguments))
-        for name, content in keywords.items():
-            if name in inputs:
-                raise InputError(f"input {name!r} is given twice", file=self.file)
-            inputs[name] = content
-        results = tuple(self.run(inputs).values())
+        results = tuple(self.run(inputs_by_name(arguments, keywords, self.inputs, self._takes, self.file)).values())
         return results[0] if len(results) == 1 else results
 
     def to_device(self, array: Any) -> DeviceTensor:
@@ -294,21 +252,6 @@ class Model:
             raise error.at(file=self.file) from error.__cause__
         except MemoryError as error:
             raise OutOfMemoryError("the memory for this tensor cannot be had", file=self.file) from error
-
-    def _brought(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Inputs, of which tensors on devices that the model has left are brought to the host."""
-        brought = {}
-        for name, content in given.items():
-            try:
-                brought[name] = self._from_left(content)
-            except WeftError as error:
-                raise error.at(file=self.file, value=name) from error.__cause__
-        return brought
-
-    def _from_left(self, content: Any) -> Any:
-        if isinstance(content, (list, tuple)):
-            return [self._from_left(item) for item in content]
-        return content.numpy() if isinstance(content, DeviceTensor) and content.device in self._left else content
 
     # -- devices -----------------------------------------------------------------------------------------------------
 
@@ -498,14 +441,12 @@ class Model:
         It is the largest difference, as a part of the largest magnitude in float32; 0 where nothing is narrowed. The
         model is compiled in float32 for this, which then goes.
         """
-        from weft.runtime.generated_inputs import usual_inputs
-        from weft.runtime.options import USUAL_PRECISION
+        from weft.runtime.random_inputs import random_inputs
         from weft.runtime.rounding import output_deviations
 
-        given = usual_inputs(self) if inputs is None else inputs
-        results = self.run(given)
-        exact = self.deployment.opener.with_precision(USUAL_PRECISION).open(self.device)
-        return output_deviations(results, exact, given)
+        given = random_inputs(self) if inputs is None else inputs
+        exact = self.deployment.opener.with_precision(USUAL_PRECISION)
+        return output_deviations(self.run(given), exact.open(self.device), given)
 
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """What a run needs, without running: for sizes of dynamic dims, or shapes of inputs, by name.
@@ -518,10 +459,58 @@ class Model:
         """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
         return self.session().plan(shapes)
 
-    def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
-        """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
-        return self.session().profile(inputs, repeat)
+    def profile(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        repeat: int = 10,
+        *,
+        batch: int | None = None,
+        shapes: Mapping[str, int | Sequence[int]] | None = None,
+        seed: int = 0,
+    ) -> Profile:
+        """Run `repeat` times and tell where time and memory go: kernels, threads, the arena.
+
+        Without inputs they are made up, of the sizes that are given, as by `weft.random_inputs`.
+        """
+        from weft.runtime.profile import with_operators
+        from weft.runtime.random_inputs import given_or_random
+
+        given = given_or_random(self, inputs, batch, shapes, seed)
+        return with_operators(self.session().profile(given, repeat), lambda: self.source.graph)
+
+    def bench(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        batch: int | None = None,
+        shapes: Mapping[str, int | Sequence[int]] | None = None,
+        seed: int = 0,
+        seconds: float = 1.0,
+        against: str | Sequence[str] = (),
+    ) -> Benchmark:
+        """Run for some seconds and tell how long a run takes: the median, and the quartiles around it.
+
+        Without inputs they are made up, of the sizes that are given, as by `weft.random_inputs`.
+
+        against: other engines that take turns with this model on the same inputs, in this process: "onnxruntime",
+            "openvino", "torch" or "tinygrad", as far as they are installed.
+        """
+        from weft.runtime.benchmark import benchmark
+        from weft.runtime.random_inputs import given_or_random
+
+        return benchmark(self, given_or_random(self, inputs, batch, shapes, seed), seconds, against)
 
     def __repr__(self) -> str:
-        takes, gives = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))
-        return f"<weft.Model {self.file} on {self.device}: ({takes}) -> ({gives})>"
+        from weft.runtime.model_tables import model_line
+
+        return model_line(self)
+
+    def _tables(self) -> Iterable[ShownTable]:
+        from weft.runtime.model_tables import model_tables
+
+        return model_tables(self)
+
+    def __dir__(self) -> list[str]:
+        from weft.runtime.model_tables import INTERNAL
+
+        return [name for name in super().__dir__() if name not in INTERNAL]

@@ -7,7 +7,7 @@ median. All times are seconds, in spans from the start of the run on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from importlib import import_module
 from itertools import accumulate
 from os import PathLike
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from weft.cost.roofline import Peak, TileArithmetic, tile_arithmetic
+from weft.errors import WeftError
+from weft.ir.graph import Graph, ops_by_node
 from weft.ir.program import ORIGINS
 from weft.ir.record import HostRecord, NativeRecord, RunRecord
 from weft.quantities import counted, few, format_seconds, shortened
@@ -176,6 +178,17 @@ def profile_runs(
         arena_bytes=max((part.arena_bytes for part in natives), default=0),
         machine=machine,
     )
+
+
+def with_operators(profile: Profile, graph: Callable[[], Graph]) -> Profile:
+    """The same with the operators of its nodes, where the graph can still be read."""
+    try:
+        ops = ops_by_node(graph())
+    except WeftError:
+        return profile
+    nodes = {node for kernel in profile.kernels for node in kernel.nodes}
+    nodes.update(node for tensor in profile.tensors for node in tensor.nodes)
+    return replace(profile, ops={node: op for node, op in ops.items() if node in nodes})
 
 
 def _middle(times: Sequence[float]) -> float:
