@@ -17,7 +17,8 @@ from test_api import X, Y, affine
 
 import weft
 from weft.backends.webgpu import launches
-from weft.backends.webgpu.gpu import ShaderSource, open_gpu
+from weft.backends.webgpu.gpu import open_gpu
+from weft.backends.webgpu.recordings import ShaderSource
 from weft.errors import DeviceError, DeviceLostError, ExecutionError, KernelError, OutOfMemoryError
 
 SOURCE = Path(weft.__file__).parents[1]

@@ -16,17 +16,8 @@ import weft
 from weft.backends.webgpu import adapters as adapters_module
 from weft.backends.webgpu import native
 from weft.backends.webgpu.adapters import adapters, find_adapter
-from weft.backends.webgpu.gpu import (
-    DYNAMIC,
-    UNIFORM,
-    WRITE,
-    ComputePipeline,
-    Dispatch,
-    Gpu,
-    Recording,
-    ShaderSource,
-    open_gpu,
-)
+from weft.backends.webgpu.gpu import Gpu, open_gpu
+from weft.backends.webgpu.recordings import DYNAMIC, UNIFORM, WRITE, ComputePipeline, Dispatch, Recording, ShaderSource
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError
 
 SOURCE = Path(weft.__file__).parents[1]
@@ -122,7 +113,8 @@ def test_nothing_is_printed() -> None:
     """Neither by Mesa for want of a display, nor by wgpu for failures that weft handles, nor at the end."""
     code = f"""
 import sys; sys.path.insert(0, {str(SOURCE)!r})
-from weft.backends.webgpu.gpu import open_gpu, ShaderSource
+from weft.backends.webgpu.gpu import open_gpu
+from weft.backends.webgpu.recordings import ShaderSource
 gpu = open_gpu("llvmpipe")
 kept = gpu.buffer(64)
 broken, huge = lambda: gpu.pipelines(dict(a=ShaderSource("fn", ()))), lambda: gpu.buffer(1 << 50)

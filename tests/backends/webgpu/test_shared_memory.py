@@ -6,7 +6,8 @@ import numpy as np
 
 from weft.backends.webgpu.bindings import module_text
 from weft.backends.webgpu.emit import emit
-from weft.backends.webgpu.gpu import UNIFORM, WRITE, Dispatch, Recording, ShaderSource, open_gpu
+from weft.backends.webgpu.gpu import open_gpu
+from weft.backends.webgpu.recordings import UNIFORM, WRITE, Dispatch, Recording, ShaderSource
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (

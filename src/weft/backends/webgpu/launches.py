@@ -14,18 +14,9 @@ import numpy as np
 from weft.backends.naming import kernel_names
 from weft.backends.resident.device import BufferSlice, Find
 from weft.backends.webgpu.bindings import Binding, module_text
-from weft.backends.webgpu.gpu import (
-    READ,
-    UNIFORM,
-    WRITE,
-    ComputePipeline,
-    Dispatch,
-    Gpu,
-    GpuBuffer,
-    Recording,
-    ShaderSource,
-)
+from weft.backends.webgpu.gpu import Gpu, GpuBuffer
 from weft.backends.webgpu.moving import MovableDispatch, MovableRegions, MovedRange, movable_regions
+from weft.backends.webgpu.recordings import READ, UNIFORM, WRITE, ComputePipeline, Dispatch, Recording, ShaderSource
 from weft.backends.webgpu.shader import Shader, shared_buffers
 from weft.backends.webgpu.trip_counts import MOST_TRIPS, most_trips
 from weft.errors import ExecutionError, OutOfMemoryError

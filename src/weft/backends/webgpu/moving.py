@@ -19,7 +19,8 @@ from weft.errors import DeviceError
 from weft.records import dataclass
 
 if TYPE_CHECKING:
-    from weft.backends.webgpu.gpu import ComputePipeline, Gpu, GpuBuffer
+    from weft.backends.webgpu.gpu import Gpu, GpuBuffer
+    from weft.backends.webgpu.recordings import ComputePipeline
 
 _MOST_KEPT = 16  # bind groups of a dispatch
 _MOST_USES = 64  # dispatches that are bound anew for one region

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from weft.backends.webgpu.gpu import READ, WRITE, Dispatch, Gpu, Recording, ShaderSource
+from weft.backends.webgpu.gpu import Gpu
+from weft.backends.webgpu.recordings import READ, WRITE, Dispatch, Recording, ShaderSource
 from weft.cost.roofline import Peak
 from weft.threads import lock
 
