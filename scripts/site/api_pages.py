@@ -41,6 +41,8 @@ PAGES = {
     ),
     "building": ("Building models", "Models that are written in Python.", ("Graph", "Tensor", "ops")),
 }  # fmt: skip
+INNER = {"session", "move_to", "program", "source", "plan", "check_usable", "check_on", "constant_like", "input_of"}
+"""Methods that other rooms of weft call."""
 _ENTRY = re.compile(r"^(\*{0,2}[a-z_]\w*(?:, [a-z_]\w*)*): (.*)$")
 _GUIDE = re.compile(r"\(?docs/guides/(\w+)\.md\)?")
 
@@ -113,7 +115,11 @@ def members(kind: type) -> list[tuple[str, Any]]:
     for base in reversed([base for base in kind.__mro__ if base.__module__.startswith("weft")]):
         for name, value in vars(base).items():
             plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-            if not name.startswith("_") and (isinstance(plain, property) or inspect.isfunction(plain)):
+            if (
+                not name.startswith("_")
+                and name not in INNER
+                and (isinstance(plain, property) or inspect.isfunction(plain))
+            ):
                 found[name] = plain
     return list(found.items())
 
@@ -172,7 +178,7 @@ def text_of(docstring: str | None) -> str:
 def _signature(name: str, function: Any) -> str:
     """As Python writes it, a line for each parameter where it is long."""
     signature = inspect.signature(function)
-    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    parameters = [each for each in signature.parameters.values() if each.name not in ("self", "unknown")]
     texts: list[str] = []
     starred = False
     for each in parameters:
