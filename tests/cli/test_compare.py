@@ -125,6 +125,16 @@ def test_people_get_a_table_a_picture_and_sentences(logistic: tuple[Path, Path],
     assert "█" in printed
 
 
+def test_layers_that_are_left_out_are_dots(tmp_path: Path, capsys: Capture) -> None:
+    nodes = [node("Tanh", [f"v{number}"], [f"v{number + 1}"], f"layer{number}") for number in range(60)]
+    path = tmp_path / "chain.onnx"
+    onnx.save(model(nodes, [value("v0", [8])], [value("v60", [8])]), path)
+    assert main(["compare", str(path), "--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "layer59" in printed
+    assert "…" in [line.strip() for line in printed.splitlines()]
+
+
 def test_a_value_that_another_file_lacks_is_listed(
     logistic: tuple[Path, Path], tmp_path: Path, capsys: Capture
 ) -> None:

@@ -49,7 +49,7 @@ def _print_layers(comparison: ModelComparison, every: bool, console: Console) ->
     before = -1
     for number in range(len(comparison.layers)) if every else _telling(comparison):
         if number != before + 1:
-            rows.append((Text("…", "dim"),))
+            rows.append([Text("…", "dim"), *([""] * (len(columns) - 1))])
         before = number
         layer = comparison.layers[number]
         cells: list[object] = [number, layer.op, layer.node]
