@@ -1,0 +1,313 @@
+"""The pages of what was measured, docs/reference/benchmarks.md and conformance.md, from the files in bench/results/.
+
+`WEFT_WRITE_DOCS=1 pytest tests/docs/test_measured.py` writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, inf, log
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+RESULTS = ROOT / "bench" / "results"
+TWO_THREADS, AGAIN, ONE_THREAD = "91245d0-cpu-2", "91245d0-cpu-2-again", "04cf5ad-cpu-1"
+CUDA, WEBGPU, WONNX = "cuda-h200", "9e33847-webgpu-h200", "9e33847-webgpu-llvmpipe-2-wonnx"
+FIRST = "first-contact-2-cores"
+DEVICES = ("reference", "cpu", "webgpu", "cuda")
+
+Models = dict[str, dict[str, Any]]
+
+
+def read(name: str) -> Any:
+    """What a file of results holds."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def benchmarks() -> str:
+    """The page of times and memory."""
+    introduction = text(
+        "Everything here is made from the files in `bench/results/`; `bench/README.md` says how they are measured.",
+        "`weft bench model.onnx --against onnxruntime` measures on your machine, `weft bench --diff A B` compares",
+        "two files of results, and `scripts/peak` shows how near single products come to the machine's peak.",
+    )
+    return "\n\n".join(["# Benchmarks", introduction, _cpu(), _first(), _cuda(), _webgpu()]) + "\n"
+
+
+def _cpu() -> str:
+    settings = read(TWO_THREADS)
+    machine, versions = settings["machine"], settings["machine"]["versions"]
+    two, one = _measured(TWO_THREADS), _measured(ONE_THREAD)
+    told = []
+    for threads, models in ((2, two), (1, one)):
+        for engine, title in (("onnxruntime", "onnxruntime"), ("openvino", "OpenVINO")):
+            ratios = _ratios(models, engine)
+            least = min(ratios, key=lambda name: ratios[name])
+            mean = f"{geometric(ratios.values()):.2f} ×"
+            told.append((f"{threads}", title, f"{len(ratios)}", mean, f"{ratios[least]:.2f} × ({short(least)})"))
+    rows = []
+    for name in sorted(two, key=lambda name: short(name).lower()):
+        weft, peer = two[name]["weft"], two[name]["onnxruntime"]
+        ratios = [times(models, name, engine) for models in (two, one) for engine in ("onnxruntime", "openvino")]
+        memory = weft["cached"]["memory"] / peer["cached"]["memory"]
+        rows.append((short(name), milliseconds(weft["run"]["median"]), *ratios, f"{memory:.2f}"))
+    repeated = _ratios(_measured(AGAIN), "onnxruntime")
+    again = ", ".join(f"{ratio:.2f} for {short(name)}" for name, ratio in repeated.items())
+    head = ("model", "weft, 2 threads", "onnxruntime", "OpenVINO", "onnxruntime, 1 thread", "OpenVINO, 1 thread")
+    return "\n\n".join(
+        [
+            "## CPU",
+            text(
+                f"{machine['cores']} cores of an {machine['processor']} with AVX-512, float32, weft in turns with",
+                f"onnxruntime {versions['onnxruntime']} and OpenVINO {versions['openvino']}, each in a process of its",
+                "own, on the same inputs and threads. × says how many times weft's time another takes.",
+            ),
+            table(("threads", "engine", "models", "geometric mean", "least"), told, right=3),
+            table((*head, "memory"), rows, right=6),
+            text(
+                "Memory is what loading and a run add to the process with a warm cache, divided by what they add in",
+                "onnxruntime. A dash: the engine does not load the model.",
+                f"Measured once more on 2 threads, onnxruntime's factors were {again}.",
+                f"The files are `{TWO_THREADS}.json`, `{AGAIN}.json` and `{ONE_THREAD}.json`, from `scripts/bench`.",
+            ),
+        ]
+    )
+
+
+def _first() -> str:
+    seconds = read(FIRST)["seconds"]
+    rows = []
+    for key, title in (("cold", "nothing in the cache"), ("cached", "once more")):
+        row = [title]
+        for engine in ("weft", "onnxruntime", "openvino"):
+            found = [entry[engine][key] for entry in seconds.values() if engine in entry]
+            row.append(f"{median(value for value in found if value != inf):.2f} s")
+        rows.append(row)
+    return "\n\n".join(
+        [
+            "## The first time",
+            text(
+                f"A fresh process that loads a model and runs it once, on 2 threads: medians of {len(seconds)} models,",
+                "for OpenVINO of those that it loads. Where nothing is cached, weft compiles.",
+            ),
+            table(("", "weft", "onnxruntime", "OpenVINO"), rows, right=3),
+            f"The file is `{FIRST}.json`, from `scripts/first-contact`.",
+        ]
+    )
+
+
+def _cuda() -> str:
+    found = read(CUDA)
+    columns = ("weft float32", "torch float32 graph", "weft float16 file", "torch float16 graph")
+    rows = [
+        (name, *(f"{entry[column]:.2f}" if column in entry else "–" for column in columns))
+        for name, entry in found["models"].items()
+    ]
+    contenders = [f"{engine} {kind}" for kind in ("float32", "tf32", "float16") for engine in ("weft", "torch")]
+    products = [
+        (
+            name.removeprefix("product ").replace("x", " × "),
+            *(f"{case['times'][key]['TFLOP/s']:.1f}" for key in contenders),
+        )
+        for size in found["products"].values()
+        for name, case in size["cases"].items()
+        if all(key in case["times"] for key in contenders)
+    ]
+    return "\n\n".join(
+        [
+            "## NVIDIA GPUs",
+            text(
+                f"{upper(found['machine'])}: medians of single runs in ms, tensors on the GPU, torch with a CUDA",
+                "graph. Numbers after a name are the batch and the length; float16 is the model's file in float16.",
+            ),
+            table(("model", "weft float32", "torch float32", "weft float16", "torch float16"), rows, right=4),
+            "Products of two given matrices, ten in a row, in TFLOP/s; torch calls cuBLAS:",
+            table(("sizes", *contenders), products, right=len(contenders)),
+            f"A dash: torch has no model of that name. The file is `{CUDA}.json`, from `scripts/bench-gpu`.",
+        ]
+    )
+
+
+def _webgpu() -> str:
+    found = read(WEBGPU)
+    by_model: dict[str, list[Any]] = {}
+    for entry in found["models"]:
+        by_model.setdefault(f"{entry['model']}, {' × '.join(map(str, entry['input']))}", []).append(entry)
+    rows = []
+    for name, entries in by_model.items():
+        weft = median(entry["weft_resident_ms"] for entry in entries)
+        torch = [median(entry["torch_ms"][f"{way} tf32=False"] for entry in entries) for way in ("eager", "compile")]
+        rows.append((name, *(f"{each:.2f}" for each in (weft, *torch))))
+    products = [
+        (
+            f"{entry['m']} × {entry['n']} × {entry['k']}, {entry['right']}",
+            f"{entry['weft_us']:.1f}",
+            f"{entry['cublas_us']:.1f}",
+        )
+        for entry in found["matrix_products"]
+    ]
+    ratios = _ratios(_measured(WONNX), "wonnx")
+    return "\n\n".join(
+        [
+            "## Other GPUs",
+            text(
+                f"{found['device']}, float32 without TF32, tensors on the GPU, beside torch 2.11 through CUDA: medians",
+                "of all runs in ms. Measured at an earlier version; kernels for GPUs have changed since.",
+            ),
+            table(("model", "weft, webgpu", "torch eager", "torch.compile"), rows, right=3),
+            "Products of matrices there, in µs; the right one is a constant of the model, or given:",
+            table(("sizes", "weft, webgpu", "cuBLAS"), products, right=2),
+            text(
+                "On Mesa's llvmpipe, which plays a GPU on the CPU, wonnx 0.5.1 takes",
+                f"{geometric(ratios.values()):.1f} × weft's time on {len(ratios)} models that it can load,",
+                f"{min(ratios.values()):.1f} × at least. The files are `{WEBGPU}.json` and `{WONNX}.json`.",
+            ),
+        ]
+    )
+
+
+def conformance() -> str:
+    """The page of the suite of onnx."""
+    files = {device: read(f"conformance-{device}") for device in DEVICES}
+    kinds = list(dict.fromkeys(kind for entry in files.values() for kind in entry["kinds"]))
+    rows = []
+    for device, entry in files.items():
+        counts = [of(entry["kinds"].get(kind)) for kind in kinds]
+        rows.append((f"`{device}`", entry["machine"], entry["onnx"], *counts, of((entry["passed"], entry["total"]))))
+    failures: dict[tuple[str, str], list[str]] = {}
+    for device, entry in files.items():
+        for name, reason in entry["failures"].items():
+            failures.setdefault((name, reason), []).append(device)
+    failed = [
+        (f"`{name}`", reason, "all" if len(devices) == len(files) else ", ".join(devices))
+        for (name, reason), devices in failures.items()
+    ]
+    parts = [
+        "# Conformance",
+        text(
+            "The test suite of the `onnx` package has a model for each case, inputs, and the outputs to expect.",
+            "[`weft conformance`](cli/conformance.md) runs it on your machine, `weft conformance -k relu` a part of",
+            "it, `--device` elsewhere than on the reference. Numbers are cases that pass, of all.",
+        ),
+        table(("device", "machine", "onnx", *kinds, "all"), rows, right=0),
+        text(
+            "With `--native`, as `scripts/test` has it for compiled devices, a case also fails where a step that could",
+            "be a kernel runs on the host. `scripts/test` runs the suite on the reference, the CPU and WebGPU.",
+        ),
+        "## What does not pass",
+        table(("case", "why", "devices"), failed, right=0),
+        text(
+            "The files are `bench/results/conformance-*.json`: `python -m docs.measured REPORT DEVICE MACHINE` (with",
+            "`PYTHONPATH=src:tests`) makes one of a report that `weft conformance -o REPORT` wrote.",
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def condensed(report: Mapping[str, Any], machine: str, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """What is kept of a report of `weft conformance -o`: counts, and what failed why."""
+    kinds: dict[str, list[int]] = {}
+    for case in report["cases"]:
+        counted = kinds.setdefault(case["kind"], [0, 0])
+        counted[0] += case["status"] == "passed"
+        counted[1] += 1
+    failures = {
+        case["name"]: reasons.get(case["name"], case["reason"])
+        for case in report["cases"]
+        if case["status"] != "passed"
+    }
+    return {
+        "device": report["device"],
+        "machine": machine,
+        "onnx": report["onnx_version"],
+        "passed": report["passed"],
+        "total": report["total"],
+        "kinds": kinds,
+        "failures": failures,
+    }
+
+
+def known(device: str) -> dict[str, str]:
+    """Reasons of failures that are known, by the names of cases."""
+    name = "known_failures" + ("" if device == "reference" else f"_{device}")
+    lines = (ROOT / "tests" / "conformance" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    parts = (line.partition("  # ") for line in lines if not line.startswith("#"))
+    return {case.strip(): reason.strip() for case, _, reason in parts}
+
+
+def _measured(name: str) -> Models:
+    """Measurements of a file by model and engine."""
+    return {entry["model"]: {each["engine"]: each for each in entry["measurements"]} for entry in read(name)["models"]}
+
+
+def _ratios(models: Models, engine: str) -> dict[str, float]:
+    return {
+        name: found[engine]["run"]["median"] / found["weft"]["run"]["median"]
+        for name, found in models.items()
+        if engine in found
+    }
+
+
+def times(models: Models, name: str, engine: str) -> str:
+    """How many times weft's time an engine takes; a dash where it does not run the model."""
+    ratio = _ratios({name: models[name]}, engine).get(name) if name in models else None
+    return "–" if ratio is None else f"{ratio:.2f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int) -> str:
+    """A table in Markdown, whose last columns, so many, stand to the right."""
+    rule = ["---"] * (len(head) - right) + ["---:"] * right
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
+
+
+def geometric(values: Iterable[float]) -> float:
+    """The geometric mean."""
+    logs = [log(value) for value in values]
+    return exp(sum(logs) / len(logs))
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one, or the mean of the two in the middle."""
+    found = sorted(values)
+    half = len(found) // 2
+    return found[half] if len(found) % 2 else (found[half - 1] + found[half]) / 2
+
+
+def text(*parts: str) -> str:
+    """One paragraph."""
+    return " ".join(parts)
+
+
+def of(counts: Sequence[int] | None) -> str:
+    """Passed, of all."""
+    return "–" if counts is None else f"{counts[0]} of {counts[1]}"
+
+
+def short(name: str) -> str:
+    """A model's name without that of its package."""
+    return name.rpartition("__")[2]
+
+
+def milliseconds(seconds: float) -> str:
+    """A time, as people write it."""
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def upper(text: str) -> str:
+    """With a capital at its beginning."""
+    return text[0].upper() + text[1:]
+
+
+def main() -> None:
+    import sys
+
+    path, device, machine = sys.argv[1:]
+    kept = condensed(json.loads(Path(path).read_text(encoding="utf-8")), machine, known(device))
+    target = RESULTS / f"conformance-{device}.json"
+    target.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

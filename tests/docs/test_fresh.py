@@ -1,0 +1,60 @@
+"""README's way from a clone to a prediction, followed in a new environment; and what README links to is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from docs.prepared import prepare
+
+from docs import blocks, checks
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = 4  # fewer than five
+
+
+def way() -> list[str]:
+    """The commands of README's section "Your own model"."""
+    section = README.partition("## Your own model")[2].partition("\n## ")[0]
+    return [
+        line for block in blocks.blocks(section) if block.language == "sh" for line in checks.command_lines(block.code)
+    ]
+
+
+def test_it_takes_few_commands() -> None:
+    assert len(" && ".join(way()).split(" && ")) <= COMMANDS
+
+
+@pytest.mark.slow(reason="it downloads what weft needs")
+def test_a_prediction_in_a_new_environment(tmp_path: Path) -> None:
+    clone = tmp_path / "weft"
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    for name in filter(None, listed):
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    prepare(tmp_path / "files")
+    for name in ("your.onnx", "photo.jpg", "labels.txt"):
+        shutil.copy(tmp_path / "files" / name, clone / name)
+    given = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(["bash", "-e", "-c", "\n".join(way())], cwd=clone, env=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert any(label in done.stdout for label in ("cat", "dog", "horse", "ship", "lorry")), done.stdout
+
+
+def test_links_lead_somewhere() -> None:
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "tests/docs/README.md")]
+    wrong = [
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert not wrong, wrong
