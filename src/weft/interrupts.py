@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from weft.errors import RunCancelledError, RunTimeoutError
+from weft.errors import InputError, RunCancelledError, RunTimeoutError
 from weft.threads import lock, reentrant_lock
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Cancellation:
 
     @property
     def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
         return self._cancelled
 
     def cancel(self) -> None:
@@ -55,6 +56,17 @@ class Cancellation:
             self._cancelled = True
             for watch in self._watches:
                 watch.news.put(_CANCELLED)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cancellation:
+        """Itself: whoever has it waits for the same."""
+        return self
+
+    def __copy__(self) -> Cancellation:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        hint = "pass `timeout` to runs in other processes, or end the process"
+        raise InputError("a Cancellation ends runs of its own process alone, and cannot be pickled", hint=hint)
 
     def _join(self, watch: RunWatch) -> None:
         with self._lock:

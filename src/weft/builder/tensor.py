@@ -52,6 +52,7 @@ class GraphTensor(Handle):
 
     @property
     def ndim(self) -> int:
+        """How many axes it has."""
         return len(self.shape)
 
     def __repr__(self) -> str:
@@ -231,22 +232,27 @@ class GraphTensor(Handle):
 
     @blaming_the_caller
     def sum(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        """The sum along an axis, several, or all."""
         return ops.reduce_sum(self, axes=_axes(axis), keepdims=keepdims)
 
     @blaming_the_caller
     def mean(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        """The mean along an axis, several, or all."""
         return ops.reduce_mean(self, axes=_axes(axis), keepdims=keepdims)
 
     @blaming_the_caller
     def max(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        """The largest element along an axis, several, or all."""
         return ops.reduce_max(self, axes=_axes(axis), keepdims=keepdims)
 
     @blaming_the_caller
     def min(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        """The smallest element along an axis, several, or all."""
         return ops.reduce_min(self, axes=_axes(axis), keepdims=keepdims)
 
     @blaming_the_caller
     def prod(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
+        """The product along an axis, several, or all."""
         return ops.reduce_prod(self, axes=_axes(axis), keepdims=keepdims)
 
 

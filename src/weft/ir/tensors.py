@@ -28,6 +28,7 @@ class DeviceTensor:
 
     @property
     def ndim(self) -> int:
+        """How many axes it has."""
         return len(self.shape)
 
     @property
@@ -37,16 +38,28 @@ class DeviceTensor:
 
     @property
     def nbytes(self) -> int:
+        """How many bytes its elements take."""
         return self.size * self.dtype.itemsize
 
     @property
     def is_released(self) -> bool:
+        """Whether its memory was freed by `release`."""
         return self._released
 
     def numpy(self) -> Array:
         """Its elements as a new array."""
         self.check_usable()
         return self._read() if self.size else np.empty(self.shape, self.dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its elements as an array, which runs take as well: another process has other devices."""
+        return np.asarray, (self.numpy(),)
+
+    def __copy__(self) -> DeviceTensor:
+        return self.shared()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeviceTensor:
+        return self.shared()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:

@@ -141,6 +141,7 @@ class Profile(Tabled):
 
     @property
     def flops(self) -> float:
+        """The arithmetic of all kernels of one run, as operations on floats."""
         return sum(kernel.flops for kernel in self.kernels)
 
     @property
