@@ -33,7 +33,7 @@ def generate(decoder: weft.Model, states: Any, most: int, copy: bool = False) ->
     cache: dict[str, Any] = {}
     for spec in decoder.inputs:
         match spec.shape:
-            case (_, heads, _, width) if spec.name.startswith("past_key_values."):
+            case (_, int(heads), _, int(width)) if spec.name.startswith("past_key_values."):
                 cache[spec.name] = np.zeros((1, heads, 1, width), np.float32)  # the first step does not look at it
     kept = [] if copy else [spec.name for spec in decoder.outputs if spec.name != "logits"]
     token = START
