@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SHOWN = 60  # characters of a value in a message
 
@@ -38,6 +38,10 @@ class WeftError(Exception):
         self.node = self.node or node
         self.value = self.value or value
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it is, whatever a class of its kind is made from: it may come from another process."""
+        return _revived, (type(self), self.args, vars(self))
 
     def __str__(self) -> str:
         place = [f"{kind} {where}" for kind, where in (("value", self.value), ("node", self.node)) if where]
@@ -154,6 +158,15 @@ class FallbackWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """What lies in a cache folder is not used, since others could have put it there."""
+
+
+def _revived(kind: type[WeftError], arguments: tuple[Any, ...], content: dict[str, Any]) -> WeftError:
+    """An error that was pickled."""
+    base: Any = kind.__base__  # the one whose memory it has: the `__new__` of others is refused
+    error: WeftError = base.__new__(kind, *arguments)
+    error.args = arguments
+    vars(error).update(content)
+    return error
 
 
 def shown(value: object) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal
 
 from weft.backends.device import NATIVE, KeepingDriver
 from weft.cache.digests import key_of
@@ -32,34 +32,32 @@ from weft.runtime.deployment import Deployment
 from weft.runtime.devices import HOST, driver
 from weft.runtime.model import Model
 from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened, source_again
-from weft.runtime.options import USUAL_PRECISION, LoadOptions
+from weft.runtime.options import USUAL_PRECISION, LoadOptions, Precision
 from weft.runtime.policy import route
 from weft.runtime.progress import NODES, Stages, expected_seconds, stages
 from weft.saved.layout import holds_program
 
 if TYPE_CHECKING:
     from weft.frontend import OpenedModel
+    from weft.frontend.source import ModelSource
     from weft.ir.groups import FusedProgram
     from weft.ir.program import TensorProgram
     from weft.runtime.policy import DeviceOption
     from weft.runtime.session import Session
 
-Given = ParamSpec("Given")
+def _taking(options: Callable[..., LoadOptions]) -> Callable[..., Model]:
+    """`load`, whose keywords are the options, with their defaults and what is said of them."""
 
-
-def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, Given], Model]:
-    """`load`, whose keywords are the options: they are stated there and nowhere else."""
-
-    def load(source: Any, *unnamed: Given.args, **given: Given.kwargs) -> Model:
+    def load(source: Any, *unnamed: Any, **given: Any) -> Model:
         if not given.keys() <= known:
             from weft.runtime.habits import LOADING, unknown_option
 
             raise unknown_option("weft.load", given, known, LOADING)
         if unnamed:
             raise UnknownOptionError("weft.load takes one model, and options by name", hint='for instance device="cpu"')
-        return _load(source, options(*unnamed, **given))
+        return _load(source, options(**given))
 
-    first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Any)
+    first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="ModelSource")
     named = inspect.Parameter.KEYWORD_ONLY
     keywords = [inspect.Parameter(f.name, named, default=f.default, annotation=f.type) for f in fields(LoadOptions)]
     known = {keyword.name: None for keyword in keywords}.keys()
@@ -67,20 +65,47 @@ def _taking(options: Callable[Given, LoadOptions]) -> Callable[Concatenate[Any, 
     what = "source: a path, bytes, a file object, a ModelProto, an export of torch's, or what `weft.compile` saved."
     load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n\n    {options.__doc__}"
     load.__qualname__ = "load"
-    return load  # type: ignore[return-value]  # which has a name for its source, too
+    return load
 
 
-load = _taking(LoadOptions)
+if TYPE_CHECKING:  # which editors and type checkers read; a test sees that it says what LoadOptions does
+
+    def load(
+        source: ModelSource,
+        *,
+        device: DeviceOption = "auto",
+        strict: bool = False,
+        warm: Literal["background"] | None = None,
+        sample: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+        precision: Precision = USUAL_PRECISION,
+        memory_limit: int | str | None = None,
+        prefer: Literal["memory", "speed"] = "memory",
+        outputs: Sequence[str] | None = None,
+        cache: bool = True,
+        trusted: bool = False,
+        recompile: bool = False,
+        dump: str | PathLike[str] | None = None,
+        tune: str | Path | float | None = None,
+    ) -> Model:
+        """Load an ONNX model, ready to run; `help(weft.load)` tells what each option means.
+
+        source: a path, bytes, a file object, a ModelProto, an export of torch's, or what `weft.compile` saved.
+        """
+        ...
+
+else:
+    load = _taking(LoadOptions)
 
 
 def compile(
-    source: Any,
+    source: ModelSource | Model,
     path: str | PathLike[str],
     *,
     device: str | Sequence[str] = HOST,
     target: str | Sequence[str] = NATIVE,
     sizes: Mapping[str, int] | None = None,
-    precision: str = USUAL_PRECISION,
+    precision: Precision = USUAL_PRECISION,
     outputs: Sequence[str] | None = None,
     graph: bool = True,
     cache: bool = True,
@@ -284,7 +309,7 @@ class ModelOpener:
         """The same model with some other weights."""
         return ModelOpener(self.files.with_weights(changed), self.options, self._progress)
 
-    def with_precision(self, precision: str) -> ModelOpener:
+    def with_precision(self, precision: Precision) -> ModelOpener:
         """The same model in another precision."""
         return ModelOpener(self.files, replace(self.options, precision=precision, dump=None), self._progress)
 
@@ -295,7 +320,8 @@ class ModelOpener:
 
     def portable(self, device: DeviceOption) -> tuple[Callable[..., Model], tuple[Any, ...]]:
         """What loads the model again in another process."""
-        return _load_again, (self.files.portable(), replace(self.options, device=device), dict(self.files.changed))
+        options = replace(self.options, device=device, dump=None)  # several processes would write over each other
+        return _load_again, (self.files.portable(), options, dict(self.files.changed))
 
     @contextmanager
     def _within_memory(self) -> Iterator[None]:

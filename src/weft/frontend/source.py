@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeGuard, Union
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeGuard, Union
 
 from weft.errors import InvalidModelError, ModelError, OutOfMemoryError, WeftError
 from weft.frontend.exported import converted, is_convertible, way_to_onnx
@@ -44,7 +44,50 @@ class OpenedModel:
         return self.content
 
 
-ModelSource = Union[OpenedModel, str, "os.PathLike[str]", bytes, bytearray, memoryview, IO[bytes], "onnx.ModelProto"]
+class ReadableBytes(Protocol):
+    """A file object that is open for reading bytes."""
+
+    def read(self) -> bytes: ...
+
+
+class HoldsProto(Protocol):
+    """What exporters give that hold a ModelProto, as torch's ONNXProgram does."""
+
+    @property
+    def model_proto(self) -> Any: ...
+
+
+class GivesProto(Protocol):
+    """What can be made a ModelProto, as the functions of onnxscript can."""
+
+    def to_model_proto(self) -> Any: ...
+
+
+class IntermediateModel(Protocol):
+    """A model of onnx_ir."""
+
+    @property
+    def graph(self) -> Any: ...
+    @property
+    def ir_version(self) -> Any: ...
+    @property
+    def opset_imports(self) -> Any: ...
+
+
+ModelSource = Union[
+    OpenedModel,
+    str,
+    "os.PathLike[str]",
+    bytes,
+    bytearray,
+    memoryview,
+    ReadableBytes,
+    "onnx.ModelProto",
+    HoldsProto,
+    GivesProto,
+    IntermediateModel,
+]
+"""What a model is loaded from: a path, bytes, a file object, a ModelProto, or what exporters hold one in."""
 
 
 def source_name(source: Any) -> str:
@@ -141,7 +184,15 @@ def open_source(source: ModelSource) -> OpenedModel:
 def open_file(path: Path, name: str) -> OpenedModel:
     """A file by its path; pipes are read at once."""
     opened = open_path(path, name, streams=True)
-    return OpenedModel(opened if isinstance(opened, OpenFile) else memoryview(opened), name, path)
+    return OpenedModel(opened if isinstance(opened, OpenFile) else memoryview(opened), name, placed(path))
+
+
+def placed(path: Path) -> Path:
+    """A path that means the same wherever the process goes."""
+    try:
+        return path.absolute()
+    except OSError:  # it works in a folder that is gone
+        return path
 
 
 def privately(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
@@ -152,7 +203,7 @@ def privately(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
 
 
 def _open_stream(stream: IO[bytes], name: str) -> OpenedModel:
-    path = Path(name) if isinstance(getattr(stream, "name", None), str) and Path(name).is_file() else None
+    path = placed(Path(name)) if isinstance(getattr(stream, "name", None), str) and Path(name).is_file() else None
     if isinstance(stream, (io.BufferedReader, io.BufferedRandom)) and path is not None:
         stream.flush()
         descriptor = os.dup(stream.fileno())

@@ -51,6 +51,10 @@ class Weights(Mapping[str, Array]):
     def __repr__(self) -> str:
         return f"<{len(self)} weights of {self._files().file}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A plain dict of what they are now, so that whoever reads it needs no model."""
+        return dict, (dict(self),)
+
 
 def checked_weights(given: Any, files: ModelFiles) -> dict[str, Array]:
     """New weights as arrays that nobody else has; InputError where a name, dtype or shape is not the model's."""

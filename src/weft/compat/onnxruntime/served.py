@@ -30,6 +30,7 @@ from weft.compat.onnxruntime.profiling import SessionProfile
 from weft.compat.onnxruntime.providers import ProviderChoice
 from weft.compat.onnxruntime.values import OrtValue, made
 from weft.errors import DeviceError, InputError, RunCancelledError, WeftError
+from weft.frontend.source import placed
 from weft.ir.dtypes import DType
 from weft.ir.types import MapType, OptionalType, TensorType, Type
 
@@ -46,14 +47,17 @@ _OWN_FORMAT = b"ORTM"  # four bytes from the start of such a file
 class ServedModel:
     """A model, and what a session tells of it and does with it."""
 
-    def __init__(self, source: Source, options: SessionOptions, choice: ProviderChoice) -> None:
-        """Load it, or raise what onnxruntime raises."""
+    def __init__(
+        self, source: Source, options: SessionOptions, choice: ProviderChoice, kept: tuple[Source, Model] | None = None
+    ) -> None:
+        """Load it, or raise what onnxruntime raises. `kept`: where the file lies, and the model, of another process."""
         self.source = source
+        self.place = _placed(source) if kept is None else kept[0]
         self.options = options
         self.choice = choice
         self.profile = SessionProfile(options.profile_file_prefix) if options.enable_profiling else None
         try:
-            self.model = _loaded(source, options, choice)
+            self.model = _loaded(source, options, choice) if kept is None else kept[1]
         except WeftError as error:
             raise _not_loaded(source, error) from error
         self.run = self.model.run
@@ -69,7 +73,7 @@ class ServedModel:
     @cached_property
     def declarations(self) -> Declarations:
         """What the file says."""
-        return read_declarations(self.source) or undeclared(self.model)
+        return read_declarations(self.place) or undeclared(self.model)
 
     @cached_property
     def arguments(self) -> Arguments:
@@ -202,6 +206,11 @@ def _loaded(source: Source, options: SessionOptions, choice: ProviderChoice) -> 
     if known:
         model.set_weights(known)
     return model
+
+
+def _placed(source: Source) -> Source:
+    """What it is wherever the process may go."""
+    return source if isinstance(source, bytes) else str(placed(Path(source)))
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:

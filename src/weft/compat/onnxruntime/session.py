@@ -178,7 +178,7 @@ class InferenceSession:
             asked = stated(providers, provider_options)
         except ValueError as error:
             raise RuntimeError(str(error)) from error
-        self._weft = ServedModel(self._weft.source, self._weft.options, chosen(asked))
+        self._weft = ServedModel(self._weft.place, self._weft.options, chosen(asked))
 
     def disable_fallback(self) -> None:
         """A session that serves goes on: its devices were named when it was made."""
@@ -221,11 +221,11 @@ class InferenceSession:
         """What opens it again, and what a class made of this one has added; such a class may well have its own."""
         served = self._weft
         asked = [(name, served.choice.options[name]) for name in served.choice.places]
-        return {**vars(self), "_weft": (served.source, served.options, asked)}
+        return {**vars(self), "_weft": (served.source, served.options, asked, (served.place, served.model))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        source, options, asked = state["_weft"]
-        vars(self).update(state, _weft=ServedModel(source, options, chosen(asked)))
+        source, options, asked, kept = state["_weft"]
+        vars(self).update(state, _weft=ServedModel(source, options, chosen(asked), kept))
 
     # -- what weft does not have --------------------------------------------------------------------------------------
 
