@@ -10,11 +10,13 @@ import ast
 import inspect
 import io
 import re
+import sys
 import textwrap
 import tokenize
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any, get_origin
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, get_origin
 
 import weft
 
@@ -80,7 +82,10 @@ def _entry(name: str) -> str:
     if inspect.ismodule(thing):
         return f"{head}\n\n{text_of(inspect.getdoc(thing))}"
     if not inspect.isclass(thing):
-        return f"{head}\n\n{_signature(f'weft.{name}', thing)}\n\n{text_of(inspect.getdoc(thing))}"
+        told = inspect.getdoc(thing) or ""
+        if options := _options(thing):
+            told = re.sub(r"(?m)^given: see.*$", (inspect.getdoc(options) or "").replace("\\", r"\\"), told)
+        return f"{head}\n\n{_signature(f'weft.{name}', thing)}\n\n{text_of(told)}"
     if issubclass(thing, BaseException):
         bases = ", ".join(f"`{base.__name__}`" for base in thing.__bases__)
         return f"{head}\n\n{text_of(inspect.getdoc(thing))}\n\nIt is a {bases}."
@@ -177,7 +182,7 @@ def text_of(docstring: str | None) -> str:
 
 def _signature(name: str, function: Any) -> str:
     """As Python writes it, a line for each parameter where it is long."""
-    signature = inspect.signature(function)
+    signature = _with_options(inspect.signature(function), function)
     parameters = [each for each in signature.parameters.values() if each.name not in ("self", "unknown")]
     texts: list[str] = []
     starred = False
@@ -193,6 +198,29 @@ def _signature(name: str, function: Any) -> str:
     return f"```python\n{line}\n```"
 
 
+def _with_options(signature: inspect.Signature, function: Any) -> inspect.Signature:
+    """With the fields of the record that `**given` makes, where the docstring names one."""
+    options = _options(function)
+    if options is None:
+        return signature
+    plain = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    named = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=field.type,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+        )
+        for field in fields(options)
+    ]
+    return signature.replace(parameters=[*plain, *named])
+
+
+def _options(function: Any) -> Any:
+    named = re.search(r"^given: see `(\w+)`", inspect.getdoc(function) or "", re.MULTILINE)
+    return function.__globals__[named[1]] if named else None
+
+
 def _parameter(each: inspect.Parameter) -> str:
     star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
     said = "" if each.annotation is each.empty else f": {_type(each.annotation)}"
@@ -206,10 +234,21 @@ def _arrow(annotation: Any) -> str:
 
 def _type(annotation: Any) -> str:
     if isinstance(annotation, str):
-        return annotation
+        return re.sub(r"\b[A-Z]\w+\b", lambda word: _choices().get(word[0], word[0]), annotation)
     if inspect.isclass(annotation) and get_origin(annotation) is None:
         return annotation.__name__
     return str(annotation).replace("typing.", "")
+
+
+@cache
+def _choices() -> dict[str, str]:
+    """Names that weft's modules give to choices of words, and the choices."""
+    return {
+        name: str(value).replace("typing.", "")
+        for module in [module for key, module in sys.modules.items() if key.startswith("weft.")]
+        for name, value in vars(module).items()
+        if get_origin(value) is Literal
+    }
 
 
 def _is_error(name: str) -> bool:
