@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from weft.runtime.policy import DeviceOption
     from weft.runtime.session import Session
 
+
 def _taking(options: Callable[..., LoadOptions]) -> Callable[..., Model]:
     """`load`, whose keywords are the options, with their defaults and what is said of them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from weft.export.library import DECLARATIONS, library_text
 from weft.export.observed import USUAL_SIZE, deciding_inputs, symbols_of, take_out
 from weft.export.units import CodeUnit, UnitBuilder
 from weft.export.weights import WeightLayout, gather
+from weft.frontend.source import ModelSource
 from weft.garbage import seldom_collected
 from weft.ir.graph import GraphValue
 from weft.ir.kernel import Kernel
@@ -36,7 +38,7 @@ from weft.records import dataclass
 from weft.runtime.arguments import Shapes, whole_shapes
 from weft.runtime.devices import HOST
 from weft.runtime.model import Model
-from weft.runtime.options import USUAL_PRECISION, LoadOptions
+from weft.runtime.options import USUAL_PRECISION, LoadOptions, Precision
 from weft.runtime.progress import Stages, stages
 
 MOST_EMBEDDED = 1 << 28
@@ -57,13 +59,13 @@ class Exported:
 
 
 def export_c(
-    source: Any,
-    folder: str | Path,
+    source: ModelSource | Model,
+    folder: str | PathLike[str],
     *,
     name: str | None = None,
     target: str = NATIVE,
-    precision: str = USUAL_PRECISION,
-    sizes: Mapping[str, Any] | None = None,
+    precision: Precision = USUAL_PRECISION,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
     outputs: Sequence[str] | None = None,
     embed: bool = False,
 ) -> Exported:

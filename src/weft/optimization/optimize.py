@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError, UnsupportedModelError
 from weft.frontend.read import is_standard, read_model
 from weft.frontend.save import LARGEST
-from weft.frontend.source import OpenedModel, copy_model
+from weft.frontend.source import ModelSource, OpenedModel, copy_model
 from weft.frontend.write import save_again, with_initializers, write_again
 from weft.ir.graph import Graph, GraphValue, Node, OnnxModel, subgraphs
 from weft.ir.specs import signature
@@ -27,7 +28,7 @@ from weft.optimization.facts import ValueFacts, fixed_sizes, learn
 from weft.optimization.folding import merged, with_constants, without_repetition
 from weft.optimization.movement import with_less_movement
 from weft.optimization.opsets import newest_version, upgraded
-from weft.optimization.options import OptimizeOptions
+from weft.optimization.options import GROWTH, OptimizeOptions
 from weft.optimization.orders import with_fewer_orders
 from weft.optimization.products import with_simpler_products
 from weft.optimization.rewriting import Workshop
@@ -90,14 +91,30 @@ class OptimizationReport(Tabled):
             yield ShownTable(done, ("what was done", "times"), right=("times",))
 
 
-def optimize(source: Any, path: str | Path | None = None, **given: Any) -> OptimizationReport:
+def optimize(
+    source: ModelSource,
+    path: str | PathLike[str] | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    growth: int | None = GROWTH,
+    opset: int | None = None,
+    keep_inputs: bool = False,
+    exact: bool = False,
+) -> OptimizationReport:
     """Write an ONNX model again with fewer nodes and the same results, for any engine.
 
     source: a path, bytes, a file object or an onnx.ModelProto.
     path: where the new model goes; None gives it as the report's `model`.
-    given: see `OptimizeOptions`.
+    sizes: dynamic dims of the inputs that get a fixed size, by name.
+    growth: how many bytes a folded value may be larger than the constants that it was computed from; what would grow
+        more (a ConstantOfShape, an Expand, a Tile, a table that a model computes) stays a node. None: no limit.
+    opset: write the model in this opset, if it is newer; None keeps that of the model.
+    keep_inputs: whether weights that are inputs, too, stay so, and are not folded. By default they do, unless all
+        weights are: old exporters wrote files in that way, and nobody means to override them.
+    exact: leave alone what changes results in the last digits: nothing is moved into weights, sums and products keep
+        their order.
     """
-    options = OptimizeOptions(**given)
+    options = OptimizeOptions(sizes or {}, growth, opset, keep_inputs, exact)
     target = None if path is None else Path(path)
     if target is not None and not target.parent.is_dir():
         raise InputError(f"{target}: there is no such folder", hint="check the path of the result")

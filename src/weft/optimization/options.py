@@ -14,16 +14,7 @@ GROWTH = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """sizes: dynamic dims of the inputs that get a fixed size, by name.
-
-    growth: how many bytes a folded value may be larger than the constants that it was computed from; what would grow
-        more (a ConstantOfShape, an Expand, a Tile, a table that a model computes) stays a node. None: no limit.
-    opset: write the model in this opset, if it is newer; None keeps that of the model.
-    keep_inputs: whether weights that are inputs, too, stay so, and are not folded. By default they do, unless all
-        weights are: old exporters wrote files in that way, and nobody means to override them.
-    exact: leave alone what changes results in the last digits: nothing is moved into weights, sums and products keep
-        their order.
-    """
+    """What `weft.optimize` takes beside the model and the path; an InputError where an option is none."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     growth: int | None = GROWTH

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Literal
 
 from weft.errors import InputError, shown
 from weft.quantization.ranges import METHODS
 from weft.quantization.samples import UNSCALED, PictureScale
 
+NumberKind = Literal["int8", "int4", "bf16", "fp16"]
+NumberForm = Literal["qdq", "microsoft", "standard", "weights", "full"]
+RangeMethod = Literal["mse", "minmax", "percentile", "entropy"]
+CodeKind = Literal["uint8", "int8"]
 INT8, INT4, FP16, BF16 = "int8", "int4", "fp16", "bf16"
 TARGETS = (INT8, INT4, BF16, FP16)
 QDQ, MICROSOFT_FORM, STANDARD_FORM, WEIGHTS_FORM, FULL_FORM = "qdq", "microsoft", "standard", "weights", "full"
@@ -27,37 +32,15 @@ SAMPLES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeOptions:
-    """What `weft.quantize` takes beside the model and the path; an InputError where an option is none.
+    """What `weft.quantize` takes beside the model, the path and data; an InputError where an option is none."""
 
-    to: "int8" (QuantizeLinear and DequantizeLinear around layers, weights per channel, values by calibration), "int4"
-        (weights of products in blocks, values as they are), "fp16" or "bf16".
-    form: for int4, "microsoft" has a MatMulNBits of com.microsoft for each product, "standard" a DequantizeLinear with
-        blocks (opset 21). For fp16 and bf16, "full" computes in that type where its range allows it, "weights" only
-        keeps weights in it. None takes the usual one: bf16 keeps weights, since few engines compute in it.
-    block: how many weights share a scale in int4.
-    embeddings: whether tables that rows are looked up in become int4, too, as GatherBlockQuantized of com.microsoft.
-    calibration: how ranges of values are chosen in int8: "mse", "minmax", "percentile" or "entropy".
-    activations: the type of the codes of values in int8, "uint8" or "int8".
-    keep: patterns (as of file names) of the names of nodes or values that stay as they are.
-    leave: whether layers whose error is out of line are left as they are, too.
-    budget: the largest error that an output may have, relative to its largest magnitude: layers are left as they are,
-        the worst first, until that holds for the samples.
-    samples: how many samples are used at most.
-    sizes: the sizes of dynamic dims in made-up data.
-    seed: of made-up data.
-    pictures: what makes numbers of pictures.
-    device: what computes ranges and errors, and is timed.
-    threads: how many threads it may use.
-    measure: whether to compare and time the result.
-    """
-
-    to: str
-    form: str | None = None
+    to: NumberKind
+    form: NumberForm | None = None
     block: int = 32
     embeddings: bool = False
-    calibration: str = "mse"
-    activations: str = "uint8"
-    keep: tuple[str, ...] = ()
+    calibration: RangeMethod = "mse"
+    activations: CodeKind = "uint8"
+    keep: Sequence[str] = ()
     leave: bool = True
     budget: float | None = None
     samples: int = SAMPLES

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from weft.errors import InputError, UnsupportedModelError
+from weft.frontend.source import ModelSource
 from weft.frontend.write import write_file, write_model
 from weft.ir.graph import Graph, OnnxModel, value_names
 from weft.ir.specs import TensorSpec, signature
@@ -24,7 +26,20 @@ from weft.quantization.integers import PER_CHANNEL
 from weft.quantization.layers import quantised_node, weight_operands
 from weft.quantization.measure import FileSizes, OutputError, Times, file_bytes, output_errors, run_times, value_errors
 from weft.quantization.narrowing import Blocks, HalfWeights, Halves, Integers, Narrowing, matching
-from weft.quantization.options import BF16, FULL_FORM, INT4, INT8, STANDARD_FORM, WEIGHTS_FORM, QuantizeOptions
+from weft.quantization.options import (
+    BF16,
+    FULL_FORM,
+    INT4,
+    INT8,
+    SAMPLES,
+    STANDARD_FORM,
+    WEIGHTS_FORM,
+    CodeKind,
+    NumberForm,
+    NumberKind,
+    QuantizeOptions,
+    RangeMethod,
+)
 from weft.quantization.preparing import (
     value_types,
     with_fixed_weights,
@@ -32,7 +47,7 @@ from weft.quantization.preparing import (
     with_folded_normalisation,
 )
 from weft.quantization.running import GraphRunner, GraphValues, Runs
-from weft.quantization.samples import Sample, folder_samples, made_up_samples
+from weft.quantization.samples import UNSCALED, PictureScale, Sample, folder_samples, made_up_samples
 from weft.quantization.sensitivity import LayerError, layer_errors, out_of_line, output_effects
 from weft.runtime.choice import likely_sizes
 from weft.runtime.options import LoadOptions
@@ -115,21 +130,76 @@ def _layer_row(layer: LayerReport) -> tuple[str, ...]:
 
 
 def quantize(
-    source: Any, path: str | Path, *, data: str | Path | Sequence[Sample] | None = None, **given: Any
+    source: ModelSource,
+    path: str | PathLike[str],
+    *,
+    to: NumberKind,
+    data: str | PathLike[str] | Sequence[Sample] | None = None,
+    form: NumberForm | None = None,
+    block: int = 32,
+    embeddings: bool = False,
+    calibration: RangeMethod = "mse",
+    activations: CodeKind = "uint8",
+    keep: Sequence[str] = (),
+    leave: bool = True,
+    budget: float | None = None,
+    samples: int = SAMPLES,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    pictures: PictureScale = UNSCALED,
+    device: str = "auto",
+    threads: int | None = None,
+    measure: bool = True,
 ) -> QuantizationReport:
     """Write an ONNX model again with narrower numbers, and say what that does to size, speed and results.
 
     source: a path, bytes, a file object or an onnx.ModelProto.
     path: where the new model goes.
+    to: "int8" (QuantizeLinear and DequantizeLinear around layers, weights per channel, values by calibration), "int4"
+        (weights of products in blocks, values as they are), "fp16" or "bf16".
     data: a folder of samples (docs/guides/quantizing.md), or a list of dicts of arrays by the names of inputs. None
         makes up random ones, which are good enough to see that it works, and not for int8 that is used.
-    given: see `QuantizeOptions`.
+    form: for int4, "microsoft" has a MatMulNBits of com.microsoft for each product, "standard" a DequantizeLinear with
+        blocks (opset 21). For fp16 and bf16, "full" computes in that type where its range allows it, "weights" only
+        keeps weights in it. None takes the usual one: bf16 keeps weights, since few engines compute in it.
+    block: how many weights share a scale in int4.
+    embeddings: whether tables that rows are looked up in become int4, too, as GatherBlockQuantized of com.microsoft.
+    calibration: how ranges of values are chosen in int8: "mse", "minmax", "percentile" or "entropy".
+    activations: the type of the codes of values in int8, "uint8" or "int8".
+    keep: patterns (as of file names) of the names of nodes or values that stay as they are.
+    leave: whether layers whose error is out of line are left as they are, too.
+    budget: the largest error that an output may have, relative to its largest magnitude: layers are left as they are,
+        the worst first, until that holds for the samples.
+    samples: how many samples are used at most.
+    sizes: the sizes of dynamic dims in made-up data.
+    seed: of made-up data.
+    pictures: what makes numbers of pictures.
+    device: what computes ranges and errors, and is timed.
+    threads: how many threads it may use.
+    measure: whether to compare and time the result.
     """
-    options = QuantizeOptions(**given)
+    options = QuantizeOptions(
+        to=to,
+        form=form,
+        block=block,
+        embeddings=embeddings,
+        calibration=calibration,
+        activations=activations,
+        keep=keep,
+        leave=leave,
+        budget=budget,
+        samples=samples,
+        sizes=sizes or {},
+        seed=seed,
+        pictures=pictures,
+        device=device,
+        threads=threads,
+        measure=measure,
+    )
     if not Path(path).parent.is_dir():
         raise InputError(f"{path}: there is no such folder", hint="check the path of the result")
-    if callable(getattr(source, "read", None)):
-        source = source.read()  # it is read more than once
+    if callable(read := getattr(source, "read", None)):
+        source = read()  # it is read more than once
     with stages("quantizing") as progress:
         return _quantize(source, Path(path), data, options, progress.stage)
 
@@ -215,7 +285,7 @@ def _samples(
         raise InputError(f"the inputs have no dynamic dim {unknown[0]}", hint=hint)
     if data is None:
         return made_up_samples(specs, sizes, min(options.samples, MEASURED), options.seed), True
-    if isinstance(data, (str, Path)):
+    if isinstance(data, (str, PathLike)):
         return folder_samples(Path(data), specs, options.samples, options.pictures), False
     given = list(data)[: options.samples]
     if not given or not all(isinstance(sample, Mapping) for sample in given):

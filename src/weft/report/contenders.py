@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Union
+from typing import Any, Protocol, Union, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from weft.opset.lower import run_eagerly
 from weft.records import dataclass
 from weft.report.isolation import alone, isolated
 from weft.runtime.model_files import ModelFiles
-from weft.runtime.options import LoadOptions
+from weft.runtime.options import LoadOptions, Precision
 from weft.runtime.progress import Stages
 
 Array = np.ndarray[Any, Any]
@@ -100,7 +100,7 @@ class OnDevice:
         self.name = name
         self.narrowed: tuple[NarrowedProduct, ...] = ()  # products of the model as it is, once that ran
         # cache: parts of a model are not worth keeping
-        self._options = LoadOptions(device=device, precision=precision, cache=False)
+        self._options = LoadOptions(device=device, precision=cast("Precision", precision), cache=False)
         self._inputs = inputs
         pipeline = open_pipeline(source, self._options)
         self._files: ModelFiles = pipeline.files

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.ir.groups import FusedProgram
     from weft.ir.program import TensorProgram
     from weft.runtime.model_files import ModelFiles
+    from weft.runtime.options import Precision
     from weft.runtime.policy import DeviceOption
     from weft.runtime.progress import Stages
     from weft.runtime.session import Session
@@ -75,7 +76,7 @@ class Opener(Protocol):
         """The same with some other weights."""
         ...
 
-    def with_precision(self, precision: str) -> Opener:
+    def with_precision(self, precision: Precision) -> Opener:
         """The same in another precision."""
         ...
 

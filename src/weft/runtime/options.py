@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
 from weft.backends.device import RunOptions
 from weft.errors import (
@@ -18,8 +19,9 @@ from weft.runtime.arguments import listed, whole_number
 from weft.runtime.memory import parse_bytes
 from weft.runtime.policy import DeviceOption, in_force
 
-PRECISIONS = ("strict", "float32", "tf32", "fast")  # from the most accurate to the quickest
-USUAL_PRECISION = "float32"
+Precision = Literal["strict", "float32", "tf32", "fast"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)  # from the most accurate to the quickest
+USUAL_PRECISION: Final = "float32"
 NARROW = ("tf32", "fast")  # in which products may round their operands
 
 
@@ -63,17 +65,17 @@ class LoadOptions:
 
     device: DeviceOption = "auto"
     strict: bool = False
-    warm: str | None = None
+    warm: Literal["background"] | None = None
     sample: Mapping[str, Any] | None = None
     threads: int | None = None
-    precision: str = USUAL_PRECISION
+    precision: Precision = USUAL_PRECISION
     memory_limit: int | str | None = None
-    prefer: str = "memory"
+    prefer: Literal["memory", "speed"] = "memory"
     outputs: Sequence[str] | None = None
     cache: bool = True
     trusted: bool = False
     recompile: bool = False
-    dump: str | Path | None = None
+    dump: str | PathLike[str] | None = None
     tune: str | Path | float | None = None
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ said; `route` makes of it the devices that are here, in the order in which they 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union
 
 from weft.errors import Attempt, DeviceError, DeviceFallbackError, InputError, shown
 from weft.records import dataclass
@@ -41,7 +41,7 @@ class DevicePolicy:
     allow: str | Sequence[str] | None = None
     deny: str | Sequence[str] | None = None
     prefer: str | Sequence[str] | None = None
-    pick: str | None = None
+    pick: Literal["cost", "benchmark", "order"] | None = None
     runs: int | None = None
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from weft.backends.device import KeepingDriver
 from weft.cache import serialization
@@ -28,7 +28,7 @@ from weft.saved.signing import is_own
 
 if TYPE_CHECKING:
     from weft.ir.graph import OnnxModel
-    from weft.runtime.options import LoadOptions
+    from weft.runtime.options import LoadOptions, Precision
 
 _AGAIN = "compile the model again here"
 _RECOMPILE = "recompile=True compiles the graph in the file for what is here"
@@ -137,7 +137,7 @@ class SavedFiles(ModelFiles):
         if is_open(options.device) and (here or not (self._anew and self.manifest.has_graph)):
             options = replace(options, device=tuple(here) if len(here) > 1 else (here or kinds)[0])
         if options.precision == USUAL_PRECISION:
-            options = replace(options, precision=programs[0].precision)
+            options = replace(options, precision=cast("Precision", programs[0].precision))
         if options.outputs is None and programs[0].outputs is not None:
             options = replace(options, outputs=programs[0].outputs)
         return options
