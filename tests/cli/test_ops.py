@@ -123,3 +123,41 @@ def test_origins(domain: str, op: str, definer: str) -> None:
     assert origin is not None
     assert definer in origin.definer
     assert origin.advice
+
+
+@pytest.mark.parametrize("asked", ["relu", "Relu", "RELU", "ai.onnx.relu"])
+def test_one_operator_is_told_of(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", asked, "--json"]) == 0
+    (facts,) = json.loads(capsys.readouterr().out)["facts"]
+    schema = onnx.defs.get_schema("Relu")
+    assert facts["listed"][-1] == schema.since_version
+    assert [each["name"] for each in facts["inputs"]] == [each.name for each in schema.inputs]
+    assert len(facts["types"]["T"]) == len(schema.type_constraints[0].allowed_type_strs)
+    module, line = next(iter(facts["places"].values())).split(":")
+    source = Path(weft.__file__).parent.parent / module
+    assert "Relu" in source.read_text(encoding="utf-8").splitlines()[int(line) - 1]
+
+
+def test_every_operator_can_be_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--json"]) == 0
+    names = [row["op"] for row in json.loads(capsys.readouterr().out)["ops"]]
+    assert main(["ops", *names]) == 0
+    text = capsys.readouterr().out
+    assert all(f"{name} of " in text for name in names)
+
+
+def test_patterns_list_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "reduce_m*", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["op"] for row in found["ops"]] == ["ReduceMax", "ReduceMean", "ReduceMin"]
+    assert found["facts"] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"), [("reul", "Relu may be meant"), ("m.onnx", "--missing m.onnx"), ("q8", "all")]
+)
+def test_an_operator_that_is_not_there(asked: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", asked]) == 1
+    problem, told = capsys.readouterr().err.splitlines()
+    assert repr(asked) in problem
+    assert hint in told

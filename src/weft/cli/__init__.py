@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.cli.parsing import CommandParser, TopParser, examples, first_word, near
+from weft.cli.parsing import CommandParser, TopParser, examples, filled, first_word, near
 from weft.cli.streams import flush_or_silence, open_streams, silence_stdout
 from weft.errors import WeftError
 
@@ -153,8 +153,8 @@ def _report(error: Exception) -> None:
     from weft.cli import output
 
     console = output.error_console()
-    line = output.printable(" ".join(text.split()))
-    console.print(Text.assemble(("error:", "bold red"), (f" {line}", "red")), overflow="ignore", crop=False)
+    head, mark, rest = filled(output.printable(f"error: {' '.join(text.split())}")).partition(":")
+    console.print(Text.assemble((head + mark, "bold red"), (rest, "red")), soft_wrap=True)
     if hint:
-        shown = output.printable(" ".join(hint.split()))
-        console.print(Text(f"  hint: {shown}", "dim"), overflow="ignore", crop=False)
+        shown = filled(f"  hint: {output.printable(' '.join(hint.split()))}")
+        console.print(Text(shown, "dim"), soft_wrap=True)

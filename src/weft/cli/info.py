@@ -19,25 +19,38 @@ from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
 from weft.ir.specs import TensorSpec, spec
 from weft.loading import open_graph
+from weft.plan.usual_sizes import likely_sizes
 from weft.report.summary import count_ops, find_dynamic_dims, summarize_weights, walk_nodes
 from weft.runtime.model import Model
 
-LONGEST_EXPRESSION = 120
+LONGEST_TEXT = 120
+UNKNOWN = "–"
+EXAMPLES = (
+    ("what it takes and gives, what it is made of", "weft info model.onnx"),
+    ("what it computes for a batch of 8", "weft info model.onnx --shape batch=8"),
+    ("every stage of the compiler, as text", "weft info model.onnx --dump stages"),
+)
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "info", help="what is in a model: inputs, outputs, ops, parameters, FLOPs, dynamic dims"
+        "info",
+        help="what is in a model: inputs, outputs, ops, parameters, FLOPs, dynamic dims",
+        description="Tell what is in a model without running it. FLOPs are counted for the sizes of --shape; dynamic "
+        "dims that are not given get usual sizes, which are said.",
     )
     options.add_model(parser)
     options.add_sizes(parser, "that FLOPs are counted for")
+    parser.add_argument(
+        "--symbolic", action="store_true", help="FLOPs as an expression of the dynamic dims, beside the number"
+    )
     parser.add_argument("--dump", metavar="DIR", help="write each stage of the compiler into this folder")
     options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     sizes = sizes_of_file(args)
-    record = collect(args.model, sizes, args.dump)
+    record = collect(args.model, sizes, args.dump, args.symbolic)
     if args.json:
         output.print_json(record)
     else:
@@ -45,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def collect(file: str, sizes: Mapping[str, int], dump: str | None = None) -> dict[str, Any]:
+def collect(file: str, sizes: Mapping[str, int], dump: str | None = None, symbolic: bool = False) -> dict[str, Any]:
     """Everything `weft info` tells, as plain data. A model that can be read but not compiled has a `problem`."""
     try:
         model = weft.load(file, device="reference", dump=dump)
@@ -55,7 +68,7 @@ def collect(file: str, sizes: Mapping[str, int], dump: str | None = None) -> dic
                  for values in (source.graph.inputs, source.graph.outputs)]  # fmt: skip
         return {**_file_facts(source, *specs), "problem": str(error)}
     check_sizes(model.inputs, sizes)
-    return _file_facts(model.source, model.inputs, model.outputs) | _trace_facts(model, sizes)
+    return _file_facts(model.source, model.inputs, model.outputs) | _trace_facts(model, sizes, symbolic)
 
 
 def _file_facts(source: OnnxModel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -80,14 +93,16 @@ def _file_facts(source: OnnxModel, inputs: Sequence[TensorSpec], outputs: Sequen
     }
 
 
-def _trace_facts(model: Model, sizes: Mapping[str, int]) -> dict[str, Any]:
-    cost = program_cost(model.program)
+def _trace_facts(model: Model, given: Mapping[str, int], symbolic: bool) -> dict[str, Any]:
+    program = model.program
+    cost = program_cost(program)
+    sizes = likely_sizes(program.inputs, program.guards, given)
     kinds = {node.name: (node.domain, node.op) for node in walk_nodes(model.source.graph)}
     by_op: dict[tuple[str, str], Dim] = {}
-    for origin, flops in costs_by_origin(model.program).items():
+    for origin, flops in costs_by_origin(program).items():
         if origin in kinds:
             by_op[kinds[origin]] = by_op.get(kinds[origin], 0) + flops
-    return {
+    facts = {
         "ops": [
             {
                 "domain": domain or "ai.onnx",
@@ -97,15 +112,17 @@ def _trace_facts(model: Model, sizes: Mapping[str, int]) -> dict[str, Any]:
             }
             for (domain, op), count in count_ops(model.source.graph).most_common()
         ],
-        "steps": len(model.program.steps),
+        "steps": len(program.steps),
         "flops": _number(at_sizes(cost.flops, sizes)),
         "flops_uncounted": cost.unknown,
-        "sizes": dict(sizes),
+        "sizes": sizes,
+        "guessed": [name for name in sizes if name not in given],
         "dynamic": [
             {"dim": dim.name, "places": dim.places, "from_data": dim.from_data}
-            for dim in find_dynamic_dims(model.program, [spec.name for spec in model.outputs])
+            for dim in find_dynamic_dims(program, [spec.name for spec in model.outputs])
         ],
     }
+    return {**facts, "flops_symbolic": str(cost.flops)} if symbolic else facts
 
 
 def _describe(spec: TensorSpec) -> dict[str, Any]:
@@ -114,9 +131,9 @@ def _describe(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "dtype": spec.element.value, "shape": spec.shape}
 
 
-def _number(flops: Dim) -> int | str:
-    """An int where the sizes are known, else the expression as text."""
-    return flops if isinstance(flops, int) else str(flops)
+def _number(flops: Dim) -> int | None:
+    """None where it depends on sizes that only the data decide."""
+    return flops if isinstance(flops, int) else None
 
 
 def _print(record: dict[str, Any], console: Console) -> None:
@@ -165,24 +182,26 @@ def _facts(record: dict[str, Any]) -> list[tuple[str, object]]:
             ("nodes", f"{record['nodes']:,}, compiled to {record['steps']:,} steps"),
             ("FLOPs", _flops_text(record)),
         ]
-    return facts + [(f"metadata {key}", _shorten(value)) for key, value in record["metadata"].items()]
+        if "flops_symbolic" in record:
+            facts.append(("as expression", record["flops_symbolic"]))
+    return facts + [(f"metadata {key}", _shorten(" ".join(value.split()))) for key, value in record["metadata"].items()]
 
 
 def _flops_text(record: dict[str, Any]) -> str:
     flops = record["flops"]
-    at = ", ".join(f"{name} = {size}" for name, size in record["sizes"].items())
-    if isinstance(flops, int):
-        text = f"{output.format_count(flops)} ({flops:,})" + (f" at {at}" if at else "")
+    if flops is None:
+        text = "only the data decide"
     else:
-        text = f"{_shorten(flops)} (give sizes with --shape DIM=SIZE for a number)"
+        at = output.format_sizes(record["sizes"], record["guessed"])
+        text = f"{output.format_count(flops)} ({flops:,}){f' at {at}' if at else ''}"
     if record["flops_uncounted"]:
         text += f"; {len(record['flops_uncounted'])} nodes do work that only the data decide"
     return text
 
 
-def _short_flops(flops: int | str) -> str:
-    return _shorten(flops, 48) if isinstance(flops, str) else output.format_count(flops) if flops else ""
+def _short_flops(flops: int | None) -> str:
+    return UNKNOWN if flops is None else output.format_count(flops) if flops else ""
 
 
-def _shorten(text: str, longest: int = LONGEST_EXPRESSION) -> str:
+def _shorten(text: str, longest: int = LONGEST_TEXT) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"

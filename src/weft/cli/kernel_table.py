@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -13,6 +13,7 @@ from weft.report.nodes import labelled
 from weft.runtime.profile import KernelProfile, Profile
 
 SHOWN_NODES = 3
+SHORT_DIGEST = 8
 COLUMNS = ("kernel", "nodes", "time", "share", "FLOP/s", "B/s", "of roofline", "bound by")
 NOTHING = "–"
 
@@ -20,11 +21,12 @@ NOTHING = "–"
 def print_kernels(profile: Profile, ops: Mapping[str, str], most: int, console: Console) -> None:
     """The slowest `most` kernels, then what the others take together, and what the roofline is."""
     shown, others = profile.kernels[:most], profile.kernels[most:]
-    rows = [_row(kernel, ops) for kernel in shown]
+    names = short_names([kernel.name for kernel in profile.kernels], console)
+    rows = [_row(kernel, names[kernel.name], ops) for kernel in shown]
     if others:
         seconds, share = sum(kernel.seconds for kernel in others), sum(kernel.share for kernel in others)
         rows.append((f"{len(others)} more", "", output.format_seconds(seconds), f"{share:.1%}", "", "", "", ""))
-    console.print(output.table(output.printable(profile.file), COLUMNS, rows, right=COLUMNS[2:7]))
+    console.print(output.table(output.printable(profile.file), COLUMNS, rows, COLUMNS[2:7], ("kernel",), "nodes"))
     console.print()
     machine = profile.machine
     arithmetic = [output.format_count(machine.flops, "FLOP/s")]
@@ -41,14 +43,36 @@ def print_kernels(profile: Profile, ops: Mapping[str, str], most: int, console: 
     )
 
 
-def _row(kernel: KernelProfile, ops: Mapping[str, str]) -> tuple[object, ...]:
-    nodes = labelled(kernel.nodes, ops)
-    text = ", ".join(nodes[:SHOWN_NODES])
-    if len(nodes) > SHOWN_NODES:
-        text = f"{text}, and {len(nodes) - SHOWN_NODES} more"
+def node_list(nodes: Iterable[str], ops: Mapping[str, str]) -> str:
+    """The first few of a kernel's nodes, and how many there are besides."""
+    names = labelled([name for joined in nodes for name in joined.split(" + ")], ops)
+    more = f", and {len(names) - SHOWN_NODES} more" if len(names) > SHOWN_NODES else ""
+    return ", ".join(names[:SHOWN_NODES]) + more
+
+
+def short_names(names: Sequence[str], console: Console) -> dict[str, str]:
+    """Names of kernels with as much of their digests as tells them apart, which -k takes as it takes the whole.
+
+    Where lines have no limit, the whole.
+    """
+    if console.width >= output.NO_LIMIT:
+        return {name: name for name in names}
+    for length in range(SHORT_DIGEST, 64):
+        found = {name: _short_name(name, length) for name in names}
+        if len(set(found.values())) == len(found):
+            return found
+    return {name: name for name in names}
+
+
+def _short_name(name: str, length: int) -> str:
+    head, mark, digest = name.rpartition("_")
+    return f"{head}_{digest[:length]}" if mark else name
+
+
+def _row(kernel: KernelProfile, name: str, ops: Mapping[str, str]) -> tuple[object, ...]:
     return (
-        kernel.name if kernel.launches == 1 else f"{kernel.name} × {kernel.launches}",
-        text,
+        name if kernel.launches == 1 else f"{name} × {kernel.launches}",
+        node_list(kernel.nodes, ops),
         output.format_seconds(kernel.seconds),
         f"{kernel.share:.1%}",
         output.format_count(kernel.flops_per_second) if kernel.flops else NOTHING,

@@ -13,17 +13,23 @@ from rich.text import Text
 from weft.backends.device import CompilingDriver, Listing
 from weft.backends.naming import named
 from weft.cli import options, output
+from weft.cli.kernel_table import node_list, short_names
 from weft.cli.sizes import sizes_of_file
 from weft.errors import DeviceError, InputError
 from weft.loading import open_pipeline
-from weft.plan.usual_sizes import usual_sizes
+from weft.plan.usual_sizes import likely_sizes
+from weft.quantities import counted
 from weft.report.kernels import KernelUse, kernel_uses
 from weft.report.nodes import labelled, ops_by_node
 from weft.runtime.options import LoadOptions
 
-SHOWN_NODES = 3
 NOTHING = "–"
 COLUMNS = ("kernel", "template", "nodes", "launches", "FLOPs", "bytes")
+EXAMPLES = (
+    ("what a model becomes on the best device here", "weft kernels model.onnx"),
+    ("the code of all products, for a GPU", "weft kernels model.onnx -k contract --device webgpu:0"),
+    ("arithmetic and memory traffic for a batch of 8", "weft kernels model.onnx --shape batch=8"),
+)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -49,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     driver.check_precision(args.precision)
     program = pipeline.program()
     sections = named(pipeline.build(pipeline.fuse(program)))
-    given = next(iter(usual_sizes(program.inputs, program.guards, sizes)), sizes)
+    given = likely_sizes(program.inputs, program.guards, sizes)
     uses = kernel_uses(sections, given)
     chosen = [use for use in uses if any(name in use.name for name in args.names)]
     if args.names and not chosen:
@@ -63,20 +69,21 @@ def run(args: argparse.Namespace) -> int:
         for use in chosen:
             _show(use, ops, driver.listings(use.kernel), console)
         return 0
-    console.print(output.table(output.printable(args.model), COLUMNS, [_row(use, ops) for use in uses], COLUMNS[3:]))
-    said = ", ".join(f"{name} = {size}" for name, size in given.items())
-    note = f"{len(uses)} kernels for {driver.name}{f', FLOPs and bytes for {said}' if said else ''}"
-    console.print(Text(f"\n{note}; weft kernels MODEL -k NAME shows one", "dim"))
+    names = short_names([use.name for use in uses], console)
+    rows = [_row(use, names[use.name], ops) for use in uses]
+    console.print(output.table(args.model, COLUMNS, rows, COLUMNS[3:], ("kernel",), "nodes"))
+    said = output.format_sizes(given, [name for name in given if name not in sizes])
+    count = counted(len(uses), "kernel")
+    console.print(Text(f"\n{count} for {driver.name}{f', FLOPs and bytes for {said}' if said else ''}", "dim"))
+    console.print(Text("weft kernels MODEL -k NAME shows one", "dim"))
     return 0
 
 
-def _row(use: KernelUse, ops: dict[str, str]) -> tuple[object, ...]:
-    nodes = labelled(use.nodes, ops)
-    more = f", and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
+def _row(use: KernelUse, name: str, ops: dict[str, str]) -> tuple[object, ...]:
     return (
-        Text(use.name, "bold"),
+        Text(name, "bold"),
         Text(use.template, "cyan"),
-        ", ".join(nodes[:SHOWN_NODES]) + more,
+        node_list(use.nodes, ops),
         use.launches,
         NOTHING if use.flops is None else output.format_count(use.flops),
         NOTHING if use.bytes is None else output.format_bytes(use.bytes),
@@ -98,7 +105,11 @@ def _show(use: KernelUse, ops: dict[str, str], listings: Sequence[Listing], cons
     )
     for listing in (Listing("kernel", "python", ".txt", str(use.kernel)), *listings):
         console.print(Text(f"\n{listing.title}", "bold"))
-        console.print(Syntax(listing.text.rstrip(), listing.lexer, theme="ansi_dark", background_color="default"))
+        if console.is_terminal:
+            code = Syntax(listing.text.rstrip(), listing.lexer, theme="ansi_dark", background_color="default")
+            console.print(code, soft_wrap=True)
+        else:
+            print(listing.text.rstrip())
     console.print()
 
 

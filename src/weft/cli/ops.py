@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from weft.cli import options, output
+from weft.cli.op_page import STYLES, print_facts
+from weft.cli.parsing import near
 from weft.compat.op_coverage import Coverage, cover
+from weft.compat.op_facts import op_facts
 from weft.errors import InputError
 from weft.opset.registry import definitions
 from weft.report.missing import ModelOps, model_ops
 
-STYLES = {"defined": "green", "extension": "green", "inlined": "cyan", "partial": "yellow", "missing": "red"}
+EXAMPLES = (
+    ("one operator: versions, inputs, attributes, types", "weft ops relu"),
+    ("all whose name has these letters", "weft ops 'reduce*'"),
+    ("what these models need and weft lacks", "weft ops --missing models/*.onnx"),
+)
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("ops", help="the operators weft knows, and those that a model lacks")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="with --missing: models to look through")
-    parser.add_argument("--domain", metavar="D", help="only this domain, for instance ai.onnx or ai.onnx.ml")
+    parser = subparsers.add_parser(
+        "ops",
+        help="the operators weft knows, one of them, or those that a model lacks",
+        description="List the operators that weft knows beside those of the installed onnx package, or tell of one: "
+        "its versions, inputs, attributes and types, where it is defined and where one can read on.",
+    )
+    parser.add_argument(
+        "operators",
+        nargs="*",
+        metavar="NAME",
+        help="operators, upper case or lower, or patterns with * and ?; with --missing: models to look through",
+    )
+    parser.add_argument("--domain", metavar="DOMAIN", help="only this domain, for instance ai.onnx or ai.onnx.ml")
     parser.add_argument(
         "--missing",
         action="store_true",
@@ -31,15 +51,17 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.models:
-        if not args.missing or args.domain is not None:
-            raise InputError("models are looked through for what is missing", hint="weft ops --missing MODEL...")
+    if args.missing and args.operators:
+        if args.domain is not None:
+            raise InputError("models are looked through for all domains", hint="weft ops --missing MODEL...")
         return _look_through(args)
     every = cover(definitions())
     domains = sorted({_domain(row) for row in every})
     if args.domain is not None and args.domain not in domains:
         raise InputError(f"no domain {args.domain!r}", hint=f"there are {', '.join(domains)}")
     rows = [row for row in every if args.domain in (None, _domain(row))]
+    if args.operators:
+        return _tell(args, rows)
     counts = {domain: Counter(row.status for row in rows if _domain(row) == domain) for domain in domains}
     if args.missing:
         rows = [row for row in rows if row.status in ("missing", "partial")]
@@ -48,6 +70,52 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(rows, counts)
     return 0
+
+
+def _tell(args: argparse.Namespace, rows: list[Coverage]) -> int:
+    """Of operators by name: one is told of in full, several are listed."""
+    found = list(dict.fromkeys(row for asked in args.operators for row in _named(asked, rows)))
+    exact = [row for row in found if any(_same(asked, row) for asked in args.operators)]
+    known = list(definitions())
+    facts = [op_facts(row, known) for row in exact or (found if len(found) == 1 else [])]
+    if args.json:
+        output.print_json({"ops": _records(found), "facts": [asdict(each) for each in facts]})
+        return 0
+    console = output.console()
+    for number, each in enumerate(facts):
+        if number:
+            console.print()
+        print_facts(each, console)
+    others = found if not facts else [row for row in found if row not in exact and len(found) > 1]
+    if others and not facts:
+        _print(others, {})
+        console.print(Text("weft ops NAME tells of one", "dim"))
+    elif others:
+        console.print(Text(f"\nothers with such names: {', '.join(row.name for row in others)}", "dim"))
+    return 0
+
+
+def _named(asked: str, rows: list[Coverage]) -> list[Coverage]:
+    """The operators that a word means: those of this name, or those that it is a part of."""
+    form = _form(asked)
+    pattern = form if any(mark in form for mark in "*?[") else f"*{form}*"
+    found = [row for row in rows if _same(asked, row) or fnmatchcase(_form(row.name), pattern)]
+    if found:
+        return found
+    if Path(asked).suffix == ".onnx" or Path(asked).exists():
+        hint = f"weft ops --missing {asked} looks a model through; weft info {asked} lists what it has"
+    else:
+        close = near(asked, [row.name for row in rows])
+        hint = f"{close} may be meant; weft ops lists all" if close else "weft ops lists all"
+    raise InputError(f"there is no operator {asked!r}", hint=hint)
+
+
+def _same(asked: str, row: Coverage) -> bool:
+    return _form(asked) in (_form(row.name), _form(f"{_domain(row)}.{row.name}"))
+
+
+def _form(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def _domain(row: Coverage) -> str:
@@ -90,7 +158,7 @@ def _print(rows: list[Coverage], counts: dict[str, Counter[str]]) -> None:
 
 
 def _look_through(args: argparse.Namespace) -> int:
-    looked = [model_ops(model) for model in args.models]
+    looked = [model_ops(model) for model in args.operators]
     if args.json:
         output.print_json({"models": [_model_record(each) for each in looked]})
     else:

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -49,7 +49,7 @@ def terminal_width() -> int:
 
 def print_json(data: Any) -> None:
     """One JSON document on stdout. What JSON cannot say (NaN, infinities) is null."""
-    sys.stdout.write(json.dumps(_plain(data), indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(plain_data(data), indent=2, allow_nan=False) + "\n")
 
 
 def table(
@@ -78,15 +78,24 @@ def format_shape(shape: Sequence[object] | None) -> str:
     return "[...]" if shape is None else f"[{', '.join(map(str, shape))}]"
 
 
+def format_sizes(sizes: Mapping[str, int], guessed: Sequence[str]) -> str:
+    """batch = 1, length = 128, and which of them were not given."""
+    if sizes and len(guessed) == len(sizes):
+        said = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        return f"{said} (guessed: --shape NAME=SIZE gives others)"
+    return ", ".join(f"{name} = {size}{' (guessed)' if name in guessed else ''}" for name, size in sizes.items())
+
+
 def _text(content: object) -> Text:
     return content if isinstance(content, Text) else Text(printable(str(content)))
 
 
-def _plain(data: Any) -> Any:
+def plain_data(data: Any) -> Any:
+    """Data as JSON can say it: NaN and infinities are null, what it has no form for is its text."""
     if isinstance(data, dict):
-        return {str(key): _plain(value) for key, value in data.items()}
+        return {str(key): plain_data(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
+        return [plain_data(value) for value in data]
     if data is None or isinstance(data, (bool, int, str)):
         return data
     if isinstance(data, float):

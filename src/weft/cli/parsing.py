@@ -37,10 +37,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def refuse(self, problem: str, hint: str) -> NoReturn:
         """Wrong usage, in words of weft's own."""
-        width = None if not sys.stderr.isatty() else shutil.get_terminal_size().columns
-        lines = (f"error: {problem}", f"  hint: {hint}")
-        text = "\n".join(line if width is None else _filled(line, width) for line in lines)
-        self.exit(USAGE, f"{text}\n")
+        self.exit(USAGE, f"{filled(f'error: {problem}')}\n{filled(f'  hint: {hint}')}\n")
 
     def options(self) -> list[str]:
         """The long options, as they are typed."""
@@ -78,6 +75,14 @@ def near(word: str, known: Iterable[str]) -> str | None:
     by_form = {name.lower(): name for name in known}
     found = get_close_matches(word.lower(), by_form, 1)
     return by_form[found[0]] if found else None
+
+
+def filled(line: str) -> str:
+    """A line of an error: in a terminal broken between words where it is too long for it, so that words stay whole."""
+    if not sys.stderr.isatty():
+        return line
+    indent = " " * (len(line) - len(line.lstrip()))
+    return _wrapped(line.strip(), shutil.get_terminal_size().columns, indent, indent or "  ")
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -126,11 +131,6 @@ def _entries(group: Mapping[str, str], indent: int, width: int) -> str:
         first = f"  {name}".ljust(indent) if len(name) + 4 <= indent else f"  {name}  "
         lines.append(_wrapped(text, width, first, " " * indent))
     return "\n".join(lines) + "\n"
-
-
-def _filled(line: str, width: int) -> str:
-    indent = len(line) - len(line.lstrip())
-    return _wrapped(line.strip(), width, " " * indent, " " * (indent or 2))
 
 
 def _wrapped(text: str, width: int, first: str, others: str) -> str:

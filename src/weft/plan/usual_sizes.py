@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.ir import dims
-from weft.ir.dims import Symbol
+from weft.ir.dims import Dim, Symbol
 from weft.ir.program import Guard, Value
 from weft.ir.types import TensorType
 
@@ -52,3 +52,24 @@ def usual_sizes(inputs: Sequence[Value], guards: Sequence[Guard], given: Mapping
         if sizes not in seen:
             seen.append(sizes)
             yield sizes
+
+
+def likely_sizes(inputs: Sequence[Value], guards: Sequence[Guard], given: Mapping[str, int]) -> dict[str, int]:
+    """The likeliest of these that the program works for as it is; the likeliest of all where none is."""
+    candidates = list(usual_sizes(inputs, guards, given))
+    return next((sizes for sizes in candidates if all(_holds(guard, sizes) for guard in guards)), candidates[0])
+
+
+def _holds(guard: Guard, sizes: Mapping[str, int]) -> bool:
+    """Whether sizes keep an assumption; what depends on others than these may be as it is assumed."""
+    sides = [side if isinstance(side, int) else _number(side, sizes) for side in (guard.left, guard.right)]
+    if None in sides:
+        return True
+    left, right = sides
+    assert left is not None
+    assert right is not None
+    return left >= right if guard.at_least else left == right
+
+
+def _number(dim: Dim, sizes: Mapping[str, int]) -> int | None:
+    return dims.evaluate(dim, sizes) if {symbol.name for symbol in dims.symbols(dim)} <= set(sizes) else None
