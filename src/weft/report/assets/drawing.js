@@ -1,0 +1,281 @@
+// How the scene looks: colours by what is asked for, and boxes and lines drawn with a pen, on a canvas or as SVG.
+const drawing = (() => {
+  const { data, COLORS, OTHER, bytes, time, percent, token } = weft;
+  const { nodes, values, works } = scene;
+
+  // -- colours --------------------------------------------------------------------------------------------------------
+
+  const isDark = () => {
+    const chosen = document.documentElement.dataset.theme;
+    return chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  };
+  const hue = (number) => {
+    const turn = (number * 137.508 + 200) % 360;
+    return hsl(turn, 0.4 + 0.12 * ((number >> 1) % 2), 0.4 + 0.06 * (number % 3));
+  };
+  const hsl = (turn, saturation, light) => {
+    const part = (n) => {
+      const k = (n + turn / 30) % 12;
+      const value = light - saturation * Math.min(light, 1 - light) * Math.max(-1, Math.min(k - 3, 9 - k, 1));
+      return Math.round(255 * value).toString(16).padStart(2, "0");
+    };
+    return `#${part(0)}${part(8)}${part(4)}`;
+  };
+  const mix = (from, to, part) => {
+    const parts = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+    const [a, b] = [parts(from), parts(to)];
+    return `#${a.map((value, at) => Math.round(value + (b[at] - value) * part).toString(16).padStart(2, "0")).join("")}`;
+  };
+  const heat = (part) => {
+    const [cold, warm, hot] = isDark() ? ["#23282c", "#8a4b2a", "#ff6b4a"] : ["#ffffff", "#f3b376", "#b3261e"];
+    return part < 0.5 ? mix(cold, warm, part * 2) : mix(warm, hot, part * 2 - 1);
+  };
+  const inkOn = (color) => {
+    const [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+    return 0.299 * r + 0.587 * g + 0.114 * b > 150 ? "#1f2328" : "#ffffff";
+  };
+  const ranked = (keys) => {
+    const counts = new Map();
+    for (const key of keys) if (key) counts.set(key, (counts.get(key) ?? 0) + 1);
+    return [...counts].sort((a, b) => b[1] - a[1]).map(([key]) => key);
+  };
+  const palette = (keys) => {
+    const order = ranked(keys);
+    return { order, of: new Map(order.map((key, at) => [key, at < COLORS.length ? COLORS[at] : OTHER])) };
+  };
+
+  const shown = nodes.filter((node) => !node.constant);
+  const seconds = (work) => works[work].seconds ?? 0;
+  const mainWork = (node) => node.works.reduce((best, work) => (best === undefined || seconds(work) > seconds(best) ? work : best), undefined);
+  const nodeTime = (node) => node.works.reduce((sum, work) => sum + seconds(work), 0);
+  const nodeBytes = (node) => node.outputs.reduce((sum, value) => sum + (value >= 0 ? values[value].bytes ?? 0 : 0), 0);
+  const nodeType = (node) => (node.outputs[0] >= 0 ? scene.dtype(values[node.outputs[0]].type) : "");
+  const nodeDevice = (node) => (node.works.length ? works[mainWork(node)].device : "");
+  const ops = palette(shown.map((node) => node.op));
+  const types = palette(shown.map(nodeType));
+  const devices = palette(shown.map(nodeDevice));
+  const mostTime = shown.reduce((most, node) => Math.max(most, nodeTime(node)), 0) || 1;
+  const mostBytes = shown.reduce((most, node) => Math.max(most, nodeBytes(node)), 0) || 1;
+
+  const MODES = {
+    ...(works.length ? { kernel: { label: "kernel", of: (node) => (node.works.length ? hue(mainWork(node)) : null) } } : {}),
+    op: { label: "operator", of: (node) => ops.of.get(node.op), palette: ops },
+    ...(data.run ? { time: { label: "time", part: (node) => nodeTime(node) / mostTime, most: () => time(mostTime * 1e6) } } : {}),
+    memory: { label: "memory of results", part: (node) => Math.sqrt(nodeBytes(node) / mostBytes), most: () => bytes(mostBytes) },
+    type: { label: "type of results", of: (node) => types.of.get(nodeType(node)), palette: types },
+    ...(works.length ? { device: { label: "device", of: (node) => devices.of.get(nodeDevice(node)), palette: devices } } : {}),
+  };
+  let mode = data.run ? "time" : works.length ? "kernel" : "op";
+  const setMode = (name) => {
+    mode = name;
+    for (const box of scene.boxes) box.paint = undefined;
+  };
+  const boxTime = (box) => [...box.works].reduce((sum, [work, times]) => sum + (seconds(work) * times) / works[work].size, 0);
+
+  /** The fill of a node's box, null for a neutral one; of a closed scope also what its members are filled with. */
+  const paint = (box) => {
+    if (box.paint !== undefined) return box.paint;
+    const { of, part } = MODES[mode];
+    const own = (node) => (part ? heat(part(node)) : (of(node) ?? null));
+    if (box.kind === "node" && !box.members.length) return (box.paint = { fill: own(box.node) });
+    if (box.kind === "input" || box.kind === "output") return (box.paint = { fill: null });
+    const found = new Map();
+    for (const leaf of scene.leaves(box)) {
+      const fill = own(leaf.node);
+      found.set(fill, (found.get(fill) ?? 0) + 1);
+    }
+    let fill = null;
+    if (mode === "time") fill = heat(Math.min(1, boxTime(box) / mostTime));
+    const parts = [...found].sort((a, b) => (a[0] === null) - (b[0] === null) || b[1] - a[1]);
+    return (box.paint = { fill, parts: mode === "time" ? [] : parts });
+  };
+
+  // -- pens -----------------------------------------------------------------------------------------------------------
+
+  const canvasPen = (context) => ({
+    rect: (x, y, width, height, radius, fill, stroke, line = 1) => {
+      context.beginPath();
+      if (radius && context.roundRect) context.roundRect(x, y, width, height, radius);
+      else context.rect(x, y, width, height);
+      if (fill) {
+        context.fillStyle = fill;
+        context.fill();
+      }
+      if (stroke) {
+        context.strokeStyle = stroke;
+        context.lineWidth = line;
+        context.stroke();
+      }
+    },
+    text: (content, x, y, size, weight, fill, align = "left") => {
+      context.font = `${weight} ${size}px ${scene.FAMILY}`;
+      context.textAlign = align;
+      context.textBaseline = "middle";
+      context.fillStyle = fill;
+      context.fillText(content, x, y);
+    },
+    line: (points, stroke, width) => {
+      context.beginPath();
+      trace(points, (x, y) => context.moveTo(x, y), (x, y) => context.lineTo(x, y), (...c) => context.bezierCurveTo(...c));
+      context.strokeStyle = stroke;
+      context.lineWidth = width;
+      context.stroke();
+    },
+    arrow: (x, y, size, fill) => {
+      context.beginPath();
+      context.moveTo(x, y);
+      context.lineTo(x - size * 0.6, y - size);
+      context.lineTo(x + size * 0.6, y - size);
+      context.fillStyle = fill;
+      context.fill();
+    },
+    fade: (part) => (context.globalAlpha = part),
+  });
+
+  const escaped = (text) => text.replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, "�");
+  const svgPen = (out) => {
+    const n = (value) => Number(value.toFixed(1));
+    let alpha = "";
+    return {
+      rect: (x, y, width, height, radius, fill, stroke, line = 1) => {
+        out.push(`<rect x="${n(x)}" y="${n(y)}" width="${n(width)}" height="${n(height)}" rx="${radius}" fill="${fill || "none"}"${stroke ? ` stroke="${stroke}" stroke-width="${line}"` : ""}${alpha}/>`);
+      },
+      text: (content, x, y, size, weight, fill, align = "left") => {
+        const anchor = { left: "start", center: "middle", right: "end" }[align];
+        out.push(`<text x="${n(x)}" y="${n(y)}" font-size="${size}" font-weight="${weight}" fill="${fill}" text-anchor="${anchor}" dominant-baseline="central"${alpha}>${escaped(content)}</text>`);
+      },
+      line: (points, stroke, width) => {
+        const parts = [];
+        trace(points, (x, y) => parts.push(`M${n(x)} ${n(y)}`), (x, y) => parts.push(`L${n(x)} ${n(y)}`), (...c) => parts.push(`C${c.map(n).join(" ")}`));
+        out.push(`<path d="${parts.join("")}" fill="none" stroke="${stroke}" stroke-width="${width}"${alpha}/>`);
+      },
+      arrow: (x, y, size, fill) => out.push(`<path d="M${n(x)} ${n(y)}l${n(-size * 0.6)} ${n(-size)}h${n(size * 1.2)}z" fill="${fill}"${alpha}/>`),
+      fade: (part) => (alpha = part < 1 ? ` opacity="${part}"` : ""),
+    };
+  };
+
+  const trace = ([x1, y1, x2, y2, start, through], move, line, curve) => {
+    move(x1, y1);
+    if (start > y1) line(x1, start);
+    const top = Math.max(start, y1);
+    const bend = Math.abs(x2 - x1) < 0.5 ? 0 : Math.min((y2 - top) / 2, 40);
+    if (bend) curve(x1, top + bend, x2, y2 - bend, x2, y2);
+    else line(x2, y2);
+    if (through > y2) line(x2, through);
+  };
+
+  // -- drawing --------------------------------------------------------------------------------------------------------
+
+  const GLYPH = 15;
+  /** The place of the sign that opens or closes a box: [x, y, size]. */
+  const glyph = (box) => (box.open ? [box.x + 9, box.y + 8, GLYPH] : [box.x + box.width - GLYPH - 8, box.y + 8, GLYPH]);
+
+  /**
+   * Draw what lies in a part of the plane. `look`: selected box, hits, lit work, hovered value, `zoom` for how much is
+   * worth drawing.
+   */
+  const draw = (pen, area, look) => {
+    const colors = { ink: token("--ink"), soft: token("--soft"), line: token("--line"), panel: token("--panel"), accent: token("--accent"), grid: token("--grid") };
+    const edge = isDark() ? "#5b646b" : "#a9b0b5";
+    const inside = (x, y, width, height) => x < area.right && x + width > area.left && y < area.bottom && y + height > area.top;
+    const frames = [scene.root];
+    const boxes = [];
+    for (const box of scene.opened(scene.root)) {
+      if (box.open) frames.push(box);
+      if (inside(box.x - 4, box.y - 4, box.width + 8, box.height + 8)) (box.open ? drawFrame : (_, each) => boxes.push(each))(pen, box, colors, look);
+    }
+    const labels = [];
+    for (const frame of frames) if (frame === scene.root || inside(frame.x, frame.y, frame.width, frame.height)) drawLines(pen, frame, { area, colors, edge, look, labels });
+    for (const box of boxes) drawBox(pen, box, colors, look);
+    for (const [text, x, y, strong] of labels) {
+      const wide = scene.textWidth(text, 10.5);
+      pen.rect(x - 2, y - 6.5, wide + 4, 13, 3, token("--page"));
+      pen.text(text, x, y, 10.5, 400, strong ? colors.ink : colors.soft);
+    }
+  };
+
+  const drawFrame = (pen, box, colors, look) => {
+    const depth = box.depth ?? 1;
+    pen.rect(box.x, box.y, box.width, box.height, 9, depth % 2 ? mix(token("--page"), token("--ink"), 0.035) : token("--page"), box === look.selected ? colors.accent : colors.line, box === look.selected ? 2 : 1);
+    if (look.zoom < 0.28) return;
+    drawGlyph(pen, box, colors, colors.soft);
+    const label = box.kind === "node" ? `${box.title} ${box.node.name}` : box.title;
+    pen.text(scene.short(label, Math.max(8, Math.floor((box.width - 60) / 7))), box.x + 31, box.y + 16, 12, 600, colors.soft);
+  };
+
+  const drawGlyph = (pen, box, colors, ink) => {
+    const [x, y, size] = glyph(box);
+    pen.rect(x, y, size, size, 4, null, ink, 1);
+    pen.line([x + 4, y + size / 2, x + size - 4, y + size / 2, -Infinity, -Infinity], ink, 1.4);
+    if (!box.open) pen.line([x + size / 2, y + 4, x + size / 2, y + size - 4, -Infinity, -Infinity], ink, 1.4);
+  };
+
+  const drawLines = (pen, frame, { area, colors, edge, look, labels }) => {
+    const named = new Set();
+    for (const line of frame.lines ?? []) {
+      const [x1, y1, x2, y2] = [line.x1 + frame.x, line.y1 + frame.y, line.x2 + frame.x, line.y2 + frame.y];
+      const end = line.through === null ? y2 : line.through + frame.y;
+      if (Math.max(x1, x2) < area.left || Math.min(x1, x2) > area.right || end < area.top || y1 > area.bottom) continue;
+      const lit = look.value === line.value || (look.selected && (line.from === look.selected || line.to === look.selected));
+      const fused = mode === "kernel" && line.from?.kind === "node" && line.to?.kind === "node" && !line.from.members.length && together(line.from.node, line.to.node);
+      const color = lit ? colors.accent : fused ? paint(line.from).fill : edge;
+      const width = lit ? 2.2 : fused ? 3 : 1.2;
+      pen.fade(look.dims && !lit && !(fused && look.dims(line.from)) ? 0.3 : 1);
+      pen.line([x1, y1, x2, y2, line.start === null ? -Infinity : line.start + frame.y, line.through === null ? -Infinity : end], color, width);
+      if (line.arrow && look.zoom > 0.25) line.arrow > 0 ? pen.arrow(x2, y2, 7, color) : pen.arrow(x1, y1 + 7, 7, color);
+      if (look.zoom > 0.68 && line.from && !line.from.open && !named.has(line.value)) {
+        named.add(line.value);
+        const text = scene.short(scene.shape(values[line.value].type), 24);
+        if (text) labels.push([text, x1 + 6, y1 + 11, lit]);
+      }
+    }
+    pen.fade(1);
+  };
+  const together = (a, b) => a.works.some((work) => b.works.includes(work));
+
+  const drawBox = (pen, box, colors, look) => {
+    const { fill, parts } = paint(box);
+    const pill = box.kind === "input" || box.kind === "output";
+    const folds = scene.canOpen(box);
+    const body = fill ?? colors.panel;
+    const ink = fill ? inkOn(fill) : colors.ink;
+    pen.fade(look.dims && !look.dims(box) ? 0.3 : 1);
+    if (folds) pen.rect(box.x + 4, box.y + 4, box.width, box.height, 8, colors.grid, colors.line);
+    pen.rect(box.x, box.y, box.width, box.height, pill ? box.height / 2 : 7, pill ? colors.grid : body, fill && !folds && inkOn(fill) === "#ffffff" ? null : look.zoom < 0.2 ? null : edgeOf(colors));
+    if (parts?.length) drawParts(pen, box, parts, colors);
+    if (look.zoom > 0.3) {
+      const middle = box.x + box.width / 2;
+      const [x, align] = folds ? [box.x + 11, "left"] : [middle, "center"];
+      const tall = box.height - (folds ? 5 : 0);
+      pen.text(box.title, x, box.subtitle ? box.y + 14 : box.y + tall / 2, 13, 600, ink, align);
+      if (box.subtitle) pen.text(box.subtitle, x, box.y + 29, 11, 400, fill ? ink : colors.soft, align);
+      if (folds) drawGlyph(pen, box, colors, fill ? ink : colors.soft);
+    }
+    pen.fade(1);
+    if (look.hits?.has(box)) pen.rect(box.x - 3, box.y - 3, box.width + 6, box.height + 6, 9, null, colors.accent, 1.5 / Math.min(1, look.zoom));
+    if (box === look.selected) pen.rect(box.x - 3.5, box.y - 3.5, box.width + 7, box.height + 7, 10, null, colors.accent, 3 / Math.min(1, look.zoom));
+  };
+  const edgeOf = (colors) => (isDark() ? "#474f55" : mix(colors.line.length === 7 ? colors.line : "#e2e3df", "#667079", 0.35));
+
+  const drawParts = (pen, box, parts, colors) => {
+    const total = parts.reduce((sum, [, count]) => sum + count, 0);
+    let x = box.x + 10;
+    const wide = box.width - 20;
+    for (const [fill, count] of parts.slice(0, 40)) {
+      const part = (wide * count) / total;
+      pen.rect(x, box.y + box.height - 7, part, 3.5, 0, fill ?? colors.line);
+      x += part;
+    }
+  };
+
+  const asSvg = () => {
+    const { width, height } = scene.root;
+    const out = [];
+    const area = { left: -Infinity, top: -Infinity, right: Infinity, bottom: Infinity };
+    draw(svgPen(out), area, { zoom: 1 });
+    const size = `width="${Math.ceil(width + 40)}" height="${Math.ceil(height + 40)}"`;
+    return `<svg xmlns="http://www.w3.org/2000/svg" ${size} viewBox="-20 -20 ${Math.ceil(width + 40)} ${Math.ceil(height + 40)}" font-family="system-ui, sans-serif"><title>${escaped(data.title)}</title><rect x="-20" y="-20" width="100%" height="100%" fill="${token("--page")}"/>${out.join("")}</svg>`;
+  };
+
+  return { MODES, mode: () => mode, setMode, paint, heat, hue, draw, canvasPen, asSvg, glyph, nodeTime, nodeBytes, nodeDevice, mainWork, boxTime, percent };
+})();

@@ -1,0 +1,127 @@
+"""`weft.view`: a model as one HTML page, with its graph, weights, kernels, and what was measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.compiler import is_defined
+from weft.errors import DeviceError, InputError, WeftError
+from weft.frontend import copy_model, read_model
+from weft.frontend.outline import Outline, outline
+from weft.frontend.source import OpenedModel
+from weft.loading import load, open_graph, whole_sizes
+from weft.report.compiled_facts import compiled_facts
+from weft.report.html import page
+from weft.report.measured import MeasuredRun, measured_run
+from weft.report.model_map import model_map
+from weft.runtime.generated_inputs import generate_inputs
+from weft.runtime.model import Model
+from weft.runtime.options import USUAL_PRECISION, LoadOptions, Precision
+from weft.runtime.profile import Profile
+
+if TYPE_CHECKING:
+    from weft.runtime.policy import DeviceOption
+
+MEASURED_RUNS = 5
+
+
+def view(
+    source: Any,
+    path: str | PathLike[str] | None = None,
+    *,
+    profile: Profile | MeasuredRun | str | PathLike[str] | None = None,
+    measure: bool = False,
+    device: DeviceOption | None = None,
+    precision: Precision | None = None,
+    sizes: Mapping[str, int] | None = None,
+    open: bool = False,
+) -> Path:
+    """Write a page that shows a model, and return where it is.
+
+    source: what `weft.load` takes, or a model that it gave. What cannot be compiled is shown with the reason.
+    path: the page's file; without one it is named after the model and lies in the current folder.
+    profile: what `model.profile()` gave, or a file of one (JSON): nodes then show their time, memory and device.
+    measure: make such a profile now, with made-up inputs.
+    device, precision: what kernels are shown for; those of the model where it was loaded already.
+    sizes: of dynamic dims, by name.
+    open: whether to show the page in a browser.
+    """
+    place = _place(source, path)
+    text = view_page(
+        source, profile=profile, measure=measure, device=device, precision=precision, sizes=whole_sizes(sizes)
+    )
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"the page cannot be written to {place}: {error.strerror}", hint="name another file"
+        ) from error
+    if open:
+        import webbrowser
+
+        webbrowser.open(place.resolve().as_uri())
+    return place
+
+
+def view_page(
+    source: Any,
+    *,
+    profile: Profile | MeasuredRun | str | PathLike[str] | None = None,
+    measure: bool = False,
+    device: DeviceOption | None = None,
+    precision: Precision | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> str:
+    """The page itself."""
+    measured = None if profile is None else measured_run(profile)
+    changed: Mapping[str, Any] = {}
+    loaded = source if isinstance(source, Model) else None
+    if loaded is not None:
+        files = loaded.deployment.opener.files
+        opened, changed = copy_model(files.opened), files.changed
+        device = device or loaded.device
+        precision = precision or getattr(loaded.deployment.opener, "options", LoadOptions()).precision
+    else:
+        opened = copy_model(open_graph(source))
+    told = _outline(opened)
+    wanted = device or (measured.device if measured is not None else "auto")
+    try:
+        facts = compiled_facts(opened, _options(wanted, precision), sizes or {})
+    except DeviceError:
+        if device is not None:
+            raise
+        facts = compiled_facts(opened, _options("auto", precision), sizes or {})  # it was measured elsewhere
+    if measure and measured is None and facts.problem is None:
+        model = loaded or load(opened, device=wanted, precision=precision or USUAL_PRECISION)
+        measured = measured_run(model.profile(generate_inputs(model.inputs, facts.sizes), repeat=MEASURED_RUNS))
+    title = Path(opened.file).name or opened.file
+    data = {"title": title, "size": opened.size, **model_map(told, facts, measured, changed)}
+    styles, scripts = ("common.css", "view.css"), ("common.js", "layout.js", "scene.js", "drawing.js", "panel.js", "view.js")
+    return page("view.html", title, data, styles, scripts)
+
+
+def _options(device: DeviceOption, precision: Precision | None) -> LoadOptions:
+    return LoadOptions(device=device, precision=precision or USUAL_PRECISION, cache=False)
+
+
+def _outline(opened: OpenedModel) -> Outline:
+    try:
+        return outline(opened, is_defined)
+    except WeftError:
+        read_model(opened, is_defined=is_defined)  # which can tell what the file is instead
+        raise
+
+
+def _place(source: Any, path: str | PathLike[str] | None) -> Path:
+    if path is not None:
+        try:
+            return Path(path)
+        except TypeError as error:
+            raise InputError(f"a path to write to, not a {type(path).__name__}") from error
+    file = source.deployment.opener.file if isinstance(source, Model) else source
+    stem = Path(file).stem if isinstance(file, (str, PathLike)) else ""
+    return Path(f"{stem.strip('<>') or 'model'}.html")
