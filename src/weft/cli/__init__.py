@@ -21,6 +21,7 @@ GROUPS = {
     "first steps": {
         "demo": "read a few handwritten digits: no file, no network",
         "run": "run a model on files or random data",
+        "view": "a page that shows a model: graph, kernels, weights, times",
         "info": "what is in a model: inputs, outputs, ops, parameters, FLOPs, dynamic dims",
         "devices": "the devices weft can use here, and why not the others",
     },

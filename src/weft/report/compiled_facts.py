@@ -18,7 +18,7 @@ from weft.loading import open_pipeline
 from weft.opset import registry
 from weft.opset.lower import lower
 from weft.opset.tensor import OnlyAtRunError
-from weft.plan.usual_sizes import usual_sizes
+from weft.plan.usual_sizes import likely_sizes
 from weft.records import dataclass
 from weft.report.fusion import FusedNodes, fused_nodes
 from weft.runtime.options import LoadOptions
@@ -58,7 +58,7 @@ def compiled_facts(source: Any, options: LoadOptions, sizes: Mapping[str, int]) 
 
 def _works(pipeline: Pipeline, sizes: Mapping[str, int]) -> tuple[tuple[FusedNodes, ...], Mapping[str, int]]:
     program = pipeline.program()
-    given = next(iter(usual_sizes(program.inputs, program.guards, sizes)), dict(sizes))
+    given = likely_sizes(program.inputs, program.guards, sizes)
     if not isinstance(pipeline.driver, CompilingDriver):
         return (), given
     sections = pipeline.build(pipeline.fuse(program))

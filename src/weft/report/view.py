@@ -49,7 +49,7 @@ def view(
     sizes: of dynamic dims, by name.
     open: whether to show the page in a browser.
     """
-    place = _place(source, path)
+    place = page_path(source, path)
     text = view_page(
         source, profile=profile, measure=measure, device=device, precision=precision, sizes=whole_sizes(sizes)
     )
@@ -100,7 +100,10 @@ def view_page(
         measured = measured_run(model.profile(generate_inputs(model.inputs, facts.sizes), repeat=MEASURED_RUNS))
     title = Path(opened.file).name or opened.file
     data = {"title": title, "size": opened.size, **model_map(told, facts, measured, changed)}
-    styles, scripts = ("common.css", "view.css"), ("common.js", "layout.js", "scene.js", "drawing.js", "panel.js", "view.js")
+    styles, scripts = (
+        ("common.css", "view.css"),
+        ("common.js", "layout.js", "scene.js", "drawing.js", "panel.js", "view.js"),
+    )
     return page("view.html", title, data, styles, scripts)
 
 
@@ -116,7 +119,8 @@ def _outline(opened: OpenedModel) -> Outline:
         raise
 
 
-def _place(source: Any, path: str | PathLike[str] | None) -> Path:
+def page_path(source: Any, path: str | PathLike[str] | None = None) -> Path:
+    """Where the page of a model goes: to a path, or into the current folder."""
     if path is not None:
         try:
             return Path(path)
