@@ -330,8 +330,7 @@ class Pipeline:
             began = time.monotonic()
             made = self._make()
             cached = (made if entry is None else entry.put(made, memory_left(), self._tell_packing)) or self._make()
-            seconds, kept = time.monotonic() - began, entry is not None
-            tell_compiled(self.file, device.name, cached.program, self.precision, seconds, kept)
+            tell_compiled(self.file, device.name, cached.program, self.precision, time.monotonic() - began)
         else:
             where = "the cache" if entry is not None else "its file"
             CACHE.info("%s: the program for %s is taken from %s", self.file, device.name, where)

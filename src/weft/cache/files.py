@@ -18,6 +18,7 @@ from errno import EINVAL, ELOOP, ENOTDIR
 from pathlib import Path
 
 from weft.errors import CacheWarning
+from weft.logs import CACHE
 from weft.threads import lock
 
 VARIABLE = "WEFT_CACHE"
@@ -140,6 +141,7 @@ def _foreign(problem: str) -> ForeignFileError:
         fresh = problem not in _warned
         _warned.add(problem)
     if fresh:
+        CACHE.warning("what is cached there is not used: %s", problem)
         warnings.warn(f"what is cached there is not used: {problem}", CacheWarning, stacklevel=2)
     return ForeignFileError(problem)
 

@@ -37,6 +37,8 @@ from weft.cache.files import (
 from weft.cache.hashing import sha256
 from weft.cache.memory import ArraysInMemory
 from weft.ir.packing import pieces_of
+from weft.logs import CACHE
+from weft.quantities import format_bytes
 from weft.records import dataclass
 
 MOST_BYTES = 4 * 1024**3
@@ -83,7 +85,8 @@ class ModelCache:
             whole, arrays = self._checked(key, content, status)
             structure, objects = serialization.without_code(whole)
             value = serialization.restore(structure, arrays)
-        except Exception:  # whatever is wrong with it: it is made again
+        except Exception as error:  # whatever is wrong with it: it is made again
+            CACHE.warning("%s is removed, since it cannot be used: %s: %s", path, type(error).__name__, error)
             self.remove(path)
             return None
         self._note_use(key)
@@ -102,15 +105,26 @@ class ModelCache:
     def takes(self, saved: serialization.SerializedValue) -> bool:
         """Whether there is room for a value."""
         size = _PAGE + len(saved.structure) + saved.array_bytes
-        if self.folder is None or size > self.most_bytes // LARGEST_SHARE:
+        if self.folder is None:
+            return False
+        if size > self.most_bytes // LARGEST_SHARE:
+            CACHE.info(
+                "%s are too many to be kept in the cache: its code is, the rest is made again", format_bytes(size)
+            )
             return False
         import shutil
 
         try:
             make_folder(self.folder)
-            return shutil.disk_usage(self.folder).free >= 2 * size
-        except OSError:
+            free = shutil.disk_usage(self.folder).free
+        except OSError as error:
+            CACHE.warning("nothing is kept in %s: %s", self.folder, error)
             return False
+        if free < 2 * size:
+            CACHE.warning(
+                "%s are not kept in %s: the disk has %s left", format_bytes(size), self.folder, format_bytes(free)
+            )
+        return free >= 2 * size
 
     def begin(
         self, key: str, saved: serialization.SerializedValue, memory: ArraysInMemory | None = None
@@ -123,6 +137,7 @@ class ModelCache:
         try:
             return UnfinishedEntry(self, key, saved, memory)
         except OSError as error:
+            CACHE.warning("%s could not be written: %s", self.path(key), error)
             return error
 
     def is_whole(self, key: str) -> bool:
@@ -312,6 +327,7 @@ class UnfinishedEntry:
         status = path.stat()
         self._cache.note(self._key, status)
         self._cache.note_written(status.st_size)
+        CACHE.debug("%s is written: %s", path, format_bytes(status.st_size))
 
     def drop(self) -> None:
         """Give the file up, unless it has its name by now; what is mapped from it stays."""

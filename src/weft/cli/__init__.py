@@ -52,6 +52,7 @@ COMMANDS = {name: summary for group in GROUPS.values() for name, summary in grou
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 DEBUG = "show the full traceback of an error"
+VERBOSE = "tell on stderr what is loaded, compiled and chosen; -vv tells of each stage"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,6 +91,10 @@ def _run(arguments: Sequence[str]) -> int:
     if args.command is None:
         sys.stdout.write(parser.overview())
         return 0
+    if args.verbose:
+        from weft import logs
+
+        logs.write_to_stderr(logs.INFO if args.verbose == 1 else logs.DEBUG)
     code: int = _module(args.command).run(args)
     return code
 
@@ -99,6 +104,7 @@ def command_parser(arguments: Sequence[str]) -> TopParser:
     parser = TopParser(prog="weft")
     parser.groups = GROUPS
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help=VERBOSE)
     parser.add_argument("--debug", action="store_true", help=DEBUG)
     wanted = first_word(arguments)
     if wanted is not None and wanted not in COMMANDS:
@@ -111,6 +117,7 @@ def command_parser(arguments: Sequence[str]) -> TopParser:
         module = _module(name)
         module.add_parser(subparsers)
         parser.chosen = subparsers.choices[name]
+        parser.chosen.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help=VERBOSE)
         parser.chosen.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=DEBUG)
         parser.chosen.description = parser.chosen.description or f"{summary[0].upper()}{summary[1:]}."
         parser.chosen.epilog = examples(module.EXAMPLES) if hasattr(module, "EXAMPLES") else None

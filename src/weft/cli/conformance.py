@@ -58,7 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--native", action="store_true", help="a case fails, too, where a step that could be a kernel runs on the host"
     )
-    parser.add_argument("--verbose", action="store_true", help="list every op, not only those with failures")
+    parser.add_argument("--all-ops", action="store_true", help="list every op, not only those with failures")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             hint="cases are named like test_relu; a pattern may be any part of a name",
         )
     console = _error_console() if args.json else output.console()
-    _print_report(console, report, known, verbose=args.verbose)
+    _print_report(console, report, known, verbose=args.all_ops)
     stale = stale_entries(report, known, whole=not args.pattern and set(kinds) == set(KINDS))
     for line in stale:
         console.print(output.printable(line), soft_wrap=True)

@@ -16,7 +16,7 @@ NAMED = 8  # steps for the host that a line names
 
 
 def tell_compiled(
-    file: str, device: str, program: CompiledProgram | MixedProgram, precision: str, seconds: float, kept: bool
+    file: str, device: str, program: CompiledProgram | MixedProgram, precision: str, seconds: float
 ) -> None:
     """A program was compiled: how long that took, its kernels, what is left to the host, what is rounded."""
     if not COMPILING.hears(INFO):
@@ -24,8 +24,8 @@ def tell_compiled(
     from weft.runtime.explain import explain, narrowed_products
 
     parts = [piece.program for piece in program.pieces] if isinstance(program, MixedProgram) else [program]
-    kernels, how = counted(sum(len(part.objects) for part in parts), "kernel"), "kept" if kept else "not kept"
-    COMPILING.info("%s: compiled for %s in %.2f s: %s, %s in the cache", file, device, seconds, kernels, how)
+    kernels = counted(sum(len(part.objects) for part in parts), "kernel")
+    COMPILING.info("%s: compiled for %s in %.2f s: %s", file, device, seconds, kernels)
     steps, narrowed = explain(program), narrowed_products(program)
     if steps:
         named = "; ".join(dict.fromkeys(f"{step.node}: {step.reason}" for step in steps[:NAMED]))

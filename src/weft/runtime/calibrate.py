@@ -27,6 +27,7 @@ from weft.fuse import fuse
 from weft.ir.dtypes import DType
 from weft.ir.target import Target, ThreadTarget
 from weft.kernels.sections import build_sections
+from weft.logs import DEVICES
 from weft.records import dataclass
 from weft.runtime import probes
 from weft.runtime.devices import choose, driver
@@ -117,6 +118,7 @@ def _measured(device: str, threads: int | None, progress: Progress) -> Calibrati
         raise DeviceError(f"device {device!r} cannot be measured: it compiles nothing", hint="choose another device")
     identity = device_identity(device, threads)
     found = _known[identity] = _Measurement(opened, threads, progress).calibration(identity)
+    DEVICES.info("%s was measured, for the choice of a device", device)
     path = _path(identity)
     if path is not None and package_digest() is not None:
         with suppress(OSError):

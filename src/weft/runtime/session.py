@@ -26,6 +26,8 @@ from weft.errors import (
 from weft.ir.program import Guard
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, owned
+from weft.logs import COMPILING, INFO
+from weft.quantities import few, shape_text
 from weft.records import dataclass
 from weft.runtime.arguments import listed, whole_number, whole_shapes
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
@@ -349,7 +351,8 @@ class Session:
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
-        except UNFIT:
+        except UNFIT as error:
+            COMPILING.info("%s: this run is computed node by node: %s", self.file, error)
             return self._compiler.run_eagerly(on_host(given), wanted)
         except ModelError as error:
             said = f": {clash}" if clash else ""
@@ -396,11 +399,21 @@ class Session:
         key = (None if shapes is None else tuple(sorted(shapes.items())), overridden, wanted)
         with self._lock:
             if key not in self._programs:
+                self._tell(shapes, overridden, wanted)
                 self._programs[key] = self._compiler.prepare(self._part(shapes, overridden, wanted))
                 while len(self._programs) > REMEMBERED_PROGRAMS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
             return self._programs[key]
+
+    def _tell(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+        if COMPILING.hears(INFO):
+            sizes = (
+                "any shapes" if shapes is None else few(f"{name} {shape_text(size)}" for name, size in shapes.items())
+            )
+            more = f", with {few(overridden)} given" if overridden else ""
+            more += "" if wanted == self._names else f", giving {few(wanted)}"
+            COMPILING.info("%s: one more program is compiled for %s: for %s%s", self.file, self.device, sizes, more)
 
     def _part(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> TensorProgram:
         """The program that gives some outputs; for inner values it is traced with them as outputs."""
