@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from weft.runtime.policy import DeviceOption
 
 MEASURED_RUNS = 5
+STYLES = ("common.css", "view.css")
+SCRIPTS = ("common.js", "layout.js", "scene.js", "drawing.js", "panel.js", "view.js")
 
 
 def view(

@@ -9,18 +9,8 @@ const drawing = (() => {
     const chosen = document.documentElement.dataset.theme;
     return chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
   };
-  const hue = (number) => {
-    const turn = (number * 137.508 + 200) % 360;
-    return hsl(turn, 0.4 + 0.12 * ((number >> 1) % 2), 0.4 + 0.06 * (number % 3));
-  };
-  const hsl = (turn, saturation, light) => {
-    const part = (n) => {
-      const k = (n + turn / 30) % 12;
-      const value = light - saturation * Math.min(light, 1 - light) * Math.max(-1, Math.min(k - 3, 9 - k, 1));
-      return Math.round(255 * value).toString(16).padStart(2, "0");
-    };
-    return `#${part(0)}${part(8)}${part(4)}`;
-  };
+  const HUES = ["#3f6f9f", "#b8652f", "#4a8748", "#8a5f93", "#8f7420", "#2f7f86", "#b04f52", "#6b6459", "#5b5ea6", "#a1527a", "#5f7f2f", "#356f5f"];
+  const hue = (number) => HUES[(number * 5) % HUES.length];
   const mix = (from, to, part) => {
     const parts = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
     const [a, b] = [parts(from), parts(to)];
@@ -54,7 +44,7 @@ const drawing = (() => {
   const ops = palette(shown.map((node) => node.op));
   const types = palette(shown.map(nodeType));
   const devices = palette(shown.map(nodeDevice));
-  const mostTime = shown.reduce((most, node) => Math.max(most, nodeTime(node)), 0) || 1;
+  let mostTime = 1; // of a box that is shown
   const mostBytes = shown.reduce((most, node) => Math.max(most, nodeBytes(node)), 0) || 1;
 
   const MODES = {
@@ -69,6 +59,14 @@ const drawing = (() => {
   const setMode = (name) => {
     mode = name;
     for (const box of scene.boxes) box.paint = undefined;
+  };
+  /** To be called when other boxes are shown: the warmest colour is for the slowest of them. */
+  const renew = () => {
+    if (!data.run) return;
+    mostTime = 0;
+    for (const box of scene.opened(scene.root)) if (!box.open) mostTime = Math.max(mostTime, box.kind === "node" && !box.members.length ? nodeTime(box.node) : boxTime(box));
+    mostTime ||= 1;
+    if (mode === "time") setMode(mode);
   };
   const boxTime = (box) => [...box.works].reduce((sum, [work, times]) => sum + (seconds(work) * times) / works[work].size, 0);
 
@@ -187,8 +185,11 @@ const drawing = (() => {
     const labels = [];
     for (const frame of frames) if (frame === scene.root || inside(frame.x, frame.y, frame.width, frame.height)) drawLines(pen, frame, { area, colors, edge, look, labels });
     for (const box of boxes) drawBox(pen, box, colors, look);
-    for (const [text, x, y, strong] of labels) {
+    const taken = [];
+    for (const [text, x, y, strong] of labels.sort((a, b) => b[3] - a[3])) {
       const wide = scene.textWidth(text, 10.5);
+      if (taken.some(([left, top, right]) => x < right && x + wide > left && Math.abs(y - top) < 13)) continue;
+      taken.push([x - 4, y, x + wide + 4]);
       pen.rect(x - 2, y - 6.5, wide + 4, 13, 3, token("--page"));
       pen.text(text, x, y, 10.5, 400, strong ? colors.ink : colors.soft);
     }
@@ -226,7 +227,7 @@ const drawing = (() => {
       if (look.zoom > 0.68 && line.from && !line.from.open && !named.has(line.value)) {
         named.add(line.value);
         const text = scene.short(scene.shape(values[line.value].type), 24);
-        if (text) labels.push([text, x1 + 6, y1 + 11, lit]);
+        if (text) labels.push([text, x1 + 6, y1 + 11, Boolean(lit)]);
       }
     }
     pen.fade(1);
@@ -239,7 +240,7 @@ const drawing = (() => {
     const folds = scene.canOpen(box);
     const body = fill ?? colors.panel;
     const ink = fill ? inkOn(fill) : colors.ink;
-    pen.fade(look.dims && !look.dims(box) ? 0.3 : 1);
+    pen.fade(look.dims && !look.dims(box) ? 0.35 : 1);
     if (folds) pen.rect(box.x + 4, box.y + 4, box.width, box.height, 8, colors.grid, colors.line);
     pen.rect(box.x, box.y, box.width, box.height, pill ? box.height / 2 : 7, pill ? colors.grid : body, fill && !folds && inkOn(fill) === "#ffffff" ? null : look.zoom < 0.2 ? null : edgeOf(colors));
     if (parts?.length) drawParts(pen, box, parts, colors);
@@ -248,11 +249,17 @@ const drawing = (() => {
       const [x, align] = folds ? [box.x + 11, "left"] : [middle, "center"];
       const tall = box.height - (folds ? 5 : 0);
       pen.text(box.title, x, box.subtitle ? box.y + 14 : box.y + tall / 2, 13, 600, ink, align);
-      if (box.subtitle) pen.text(box.subtitle, x, box.y + 29, 11, 400, fill ? ink : colors.soft, align);
+      const subtitle = mode === "time" && folds ? `${time(boxTime(box) * 1e6)}` : box.subtitle;
+      if (subtitle) pen.text(subtitle, x, box.y + 29, 11, 400, fill ? ink : colors.soft, align);
       if (folds) drawGlyph(pen, box, colors, fill ? ink : colors.soft);
     }
     pen.fade(1);
-    if (look.hits?.has(box)) pen.rect(box.x - 3, box.y - 3, box.width + 6, box.height + 6, 9, null, colors.accent, 1.5 / Math.min(1, look.zoom));
+    if (look.mates?.has(box) && box !== look.selected) pen.rect(box.x - 3, box.y - 3, box.width + 6, box.height + 6, 9, null, colors.accent, 2 / Math.min(1, look.zoom));
+    if (look.hits?.has(box)) {
+      pen.fade(0.6);
+      pen.rect(box.x - 3, box.y - 3, box.width + 6, box.height + 6, 9, null, colors.accent, 1.5 / Math.min(1, look.zoom));
+      pen.fade(1);
+    }
     if (box === look.selected) pen.rect(box.x - 3.5, box.y - 3.5, box.width + 7, box.height + 7, 10, null, colors.accent, 3 / Math.min(1, look.zoom));
   };
   const edgeOf = (colors) => (isDark() ? "#474f55" : mix(colors.line.length === 7 ? colors.line : "#e2e3df", "#667079", 0.35));
@@ -277,5 +284,5 @@ const drawing = (() => {
     return `<svg xmlns="http://www.w3.org/2000/svg" ${size} viewBox="-20 -20 ${Math.ceil(width + 40)} ${Math.ceil(height + 40)}" font-family="system-ui, sans-serif"><title>${escaped(data.title)}</title><rect x="-20" y="-20" width="100%" height="100%" fill="${token("--page")}"/>${out.join("")}</svg>`;
   };
 
-  return { MODES, mode: () => mode, setMode, paint, heat, hue, draw, canvasPen, asSvg, glyph, nodeTime, nodeBytes, nodeDevice, mainWork, boxTime, percent };
+  return { MODES, mode: () => mode, setMode, renew, paint, heat, hue, draw, canvasPen, asSvg, glyph, nodeTime, nodeBytes, nodeDevice, mainWork, boxTime, percent };
 })();

@@ -74,9 +74,10 @@ const layered = (() => {
     }
     straighten(items, edges);
     const layers = rank(items);
-    const segments = thread(items, layers);
+    const { segments, chains } = thread(items, layers);
     order(layers);
     spread(layers);
+    for (const chain of chains) align(chain, layers);
     measure(box, items, layers, segments);
   };
 
@@ -142,6 +143,7 @@ const layered = (() => {
   /** Long lines as chains of bends, one for each layer between; lines of one value share them. */
   const thread = (items, layers) => {
     const segments = [];
+    const chains = [];
     for (const item of items) item.down = [];
     for (const item of items) item.up = [];
     const join = (a, b, edge, weight) => {
@@ -169,8 +171,9 @@ const layered = (() => {
         }
         join(above, edge.to, edge, above === item ? 1 : 2);
       }
+      for (const trunk of trunks.values()) if (trunk.length > 1) chains.push(trunk);
     }
-    return segments;
+    return { segments, chains };
   };
 
   /** The order within layers: by what is above, then by what is below, as long as fewer lines cross. */
@@ -271,6 +274,28 @@ const layered = (() => {
     });
   };
 
+  /** Long lines as straight as their neighbours allow. */
+  const align = (chain, layers) => {
+    let start = 0;
+    while (start < chain.length) {
+      let [low, high] = [-Infinity, Infinity];
+      let end = start;
+      let sum = 0;
+      for (; end < chain.length; end += 1) {
+        const { layer, at } = chain[end];
+        const [left, right] = [layers[layer][at - 1], layers[layer][at + 1]];
+        const least = left ? left.x + left.width / 2 + gap(left, chain[end]) + 1 : -Infinity;
+        const most = right ? right.x - right.width / 2 - gap(chain[end], right) - 1 : Infinity;
+        if (Math.max(low, least) > Math.min(high, most)) break;
+        [low, high] = [Math.max(low, least), Math.min(high, most)];
+        sum += chain[end].x;
+      }
+      if (end === start) end += 1;
+      else for (const x = Math.min(Math.max(sum / (end - start), low), high); start < end; start += 1) chain[start].x = x;
+      start = end;
+    }
+  };
+
   /** How far from the middle of an item lines leave it for another: those of open boxes leave from ports. */
   const reach = (item, other, side) => {
     if (!item.box?.open) return 0;
@@ -305,11 +330,11 @@ const layered = (() => {
       const tall = Math.max(...layer.map((item) => item.height));
       for (const item of layer) {
         item.x += shift;
-        item.y = y + (tall - item.height) / 2;
+        item.y = y + Math.min((tall - item.height) / 2, tall > 90 ? 6 : Infinity);
         item.top = y;
         item.bottom = y + tall;
       }
-      y += tall + (number + 1 < layers.length && layers[number + 1].length ? crowd(layer) : 0);
+      y += tall + (layers[number + 1]?.length ? crowd(layer, layers[number + 1]) : 0);
     });
     box.width = wide;
     box.height = y + (box.parent ? PAD : 0);
@@ -329,7 +354,7 @@ const layered = (() => {
     }
     box.lines = segments.map((segment) => route(segment));
   };
-  const crowd = (layer) => BETWEEN + Math.min(40, Math.max(0, layer.reduce((sum, item) => sum + item.down.length, 0) - 6) * 2);
+  const crowd = (layer, next) => layer[0].port || next[0].port ? 16 : BETWEEN + Math.min(40, Math.max(0, layer.reduce((sum, item) => sum + item.down.length, 0) - 6) * 2);
 
   /** A line from layer to layer: where it starts and ends, and the way straight through the layers at both ends. */
   const route = ({ a, b, edge, ends }) => {
@@ -343,7 +368,7 @@ const layered = (() => {
       y2: b.real ? b.y : b.top,
       through: b.bend ? b.bottom : null,
       start: a.real ? a.bottom : null, // lines of boxes that are less tall than their layer go straight to its end
-      arrow: ends && b.real ? (edge.turned ? -1 : 1) : edge.turned && a.real ? -1 : 0,
+      arrow: edge.turned ? (a.real ? -1 : 0) : ends && b.real && !(b.box.open && b.box.entries.has(edge.value)) ? 1 : 0,
       from: (edge.turned ? edge.to : edge.from).box,
       to: (edge.turned ? edge.from : edge.to).box,
     };

@@ -162,7 +162,9 @@ const scene = (() => {
     if (large) return large.shape.join("×");
     const small = held.find((weight) => weight.elements <= 8 && weight.statistics?.elements);
     if (small) return short(small.elements > 1 ? `[${small.statistics.elements}]` : small.statistics.elements, 24);
-    const [attribute] = node.attributes.filter(([, text]) => text.length <= 20);
+    const telling = node.attributes.filter(([name, text]) => text.length <= 18 && (name === "axis" || /[2-9]|-|[a-z]{3}|\d\d/.test(text.replace("NOTSET", ""))));
+    const [attribute] = [...telling.filter(([, text]) => text[0] === "["), ...telling];
+    if (attribute?.[0] === "to") return dtype(values[node.outputs[0]]?.type ?? "");
     return attribute ? `${attribute[0]} ${attribute[1]}` : "";
   };
   const measure = (box) => {
@@ -179,7 +181,7 @@ const scene = (() => {
       default: {
         box.title = short(box.label, 34);
         const ops = summary(box);
-        box.subtitle = short(ops.slice(0, 3).join(", ") + (ops.length > 3 ? ", …" : ""), 40);
+        box.subtitle = `${ops.slice(0, ops.slice(0, 3).join("").length > 34 ? 2 : 3).join(", ")}${ops.length > 3 ? ", …" : ""}`;
       }
     }
     const folds = canOpen(box);

@@ -139,6 +139,9 @@
   const arrange = (anchor) => {
     const before = anchor && { x: anchor.x, y: anchor.y };
     scene.arrange();
+    drawing.renew();
+    look.mates = mates();
+    legend();
     if (look.hits) find(byId("find").value, true);
     if (before) {
       camera.x += anchor.x - before.x;
@@ -148,10 +151,8 @@
   };
   const toggle = (box) => {
     if (!scene.canOpen(box)) return;
-    const centreBefore = box.x + box.width / 2;
     box.open = !box.open;
     arrange(box);
-    camera.x += box.x + box.width / 2 - centreBefore - (box.x - (centreBefore - box.width / 2)) * 0;
     camera.x = clampX(camera.x, box);
     announce(box);
     if (look.selected === box) panel.select(box);
@@ -159,6 +160,11 @@
   const clampX = (x, box) => {
     const wide = canvas.clientWidth / camera.zoom;
     return box.width < wide ? Math.min(Math.max(x, box.x + box.width - wide + 20), Math.max(box.x - 20, box.x + box.width - wide + 20)) : x;
+  };
+  /** The boxes that show what is done together with the selected node. */
+  const mates = () => {
+    const own = look.selected?.kind === "node" ? look.selected.node.works.flatMap((work) => works[work].nodes) : [];
+    return new Set(own.filter((one) => typeof one === "number").map((one) => scene.visible(nodeBoxes[one])));
   };
   const describe = (box) => {
     if (box.kind === "node") {
@@ -174,7 +180,8 @@
   let followed = ""; // the part of the address that was set from here
   const select = (box) => {
     look.selected = box;
-    look.work = box?.kind === "node" && !box.open && box.node.works.length && works[drawing.mainWork(box.node)].size > 1 ? drawing.mainWork(box.node) : null;
+    look.work = null;
+    look.mates = mates();
     panel.light(null);
     if (box) announce(box);
     if (box && main.classList.contains("alone") && !isNarrow()) showSide(true);
@@ -508,7 +515,8 @@
     else if (mode.part) {
       const steps = Array.from({ length: 12 }, (_, at) => svg("rect", { x: at * 5, width: 5.2, height: 10, fill: drawing.heat(at / 11) }));
       parts.push(element("span", null, document.createTextNode("0"), svg("svg", { class: "scale", viewBox: "0 0 60 10", preserveAspectRatio: "none", "aria-hidden": "true" }, ...steps), document.createTextNode(mode.most())));
-    } else parts.push(element("span", "Nodes of one colour are done together, by one kernel or a few in a row. White: nothing is left to do in a run."));
+    } else parts.push(element("span", "Neighbours of one colour are done together. Without colour: nothing is left to do in a run."));
+    byId("legend").classList.toggle("words", !mode.palette && !mode.part);
     byId("legend").replaceChildren(...parts);
   };
   for (const [name, { label }] of Object.entries(drawing.MODES)) {
@@ -575,6 +583,7 @@
   };
   if (isNarrow()) showSide(false);
   scene.arrange();
+  drawing.renew();
   legend();
   panel.show("model");
   begin();
