@@ -130,5 +130,5 @@ def _ask_the_environment() -> None:
     if said not in LEVELS:
         import warnings
 
-        warnings.warn(f"{VARIABLE} is {printable(said)!r}: use {' or '.join(LEVELS)}", stacklevel=2)
+        warnings.warn(f"{VARIABLE} is {printable(said)!r}: use debug, info or warning", stacklevel=2)
     write_to_stderr(LEVELS.get(said, INFO))
