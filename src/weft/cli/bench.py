@@ -21,7 +21,7 @@ from weft.bench.measure import SEED, BenchCase, Options, measure
 from weft.bench.results import BenchReport
 from weft.cli import inputs, options, output, values
 from weft.cli.kernel_table import print_kernels
-from weft.cli.sizes import declared_signature, sizes_for, sizes_of_file
+from weft.cli.sizes import declared_signature, sizes_of_file
 from weft.cli.written import write_text
 from weft.errors import InputError, WeftError
 from weft.report.nodes import ops_by_node
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"other engines, with commas between, of {', '.join(NAMES)}; none for weft alone "
         f"(default: {','.join(USUAL)})",
     )
-    inputs.add_inputs(parser)
+    inputs.add_inputs(parser, positional=False)
     parser.add_argument(
         "--seconds", type=values.seconds, default=3.0, metavar="S", help="time for the turns of each model (default 3)"
     )
@@ -115,10 +115,8 @@ def _find_all(args: argparse.Namespace, find: Find) -> tuple[list[BenchCase], di
 
 def _given(args: argparse.Namespace, path: Path) -> dict[str, Any]:
     """Inputs as the options say."""
-    declared = declared_signature(path)
-    sizes = sizes_for(args, (*declared.inputs, *declared.defaults))
-    made = inputs.make_inputs(declared.inputs, declared.defaults, args.input, sizes, args.seed)
-    return {item.name: item.array for item in made}
+    declared, source = declared_signature(path)
+    return inputs.inputs_for(args, declared, lambda: source).arrays
 
 
 def _diff(args: argparse.Namespace) -> int:

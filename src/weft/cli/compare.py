@@ -11,7 +11,6 @@ from typing import Any
 from weft.cli import inputs, options, output, values
 from weft.cli.comparison_table import print_comparison
 from weft.cli.inputs import Given
-from weft.cli.sizes import sizes_for
 from weft.compat.onnxruntime_values import PEER, InOnnxruntime
 from weft.errors import InputError
 from weft.ir.dtypes import DType, from_numpy
@@ -75,11 +74,10 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     devices = _devices(args)
     model = open_pipeline(args.model, LoadOptions(device="reference"))
-    graph = model.read().graph
-    specs = signature(graph, untraced(graph))
-    sizes = sizes_for(args, (*specs.inputs, *specs.defaults))
-    given = inputs.make_inputs(specs.inputs, specs.defaults, args.input, sizes, args.seed)
-    arrays = {item.name: item.array for item in given}
+    source = model.read()
+    graph = source.graph
+    made = inputs.inputs_for(args, signature(graph, untraced(graph)), lambda: source)
+    arrays = made.arrays
     base: Contender
     if args.truth:
         base = InFloat64(graph, arrays)
@@ -95,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
     with stages("comparing") as progress:
         comparison = compare(layers(graph, arrays), arrays, base, others, method, progress.stage)
     if args.json:
-        told = {"model": args.model, "against": args.against, "sizes": sizes, "inputs": _inputs_record(given)}
+        told = {"model": args.model, "against": args.against, "sizes": made.sizes, "inputs": _inputs_record(made.given)}
         output.print_json({**told, "precision": args.precision, **_record(comparison), "narrowed": _narrowed(others)})
     else:
-        print_comparison(comparison, given, args.all)
+        print_comparison(comparison, made.given, args.all)
         if args.precision in NARROW:
             for name, found in _narrowed(others).items():
                 output.console().print(f"{name}: {rounding_text(args.precision, found)}", highlight=False)

@@ -6,7 +6,7 @@ A command adds the groups that it needs to its parser, and gets what was said ba
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def load_arguments(args: Namespace) -> dict[str, Any]:
     return found
 
 
-def add_sizes(parser: ArgumentParser, what: str = "in made-up data") -> None:
+def add_sizes(parser: _ArgumentGroup | ArgumentParser, what: str = "in made-up data") -> None:
     """Sizes of dynamic dims; `what` says what they are for."""
     parser.add_argument(
         "--shape",
@@ -98,7 +98,7 @@ def add_sizes(parser: ArgumentParser, what: str = "in made-up data") -> None:
     )
 
 
-def add_seed(parser: ArgumentParser) -> None:
+def add_seed(parser: _ArgumentGroup | ArgumentParser) -> None:
     """What random data begins with."""
     parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
 
@@ -115,7 +115,7 @@ def add_repeat(parser: ArgumentParser, usual: int) -> None:
     )
 
 
-def add_json(parser: ArgumentParser, what: str = "print JSON instead of tables") -> None:
+def add_json(parser: _ArgumentGroup | ArgumentParser, what: str = "print JSON instead of tables") -> None:
     """JSON on stdout, and nothing else there."""
     parser.add_argument("--json", action="store_true", help=what)
 

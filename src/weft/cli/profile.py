@@ -13,7 +13,6 @@ from rich.text import Text
 import weft
 from weft.cli import inputs, options, output
 from weft.cli.kernel_table import print_kernels
-from weft.cli.sizes import sizes_for
 from weft.cli.written import write_text
 from weft.report.nodes import ops_by_node
 from weft.report.page import profile_page
@@ -50,10 +49,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     model = weft.load(args.model, **options.load_arguments(args))
-    sizes = sizes_for(args, (*model.inputs, *model.defaults))
-    asked = set(sizes)
-    given = inputs.make_inputs(model.inputs, model.defaults, args.input, sizes, args.seed)
-    profile = model.profile({item.name: item.array for item in given}, repeat=args.repeat)
+    made = inputs.inputs_for(args, model, lambda: model.source)
+    profile = model.profile(made.arrays, repeat=args.repeat)
     ops = ops_by_node(model.source.graph)
     files = []
     if args.html is not None:
@@ -69,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = output.console()
     print_kernels(profile, ops, max(args.top, 0), console)
-    _print_rest(profile, {name: size for name, size in sizes.items() if name not in asked}, console)
+    _print_rest(profile, made.assumed, console)
     for what, path, _ in files:
         console.print(f"{what}: {output.printable(str(path))}")
     return 0

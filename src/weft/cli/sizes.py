@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Union
 
 from weft.errors import InputError
+from weft.ir.graph import OnnxModel
 from weft.ir.specs import Signature, TensorSpec, signature
 
 MOST_DIGITS = 18  # of a size
@@ -29,18 +30,18 @@ def sizes_of_file(args: Namespace) -> Sizes:
     plain = {name: size for name, size in asked.items() if isinstance(size, int)}
     if args.batch is None and len(plain) == len(asked):
         return plain
-    declared = declared_signature(args.model)
+    declared, _ = declared_signature(args.model)
     return _resolved(asked, args.batch, [*declared.inputs, *declared.defaults])
 
 
-def declared_signature(model: str | Path) -> Signature:
-    """What a file says that it takes and gives, without tracing it."""
+def declared_signature(model: str | Path) -> tuple[Signature, OnnxModel]:
+    """What a file says that it takes and gives, without tracing it, and what else it says."""
     from weft.loading import open_pipeline
     from weft.opset.lower import untraced
     from weft.runtime.options import LoadOptions
 
     source = open_pipeline(model, LoadOptions(device="reference")).read()
-    return signature(source.graph, untraced(source.graph), source.about)
+    return signature(source.graph, untraced(source.graph), source.about), source
 
 
 def check_sizes(specs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> None:

@@ -1,0 +1,260 @@
+"""Numbers and texts as inputs: arrays of NumPy, tensors of ONNX, JSON, tables with commas, and what is typed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.errors import InputError
+from weft.frontend.tensor_files import tensor_in
+from weft.ir.dtypes import DType
+from weft.ir.specs import TensorSpec
+from weft.readers.content import Source
+
+Array = np.ndarray[Any, Any]
+
+DEEPEST = 32  # lists in lists
+LARGEST_TYPED = 1_000_000  # characters
+DELIMITERS = ",;\t|"
+
+
+def read_npy(source: Source) -> Array:
+    """The array of a .npy file."""
+    found = _load(source)
+    if not isinstance(found, np.ndarray):
+        raise InputError(f"{source.name}: is an archive, and no single array")
+    return found
+
+
+def archive_arrays(source: Source) -> list[str]:
+    """The names of the arrays in a .npz file."""
+    with _archive(source) as archive:
+        return list(archive.files)
+
+
+def read_npz(source: Source, name: str) -> Array:
+    """One array of a .npz file; where it has but one, that one by any name."""
+    with _archive(source) as archive:
+        files = list(archive.files)
+        wanted = files[0] if name not in files and len(files) == 1 else name
+        if wanted not in files:
+            raise InputError(f"{source.name}: holds no array {name!r}", hint=f"it has {', '.join(files) or 'none'}")
+        try:
+            return np.asarray(archive[wanted])
+        except Exception as error:  # numpy, zipfile and zlib each have errors of their own for damaged files
+            raise InputError(f"{source.name}: its array {wanted!r} cannot be read: {error}") from error
+
+
+def _archive(source: Source) -> Any:
+    found = _load(source)
+    if isinstance(found, np.ndarray):
+        raise InputError(f"{source.name}: is one array, and no archive of several")
+    return found
+
+
+def _load(source: Source) -> Any:
+    try:
+        return np.load(source.path if source.held is None else io.BytesIO(source.held), allow_pickle=False)
+    except Exception as error:  # numpy, zipfile, zlib and pickle each have errors of their own for damaged files
+        raise InputError(f"{source.name}: not a readable .npy or .npz file: {error}") from error
+
+
+def read_tensor(source: Source) -> tuple[str, Array]:
+    """A TensorProto: its name, which may be empty, and its elements."""
+    return tensor_in(source.limited(), source.name)
+
+
+def read_json(text: str, name: str) -> Any:
+    """What a JSON text says; InputError where it is none."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise InputError(f"{name}: lists lie too deep in each other") from error
+    except ValueError as error:
+        raise InputError(f"{name}: is no JSON: {error}") from error
+
+
+def array_of(content: Any, spec: TensorSpec, name: str) -> Array:
+    """Lists in lists of numbers, texts and truth values as an array of the input's type."""
+    _check_depth(content, name)
+    if isinstance(content, dict):
+        raise InputError(f"{name}: {{…}} for input {spec.name!r}, which takes {spec.type}")
+    wanted = spec.element
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asarray(content, object if wanted is DType.string else None)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{name}: the lists are not all of one length") from error
+    if found.dtype.kind == "O" and wanted is not DType.string:
+        raise InputError(f"{name}: holds what is no number, or lists that are not all of one length")
+    if wanted is DType.string:
+        if not all(isinstance(each, str) for each in found.reshape(-1)):
+            raise InputError(f"{name}: input {spec.name!r} takes texts")
+        return found
+    return found
+
+
+def _check_depth(content: Any, name: str) -> None:
+    depth = 0
+    while isinstance(content, list) and content:
+        content, depth = content[0], depth + 1
+        if depth > DEEPEST:
+            raise InputError(f"{name}: lists lie too deep in each other")
+
+
+def typed(text: str, spec: TensorSpec) -> Array | None:
+    """What was typed for an input: a number, a list, a text for an input of texts; None where it is neither."""
+    if spec.element is DType.string and not text.lstrip().startswith("["):
+        return np.asarray(text, object)
+    if len(text) > LARGEST_TYPED:
+        return None
+    plain = {"true": True, "false": False, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+    if text.strip().lower() in plain:
+        return np.asarray(plain[text.strip().lower()])
+    if text.strip()[:1] not in tuple("[-+.0123456789"):
+        return None
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        return None
+    except ValueError:
+        try:
+            found = float(text)
+        except ValueError:
+            if not text.lstrip().startswith("["):
+                return None
+            hint = "write numbers with commas between, in brackets: [1, 2, 3]"
+            raise InputError(f"--input {spec.name}={text[:60]}: is no list of numbers", hint=hint) from None
+    return array_of(found, spec, f"--input {spec.name}={text[:40]}")
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def read_table(source: Source) -> tuple[list[str] | None, list[list[str]]]:
+    """The names of the columns, where the first row has some, and the other rows, of a text with commas or the like."""
+    text = source.text()
+    first = text.partition("\n")[0]
+    delimiter = max(DELIMITERS, key=first.count)
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise InputError(f"{source.name}: is no table: {error}") from error
+    if not rows:
+        raise InputError(f"{source.name}: is empty")
+    names = [cell.strip() for cell in rows[0]] if not any(_is_number(cell) for cell in rows[0]) else None
+    body = rows if names is None else rows[1:]
+    if not body:
+        raise InputError(f"{source.name}: has names of columns, and no rows")
+    for number, row in enumerate(body, 1 if names is None else 2):
+        if len(row) != len(rows[0]):
+            raise InputError(f"{source.name}: row {number} has {len(row)} cells, and the first {len(rows[0])}")
+    return names, body
+
+
+def table_array(source: Source, spec: TensorSpec) -> Array:
+    """A table as an input, a row for each sample."""
+    names, rows = read_table(source)
+    if spec.element is DType.string:
+        return np.asarray(rows, object)
+    return _numbers(source.name, rows, names)
+
+
+def table_columns(source: Source, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
+    """The columns of a table that are named like inputs, each [rows, 1]; None where not every input has one."""
+    names, rows = read_table(source)
+    if names is None or not {spec.name for spec in specs} <= set(names):
+        return None
+    found = {}
+    for spec in specs:
+        column = [[row[names.index(spec.name)]] for row in rows]
+        texts = spec.element is DType.string
+        found[spec.name] = np.asarray(column, object) if texts else _numbers(source.name, column, [spec.name])
+    return found
+
+
+def _numbers(name: str, rows: Sequence[Sequence[str]], names: Sequence[str] | None) -> Array:
+    for number, row in enumerate(rows, 1 if names is None else 2):
+        for place, cell in enumerate(row):
+            if not _is_number(cell) and cell.strip():
+                column = f"column {place + 1}" if names is None else f"column {names[place]!r}"
+                raise InputError(f"{name}: row {number} has {cell[:40]!r} in {column}, which is no number")
+    return np.asarray([[float(cell) if cell.strip() else np.nan for cell in row] for row in rows])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+# -- into the form of an input ---------------------------------------------------------------------------------------
+
+
+def fitted(array: Array, spec: TensorSpec, name: str) -> tuple[Array, list[str]]:
+    """An array in an input's type and rank, where that changes no number that counts; and what was changed."""
+    told: list[str] = []
+    array = _converted(array, spec, name, told)
+    shape = spec.shape
+    if shape is not None and array.ndim < len(shape):
+        missing = len(shape) - array.ndim
+        if all(not isinstance(dim, int) or dim == 1 for dim in shape[:missing]):
+            array = array.reshape((1,) * missing + array.shape)
+            told.append(f"as [{', '.join(map(str, array.shape))}]")
+        elif array.ndim <= 1 and all(not isinstance(dim, int) or dim == 1 for dim in shape[1:]):
+            array = array.reshape((-1,) + (1,) * (len(shape) - 1))
+            told.append(f"as [{', '.join(map(str, array.shape))}]")
+    elif shape is not None and array.size == 1 and array.ndim > len(shape) and all(dim == 1 for dim in shape):
+        array = array.reshape((1,) * len(shape))
+    _check_shape(array, spec, name)
+    return array, told
+
+
+def _check_shape(array: Array, spec: TensorSpec, name: str) -> None:
+    shape = spec.shape
+    if shape is None:
+        return
+    if len(shape) != array.ndim or any(isinstance(a, int) and a != b for a, b in zip(shape, array.shape)):
+        given, wanted = (", ".join(map(str, dims)) for dims in (array.shape, shape))
+        raise InputError(
+            f"{name}: has the shape [{given}], but input {spec.name!r} takes [{wanted}]",
+            hint="dims with names can have any size; the others are fixed in the model",
+        )
+
+
+def _converted(array: Array, spec: TensorSpec, name: str, told: list[str]) -> Array:
+    wanted = spec.element
+    if wanted is None or array.dtype == wanted.numpy:
+        return array
+    if wanted is DType.string:
+        if array.dtype.kind not in "OUS":
+            raise InputError(f"{name}: holds numbers, and input {spec.name!r} takes texts")
+        texts = [
+            each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in array.reshape(-1)
+        ]
+        result = np.empty(len(texts), object)
+        result[:] = texts
+        return np.asarray(result.reshape(array.shape))
+    target = wanted.numpy
+    if array.dtype.kind == "V" and array.dtype.itemsize == target.itemsize:
+        return np.asarray(array.view(target))
+    if array.dtype.kind in "OUSMm":
+        raise InputError(f"{name}: holds {array.dtype}, and input {spec.name!r} takes {wanted}")
+    with np.errstate(all="ignore"):
+        changed = array.astype(target)
+        whole = wanted.is_integer or wanted is DType.bool
+        back = changed.astype(array.dtype) if array.dtype.kind in "biufc" else array
+    if array.dtype.kind == "c" and not wanted.is_complex:
+        raise InputError(f"{name}: holds complex numbers, and input {spec.name!r} takes {wanted}")
+    if whole and array.dtype.kind in "iuf" and not np.array_equal(back, array):
+        raise InputError(f"{name}: holds numbers that {wanted} of input {spec.name!r} has not", hint="round them first")
+    if array.size > 1:
+        told.append(f"{array.dtype} as {wanted}")
+    return np.asarray(changed)
