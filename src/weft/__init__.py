@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from weft.builder.graph import Graph
     from weft.builder.tensor import Tensor
     from weft.export.export import export_c
+    from weft.frontend.source import ModelSource
     from weft.interrupts import Cancellation
     from weft.ir.metadata import Metadata
     from weft.ir.specs import TensorSpec
@@ -92,6 +93,7 @@ __all__ = [
     "MissingAttributeError",
     "Model",
     "ModelError",
+    "ModelSource",
     "OptimizationReport",
     "OutOfMemoryError",
     "Profile",
@@ -134,6 +136,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "HostStep": "weft.runtime.explain",
     "export_c": "weft.export.export",
     "Model": "weft.runtime.model",
+    "ModelSource": "weft.frontend.source",
     "Memory": "weft.runtime.memory",
     "OptimizationReport": "weft.optimization.optimize",
     "optimize": "weft.optimization.optimize",

@@ -1,0 +1,81 @@
+"""What type checkers see of weft is what there is: tests/typed_program.py runs, and names everything that is public."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typed_program
+
+import weft
+from weft import loading
+from weft.optimization.options import OptimizeOptions
+from weft.quantization.options import QuantizeOptions
+from weft.runtime.options import LoadOptions
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("typed") / "tiny.onnx"
+    typed_program.built().save(found)
+    return found
+
+
+def test_the_typed_program_runs(path: Path, tmp_path: Path) -> None:
+    x = np.ones((2, 4), np.float32)
+    models = [*typed_program.sources(path, path.read_bytes()), typed_program.options(path, tmp_path)]
+    assert [len(model.inputs) for model in models] == [1] * len(models)
+    model = models[0]
+    assert "x" in typed_program.told(model)
+    assert typed_program.measured(model, tmp_path) > 0
+    np.testing.assert_array_equal(typed_program.ran(model, x), np.full((2, 3), 4, np.float32))
+    assert list(asyncio.run(typed_program.waited(model, x))) == ["y"]
+    optimized, quantized = typed_program.written(path, tmp_path)
+    assert optimized.path == tmp_path / "optimized.onnx"
+    assert quantized.to == "int8"
+    assert "absent" in typed_program.caught(str(tmp_path / "absent.onnx"))
+
+
+def test_the_typed_program_uses_all_that_is_public() -> None:
+    tree = ast.parse(inspect.getsource(typed_program))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert sorted(set(weft.__all__) - used) == []
+
+
+def test_load_is_declared_as_its_options_are() -> None:
+    """Editors read a declaration of `load`, and `LoadOptions` is what holds."""
+    tree = ast.parse(inspect.getsource(loading))
+    (declared,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_declaration(node))
+    options = next(
+        node for node in ast.walk(ast.parse(inspect.getsource(LoadOptions))) if isinstance(node, ast.ClassDef)
+    )
+    stated = [line for line in options.body if isinstance(line, ast.AnnAssign) and line.value is not None]
+    arguments = zip(declared.args.kwonlyargs, declared.args.kw_defaults)
+    assert [(a.arg, _text(a.annotation), _text(default)) for a, default in arguments] == [
+        (_text(line.target), _text(line.annotation), _text(line.value)) for line in stated
+    ]
+    assert list(inspect.signature(weft.load).parameters) == ["source", *(field.name for field in fields(LoadOptions))]
+
+
+@pytest.mark.parametrize(("function", "options"), [(weft.optimize, OptimizeOptions), (weft.quantize, QuantizeOptions)])
+def test_functions_take_their_options(function: object, options: type) -> None:
+    parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
+    for field in fields(options):
+        assert field.name in parameters
+        if field.name != "sizes":
+            default = parameters[field.name].default
+            assert default is inspect.Parameter.empty or default == field.default
+        assert f"\n    {field.name}: " in (function.__doc__ or "")
+
+
+def _is_declaration(node: ast.FunctionDef) -> bool:
+    return node.name == "load" and bool(node.args.kwonlyargs)
+
+
+def _text(node: ast.AST | None) -> str:
+    return "" if node is None else ast.unparse(node)

@@ -1,0 +1,196 @@
+"""A program that uses the whole public interface, for type checkers: `mypy --strict` reads it in scripts/check.
+
+Lines that must be refused are marked as errors, and mypy complains where one of them is none. tests/test_types.py runs
+what can be run of it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from typing_extensions import assert_type
+
+import weft
+
+Array = np.ndarray[Any, Any]
+
+
+def sources(path: Path, content: bytes) -> list[weft.Model]:
+    """A model from everything that holds one."""
+
+    class Exported:
+        """As torch's exporter gives it."""
+
+        @property
+        def model_proto(self) -> object:
+            raise NotImplementedError
+
+    exported: weft.ModelSource = Exported()
+    assert exported is not None
+    with path.open("rb") as file:
+        return [
+            weft.load(path),
+            weft.load(str(path)),
+            weft.load(source=content),
+            weft.load(bytearray(content)),
+            weft.load(memoryview(content)),
+            weft.load(io.BytesIO(content)),
+            weft.load(file),
+        ]
+
+
+def options(path: Path, folder: Path) -> weft.Model:
+    """Every option of a load."""
+    return weft.load(
+        path,
+        device=["cpu"],
+        strict=False,
+        warm="background",
+        sample={"x": np.ones((1, 4), np.float32)},
+        threads=1,
+        precision="strict",
+        memory_limit="1GB",
+        prefer="speed",
+        outputs=["y"],
+        cache=False,
+        trusted=False,
+        recompile=True,
+        dump=folder / "dump",
+        tune=None,
+    )
+
+
+def refused(path: Path) -> None:
+    """What a type checker must not let pass."""
+    weft.load(path, precision="double")  # type: ignore[arg-type]
+    weft.load(path, prefer="size")  # type: ignore[arg-type]
+    weft.load(path, warm=True)  # type: ignore[arg-type]
+    weft.load(path, providers=["CPUExecutionProvider"])  # type: ignore[call-arg]
+    weft.load(3)  # type: ignore[arg-type]
+    weft.quantize(path, path, to="int3")  # type: ignore[arg-type]
+    weft.quantize(path, path)  # type: ignore[call-arg]
+    weft.optimize(path, opsets=3)  # type: ignore[call-arg]
+    weft.DevicePolicy(pick="random")  # type: ignore[arg-type]
+    weft.load(path).bench(repeat=3)  # type: ignore[call-arg]
+
+
+def told(model: weft.Model) -> str:
+    """What a model says of itself."""
+    assert_type(model.file, str)
+    assert_type(model.device, str)
+    assert_type(model.devices, tuple[str, ...])
+    spec = model.inputs[0]
+    assert_type(spec, weft.TensorSpec)
+    assert_type(model.inputs["x"], weft.TensorSpec)
+    assert_type(spec.name, str)
+    assert_type(spec.shape, "tuple[int | str, ...] | None")
+    assert_type(model.metadata, weft.Metadata)
+    assert_type(model.metadata.properties, Mapping[str, str])
+    for each in model.outputs:
+        assert_type(each, weft.TensorSpec)
+    steps: Sequence[weft.HostStep] = model.explain()
+    memory = model.memory({"batch": 2})
+    assert_type(memory, weft.Memory)
+    assert_type(memory.peak, int)
+    report = model.report()
+    assert_type(report, weft.DeviceReport)
+    attempts: Sequence[weft.Attempt] = report.attempts
+    names = [device.name for device in weft.devices() if device.available]
+    assert_type(names, list[str])
+    found: list[weft.Device] = weft.devices()
+    return f"{steps} {memory} {report} {attempts} {found} {dir(weft)} {model!r} {model}"
+
+
+def ran(model: weft.Model, x: Array) -> Array:
+    """Every way to run."""
+    results = model.run({"x": x}, outputs=["y"], timeout=60, cancel=weft.Cancellation())
+    kept = model.run({"x": x}, keep=True)["y"]
+    assert isinstance(kept, weft.DeviceTensor)
+    assert_type(kept.numpy(), Array)
+    again: weft.DeviceTensor = model.to_device(x)
+    placed: weft.DeviceTensor = weft.to_device(x, "cpu")
+    into: Array = np.empty_like(results["y"])
+    model.run({"x": again}, into={"y": into})
+    model(placed)
+    model.set_weight("w", np.zeros_like(model.weights["w"]))
+    model.set_weights({"w": model.weights["w"]})
+    return into
+
+
+async def waited(model: weft.Model, x: Array) -> dict[str, Any]:
+    results = await model.run_async({"x": x})
+    assert_type(results, dict[str, Any])
+    return results
+
+
+def measured(model: weft.Model, folder: Path) -> float:
+    """Made-up inputs, times, profiles."""
+    inputs = weft.random_inputs(model, batch=2, shapes={"x": (2, 4)}, seed=1)
+    profile: weft.Profile = model.profile(inputs, repeat=2)
+    profile = model.profile(batch=2, repeat=1)
+    profile.save(folder / "profile.json")
+    bench: weft.Benchmark = model.bench(batch=2, seconds=0.01)
+    assert_type(bench.median, float)
+    assert_type(bench.runs, int)
+    assert_type(profile.kernels[0].seconds, float)
+    assert_type(model.deviation(), dict[str, float])
+    return bench.median + profile.seconds
+
+
+def written(path: Path, folder: Path) -> tuple[weft.OptimizationReport, weft.QuantizationReport]:
+    """Models that become other files."""
+    weft.load(path).save(folder / "saved.onnx")
+    weft.compile(path, folder / "ahead.weft", device="cpu", precision="float32", sizes={"batch": 1})
+    weft.export_c(path, folder / "c", name="tiny", precision="float32", sizes={"batch": 1})
+    optimized = weft.optimize(path, folder / "optimized.onnx", sizes={"batch": 1}, exact=True)
+    quantized = weft.quantize(
+        path, folder / "small.onnx", to="int8", calibration="minmax", keep=[], samples=2, measure=False
+    )
+    assert_type(optimized.nodes, tuple[int, int])
+    assert_type(quantized.error, float)
+    return optimized, quantized
+
+
+def built() -> weft.Model:
+    """y = relu(x @ w), from Python."""
+    graph = weft.Graph("tiny")
+    x: weft.Tensor = graph.input("x", ("batch", 4), "float32")
+    y = weft.ops.relu(x @ graph.parameter("w", np.ones((4, 3), np.float32)))
+    graph.output(y, "y")
+    return graph.compile(device=weft.DevicePolicy(allow=["cpu"], pick="order"), precision="float32")
+
+
+def caught(path: str) -> str:
+    """Every error is one of a tree."""
+    kinds: tuple[type[weft.WeftError], ...] = (
+        weft.ChangedFileError,
+        weft.DeviceError,
+        weft.DeviceFallbackError,
+        weft.DeviceLostError,
+        weft.ExecutionError,
+        weft.GraphError,
+        weft.InputError,
+        weft.InternalError,
+        weft.InvalidModelError,
+        weft.KernelError,
+        weft.MissingAttributeError,
+        weft.ModelError,
+        weft.OutOfMemoryError,
+        weft.RunCancelledError,
+        weft.RunTimeoutError,
+        weft.UnknownNameError,
+        weft.UnknownOptionError,
+        weft.UnsupportedModelError,
+        weft.UntrustedModelError,
+    )
+    warnings: tuple[type[Warning], ...] = (weft.CacheWarning, weft.FallbackWarning)
+    try:
+        weft.load(path)
+    except kinds as error:
+        assert_type(error.hint, "str | None")
+        return f"{error.problem} {weft.__version__} {warnings}"
+    return ""
