@@ -20,11 +20,12 @@ import weft
 from weft.frontend.formats import other_format
 
 
-def archive(kind: str) -> bytes:
+def archive(*names: str) -> bytes:
     stream = io.BytesIO()
-    if kind == "zip":
-        with zipfile.ZipFile(stream, "w") as made:
-            made.writestr("archive/data.pkl", b"content")
+    if names:
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as made:
+            for name in names:
+                made.writestr(name, b"content" * 200)
     else:
         with tarfile.open(fileobj=stream, mode="w") as made:
             made.addfile(tarfile.TarInfo("model.onnx"))
@@ -44,10 +45,18 @@ def safetensors() -> bytes:
 
 PROTO = model([node("Neg", ["x"], ["y"])]).SerializeToString()
 FILES: dict[str, tuple[bytes, str]] = {
-    "zip": (archive("zip"), "zip archive"),
-    "tar": (archive("tar"), "tar archive"),
+    "zip": (archive("readme.txt"), "zip archive"),
+    "zip with a model": (archive("readme.txt", "folder/a model.onnx"), "pass folder/a model.onnx"),
+    "torch": (archive("whole/data.pkl", "whole/data/0"), "PyTorch"),
+    "TorchScript": (archive("m/data.pkl", "m/code/__torch__.py", "m/constants.pkl"), "TorchScript"),
+    "torch.export": (archive("m/archive_format", "m/models/model.json"), "torch.export"),
+    "Keras": (archive("metadata.json", "config.json", "model.weights.h5"), "Keras model"),
+    "arrays": (archive("x.npy", "y.npy"), "npz"),
+    "tar": (archive(), "tar archive"),
     "old pickle": (pickle.dumps({"a": 1}, protocol=2), "pickle"),
     "pickle": (pickle.dumps({"a": list(range(99))}, protocol=4), "pickle"),
+    "newer pickle": (pickle.dumps([1, 2], protocol=5), "pickle"),
+    "pickle of 3": (pickle.dumps({"a": 1}, protocol=3), "pickle"),
     "HDF5": (b"\x89HDF\r\n\x1a\n" + bytes(99), "HDF5"),
     "TensorFlow Lite": (b"\x1c\0\0\0TFL3" + bytes(99), "TensorFlow Lite"),
     "ort": (b"\x24\0\0\0ORTM" + bytes(99), "onnxruntime's own format"),
@@ -59,6 +68,18 @@ FILES: dict[str, tuple[bytes, str]] = {
     "a page": (b"\n<!DOCTYPE html><html><body>404</body></html>", "web page"),
     "safetensors": (safetensors(), "safetensors"),
     "JSON": (b'{"model": 1}', "JSON"),
+    "JSON, a list": (b"[1, 2, 3]", "JSON"),
+    "a server's JSON": (b'{"error": "Repository not found"}', "error message of a server"),
+    "a server's XML": (b'<?xml version="1.0"?>\n<Error><Code>AccessDenied</Code></Error>', "error message of a server"),
+    "a server's text": (b"Entry not found", "text that begins with 'Entry not found'"),
+    "a page with a mark": ("\ufeff<!-- x --><html>".encode(), "web page"),
+    "text": ("äöü日本".encode() * 200, "text that begins"),
+    "a model as text": (b"ir_version: 8\ngraph {\n}\n", "written as text"),
+    "PNG": (b"\x89PNG\r\n\x1a\n" + bytes(99), "picture"),
+    "WAV": (b"RIFF\x24\0\0\0WAVEfmt " + bytes(99), "sound"),
+    "PDF": (b"%PDF-1.7\n%\xe2\xe3\n" + bytes(99), "PDF"),
+    "a program": (b"\x7fELF\x02\x01" + bytes(99), "program"),
+    "zeros": (bytes(4000), "nothing but zeros"),
     "an array": (array(), "array of numpy"),
     "Git LFS": (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
 }
@@ -72,6 +93,41 @@ def test_other_formats(kind: str, tmp_path: Path) -> None:
     for source in (path, content):
         with pytest.raises(weft.InvalidModelError, match=said):
             weft.load(source)
+
+
+def test_names_tell_where_bytes_do_not(tmp_path: Path) -> None:
+    """Protobufs of others begin as ONNX models do."""
+    for name, said in (("a.mlmodel", "Core ML"), ("saved_model.pb", "TensorFlow"), ("a.pdmodel", "PaddlePaddle")):
+        (tmp_path / name).write_bytes(b"\x08\x01\x12\x04abcd")
+        with pytest.raises(weft.InvalidModelError, match=said):
+            weft.load(tmp_path / name)
+
+
+def test_weights_beside_a_model(tmp_path: Path) -> None:
+    (tmp_path / "big.onnx").write_bytes(PROTO)
+    (tmp_path / "other.onnx").write_bytes(PROTO)
+    for name in ("big.onnx.data", "big.bin", "big.onnx_data"):
+        (tmp_path / name).write_bytes(np.random.default_rng(0).standard_normal(500).astype(np.float32).tobytes())
+        with pytest.raises(weft.InvalidModelError, match=r"beside it: big\.onnx"):
+            weft.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["onnx/model.onnx"], "onnx/model.onnx"),
+        (["saved_model.pb"], "SavedModel"),
+        (["config.json", "model.safetensors"], "optimum-cli"),
+        (["model.xml", "model.bin"], "OpenVINO"),
+        ([], "path of a file"),
+    ],
+)
+def test_folders(files: list[str], said: str, tmp_path: Path) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(weft.ModelError, match=said):
+        weft.load(tmp_path)
 
 
 def test_a_model_that_begins_oddly_is_a_model() -> None:

@@ -9,7 +9,7 @@ import onnx
 import onnx.defs
 
 from weft.errors import InvalidModelError
-from weft.frontend.formats import TELLING, other_format
+from weft.frontend.formats import ENDING, TELLING, other_format
 from weft.frontend.graphs import Context, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
@@ -87,7 +87,9 @@ def _parse(source: OpenedModel, folders: Sequence[Path]) -> tuple[onnx.ModelProt
     except MemoryError:
         raise
     except Exception as error:  # protobuf has its own
-        other = other_format(source.view[:TELLING].tobytes())
+        view = source.view
+        name = "" if source.path is None else str(source.path)
+        other = other_format(view[:TELLING].tobytes(), view[-ENDING:].tobytes(), name)
         if other is None:
             raise
         raise InvalidModelError(f"this is {other[0]}", hint=other[1]) from error
