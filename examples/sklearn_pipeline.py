@@ -94,7 +94,9 @@ def main() -> None:
     milliseconds = 1000 * (time.perf_counter() - start)
     for text, label, row in zip(new["text"], labels, probabilities):
         print(f"{label:7} {row.max():6.1%}  {text}")
-    agree = (labels == pipeline.predict(new)).all() and np.allclose(probabilities, pipeline.predict_proba(new), atol=1e-5)
+    agree = (labels == pipeline.predict(new)).all() and np.allclose(
+        probabilities, pipeline.predict_proba(new), atol=1e-5
+    )
     print(f"{out}, {milliseconds:.2f} ms; scikit-learn says {'the same' if agree else 'something else'}")
 
 

@@ -1,0 +1,202 @@
+"""The example programs give what other engines give on the same models, and print what their README.md shows.
+
+The oracles: onnxruntime in the place of weft (peer.py), what is in the pictures and the recording, numbers of Hugging
+Face's tokenizers, and scikit-learn, which examples/sklearn_pipeline.py asks itself.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import classify
+import decoder_loop
+import efficientnet
+import files
+import numpy as np
+import pytest
+import read_text
+import search
+import transcribe
+from examples.peer import PeerModel
+from PIL import Image
+
+import weft
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
+README = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+PROGRAMS = (classify, decoder_loop, efficientnet, files, read_text, search, transcribe)
+SPEED = re.compile(r"\d+ a second|\d+\.\d+ ms")
+
+Find = Callable[[str], Path]
+
+
+def printed(program: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", [f"{program.__name__}.py", *map(str, arguments)])
+        program.main()
+    return capsys.readouterr().out
+
+
+def in_readme(program: str) -> str:
+    """What README.md shows of a program's output."""
+    found = re.search(rf"^\$ python examples/{program}.py\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert found, f"README.md shows no output of {program}.py"
+    return found[1]
+
+
+@pytest.mark.models
+def test_a_picture_is_classified(
+    example_file: Find, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "efficientnet.onnx"
+    efficientnet.write(example_file("efficientnet-lite0.pth"), path)
+    monkeypatch.setattr("classify.efficientnet_file", lambda: path)
+    assert printed(classify, capsys, "--device", "cpu") == in_readme("classify")
+    picture = Image.open(EXAMPLES / "data" / "cat.jpg")
+    ours, theirs = (classify.classify(model, picture) for model in (weft.load(path, device="cpu"), PeerModel(path)))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.models
+def test_speech_is_found_and_written_down(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(transcribe, capsys, "--device", "cpu") == in_readme("transcribe")
+    sound = decoder_loop.read_sound(example_file("beckett.wav"))
+    detector, *models = (
+        PeerModel(example_file(name))
+        for name in ("silero_vad.onnx", "moonshine_encoder.onnx", "moonshine_decoder.onnx")
+    )
+    theirs = transcribe.speech_probabilities(detector, sound)
+    ours = transcribe.speech_probabilities(weft.load(example_file("silero_vad.onnx"), device="cpu"), sound)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    vocabulary = decoder_loop.Vocabulary(example_file("moonshine_tokenizer.json"))
+    lines = [
+        f"{begin:7.2f} – {end:6.2f} s "
+        + "".join(transcribe.transcript(*models, vocabulary, sound[round(begin * 16_000) : round(end * 16_000)]))
+        for begin, end in transcribe.stretches(theirs)
+    ]
+    assert lines == in_readme("transcribe").splitlines()
+
+
+@pytest.mark.models
+def test_a_decoder_whose_cache_stays_on_the_device(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, where in (([], "kept there"), (["--copy"], "copied to the host and back")):
+        text = printed(decoder_loop, capsys, "--device", "cpu", *arguments).replace(where, "kept there")
+        assert SPEED.sub("", text) == SPEED.sub("", in_readme("decoder_loop"))
+
+
+@pytest.mark.models
+def test_text_is_read(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(read_text, capsys, "--device", "cpu") == in_readme("read_text")
+    picture = Image.open(EXAMPLES / "data" / "receipt.png").convert("RGB")
+    models = (example_file("text_detection.onnx"), example_file("text_recognition.onnx"))
+    ours = read_text.read_text(*(weft.load(path, device="cpu") for path in models), picture)
+    theirs = read_text.read_text(*map(PeerModel, models), picture)
+    assert [(line.box, line.text) for line in ours] == [(line.box, line.text) for line in theirs]
+    np.testing.assert_allclose([line.certainty for line in ours], [line.certainty for line in theirs], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("marks", "boxes"),
+    [
+        (["....", "...."], []),
+        (["##.#", "##.#"], [(0, 0, 2, 2), (3, 0, 4, 2)]),
+        (["#.#", "###"], [(0, 0, 3, 2)]),
+        (["#..#", "#..#", "####", "#..."], [(0, 0, 4, 4)]),
+        (["#.#.#", "#.###", "###.."], [(0, 0, 5, 3)]),
+        ([".#.", "#.#"], [(0, 1, 1, 2), (1, 0, 2, 1), (2, 1, 3, 2)]),
+    ],
+)
+def test_what_hangs_together_is_one_box(marks: Sequence[str], boxes: Sequence[read_text.Box]) -> None:
+    assert sorted(read_text.components(np.array([[sign == "#" for sign in row] for row in marks]))) == boxes
+
+
+@pytest.mark.models
+def test_sentences_are_found_by_meaning(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(search, capsys, "--device", "cpu") == in_readme("search")
+    pieces = search.WordPieces(example_file("bert_vocabulary.txt"))
+    path = example_file("minilm.onnx")
+    sentences = [*search.SAMPLE.splitlines(), "short", "ein ganz anderer Satz", "x " * 300]
+    ours, theirs = (
+        search.embed(model, pieces, sentences * 2) for model in (weft.load(path, device="cpu"), PeerModel(path))
+    )
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("Naïve café, 3.14€ & co.", [15743, 7668, 1010, 1017, 1012, 2403, 30102, 1004, 2522, 1012]),
+        ("don't stop: 北京 is a city", [2123, 1005, 1056, 2644, 1024, 1781, 1755, 2003, 1037, 2103]),
+        ("emoji 😀 x\ty\nC++ $5", [7861, 29147, 2072, 100, 1060, 1061, 1039, 1009, 1009, 1002, 1019]),
+        ("a" * 101, [100]),
+    ],
+    ids=["accents", "chinese", "signs", "long"],
+)
+def test_words_have_the_numbers_of_tokenizers(text: str, numbers: list[int], example_file: Find) -> None:
+    assert search.WordPieces(example_file("bert_vocabulary.txt")).encode(text) == [101, *numbers, 102]
+
+
+@pytest.mark.packages
+def test_a_pipeline_of_scikit_learn_is_served(tmp_path: Path) -> None:
+    python = ROOT / ".packages" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("there is no .packages; scripts/setup-packages makes it")
+    command = [python, EXAMPLES / "sklearn_pipeline.py"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert SPEED.sub("", run.stdout) == SPEED.sub("", in_readme("sklearn_pipeline"))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_every_program_has_a_help(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        printed(program, capsys, "--help")
+    assert not end.value.code
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        (classify, ["no.jpg"]),
+        (classify, [ROOT / "README.md"]),
+        (read_text, ["no.png"]),
+        (search, ["a question", "--in", "no.txt"]),
+        (search, ["a question", "--in", EXAMPLES / "data" / "cat.jpg"]),
+        (search, ["a question", "--model", ROOT / "README.md"]),
+    ],
+    ids=["no picture", "not a picture", "nothing to read", "no text", "not a text", "not a model"],
+)
+def test_what_is_missing_is_told_in_a_line(
+    program: ModuleType, arguments: Sequence[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=Path(str(arguments[-1])).name):
+        printed(program, capsys, *arguments)
+
+
+@pytest.mark.parametrize("content", [b"RIFF", b"no sound"], ids=["cut off", "not a sound"])
+@pytest.mark.parametrize("program", [transcribe, decoder_loop], ids=lambda program: program.__name__)
+def test_what_is_no_sound_is_told_in_a_line(
+    program: ModuleType,
+    content: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    vocabulary = tmp_path / "vocabulary.json"
+    vocabulary.write_text('{"model": {"vocab": {}}}', encoding="utf-8")
+    monkeypatch.setattr(program, "example_file", lambda _: vocabulary)
+    sound = tmp_path / "sound.wav"
+    sound.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"sound\.wav"):
+        printed(program, capsys, sound)
+
+
+def test_the_page_lists_every_program() -> None:
+    listed = {name for name, target in re.findall(r"\[(\w+)\.py\]\((\w+\.py)\)", README) if target == f"{name}.py"}
+    assert listed | {"files"} == {path.stem for path in EXAMPLES.glob("*.py")}
