@@ -25,7 +25,7 @@ class _Rule:
     origin: Origin
 
 
-_WRITE_IT = "define it with weft's own operators (CONTRIBUTING.md, Add an op), or export the model without it"
+_WRITE_IT = "define it in Python (docs/guides/writing-an-op.md), or export the model without it"
 _BLOCKED = Origin(
     "onnxruntime's optimiser, which laid this file out for one machine",
     "let onnxruntime save the model at ORT_ENABLE_EXTENDED or below, or take the file from before it was optimised",

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import numpy as np
 
@@ -251,7 +252,8 @@ def _describe(
     variadic = counts_outputs = sees_graph = False
     signature = inspect.signature(function)
     for parameter in signature.parameters.values():
-        annotation = str(parameter.annotation).replace(" | None", "")
+        stated = _stated(parameter.annotation)
+        annotation = stated.replace(" | None", "")
         match parameter.kind:
             case inspect.Parameter.VAR_POSITIONAL:
                 variadic = True
@@ -263,16 +265,32 @@ def _describe(
                 attributes.append(AttributeParameter(parameter.name, annotation, parameter.default))
             case _:
                 kind = {"Static": "static", "Sizes": "sizes"}.get(annotation, "tensor")
-                optional = parameter.default is None or str(parameter.annotation).endswith("| None")
+                optional = parameter.default is None or stated.endswith("| None")
                 inputs.append(Parameter(parameter.name, kind, optional))
-    outputs = outputs or _outputs(signature.return_annotation)
+    outputs = outputs or _outputs(_stated(signature.return_annotation))
     schema = (tuple(inputs), variadic, tuple(attributes), counts_outputs, sees_graph, outputs)
     return Definition(domain, name, since, function, *schema)
 
 
-def _outputs(annotation: Any) -> tuple[int, int] | None:
+def _stated(annotation: Any) -> str:
+    """An annotation as its text, which it is only in modules that put its evaluation off."""
+    if isinstance(annotation, str):
+        return annotation
+    for name, known in (
+        ("Static", Static),
+        ("Sizes", Sizes),
+        ("None", type(None)),
+        ("np.ndarray[Any, Any]", np.ndarray),
+    ):
+        if annotation == known:
+            return name
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(sorted(map(_stated, get_args(annotation)), key="None".__eq__))
+    return annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+
+
+def _outputs(text: str) -> tuple[int, int] | None:
     """How many outputs a return annotation tells of; None where that is open."""
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     if text.rpartition(".")[2] == "Tensor":
         return (1, 1)
     if text.startswith("tuple[") and "..." not in text:
