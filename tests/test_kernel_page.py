@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -82,18 +81,15 @@ def page() -> str:
     kernel = small_kernel()
     abilities = Abilities(int64=False, float64=False, float16=False)
     wgsl = module_text(kernel, emit(kernel, abilities), {}, abilities)
+    vectors, threads = llvm_text([kernel], VECTOR_LANES), llvm_text([kernel], ThreadLanes())
     forms = [
-        ("The kernel", "As `str(kernel)` prints it.", str(kernel)),
-        ("LLVM, lanes as elements", "`cpu`: each varying value is a vector.", llvm_text([kernel], VECTOR_LANES)),
-        ("WGSL, lanes as threads", "`webgpu`: each varying value is a thread's own.", wgsl),
-        ("LLVM, lanes as threads", "For NVPTX: the same emitter, other lanes.", llvm_text([kernel], ThreadLanes())),
+        ("The kernel", "As `str(kernel)` prints it.", "text", str(kernel)),
+        ("LLVM, lanes as elements", "`cpu`: each varying value is a vector.", "llvm", vectors),
+        ("WGSL, lanes as threads", "`webgpu`: each varying value is a thread's own.", "wgsl", wgsl),
+        ("LLVM, lanes as threads", "`cuda`, through NVPTX: the same emitter, other lanes.", "llvm", threads),
     ]
-    cells = [
-        f"<td valign=top>\n\n**{title}**\n\n{said}\n\n<pre>\n{escape(text.strip())}\n</pre></td>"
-        for title, said, text in forms
-    ]
-    rows = "\n".join(f"<tr>{left}\n{right}</tr>" for left, right in zip(cells[::2], cells[1::2]))
-    return f"{INTRODUCTION}\n<table>\n{rows}\n</table>\n"
+    parts = [f"## {title}\n\n{said}\n\n```{form}\n{text.strip()}\n```\n" for title, said, form, text in forms]
+    return "\n".join([INTRODUCTION, *parts])
 
 
 def test_the_page_shows_what_is_emitted() -> None:

@@ -16,7 +16,8 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, get_origin
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
 
 import weft
 
@@ -25,15 +26,15 @@ PAGES = {
     "loading": (
         "Loading models",
         "From a file to a model, and where it runs.",
-        ("load", "compile", "devices", "to_device", "DevicePolicy", "Device"),
+        ("load", "ModelSource", "compile", "devices", "to_device", "DevicePolicy", "Device"),
     ),
     "model": ("A model", "What `weft.load` returns, and what its attributes and methods give.", ("Model",)),
     "results": (
         "Tensors and reports",
         "What models take, and what they tell of themselves.",
         (
-            "TensorSpec", "Metadata", "Memory", "Profile", "DeviceReport", "Attempt", "HostStep", "DeviceTensor",
-            "Cancellation",
+            "TensorSpec", "Metadata", "random_inputs", "Memory", "Profile", "Benchmark", "DeviceReport", "Attempt",
+            "HostStep", "DeviceTensor", "Cancellation",
         ),
     ),
     "files": (
@@ -81,6 +82,8 @@ def _entry(name: str) -> str:
     head = f"## {name} {{#{name.lower()}}}"
     if inspect.ismodule(thing):
         return f"{head}\n\n{text_of(inspect.getdoc(thing))}"
+    if get_origin(thing) is not None or isinstance(thing, UnionType):
+        return f"{head}\n\n{_union(thing)}"
     if not inspect.isclass(thing):
         told = inspect.getdoc(thing) or ""
         if options := _options(thing):
@@ -95,15 +98,10 @@ def _entry(name: str) -> str:
 def _class_parts(name: str, kind: type) -> Iterator[str]:
     if name in ("DevicePolicy", "Graph", "Cancellation"):  # which users make
         yield _signature(f"weft.{name}", kind)
-    yield text_of(inspect.getdoc(kind))
     if is_dataclass(kind) and name != "DevicePolicy":
-        told = field_texts(kind)
-        rows = [
-            f"| `{field.name}` | {_code(str(field.type))} | {_cell(told.get(field.name, ''))} |"
-            for field in fields(kind)
-            if not field.name.startswith("_")
-        ]
-        yield "\n".join(["| field | type | |", "| --- | --- | --- |", *rows])
+        yield from _fields(kind)
+    else:
+        yield text_of(inspect.getdoc(kind))
     for member, value in members(kind):
         anchor = f"{{#{name.lower()}-{member.lower()}}}"
         if isinstance(value, property):
@@ -112,6 +110,42 @@ def _class_parts(name: str, kind: type) -> Iterator[str]:
         else:
             head, form = f"{member}()", _signature(f"{name.lower()}.{member}", value)
         yield f"### {head} {anchor}\n\n{form}\n\n{text_of(inspect.getdoc(value))}"
+
+
+def _fields(kind: type) -> Iterator[str]:
+    """What a record is, its fields, and the records in them that have no entry of their own."""
+    shown = [field for field in fields(kind) if not field.name.startswith("_")]
+    told = field_texts(kind)
+    lines = []
+    for line in (inspect.getdoc(kind) or "").split("\n"):
+        entry = _ENTRY.match(line)
+        if entry and any(entry[1] == field.name for field in shown):
+            told[entry[1]] = entry[2]
+        else:
+            lines.append(line)
+    yield text_of("\n".join(lines))
+    rows = [f"| `{field.name}` | {_code(_type(field.type))} | {_cell(told.get(field.name, ''))} |" for field in shown]
+    if any(told.get(field.name) for field in shown):
+        yield "\n".join(["| field | type | |", "| --- | --- | --- |", *rows])
+    else:
+        rows = [row.rsplit("|", 2)[0] + "|" for row in rows]
+        yield "\n".join(["| field | type |", "| --- | --- |", *rows])
+    for part in _parts_of(kind):
+        yield f"### {part.__name__} {{#{kind.__name__.lower()}-{part.__name__.lower()}}}"
+        yield from _fields(part)
+
+
+def _parts_of(kind: type) -> list[type]:
+    names = vars(sys.modules[kind.__module__])
+    words = [word for field in fields(kind) for word in re.findall(r"[A-Z]\w+", str(field.type))]
+    found = [names[word] for word in dict.fromkeys(words) if inspect.isclass(names.get(word))]
+    return [part for part in found if is_dataclass(part) and part.__name__ not in weft.__all__ and part is not kind]
+
+
+def _union(thing: Any) -> str:
+    """One of several types, by their names."""
+    names = [_type(part).replace("ForwardRef('", "").replace("')", "") for part in get_args(thing)]
+    return "One of: " + ", ".join(f"`{name}`" for name in names) + "."
 
 
 def members(kind: type) -> list[tuple[str, Any]]:

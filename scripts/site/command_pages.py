@@ -29,7 +29,7 @@ def _overview() -> str:
     ]
     for title, group in GROUPS.items():
         rows = [f"| [`weft {name}`]({name}.md) | {_cell(text)} |" for name, text in group.items()]
-        parts.append("\n".join([f"## {title[0].upper()}{title[1:]}", "", "| command | |", "| --- | --- |", *rows]))
+        parts.append("\n".join([f"## {_title(title)}", "", "| command | |", "| --- | --- |", *rows]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -48,7 +48,7 @@ def _parts(parser: argparse.ArgumentParser) -> Iterator[str]:
             title = {"positional arguments": "Arguments", "options": "Options"}.get(
                 group.title or "", group.title or ""
             )
-            yield "\n".join([f"## {title[0].upper()}{title[1:]}", "", "| | |", "| --- | --- |", *rows])
+            yield "\n".join([f"## {_title(title)}", "", "| | |", "| --- | --- |", *rows])
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help for choice in action._choices_actions}
@@ -57,6 +57,10 @@ def _parts(parser: argparse.ArgumentParser) -> Iterator[str]:
                 yield from (part.replace("## ", "### ") for part in _parts(_described(inner, helps.get(name))))
     if parser.epilog:
         yield _examples(parser.epilog)
+
+
+def _title(text: str) -> str:
+    return text if text.startswith("weft") else f"{text[0].upper()}{text[1:]}"
 
 
 def _described(parser: argparse.ArgumentParser, text: str | None) -> argparse.ArgumentParser:

@@ -63,11 +63,11 @@ class OptimizationReport(Tabled):
 
     path: Path | None
     model: Any  # the onnx.ModelProto, where no path was given
-    opset: int
+    opset: int  # that it is written in
     ops: Mapping[str, tuple[int, int]]
-    initializers: tuple[int, int]
+    initializers: tuple[int, int]  # how many there were, and are
     bytes: tuple[int, int]  # of the file, and of those beside it
-    done: Mapping[str, int]
+    done: Mapping[str, int]  # how often each change was made
 
     @property
     def nodes(self) -> tuple[int, int]:

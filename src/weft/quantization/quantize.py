@@ -47,8 +47,10 @@ from weft.quantization.preparing import (
     with_folded_normalisation,
 )
 from weft.quantization.running import GraphRunner, GraphValues, Runs
-from weft.quantization.samples import UNSCALED, PictureScale, Sample, folder_samples, made_up_samples
+from weft.quantization.samples import FolderSamples, Sample, folder_samples, made_up_samples
 from weft.quantization.sensitivity import LayerError, layer_errors, out_of_line, output_effects
+from weft.readers.pictures import UNDIRECTED, PictureDirections
+from weft.readers.read import Terms
 from weft.runtime.choice import likely_sizes
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import stages
@@ -83,14 +85,15 @@ class QuantizationReport(Tabled):
 
     path: Path
     to: str
-    form: str
-    samples: int
+    form: str  # how it is written
+    samples: int  # how many were used
     made_up: bool  # whether nobody gave data, so that ranges and errors are those of random numbers
     opset: int
-    layers: tuple[LayerReport, ...]
-    outputs: tuple[OutputError, ...]
-    sizes: FileSizes | None
-    times: Times | None
+    layers: tuple[LayerReport, ...]  # what became of each layer
+    outputs: tuple[OutputError, ...]  # how far off each output is
+    sizes: FileSizes | None  # of the files, before and after
+    times: Times | None  # of runs, before and after
+    prepared: str = ""  # what was done to pictures and sounds, in the words of the first one
 
     @property
     def error(self) -> float:
@@ -146,7 +149,7 @@ def quantize(
     samples: int = SAMPLES,
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
-    pictures: PictureScale = UNSCALED,
+    pictures: PictureDirections = UNDIRECTED,
     device: str = "auto",
     threads: int | None = None,
     measure: bool = True,
@@ -173,7 +176,7 @@ def quantize(
     samples: how many samples are used at most.
     sizes: the sizes of dynamic dims in made-up data.
     seed: of made-up data.
-    pictures: what makes numbers of pictures.
+    pictures: how pictures in `data` become numbers, where that does not follow from the model.
     device: what computes ranges and errors, and is timed.
     threads: how many threads it may use.
     measure: whether to compare and time the result.
@@ -209,9 +212,11 @@ def _quantize(source: Any, path: Path, data: Any, options: QuantizeOptions, tell
     pipeline = open_pipeline(source, LoadOptions(device=options.device))
     original = pipeline.read()
     _check(original, options)
-    specs = signature(original.graph, untraced(original.graph)).inputs
+    declared = signature(original.graph, untraced(original.graph))
+    specs = declared.inputs
     sizes = likely_sizes(pipeline.program(), options.sizes)
-    samples, made_up = _samples(data, specs, sizes, options)
+    terms = Terms(lambda: original, declared.outputs, options.pictures, options.sizes)
+    samples, made_up = _samples(data, specs, sizes, options, terms)
     model, version = _prepared(original, options)
     narrowing = _narrowing(model, version, samples, options, tell)
     if not narrowing.candidates:
@@ -248,6 +253,7 @@ def _quantize(source: Any, path: Path, data: Any, options: QuantizeOptions, tell
         outputs,
         FileSizes(before_bytes, file_bytes(path, external)),
         times,
+        samples.told if isinstance(samples, FolderSamples) else "",
     )
 
 
@@ -276,7 +282,7 @@ def _needs(to: str) -> str:
 
 
 def _samples(
-    data: Any, specs: Sequence[TensorSpec], sizes: Mapping[str, int], options: QuantizeOptions
+    data: Any, specs: Sequence[TensorSpec], sizes: Mapping[str, int], options: QuantizeOptions, terms: Terms
 ) -> tuple[Sequence[Sample], bool]:
     dims = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
     unknown = [name for name in options.sizes if name not in dims]
@@ -286,7 +292,7 @@ def _samples(
     if data is None:
         return made_up_samples(specs, sizes, min(options.samples, MEASURED), options.seed), True
     if isinstance(data, (str, PathLike)):
-        return folder_samples(Path(data), specs, options.samples, options.pictures), False
+        return folder_samples(Path(data), specs, options.samples, terms), False
     given = list(data)[: options.samples]
     if not given or not all(isinstance(sample, Mapping) for sample in given):
         raise InputError("data must be a folder, or a list of dicts of arrays by the names of inputs, at least one")

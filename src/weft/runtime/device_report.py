@@ -55,7 +55,7 @@ class DeviceReport(Tabled):
     services: tuple[Service, ...]  # who served, in order
     attempts: tuple[Attempt, ...]  # who failed, in order
     shares: tuple[DeviceShare, ...]  # of the devices that it is compiled for
-    settings: tuple[Setting[object], ...]
+    settings: tuple[Setting[object], ...]  # what was in force when it was chosen, and who said it
 
     def __repr__(self) -> str:
         work = [f"{share.device}: {counted(share.kernels, 'kernel')}" for share in self.shares]

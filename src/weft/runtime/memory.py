@@ -27,12 +27,17 @@ _MOST_SIZES = 8  # of dims that are shown
 class Memory(Tabled):
     """Bytes that a model needs for one run at a time.
 
-    weights: constants, as the device reads them. arena: all intermediate values and the workspaces of kernels, on the
-    same memory by turns. workspace: what threads and the run itself need beside it. inputs belong to the caller;
-    outputs and what passes between native code and the host are arrays of their own. The peak is all but the inputs.
-
-    `sizes` are those of the dynamic dims; `guessed` the names of those that were not given. `unplanned` are nodes
-    whose sizes depend on the data: they are not counted.
+    weights: constants, as the device reads them.
+    arena: all intermediate values and the workspaces of kernels, on the same memory by turns.
+    workspace: what threads and the run itself need beside it.
+    inputs: arrays of the caller, which the peak leaves out.
+    outputs: arrays of their own, as is what passes between native code and the host.
+    peak: all of it but the inputs.
+    lower_bound: the most of the arena that is alive at any step, in the order that was chosen.
+    without_reuse: what the arena would take if no two values shared memory.
+    sizes: those of the dynamic dims.
+    guessed: the names of dims whose sizes were not given.
+    unplanned: nodes whose sizes depend on the data; they are not counted.
     """
 
     weights: int

@@ -109,12 +109,12 @@ class Profile(Tabled):
     threads: int
     runs: tuple[float, ...]  # the time of each
     kernels: tuple[KernelProfile, ...]  # the slowest first
-    spans: tuple[TimeSpan, ...]
+    spans: tuple[TimeSpan, ...]  # what each thread did when, in the run that is drawn
     occupancy: tuple[float, ...]  # of each thread: the part of the run in which it had work
-    tensors: tuple[TensorProfile, ...]
-    memory: tuple[LiveBytes, ...]  # in order
-    arena_bytes: int
-    machine: Peak
+    tensors: tuple[TensorProfile, ...]  # what lies in the arena, where, and how long
+    memory: tuple[LiveBytes, ...]  # bytes of the arena that are needed, over time
+    arena_bytes: int  # how large the arena is
+    machine: Peak  # what the machine can do at most, as measured
     ops: Mapping[str, str] = field(default_factory=dict, hash=False)  # the operators of nodes, by name
 
     def save(self, path: str | PathLike[str]) -> None:
