@@ -13,7 +13,9 @@ from weft.errors import InputError
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import TensorType
-from weft.quantization.samples import PictureScale, folder_samples
+from weft.quantization.samples import folder_samples
+from weft.readers.pictures import PictureDirections
+from weft.readers.read import Terms
 
 
 def spec(name: str, dtype: DType, *shape: int | str) -> TensorSpec:
@@ -22,7 +24,7 @@ def spec(name: str, dtype: DType, *shape: int | str) -> TensorSpec:
 
 ROWS = spec("x", DType.float32, "batch", 3)
 PICTURE = spec("image", DType.float32, 1, 3, 4, 6)
-PLAIN = PictureScale()
+PLAIN = Terms()
 
 
 def test_arrays(tmp_path: Path) -> None:
@@ -67,14 +69,15 @@ def test_test_sets(tmp_path: Path) -> None:
 def test_pictures(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (60, 40), (255, 0, 51)).save(tmp_path / "red.png")
-    (sample,) = folder_samples(tmp_path, [PICTURE], 5, PictureScale((0.5, 0.0, 0.0), (0.5, 1.0, 2.0)))
+    directed = Terms(directions=PictureDirections(mean=(0.5, 0.0, 0.0), std=(0.5, 1.0, 2.0)))
+    (sample,) = folder_samples(tmp_path, [PICTURE], 5, directed)
     assert sample["image"].shape == (1, 3, 4, 6)
     np.testing.assert_allclose(sample["image"][0, :, 0, 0], [1.0, 0.0, 0.1], atol=1e-6)
     last = spec("image", DType.uint8, "n", "h", "w", 3)
     (sample,) = folder_samples(tmp_path, [last], 5, PLAIN)
     assert sample["image"].shape == (1, 224, 224, 3)
     assert sample["image"][0, 0, 0].tolist() == [255, 0, 51]
-    with pytest.raises(InputError, match="is no picture"):
+    with pytest.raises(InputError, match="not known how a picture fits"):
         folder_samples(tmp_path, [ROWS], 5, PLAIN)
 
 

@@ -294,7 +294,7 @@ class _Assignment:
         """All that is no made-up data; sounds last, since other inputs may say their rate."""
         readings: dict[str, Reading] = {}
         for name, (array, origin) in self._arrays.items():
-            fitted, _ = arrays.fitted(array, self._every[name], origin)
+            fitted, _ = arrays.fitted(array, self._every[name], f"{name}={origin}")
             readings[name] = Reading(fitted)
             _learn_sizes(self._every[name], fitted, sizes)
         sounds = [name for name, files in self._files.items() if files[0].kind is Kind.WAV]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
-from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,12 +12,12 @@ from rich.text import Text
 
 from weft.cli import options, output, values
 from weft.cli.output import format_bytes, format_seconds
+from weft.cli.picture_options import add_picture_options, directions
 from weft.cli.sizes import sizes_of_file
 from weft.errors import InputError
 from weft.quantization.options import ACTIVATIONS, BLOCKS, FORMS, SAMPLES, TARGETS
 from weft.quantization.quantize import LayerReport, QuantizationReport, quantize
 from weft.quantization.ranges import METHODS
-from weft.quantization.samples import PictureScale
 
 WORST = 10  # layers that are listed
 FAR = 0.1  # noise of an output that is worth a word
@@ -42,8 +40,8 @@ def add_parser(subparsers: Any) -> None:
         "--data",
         type=Path,
         metavar="FOLDER",
-        help="samples, each a file: .npz with an array for each input, .npy or a picture for a model with one; or "
-        "folders of input_0.pb, …; without it, random data is made up",
+        help="samples, each a file: .npz with an array for each input, .npy, a picture or a WAV sound for a model with "
+        "one; or folders of input_0.pb, …; without it, random data is made up",
     )
     forms = "; ".join(f"{to}: {', '.join(names)}" for to, names in FORMS.items() if len(names) > 1)
     parser.add_argument("--form", choices=sorted({each for names in FORMS.values() for each in names}), help=forms)
@@ -77,20 +75,15 @@ def add_parser(subparsers: Any) -> None:
     )
     options.add_sizes(parser)
     options.add_seed(parser)
-    parser.add_argument(
-        "--mean", type=_numbers, default=(0.0,), metavar="R,G,B", help="of pictures from 0 to 1, to be taken off"
-    )
-    parser.add_argument("--std", type=_numbers, default=(1.0,), metavar="R,G,B", help="of pictures, to be divided by")
     options.add_loading(parser, "what measures", without=tuple(set(options.LOADING) - {"device", "threads"}))
     parser.add_argument("--quick", action="store_true", help="do not compare and time the result")
     options.add_json(parser, "print JSON instead of tables, with all layers")
+    add_picture_options(parser.add_argument_group("pictures", "What is not directed follows from the model."))
 
 
 def run(args: argparse.Namespace) -> int:
     if args.output.exists() and args.output.samefile(args.model):
         raise InputError(f"{args.output}: is the model itself", hint="give another path for the result")
-    if 0.0 in args.std or len({len(args.mean), len(args.std), 1} - {1}) > 1:
-        raise InputError("--mean and --std take one number for each channel, and none of --std is 0")
     report = quantize(
         args.model,
         args.output,
@@ -107,26 +100,18 @@ def run(args: argparse.Namespace) -> int:
         samples=args.samples,
         sizes=sizes_of_file(args),
         seed=args.seed,
-        pictures=PictureScale(args.mean, args.std),
+        pictures=directions(args),
         device=args.device,
         threads=args.threads,
         measure=not args.quick,
     )
+    if report.prepared:
+        output.error_console().print(Text(output.printable(report.prepared), "dim"), soft_wrap=True)
     if args.json:
         output.print_json(record(report))
     else:
         _print(report, args.budget)
     return 1 if args.budget is not None and report.outputs and report.error > args.budget else 0
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise ArgumentTypeError(f"{text[:40]!r} is not a number, nor one for each channel") from None
-    if not all(map(math.isfinite, found)):
-        raise ArgumentTypeError(f"{text[:40]!r} has a number without an end")
-    return found
 
 
 def record(report: QuantizationReport) -> dict[str, Any]:

@@ -67,9 +67,10 @@ def picture_evidence(source: OnnxModel | None, name: str, outputs: Sequence[Tens
 
 
 def _habit(source: OnnxModel, name: str) -> Habit | None:
+    file = Path(source.file)
     return (
         _of_metadata(source.about.properties)
-        or _of_config(Path(source.file).parent / "preprocessor_config.json")
+        or (_of_config(file.parent / "preprocessor_config.json") if file.is_file() else None)
         or _of_nodes(source.graph, name)
     )
 

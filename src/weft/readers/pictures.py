@@ -149,7 +149,7 @@ def _guessed(shape: Sequence[int | str]) -> str | None:
             return "CHW"
         case 3 if isinstance(shape[0], str):
             return "NHW"
-        case 2 if shape[0] != 1:
+        case 2 if all(isinstance(dim, str) for dim in shape) or all(isinstance(dim, int) and dim > 8 for dim in shape):
             return "HW"
     return None
 

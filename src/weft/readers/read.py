@@ -23,6 +23,12 @@ from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 
+FOREIGN = {
+    ".wav": "sound",
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"), "picture"),
+}
+"""Endings that promise what a text is not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -94,6 +100,9 @@ def _read(file: Source, spec: TensorSpec) -> Array:
             return arrays.read_npy(file)
         case Kind.NPZ:
             return arrays.read_npz(file, spec.name)
+        case Kind.TEXT | Kind.BINARY if ending in FOREIGN:
+            problem = f"{file.name}: not a readable {FOREIGN[ending]}, but {file.kind.value}"
+            raise InputError(problem, hint="the file may be cut off, or stand for one that was not fetched")
         case _ if ending in (".npy", ".npz"):
             return arrays.read_npy(file) if ending == ".npy" else arrays.read_npz(file, spec.name)
         case Kind.TEXT:

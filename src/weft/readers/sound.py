@@ -150,7 +150,7 @@ def sound_array(
         samples = resampled(samples, sound.rate, rate)
         told.append(f"resampled to {rate} Hz")
     elif rate is None:
-        told.append("the rate is left as it is (--rate resamples)")
+        told.append("its rate left as it is (--rate 16000 is what most models of speech want)")
     element = spec.element
     if element is None or not (element.is_float or element.is_integer) or spec.shape is None:
         raise InputError(f"{name}: input {spec.name!r} takes {spec.type}, and no waveform")
@@ -178,7 +178,7 @@ def _shaped(samples: Array, spec: TensorSpec, name: str, sizes: Mapping[str, int
     held = chunks if isinstance(batch, str) else batch
     padded = np.zeros(max(chunks, held) * length)
     padded[: len(samples)] = samples
-    how = [f"filled up with silence to {length} samples each"] if len(samples) < held * length else []
+    how = [f"filled up with silence to {held * length} samples"] if len(samples) < held * length else []
     if held > 1:
         how.insert(0, f"in {held} chunks of {length} samples, as a batch")
     elif len(samples) > length:
