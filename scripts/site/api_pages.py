@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import itertools
 import re
 import sys
 import textwrap
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_origin
 
 import weft
 
@@ -72,7 +73,7 @@ def _overview(found: list[tuple[str, str, str, list[str]]]) -> str:
         "All that `import weft` offers. What is not listed here is weft's own, and may change at any time.",
     ]
     for key, title, _, names in found:
-        rows = [f"| [`{name}`]({key}.md#{name.lower()}) | {_cell(_summary(getattr(weft, name)))} |" for name in names]
+        rows = [f"| [`{name}`]({key}.md#{name.lower()}) | {_cell(_summary(name))} |" for name in names]
         parts.append("\n".join([f"## {title}", "", "| name | |", "| --- | --- |", *rows]))
     return "\n\n".join(parts) + "\n"
 
@@ -82,8 +83,8 @@ def _entry(name: str) -> str:
     head = f"## {name} {{#{name.lower()}}}"
     if inspect.ismodule(thing):
         return f"{head}\n\n{text_of(inspect.getdoc(thing))}"
-    if get_origin(thing) is not None or isinstance(thing, UnionType):
-        return f"{head}\n\n{_union(thing)}"
+    if _is_alias(thing):
+        return f"{head}\n\n{_alias_text(name)}"
     if not inspect.isclass(thing):
         told = inspect.getdoc(thing) or ""
         if options := _options(thing):
@@ -142,10 +143,16 @@ def _parts_of(kind: type) -> list[type]:
     return [part for part in found if is_dataclass(part) and part.__name__ not in weft.__all__ and part is not kind]
 
 
-def _union(thing: Any) -> str:
-    """One of several types, by their names."""
-    names = [_type(part).replace("ForwardRef('", "").replace("')", "") for part in get_args(thing)]
-    return "One of: " + ", ".join(f"`{name}`" for name in names) + "."
+def _alias_text(name: str) -> str:
+    """What the string below an assignment says of a name for several types."""
+    body = ast.parse(inspect.getsource(sys.modules[weft._LAZY[name]])).body
+    for statement, below in itertools.pairwise(body):
+        match statement, below:
+            case ast.Assign(targets=[ast.Name(id=found)]), ast.Expr(value=ast.Constant(value=str(text))) if (
+                found == name
+            ):
+                return inspect.cleandoc(text)
+    return "A name for several types."
 
 
 def members(kind: type) -> list[tuple[str, Any]]:
@@ -295,8 +302,14 @@ def _depth(name: str) -> tuple[bool, int, str]:
     return issubclass(kind, Warning), len(kind.__mro__), name
 
 
-def _summary(thing: Any) -> str:
-    first = (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
+def _is_alias(thing: Any) -> bool:
+    return get_origin(thing) is not None or isinstance(thing, UnionType)
+
+
+def _summary(name: str) -> str:
+    thing = getattr(weft, name)
+    told = _alias_text(name) if _is_alias(thing) else inspect.getdoc(thing) or ""
+    first = told.partition("\n\n")[0].replace("\n", " ")
     return _GUIDE.sub("", first).strip().replace(" .", ".")
 
 
