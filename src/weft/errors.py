@@ -141,7 +141,7 @@ class DeviceFallbackError(DeviceError):
         told = "".join(f"\n  {attempt}" for attempt in attempts)
         hint = "allow another device; `weft devices` lists those that are here, and what is in force"
         super().__init__(f"no device serves this model:{told}", file=file, hint=hint)
-        self.attempts = tuple(attempts)
+        self.attempts: tuple[Attempt, ...] = tuple(attempts)
 
 
 class KernelError(DeviceError):

@@ -20,8 +20,8 @@ class Handle:
     __slots__ = ("draft", "level", "name", "traced", "type")
 
     def __init__(self, draft: Draft, level: GraphLevel, name: str, traced: Tensor, type: Type | None = None) -> None:
-        self.draft = draft
-        self.level = level
-        self.name = name
-        self.traced = traced
-        self.type = traced.type if type is None else type
+        self.draft: Draft = draft
+        self.level: GraphLevel = level
+        self.name: str = name
+        self.traced: Tensor = traced
+        self.type: Type = traced.type if type is None else type

@@ -42,7 +42,7 @@ class OpenFile:
         self._lock = lock()
         # Not when the interpreter ends: threads that nobody waits for may still read.
         weakref.finalize(self, os.close, descriptor).atexit = False
-        self.size = max(self.status().st_size - start, 0)
+        self.size: int = max(self.status().st_size - start, 0)
 
     @property
     def is_whole(self) -> bool:

@@ -110,9 +110,9 @@ class Tensor(_Operators):
     __slots__ = ("elements", "known", "trace", "value")
 
     def __init__(self, trace: Trace, value: Value, known: Any = None) -> None:
-        self.trace = trace
-        self.value = value
-        self.known = known
+        self.trace: Trace = trace
+        self.value: Value = value
+        self.known: Any = known
         self.elements: tuple[Tensor, ...] | None = None
 
     @property
@@ -155,7 +155,7 @@ class Element(_Operators):
     __slots__ = ("scalar",)
 
     def __init__(self, scalar: Scalar) -> None:
-        self.scalar = scalar
+        self.scalar: Scalar = scalar
 
     @property
     def dtype(self) -> DType:

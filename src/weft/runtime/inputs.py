@@ -43,8 +43,8 @@ class InputBinder:
         self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str, device: str, adopt: Adopt
     ) -> None:
         """`adopt` takes over what other libraries have on the device."""
-        self.specs = tuple(specs)
-        self.optional = tuple(optional)
+        self.specs: tuple[TensorSpec, ...] = tuple(specs)
+        self.optional: tuple[TensorSpec, ...] = tuple(optional)
         self.file = file
         self.device = device
         self.adopt = adopt

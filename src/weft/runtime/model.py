@@ -31,6 +31,7 @@ from weft.threads import lock
 
 if TYPE_CHECKING:
     from weft.ir.graph import OnnxModel
+    from weft.ir.metadata import Metadata
     from weft.ir.narrowed import NarrowedProduct
     from weft.ir.program import TensorProgram
     from weft.ir.specs import Signature
@@ -52,7 +53,7 @@ class Model(Tabled):
 
         Where the signature is known the model is compiled with its first use, else now.
         """
-        self.file = deployment.opener.file
+        self.file: str = deployment.opener.file
         self._device = way.devices[0]
         self.deployment = deployment
         self._sessions = deployment.sessions
@@ -67,10 +68,10 @@ class Model(Tabled):
                 deployment.history.serves(self.device, way.reason)
                 if way.is_detour:
                     deployment.history.warn(self.device, way.absent)
-        self.inputs = Specs(signature.inputs)
-        self.defaults = Specs(signature.defaults)
-        self.outputs = Specs(signature.outputs)
-        self.metadata = signature.metadata
+        self.inputs: Specs = Specs(signature.inputs)
+        self.defaults: Specs = Specs(signature.defaults)
+        self.outputs: Specs = Specs(signature.outputs)
+        self.metadata: Metadata = signature.metadata
         self._signature = signature
         self._names = tuple(spec.name for spec in signature.outputs)
         self._only = self._names[0] if len(self._names) == 1 else None

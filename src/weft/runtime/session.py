@@ -122,15 +122,15 @@ class Session:
     """A model that is ready to run on a device. Several threads may use it at once."""
 
     def __init__(self, signature: Signature, whole: PreparedProgram, compiler: ModelCompiler) -> None:
-        self.file = compiler.file
-        self.device = compiler.driver.name
+        self.file: str = compiler.file
+        self.device: str = compiler.driver.name
         self.signature = signature
-        self.inputs = signature.inputs
-        self.defaults = signature.defaults
+        self.inputs: tuple[TensorSpec, ...] = signature.inputs
+        self.defaults: tuple[TensorSpec, ...] = signature.defaults
         self._order = tuple(spec.name for spec in signature.inputs)
         self._names = tuple(spec.name for spec in signature.outputs)
         self._rankless = tuple(spec.name for spec in signature.inputs if spec.element and spec.shape is None)
-        self.bind = InputBinder(
+        self.bind: InputBinder = InputBinder(
             signature.inputs, signature.defaults, self.file, compiler.driver.home, compiler.driver.adopt
         )
         self.whole = whole
