@@ -28,7 +28,7 @@ def add_picture_options(parser: Any) -> None:
         metavar="M",
         help="what is taken off scaled pixels: a number, or one for each channel with commas",
     )
-    parser.add_argument("--std", type=numbers, metavar="S", help="what is divided by then, in the same form")
+    parser.add_argument("--std", type=divisors, metavar="S", help="what is divided by then, in the same form")
     parser.add_argument(
         "--layout", type=layout, metavar="LETTERS", help="what the dims of a picture's input are, for instance NCHW"
     )
@@ -57,6 +57,14 @@ def scale(text: str) -> tuple[float, tuple[float, ...] | None, tuple[float, ...]
 def numbers(text: str) -> tuple[float, ...]:
     """One number, or several with commas."""
     return tuple(_number(part) for part in text.split(","))
+
+
+def divisors(text: str) -> tuple[float, ...]:
+    """The same without 0."""
+    found = numbers(text)
+    if 0.0 in found:
+        raise ArgumentTypeError("0 cannot be divided by")
+    return found
 
 
 def layout(text: str) -> str:
