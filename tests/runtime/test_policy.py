@@ -14,6 +14,7 @@ import weft
 from weft.cli import main
 from weft.errors import DeviceError, DeviceFallbackError
 from weft.logs import DEVICES
+from weft.runtime.devices import choose
 from weft.runtime.environment import VARIABLES
 from weft.runtime.policy import in_force, route
 
@@ -140,3 +141,19 @@ def test_every_variable_is_in_the_table() -> None:
 def test_the_logger_is_quiet_unless_somebody_listens() -> None:
     DEVICES.debug("the first thing that is said")
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("weft").handlers)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cup", "cpu"),
+        ("CPU", "cpu"),
+        ("gpu", "webgpu"),
+        ("nvidia", "cuda"),
+        ("mps", "webgpu"),
+        ("refrence", "reference"),
+    ],
+)
+def test_a_device_that_may_be_meant(name: str, meant: str) -> None:
+    with pytest.raises(weft.DeviceError, match=f"{meant!r} may be meant"):
+        choose(name)

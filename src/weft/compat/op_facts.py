@@ -86,8 +86,9 @@ def _of_schema(row: Coverage, schema: Any, places: dict[int, str]) -> OpFacts:
 
 
 def _part(formal: Any) -> OpPart:
-    options = {"Optional": "optional", "Variadic": "any number"}
-    return OpPart(formal.name, _plain(formal.type_str), options.get(formal.option.name, ""), _line(formal.description))
+    kinds = onnx.defs.OpSchema.FormalParameterOption
+    notes = {kinds.Optional: "optional", kinds.Variadic: "any number"}
+    return OpPart(formal.name, _plain(formal.type_str), notes.get(formal.option, ""), _line(formal.description))
 
 
 def _attribute(attribute: Any) -> OpPart:

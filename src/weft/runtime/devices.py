@@ -30,6 +30,17 @@ _BUILT_IN = {  # the module with the DEVICE of each backend, best first
 }
 KINDS = tuple(_BUILT_IN)  # names that need no number
 HOST = "cpu"  # the processor that this process runs on
+_OTHER_NAMES = {
+    "nvidia": "cuda",
+    "tensorrt": "cuda",
+    "vulkan": "webgpu",
+    "metal": "webgpu",
+    "mps": "webgpu",
+    "rocm": "webgpu",
+    "directml": "webgpu",
+    "dml": "webgpu",
+    "numpy": "reference",
+}
 
 
 class DeviceList(list[Device]):
@@ -69,13 +80,22 @@ def choose(name: str) -> Device:
     found = _find(name)
     if found is None:
         names = ", ".join(dict.fromkeys(device.name for device in devices()))
-        low = name.lower()
-        meant = next((f"{kind!r} may be meant; " for kind in KINDS if kind in low or (low in kind and low[2:])), "")
+        kind = _meant(name.lower())
+        meant = f"{kind!r} may be meant; " if kind else ""
         hint = f"{meant}weft knows {names}, and auto for the best one here"
         raise DeviceError(f"there is no device {name!r}", hint=hint)
     if not found.available:
         raise DeviceError(f"device {name!r} is not available: {found.description}", hint="see weft.devices()")
     return found
+
+
+def _meant(name: str) -> str | None:
+    """The kind of device that a name may stand for."""
+    from difflib import get_close_matches
+
+    named = next((kind for kind in KINDS if kind in name or (name in kind and name[2:])), None)
+    makers = next((kind for maker, kind in _OTHER_NAMES.items() if maker in name), None)
+    return named or makers or next(iter(get_close_matches(name, KINDS, 1, cutoff=0.5)), None)
 
 
 def driver(name: str) -> Driver:

@@ -158,7 +158,8 @@ def find_adapter(wanted: str = "") -> Adapter:
     listed = "; ".join(f"{adapter.device} is {adapter}" for adapter in known) or "wgpu finds no adapter here"
     if not wanted:
         if not known or known[0].is_software:
-            raise DeviceError("there is no GPU that WebGPU can use here", hint=listed)
+            hint = f"use {known[0].device}, {known[0]}: a program that plays a GPU, slow but exact" if known else listed
+            raise DeviceError("there is no GPU that WebGPU can use here", hint=hint)
         return known[0]
     if wanted.isdecimal():
         matching = [adapter for adapter in known if adapter.number == int(wanted)]
