@@ -11,7 +11,7 @@ more than a test can reach, what it says about itself counts:
 - a test reaches the ops that it names; all of them where it takes models from elsewhere.
 
 A file that is no module counts as a change of those that name it. What nobody names, and what all tests share, affects
-everything; what people read affects nothing.
+everything; what people read affects nothing, but for README and docs/, whose code tests/docs runs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ("pyproject.toml", "tests/conftest.py", "src/weft/__init__.py")
 FOR_PEOPLE = (".md", "LICENSE", ".gitignore")
+PAGES = ("README.md", "docs/", "mkdocs.yml", "scripts/site/")  # which the tests of that folder run and build:
+PAGE_TESTS = "tests/docs/"
 BY_HAND = ("scripts/", ".ci/", "bench/")  # what no test names there, no test runs
 DEVICE = re.compile(r"(cpu|webgpu)(:\d+)?")
 ROOMS = {
@@ -239,6 +241,8 @@ def affected(graph: Graph, changed: Collection[str]) -> Affected:
     for path in sorted(changed):
         if path in by_path and path not in SHARED:
             hit[by_path[path]] = path
+        elif path.startswith(PAGES):
+            hit |= {module.name: path for module in tests if _reads_page(module, path)}
         elif not path.endswith(FOR_PEOPLE):
             users = {} if path in SHARED else _users(graph, path)
             if not users and not path.startswith(BY_HAND):
@@ -269,6 +273,10 @@ def _git(root: Path, *arguments: str) -> list[str]:
     if done.returncode != 0:
         raise SystemExit(f"affected: git {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout.splitlines()
+
+
+def _reads_page(test: Module, path: str) -> bool:
+    return test.path.startswith(PAGE_TESTS) or Path(path).name in test.strings
 
 
 def _users(graph: Graph, path: str) -> dict[str, str]:

@@ -44,12 +44,13 @@ TREE = {
     "tests/test_anywhere.py": "import weft\nfrom listed import FILE\nweft.load(FILE)\n",
     "tests/test_kernels.py": "from weft.kernels.vector import build\n",
     "tests/test_command.py": "run([sys.executable, '-m', 'weft', 'run'])\n",
-    "tests/test_script.py": "run(ROOT / 'scripts' / 'bench')\n",
+    "tests/docs/test_pages.py": "",
+    "tests/test_script.py": "run(ROOT / 'scripts' / 'bench')\nPAGE = ROOT / 'docs' / 'kernels.md'\n",
     "tests/test_output.py": "from weft.cli.output import table\n",
 }
 LOADING = {"opset/test_linear", "opset/test_shapes", "test_anywhere", "test_command", "test_cpu", "test_webgpu"}
 ALL_CONFORMANCE = {"conformance cpu", "conformance reference", "conformance webgpu"}
-EVERYTHING = LOADING | ALL_CONFORMANCE | {"test_kernels", "test_output", "test_script"}
+EVERYTHING = LOADING | ALL_CONFORMANCE | {"docs/test_pages", "test_kernels", "test_output", "test_script"}
 
 
 @pytest.fixture
@@ -69,10 +70,13 @@ def found(tree: Path, *changed: str) -> set[str]:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("README.md", set()),
+        ("README.md", {"docs/test_pages"}),
+        ("docs/guides/shapes.md", {"docs/test_pages"}),
+        ("docs/kernels.md", {"docs/test_pages", "test_script"}),
+        ("CONTRIBUTING.md", set()),
         ("pyproject.toml", EVERYTHING),
         ("tests/conftest.py", EVERYTHING),
-        ("src/weft/errors.py", EVERYTHING - {"test_script"}),
+        ("src/weft/errors.py", EVERYTHING - {"docs/test_pages", "test_script"}),
         ("src/weft/compiler.py", LOADING | ALL_CONFORMANCE),
         ("src/weft/opset/linear.py", LOADING - {"opset/test_shapes"} | ALL_CONFORMANCE),
         (
@@ -115,10 +119,15 @@ def test_changes_come_from_git(tree: Path) -> None:
     (tree / "tests" / "test_new.py").write_text("")
     command = [sys.executable, affected.__file__, "--root", str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n") == ["tests/opset/test_linear.py", "tests/test_new.py", ""]
+    assert done.stdout.split("\n") == [
+        "tests/docs/test_pages.py",
+        "tests/opset/test_linear.py",
+        "tests/test_new.py",
+        "",
+    ]
     assert "3 files changed since" in done.stderr
     assert "tests/opset/test_linear.py: samples" in done.stderr
-    assert "2 to run, 11 left out" in done.stderr
+    assert "3 to run, 11 left out" in done.stderr
     unknown = subprocess.run([*command, "no-such-commit"], capture_output=True, text=True, check=False)
     assert unknown.returncode == 1
     assert "no-such-commit" in unknown.stderr

@@ -58,3 +58,26 @@ def test_links_lead_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert not wrong, wrong
+
+
+def test_nobody_is_sent_to_another_project() -> None:
+    """The name `weft` on PyPI is not ours: what people install is a clone, or a wheel file."""
+    listed = subprocess.run(
+        [
+            "git",
+            "grep",
+            "-nE",
+            r"pip install ([^|&;]* )?[\"']?weft(\[|[\"' `]|$)",
+            "--",
+            "*.md",
+            "*.py",
+            "*.toml",
+            "scripts",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode == 128:
+        pytest.skip("this is no clone")
+    assert listed.stdout == ""
