@@ -22,7 +22,9 @@ GAP = "  "
 _BOX = "overflow-x:auto;max-width:100%;margin:.3em 0"
 _TABLE = "border-collapse:collapse;margin:0"
 _CELL = "text-align:{side};vertical-align:top;padding:.15em .9em .15em 0;border:none"
-_TEXT = ";overflow-wrap:anywhere;white-space:pre-wrap;max-width:44em"
+_TEXT = ";white-space:pre-wrap;max-width:44em"
+_BROKEN = ";overflow-wrap:anywhere"  # of words that no narrow page has room for
+_LONG_WORD = 24  # characters
 _NUMBER = ";white-space:nowrap;font-variant-numeric:tabular-nums"
 _HEAD = ";font-weight:600;border-bottom:1px solid rgba(128,128,128,.5)"
 _QUIET = "opacity:.75"
@@ -57,7 +59,7 @@ class ShownTable:
         body = "".join(
             "<tr>"
             + "".join(
-                _html("td", _cell(content, LONGEST_CELL), side, _NUMBER if side == "right" else _TEXT)
+                _html("td", text := _cell(content, LONGEST_CELL), side, _NUMBER if side == "right" else _wrapping(text))
                 for content, side in zip(row, sides)
             )
             + "</tr>"
@@ -120,6 +122,11 @@ def terminal_width() -> int:
 
 def _cell(content: object, longest: int) -> str:
     return "" if content is None else shortened(str(content), longest)
+
+
+def _wrapping(text: str) -> str:
+    """How a text goes on: words stay whole, unless they are too long for that."""
+    return _TEXT + _BROKEN if any(len(word) > _LONG_WORD for word in text.split()) else _TEXT
 
 
 def _html(element: str, text: str, side: str, style: str) -> str:

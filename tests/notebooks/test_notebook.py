@@ -1,0 +1,144 @@
+"""A session in a notebook, from the import on: completion, progress, tables, logs, pickles. One kernel for all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from notebooks.kernel import Session, notebook, page
+from onnx import TensorProto, helper, numpy_helper
+from report.browser import browser, find_browser
+
+NAME = "a name from a file <script>document.title='run'</script>"
+TABLES = ["model", "model.inputs", "model.outputs", "model.memory({'n': 8})", "model.profile()", "weft.devices()"]
+TABLES += ["model.report()", "model.metadata", "model.bench()", "model.run(weft.random_inputs(model, batch=2))"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("notebook")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])
+    weights = numpy_helper.from_array(np.eye(4, dtype=np.float32) * 2, "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"], name=NAME), helper.make_node("Relu", ["p"], ["y"])]
+    graph = helper.make_graph(nodes, NAME, [x], [y], [weights])
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name=NAME), folder / "model.onnx")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def session(folder: Path) -> Iterator[Session]:
+    with notebook(folder) as found:
+        found.run("import weft")
+        found.run("from weft.runtime import progress\nprogress.PATIENCE = 1000.0  # whatever this machine is busy with")
+        found.run("model = weft.load('model.onnx', device='cpu')")
+        yield found
+
+
+def test_the_tab_key_offers_what_is_public(session: Session) -> None:
+    offered = {name.rpartition(".")[2] for name in session.complete("weft.")}
+    assert {"load", "devices", "Model", "random_inputs"} <= offered
+    assert not {"annotations", "sys", "TYPE_CHECKING"} & offered
+    assert {name.rpartition(".")[2] for name in session.complete("model.pro")} >= {"profile"}
+
+
+def test_a_quick_load_shows_nothing(session: Session) -> None:
+    assert session.cells[2].outputs == []
+
+
+def test_a_long_load_shows_how_it_goes_and_nothing_at_the_end(session: Session) -> None:
+    cell = session.run(
+        "progress.PATIENCE, progress.EVERY, lines = 0.0, 0.01, []\n"
+        "class Line(progress.NotebookLine):\n"
+        "    def update(self, text, *numbers):\n"
+        "        super().update(text, *numbers)\n"
+        "        lines.append(text)\n"
+        "progress.NotebookLine = Line\n"
+        "with progress.stages('loading') as told:\n"
+        "    told.stage('building kernels', 0.5, '4 of 8')\n"
+        "    while not any('4 of 8' in line for line in lines): pass\n"
+        "progress.PATIENCE = 1000.0"
+    )
+    assert any(re.fullmatch(r"loading: building kernels 4 of 8 \[ *\d+%\] 0:00", text) for text in session.shown)
+    assert session.shown[-1] == ""
+    assert [output["data"] for output in cell.outputs] == [{"text/plain": ""}]
+    session.run("import sys; 'ipywidgets' in sys.modules")
+    assert session.cells[-1].outputs[0]["data"]["text/plain"] == "False"
+
+
+def test_what_people_look_at_shows_as_tables(session: Session) -> None:
+    for what in TABLES:
+        (output,) = session.run(what).outputs
+        html, text = output["data"].get("text/html"), output["data"]["text/plain"]
+        assert html is not None, f"{what} shows as text alone"
+        assert "<table" in html, what
+        assert "<script" not in html, what
+        assert len(text) < 2000, what
+        assert "object at 0x" not in text, what
+
+
+def test_logs_and_errors_are_read_below_their_cells(session: Session) -> None:
+    cell = session.run(
+        "import logging\n"
+        "logging.basicConfig(level=logging.INFO, force=True)\n"
+        "weft.load('model.onnx', device='cpu')\n"
+        "logging.getLogger().setLevel(logging.WARNING)"
+    )
+    told = "".join(output.get("text", "") for output in cell.outputs)
+    assert "INFO:weft.loading:model.onnx: loaded in " in told
+    cell = session.run("try: model.run({'y': 1})\nexcept weft.WeftError as error: print(error)")
+    assert "hint:" in cell.outputs[0]["text"]
+
+
+def test_a_model_that_came_by_pickle_is_the_same(session: Session) -> None:
+    cell = session.run(
+        "import pickle, os\n"
+        "inputs = weft.random_inputs(model, batch=3)\n"
+        "content = pickle.dumps(model)\n"
+        "other = pickle.loads(content)\n"
+        "len(content) < 1000, other(**inputs).tobytes() == model(**inputs).tobytes()"
+    )
+    assert cell.outputs[0]["data"]["text/plain"] == "(True, True)"
+
+
+def test_results_can_be_awaited(session: Session) -> None:
+    """A kernel runs an event loop of its own."""
+    cell = session.run("(await model.run_async(inputs))['y'].shape")
+    assert cell.outputs[0]["data"]["text/plain"] == "(3, 4)"
+
+
+def test_it_looks_right_on_phones_and_desks(session: Session, folder: Path, tmp_path: Path) -> None:
+    found = find_browser()
+    if found is None:
+        pytest.skip("no chromium here (on Debian: apt-get install chromium)")
+    for what in TABLES:
+        if all(cell.source != what for cell in session.cells):
+            session.run(what)
+    file = folder / "cells.html"
+    file.write_text(page(session.cells), encoding="utf-8")
+    with browser(found, tmp_path / "profile") as opened:
+        for width, dark in ((390, False), (390, True), (1280, False), (1280, True)):
+            opened.open(file, width, 900, dark=dark)
+            assert opened.evaluate("document.title") == "cells"
+            assert opened.evaluate("document.documentElement.scrollWidth") <= width
+            faint: list[Any] = opened.evaluate(CONTRASTS)
+            assert not faint, f"{width} px, dark {dark}: {faint[:3]}"
+            (folder / f"cells-{width}-{'dark' if dark else 'light'}.png").write_bytes(opened.picture())
+        assert opened.problems == []
+        assert [url for url in opened.requests if not url.startswith("file:")] == []
+
+
+CONTRASTS = """
+[...document.querySelectorAll('.out td, .out th')].filter((cell) => {
+  const parse = (color) => color.match(/[\\d.]+/g).map(Number);
+  const text = parse(getComputedStyle(cell).color), page = parse(getComputedStyle(document.body).backgroundColor);
+  const light = (c) => (0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]) / 255;
+  return Math.abs(light(text) - light(page)) < 0.4;
+}).map((cell) => cell.textContent)
+"""
