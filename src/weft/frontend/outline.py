@@ -56,6 +56,11 @@ class OutlineNode:
     notes: Mapping[str, str]  # what exporters wrote down about it
     description: str
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it gives what its only attribute holds."""
+        return not self.inputs and not self.bodies and len(self.outputs) == 1 and len(self.attributes) == 1
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutlineGraph:

@@ -120,7 +120,7 @@ def _add_graph(tables: _Tables, graph: OutlineGraph, outer: Scope, types: Mappin
     for name, stored in graph.weights.items():
         define(name, stored)
     for node in graph.nodes:
-        held = node.tensors[0][1] if _is_constant(node) and len(node.tensors) == 1 else None
+        held = node.tensors[0][1] if node.is_constant and len(node.tensors) == 1 else None
         for name in filter(None, node.outputs):
             define(name, held)
     for alias, name in graph.aliases.items():
@@ -141,6 +141,7 @@ def _add_graph(tables: _Tables, graph: OutlineGraph, outer: Scope, types: Mappin
         "outputs": outputs,
         "outputNames": list(graph.outputs),
         "tree": _members(tree, rows),
+        "constants": [row for row, node in zip(rows, graph.nodes, strict=True) if node.is_constant],
     }
     return number
 
@@ -165,7 +166,7 @@ def _add_node(tables: _Tables, node: OutlineNode, scope: Scope, find: Any) -> in
         [*_shown_attributes(node)],
         [[attribute, _add_graph(tables, body, scope, {})] for attribute, body in node.bodies],
         tables.works_of.get(node.name, []),
-        int(_is_constant(node)),
+        int(node.is_constant),
         [*([("description", node.description)] if node.description else []), *node.notes.items()],
     ]
     return number
@@ -174,10 +175,6 @@ def _add_node(tables: _Tables, node: OutlineNode, scope: Scope, find: Any) -> in
 def _shown_attributes(node: OutlineNode) -> Iterator[tuple[str, str]]:
     bodies = {attribute for attribute, _ in node.bodies}
     yield from ((name, text) for name, text in node.attributes if name not in bodies)
-
-
-def _is_constant(node: OutlineNode) -> bool:
-    return not node.inputs and not node.bodies and len(node.outputs) == 1 and len(node.attributes) == 1
 
 
 def _add_value(tables: _Tables, name: str, type: Type | None, stored: StoredTensor | None) -> int:

@@ -24,9 +24,10 @@ Path = tuple[str, ...]
 Array = np.ndarray[Any, Any]
 
 MANY = 40  # members of a scope from which on those that repeat are folded
-TOO_MANY = 120  # members of a scope from which on it is cut into parts
+TOO_MANY = 90  # members of a scope from which on it is cut into parts
 PART = 40  # members of such a part, about
 SHORTEST, LONGEST = 4, 600  # members of a block that repeats
+FEWEST = 24  # members of two blocks, together
 BLOCK = "block"
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "namespace"  # keys of metadata in which exporters write modules down
 
@@ -43,10 +44,10 @@ Members = list[Union[int, ScopeTree]]
 
 
 def scope_tree(graph: OutlineGraph) -> ScopeTree:
-    """The nodes of a graph in their scopes."""
+    """The nodes of a graph in their scopes, without constants: they go with what reads them."""
     edges = _edges(graph)
     paths = _connected(_filled(_own_paths(graph), edges), edges)
-    tree = _tree("", [(path, number) for number, path in enumerate(paths)])
+    tree = _tree("", [(path, number) for number, path in enumerate(paths) if not graph.nodes[number].is_constant])
     while len(tree.members) == 1 and isinstance(tree.members[0], ScopeTree):
         tree = tree.members[0]
     return replace(_arranged(tree, edges, graph.nodes), label="")
@@ -126,7 +127,7 @@ def _edges(graph: OutlineGraph) -> list[tuple[int, int]]:
         (made[name], number)
         for number, node in enumerate(graph.nodes)
         for name in dict.fromkeys(_read(node))
-        if name in made and made[name] != number
+        if name in made and made[name] != number and not graph.nodes[made[name]].is_constant
     ]
 
 
@@ -297,13 +298,16 @@ def _longest_repetition(tokens: Array) -> tuple[int, int, int] | None:
     best: tuple[int, int, int] | None = None
     for period in range(SHORTEST, min(LONGEST, len(tokens) // 2) + 1):
         same = np.concatenate(([False], tokens[:-period] == tokens[period:], [False]))
-        ends = np.flatnonzero(same[1:] != same[:-1])
-        for start, end in zip(ends[::2].tolist(), ends[1::2].tolist()):
+        starts, ends = np.flatnonzero(same[1:] != same[:-1]).reshape(-1, 2).T
+        long = ends - starts >= period
+        for start, end in zip(starts[long].tolist(), ends[long].tolist()):
             length = end - start + period
             covered = length - length % period
             if len(set(tokens[start : start + period].tolist())) == 1:  # scopes side by side need no other around them
                 continue
-            if length >= 2 * period and (best is None or covered > 1.1 * (best[1] - best[1] % best[2])):
+            if covered < FEWEST and covered < 3 * period:  # a few nodes that come twice are no block
+                continue
+            if best is None or covered > 1.1 * (best[1] - best[1] % best[2]):
                 best = (start, length, period)
     return best
 

@@ -25,8 +25,16 @@ const scene = (() => {
       pill("input", value, values[value].name);
       makers.set(value, box.members[box.members.length - 1]);
     }
+    graph.constants.forEach((number) => addNode(number, box)); // those who read them show them
     addMembers(graph.tree, box);
     graph.outputs.forEach((value, at) => pill("output", value, graph.outputNames[at]));
+  };
+  const addNode = (number, parent) => {
+    const node = nodes[number];
+    const box = make("node", parent, { node, number, label: node.op });
+    nodeBoxes[number] = box;
+    for (const value of node.outputs) if (value >= 0) makers.set(value, box);
+    return box;
   };
   const addMembers = (tree, parent) => {
     for (const member of tree) {
@@ -36,11 +44,8 @@ const scene = (() => {
         if (scope.members.length) parent.members.push(scope);
         continue;
       }
-      const node = nodes[member];
-      const box = make("node", parent, { node, number: member, label: node.op });
-      nodeBoxes[member] = box;
-      for (const value of node.outputs) if (value >= 0) makers.set(value, box);
-      if (node.constant) continue; // those who read it show it
+      const box = addNode(member, parent);
+      const { node } = box;
       parent.members.push(box);
       for (const [attribute, graph] of node.bodies) {
         const body = make("body", box, { label: attribute, open: true });
