@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
 
 import api_pages
 import command_pages
+import example_pages
 from mkdocs.structure.files import File, Files
 
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:[A-Z]{4,}|examples|scripts|bench|src|tests)[^)]*\)")
@@ -19,7 +20,8 @@ _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:[A-Z]{4,}|examples|scripts|be
 
 def on_config(config: Any) -> Any:
     """Put the made pages where the list has a name for all of them."""
-    made = {"api": list(api_pages.pages()), "commands": list(command_pages.pages())}
+    makers = {"api": api_pages, "commands": command_pages, "examples": example_pages}
+    made = {kind: list(maker.pages()) for kind, maker in makers.items()}
     config.nav = _with_pages(config.nav, made)
     config.extra["made"] = made
     return config
