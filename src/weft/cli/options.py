@@ -134,7 +134,7 @@ def take_rest(parser: ArgumentParser, args: Namespace, rest: Sequence[str]) -> N
     if len(files) == len(rest) and getattr(args, "several", None):
         getattr(args, args.several).extend(files)
     elif getattr(args, "json", False) and (rest[0] == "-" or rest[0].endswith(".json")):
-        parser.error(f"--json takes no file: it prints on standard output. Leave {rest[0]} out, or write -o {rest[0]}")
+        parser.error(f"--json takes no file: it prints on standard output. Leave {rest[0]} out, or redirect: > FILE")
     else:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
 

@@ -188,23 +188,29 @@ def print_outputs(records: Sequence[Mapping[str, Any]], classes: ClassNames) -> 
 
 def _print_classes(console: Any, item: Mapping[str, Any], classes: ClassNames) -> None:
     named = any(each["label"] is not None for row in item["classes"] for each in row)
+    numbered = any(each["index"] is not None for row in item["classes"] for each in row)
     several = len(item["classes"]) > 1
     rows = [
         (
             *((number,) if several else ()),
             *((each["label"],) if named else ()),
-            "" if each["index"] is None else each["index"],
+            *((each["index"],) if numbered else ()),
             f"{each['probability']:.4g}",
         )
         for number, row in enumerate(item["classes"])
         for each in row
     ]
     score = "probability" if item.get("softmax") else "score"
-    columns = [*(("sample",) if several else ()), *(("class",) if named else ()), "index", score]
+    columns = [
+        *(("sample",) if several else ()),
+        *(("class",) if named else ()),
+        *(("index",) if numbered else ()),
+        score,
+    ]
     console.print()
     console.print(output.table(f"classes of {item['name']}", columns, rows, right=("sample", "index", score)))
     notes = ["probabilities are the softmax of what the model gives"] if item.get("softmax") else []
-    if classes.origin and named and any(each["index"] is not None for each in item["classes"][0]):
+    if classes.origin and named and numbered:
         notes.append(f"names from {classes.origin}")
     left = item.get("samples", 0) - len(item["classes"])
     notes += [f"{left} more samples are not shown"] if left > 0 else []

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000")
 """Those that Pillow decodes by itself: others run programs, or are never photographs."""
 
-MOST_PIXELS = 100_000_000
+MOST_PIXELS = 120_000_000
 USUAL_SIDE = 224
 STEP = 32  # open sides of networks that give places are multiples of it
 LONGEST = 1280
@@ -245,11 +245,11 @@ def _open(content: bytes, name: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what large pictures do, and of odd EXIF data
             picture = Image.open(io.BytesIO(content), formats=[each for each in FORMATS if each in Image.OPEN])
-        if picture.width * picture.height > MOST_PIXELS:
-            problem = f"{name}: a picture of {picture.width} × {picture.height} pixels, which is too large"
-            raise InputError(problem, hint=f"make it smaller than {MOST_PIXELS:,} pixels")
-        picture.load()
-        return ImageOps.exif_transpose(picture) or picture
+            if picture.width * picture.height > MOST_PIXELS:
+                problem = f"{name}: a picture of {picture.width} × {picture.height} pixels, which is too large"
+                raise InputError(problem, hint=f"make it smaller than {MOST_PIXELS:,} pixels")
+            picture.load()
+            return ImageOps.exif_transpose(picture) or picture
     except InputError:
         raise
     except Exception as error:  # Pillow has many for damaged files

@@ -78,7 +78,9 @@ def read_input(sources: Sequence[Source], spec: TensorSpec, terms: Terms) -> Rea
         sound = read_wav(file.content(), file.name)
         return Reading(*sound_array(sound, spec, file.name, terms.rate, terms.sizes), terms.rate or sound.rate)
     array, told = arrays.fitted(_read(file, spec), spec, file.name)
-    return Reading(array, ", ".join([f"{file.name}: {told[0]}", *told[1:]]) if told else "")
+    if file.kind is Kind.TEXT:  # which has no types of its own
+        told = [each for each in told if " as " not in each]
+    return Reading(array, f"{file.name}: {', '.join(told)}" if told else "")
 
 
 def _unfolded(source: Source) -> list[Source]:

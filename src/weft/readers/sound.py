@@ -84,7 +84,8 @@ def _decoded(body: bytes, form: tuple[int, int, int, int], order: str, name: str
         raise InputError(f"{name}: the WAV file is empty")
     body = body[: frames * width * channels]
     if code == FLOAT:
-        samples = np.frombuffer(body, f"{order}f{width}").astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            samples = np.frombuffer(body, f"{order}f{width}").astype(np.float64)
     elif code in (A_LAW, MU_LAW):
         samples = (_a_law if code == A_LAW else _mu_law)(np.frombuffer(body, np.uint8).astype(np.int64))
     elif bits == 8:
@@ -95,7 +96,7 @@ def _decoded(body: bytes, form: tuple[int, int, int, int], order: str, name: str
         samples = ((high << 24 | middle << 16 | low << 8) >> 8) / 2.0**23
     else:
         samples = np.frombuffer(body, f"{order}i{width}") / 2.0 ** (bits - 1)
-    return np.nan_to_num(samples, nan=0.0, posinf=1.0, neginf=-1.0).reshape(frames, channels)
+    return np.asarray(np.nan_to_num(samples, nan=0.0, posinf=1.0, neginf=-1.0).reshape(frames, channels))
 
 
 def _mu_law(codes: Array) -> Array:
