@@ -15,7 +15,7 @@ from weft.quantities import MORE, printable, shortened
 from weft.records import dataclass
 
 MOST_ROWS = 40
-LONGEST_CELL = 200
+LONGEST_CELL = 120
 NARROWEST = 40  # columns of a terminal that tables are made for
 USUAL_WIDTH = 100  # where there is no terminal
 GAP = "  "
@@ -25,8 +25,11 @@ _CELL = "text-align:{side};vertical-align:top;padding:.15em .9em .15em 0;border:
 _TEXT = ";white-space:pre-wrap;max-width:44em"
 _BROKEN = ";overflow-wrap:anywhere"  # of words that no narrow page has room for
 _LONG_WORD = 24  # characters
+_ROOM = ";min-width:12em"  # for what has many words: a narrow page scrolls
+_MANY_WORDS = 40  # characters
 _NUMBER = ";white-space:nowrap;font-variant-numeric:tabular-nums"
 _HEAD = ";font-weight:600;border-bottom:1px solid rgba(128,128,128,.5)"
+_TITLE = "margin-bottom:.2em"
 _QUIET = "opacity:.75"
 
 
@@ -69,7 +72,7 @@ class ShownTable:
         return "".join(
             (
                 f'<div style="{_BOX}">',
-                f"<div><strong>{escape(printable(self.title))}</strong></div>" if self.title else "",
+                f'<div style="{_TITLE}"><strong>{escape(printable(self.title))}</strong></div>' if self.title else "",
                 f'<table style="{_TABLE}">',
                 f"<thead><tr>{head}</tr></thead>" if head else "",
                 f"<tbody>{body}</tbody></table>",
@@ -126,7 +129,8 @@ def _cell(content: object, longest: int) -> str:
 
 def _wrapping(text: str) -> str:
     """How a text goes on: words stay whole, unless they are too long for that."""
-    return _TEXT + _BROKEN if any(len(word) > _LONG_WORD for word in text.split()) else _TEXT
+    broken = _BROKEN if any(len(word) > _LONG_WORD for word in text.split()) else ""
+    return _TEXT + broken + (_ROOM if len(text) > _MANY_WORDS else "")
 
 
 def _html(element: str, text: str, side: str, style: str) -> str:

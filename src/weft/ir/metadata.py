@@ -9,8 +9,8 @@ from weft.quantities import few, shortened
 from weft.records import dataclass
 from weft.tables import ShownTable, Tabled
 
-_SHOWN = 200  # characters of a field
-_MOST_ITEMS = 6  # of a mapping
+_SHOWN = 80  # characters of a field
+_MOST_ITEMS = 4  # of a mapping
 
 
 @dataclass(frozen=True, slots=True)

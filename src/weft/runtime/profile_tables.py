@@ -38,7 +38,8 @@ def profile_tables(profile: Profile) -> Iterator[ShownTable]:
 
 
 def _row(kernel: KernelProfile, profile: Profile) -> tuple[str, ...]:
-    nodes = [f"{profile.ops[node]} {node}" if node in profile.ops else node for node in kernel.nodes]
+    ops = [profile.ops.get(node, "") for node in kernel.nodes]
+    nodes = [node if op.lower() in node.lower() else f"{op} {node}" for node, op in zip(kernel.nodes, ops)]
     return (
         kernel.name if kernel.launches == 1 else f"{kernel.name} × {kernel.launches}",
         format_seconds(kernel.seconds),
