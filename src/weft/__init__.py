@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from weft.loading import compile, load
     from weft.optimization.optimize import OptimizationReport, optimize
     from weft.quantization.quantize import QuantizationReport, quantize
+    from weft.report.view import view
     from weft.runtime.benchmark import Benchmark
     from weft.runtime.device_report import DeviceReport
     from weft.runtime.devices import devices
@@ -117,6 +118,7 @@ __all__ = [
     "quantize",
     "random_inputs",
     "to_device",
+    "view",
 ]
 
 _MODULES = ("backend", "compat", "ops")  # that people use by themselves
@@ -147,6 +149,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "quantize": "weft.quantization.quantize",
     "Tensor": "weft.builder.tensor",
     "TensorSpec": "weft.ir.specs",
+    "view": "weft.report.view",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,10 @@ from weft.report.compiled_facts import compiled_facts
 from weft.report.html import page
 from weft.report.measured import MeasuredRun, measured_run
 from weft.report.model_map import model_map
-from weft.runtime.generated_inputs import generate_inputs
 from weft.runtime.model import Model
 from weft.runtime.options import USUAL_PRECISION, LoadOptions, Precision
 from weft.runtime.profile import Profile
+from weft.runtime.random_inputs import random_inputs
 
 if TYPE_CHECKING:
     from weft.runtime.policy import DeviceOption
@@ -99,7 +100,9 @@ def view_page(
         facts = compiled_facts(opened, _options("auto", precision), sizes or {})  # it was measured elsewhere
     if measure and measured is None and facts.problem is None:
         model = loaded or load(opened, device=wanted, precision=precision or USUAL_PRECISION)
-        measured = measured_run(model.profile(generate_inputs(model.inputs, facts.sizes), repeat=MEASURED_RUNS))
+        given = random_inputs(model, shapes=sizes)
+        measured = measured_run(model.profile(given, repeat=MEASURED_RUNS))
+        facts = replace(facts, sizes={**facts.sizes, **_sizes(model, given)})
     title = Path(opened.file).name or opened.file
     data = {"title": title, "size": opened.size, **model_map(told, facts, measured, changed)}
     styles, scripts = (
@@ -111,6 +114,12 @@ def view_page(
 
 def _options(device: DeviceOption, precision: Precision | None) -> LoadOptions:
     return LoadOptions(device=device, precision=precision or USUAL_PRECISION, cache=False)
+
+
+def _sizes(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of dynamic dims in some inputs."""
+    shapes = [(spec.shape, getattr(inputs.get(spec.name), "shape", ())) for spec in model.inputs]
+    return {dim: int(size) for dims, shape in shapes for dim, size in zip(dims or (), shape) if isinstance(dim, str)}
 
 
 def _outline(opened: OpenedModel) -> Outline:

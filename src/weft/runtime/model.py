@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -500,6 +501,16 @@ class Model(Tabled):
         from weft.runtime.random_inputs import given_or_random
 
         return benchmark(self, given_or_random(self, inputs, batch, shapes, seed), seconds, against)
+
+    def view(
+        self, path: str | PathLike[str] | None = None, *, profile: Profile | None = None, measure: bool = False
+    ) -> Path:
+        """Write one HTML page that shows the model: graph, kernels, weights; `weft.view` says more.
+
+        profile: what `model.profile()` gave, for the times of nodes; measure: make one now, with made-up inputs.
+        """
+        written: Path = import_module("weft.report.view").view(self, path, profile=profile, measure=measure)
+        return written
 
     def __repr__(self) -> str:
         from weft.runtime.model_tables import model_line
