@@ -234,14 +234,11 @@ class Pipeline:
 
     def _await_code(self, program: Compiled) -> None:
         """Wait for code that is still compiled, where somebody watches: else the first run would, and say nothing."""
-        if (
-            self.progress.is_seen
-            and isinstance(program, CompiledProgram)
-            and isinstance(program.objects, AwaitedObjects)
-        ):
-            count = len(program.objects)
-            for done in program.objects.awaited():
-                self.progress.stage("compiling kernels", done / count, f"{done} of {count}")
+        if self.progress.is_seen and isinstance(program, CompiledProgram):
+            objects = program.objects
+            if isinstance(objects, AwaitedObjects):
+                self.progress.follow("compiling kernels", objects.number_made, len(objects))
+                objects.made()
 
     def _tune(self) -> None:
         """Measure the products of the model, for a sample's sizes where there is one, if that was asked for."""

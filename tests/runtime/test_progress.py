@@ -139,6 +139,16 @@ def test_nothing_is_shown_before_patience_ends_to_nobody_or_twice(
         assert not unseen.is_seen
 
 
+def test_what_others_work_at_is_asked_for() -> None:
+    told, done = Stages("loading", show=False), [0]
+    told.follow("compiling kernels", lambda: done[0], 8)
+    assert told.look()[:2] == ("loading: compiling kernels 0 of 8", 0.0)
+    done[0] = 4
+    assert told.look()[:2] == ("loading: compiling kernels 4 of 8", 0.5)
+    told.stage("starting")
+    assert told.look()[0] == "loading: starting"
+
+
 def test_names_do_nothing_to_a_terminal() -> None:
     told = Stages("comparing", show=False)
     told.stage("\x1b[2Jlayer\nof [red]many[/red] " + "x" * 1000)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,11 +34,9 @@ class AwaitedObjects(Sequence[bytes]):
             self._pending = ()
         return made
 
-    def awaited(self) -> Iterator[int]:
-        """Wait for one piece after the other; how many are there."""
-        for number, wait in enumerate(self._pending):
-            wait()
-            yield number + 1
+    def number_made(self) -> int:
+        """How much of it is there by now."""
+        return len(self) - sum(not getattr(wait, "is_done", True) for wait in self._pending)
 
     def __len__(self) -> int:
         return len(self._pending if self._made is None else self._made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import ceil
 from threading import Event, Thread
@@ -65,6 +65,8 @@ class Stages:
         self._started = self._since = time.monotonic()
         self._stage = self._detail = ""
         self._fraction = self._most = 0.0
+        self._count: Callable[[], int] | None = None
+        self._whole = 0
         self._look = _Look(self) if show else None
 
     def expect(self, expected: Mapping[str, float]) -> None:
@@ -80,7 +82,21 @@ class Stages:
         self.update(fraction, detail)
 
     def update(self, fraction: float, detail: str = "") -> None:
+        self._count = None
         self._fraction, self._detail = min(max(fraction, 0.0), 1.0), detail
+
+    def follow(self, name: str, count: Callable[[], int], whole: int) -> None:
+        """A stage that others work at: `count` is asked how many of all are done, whenever somebody looks."""
+        self.stage(name)
+        self._count, self._whole = count, whole
+
+    def look(self) -> tuple[str, float, float, float | None]:
+        """What is done, in words, and what `standing` gives."""
+        count = self._count
+        if count is not None:
+            done = count()
+            self._fraction, self._detail = done / max(self._whole, 1), f"{done} of {self._whole}"
+        return self.text, *self.standing()
 
     def _leave(self) -> None:
         now = time.monotonic()
@@ -140,11 +156,11 @@ class Stages:
 
     def close(self) -> None:
         """Take away what is shown; what is told from now on is not."""
-        self._leave()
-        self._stage = ""
         look, self._look = self._look, None
         if look is not None:
             look.end()
+        self._leave()
+        self._stage = ""
 
 
 _showing: list[int] = []  # the process that shows something: a second bar would be written over the first
@@ -174,10 +190,10 @@ class _Look:
             shown = _shown()
             if shown is None:
                 return
-            self.is_up = True
             try:
                 while True:
-                    shown.update(self._stages.text, *self._stages.standing())
+                    shown.update(*self._stages.look())
+                    self.is_up = True
                     if self._ended.wait(EVERY):
                         break
             finally:

@@ -75,6 +75,10 @@ class PendingObject:
             self._keep(code)
         return code
 
+    @property
+    def is_done(self) -> bool:
+        return self.task.is_done
+
     def __call__(self) -> bytes:
         if not self.task.is_done and os.getpid() != self._process:  # no helper lives on in a forked child
             return self._compile()
