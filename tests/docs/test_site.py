@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_origin
@@ -78,10 +77,9 @@ def test_search_works_in_files(site: Path, opened: Page) -> None:
     opened.evaluate("document.querySelector('[data-md-toggle=search]').click()")
     query = "document.querySelector('[data-md-component=search-query]')"
     opened.evaluate(f"{query}.value = 'memory'; {query}.focus(); {query}.dispatchEvent(new Event('keyup'))")
-    deadline = time.monotonic() + 30
-    while not (found := opened.evaluate("document.querySelectorAll('.md-search-result__link').length")):
-        assert time.monotonic() < deadline
-    assert found > 3
+    found = "document.querySelectorAll('.md-search-result__link').length"
+    look = f"const look = () => ({found} ? done({found}) : setTimeout(look, 50)); look();"
+    assert opened.evaluate(f"new Promise((done) => {{ {look} }})") > 3
     assert not opened.problems
 
 
