@@ -158,9 +158,9 @@ def _placed(text: str, width: int, side: str) -> str:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """A text on lines of so many columns; a word that is longer has a line of its own."""
+    """A text on lines of so many columns; a word that is longer has a line of its own, and loses its middle."""
     lines: list[str] = []
-    for word in text.split(" "):
+    for word in (_cut(word, width) for word in text.split(" ")):
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and _columns(longer) <= width:
             lines[-1] = longer

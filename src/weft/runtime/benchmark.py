@@ -66,7 +66,7 @@ class Benchmark(Tabled):
             )
             for name, median, lower, upper, runs in rows
         ]
-        columns = ("engine", "median", "lower quartile", "upper quartile", "runs", "time / weft's")
+        columns = ("engine", "median", "25 %", "75 %", "runs", "time / weft's")
         takes = few((f"{shortened(name)}: {kind}" for name, kind in self.inputs.items()), 6)
         title = f"{shortened(self.file)} on {self.device}"
         yield ShownTable(shown_rows, columns, title=title, right=columns[1:], note=f"Inputs: {takes or 'none'}.")
