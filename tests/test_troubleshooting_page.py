@@ -1,0 +1,227 @@
+"""docs/troubleshooting.md tells what people see: each message that it quotes in a table is made here, for real."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pickle
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from docs.prepared import classifier
+from frontend.samples import model as made_model
+from frontend.samples import node, value
+from onnx import TensorProto
+
+import weft
+from weft.cache import files as own_files
+from weft.cli import main
+
+PAGE = Path(__file__).parent.parent / "docs" / "troubleshooting.md"
+ROW = re.compile(r"^\| `([^`]+)`", re.MULTILINE)
+PICTURE = np.zeros((1, 3, 32, 32), np.float32)
+
+
+def quoted() -> list[str]:
+    """What the page says that people see, in the first column of its tables."""
+    return [text for text in ROW.findall(PAGE.read_text(encoding="utf-8")) if not text.startswith("InternalError")]
+
+
+def load(name: str, **options: Any) -> Callable[[], object]:
+    return lambda: weft.load(name, **options)
+
+
+def run(*arguments: Any, **inputs: Any) -> Callable[[], object]:
+    return lambda: weft.load("model.onnx", device="cpu").run(*arguments, **inputs)
+
+
+def call(*arguments: Any) -> Callable[[], object]:
+    return lambda: weft.load("model.onnx", device="cpu")(*arguments)
+
+
+def written(name: str, data: bytes) -> Callable[[], object]:
+    def made() -> object:
+        Path(name).write_bytes(data)
+        return weft.load(name)
+
+    return made
+
+
+def another_users_program() -> object:
+    weft.compile("model.onnx", "model.weft", graph=False)
+    os.environ["WEFT_KEYS"] = str(Path("other").absolute())
+    return weft.load("model.weft")
+
+
+def old_opset() -> object:
+    onnx.save(made_model([node("Gelu", ["x"], ["y"])], [value("x")], [value("y")], opsets={"": 11}), "old.onnx")
+    return weft.load("old.onnx")
+
+
+def unknown() -> object:
+    nodes = [node("Frobnicate", ["x"], ["y"], domain="com.acme")]
+    onnx.save(made_model(nodes, [value("x")], [value("y")], opsets={"": 20, "com.acme": 1}), "unknown.onnx")
+    return weft.load("unknown.onnx")
+
+
+def misfit() -> object:
+    nodes = [node("Add", ["a", "b"], ["y"])]
+    onnx.save(made_model(nodes, [value("a", ["n"]), value("b", ["m"])], [value("y", None)]), "sum.onnx")
+    return weft.load("sum.onnx", device="cpu")(np.zeros(2, np.float32), np.zeros(3, np.float32))
+
+
+def text() -> object:
+    nodes = [node("StringNormalizer", ["x"], ["y"])]
+    strings = [value("x", ["n"], TensorProto.STRING)], [value("y", ["n"], TensorProto.STRING)]
+    onnx.save(made_model(nodes, *strings), "text.onnx")
+    return weft.load("text.onnx", device="cpu")(np.array([b"\xff"]))
+
+
+def closed_folder() -> object:
+    own_files._warned.clear()
+    lstat = Path.lstat
+
+    def refuse(path: Path) -> os.stat_result:
+        if path.name == "models":
+            raise PermissionError(13, "Permission denied", str(path))
+        return lstat(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "lstat", refuse)
+        own_files.make_folder(Path("closed").absolute())
+        return own_files.usable(Path("closed/models").absolute())
+
+
+def open_folder() -> object:
+    own_files._warned.clear()
+    own_files.make_folder(Path("open").absolute())
+    Path("open").chmod(0o777)
+    own_files._checked.clear()
+    return own_files.usable(Path("open").absolute())
+
+
+def little_memory() -> object:
+    program = (
+        "import resource, numpy, weft\n"
+        "limit = int(open('/proc/self/statm').read().split()[0]) * 4096 + (100 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "weft.load('model.onnx', device='cpu', cache=False)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    return ran.stderr
+
+
+def moved_pickle() -> object:
+    data = pickle.dumps(weft.load("model.onnx", device="cpu"))
+    Path("model.onnx").rename("moved.onnx")
+    return pickle.loads(data)
+
+
+def logged() -> object:
+    said = io.StringIO()
+    listener = logging.StreamHandler(said)
+    logger = logging.getLogger("weft")
+    before = logger.level
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    try:
+        weft.load("model.onnx", device="cpu", cache=False)
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(before)
+    return said.getvalue()
+
+
+def labels_in_latin() -> object:
+    Path("latin.txt").write_bytes("Hündchen\n".encode("latin-1") * 5)
+    return printed("run", "model.onnx", "--labels", "latin.txt")
+
+
+def picture_without_pillow() -> object:
+    Path("photo.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "PIL", None)
+        return printed("run", "model.onnx", "photo.png")
+
+
+def printed(*arguments: str) -> str:
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as said:
+        main(list(arguments))
+    return out.getvalue() + said.getvalue()
+
+
+LIMITED: dict[str, Any] = {"device": "cpu", "memory_limit": "1MB"}
+CASES: dict[str, Callable[[], object]] = {
+    "cannot be read: No such file or directory": load("nowhere.onnx"),
+    "~ is not replaced: pass os.path.expanduser(path)": load("~/nowhere.onnx"),
+    "models are read from files: download it first": load("https://example.org/model.onnx"),
+    "this is a Git LFS pointer, not the model": written("lfs.onnx", b"version https://git-lfs.github.com/spec/v1\n"),
+    "this is a web page": written("page.onnx", b"<!doctype html><html></html>"),
+    "this is a zip archive": written("zip.onnx", b"PK\x03\x04" + bytes(100)),
+    "not a whole ONNX file": lambda: written("cut.onnx", Path("model.onnx").read_bytes()[:999])(),
+    "the model is empty": written("empty.onnx", b""),
+    "the file holds machine code that this user did not compile": another_users_program,
+    "unknown operator": unknown,
+    "does not exist in opset": old_opset,
+    "the weights take … bytes, more than the memory_limit of": load("model.onnx", device="cpu", memory_limit="9KB"),
+    "must be float32, not float64": call(PICTURE.astype(np.float64)),
+    "must be float32, not uint8": call(PICTURE.astype(np.uint8)),
+    "puts channels before rows": call(PICTURE.transpose(0, 2, 3, 1)),
+    "has one dimension more, for a batch of one": call(PICTURE[0]),
+    "the model has no input 'image'": run({"image": PICTURE}),
+    "inputs must be a dict of arrays by name, not a list": run([PICTURE]),
+    "inputs come first, then the names of outputs": run(None, {"x": PICTURE}),
+    "the inputs' shapes do not fit together": misfit,
+    "holds bytes that are no UTF-8": text,
+    "there is no driver of an NVIDIA GPU": load("model.onnx", device="cuda"),
+    "there is no GPU that WebGPU can use here": load("model.onnx", device="webgpu"),
+    "there is no device 'tpu'": load("model.onnx", device="tpu"),
+    "cuda failed, cpu is used instead": load("model.onnx", device=["cuda", "cpu"]),
+    "no device serves this model": load("model.onnx", device=["cuda", "cpu"], strict=True),
+    "compiled for cpu in": logged,
+    "is closed to this user": closed_folder,
+    "other users may write to": open_folder,
+    "a run for these sizes needs … bytes, more than the memory_limit of": lambda: weft.load("model.onnx", **LIMITED)(
+        np.zeros((64, 3, 32, 32), np.float32)
+    ),
+    "and this process can get": little_memory,
+    "since the model was pickled": moved_pickle,
+    "weft.load has no argument 'providers'": load("model.onnx", providers=["CPU"]),
+    "a weft.Model has no attribute 'predict'": lambda: weft.load("model.onnx", device="cpu").predict,  # type: ignore[attr-defined]
+    "is no text in UTF-8": labels_in_latin,
+    "pictures need Pillow": picture_without_pillow,
+}
+WITHOUT_GPUS = ("there is no driver", "there is no GPU", "cuda failed", "no device serves")
+
+
+@pytest.mark.parametrize("message", quoted())
+def test_a_message_is_what_people_see(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if message.startswith(WITHOUT_GPUS) and any(
+        device.name.startswith("cuda") and device.available for device in weft.devices()
+    ):
+        pytest.skip("the message is about machines without a GPU")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEFT_KEYS", str(tmp_path / "keys"))
+    onnx.save(classifier(), "model.onnx")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            seen = str(CASES[message]())
+        except weft.WeftError as error:
+            seen = str(error)
+    seen += "".join(f"\n{warning.message}" for warning in told)
+    assert re.search(".*".join(map(re.escape, message.split("…"))), seen), seen
+
+
+def test_all_cases_are_on_the_page() -> None:
+    assert sorted(CASES) == sorted(quoted())
