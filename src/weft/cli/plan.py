@@ -15,10 +15,15 @@ from weft.errors import InputError
 from weft.plan.limits import alive_at_peak
 from weft.plan.program import ProgramPlan, launch_count
 from weft.plan.verify import verify_plan
-from weft.report.arena_map import ArenaMap, png, svg
+from weft.report.arena_map import ArenaMap, has_text, png, svg
 from weft.runtime.memory import Memory
 
 SHOWN_TENSORS = 12
+EXAMPLES = (
+    ("for the usual sizes, which are said", "weft plan model.onnx"),
+    ("for a batch of 8, with a picture of the arena", "weft plan model.onnx --batch 8 --picture arena.svg"),
+    ("whether it fits, before it runs", "weft plan model.onnx --memory-limit 500MB"),
+)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -38,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.picture is not None and args.picture.suffix.lower() not in (".svg", ".png"):
-        raise InputError(f"--picture {args.picture}: neither .svg nor .png")
+        raise InputError(f"--picture {args.picture}: neither .svg nor .png", hint="--picture arena.svg")
     model = weft.load(args.model, **options.load_arguments(args))
     sizes = sizes_for(args, model.inputs)
     memory = model.memory(sizes)
@@ -46,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.verify:
         _verify(plan, memory)
     if args.picture is not None:
-        _draw(plan, model.file, args.picture)
+        _draw(plan, memory, model.file, args.picture)
     if args.json:
         output.print_json(_record(plan, memory, args.verify))
         return 0
@@ -54,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     _print(plan, memory, args.verify, console)
     if args.picture is not None:
         console.print(f"picture: {output.printable(str(args.picture))}")
+        if args.picture.suffix.lower() == ".png" and not has_text():
+            console.print("It has no text: that needs Pillow (pip install pillow). An .svg has it without.")
     return 0
 
 
@@ -62,13 +69,14 @@ def _verify(plan: ProgramPlan, memory: Memory) -> None:
         verify_plan(part.section, part.plan, part.constants, memory.sizes)
 
 
-def _draw(plan: ProgramPlan, file: str, path: Path) -> None:
+def _draw(plan: ProgramPlan, memory: Memory, file: str, path: Path) -> None:
     part = plan.busiest
     if part is None:
         raise InputError("there is no arena to draw: nothing of this model is native code with known sizes")
     peak = max((one.first for one in alive_at_peak(part.plan)), default=0)
-    title = f"{Path(file).name}: arena of {part.plan.arena_bytes:,} bytes"
-    drawing = ArenaMap(title, part.plan.allocations, part.plan.arena_bytes, launch_count(part.plan), peak)
+    said = ", ".join(f"{name} = {size}" for name, size in memory.sizes.items())
+    title = f"Memory of {Path(file).name}"
+    drawing = ArenaMap(title, part.plan.allocations, part.plan.arena_bytes, launch_count(part.plan), peak, said)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".svg":
         path.write_text(svg(drawing), encoding="utf-8")
@@ -118,10 +126,7 @@ def _print(plan: ProgramPlan, memory: Memory, verified: bool, console: Console) 
 
     rows: list[tuple[str, object]] = []
     if memory.sizes:
-        said = [
-            f"{name} = {size}{' (a guess)' if name in memory.guessed else ''}" for name, size in memory.sizes.items()
-        ]
-        rows.append(("sizes", ", ".join(said)))
+        rows.append(("sizes", output.format_sizes(memory.sizes, memory.guessed)))
     ratio = f", {memory.arena / memory.lower_bound:.3f} × the lower bound" if memory.lower_bound else ""
     rows += [
         ("weights", amount(memory.weights)),
