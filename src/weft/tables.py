@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 
 from weft.quantities import MORE, printable, shortened
 from weft.records import dataclass
@@ -121,6 +120,13 @@ def terminal_width() -> int:
     except (ValueError, OSError):
         columns = 0
     return max(columns or USUAL_WIDTH, NARROWEST)
+
+
+def escape(text: str) -> str:
+    """Text as an element of a page holds it."""
+    from html import escape  # which has a table of two thousand names with it
+
+    return escape(text)
 
 
 def _cell(content: object, longest: int) -> str:
