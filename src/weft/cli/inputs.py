@@ -21,7 +21,7 @@ from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
 from weft.readers import arrays
 from weft.readers.companions import RATES, companion, is_companion, is_rate
-from weft.readers.content import Kind, Source, source_at
+from weft.readers.content import DataSource, Kind, source_at
 from weft.readers.read import Reading, Terms, read_input
 from weft.records import dataclass
 from weft.runtime.generated_inputs import ONES, RANDOM, ZEROS, made_up
@@ -186,7 +186,7 @@ class _Assignment:
     def __init__(self, specs: Sequence[TensorSpec], every: Sequence[TensorSpec]) -> None:
         self._specs = specs
         self._every = {spec.name: spec for spec in every}
-        self._files: dict[str, list[Source]] = {}
+        self._files: dict[str, list[DataSource]] = {}
         self._arrays: dict[str, tuple[Array, str]] = {}
         self.fills: dict[str, str] = {}
         self.rate: int | None = None
@@ -231,7 +231,7 @@ class _Assignment:
             raise InputError(problem, hint=f"input {spec.name!r} takes {spec.type}: a file, or {what}")
         self._arrays[spec.name] = (array, text if len(text) <= 40 else f"{text[:40]}…")
 
-    def _take_bare(self, file: Source) -> None:
+    def _take_bare(self, file: DataSource) -> None:
         """A file without a name before it: it names inputs itself, or is for the only one that it can be for."""
         found: Mapping[str, Array] = {}
         match file.kind:
@@ -254,16 +254,16 @@ class _Assignment:
         if not found:
             self._files.setdefault(self._main(file).name, []).append(file)
 
-    def _test_set(self, folder: Source) -> dict[str, Array]:
+    def _test_set(self, folder: DataSource) -> dict[str, Array]:
         found = {}
         for number, spec in enumerate(self._specs):
             path = folder.path / f"input_{number}.pb"
             if path.is_file():
-                name, array = arrays.read_tensor(Source(str(path)))
+                name, array = arrays.read_tensor(DataSource(str(path)))
                 found[name if name in self._every else spec.name] = array
         return found
 
-    def _main(self, file: Source) -> TensorSpec:
+    def _main(self, file: DataSource) -> TensorSpec:
         """The one input that people give data for."""
         candidates = [spec for spec in self._specs if not is_companion(spec)] or list(self._specs)
         if len(candidates) > 1 and file.kind in (Kind.PICTURE, Kind.FOLDER, Kind.WAV):
@@ -308,7 +308,7 @@ class _Assignment:
             _learn_sizes(spec, readings[name].array, sizes)
         return readings
 
-    def _rate(self, readings: Mapping[str, Reading], terms: Terms, file: Source) -> int | None:
+    def _rate(self, readings: Mapping[str, Reading], terms: Terms, file: DataSource) -> int | None:
         """The rate that a model wants sound in, where anything says it."""
         for spec in self._every.values():
             if is_rate(spec):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError
-from weft.readers.content import Source, source_at
+from weft.readers.content import DataSource, source_at
 
 KEYS = ("names", "classes", "labels", "class_names", "class_labels", "id2label", "label_names", "categories")
 LARGEST = 1 << 24  # bytes
@@ -48,7 +48,7 @@ def _of_config(path: Path) -> tuple[str, ...]:
     try:
         if not path.is_file() or path.stat().st_size > LARGEST:
             return ()
-        said = json.loads(Source(str(path)).text())
+        said = json.loads(DataSource(str(path)).text())
         return _numbered(said["id2label"]) or () if isinstance(said, dict) and "id2label" in said else ()
     except (OSError, ValueError, InputError, RecursionError, TypeError):  # a file of somebody else's
         return ()

@@ -6,6 +6,7 @@ A command adds the groups that it needs to its parser, and gets what was said ba
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from weft.cli import values
 from weft.errors import WeftError
+from weft.runtime.environment import PROGRESS
 from weft.runtime.memory import parse_bytes
 from weft.runtime.options import PRECISIONS, USUAL_PRECISION
 
@@ -74,10 +76,13 @@ def add_loading(parser: ArgumentParser, device: str = "where to run", without: t
     for name in LOADING:
         if name not in without:
             add[name]()
+    group.add_argument("--no-progress", dest="progress", action="store_false", help="show no bar while it takes long")
 
 
 def load_arguments(args: Namespace) -> dict[str, Any]:
     """What `add_loading` was told, as keywords for `weft.load` and LoadOptions."""
+    if not getattr(args, "progress", True):
+        os.environ[PROGRESS.name] = "0"  # of the processes that this one starts, too
     found = {name: getattr(args, name) for name in LOADING if hasattr(args, name)}
     if "," in (found.get("device") or ""):
         found["device"] = [name.strip() for name in found["device"].split(",") if name.strip()]

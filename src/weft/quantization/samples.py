@@ -17,7 +17,7 @@ from weft.frontend.tensor_files import read_tensor_file
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
-from weft.readers.content import Source
+from weft.readers.content import DataSource
 from weft.readers.read import Terms, read_input
 from weft.runtime.generated_inputs import generate_inputs
 
@@ -46,7 +46,7 @@ class FolderSamples(Sequence[Sample]):
         path = self._paths[0]
         if path.suffix.lower() not in (*PICTURES, *SOUNDS):
             return ""
-        return read_input([Source(str(path))], _only(path, self._specs), self._terms).told
+        return read_input([DataSource(str(path))], _only(path, self._specs), self._terms).told
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
@@ -92,7 +92,7 @@ def read_sample(path: Path, specs: Sequence[TensorSpec], terms: Terms) -> dict[s
         found = _read_test_set(path, specs)
     elif path.suffix.lower() in (*PICTURES, *SOUNDS):
         only = _only(path, specs)
-        found = {only.name: read_input([Source(str(path))], only, terms).array}
+        found = {only.name: read_input([DataSource(str(path))], only, terms).array}
     else:
         found = _read_arrays(path, specs)
     missing = [spec.name for spec in specs if spec.name not in found and not isinstance(spec.type, OptionalType)]

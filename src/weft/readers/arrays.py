@@ -14,7 +14,7 @@ from weft.errors import InputError
 from weft.frontend.tensor_files import tensor_in
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
-from weft.readers.content import Source
+from weft.readers.content import DataSource
 
 Array = np.ndarray[Any, Any]
 
@@ -23,7 +23,7 @@ LARGEST_TYPED = 1_000_000  # characters
 DELIMITERS = ",;\t|"
 
 
-def read_npy(source: Source) -> Array:
+def read_npy(source: DataSource) -> Array:
     """The array of a .npy file."""
     found = _load(source)
     if not isinstance(found, np.ndarray):
@@ -31,13 +31,13 @@ def read_npy(source: Source) -> Array:
     return found
 
 
-def archive_arrays(source: Source) -> list[str]:
+def archive_arrays(source: DataSource) -> list[str]:
     """The names of the arrays in a .npz file."""
     with _archive(source) as archive:
         return list(archive.files)
 
 
-def read_npz(source: Source, name: str) -> Array:
+def read_npz(source: DataSource, name: str) -> Array:
     """One array of a .npz file; where it has but one, that one by any name."""
     with _archive(source) as archive:
         files = list(archive.files)
@@ -50,21 +50,21 @@ def read_npz(source: Source, name: str) -> Array:
             raise InputError(f"{source.name}: its array {wanted!r} cannot be read: {error}") from error
 
 
-def _archive(source: Source) -> Any:
+def _archive(source: DataSource) -> Any:
     found = _load(source)
     if isinstance(found, np.ndarray):
         raise InputError(f"{source.name}: is one array, and no archive of several")
     return found
 
 
-def _load(source: Source) -> Any:
+def _load(source: DataSource) -> Any:
     try:
         return np.load(source.path if source.held is None else io.BytesIO(source.held), allow_pickle=False)
     except Exception as error:  # numpy, zipfile, zlib and pickle each have errors of their own for damaged files
         raise InputError(f"{source.name}: not a readable .npy or .npz file: {error}") from error
 
 
-def read_tensor(source: Source) -> tuple[str, Array]:
+def read_tensor(source: DataSource) -> tuple[str, Array]:
     """A TensorProto: its name, which may be empty, and its elements."""
     return tensor_in(source.limited(), source.name)
 
@@ -136,7 +136,7 @@ def typed(text: str, spec: TensorSpec) -> Array | None:
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
-def read_table(source: Source) -> tuple[list[str] | None, list[list[str]]]:
+def read_table(source: DataSource) -> tuple[list[str] | None, list[list[str]]]:
     """The names of the columns, where the first row has some, and the other rows, of a text with commas or the like."""
     text = source.text()
     first = text.partition("\n")[0]
@@ -157,7 +157,7 @@ def read_table(source: Source) -> tuple[list[str] | None, list[list[str]]]:
     return names, body
 
 
-def table_array(source: Source, spec: TensorSpec) -> Array:
+def table_array(source: DataSource, spec: TensorSpec) -> Array:
     """A table as an input, a row for each sample."""
     names, rows = read_table(source)
     if spec.element is DType.string:
@@ -165,7 +165,7 @@ def table_array(source: Source, spec: TensorSpec) -> Array:
     return _numbers(source.name, rows, names)
 
 
-def table_columns(source: Source, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
+def table_columns(source: DataSource, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
     """The columns of a table that are named like inputs, each [rows, 1]; None where not every input has one."""
     names, rows = read_table(source)
     if names is None or not {spec.name for spec in specs} <= set(names):
@@ -204,24 +204,27 @@ def fitted(array: Array, spec: TensorSpec, name: str) -> tuple[Array, list[str]]
     array = _converted(array, spec, name, told)
     shape = spec.shape
     if shape is not None and array.ndim < len(shape):
-        missing = len(shape) - array.ndim
-        if all(not isinstance(dim, int) or dim == 1 for dim in shape[:missing]):
-            array = array.reshape((1,) * missing + array.shape)
-            told.append(f"as [{', '.join(map(str, array.shape))}]")
-        elif array.ndim <= 1 and all(not isinstance(dim, int) or dim == 1 for dim in shape[1:]):
-            array = array.reshape((-1,) + (1,) * (len(shape) - 1))
-            told.append(f"as [{', '.join(map(str, array.shape))}]")
+        ones = (1,) * (len(shape) - array.ndim)
+        extents = next((each for each in (ones + array.shape, array.shape + ones) if _fits(shape, each)), None)
+        if extents is not None:
+            array = array.reshape(extents)
+            told.append(f"as [{', '.join(map(str, extents))}]")
     elif shape is not None and array.size == 1 and array.ndim > len(shape) and all(dim == 1 for dim in shape):
         array = array.reshape((1,) * len(shape))
     _check_shape(array, spec, name)
     return array, told
 
 
+def _fits(declared: Sequence[int | str], shape: Sequence[int]) -> bool:
+    """Whether a shape is one that an input takes."""
+    return len(declared) == len(shape) and all(a == b for a, b in zip(declared, shape) if isinstance(a, int))
+
+
 def _check_shape(array: Array, spec: TensorSpec, name: str) -> None:
     shape = spec.shape
     if shape is None:
         return
-    if len(shape) != array.ndim or any(isinstance(a, int) and a != b for a, b in zip(shape, array.shape)):
+    if not _fits(shape, array.shape):
         given, wanted = (", ".join(map(str, dims)) for dims in (array.shape, shape))
         raise InputError(
             f"{name}: has the shape [{given}], but input {spec.name!r} takes [{wanted}]",
@@ -247,12 +250,12 @@ def _converted(array: Array, spec: TensorSpec, name: str, told: list[str]) -> Ar
         return np.asarray(array.view(target))
     if array.dtype.kind in "OUSMm":
         raise InputError(f"{name}: holds {array.dtype}, and input {spec.name!r} takes {wanted}")
+    if array.dtype.kind == "c" and not wanted.is_complex:
+        raise InputError(f"{name}: holds complex numbers, and input {spec.name!r} takes {wanted}")
     with np.errstate(all="ignore"):
         changed = array.astype(target)
         whole = wanted.is_integer or wanted is DType.bool
         back = changed.astype(array.dtype) if array.dtype.kind in "biufc" else array
-    if array.dtype.kind == "c" and not wanted.is_complex:
-        raise InputError(f"{name}: holds complex numbers, and input {spec.name!r} takes {wanted}")
     if whole and array.dtype.kind in "iuf" and not np.array_equal(back, array):
         raise InputError(f"{name}: holds numbers that {wanted} of input {spec.name!r} has not", hint="round them first")
     if array.size > 1:

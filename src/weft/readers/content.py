@@ -31,7 +31,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """Where data comes from: the name that people gave it, and its bytes, which are read once."""
 
     name: str
@@ -70,17 +70,17 @@ class Source:
             raise InputError(f"{self.name}: is no text in UTF-8", hint="save it as UTF-8") from error
 
 
-def source_at(name: str) -> Source | None:
+def source_at(name: str) -> DataSource | None:
     """The file, folder, pipe or standard input of that name; None where there is none."""
     if name == STDIN:
-        return Source("standard input", _stdin())
+        return DataSource("standard input", _stdin())
     try:
         mode = Path(name).stat().st_mode
     except (OSError, ValueError):  # not there, or no name of a file at all
         return None
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-        return Source(name)
-    return Source(name, Source(name).content())
+        return DataSource(name)
+    return DataSource(name, DataSource(name).content())
 
 
 @cache

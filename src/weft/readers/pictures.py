@@ -292,8 +292,8 @@ def _eight_bits(picture: Any) -> Any:
 def _sized(picture: Any, height: int, width: int, resize: str, evidence: PictureEvidence) -> Any:
     from PIL import Image
 
-    if height * width > MOST_PIXELS:
-        raise InputError(f"the input has {height} × {width} pixels, which is too large for a picture")
+    if not (height > 0 and width > 0 and height * width <= MOST_PIXELS):
+        raise InputError(f"{height} × {width} pixels, as the input has them, are too few or too large for a picture")
     methods = {"nearest": Image.Resampling.NEAREST, "bicubic": Image.Resampling.BICUBIC}
     method = methods.get(evidence.habit.resampling or "", Image.Resampling.BILINEAR)
     if picture.size == (width, height):

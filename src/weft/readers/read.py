@@ -14,7 +14,7 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import OnnxModel
 from weft.ir.specs import TensorSpec
 from weft.readers import arrays, pictures
-from weft.readers.content import Kind, Source
+from weft.readers.content import DataSource, Kind
 from weft.readers.picture_evidence import picture_evidence
 from weft.readers.pictures import UNDIRECTED, PictureDirections
 from weft.readers.sound import HINT as SOUND_HINT
@@ -62,7 +62,7 @@ class Reading:
     rate: int | None = None
 
 
-def read_input(sources: Sequence[Source], spec: TensorSpec, terms: Terms) -> Reading:
+def read_input(sources: Sequence[DataSource], spec: TensorSpec, terms: Terms) -> Reading:
     """The array that files hold for an input; several pictures, or a folder of them, are a batch."""
     files = [file for source in sources for file in _unfolded(source)]
     kinds = {file.kind for file in files}
@@ -83,11 +83,11 @@ def read_input(sources: Sequence[Source], spec: TensorSpec, terms: Terms) -> Rea
     return Reading(array, f"{file.name}: {', '.join(told)}" if told else "")
 
 
-def _unfolded(source: Source) -> list[Source]:
+def _unfolded(source: DataSource) -> list[DataSource]:
     """A file, or the pictures in a folder."""
     if source.kind is not Kind.FOLDER:
         return [source]
-    inside = [Source(str(path)) for path in sorted(source.path.iterdir()) if path.is_file()]
+    inside = [DataSource(str(path)) for path in sorted(source.path.iterdir()) if path.is_file()]
     found = [each for each in inside if each.kind is Kind.PICTURE]
     if not found:
         hint = "a test set of ONNX, with input_0.pb, is given without the name of an input"
@@ -95,7 +95,7 @@ def _unfolded(source: Source) -> list[Source]:
     return found
 
 
-def _read(file: Source, spec: TensorSpec) -> Array:
+def _read(file: DataSource, spec: TensorSpec) -> Array:
     ending = file.path.suffix.lower()
     match file.kind:
         case Kind.NPY:
@@ -121,7 +121,7 @@ def _read(file: Source, spec: TensorSpec) -> Array:
         raise InputError(f"{file.name}: not known what this is, for input {spec.name!r}", hint=hint) from error
 
 
-def _of_text(file: Source, spec: TensorSpec) -> Array:
+def _of_text(file: DataSource, spec: TensorSpec) -> Array:
     text = file.text()
     begin = text.lstrip()[:1]
     if begin in ("[", "{") or (spec.element is not DType.string and "," not in text and _is_one_number(text)):
