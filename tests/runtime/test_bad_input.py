@@ -23,7 +23,7 @@ from weft.errors import InputError, InvalidModelError, ModelError, UnsupportedMo
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"", "empty"), (b"hello world", "not a whole ONNX file"), (b"\x08\x0a", "no graph"),
+    [(b"", "empty"), (b"hello world", "a text that begins"), (b"\x08\x0a", "no graph"),
      (b"\xff" * 100, "not a whole ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
 )  # fmt: skip
 def test_no_model_at_all(tmp_path: Path, content: bytes, said: str) -> None:
@@ -228,3 +228,30 @@ def test_inputs(tmp_path: Path, feeds: dict[str, Any], said: str) -> None:
         loaded.run(feeds)
     assert said in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_shapes_that_do_not_fit_are_told_with_what_is_asked() -> None:
+    """Both shapes, and the name of the dim."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["c"])],
+        "sum",
+        [value("a", TensorProto.FLOAT, ["rows", 3]), value("b", TensorProto.FLOAT, ["rows", 3])],
+        [value("c", TensorProto.FLOAT, ["rows", 3])],
+    )
+    model = weft.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    with pytest.raises(weft.InputError) as caught:
+        model.run({"a": floats(2, 3), "b": floats(4, 3)})
+    for part in ("'rows' is 2", "but 4", "a: [2, 3]", "b: [4, 3]", "a: float32[rows, 3]"):
+        assert part in str(caught.value)
+
+
+def test_a_batch_that_is_fixed_is_told() -> None:
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Neg", ["x"], ["y"])
+    graph = helper.make_graph(
+        [node], "one", [value("x", TensorProto.FLOAT, [1, 3])], [value("y", TensorProto.FLOAT, [1, 3])]
+    )
+    model = weft.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    with pytest.raises(weft.InputError, match=r"size 1 in dimension 0 .*\(8, 3\)\n.*rows one by one"):
+        model(floats(8, 3))

@@ -214,5 +214,12 @@ def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tens
     for axis, (dim, size) in enumerate(zip(type.shape, array.shape)):
         if isinstance(dim, int) and dim != size:
             problem = f"{what} must have size {dim} in dimension {axis} ({type}), not {size}: shape {array.shape}"
-            raise InputError(problem, file=file, hint=fitting_view(array, type.shape))
+            raise InputError(problem, file=file, hint=fitting_view(array, type.shape) or _batch_hint(axis, dim))
     return array
+
+
+def _batch_hint(axis: int, size: int) -> str | None:
+    """What to do where a file takes one row at a time."""
+    if axis != 0 or size != 1:
+        return None
+    return "this size is fixed in the file: run rows one by one, or export the model with a dynamic batch"

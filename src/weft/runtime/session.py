@@ -356,9 +356,10 @@ class Session:
             return self._compiler.run_eagerly(on_host(given), wanted)
         except ModelError as error:
             said = f": {clash}" if clash else ""
-            raise InputError(
-                f"the inputs' shapes do not fit together{said}. {error.problem}", node=error.node
-            ) from error
+            passed = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
+            hint = f"given were {passed}; the model takes {', '.join(map(str, self.inputs))}"
+            problem = f"the inputs' shapes do not fit together{said}. {error.problem}"
+            raise InputError(problem, node=error.node, hint=hint) from error
 
     def _check_fixed(self, given: Mapping[str, Any]) -> None:
         """Raise GuardError where inputs have other sizes than those that the program was compiled for."""
