@@ -109,12 +109,15 @@ def test_other_work_says_itself_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     told = Stages("tuning", show=False)
-    told.stage("product", 0.5)
     now[0] = 4.0
+    told.stage("product", 0.5)
     assert told.standing() == (0.5, 4.0, 4.0)
     assert told.text == "tuning: product"
     told.stage("another", 0.1)
     assert told.standing()[0] == 0.5
+    told.update(0.5)
+    now[0] = 100.0
+    assert told.standing() == (0.5, 100.0, None)  # it stands still: nobody knows
 
 
 def test_nothing_is_shown_before_patience_ends_to_nobody_or_twice(
@@ -190,7 +193,7 @@ def test_who_is_shown_something(
 def test_a_terminals_bar_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "100")
     with open(slave, "w", encoding="utf-8") as terminal:  # noqa: PTH123 (a descriptor)
         monkeypatch.setattr(sys, "stderr", terminal)
         bar = progress.TerminalBar()
@@ -201,7 +204,20 @@ def test_a_terminals_bar_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None
     os.close(master)
     assert "loading: building kernels 4 of 8" in seen
     assert "1:15, about 1:15 left" in seen
-    assert seen.endswith("\x1b[2K")  # the line is empty again
+    assert seen.rpartition("left")[2].count("\x1b[2K") >= 1  # the line is empty again
+
+
+@pytest.mark.parametrize("width", [10, 20, 30, 39, 50, 79, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp437", "nonsense"])
+def test_a_line_fits_its_terminal(width: int, encoding: str) -> None:
+    marks = progress._marks(encoding)
+    words, done, rest, clock = progress._fitted("loading: " + "x" * 60, 0.5, "1:15, about 1:15 left", width, marks)
+    line = words + done + rest + clock
+    assert len(line) <= width
+    assert clock.startswith("1:15")
+    assert len(done) == len(rest.rstrip())
+    if encoding in ("ascii", "cp437"):
+        assert line.encode(encoding)
 
 
 def test_a_notebook_gets_a_line_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,7 +229,7 @@ def _quantize(source: Any, path: Path, data: Any, options: QuantizeOptions, tell
     narrowed = choice.made(whole, few)
     written = _as_file(model, narrowed, version)
     write_file(written, write_model(replace(written, graph=replace(narrowed, initializers={}))), path)
-    tell("measuring", 0.9)
+    tell("measuring the result", 0.0)
     outputs: tuple[OutputError, ...] = ()
     times = None
     inside: Mapping[str, float] = {}
@@ -359,7 +359,7 @@ class _Choice:
             if not names:
                 raise InputError(f"--keep {pattern}: no layer has such a name", hint="see the names with --json")
             self.reasons.update(dict.fromkeys(names, f"kept by {pattern}"))
-        self._tell("measuring layers", 0.4)
+        self._tell("measuring layers", 0.0)
         shadows = self._narrowing.shadows() if options.measure or options.leave or options.budget else None
         if shadows is not None:
             self.errors = layer_errors(self._model, shadows, samples, options.device)
@@ -375,7 +375,7 @@ class _Choice:
         """Leave the layers as they are that move the outputs most, as few of them as will do."""
         if self._error(graph, whole, samples) <= budget:
             return graph
-        self._tell("what each layer does to the outputs", 0.45)
+        self._tell("what each layer does to the outputs", 0.0)
         shadows = self._narrowing.shadows()
         if shadows is None:
             return graph
@@ -387,7 +387,7 @@ class _Choice:
         low, high = 0, len(worst)  # `low` are too few, `high` are enough
         best = self._narrowing.graph({*self.reasons, *worst})
         while high - low > 1:
-            self._tell(f"trying {len(worst) - (low + high) // 2} layers", 0.5)
+            self._tell(f"trying {len(worst) - (low + high) // 2} layers", 0.0)
             middle = (low + high) // 2
             graph = self._narrowing.graph({*self.reasons, *worst[:middle]})
             if self._error(graph, whole, samples) <= budget:

@@ -13,20 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import ceil
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from weft.logs import LOADING
 from weft.quantities import printable
 from weft.runtime.environment import PROGRESS, text_of
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 PATIENCE = 1.0  # seconds
 EVERY = 0.2  # seconds between two looks
 SURE = 2.0  # seconds after which it can be said how long the rest takes
 MOST = 0.99  # of the work that is shown as done before all of it is
 LONGEST = 60  # characters of a stage
+BAR = 20  # columns
+WIDE, PLAIN = "━─…", "=-~"  # the done part of a bar, the other one, and the rest of a text
 NODES = 300  # that a model has, as long as nobody knows
 
 
@@ -43,6 +42,24 @@ def expected_seconds(size: int, nodes: int) -> dict[str, float]:
         "compiling kernels": 0.2 + nodes * 5e-4,
         "starting": 0.2,
     }
+
+
+COMPILING = ("loading", "compiling", "exporting")  # work that has the stages of a load
+SHARES: Mapping[str, Mapping[str, float]] = {
+    "quantizing": {
+        "reading": 1.0,
+        "calibrating": 4.0,
+        "looking at values": 2.0,
+        "measuring layers": 4.0,
+        "what each layer does to the outputs": 4.0,
+        "measuring the result": 12.0,
+    }
+}
+"""How stages of other work compare."""
+
+
+def _expected(title: str) -> Mapping[str, float] | None:
+    return expected_seconds(0, NODES) if title in COMPILING else SHARES.get(title)
 
 
 class Shown(Protocol):
@@ -62,7 +79,7 @@ class Stages:
         self._title = title
         self._expected = expected
         self._spent: dict[str, float] = {}  # seconds in stages that are over
-        self._started = self._since = time.monotonic()
+        self._started = self._since = self._moved = time.monotonic()
         self._stage = self._detail = ""
         self._fraction = self._most = 0.0
         self._count: Callable[[], int] | None = None
@@ -83,6 +100,11 @@ class Stages:
 
     def update(self, fraction: float, detail: str = "") -> None:
         self._count = None
+        self._set(fraction, detail)
+
+    def _set(self, fraction: float, detail: str) -> None:
+        if fraction != self._fraction:
+            self._moved = time.monotonic()
         self._fraction, self._detail = min(max(fraction, 0.0), 1.0), detail
 
     def follow(self, name: str, count: Callable[[], int], whole: int) -> None:
@@ -95,7 +117,7 @@ class Stages:
         count = self._count
         if count is not None:
             done = count()
-            self._fraction, self._detail = done / max(self._whole, 1), f"{done} of {self._whole}"
+            self._set(done / max(self._whole, 1), f"{done} of {self._whole}")
         return self.text, *self.standing()
 
     def _leave(self) -> None:
@@ -129,7 +151,8 @@ class Stages:
         elapsed = now - self._started
         if self._expected is None:
             fraction = self._fraction
-            left = elapsed * (1.0 - fraction) / fraction if fraction > 0.05 else None
+            is_known = fraction > 0.05 and now - self._moved < max(SURE, elapsed / 4)
+            left = elapsed * (1.0 - fraction) / fraction if is_known else None
         else:
             left = self._left(now - self._since)
             fraction = elapsed / (elapsed + left) if elapsed > 0.0 else 0.0
@@ -209,8 +232,7 @@ class _Look:
 @contextmanager
 def stages(title: str) -> Iterator[Stages]:
     """Progress for the duration of a `with` block. Inside of another one, that is what is seen."""
-    expected = expected_seconds(0, NODES) if title == "loading" else None
-    progress = Stages(title, show=_is_watched() and os.getpid() not in _showing, expected=expected)
+    progress = Stages(title, show=_is_watched() and os.getpid() not in _showing, expected=_expected(title))
     try:
         yield progress
     finally:
@@ -254,41 +276,49 @@ def _shown() -> Shown | None:
 
 
 class TerminalBar:
-    """A line on standard error, gone when the work is done."""
+    """A line on standard error, gone when the work is done; what others write meanwhile goes above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
-        from rich.table import Column
-        from rich.text import Text
+        from rich.live import Live
 
-        class Clock(ProgressColumn):
-            """The times that came with the last update."""
-
-            def render(self, task: Any) -> Text:
-                return Text(task.fields["clock"])
-
-        words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-        clock = Clock(table_column=Column(no_wrap=True))
-        self._bar = Progress(
-            words,
-            BarColumn(bar_width=20),
-            clock,
-            console=Console(stderr=True),
-            transient=True,
-            auto_refresh=False,
-            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
-        )
-        self._task = self._bar.add_task("", total=1.0, clock="", visible=False)
-        self._bar.start()
+        self._console = Console(stderr=True)
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        live = {"transient": True, "auto_refresh": False, "redirect_stdout": is_terminal}
+        self._live = Live(console=self._console, **live)  # type: ignore[arg-type]
+        self._marks = _marks(self._console.encoding)
+        self._live.start()
 
     def update(self, text: str, fraction: float, elapsed: float, left: float | None) -> None:
-        self._bar.update(
-            self._task, description=text, completed=fraction, clock=times(elapsed, left), visible=True, refresh=True
-        )
+        from rich.text import Text
+
+        words, done, rest, clock = _fitted(text, fraction, times(elapsed, left), self._console.width - 1, self._marks)
+        line = Text.assemble(words, (done, "green"), (rest, "dim"), clock, no_wrap=True, overflow="crop")
+        self._live.update(line, refresh=True)
 
     def stop(self) -> None:
-        self._bar.stop()
+        self._live.update("")
+        self._live.stop()
+
+
+def _marks(encoding: str) -> str:
+    """What the done part of a bar is made of, what the other, and what stands for the rest of a text."""
+    try:
+        WIDE.encode(encoding)
+    except (UnicodeError, LookupError):
+        return PLAIN
+    return WIDE
+
+
+def _fitted(text: str, fraction: float, clock: str, width: int, marks: str) -> tuple[str, str, str, str]:
+    """A line of words, both parts of a bar and a clock; a narrow terminal has no bar, then no time that is left."""
+    bar = BAR if width >= len(clock) + BAR + 24 else 0
+    if width < len(clock) + 24:
+        clock = clock.partition(",")[0]
+    room = max(width - len(clock) - 1 - (bar and bar + 1), 0)
+    words = text if len(text) <= room else f"{text[: max(room - 1, 0)]}{marks[2]}"
+    done = int(bar * fraction)
+    return f"{words} ", marks[0] * done, f"{marks[1] * (bar - done)}{' ' if bar else ''}", clock
 
 
 class NotebookLine:
