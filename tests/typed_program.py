@@ -144,6 +144,8 @@ def measured(model: weft.Model, folder: Path) -> float:
 def written(path: Path, folder: Path) -> tuple[weft.OptimizationReport, weft.QuantizationReport]:
     """Models that become other files."""
     weft.load(path).save(folder / "saved.onnx")
+    page: Path = weft.view(path, folder / "page.html", open=False)
+    assert page.is_file()
     weft.compile(path, folder / "ahead.weft", device="cpu", precision="float32", sizes={"batch": 1})
     weft.export_c(path, folder / "c", name="tiny", precision="float32", sizes={"batch": 1})
     optimized = weft.optimize(path, folder / "optimized.onnx", sizes={"batch": 1}, exact=True)

@@ -18,14 +18,22 @@ from weft.errors import (
     WeftError,
     shown,
 )
-from weft.interrupts import Cancellation, awaited, completed, is_large, watched
+from weft.interrupts import Cancellation, awaited, completed, is_large
 from weft.ir.tensors import DeviceTensor
 from weft.runtime.attempts import is_the_devices
-from weft.runtime.calls import OPTIONS, brought, checked_patience, inputs_by_name, places_for, results_in_place
+from weft.runtime.calls import (
+    OPTIONS,
+    brought,
+    checked_patience,
+    inputs_by_name,
+    places_of,
+    run_into,
+    run_on_stream,
+    run_watched,
+)
 from weft.runtime.named import Outputs, Specs
 from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import DeviceOption, Route, route
-from weft.runtime.preallocated import Destinations
 from weft.runtime.session import Session, on_host
 from weft.tables import ShownTable, Tabled
 from weft.threads import lock
@@ -47,7 +55,12 @@ if TYPE_CHECKING:
 
 
 class Model(Tabled):
-    """What `weft.load` returns. `run` may be called from several threads at once."""
+    """A model that is ready to run, as `weft.load` gives it: `model.run({"x": array})`, or `model(array)`.
+
+    `inputs` and `outputs` are what it takes and gives, `defaults` inputs that need not be given: specs with a name, a
+    dtype and a shape. `file` is where it came from, `metadata` what the file says of itself, `device` where it runs.
+    `run` may be called from several threads at once.
+    """
 
     def __init__(self, deployment: Deployment, way: Route, strict: bool, signature: Signature | None = None) -> None:
         """`way` are the devices to try, in order; `strict` allows only the first of them.
@@ -119,9 +132,9 @@ class Model(Tabled):
         if unknown:
             raise self._unknown_option(unknown)
         if into is not None:
-            return self._run_into(inputs, outputs, keep, stream, timeout, cancel, into)
+            return run_into(self, (inputs, outputs, keep, stream, timeout, cancel), into)
         if timeout is not None or cancel is not None:
-            return self._run_watched((inputs, outputs, keep, stream), timeout, cancel)
+            return run_watched(self, (inputs, outputs, keep, stream), timeout, cancel)
         given = {} if inputs is None else inputs
         if type(given) is not dict and not isinstance(given, Mapping):
             from weft.runtime.habits import not_by_name
@@ -129,7 +142,7 @@ class Model(Tabled):
             raise not_by_name(given, outputs, self._takes, self.file)
         session = self._sessions.get(self._device) or self.session()
         if stream is not None:
-            return self._run_on_stream(session, given, outputs, keep, stream)
+            return run_on_stream(self, session, (given, outputs, keep), stream)
         arrays = session.bind.plain(given)
         if arrays is not None and outputs is None and keep is False:
             shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
@@ -169,7 +182,7 @@ class Model(Tabled):
         """
         if unknown:
             raise self._unknown_option(unknown)
-        places = None if into is None else await awaited(self._places, outputs, keep, into)
+        places = None if into is None else await awaited(places_of, self, outputs, keep, into)
         seconds = checked_patience(timeout, cancel, self.file)
         try:
             kept = keep if places is None else places.kept or False
@@ -179,60 +192,6 @@ class Model(Tabled):
         if places is None:
             return results
         return await completed(places.fill, results) if is_large([*places.arrays.values()]) else places.fill(results)
-
-    def _run_into(
-        self,
-        inputs: Mapping[str, Any] | None,
-        outputs: Sequence[str] | None,
-        keep: bool | Sequence[str],
-        stream: int | None,
-        timeout: float | None,
-        cancel: Cancellation | None,
-        into: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        """A run under a watch works on arrays of its own: the caller may go before it, and then use his again."""
-        if outputs is None and keep is False and stream is None and timeout is None and cancel is None:
-            session = self._sessions.get(self._device) or self.session()
-            results = results_in_place(session, inputs, into, self.outputs, self.file)
-            if results is not None:
-                return results
-        places = self._places(outputs, keep, into)
-        results = places.fill(self.run(inputs, outputs, places.kept or False, stream, timeout, cancel))
-        if places.tensors and stream is not None:
-            self.session().driver.lead(stream)
-        return results
-
-    def _places(
-        self, outputs: Sequence[str] | None, keep: bool | Sequence[str], into: Mapping[str, Any]
-    ) -> Destinations:
-        session = self.session()
-        wanted = self._names if outputs is None else session.wanted(outputs)
-        kept = () if keep is False else wanted if keep is True else session.wanted(keep, "keep")
-        return places_for(session, wanted, kept, into, self.outputs, self.file)
-
-    def _run_watched(
-        self, arguments: tuple[Any, ...], timeout: float | None, cancel: Cancellation | None
-    ) -> dict[str, Any]:
-        seconds = checked_patience(timeout, cancel, self.file)
-        try:
-            return watched(self.run, *arguments, timeout=seconds, cancel=cancel)
-        except (RunTimeoutError, RunCancelledError) as error:
-            raise error.at(file=self.file) from None
-
-    def _run_on_stream(
-        self,
-        session: Session,
-        given: Mapping[str, Any],
-        outputs: Sequence[str] | None,
-        keep: bool | Sequence[str],
-        stream: int,
-    ) -> dict[str, Any]:
-        if not isinstance(stream, int):
-            raise InputError(f"stream must be the number of a CUDA stream, not {shown(stream)}", file=self.file)
-        session.driver.follow(stream)
-        results = self.run(given, outputs, keep)
-        session.driver.lead(stream)
-        return results
 
     def _unknown_option(self, given: Mapping[str, Any]) -> WeftError:
         from weft.runtime.habits import RUNNING, unknown_option
@@ -513,6 +472,7 @@ class Model(Tabled):
         return written
 
     def __repr__(self) -> str:
+        """File, device, inputs and outputs on one line; `print(model)` has them in a table."""
         from weft.runtime.model_tables import model_line
 
         return model_line(self)
@@ -523,6 +483,7 @@ class Model(Tabled):
         return model_tables(self)
 
     def __dir__(self) -> list[str]:
+        """What people are to find."""
         from weft.runtime.model_tables import INTERNAL
 
         return [name for name in super().__dir__() if name not in INTERNAL]
