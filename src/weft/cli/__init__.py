@@ -120,6 +120,7 @@ def command_parser(arguments: Sequence[str]) -> TopParser:
         parser.chosen.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help=VERBOSE)
         parser.chosen.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=DEBUG)
         parser.chosen.description = parser.chosen.description or f"{summary[0].upper()}{summary[1:]}."
+        parser.chosen.shorten_usage()
         parser.chosen.epilog = examples(module.EXAMPLES) if hasattr(module, "EXAMPLES") else None
     return parser
 

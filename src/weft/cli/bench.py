@@ -39,6 +39,11 @@ SizesOf = Callable[[Path], Mapping[str, int]]
 """The sizes that --shape and --batch mean for a file."""
 
 Find = Callable[[str, SizesOf], BenchCase]
+EXAMPLES = (
+    ("in weft and in every other engine that is installed", "weft bench model.onnx"),
+    ("weft alone, for a batch of 8 on four threads", "weft bench model.onnx --against none --batch 8 --threads 4"),
+    ("what has changed between two measurements", "weft bench --diff before.json after.json"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

@@ -20,6 +20,11 @@ from weft.errors import InputError
 DAYS = 30.0  # without use, after which `clean` removes what is kept
 _DAY = 86_400.0
 _KINDS = {MODELS: "compiled models", CODE: "code of kernels", NOTES: "measurements and digests", UNDONE: "unfinished"}
+EXAMPLES = (
+    ("how much there is", "weft cache size"),
+    ("the models that are kept", "weft cache list"),
+    ("what was not used for a week goes", "weft cache clean --older-than 7"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

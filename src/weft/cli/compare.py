@@ -28,6 +28,11 @@ from weft.runtime.policy import route
 from weft.runtime.progress import stages
 
 DEFAULT_DEVICES = "reference,auto"
+EXAMPLES = (
+    ("the best device here and the exact reference", "weft compare model.onnx"),
+    ("the CPU and onnxruntime, on data of your own", "weft compare model.onnx -i x=x.npy --devices onnxruntime,cpu"),
+    ("a model before and after a change", "weft compare model.onnx --against changed.onnx"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

@@ -15,6 +15,11 @@ from weft.errors import InputError
 from weft.runtime.devices import HOST
 
 SUFFIX = ".weft"
+EXAMPLES = (
+    ("for this machine, beside the model", "weft compile model.onnx"),
+    ("for any processor with AVX2", "weft compile model.onnx --target x86-64-v3 -o model.weft"),
+    ("what was compiled runs as the model did", "weft run model.weft"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

@@ -28,6 +28,11 @@ from weft.compat.conformance import (
 from weft.errors import InputError
 from weft.runtime.devices import choose
 
+EXAMPLES = (
+    ("a few cases", "weft conformance -k softmax"),
+    ("all of them on the CPU", "weft conformance --device cpu"),
+)
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its options."""

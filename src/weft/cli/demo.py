@@ -20,6 +20,10 @@ from weft.records import dataclass
 from weft.report.summary import summarize_weights
 
 TIMED_RUNS = 20
+EXAMPLES = (
+    ("a look at weft without a model of your own", "weft demo"),
+    ("the same on the exact reference", "weft demo --device reference"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

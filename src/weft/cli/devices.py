@@ -22,6 +22,11 @@ from weft.runtime.policy import in_force, route
 from weft.runtime.progress import stages
 
 PRODUCT_TYPES = (DType.float32, DType.float16, DType.bfloat16, DType.float64, DType.int8)  # that are measured
+EXAMPLES = (
+    ("what models can run on here", "weft devices"),
+    ("what decides where they do", "weft devices --policy"),
+    ("measure the devices again", "weft devices --calibrate"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

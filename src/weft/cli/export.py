@@ -14,6 +14,11 @@ from weft.cli import options, output
 from weft.cli.output import format_bytes
 from weft.cli.sizes import sizes_of_file
 
+EXAMPLES = (
+    ("a header, an object file, weights and an example", "weft export model.onnx --c library"),
+    ("with the weights in the object file", "weft export model.onnx --c library --embed"),
+)
+
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(

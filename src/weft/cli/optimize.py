@@ -16,6 +16,10 @@ from weft.optimization.options import GROWTH
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NO_LIMIT = "any"
+EXAMPLES = (
+    ("fewer nodes, the same results", "weft optimize model.onnx smaller.onnx"),
+    ("with a batch of 1 for good", "weft optimize model.onnx smaller.onnx --shape batch=1"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

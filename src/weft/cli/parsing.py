@@ -39,6 +39,13 @@ class CommandParser(argparse.ArgumentParser):
         """Wrong usage, in words of weft's own."""
         self.exit(USAGE, f"{filled(f'error: {problem}')}\n{filled(f'  hint: {hint}')}\n")
 
+    def shorten_usage(self) -> None:
+        """Say in the usage line what must be there; the options are listed below it."""
+        needed = [f"{action.option_strings[0]} {_placeholder(action)}" for action in self._actions if action.required
+                  and action.option_strings]  # fmt: skip
+        own = [_placeholder(action) for action in self._actions if not action.option_strings]
+        self.usage = " ".join([self.prog, "[options]", *needed, *own])
+
     def options(self) -> list[str]:
         """The long options, as they are typed."""
         return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
@@ -83,6 +90,14 @@ def filled(line: str) -> str:
         return line
     indent = " " * (len(line) - len(line.lstrip()))
     return _wrapped(line.strip(), shutil.get_terminal_size().columns, indent, indent or "  ")
+
+
+def _placeholder(action: argparse.Action) -> str:
+    """How an argument is written in usage lines."""
+    choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else ""
+    name = action.metavar if isinstance(action.metavar, str) else choices or action.dest.upper()
+    forms = {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} ...", argparse.PARSER: f"{name} ..."}
+    return forms.get(str(action.nargs), name)
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -21,6 +21,11 @@ from weft.report.trace import trace_json
 from weft.runtime.profile import Profile
 
 SHOWN_KERNELS = 25
+EXAMPLES = (
+    ("the slowest kernels", "weft profile model.onnx"),
+    ("a page to look at", "weft profile model.onnx --html profile.html"),
+    ("for Perfetto, or the tracing of a browser", "weft profile model.onnx --trace profile.trace"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

@@ -22,6 +22,13 @@ from weft.quantization.ranges import METHODS
 WORST = 10  # layers that are listed
 FAR = 0.1  # noise of an output that is worth a word
 COLUMNS = ("layer", "op", "alone", "in the model", "")
+EXAMPLES = (
+    (
+        "products in 8 bits, calibrated with pictures of your own",
+        "weft quantize model.onnx small.onnx --to int8 --data pictures",
+    ),
+    ("weights in half precision", "weft quantize model.onnx half.onnx --to fp16 --form weights"),
+)
 
 
 def add_parser(subparsers: Any) -> None:

@@ -14,6 +14,12 @@ from weft.cli import options, output
 from weft.ir.mixed import PlacementRecord
 from weft.runtime.device_report import DeviceReport
 
+EXAMPLES = (
+    ("where a model runs, and why", "weft report model.onnx"),
+    ("what each device would do of it", "weft report model.onnx --all"),
+    ("a chain of devices, of which the first that works serves", "weft report model.onnx --device cuda,webgpu,cpu"),
+)
+
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("report", help="where a model runs and why, and what each device does of it")

@@ -26,6 +26,13 @@ from weft.runtime.device_report import rounding_text
 from weft.runtime.explain import HostStep
 from weft.runtime.model import Model
 
+EXAMPLES = (
+    ("on made-up data", "weft run model.onnx"),
+    ("a picture in, the likeliest classes out", "weft run model.onnx photo.jpg --labels labels.txt"),
+    ("inputs by name, outputs into a folder", "weft run model.onnx -i x=x.npy -i rate=16000 -o results"),
+    ("one hundred runs on a GPU, as JSON", "weft run model.onnx --repeat 100 --device webgpu --json"),
+)
+
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(

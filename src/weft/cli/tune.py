@@ -28,6 +28,10 @@ from weft.runtime.tuning import Tuning, tunable_target, tune
 
 SECONDS = 60.0
 COLUMNS = ("product", "uses", "ways", "before", "best", "gain", "chosen")
+EXAMPLES = (
+    ("a minute on the GPU that is here", "weft tune model.onnx"),
+    ("for a batch of 8, ten seconds", "weft tune model.onnx --batch 8 --seconds 10"),
+)
 
 
 def add_parser(subparsers: Any) -> None:
