@@ -73,7 +73,7 @@ const panel = (() => {
     const stored = data.weights.reduce((sum, weight) => sum + (weight.bytes ?? 0), 0);
     const facts = [
       ["Nodes", drawn.toLocaleString("en") + (drawn < nodes.length ? ` and ${count(nodes.length - drawn, "constant")}` : "")],
-      ["Weights", `${rate(parameters, "").trim()} in ${count(data.weights.length, "tensor")}, ${bytes(stored)}`],
+      ["Weights", data.weights.length ? `${rate(parameters, "").trim()} in ${count(data.weights.length, "tensor")}, ${bytes(stored)}` : "none"],
       ["File", bytes(data.size)],
       ...data.about,
     ];

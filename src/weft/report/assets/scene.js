@@ -156,6 +156,7 @@ const scene = (() => {
   const short = (text, most) => (text.length > most ? `${text.slice(0, Math.ceil(most / 2))}…${text.slice(-Math.floor(most / 2) + 1)}` : text);
   const shape = (type) => {
     const inside = /\[(.*)\]/.exec(type)?.[1];
+    if (inside === "...") return "";
     return inside === undefined ? type : inside === "" ? "scalar" : inside.split(", ").join("×");
   };
   const dtype = (type) => /^[a-z]\w*/.exec(type)?.[0] ?? "";

@@ -1,5 +1,5 @@
 // The page: what is looked at and from where, what hands and keys do, and what is searched for.
-(() => {
+const weftView = (() => {
   const { byId, data, element, svg, showTip, hideTip, time, bytes, percent } = weft;
   const { values, works, nodeBoxes, root } = scene;
   const canvas = byId("graph");
@@ -431,7 +431,8 @@
       const words = [box.label];
       if (box.node) {
         words.push(box.node.name, box.node.domain);
-        for (const value of [...box.node.inputs, ...box.node.outputs]) if (value >= 0) words.push(values[value].name, values[value].type, scene.shape(values[value].type));
+        const held = box.node.inputs.filter((value) => value >= 0 && values[value].weight >= 0);
+        for (const value of [...held, ...box.node.outputs]) if (value >= 0) words.push(values[value].name, values[value].type, scene.shape(values[value].type));
       } else if (box.value !== undefined) words.push(values[box.value]?.type ?? "");
       return [box, words.join("\n").toLowerCase()];
     });
@@ -511,11 +512,11 @@
     const mode = drawing.MODES[drawing.mode()];
     const swatch = (fill, text) => element("span", null, svg("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, svg("rect", { width: 10, height: 10, rx: 2, fill })), document.createTextNode(text));
     const parts = [];
-    if (mode.palette) parts.push(...mode.palette.order.slice(0, 8).map((key) => swatch(mode.palette.of.get(key), key)), ...(mode.palette.order.length > 8 ? [swatch(weft.OTHER, "others")] : []));
+    if (mode.palette) parts.push(...mode.palette.order.slice(0, 8).map((key) => swatch(mode.palette.of.get(key), scene.short(key, 30))), ...(mode.palette.order.length > 8 ? [swatch(weft.OTHER, "others")] : []));
     else if (mode.part) {
       const steps = Array.from({ length: 12 }, (_, at) => svg("rect", { x: at * 5, width: 5.2, height: 10, fill: drawing.heat(at / 11) }));
       parts.push(element("span", null, document.createTextNode("0"), svg("svg", { class: "scale", viewBox: "0 0 60 10", preserveAspectRatio: "none", "aria-hidden": "true" }, ...steps), document.createTextNode(mode.most())));
-    } else parts.push(element("span", "Neighbours of one colour are done together. Without colour: nothing is left to do in a run."));
+    } else parts.push(element("span", "One colour: done together. None: nothing left to do."));
     byId("legend").classList.toggle("words", !mode.palette && !mode.part);
     byId("legend").replaceChildren(...parts);
   };
@@ -598,4 +599,5 @@
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   draw();
   performance.mark("weft-drawn");
+  return { area, select, go };
 })();
