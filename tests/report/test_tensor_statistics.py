@@ -1,0 +1,44 @@
+"""Statistics of weights, against numpy's."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from weft.report.tensor_statistics import WHOLE, tensor_statistics
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int8, np.int64, ml_dtypes.bfloat16])
+def test_small_tensors_are_looked_at_as_a_whole(dtype: type) -> None:
+    array = (np.random.default_rng(0).standard_normal((40, 50)) * 20).astype(dtype)
+    exact = array.astype(np.float64)
+    found = tensor_statistics(array)
+    assert (found.sampled, found.least, found.most) == (2000, exact.min(), exact.max())
+    assert found.mean == pytest.approx(exact.mean())
+    assert found.deviation == pytest.approx(exact.std())
+    assert found.zeros == pytest.approx((exact == 0).mean())
+    assert found.histogram == tuple(np.histogram(exact, 32)[0].tolist())
+
+
+def test_large_ones_by_a_sample() -> None:
+    array = np.random.default_rng(1).standard_normal(3 * WHOLE).astype(np.float32)
+    found = tensor_statistics(array)
+    assert found.sampled == WHOLE
+    assert found.deviation == pytest.approx(1, abs=0.05)
+    assert sum(found.histogram) == WHOLE
+
+
+def test_what_is_not_finite_is_counted() -> None:
+    found = tensor_statistics(np.array([np.nan, np.inf, -np.inf, 1, 3], np.float32))
+    assert (found.not_finite, found.least, found.most, found.mean) == (3, 1, 3, 2)
+    assert tensor_statistics(np.full(4, np.nan, np.float32)).least is None
+    huge = tensor_statistics(np.array([-1.7e308, 1.7e308]))
+    assert huge.deviation is None or np.isfinite(huge.deviation)
+
+
+def test_others_than_numbers() -> None:
+    assert tensor_statistics(np.array(["a", "b" * 100], object)).elements.startswith("a, bbb")
+    assert tensor_statistics(np.array([True, False])).elements == "true, false"
+    assert tensor_statistics(np.array([3 + 4j], np.complex64)).most == 5
+    assert tensor_statistics(np.zeros((0, 3), np.float32)).least is None

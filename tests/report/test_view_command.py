@@ -1,0 +1,66 @@
+"""`weft view` on the command line: where the page goes, and when a browser is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from report import view_models
+
+from weft.cli import main
+from weft.cli import view as command
+from weft.report.view import page_path
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "my model.onnx"
+    path.write_bytes(view_models.blocks(1))
+    return path
+
+
+def test_the_page_is_named_after_the_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(model), "--device", "cpu"]) == 0
+    assert (model.parent / "my model.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "my model.html" in capsys.readouterr().out
+    assert page_path(b"bytes") == Path("model.html")
+
+
+def test_it_prints_the_page(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(model), "-o", "-", "--device", "cpu", "--shape", "batch=3"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("<!doctype html>")
+    assert '"sizes":{"batch":3}' in shown
+
+
+def test_what_cannot_be_done_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(model), "--profile", "none.json"]) == 1
+    assert "none.json cannot be read" in capsys.readouterr().err
+    assert main(["view", "gone.onnx"]) == 1
+    assert "gone.onnx" in capsys.readouterr().err
+    assert main(["view", str(model), "-o", str(model / "page.html"), "--device", "cpu"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_browser_is_opened_only_where_somebody_sees_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda address: bool(opened.append(address)) or True)
+    for name in (*command.REMOTE, *command.DISPLAYS):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert not command.has_browser()  # a pipe
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert command.has_browser()
+    for name in command.REMOTE:
+        with monkeypatch.context() as remote:
+            remote.setenv(name, "1")
+            assert not command.has_browser()
+    assert main(["view", str(model), "--device", "cpu", "--no-open"]) == 0
+    assert opened == []
+    assert main(["view", str(model), "--device", "cpu"]) == 0
+    assert opened == [(model.parent / "my model.html").as_uri()]
+    assert "opens in a browser" in capsys.readouterr().out
