@@ -247,12 +247,17 @@ class _Assignment:
                 if not found:
                     problem = f"{file.name}: names none of the inputs"
                     raise InputError(problem, hint=f"these are {', '.join(self._every)}")
-            case Kind.TEXT if len(self._specs) > 1 and not all(spec.element is DType.string for spec in self._specs):
+            case Kind.TEXT if len(self._specs) > 1 and self._are_named_in(file):
                 found = arrays.table_columns(file, self._specs) or {}
         for name, array in found.items():
             self._arrays[name] = (array, file.name)
         if not found:
             self._files.setdefault(self._main(file).name, []).append(file)
+
+    def _are_named_in(self, file: DataSource) -> bool:
+        """Whether the first line of a text can be that of a table with a column for each input."""
+        first = file.content().partition(b"\n")[0].decode("utf-8", "replace")
+        return all(spec.name in first for spec in self._specs)
 
     def _test_set(self, folder: DataSource) -> dict[str, Array]:
         found = {}

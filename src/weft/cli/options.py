@@ -55,7 +55,7 @@ def add_loading(parser: ArgumentParser, device: str = "where to run", without: t
         ),
         "memory_limit": lambda: group.add_argument(
             "--memory-limit",
-            type=checked(parse_bytes),
+            type=memory_size,
             metavar="BYTES",
             help="what weights, arena and outputs may take together, for instance 200MB or 1.5GiB (default: no limit)",
         ),
@@ -154,3 +154,6 @@ def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise ArgumentTypeError(f"{error.problem}; {error.hint}" if error.hint else error.problem) from None
 
     return parsed
+
+
+memory_size = checked(parse_bytes)

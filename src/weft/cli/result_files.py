@@ -22,7 +22,15 @@ Array = np.ndarray[Any, Any]
 SMALLEST_PICTURE = 16  # pixels of a side
 CHANNELS = (1, 3, 4)
 USUAL_RATE = 16000
+ENDINGS = (".npz", ".npy", ".json", ".csv", ".png", ".wav")
 KINDS = "a folder, or a file that ends in .npz, .npy, .json, .csv, .png or .wav"
+
+
+def check_target(target: Path) -> None:
+    """InputError where outputs cannot go to a file of that ending."""
+    ending = target.suffix.lower()
+    if target != STDOUT and not target.is_dir() and ending not in ENDINGS and re.fullmatch(r"\.[a-z]{2,4}", ending):
+        raise InputError(f"--output {target}: weft writes no {ending} files", hint=f"name {KINDS}")
 
 
 def save_outputs(results: Mapping[str, Any], target: Path, rate: int | None = None) -> dict[str, str]:
@@ -30,9 +38,7 @@ def save_outputs(results: Mapping[str, Any], target: Path, rate: int | None = No
     ending = target.suffix.lower()
     if target == STDOUT:
         write_bytes(STDOUT, _npy(_only(results, target)) if len(results) == 1 else _npz(results))
-    elif target.is_dir() or ending not in (".npz", ".npy", ".json", ".csv", ".png", ".wav"):
-        if ending and not target.is_dir() and re.fullmatch(r"\.[a-z]{2,4}", ending):
-            raise InputError(f"--output {target}: weft writes no {ending} files", hint=f"name {KINDS}")
+    elif target.is_dir() or ending not in ENDINGS:
         return _save_folder(results, target)
     elif ending == ".npz":
         write_bytes(target, _npz(results))

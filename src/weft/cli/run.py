@@ -18,7 +18,7 @@ import weft
 from weft.cli import inputs, options, output, values
 from weft.cli.inputs import InputSet
 from weft.cli.labels import labels_of_model, read_labels
-from weft.cli.result_files import KINDS, save_outputs
+from weft.cli.result_files import KINDS, check_target, save_outputs
 from weft.cli.results import SHOWN_VALUES, ClassNames, describe, dtype_name, print_outputs
 from weft.cli.written import STDOUT
 from weft.ir.narrowed import NarrowedProduct
@@ -68,6 +68,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.output is not None:
+        check_target(args.output)
     names = ClassNames(read_labels(args.labels), args.labels, asked=True) if args.labels else None
     start = time.perf_counter()
     model = weft.load(args.model, **options.load_arguments(args), dump=args.dump)
