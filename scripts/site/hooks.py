@@ -13,6 +13,7 @@ sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
 import api_pages
 import command_pages
 import example_pages
+import operator_pages
 from mkdocs.structure.files import File, Files
 
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:[A-Z]{4,}|examples|scripts|bench|src|tests)[^)]*\)")
@@ -20,7 +21,7 @@ _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:[A-Z]{4,}|examples|scripts|be
 
 def on_config(config: Any) -> Any:
     """Put the made pages where the list has a name for all of them."""
-    makers = {"api": api_pages, "commands": command_pages, "examples": example_pages}
+    makers = {"api": api_pages, "commands": command_pages, "examples": example_pages, "operators": operator_pages}
     made = {kind: list(maker.pages()) for kind, maker in makers.items()}
     config.nav = _with_pages(config.nav, made)
     config.extra["made"] = made

@@ -1,0 +1,46 @@
+"""The page of all operators, from their definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.compat.op_coverage import Coverage, cover
+from weft.opset.registry import definitions
+
+OWN = "ai.onnx"
+
+
+def pages() -> Iterator[tuple[str, str, str]]:
+    """Path, title and text of the page."""
+    rows = cover(definitions())
+    domains: dict[str, list[Coverage]] = {}
+    for row in rows:
+        domains.setdefault(row.domain or OWN, []).append(row)
+    introduction = " ".join(
+        (
+            "What models may be made of, by domain. `weft ops NAME` says more of one, and `weft ops --missing MODEL`",
+            "what a model needs that is not here; [writing an op](../guides/writing-an-op.md) adds one.",
+        )
+    )
+    parts = ["# Operators", introduction]
+    for domain in sorted(domains, key=lambda name: (name != OWN, name)):
+        found = domains[domain]
+        lines = [f"| `{row.name}` | {_versions(row)} | {_note(row)} |" for row in found]
+        head = [f"## {domain}", "", f"{len(found)} operators.", "", "| operator | versions | |", "| --- | --- | --- |"]
+        parts.append("\n".join([*head, *lines]))
+    yield "reference/operators.md", "Operators", "\n\n".join(parts) + "\n"
+
+
+def _versions(row: Coverage) -> str:
+    return ", ".join(map(str, row.listed or row.defined))
+
+
+def _note(row: Coverage) -> str:
+    notes = {
+        "defined": "",
+        "extension": "",
+        "missing": "not in weft",
+        "partial": f"from opset {min(row.defined, default=1)} on",
+    }
+    deprecated = "deprecated" if row.deprecated else ""
+    return ", ".join(filter(None, (notes.get(row.status, row.status), deprecated)))
