@@ -35,6 +35,7 @@ from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
 from weft.ir.types import Shape, TensorType, Type
 from weft.loading import load
+from weft.quantities import counted, shortened
 from weft.runtime.model import Model
 
 Size = Union[int, str, None]
@@ -163,8 +164,8 @@ class GraphBuilder:
         self._entered.pop().close()
 
     def __repr__(self) -> str:
-        counts = f"{len(self._draft.top.nodes)} nodes, {len(self._outputs)} outputs"
-        return f"Graph({self.name!r}: {counts})"
+        counts = f"{counted(len(self._draft.top.nodes), 'node')}, {counted(len(self._outputs), 'output')}"
+        return f"Graph({shortened(self.name)!r}: {counts})"
 
     def _declared(self, tensor: Handle, name: str, shape: Sequence[Size] | None, dtype: DTypeLike | None) -> Type:
         """The type of an output: what is known, and what the user says of the rest."""

@@ -17,6 +17,7 @@ from weft.errors import GraphError, shown
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType
 from weft.ir.types import Shape, TensorType
+from weft.quantities import shortened
 
 Axes = Union[int, Sequence[int], None]
 
@@ -56,7 +57,7 @@ class GraphTensor(Handle):
         return len(self.shape)
 
     def __repr__(self) -> str:
-        return f"Tensor({self.name}: {self.type})"
+        return f"Tensor({shortened(self.name)}: {shortened(str(self.type), 120)})"
 
     @blaming_the_caller
     def __len__(self) -> int:

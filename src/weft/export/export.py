@@ -34,6 +34,7 @@ from weft.ir.types import TensorType
 from weft.ir.work import all_works
 from weft.loading import open_pipeline
 from weft.plan.usual_sizes import usual_sizes
+from weft.quantities import format_bytes, shortened
 from weft.records import dataclass
 from weft.runtime.arguments import Shapes, whole_shapes
 from weft.runtime.devices import HOST
@@ -56,6 +57,11 @@ class Exported:
     example: Path
     interface: Interface
     weight_bytes: int
+
+    def __repr__(self) -> str:
+        written = [self.header, self.object, self.library, self.weights, self.example]
+        names = ", ".join(path.name for path in written if path is not None)
+        return f"<{shortened(str(self.header.parent))}: {names}; {format_bytes(self.weight_bytes)} of weights>"
 
 
 def export_c(

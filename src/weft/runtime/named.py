@@ -75,6 +75,9 @@ class Specs(tuple[TensorSpec, ...]):
     def _repr_html_(self) -> str:
         return spec_table(self).html()
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return [spec.name for spec in self]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Specs, (tuple(self),)
 

@@ -7,6 +7,7 @@ said; `route` makes of it the devices that are here, in the order in which they 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union
 
 from weft.errors import Attempt, DeviceError, DeviceFallbackError, InputError, shown
@@ -43,6 +44,11 @@ class DevicePolicy:
     prefer: str | Sequence[str] | None = None
     pick: Literal["cost", "benchmark", "order"] | None = None
     runs: int | None = None
+
+    def __repr__(self) -> str:
+        """What was said."""
+        said = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return f"DevicePolicy({', '.join(f'{name}={shown(value)}' for name, value in said if value is not None)})"
 
     def __post_init__(self) -> None:
         for name in ("allow", "deny", "prefer"):

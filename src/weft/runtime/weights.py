@@ -17,8 +17,10 @@ from weft.errors import InputError, UnknownNameError, UnsupportedModelError, sho
 from weft.ir.dtypes import from_numpy
 from weft.ir.graph import OnnxModel, weight_arrays
 from weft.ir.tensors import DeviceTensor
+from weft.quantities import counted, shape_text, shortened
 from weft.runtime.array_likes import as_array
 from weft.runtime.model_files import ModelFiles
+from weft.tables import ShownTable
 
 Array = np.ndarray[Any, Any]
 
@@ -49,7 +51,16 @@ class Weights(Mapping[str, Array]):
         return name in self._files().model().weights
 
     def __repr__(self) -> str:
-        return f"<{len(self)} weights of {self._files().file}>"
+        return f"<{counted(len(self), 'weight')} of {shortened(self._files().file)}>"
+
+    def _repr_html_(self) -> str:
+        model = self._files().model()
+        arrays = weight_arrays(model.graph)
+        rows = [(name, from_numpy(arrays[name].dtype), shape_text(arrays[name].shape)) for name in model.weights]
+        return ShownTable(rows, ("weight", "type", "shape"), title=repr(self)[1:-1]).html()
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A plain dict of what they are now, so that whoever reads it needs no model."""
