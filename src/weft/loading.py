@@ -263,6 +263,9 @@ class ModelOpener:
 
     def open(self, device: str, progress: Stages | None = None) -> Session:
         """The model on a device, ready to run."""
+        if progress is None and self._progress.is_over:
+            with stages("loading") as shown:
+                return self.open(device, shown)
         with self._within_memory():
             if isinstance(driver(device), KeepingDriver):
                 check_memory_to_start()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
+from rich.console import Console
+from rich.file_proxy import FileProxy
 
+import weft
 from weft.runtime import progress
 from weft.runtime.progress import NotebookLine, Stages, expected_seconds, is_notebook, stages, times
 
@@ -42,6 +50,13 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     monkeypatch.setattr(progress, "_shown", lambda: found)
     monkeypatch.setattr(progress, "_is_watched", lambda: True)
     return found
+
+
+def small(folder: Path) -> Path:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    return folder / "m.onnx"
 
 
 def test_it_is_shown_while_one_step_takes_long_and_gone_at_the_end(heard: Heard) -> None:
@@ -185,8 +200,38 @@ def test_who_is_shown_something(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     stream = None if terminal is None else SimpleNamespace(isatty=lambda: terminal)
+    monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", stream)
     assert progress._is_watched() is watched
+
+
+def test_it_leaves_the_terminal_to_a_display_of_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    assert progress._is_watched()
+    monkeypatch.setattr(sys, "stdout", FileProxy(console, io.StringIO()))
+    assert not progress._is_watched()
+
+
+def test_a_device_that_comes_later_is_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Stages] = []
+
+    class Look:
+        is_up = False
+
+        def __init__(self, told: Stages) -> None:
+            looks.append(told)
+
+        def end(self) -> None:
+            progress._only.release()
+
+    monkeypatch.setattr(progress, "_Look", Look)
+    monkeypatch.setattr(progress, "_is_watched", lambda: True)
+    model = weft.load(small(tmp_path), device="reference")
+    assert [told.is_over for told in looks] == [True]
+    model.on("cpu").run({"x": np.ones((1, 4), np.float32)})
+    assert [told.is_over for told in looks] == [True, True]
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")

@@ -18,9 +18,11 @@ from typing import Any, Protocol
 from weft.logs import LOADING
 from weft.quantities import printable
 from weft.runtime.environment import PROGRESS, text_of
+from weft.threads import lock
 
 PATIENCE = 1.0  # seconds
 EVERY = 0.2  # seconds between two looks
+LAST_LOOK = 5.0  # seconds that a terminal may take for it
 SURE = 2.0  # seconds after which it can be said how long the rest takes
 MOST = 0.99  # of the work that is shown as done before all of it is
 LONGEST = 60  # characters of a stage
@@ -84,6 +86,7 @@ class Stages:
         self._fraction = self._most = 0.0
         self._count: Callable[[], int] | None = None
         self._whole = 0
+        self._is_over = False
         self._look = _Look(self) if show else None
 
     def expect(self, expected: Mapping[str, float]) -> None:
@@ -135,6 +138,11 @@ class Stages:
         return time.monotonic() - self._started
 
     @property
+    def is_over(self) -> bool:
+        """Whether the work is done, and nothing more will be shown."""
+        return self._is_over
+
+    @property
     def is_seen(self) -> bool:
         """Whether somebody is being shown it."""
         return self._look is not None and self._look.is_up
@@ -179,14 +187,14 @@ class Stages:
 
     def close(self) -> None:
         """Take away what is shown; what is told from now on is not."""
-        look, self._look = self._look, None
+        look, self._look, self._is_over = self._look, None, True
         if look is not None:
             look.end()
         self._leave()
         self._stage = ""
 
 
-_showing: list[int] = []  # the process that shows something: a second bar would be written over the first
+_only = lock()  # held by whoever shows something: a second line would be written over the first
 
 
 class _Look:
@@ -197,7 +205,6 @@ class _Look:
         self._ended = Event()
         self.is_up = False
         self._thread: Thread | None = None
-        _showing[:] = [os.getpid()]
         try:
             from contextvars import copy_context  # a notebook knows by them which cell an output belongs to
 
@@ -225,14 +232,15 @@ class _Look:
     def end(self) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join()
-        _showing.clear()
+            self._thread.join(LAST_LOOK)
+        with suppress(RuntimeError):  # free already, in a forked child
+            _only.release()
 
 
 @contextmanager
 def stages(title: str) -> Iterator[Stages]:
     """Progress for the duration of a `with` block. Inside of another one, that is what is seen."""
-    progress = Stages(title, show=_is_watched() and os.getpid() not in _showing, expected=_expected(title))
+    progress = Stages(title, show=_is_watched() and _only.acquire(blocking=False), expected=_expected(title))
     try:
         yield progress
     finally:
@@ -259,7 +267,8 @@ def _is_watched() -> bool:
     if is_notebook():
         return True
     with suppress(Exception):  # a stream of someone else's, or one that is closed
-        return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        taken = {type(stream).__module__ for stream in (sys.stdout, sys.stderr)} & {"rich.file_proxy"}
+        return not taken and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     return False
 
 
