@@ -49,23 +49,29 @@ def random_inputs(
     if batch is not None:
         sizes = {**_batch_sizes(model, program.inputs, whole_number(batch, "batch", model.file)), **sizes}
     exact = {name: shape for name, shape in asked.items() if not isinstance(shape, int)}
+    return generate_inputs(model.inputs, fitting_sizes(model, sizes, seed, exact), seed, exact)
 
-    def made(found: Mapping[str, int]) -> dict[str, Any]:
-        return generate_inputs(model.inputs, found, seed, exact)
 
-    if sizes.keys() >= dynamic_dims(program.inputs).keys():
-        return made(sizes)
-    tried: list[dict[str, Any]] = []
-    candidates = islice(_candidates(program.inputs, program.guards, sizes), MOST_TRIES)
-    for found in sorted(candidates, key=lambda each: _breaks(program.guards, each)):
+def fitting_sizes(
+    model: Model, given: Mapping[str, int], seed: int = 0, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> dict[str, int]:
+    """Sizes of all dynamic dims of the inputs: those given, and for the others usual ones for which the model works.
+
+    Where there is a choice it is run to see; where it runs for none of those that are tried, they are the likeliest.
+    `shapes` are those of inputs that have one of their own.
+    """
+    program = model.session().whole.program
+    if given.keys() >= dynamic_dims(program.inputs).keys():
+        return dict(given)
+    candidates = list(islice(_candidates(program.inputs, program.guards, given), MOST_TRIES))
+    candidates.sort(key=lambda sizes: _breaks(program.guards, sizes))
+    for sizes in candidates:
         try:
-            given = made(found)
-            tried.append(given)
-            model.run(given)
-            return given
+            model.run(generate_inputs(model.inputs, sizes, seed, shapes))
+            return sizes
         except _UNFIT:
             continue
-    return tried[0] if tried else made(sizes)
+    return candidates[0]
 
 
 def given_or_random(
