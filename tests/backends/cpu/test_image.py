@@ -149,6 +149,22 @@ def test_what_images_cannot_do_is_linked(trouble: str, monkeypatch: pytest.Monke
 
 
 @on_linux
+def test_code_without_constants_protects_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """qemu refuses to protect no bytes."""
+    system = image._system()
+
+    def protect(start: int, size: int, how: int) -> int:
+        return system.mprotect(start, size, how) if size else -1
+
+    careful = SimpleNamespace(mmap=system.mmap, munmap=system.munmap, mprotect=protect)
+    monkeypatch.setattr(image, "_system", lambda: careful)
+    text = "define i32 @seven() {\n  ret i32 7\n}"
+    code = load_code([compile_module(text, host())], ["seven"])
+    assert isinstance(code.owner, LoadedImage)
+    assert ctypes.CFUNCTYPE(ctypes.c_int32)(code.addresses["seven"])() == 7
+
+
+@on_linux
 def test_functions_of_the_system_are_found_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_function("memset") != find_function("fmod")
     with pytest.raises(UnsupportedError, match="no_such_function"):

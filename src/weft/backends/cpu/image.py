@@ -65,7 +65,7 @@ def load_image(objects: Sequence[bytes], names: Sequence[str]) -> LoadedImage:
     ctypes.memmove(start, ctypes.addressof(ctypes.c_char.from_buffer(image.data)), size)
     constants = size - image.code_bytes
     if system.mprotect(start, image.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC) or (
-        system.mprotect(start + image.code_bytes, constants, mmap.PROT_READ)
+        constants and system.mprotect(start + image.code_bytes, constants, mmap.PROT_READ)  # qemu refuses no bytes
     ):
         raise UnsupportedError("the system allows no new code")
     flush(start, start + image.code_bytes)
