@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import multiprocessing.process
 import os
 import sys
 import time
@@ -211,6 +212,14 @@ def test_it_leaves_the_terminal_to_a_display_of_the_programs_own(monkeypatch: py
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
     assert progress._is_watched()
     monkeypatch.setattr(sys, "stdout", FileProxy(console, io.StringIO()))
+    assert not progress._is_watched()
+
+
+def test_workers_of_a_pool_have_one_terminal_and_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    assert progress._is_watched()
+    monkeypatch.setattr(multiprocessing.process, "parent_process", lambda: "somebody")
     assert not progress._is_watched()
 
 
