@@ -186,18 +186,18 @@ const drawing = (() => {
     for (const frame of frames) if (frame === scene.root || inside(frame.x, frame.y, frame.width, frame.height)) drawLines(pen, frame, { area, colors, edge, look, labels });
     for (const box of boxes) drawBox(pen, box, colors, look);
     const taken = [];
-    for (const [text, x, y, strong] of labels.sort((a, b) => b[3] - a[3])) {
+    for (const [text, x, y, strong, ground] of labels.sort((a, b) => b[3] - a[3])) {
       const wide = scene.textWidth(text, 10.5);
       if (taken.some(([left, top, right]) => x < right && x + wide > left && Math.abs(y - top) < 13)) continue;
       taken.push([x - 4, y, x + wide + 4]);
-      pen.rect(x - 2, y - 6.5, wide + 4, 13, 3, token("--page"));
+      pen.rect(x - 2, y - 6, wide + 4, 12, 3, ground);
       pen.text(text, x, y, 10.5, 400, strong ? colors.ink : colors.soft);
     }
   };
 
+  const ground = (frame) => ((frame.depth ?? 0) % 2 ? mix(token("--page"), token("--ink"), 0.035) : token("--page"));
   const drawFrame = (pen, box, colors, look) => {
-    const depth = box.depth ?? 1;
-    pen.rect(box.x, box.y, box.width, box.height, 9, depth % 2 ? mix(token("--page"), token("--ink"), 0.035) : token("--page"), box === look.selected ? colors.accent : colors.line, box === look.selected ? 2 : 1);
+    pen.rect(box.x, box.y, box.width, box.height, 9, ground(box), box === look.selected ? colors.accent : colors.line, box === look.selected ? 2 : 1);
     if (look.zoom < 0.28) return;
     drawGlyph(pen, box, colors, colors.soft);
     const label = box.kind === "node" ? `${box.title} ${box.node.name}` : box.title;
@@ -227,7 +227,7 @@ const drawing = (() => {
       if (look.zoom > 0.68 && line.from && !line.from.open && !named.has(line.value)) {
         named.add(line.value);
         const text = scene.short(scene.shape(values[line.value].type), 24);
-        if (text) labels.push([text, x1 + 6, y1 + 11, Boolean(lit)]);
+        if (text) labels.push([text, x1 + 6, y1 + 11, Boolean(lit), ground(frame)]);
       }
     }
     pen.fade(1);

@@ -169,7 +169,8 @@ const scene = (() => {
     const small = held.find((weight) => weight.elements <= 8 && weight.statistics?.elements);
     if (small) return short(small.elements > 1 ? `[${small.statistics.elements}]` : small.statistics.elements, 24);
     const telling = node.attributes.filter(([name, text]) => text.length <= 18 && (name === "axis" || /[2-9]|-|[a-z]{3}|\d\d/.test(text.replace("NOTSET", ""))));
-    const [attribute] = [...telling.filter(([, text]) => text[0] === "["), ...telling];
+    const main = telling.filter(([name]) => /kernel|perm|ax[ei]s/.test(name));
+    const [attribute] = [...main, ...telling.filter(([, text]) => text[0] === "["), ...telling];
     if (attribute?.[0] === "to") return dtype(values[node.outputs[0]]?.type ?? "");
     return attribute ? `${attribute[0]} ${attribute[1]}` : "";
   };
