@@ -16,6 +16,7 @@ from weft.cache.models import shared_models
 from weft.cache.sources import definitions_digest
 from weft.compiler import Pipeline, read_opened
 from weft.errors import (
+    DeviceError,
     DeviceFallbackError,
     InputError,
     OutOfMemoryError,
@@ -35,6 +36,7 @@ from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened
 from weft.runtime.options import USUAL_PRECISION, LoadOptions, Precision
 from weft.runtime.policy import route
 from weft.runtime.progress import NODES, Stages, expected_seconds, stages
+from weft.runtime.received import received
 from weft.saved.layout import holds_program
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from weft.ir.program import TensorProgram
     from weft.runtime.policy import DeviceOption
     from weft.runtime.session import Session
+
+COMPILING = ("llvmlite", "ml_dtypes", "onnx")  # packages that saved programs do without
 
 
 def _taking(options: Callable[..., LoadOptions]) -> Callable[..., Model]:
@@ -184,7 +188,13 @@ def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[s
     with stages("loading") as progress, seldom_collected():
         progress.stage("reading")
         files, options = _files_again(source, options, _folders(options))
-        return _ready(files.with_weights(weights) if weights else files, options, progress)
+        key = None if weights or options.sample is not None else _key(source, options)
+        return received(key, lambda: _ready(files.with_weights(weights) if weights else files, options, progress))
+
+
+def _key(source: PortableSource, options: LoadOptions) -> str:
+    """What a model is that was pickled, on the devices that it would be loaded for."""
+    return key_of(repr(source), repr(options), repr(route(options.device).devices), repr(definitions_digest()))
 
 
 def _ready(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
@@ -245,6 +255,15 @@ def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
     """Where copies of files may lie, and where their digests are remembered."""
     models = shared_models() if options.cache else None
     return (None, None) if models is None else (models.folder, models.records)
+
+
+def _without_compiler(error: ModuleNotFoundError, file: str) -> Exception:
+    """What to say where only what runs saved programs is installed."""
+    package = (error.name or "").partition(".")[0]
+    if package not in COMPILING:
+        return error
+    hint = f"pip install {package}; a file that `weft compile` wrote needs no compiler"
+    return DeviceError(f"compiling needs the package {package}, which is not installed", file=file, hint=hint)
 
 
 class ModelOpener:
@@ -337,3 +356,5 @@ class ModelOpener:
         except MemoryError as error:
             hint = "this process may take too little memory to load it; a model that is cached takes less"
             raise OutOfMemoryError("the memory is used up", file=self.file, hint=hint) from error
+        except ModuleNotFoundError as error:
+            raise _without_compiler(error, self.file) from error

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -255,3 +258,30 @@ def test_a_batch_that_is_fixed_is_told() -> None:
     model = weft.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
     with pytest.raises(weft.InputError, match=r"size 1 in dimension 0 .*\(8, 3\)\n.*rows one by one"):
         model(floats(8, 3))
+
+
+LACKING = """
+import sys
+import weft
+
+class Lacking:
+    def __init__(self, package):
+        self.package = package
+
+    def find_spec(self, name, path=None, target=None):
+        if name == self.package:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+"""
+
+
+@pytest.mark.parametrize("package", ["llvmlite", "onnx"])
+def test_what_compiling_lacks_is_named(package: str, tmp_path: Path) -> None:
+    """As where only what runs saved programs is installed."""
+    path = tmp_path / "model.onnx"
+    onnx.save(model([node("Neg", ["x"], ["y"])], [value("x")], [value("y")]), path)
+    program = LACKING + f"sys.meta_path.insert(0, Lacking({package!r}))\nweft.load({str(path)!r}, device='cpu')"
+    environment = {**os.environ, "WEFT_CACHE": ""}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
+    assert f"DeviceError: {path}: compiling needs the package {package}, which is not installed" in ran.stderr
+    assert f"hint: pip install {package}" in ran.stderr
