@@ -242,7 +242,8 @@ def test_whatever_can_be_read_is_shown(page: Page, tmp_path: Path, kind: str) ->
             assert page.evaluate("scene.values.find((value) => value.name === 'a').type") == "float32[batch, 16]"
         case "invalid":
             assert "defined more than once" in problem
-            assert {"lonely", "again", "round", "about", "missing"} <= set(names)
+            assert {"lonely", "again", "round", "about", "missing", "nobody"} <= set(names)
+            assert search(page, "nobody") == ["nobody\nnobody gives this"]
         case "hostile":
             assert view_models.HOSTILE in problem
             page.evaluate("document.getElementById('tab-weights').click()")

@@ -104,6 +104,8 @@ def view_page(
         measured = measured_run(model.profile(given, repeat=MEASURED_RUNS))
         facts = replace(facts, sizes={**facts.sizes, **_sizes(model, given)})
     title = Path(opened.file).name or opened.file
+    if facts.problem is not None:
+        facts = replace(facts, problem=facts.problem.replace(opened.file, title))  # folders are nobody else's business
     data = {"title": title, "size": opened.size, **model_map(told, facts, measured, changed)}
     styles, scripts = (
         ("common.css", "view.css"),

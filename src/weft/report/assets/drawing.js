@@ -70,13 +70,15 @@ const drawing = (() => {
   };
   const boxTime = (box) => [...box.works].reduce((sum, [work, times]) => sum + (seconds(work) * times) / works[work].size, 0);
 
+  const isPill = (box) => box.kind === "input" || box.kind === "output" || box.kind === "missing";
+
   /** The fill of a node's box, null for a neutral one; of a closed scope also what its members are filled with. */
   const paint = (box) => {
     if (box.paint !== undefined) return box.paint;
     const { of, part } = MODES[mode];
     const own = (node) => (part ? heat(part(node)) : (of(node) ?? null));
     if (box.kind === "node" && !box.members.length) return (box.paint = { fill: own(box.node) });
-    if (box.kind === "input" || box.kind === "output") return (box.paint = { fill: null });
+    if (isPill(box)) return (box.paint = { fill: null });
     const found = new Map();
     for (const leaf of scene.leaves(box)) {
       const fill = own(leaf.node);
@@ -236,13 +238,13 @@ const drawing = (() => {
 
   const drawBox = (pen, box, colors, look) => {
     const { fill, parts } = paint(box);
-    const pill = box.kind === "input" || box.kind === "output";
+    const pill = isPill(box);
     const folds = scene.canOpen(box);
     const body = fill ?? colors.panel;
     const ink = fill ? inkOn(fill) : colors.ink;
     pen.fade(look.dims && !look.dims(box) ? 0.35 : 1);
     if (folds) pen.rect(box.x + 4, box.y + 4, box.width, box.height, 8, colors.grid, colors.line);
-    pen.rect(box.x, box.y, box.width, box.height, pill ? box.height / 2 : 7, pill ? colors.grid : body, fill && !folds && inkOn(fill) === "#ffffff" ? null : look.zoom < 0.2 ? null : edgeOf(colors));
+    pen.rect(box.x, box.y, box.width, box.height, pill ? box.height / 2 : 7, pill ? colors.grid : body, fill && !folds && inkOn(fill) === "#ffffff" ? null : look.zoom < 0.2 ? null : box.kind === "missing" ? token("--peak") : edgeOf(colors));
     if (parts?.length) drawParts(pen, box, parts, colors);
     if (look.zoom > 0.3) {
       const middle = box.x + box.width / 2;

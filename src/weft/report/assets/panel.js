@@ -212,6 +212,8 @@ const panel = (() => {
       sheet.append(classed("soft", "p", "Choose a box in the picture, or search for one."));
     } else if (selected.kind === "node") {
       showNode(selected);
+    } else if (selected.kind === "missing") {
+      sheet.append(element("h2", selected.label), element("p", "Nobody gives this value: no input, no weight and no node has its name."), valueEntry(selected.value, "", false));
     } else if (selected.kind === "input" || selected.kind === "output") {
       sheet.append(classed("top-line", "div", null, element("h2", selected.label), copyButton(selected.label)), classed("soft", "p", `An ${selected.kind} of the ${selected.parent.parent ? "body" : "model"}`), valueEntry(selected.value, "", selected.kind === "output"));
     } else {

@@ -58,14 +58,23 @@ const scene = (() => {
   addGraph(0, root);
 
   const lines = [];
+  /** A value that nobody gives, in a model that is not valid. */
+  const addMissing = (value, reader) => {
+    let graph = reader.parent;
+    while (graph.kind === "scope" || graph.kind === "node") graph = graph.parent;
+    const pill = make("missing", graph, { label: values[value].name, value });
+    graph.members.unshift(pill);
+    makers.set(value, pill);
+  };
   const read = (value, box) => {
     if (value < 0) return;
+    if (!makers.has(value) && values[value].weight < 0) addMissing(value, box);
     if (!readers.has(value)) readers.set(value, []);
     readers.get(value).push(box);
     const maker = makers.get(value);
     if (maker && !maker.node?.constant && maker !== box) lines.push([maker, box, value]);
   };
-  for (const box of boxes) {
+  for (const box of [...boxes]) {
     if (box.kind === "node" && !box.node.constant) for (const value of new Set(box.node.inputs)) read(value, box);
     if (box.kind === "output") read(box.value, box);
   }
@@ -180,6 +189,10 @@ const scene = (() => {
       case "output":
         box.title = short(box.label, 28);
         box.subtitle = short(shape(values[box.value]?.type ?? ""), 28);
+        break;
+      case "missing":
+        box.title = short(box.label, 28);
+        box.subtitle = "nobody gives this";
         break;
       case "node":
         box.title = short(box.node.op || "?", 30);

@@ -172,6 +172,7 @@ const weftView = (() => {
       return [box.node.op, box.node.name, out === undefined ? "" : values[out].type].filter(Boolean).join(", ");
     }
     if (box.kind === "input" || box.kind === "output") return `${box.kind} ${box.label}, ${values[box.value]?.type ?? ""}`;
+    if (box.kind === "missing") return `${box.label}, nobody gives this`;
     return `${box.label}, ${box.count} nodes, ${box.open ? "open" : "closed"}`;
   };
   const announce = (box) => {
@@ -187,7 +188,11 @@ const weftView = (() => {
     if (box && main.classList.contains("alone") && !isNarrow()) showSide(true);
     panel.select(box);
     followed = box?.kind === "node" ? `#${encodeURIComponent(box.node.name)}` : "";
-    if (followed || location.hash) history.replaceState(null, "", followed || location.pathname + location.search);
+    try {
+      if (followed || location.hash) history.replaceState(null, "", followed || location.pathname + location.search);
+    } catch {
+      followed = ""; // a page inside of another, or one whose address has changed too often
+    }
     redraw();
   };
   const go = (box, fold = false) => {
@@ -260,6 +265,7 @@ const weftView = (() => {
       return [box.node.op, lines.slice(0, 6)];
     }
     if (box.kind === "input" || box.kind === "output") return [box.label, [`${box.kind} ${values[box.value]?.type ?? ""}`]];
+    if (box.kind === "missing") return [box.label, ["Nobody gives this value."]];
     const lines = [`${box.count} nodes: ${scene.summary(box).slice(0, 5).join(", ")}`];
     if (data.run) lines.push(`${time(drawing.boxTime(box) * 1e6)} of ${time(data.run.seconds * 1e6)}`);
     return [scene.path(box).join(" / "), lines];
@@ -448,7 +454,7 @@ const weftView = (() => {
     const best = found.map((box) => [rank(box), box]).sort((a, b) => a[0] - b[0]).slice(0, MOST_HITS).map(([, box]) => box);
     marked = -1;
     hits.replaceChildren(...best.map((box, at) => {
-      const where = box.kind === "node" ? box.node.name : box.kind === "scope" ? `${box.count} nodes in ${scene.path(box).slice(0, -1).join(" / ") || "the model"}` : `${box.kind} ${values[box.value]?.type ?? ""}`;
+      const where = box.kind === "node" ? box.node.name : box.kind === "missing" ? "nobody gives this" : box.kind === "scope" ? `${box.count} nodes in ${scene.path(box).slice(0, -1).join(" / ") || "the model"}` : `${box.kind} ${values[box.value]?.type ?? ""}`;
       const item = element("li", box.label || "?", element("small", where));
       item.id = `hit-${at}`;
       item.setAttribute("role", "option");
@@ -569,7 +575,7 @@ const weftView = (() => {
   // -- begin ----------------------------------------------------------------------------------------------------------
 
   if (data.problem) {
-    byId("problem").textContent = `This model cannot be compiled, so only what could be read of it is shown. ${data.problem}`;
+    byId("problem").textContent = `weft cannot compile this model, so the page has no kernels. ${data.problem}`;
     byId("problem").hidden = false;
   }
   const follow = () => {
