@@ -192,9 +192,12 @@ def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[s
         return received(key, lambda: _ready(files.with_weights(weights) if weights else files, options, progress))
 
 
-def _key(source: PortableSource, options: LoadOptions) -> str:
+def _key(source: PortableSource, options: LoadOptions) -> bytes:
     """What a model is that was pickled, on the devices that it would be loaded for."""
-    return key_of(repr(source), repr(options), repr(route(options.device).devices), repr(definitions_digest()))
+    from pickle import dumps
+
+    named = replace(source, content=None)  # whose name is that of the content
+    return dumps((named, options, route(options.device).devices, definitions_digest()))
 
 
 def _ready(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:

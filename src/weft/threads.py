@@ -13,6 +13,7 @@ import _imp
 import atexit
 import importlib._bootstrap
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,12 @@ def reentrant_lock() -> Any:
     made = threading.RLock()
     _locks.add(made)
     return made
+
+
+def is_pool_worker() -> bool:
+    """Whether Python's multiprocessing started this process, or what is made of it: there are several, mostly."""
+    process = sys.modules.get("multiprocessing.process")  # which they have all imported
+    return process is not None and process.parent_process() is not None
 
 
 def free_in_children(held: Any) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import multiprocessing
 import pickle
 import sys
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -23,6 +25,7 @@ import weft
 from weft import errors
 from weft.compat import onnxruntime as drop_in
 from weft.errors import Attempt, ChangedFileError, DeviceFallbackError, InputError, WeftError
+from weft.runtime import received
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -244,3 +247,28 @@ def test_every_error_and_warning_is_covered() -> None:
     for kind in public:
         if issubclass(kind, Warning):
             assert again(kind("said")).args == ("said",)
+
+
+# -- workers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_holds_the_model_that_it_was_sent_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = pickle.dumps(weft.load(path, device="cpu"))
+    assert pickle.loads(content).session() is not pickle.loads(content).session()  # no worker
+    monkeypatch.setattr(received, "is_pool_worker", lambda: True)
+    monkeypatch.setattr(received, "_held", [])
+    first, second = pickle.loads(content), pickle.loads(content)
+    session = weakref.ref(first.session())
+    assert session() is second.session()
+    second.set_weight("w", np.zeros((4, 4), np.float32))
+    assert second(X).tolist() == (X * 0).tolist()
+    assert first(X).tolist() == pickle.loads(content)(X).tolist() == (X * 2).tolist()
+    changed = again(second)
+    assert changed(X).tolist() == (X * 0).tolist()
+    assert again(weft.load(path, device="cpu", threads=1)).deployment.opener.threads == 1
+    del first, second, changed
+    gc.collect()
+    assert session() is None
+    onnx.save(product(3.0), path)
+    with pytest.raises(ChangedFileError, match="holds something else"):
+        pickle.loads(content)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from weft.logs import LOADING
 from weft.quantities import printable
 from weft.runtime.environment import PROGRESS, text_of
-from weft.threads import lock
+from weft.threads import is_pool_worker, lock
 
 PATIENCE = 1.0  # seconds
 EVERY = 0.2  # seconds between two looks
@@ -268,14 +268,8 @@ def _is_watched() -> bool:
         return True
     with suppress(Exception):  # a stream of someone else's, or one that is closed
         taken = {type(stream).__module__ for stream in (sys.stdout, sys.stderr)} & {"rich.file_proxy"}
-        return not taken and not _is_worker() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        return not taken and not is_pool_worker() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     return False
-
-
-def _is_worker() -> bool:
-    """Whether this is one of several processes of a pool, which have one terminal together."""
-    process = sys.modules.get("multiprocessing.process")  # which they have all imported
-    return process is not None and process.parent_process() is not None
 
 
 def is_notebook() -> bool:
