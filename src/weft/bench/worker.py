@@ -73,7 +73,9 @@ class Server:
         from weft.cli.inputs import make_inputs
 
         model = self._model().model
-        return {item.name: item.array for item in make_inputs(model.inputs, model.defaults, (), sizes, seed)}
+        return {
+            item.name: item.array for item in make_inputs(model.inputs, model.defaults, (), sizes, seed, None, model)
+        }
 
     def flops(self, inputs: Mapping[str, Any]) -> int | None:
         """The arithmetic of a run of weft's model on these inputs, where it is known before."""

@@ -191,7 +191,7 @@ def _kernels(args: argparse.Namespace, cases: Sequence[BenchCase]) -> int:
         model = weft.load(str(case.path), **options.load_arguments(args))
         given = case.inputs
         if given is None:
-            made = inputs.make_inputs(model.inputs, model.defaults, (), dict(case.sizes or {}), SEED)
+            made = inputs.make_inputs(model.inputs, model.defaults, (), dict(case.sizes or {}), SEED, None, model)
             given = {item.name: item.array for item in made}
         profile = found[case.name] = model.profile(given)
         if not args.json:

@@ -19,12 +19,15 @@ from weft.ir.dtypes import DType
 from weft.ir.graph import OnnxModel
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
+from weft.plan.usual_sizes import usual_sizes
 from weft.readers import arrays
 from weft.readers.companions import RATES, companion, is_companion, is_rate
 from weft.readers.content import DataSource, Kind, source_at
 from weft.readers.read import Reading, Terms, read_input
 from weft.records import dataclass
 from weft.runtime.generated_inputs import ONES, RANDOM, ZEROS, made_up
+from weft.runtime.model import Model
+from weft.runtime.random_inputs import fitting_sizes
 
 Array = np.ndarray[Any, Any]
 
@@ -110,7 +113,8 @@ def inputs_for(args: Namespace, declared: Declared, source: Callable[[], OnnxMod
     asked = tuple(sizes)
     terms = Terms(source, declared.outputs, directions(args), sizes, args.rate)
     sources = [*args.input, *getattr(args, "data", ())]
-    given = make_inputs(declared.inputs, declared.defaults, sources, sizes, args.seed, terms)
+    model = declared if isinstance(declared, Model) else None
+    given = make_inputs(declared.inputs, declared.defaults, sources, sizes, args.seed, terms, model)
     tell(given)
     return InputSet(
         tuple(given), sizes, _assumed(given, every, asked), next((item.rate for item in given if item.rate), None)
@@ -144,12 +148,13 @@ def make_inputs(
     sizes: Sizes,
     seed: int,
     terms: Terms | None = None,
+    model: Model | None = None,
 ) -> list[Given]:
     """An array for every input: as the sources say. Where they hold no data at all, what they do not name is random.
 
     Inputs that have a default or are optional are left out unless a source names them. Files are read first, and the
-    sizes of their dims hold for the arrays that are made up; a dim that nothing gives a size gets 1. `sizes` receives
-    what was found out.
+    sizes of their dims hold for the arrays that are made up; a dim that nothing gives a size gets a usual one, for
+    which the model works if there is one. `sizes` receives what was found out.
     """
     every = (*specs, *defaults)
     check_sizes(every, sizes)
@@ -167,6 +172,10 @@ def make_inputs(
         name: Given(name, reading.array, assigned.named(name), reading.told, reading.rate)
         for name, reading in readings.items()
     }
+    unfilled = {dim for spec in every if spec.name in fills for dim in spec.shape or () if isinstance(dim, str)}
+    if not unfilled <= sizes.keys():
+        usual = next(usual_sizes(specs, (), sizes)) if model is None else fitting_sizes(model, sizes)
+        sizes.update((dim, size) for dim, size in usual.items() if dim in unfilled and dim not in sizes)
     for spec in every:
         if spec.name in fills and spec.name not in given:
             made = _make(spec, fills[spec.name], sizes, random)

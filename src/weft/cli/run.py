@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         help="run a model on files or random data",
-        description="Run a model. Without data, inputs are random, and dims that nothing gives a size are 1. Files are "
+        description="Run a model. Without data, inputs are random, and dims that nothing gives a size get usual ones. Files are "
         "known by their content; what is done to pictures and sound is said on stderr.",
     )
     options.add_model(parser)
@@ -137,7 +137,7 @@ def _print(record: dict[str, Any], made: InputSet, classes: ClassNames) -> None:
         console.print(Text(output.printable(line), "dim"))
     console.print()
     print_outputs(record["outputs"], classes)
-    times = f"median of {record['runs']} runs" if record["runs"] > 1 else "one run, the first"
+    times = f"median of {record['runs']} runs" if record["runs"] > 1 else "one run"
     facts: list[tuple[str, object]] = [
         ("device", record["device"]),
         ("latency", f"{output.format_seconds(record['latency_ms'] / 1e3)} ({times})"),

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
-from weft.ir.program import Guard, Value
-from weft.ir.types import TensorType
+from weft.ir.program import Guard
+from weft.ir.types import TensorType, Type
 
 _SIZES = (128, 224, 640, 320, 64, 48, 32, 16, 8, 4, 2, 1)  # for a dynamic dim that nothing gives a size, in turn
 
 
-def dynamic_dims(inputs: Sequence[Value]) -> dict[str, tuple[Symbol, int]]:
+class Typed(Protocol):
+    """A value of a program, or an input as users see it."""
+
+    @property
+    def type(self) -> Type: ...
+
+
+def dynamic_dims(inputs: Sequence[Typed]) -> dict[str, tuple[Symbol, int]]:
     """The symbols of inputs' shapes by name, each with the first axis where it stands alone."""
     found: dict[str, tuple[Symbol, int]] = {}
     for value in inputs:
@@ -35,7 +43,7 @@ def fixed_sizes(guards: Sequence[Guard]) -> dict[str, int]:
     return found
 
 
-def usual_sizes(inputs: Sequence[Value], guards: Sequence[Guard], given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def usual_sizes(inputs: Sequence[Typed], guards: Sequence[Guard], given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Sizes for all dynamic dims, the likeliest first.
 
     What is given, what must be, 1 for batches, and one usual size for all others.
@@ -54,7 +62,7 @@ def usual_sizes(inputs: Sequence[Value], guards: Sequence[Guard], given: Mapping
             yield sizes
 
 
-def likely_sizes(inputs: Sequence[Value], guards: Sequence[Guard], given: Mapping[str, int]) -> dict[str, int]:
+def likely_sizes(inputs: Sequence[Typed], guards: Sequence[Guard], given: Mapping[str, int]) -> dict[str, int]:
     """The likeliest of these that the program works for as it is; the likeliest of all where none is."""
     candidates = list(usual_sizes(inputs, guards, given))
     return next((sizes for sizes in candidates if all(_holds(guard, sizes) for guard in guards)), candidates[0])
