@@ -21,6 +21,10 @@ from docs.blocks import Block, BlockError
 ROOT = Path(__file__).parent.parent.parent
 _SHELL = re.compile(r"[|&;<>$`*?(){}~]|^\s*\w+=")
 """What only a shell understands."""
+_LASTING = set(
+    ". alias case cd do done elif else esac export fi for function if set source then trap unset until while".split()
+)
+"""Words with which a line begins that means something only with others."""
 
 
 def is_here(name: str) -> bool:
@@ -120,6 +124,15 @@ def words_of_weft(line: str) -> list[str] | None:
         return None
     bare = re.sub(r"'[^']*'|\"[^\"$`]*\"|(?<=\s)#.*", "", line)
     return words[1:] if words and words[0] == "weft" and not _SHELL.search(bare) else None
+
+
+def stands_alone(line: str) -> bool:
+    """Whether a line leaves nothing behind for the next, and is a command by itself."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        return False
+    return bool(words) and words[0] not in _LASTING and "<<" not in line and not re.fullmatch(r"\w+=\S*", words[0])
 
 
 def check_command(line: str) -> None:

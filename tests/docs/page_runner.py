@@ -121,12 +121,9 @@ class Page:
 def _commands(block: Block) -> str:
     lines = checks.command_lines(block.code)
     wanted = int(block.said(blocks.EXIT) or 0)
-    if all(checks.words_of_weft(line) for line in lines):
-        printed = ""
-        for line in lines:
-            printed += _run_line(line, wanted if line == lines[-1] else 0)
-        return printed
-    return _bash(block.code, wanted)
+    if not all(map(checks.stands_alone, lines)):
+        return _bash(block.code, wanted)
+    return "".join(_run_line(line, wanted if line == lines[-1] else 0) for line in lines)
 
 
 def _console(block: Block) -> None:

@@ -145,3 +145,8 @@ def test_only_what_needs_a_shell_gets_one() -> None:
     assert checks.words_of_weft("weft run m.onnx | head") is None
     assert checks.words_of_weft("WEFT_CACHE= weft run m.onnx") is None
     assert checks.words_of_weft("python m.py") is None
+    assert checks.stands_alone("weft run m.onnx | head")
+    assert not checks.stands_alone("cd folder")
+    assert not checks.stands_alone("for model in *.onnx; do")
+    assert not checks.stands_alone("NAME=value")
+    assert not checks.stands_alone("cat << END")
