@@ -41,8 +41,8 @@ def add_parser(subparsers: Any) -> None:
         help="a model on several devices, layer by layer: what departs first",
         description="Run a model on several devices and compare every value that its nodes compute: which departs "
         "first, where errors grow, and which nodes are wrong on their own, from equal inputs. Errors are relative to "
-        "the largest magnitude of a value. Inputs that are not given are random; dims that nothing gives a size get usual ones. "
-        "The exit code is 1 if a value departs.",
+        "the largest magnitude of a value. Inputs that are not given are random; dims that nothing gives a size get "
+        "usual ones. The exit code is 1 if a value departs.",
     )
     options.add_model(parser)
     parser.add_argument(

@@ -33,7 +33,8 @@ def add_parser(subparsers: Any) -> None:
         "profile",
         help="where a model's time and memory go: kernels, threads, the arena",
         description="Run a model a few times and tell what each kernel took, which nodes it came from and how near it "
-        "is to what the machine can do. Inputs that are not given are random; dims that nothing gives a size get usual ones.",
+        "is to what the machine can do. Inputs that are not given are random; dims that nothing gives a size get "
+        "usual ones.",
     )
     options.add_model(parser)
     inputs.add_inputs(parser)

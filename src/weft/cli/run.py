@@ -38,8 +38,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         help="run a model on files or random data",
-        description="Run a model. Without data, inputs are random, and dims that nothing gives a size get usual ones. Files are "
-        "known by their content; what is done to pictures and sound is said on stderr.",
+        description="Run a model. Without data, inputs are random, and dims that nothing gives a size get usual ones. "
+        "Files are known by their content; what is done to pictures and sound is said on stderr.",
     )
     options.add_model(parser)
     inputs.add_inputs(parser)
