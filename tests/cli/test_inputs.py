@@ -283,6 +283,7 @@ def test_what_is_shown_of_outputs() -> None:
     assert background["classes"][0][0]["label"] == "background"
     assert "classes" not in describe("embedding", np.ones((1, 512), np.float32)), "no names, no shares, no such name"
     assert "classes" not in describe("y", np.full((1, 3), np.nan), names)
+    assert "classes" not in describe("speech_probs", np.linspace(0, 0.5, 56)), "a score for each sample"
     odd = describe("y", np.array([1.0, np.nan, np.inf, 3.0]))
     assert (odd["nan"], odd["infinite"], odd["min"], odd["max"]) == (1, 1, 1, 3)
     dicts = describe("proba", [{"a": 0.25, "b": 0.75}])

@@ -92,7 +92,8 @@ def _classes(name: str, content: Array, classes: ClassNames, top: int) -> dict[s
     if not np.isfinite(scores).all():
         return {}
     shares = bool((scores >= -1e-6).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3))
-    evident = named or shares or count in IMAGENET or bool(CLASSES.search(name))
+    called = bool(CLASSES.search(name)) and content.ndim > 1  # in one dim, scores may be of samples
+    evident = named or shares or count in IMAGENET or called
     if not evident or count < 2:
         return {}
     single = bool((scores >= 0).all() and (scores <= 1).all())
