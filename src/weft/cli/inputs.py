@@ -126,7 +126,7 @@ def tell(given: Sequence[Given]) -> None:
     for item in given:
         if item.told:
             line = f"input {item.name}: {item.told}"
-            output.error_console().print(Text(output.printable(line), "dim"), soft_wrap=True)
+            output.error_console().print(Text(output.printable(line), "dim"))
 
 
 def _assumed(given: Sequence[Given], specs: Sequence[TensorSpec], asked: Sequence[str]) -> Sizes:

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         measure=not args.quick,
     )
     if report.prepared:
-        output.error_console().print(Text(output.printable(report.prepared), "dim"), soft_wrap=True)
+        output.error_console().print(Text(output.printable(report.prepared), "dim"))
     if args.json:
         output.print_json(record(report))
     else:
