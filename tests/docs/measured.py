@@ -36,6 +36,17 @@ def benchmarks() -> str:
     return "\n\n".join(["# Benchmarks", introduction, _cpu(), _first(), _cuda(), _webgpu()]) + "\n"
 
 
+def beside_onnxruntime() -> tuple[int, float]:
+    """On how many models it was timed on two threads, and how many times weft's time it takes."""
+    ratios = _ratios(_measured(TWO_THREADS), "onnxruntime")
+    return len(ratios), geometric(ratios.values())
+
+
+def suite(device: str) -> Any:
+    """What the suite of onnx gave on a device."""
+    return read(f"conformance-{device}")
+
+
 def _cpu() -> str:
     settings = read(TWO_THREADS)
     machine, versions = settings["machine"], settings["machine"]["versions"]
@@ -170,7 +181,7 @@ def _webgpu() -> str:
 
 def conformance() -> str:
     """The page of the suite of onnx."""
-    files = {device: read(f"conformance-{device}") for device in DEVICES}
+    files = {device: suite(device) for device in DEVICES}
     kinds = list(dict.fromkeys(kind for entry in files.values() for kind in entry["kinds"]))
     rows = []
     for device, entry in files.items():

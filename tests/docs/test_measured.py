@@ -16,3 +16,11 @@ def test_the_page_is_what_the_files_hold(page: Callable[[], str]) -> None:
     if os.environ.get("WEFT_WRITE_DOCS"):
         path.write_text(page(), encoding="utf-8")
     assert path.read_text(encoding="utf-8") == page(), "run WEFT_WRITE_DOCS=1 pytest tests/docs/test_measured.py"
+
+
+def test_readme_says_the_same() -> None:
+    readme = " ".join((measured.ROOT / "README.md").read_text(encoding="utf-8").split())
+    count, mean = measured.beside_onnxruntime()
+    assert f"On {count} models, onnxruntime takes {mean:.2f} times as long as weft" in readme
+    passed = {(entry["passed"], entry["total"]) for entry in map(measured.suite, measured.DEVICES)}
+    assert {f"{some} of the {all_of_them} cases" in readme for some, all_of_them in passed} == {True}
