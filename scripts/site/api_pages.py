@@ -34,7 +34,7 @@ PAGES = {
         "Tensors and reports",
         "What models take, and what they tell of themselves.",
         (
-            "TensorSpec", "Metadata", "random_inputs", "Memory", "Profile", "Benchmark", "DeviceReport", "Attempt",
+            "TensorSpec", "Metadata", "random_inputs", "read_inputs", "Memory", "Profile", "Benchmark", "DeviceReport", "Attempt",
             "HostStep", "DeviceTensor", "Cancellation",
         ),
     ),

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from weft.loading import compile, load
     from weft.optimization.optimize import OptimizationReport, optimize
     from weft.quantization.quantize import QuantizationReport, quantize
+    from weft.readers.for_model import read_inputs
     from weft.report.view import view
     from weft.runtime.benchmark import Benchmark
     from weft.runtime.device_report import DeviceReport
@@ -117,6 +118,7 @@ __all__ = [
     "optimize",
     "quantize",
     "random_inputs",
+    "read_inputs",
     "to_device",
     "view",
 ]
@@ -145,6 +147,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "Metadata": "weft.ir.metadata",
     "Profile": "weft.runtime.profile",
     "random_inputs": "weft.runtime.random_inputs",
+    "read_inputs": "weft.readers.for_model",
     "QuantizationReport": "weft.quantization.quantize",
     "quantize": "weft.quantization.quantize",
     "Tensor": "weft.builder.tensor",

@@ -21,7 +21,7 @@ from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
 from weft.plan.usual_sizes import usual_sizes
 from weft.readers import arrays
-from weft.readers.companions import RATES, companion, is_companion, is_rate
+from weft.readers.companions import companion, is_rate, main_inputs, rate_for
 from weft.readers.content import DataSource, Kind, source_at
 from weft.readers.read import Reading, Terms, read_input
 from weft.records import dataclass
@@ -32,7 +32,6 @@ from weft.runtime.random_inputs import fitting_sizes
 Array = np.ndarray[Any, Any]
 
 FILLS = tuple(f"@{fill}" for fill in (RANDOM, ZEROS, ONES))
-SOUNDS = ("waveform", "audio", "sound", "speech", "wav", "pcm", "signal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,19 +278,15 @@ class _Assignment:
 
     def _main(self, file: DataSource) -> TensorSpec:
         """The one input that people give data for."""
-        candidates = [spec for spec in self._specs if not is_companion(spec)] or list(self._specs)
-        if len(candidates) > 1 and file.kind in (Kind.PICTURE, Kind.FOLDER, Kind.WAV):
-            suits = _suits_sound if file.kind is Kind.WAV else _suits_picture
-            candidates = [spec for spec in candidates if suits(spec)] or candidates
+        candidates = main_inputs(self._specs, file.kind)
         if len(candidates) != 1:
             names = ", ".join(self._every) or "none"
             first = next(iter(self._every), "x")
             problem = f"{file.name}: the model has several inputs, and it is not known which this is for"
             if not candidates:
                 problem = f"{file.name}: the model has no inputs"
-            raise InputError(
-                problem, hint=f"name one, for instance --input {first}={file.name}; the inputs are {names}"
-            )
+            hint = f"name one, for instance --input {first}={file.name}; the inputs are {names}"
+            raise InputError(problem, hint=hint)
         return candidates[0]
 
     def _unknown(self, text: str) -> InputError:
@@ -324,24 +319,11 @@ class _Assignment:
 
     def _rate(self, readings: Mapping[str, Reading], terms: Terms, file: DataSource) -> int | None:
         """The rate that a model wants sound in, where anything says it."""
-        for spec in self._every.values():
-            if is_rate(spec):
-                if spec.name in readings:
-                    return int(readings[spec.name].array.reshape(-1)[0])
-                own = int.from_bytes(file.content(28)[24:28], "little")
-                return own if own in RATES else RATES[-1]
-        properties = terms.properties
-        said = next((properties[key] for key in ("sample_rate", "sampling_rate", "sr") if key in properties), "")
-        return int(said) if said.isdecimal() and 0 < int(said) < 1_000_000 else None
-
-
-def _suits_picture(spec: TensorSpec) -> bool:
-    return spec.shape is not None and len(spec.shape) in (3, 4)
-
-
-def _suits_sound(spec: TensorSpec) -> bool:
-    rank = spec.shape is not None and len(spec.shape) <= 3
-    return rank and any(word in spec.name.lower() for word in (*SOUNDS, "input", "x"))
+        given = next((readings[name].array for name in readings if is_rate(self._every[name])), None)
+        if given is not None:
+            return int(given.reshape(-1)[0])
+        own = int.from_bytes(file.content(28)[24:28], "little")
+        return rate_for(tuple(self._every.values()), own, terms.properties)
 
 
 def _missing(spec: TensorSpec) -> InputError:

@@ -6,7 +6,7 @@ They are known by the names that exporters give them, and only where real data i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ import numpy as np
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
+from weft.readers.content import Kind
 
 Array = np.ndarray[Any, Any]
 
 RATES = (8000, 16000)  # that models of speech take
+SOUNDS = ("waveform", "audio", "sound", "speech", "wav", "pcm", "signal", "input", "x")
 RATE = re.compile(r"(sr|fs|rate|sampl(e|ing)_?rate)", re.IGNORECASE)
 LENGTH = re.compile(r"(.*[_.])?(len|lens|length|lengths)(:\d+)?", re.IGNORECASE)
 MASK = re.compile(r".*(attention_|padding_|input_)?mask(:\d+)?", re.IGNORECASE)
@@ -40,6 +42,29 @@ def is_companion(spec: TensorSpec) -> bool:
     if isinstance(spec.type, OptionalType) or is_rate(spec):
         return True
     return any(form.fullmatch(spec.name) for form in (LENGTH, MASK, SEGMENT, POSITION, STATE))
+
+
+def main_inputs(specs: Sequence[TensorSpec], kind: Kind) -> list[TensorSpec]:
+    """The inputs that a file of that kind can be for, where nobody says it."""
+    found = [spec for spec in specs if not is_companion(spec)] or list(specs)
+    if len(found) > 1 and kind in (Kind.PICTURE, Kind.FOLDER):
+        return [spec for spec in found if spec.shape is not None and len(spec.shape) in (3, 4)] or found
+    if len(found) > 1 and kind is Kind.WAV:
+        return [spec for spec in found if _suits_sound(spec)] or found
+    return found
+
+
+def _suits_sound(spec: TensorSpec) -> bool:
+    rank = spec.shape is not None and len(spec.shape) <= 3
+    return rank and any(word in spec.name.lower() for word in SOUNDS)
+
+
+def rate_for(specs: Sequence[TensorSpec], own: int, properties: Mapping[str, str]) -> int | None:
+    """The rate that a model wants sound in, which has its own: None where nothing says it."""
+    if any(is_rate(spec) for spec in specs):
+        return own if own in RATES else RATES[-1]
+    said = next((properties[key] for key in ("sample_rate", "sampling_rate", "sr") if key in properties), "")
+    return int(said) if said.isdecimal() and len(said) < 8 and int(said) else None
 
 
 def companion(
