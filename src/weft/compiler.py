@@ -193,8 +193,9 @@ class Pipeline:
         return Mixer(self.file, terms, self._compile_piece, self._decided)
 
     def _generate(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> CompiledProgram:
+        whole = replace(program, constants={**program.constants, **fused.program.constants})  # fusion makes some, too
         with device.begin(self.options.cache, self._tell) as compilation:
-            return compilation.finish(program, self.build(fused, device, compilation.take))
+            return compilation.finish(whole, self.build(fused, device, compilation.take))
 
     def _compile_piece(self, program: TensorProgram, device: CompilingDriver) -> CompiledProgram:
         self.dump.stage(f"piece-{device.name.replace(':', '-')}", lambda: program)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.narrowed import NarrowedProduct, narrowed_in
@@ -75,6 +76,7 @@ def settled(program: CompiledProgram) -> CompiledProgram:
 def compiled(program: TensorProgram, sections: tuple[Section, ...], objects: Sequence[bytes]) -> CompiledProgram:
     """What a run needs of a program, once its sections have their code."""
     constants = _read_constants(program, sections)
+    _verify_made(program, constants, sections)
     narrowed = tuple(narrowed_in(sections))
     return CompiledProgram(
         program.inputs, program.outputs, program.guards, constants, _lean(sections), objects, narrowed
@@ -89,6 +91,19 @@ def _read_constants(program: TensorProgram, sections: tuple[Section, ...]) -> di
         else:
             read.update(value for step in section.steps for value in step.operands)
     return {value: content for value, content in program.constants.items() if value in read}
+
+
+def _verify_made(program: TensorProgram, constants: Mapping[Value, Any], sections: tuple[Section, ...]) -> None:
+    """Raise InternalError where a section reads what nothing makes: a plan would find a place for it all the same."""
+    made = {*program.inputs, *constants}
+    for section in sections:
+        if isinstance(section, NativeSection):
+            made.update(section.aliases, *(task.results for task in section.tasks))
+            unmade = read_values(section) - made
+            if unmade:
+                raise InternalError(f"{min(unmade, key=lambda value: value.number)} is read and never made")
+        else:
+            made.update(*(step.results for step in section.steps))
 
 
 def _lean(sections: tuple[Section, ...]) -> tuple[Section, ...]:
