@@ -34,8 +34,8 @@ PAGES = {
         "Tensors and reports",
         "What models take, and what they tell of themselves.",
         (
-            "TensorSpec", "Metadata", "random_inputs", "read_inputs", "Memory", "Profile", "Benchmark", "DeviceReport", "Attempt",
-            "HostStep", "DeviceTensor", "Cancellation",
+            "TensorSpec", "Metadata", "random_inputs", "read_inputs", "Memory", "Profile", "Benchmark", "DeviceReport",
+            "Attempt", "HostStep", "DeviceTensor", "Cancellation",
         ),
     ),
     "files": (
