@@ -22,7 +22,7 @@ GROUPS = {
         "demo": "read a few handwritten digits: no file, no network",
         "run": "run a model on files or random data",
         "view": "a page that shows a model: graph, kernels, weights, times",
-        "info": "what is in a model: inputs, outputs, ops, parameters, FLOPs, dynamic dims",
+        "info": "what a model takes, gives, is made of and computes",
         "devices": "the devices weft can use here, and why not the others",
     },
     "what a model does": {
@@ -36,15 +36,15 @@ GROUPS = {
     "files from a model": {
         "optimize": "a model with fewer nodes and the same results, as ONNX",
         "quantize": "a model with narrower numbers, and what that costs",
-        "compile": "compile a model ahead of time, into a file that loads in milliseconds",
+        "compile": "a model compiled ahead of time: a file that loads in milliseconds",
         "export": "a model as a C library: header, object file, weights",
     },
     "weft itself": {
-        "ops": "the operators weft knows, one of them, or those that a model lacks",
-        "cache": "what is kept on disk: where, how much, which models; clean it, verify it",
-        "tune": "choose the tiles of a model's products by measuring them on a GPU",
+        "ops": "the operators weft knows, one of them, or what a model lacks",
+        "cache": "what is kept on disk: list it, clean it, verify it",
+        "tune": "measure which tiles suit a model's products on a GPU",
         "conformance": "run the test suite of the installed onnx package",
-        "completion": "what makes the Tab key complete weft's commands in bash, zsh or fish",
+        "completion": "completion with the Tab key, for bash, zsh and fish",
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}

@@ -18,7 +18,7 @@ from weft.cost.calibration import Calibration, Transfer, to_record
 from weft.errors import WeftError
 from weft.ir.dtypes import DType
 from weft.runtime.calibrate import recalibrated
-from weft.runtime.policy import in_force, route
+from weft.runtime.policy import DEFAULT, in_force, route
 from weft.runtime.progress import stages
 
 PRODUCT_TYPES = (DType.float32, DType.float16, DType.bfloat16, DType.float64, DType.int8)  # that are measured
@@ -58,8 +58,14 @@ def run(args: argparse.Namespace) -> int:
         )
         for device in devices
     ]
-    output.console().print(output.table("", ("device", "here", "what, or why not"), rows))
-    return _print_policy()
+    console = output.console()
+    console.print(output.table("", ("device", "here", "what, or why not"), rows, whole=("device", "here")))
+    console.print()
+    said = [setting for setting in in_force() if setting.origin != DEFAULT]
+    if said:  # by the environment, or by a program
+        return _print_policy()
+    console.print(f"models are tried on: {', '.join(route().devices)}; weft devices --policy says why")
+    return 0
 
 
 def _calibrate(names: Sequence[str], as_json: bool) -> int:
@@ -145,4 +151,4 @@ def _details(device: Device) -> list[str]:
         ]
     else:  # those of a device that has others
         told += [f"{name} {value:,}" for name, value in limits.items()]
-    return [*told, ", ".join(device.features)]
+    return told

@@ -142,6 +142,16 @@ def wrap(text: Text, width: int, mark: str) -> Iterator[Text]:
         yield _shortened(line, width, mark)
 
 
+def filled(text: Text, width: int, mark: str) -> Text:
+    """A text in lines of at most so many cells: words that are longer are broken where their parts meet."""
+    if all(cell_len(line) <= width for line in text.plain.split("\n")):
+        return text
+    lines = list(wrap(_jointed(text, width), width, mark))
+    for line in lines[:-1]:
+        line.end = "\n"
+    return Text("\n").join(lines)
+
+
 def shorten(name: str, width: int, mark: str = "…") -> str:
     """A name of at most so many cells, without its middle where it is longer: its end says most."""
     return _shortened(Text(name), width, mark).plain

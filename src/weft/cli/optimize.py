@@ -101,6 +101,7 @@ def _print(model: str, report: OptimizationReport) -> None:
     console.print(output.table(title, ("", "before", "after", "change"), rows, ("before", "after", "change")))
     if report.done:
         done = sorted(report.done.items(), key=lambda item: (-item[1], item[0]))
+        console.print()
         console.print(output.table("what was done", ("", "times"), done, ("times",)))
     else:
         console.print(Text("Nothing could be done without.", "dim"))

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from weft.cli.fitted_tables import Facts, FittedTable
+from weft.cli.fitted_tables import Facts, FittedTable, ellipsis, filled
 from weft.quantities import format_bytes as format_bytes
 from weft.quantities import format_count as format_count
 from weft.quantities import format_seconds as format_seconds
@@ -26,6 +26,14 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Let the command end as one whose reader has gone; rich would end the process itself."""
         raise
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does, but texts are broken between words, or where parts of long names meet."""
+        if len(objects) == 1 and isinstance(objects[0], (str, Text)) and not options.get("soft_wrap", self.soft_wrap):
+            text = Text(objects[0]) if isinstance(objects[0], str) else objects[0]
+            objects = (filled(text, self.width, ellipsis(self)),)
+            options = {**options, "soft_wrap": True}
+        super().print(*objects, **options)
 
 
 def console() -> Console:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from textwrap import TextWrapper
-from typing import NoReturn
+from typing import Any, NoReturn
 
 USAGE = 2
 EXIT_CODES = {
@@ -103,10 +103,28 @@ def _placeholder(action: argparse.Action) -> str:
 class _Formatter(argparse.HelpFormatter):
     """Descriptions are filled, texts of several lines stay as they are."""
 
+    def _format_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None) -> str:
+        if usage is None:
+            return super()._format_usage(usage, actions, groups, prefix)
+        first = "usage: " if prefix is None else prefix
+        return _wrapped(f"{first}{usage}", self._width, "", " " * len(first)) + "\n\n"
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" in text:
-            return "\n".join(indent + line for line in text.splitlines())
-        return super()._fill_text(text, width, indent)
+            return "\n".join(_example(line, width) for line in text.splitlines())
+        return _wrapped(" ".join(text.split()), width, indent, indent)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return _wrapped(" ".join(text.split()), width, "", "").splitlines()
+
+
+def _example(line: str, width: int) -> str:
+    """A line of the examples: a purpose is filled, a command goes on in the next line as shells have it."""
+    if len(line) <= width or not line.startswith("  "):
+        return line
+    if line.startswith("  # "):
+        return _wrapped(line[4:], width, "  # ", "  # ")
+    return _wrapped(line.strip(), width - 2, "  ", "      ").replace("\n", " \\\n")
 
 
 def _sentence(message: str) -> str:

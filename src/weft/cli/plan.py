@@ -147,7 +147,8 @@ def _print(plan: ProgramPlan, memory: Memory, verified: bool, console: Console) 
     alive = alive_at_peak(part.plan) if part is not None else []
     if alive:
         shown = [
-            (output.printable(one.name), output.format_bytes(one.size), one.origin) for one in alive[:SHOWN_TENSORS]
+            (output.printable(one.name), output.format_bytes(one.size), one.origin.replace(" + ", ", "))
+            for one in alive[:SHOWN_TENSORS]
         ]
         console.print()
         console.print(output.table("in the arena at the peak", ("tensor", "bytes", "nodes"), shown, right=("bytes",)))

@@ -45,17 +45,21 @@ def _print(report: DeviceReport, console: Console) -> None:
     console.print(Text.assemble(f"{report.file} runs on ", (report.device, "bold")))
     if report.ranking:
         ranked = [(entry.device, entry.reason) for entry in report.ranking]
+        console.print()
         console.print(output.table(f"what decided, by {report.pick}", ("device", "a run takes"), ranked))
     rows = [(service.device, "serves", service.reason) for service in report.services]
     rows += [(attempt.device, f"failed in {attempt.stage}", attempt.reason) for attempt in report.attempts]
+    console.print()
     console.print(output.table("what happened", ("device", "what", "why"), rows))
     shares = [(share.device, share.kernels, len(share.host_steps)) for share in report.shares]
     columns = ("compiled for", "kernels", "steps left to the host")
+    console.print()
     console.print(output.table("what each does", columns, shares, right=columns[1:]))
     for share in report.shares:
         console.print(f"{share.device}: {share.rounding}", highlight=False)
     left = [(share.device, step.node, step.step, step.reason) for share in report.shares for step in share.host_steps]
     if left:
+        console.print()
         console.print(output.table("steps left to the host", ("device", "node", "step", "why"), left))
     for share in report.shares:
         if share.placement is not None:
@@ -66,6 +70,7 @@ def _print_placement(placement: PlacementRecord, console: Console) -> None:
     """The pieces of a model that several devices share."""
     pieces = [(piece.device, piece.steps, piece.kernels, _milliseconds(piece.seconds)) for piece in placement.pieces]
     columns = ("device", "steps", "kernels", "ms, about")
+    console.print()
     console.print(output.table("its pieces, in order", columns, pieces, right=columns[1:]))
     moved = [
         (step.node or step.step, step.device, *map(_milliseconds, (step.seconds, step.primary_seconds)), step.reason)
@@ -74,6 +79,7 @@ def _print_placement(placement: PlacementRecord, console: Console) -> None:
     if moved:
         here = f"ms on {placement.primary}"
         titles = ("node", "moved to", "ms there", here, "why")
+        console.print()
         console.print(output.table("steps moved", titles, moved, right=("ms there", here)))
     crossings = [
         (value.value, value.source or "host", value.device or "host", output.format_bytes(value.bytes))
@@ -81,6 +87,7 @@ def _print_placement(placement: PlacementRecord, console: Console) -> None:
     ]
     if crossings:
         what = ("value", "from", "to", "bytes")
+        console.print()
         console.print(output.table("transfers in every run", what, crossings, right=("bytes",)))
     alone = ", ".join(f"{_milliseconds(seconds)} on {device} alone" for device, seconds in placement.alone)
     console.print(f"expected: {_milliseconds(placement.seconds)} ms; {alone}", highlight=False)
