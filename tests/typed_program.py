@@ -130,7 +130,10 @@ async def waited(model: weft.Model, x: Array) -> dict[str, Any]:
 def measured(model: weft.Model, folder: Path) -> float:
     """Made-up inputs, times, profiles."""
     inputs = weft.random_inputs(model, batch=2, shapes={"x": (2, 4)}, seed=1)
-    profile: weft.Profile = model.profile(inputs, repeat=2)
+    np.save(folder / "x.npy", inputs["x"])
+    read = weft.read_inputs(model, {"x": folder / "x.npy"}, resize="fit")
+    assert_type(read, dict[str, Any])
+    profile: weft.Profile = model.profile(read, repeat=2)
     profile = model.profile(batch=2, repeat=1)
     profile.save(folder / "profile.json")
     bench: weft.Benchmark = model.bench(batch=2, seconds=0.01)
