@@ -21,6 +21,8 @@ from weft.runtime.policy import Route, Setting
 from weft.runtime.session import Session
 from weft.tables import LONGEST_CELL, ShownTable, Tabled
 
+MOST_STEPS = 40  # that are listed
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
@@ -89,7 +91,9 @@ class DeviceReport(Tabled):
         for share in self.shares:
             lines.append(f"  on {share.device}: {share.kernels} kernels, {len(share.host_steps)} steps on the host")
             lines += [f"    {share.rounding}"] if share.precision != USUAL_PRECISION or share.narrowed else []
-            lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps]
+            lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps[:MOST_STEPS]]
+            left_out = len(share.host_steps) - MOST_STEPS
+            lines += [f"    … and {counted(left_out, 'more step')} on the host"] * (left_out > 0)
             lines += [f"    {line}" for line in _placement_lines(share.placement)]
         return "\n".join(lines)
 
