@@ -287,11 +287,14 @@ class ModelOpener:
         """The model on a device, ready to run."""
         if progress is None and self._progress.is_over:
             with stages("loading") as shown:
-                return self.open(device, shown)
+                return self._opened(device, shown)
+        return self._opened(device, progress or self._progress)
+
+    def _opened(self, device: str, progress: Stages) -> Session:
         with self._within_memory():
             if isinstance(driver(device), KeepingDriver):
                 check_memory_to_start()
-            pipeline = Pipeline(self.files, self.options, device, progress or self._progress)
+            pipeline = Pipeline(self.files, self.options, device, progress)
             program, self._program = self._program, None
             groups, self._groups = self._groups, {}
             if program is not None and self.options.dump is None:
