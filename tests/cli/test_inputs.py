@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -230,6 +232,13 @@ def test_bench_profile_and_compare_take_the_same(classifier: Path, photo: Path, 
     assert "ImageNet" in capsys.readouterr().err
     assert main(["compare", str(classifier), str(photo), "--devices", "reference,cpu", "--quick", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["inputs"][0]["source"] == str(photo)
+
+
+def test_what_nobody_needs_is_not_imported() -> None:
+    names = ("onnx", "llvmlite", "PIL", "weft.opset")
+    code = f"import sys, weft.cli.run; print([name for name in {names} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 # -- names of classes and outputs ------------------------------------------------------------------------------------

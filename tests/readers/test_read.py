@@ -144,6 +144,10 @@ def test_what_is_typed() -> None:
     text = typed("hello there", spec(DType.string))
     assert text is not None
     assert text.item() == "hello there"
+    for quoted, meant in (('"photo.jpg"', "photo.jpg"), ("[sic", "[sic"), ('"said" he', '"said" he')):
+        text = typed(quoted, spec(DType.string))
+        assert text is not None
+        assert text.item() == meant
     with pytest.raises(InputError, match="is no list"):
         typed("[1, 2", number)
 

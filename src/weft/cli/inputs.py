@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 import numpy as np
@@ -224,7 +223,7 @@ class _Assignment:
             self.fills[spec.name] = text
             return
         file = source_at(text)
-        if file is not None:
+        if file is not None and not (spec.element is DType.string and file.kind is Kind.FOLDER):
             self._files.setdefault(spec.name, []).append(file)
             return
         path, mark, member = text.partition(".npz:")  # the name of an array may have colons, too
@@ -295,6 +294,8 @@ class _Assignment:
         if not mark:
             hint = "results are written with -o FILE" if text.endswith(".json") else "give the path of a file"
             return InputError(f"{text}: no such file", hint=f"{hint}, or --input NAME=SOURCE; {known}")
+        from difflib import get_close_matches
+
         close = get_close_matches(name, self._every, 1)
         hint = f"did you mean {close[0]}={rest}? {known}" if close else known
         return InputError(f"--input {text}: the model has no input {name!r}", hint=hint)

@@ -22,7 +22,6 @@ from weft.cli.result_files import KINDS, check_target, save_outputs
 from weft.cli.results import SHOWN_VALUES, ClassNames, describe, dtype_name, print_outputs
 from weft.cli.written import STDOUT
 from weft.ir.narrowed import NarrowedProduct
-from weft.runtime.device_report import rounding_text
 from weft.runtime.explain import HostStep
 from weft.runtime.model import Model
 
@@ -160,6 +159,8 @@ def _print_host_steps(steps: Sequence[HostStep]) -> None:
 
 
 def _print_narrowed(precision: str, products: Sequence[NarrowedProduct]) -> None:
+    from weft.runtime.device_report import rounding_text
+
     console = output.console()
     if products:
         rows = [(found.node, found.operands, found.template) for found in products]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InputError
-from weft.frontend.tensor_files import tensor_in
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.readers.content import DataSource
@@ -66,6 +65,8 @@ def _load(source: DataSource) -> Any:
 
 def read_tensor(source: DataSource) -> tuple[str, Array]:
     """A TensorProto: its name, which may be empty, and its elements."""
+    from weft.frontend.tensor_files import tensor_in  # which imports onnx
+
     return tensor_in(source.limited(), source.name)
 
 
@@ -109,14 +110,14 @@ def _check_depth(content: Any, name: str) -> None:
 
 def typed(text: str, spec: TensorSpec) -> Array | None:
     """What was typed for an input: a number, a list, a text for an input of texts; None where it is neither."""
-    if spec.element is DType.string and not text.lstrip().startswith("["):
+    if spec.element is DType.string and text[:1] not in ("[", '"'):
         return np.asarray(text, object)
     if len(text) > LARGEST_TYPED:
         return None
     plain = {"true": True, "false": False, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
     if text.strip().lower() in plain:
         return np.asarray(plain[text.strip().lower()])
-    if text.strip()[:1] not in tuple("[-+.0123456789"):
+    if text.strip()[:1] not in tuple('"[-+.0123456789'):
         return None
     try:
         found = json.loads(text)
@@ -126,6 +127,8 @@ def typed(text: str, spec: TensorSpec) -> Array | None:
         try:
             found = float(text)
         except ValueError:
+            if spec.element is DType.string:
+                return np.asarray(text, object)
             if not text.lstrip().startswith("["):
                 return None
             hint = "write numbers with commas between, in brackets: [1, 2, 3]"
