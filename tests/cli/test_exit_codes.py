@@ -1,0 +1,82 @@
+"""Exit codes mean the same in every command, and the page says what they mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weft.cli import COMMANDS, main
+from weft.cli.parsing import EXIT_CODES
+
+Capture = pytest.CaptureFixture[str]
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
+WITHOUT_A_MODEL = ("demo", "devices", "ops", "cache", "conformance", "completion")
+MORE = {"optimize": ["out.onnx"], "quantize": ["out.onnx", "--to", "fp16"], "export": ["--c", "out"]}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_done(command: str, capsys: Capture) -> None:
+    """Help is done, fits 80 columns and ends with examples that the command takes."""
+    assert main([command, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "examples:" in lines
+    examples = lines[lines.index("examples:") + 1 :]
+    commands = [line.strip() for line in examples if not line.strip().startswith("#")]
+    assert 2 <= len(commands) <= 4
+    assert any(f"weft {command}" in line for line in commands)
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_A_MODEL])
+def test_failed(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "not-there.onnx", *MORE.get(command, [])]) == 1
+    assert "not-there.onnx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_usage(command: str, capsys: Capture) -> None:
+    assert main([command, "--not-an-option"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C goes to groups of processes there")
+def test_stopped() -> None:
+    """Ctrl-C ends a command without a word more."""
+    code = (
+        "import os, signal, weft.cli.demo as demo\ndemo.read_digits = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    code += "from weft.cli import main; raise SystemExit(main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert signal.SIGINT + 128 in EXIT_CODES
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise there")
+def test_a_reader_that_goes() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "weft", "ops"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        said = child.stderr.read()
+    assert (child.returncode, said) == (141, "")
+
+
+def test_the_page_and_the_help_list_them(capsys: Capture) -> None:
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {int(code) for code in rows} == set(EXIT_CODES)
+    assert main(["--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for code, meaning in EXIT_CODES.items():
+        assert rows[str(code)].startswith(meaning)
+        assert f"{code} {meaning}" in told
