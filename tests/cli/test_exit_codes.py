@@ -51,9 +51,7 @@ def test_wrong_usage(command: str, capsys: Capture) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C goes to groups of processes there")
 def test_stopped() -> None:
     """Ctrl-C ends a command without a word more."""
-    code = (
-        "import os, signal, weft.cli.demo as demo\ndemo.read_digits = lambda _: os.kill(os.getpid(), signal.SIGINT)\n"
-    )
+    code = "import signal, weft.cli.demo as demo\ndemo.read_digits = lambda **_: signal.raise_signal(signal.SIGINT)\n"
     code += "from weft.cli import main; raise SystemExit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
