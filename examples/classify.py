@@ -62,7 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         picture = Image.open(arguments.picture)
-        model = weft.load(arguments.model or efficientnet_file(), device=arguments.device)
+        model = weft.load(arguments.model or efficientnet_file(), device=arguments.device.split(","))
         probabilities = classify(model, picture)
     except (OSError, weft.WeftError) as error:  # no such file, no picture, no model: the message says which, and why
         sys.exit(str(error))

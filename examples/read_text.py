@@ -118,8 +118,12 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         picture = Image.open(arguments.picture).convert("RGB")
-        detector = weft.load(arguments.detector or example_file("text_detection.onnx"), device=arguments.device)
-        reader = weft.load(arguments.reader or example_file("text_recognition.onnx"), device=arguments.device)
+        detector = weft.load(
+            arguments.detector or example_file("text_detection.onnx"), device=arguments.device.split(",")
+        )
+        reader = weft.load(
+            arguments.reader or example_file("text_recognition.onnx"), device=arguments.device.split(",")
+        )
         for line in read_text(detector, reader, picture):
             print(f"{line.certainty:6.1%}  {line.text}")
     except (OSError, weft.WeftError) as error:

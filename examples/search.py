@@ -100,7 +100,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         text = arguments.text.read_text(encoding="utf-8") if arguments.text else SAMPLE
-        model = weft.load(arguments.model or example_file("minilm.onnx"), device=arguments.device)
+        model = weft.load(arguments.model or example_file("minilm.onnx"), device=arguments.device.split(","))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         pieces = WordPieces(example_file("bert_vocabulary.txt"))
         for likeness, line in list(search(model, pieces, arguments.question, lines))[: arguments.top]:

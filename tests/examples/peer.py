@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 
 
 class PeerModel:
-    def __init__(self, path: Path) -> None:
-        self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    def __init__(self, source: Path | onnx.ModelProto) -> None:
+        content = source.SerializeToString() if isinstance(source, onnx.ModelProto) else str(source)
+        self.session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         self.inputs = [SimpleNamespace(name=node.name, shape=tuple(node.shape)) for node in self.session.get_inputs()]
         self.outputs = [SimpleNamespace(name=node.name) for node in self.session.get_outputs()]
         self.metadata = SimpleNamespace(properties=self.session.get_modelmeta().custom_metadata_map)

@@ -63,20 +63,21 @@ def test_a_picture_is_classified(
 
 
 @pytest.mark.models
-def test_speech_is_found_and_written_down(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
+def test_speech_is_found_and_written_down(
+    example_file: Find, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert printed(transcribe, capsys, "--device", "cpu") == in_readme("transcribe")
     sound = decoder_loop.read_sound(example_file("beckett.wav"))
-    detector, *models = (
-        PeerModel(example_file(name))
-        for name in ("silero_vad.onnx", "moonshine_encoder.onnx", "moonshine_decoder.onnx")
-    )
-    theirs = transcribe.speech_probabilities(detector, sound)
     ours = transcribe.speech_probabilities(weft.load(example_file("silero_vad.onnx"), device="cpu"), sound)
+    monkeypatch.setattr("weft.load", lambda source, **_: PeerModel(source))
+    theirs = transcribe.speech_probabilities(weft.load(example_file("silero_vad.onnx"), device=[]), sound)
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    encoder = weft.load(example_file("moonshine_encoder.onnx"), device=[])
+    steps = decoder_loop.load_steps(example_file("moonshine_decoder.onnx"), [])
     vocabulary = decoder_loop.Vocabulary(example_file("moonshine_tokenizer.json"))
     lines = [
         f"{begin:7.2f} – {end:6.2f} s "
-        + "".join(transcribe.transcript(*models, vocabulary, sound[round(begin * 16_000) : round(end * 16_000)]))
+        + "".join(transcribe.transcript(encoder, steps, vocabulary, sound[round(begin * 16_000) : round(end * 16_000)]))
         for begin, end in transcribe.stretches(theirs)
     ]
     assert lines == in_readme("transcribe").splitlines()
