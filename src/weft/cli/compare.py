@@ -28,6 +28,8 @@ from weft.runtime.policy import route
 from weft.runtime.progress import stages
 
 DEFAULT_DEVICES = "reference,auto"
+LOADED = ("threads", "memory_limit", "prefer")
+"""Options of all devices; --devices and --precision say what they differ in."""
 EXAMPLES = (
     ("the best device here and the exact reference", "weft compare model.onnx"),
     ("the CPU and onnxruntime, on data of your own", "weft compare model.onnx -i x=x.npy --devices onnxruntime,cpu"),
@@ -71,6 +73,7 @@ def add_parser(subparsers: Any) -> None:
         help="what the devices that are compared compute in (default float32); the first one, which they are compared "
         "with, computes in float32. tf32 and fast may be as far off as a model in float16",
     )
+    options.add_loading(parser, without=tuple(name for name in options.LOADING if name not in LOADED))
     parser.add_argument("--quick", action="store_true", help="do not run every node on its own, too")
     parser.add_argument("--all", action="store_true", help="list all layers, and not only those that tell most")
     options.add_json(parser, "print JSON instead of tables, with all layers")
@@ -83,16 +86,18 @@ def run(args: argparse.Namespace) -> int:
     graph = source.graph
     made = inputs.inputs_for(args, signature(graph, untraced(graph)), lambda: source)
     arrays = made.arrays
+    loading = {name: getattr(args, name) for name in LOADED}
     base: Contender
     if args.truth:
         base = InFloat64(graph, arrays)
     else:
-        base = _contender(args.model, devices[0], arrays)
+        base = _contender(args.model, devices[0], arrays, "", loading)
+    loading["precision"] = args.precision
     compared = devices if args.truth else devices[1:]
-    others = [_contender(args.model, device, arrays, "", args.precision) for device in compared]
+    others = [_contender(args.model, device, arrays, "", loading) for device in compared]
     if args.against is not None:
         suffix = f" of {Path(args.against).name}"
-        others = [_contender(args.against, device, arrays, suffix, args.precision) for device in devices]
+        others = [_contender(args.against, device, arrays, suffix, loading) for device in devices]
     products = DType.float16 if args.precision in NARROW else None  # tf32 has as many bits behind the point
     method = Method(args.tolerance, alone=not args.quick, products=products)
     with stages("comparing") as progress:
@@ -124,12 +129,10 @@ def _narrowed(contenders: Sequence[Contender]) -> dict[str, tuple[NarrowedProduc
     return {one.name: one.narrowed for one in contenders if isinstance(one, OnDevice)}
 
 
-def _contender(
-    path: str, device: str, arrays: Mapping[str, Any], suffix: str = "", precision: str = "float32"
-) -> Contender:
+def _contender(path: str, device: str, arrays: Mapping[str, Any], suffix: str, loading: Mapping[str, Any]) -> Contender:
     if device == PEER:
         return InOnnxruntime(f"{device}{suffix}", path, arrays)
-    return OnDevice(f"{route(device).devices[0]}{suffix}", path, device, arrays, precision)
+    return OnDevice(f"{route(device).devices[0]}{suffix}", path, device, arrays, **loading)
 
 
 def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:

@@ -152,7 +152,7 @@ def _wav(array: Array, rate: int | None) -> bytes:
     samples = storable(array).reshape(-1)
     if samples.dtype.kind == "f":
         samples = np.round(np.clip(np.nan_to_num(samples), -1, 1) * 32767)
-    data = np.clip(samples, -32768, 32767).astype("<i2").tobytes()
+    data = np.clip(samples.astype(np.float64), -32768, 32767).astype("<i2").tobytes()
     hertz = rate or USUAL_RATE
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, hertz, hertz * 2, 2, 16)
     return (

@@ -95,12 +95,18 @@ class OnDevice:
     """A model on one of weft's devices."""
 
     def __init__(
-        self, name: str, source: Any, device: str, inputs: Mapping[str, Any], precision: str = "float32"
+        self,
+        name: str,
+        source: Any,
+        device: str,
+        inputs: Mapping[str, Any],
+        precision: str = "float32",
+        **loading: Any,  # other options of weft.load
     ) -> None:
         self.name = name
         self.narrowed: tuple[NarrowedProduct, ...] = ()  # products of the model as it is, once that ran
         # cache: parts of a model are not worth keeping
-        self._options = LoadOptions(device=device, precision=cast("Precision", precision), cache=False)
+        self._options = LoadOptions(device=device, precision=cast("Precision", precision), cache=False, **loading)
         self._inputs = inputs
         pipeline = open_pipeline(source, self._options)
         self._files: ModelFiles = pipeline.files
