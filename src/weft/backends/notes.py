@@ -14,11 +14,10 @@ RunStep = Callable[[Step, list[Any], dict[str, int], "RunBody | None"], list[Any
 
 
 class Notes:
-    """The parts of the present run, in the order in which they ended. `run_step` runs a step on the host."""
+    """The parts of the present run, in the order in which they ended."""
 
-    def __init__(self, run_step: RunStep) -> None:
+    def __init__(self) -> None:
         self.parts: list[NativeRecord | HostRecord] = []
-        self._run_step = run_step
         self._sections = 0
 
     def next_section(self) -> int:
@@ -26,15 +25,19 @@ class Notes:
         self._sections += 1
         return self._sections - 1
 
-    def run_step(self, step: Step, operands: list[Any], sizes: dict[str, int], run_body: RunBody | None) -> list[Any]:
-        """Run a step on the host, and note when."""
-        before = len(self.parts)
-        start = perf_counter_ns()
-        results = self._run_step(step, operands, sizes, run_body)
-        end = perf_counter_ns()
-        inside = sum(_own_time(part) for part in self.parts[before:])
-        self.parts.append(HostRecord(step.origin, step_name(step), start, end, inside))
-        return results
+    def around(self, run_step: RunStep) -> RunStep:
+        """What runs a step on the host, and notes when."""
+
+        def noted(step: Step, operands: list[Any], sizes: dict[str, int], run_body: RunBody | None) -> list[Any]:
+            before = len(self.parts)
+            start = perf_counter_ns()
+            results = run_step(step, operands, sizes, run_body)
+            end = perf_counter_ns()
+            inside = sum(_own_time(part) for part in self.parts[before:])
+            self.parts.append(HostRecord(step.origin, step_name(step), start, end, inside))
+            return results
+
+        return noted
 
     def recording(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], RunRecord]:
         """A function that runs on inputs and tells how it went; `run` leaves its notes here."""

@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 def recorder(program: CompiledProgram, threads: int) -> Callable[[Sequence[Any]], RunRecord]:
     """A function that runs a program on inputs and tells how it went."""
-    notes = Notes(run_step)
+    notes = Notes()
     return notes.recording(_RecordedExecutable(notes, program, threads).run)
 
 
@@ -38,7 +38,7 @@ class _RecordedExecutable(CpuExecutable):
 
     def __init__(self, notes: Notes, program: CompiledProgram, threads: int) -> None:
         self.notes = notes
-        super().__init__(program, threads, step=notes.run_step)
+        super().__init__(program, threads, step=notes.around(run_step))
 
     def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
         return _RecordedSection(self.notes, section, constants, self._state)

@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from weft.backends.device import NO_SIZES
+from weft.backends.notes import RunStep
 from weft.backends.reference import interpret
+from weft.backends.reference.interpret import RunBody
 from weft.backends.reference.sizes import GuardError, check_guards
 from weft.backends.resident.device import LaunchCompiler, MemoryDevice
 from weft.backends.resident.section import ResidentSection, ResidentState, RunMemory
-from weft.backends.resident.tensor import ResidentTensor
+from weft.backends.resident.staying import Residence, read_operands, residence
+from weft.backends.resident.tensor import read_all, upload
 from weft.backends.resident.weights import ResidentWeights
 from weft.backends.sections import SectionRunner, Sections
 from weft.errors import ExecutionError, OutOfMemoryError
@@ -33,17 +38,18 @@ class ResidentExecutable:
         device: MemoryDevice,
         launches: LaunchCompiler,
         memory_limit: int | None = None,
-        step: Callable[..., list[Any]] | None = None,
+        around: Callable[[RunStep], RunStep] | None = None,
     ) -> None:
-        """`launches` has the program's code; `step` runs a step on the host."""
+        """`launches` has the program's code; what runs steps on the host is put into `around`."""
         self.program = program
         budget = MemoryBudget() if memory_limit is None else MemoryBudget(memory_limit, weight_bytes(program))
         self._state = ResidentState(device, launches, ResidentWeights(device), RunMemory(device), budget)
-        self._read_by_native = _read_by_native(program)
-        self._whole = Sections(program, program.sections, self._section, step or run_step)
+        self._residence = residence(program)
+        steps = HostSteps(device, self._residence).run
+        self._whole = Sections(program, program.sections, self._section, steps if around is None else around(steps))
 
     def _section(self, section: NativeSection, constants: Mapping[Value, Any]) -> ResidentSection:
-        return self._runner(section, constants, frozenset(section.outputs) & self._read_by_native)
+        return self._runner(section, constants, self._residence.outputs[id(section)])
 
     def _runner(
         self, section: NativeSection, constants: Mapping[Value, Any], stays: frozenset[Value]
@@ -58,10 +64,8 @@ class ResidentExecutable:
         bound, pending = self._whole.bind(inputs, sizes)
         kept = frozenset(self.program.outputs[number] for number in keep)
         results = self._whole.run_bound(inputs, bound, pending, kept)
-        return [
-            result if number in keep or not isinstance(result, ResidentTensor) else result.numpy()
-            for number, result in enumerate(results)
-        ]
+        arrays = read_all([None if number in keep else result for number, result in enumerate(results)])
+        return [result if number in keep else arrays[number] for number, result in enumerate(results)]
 
     def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
         """The memory of a run with these sizes; GuardError where the program does not apply to them."""
@@ -105,20 +109,18 @@ def _workspace(runner: SectionRunner, plan: Plan, sizes: Mapping[str, int]) -> i
     return runner.workspace(plan, sizes)
 
 
-def run_step(step: Step, operands: Sequence[Any], sizes: dict[str, int], run_body: Any) -> list[Any]:
-    """A step for the host, on arrays."""
-    arrays = [operand.numpy() if isinstance(operand, ResidentTensor) else operand for operand in operands]
-    return interpret.run_step(step, arrays, sizes, run_body)
+class HostSteps:
+    """Runs steps on the host: on arrays, but what goes through control flow stays where it is."""
 
+    def __init__(self, device: MemoryDevice, stays: Residence) -> None:
+        self._device = device
+        self._brought = stays.brought
 
-def _read_by_native(program: CompiledProgram) -> set[Value]:
-    """Values that native sections read, and no step of the host does."""
-    native = {value for section in program.sections if isinstance(section, NativeSection) for value in section.inputs}
-    host = {
-        value
-        for section in program.sections
-        if not isinstance(section, NativeSection)
-        for step in section.steps
-        for value in step.operands
-    }
-    return native - host
+    def run(self, step: Step, operands: list[Any], sizes: dict[str, int], run_body: RunBody | None) -> list[Any]:
+        """The results of a step."""
+        count = read_operands(step)
+        given = [*read_all(operands[:count]), *operands[count:]]
+        for number in self._brought.get(id(step), ()):  # not in every turn of a loop
+            if isinstance(given[number], np.ndarray):
+                given[number] = upload(self._device, given[number])
+        return interpret.run_step(step, given, sizes, run_body)

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.backends.notes import Notes
 from weft.backends.resident.device import Array, LaunchCompiler, MemoryDevice
-from weft.backends.resident.executable import ResidentExecutable, run_step
+from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.resident.section import ResidentPlan, ResidentSection
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Value
@@ -26,7 +26,7 @@ def recorder(
 ) -> Callable[[Sequence[Any]], RunRecord]:
     """A function that runs a program on inputs and tells how it went; DeviceError where the device has no clock."""
     device.check_can_time()
-    notes = Notes(run_step)
+    notes = Notes()
     return notes.recording(_RecordedExecutable(notes, program, device, launches).run)
 
 
@@ -35,7 +35,7 @@ class _RecordedExecutable(ResidentExecutable):
 
     def __init__(self, notes: Notes, program: CompiledProgram, device: MemoryDevice, launches: LaunchCompiler) -> None:
         self.notes = notes
-        super().__init__(program, device, launches, step=notes.run_step)
+        super().__init__(program, device, launches, around=notes.around)
 
     def _runner(
         self, section: NativeSection, constants: Mapping[Value, Any], stays: frozenset[Value]
