@@ -92,6 +92,15 @@ def test_long_models_are_cut_into_parts() -> None:
     assert sorted(numbers(found)) == list(range(1500))
 
 
+def test_what_all_others_call_is_no_scope() -> None:
+    """A name before half of the nodes, and a module that every layer calls."""
+    nodes: list[tuple[str, str, tuple[str, ...]]] = []
+    for number in range(8):
+        nodes += [("Relu", f"/layer.{number}/Relu", ()), ("Tanh", f"/layer.{number}/Tanh", ())]
+        nodes.append(("Abs", f"/shared/Abs_{number}", ()))
+    assert labels(tree(chain(*nodes))) == [f"layer.{number}" for number in range(8)]
+
+
 @pytest.mark.parametrize("note", ["[", "{}", "['a', 3]", "[" * 500, "x" * 5000, "['', '', '']"])
 def test_notes_that_are_none(note: str) -> None:
     assert labels(tree(chain(("Relu", "a", ()), ("Tanh", "b", ()), notes={"a": note, "b": note}))) == []

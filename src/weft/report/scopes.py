@@ -28,6 +28,7 @@ TOO_MANY = 90  # members of a scope from which on it is cut into parts
 PART = 40  # members of such a part, about
 SHORTEST, LONGEST = 4, 600  # members of a block that repeats
 FEWEST = 24  # members of two blocks, together
+ENTANGLED = 4  # of those beside a scope that need it and that it needs
 BLOCK = "block"
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "namespace"  # keys of metadata in which exporters write modules down
 
@@ -46,8 +47,10 @@ Members = list[Union[int, ScopeTree]]
 def scope_tree(graph: OutlineGraph) -> ScopeTree:
     """The nodes of a graph in their scopes, without constants: they go with what reads them."""
     edges = _edges(graph)
-    paths = _connected(_filled(_own_paths(graph), edges), edges)
-    tree = _tree("", [(path, number) for number, path in enumerate(paths) if not graph.nodes[number].is_constant])
+    drawn = [not node.is_constant for node in graph.nodes]
+    paths = _connected(_filled(_own_paths(graph), edges), edges, drawn)
+    paths = _without(paths, _entangled(paths, edges))
+    tree = _tree("", [(path, number) for number, path in enumerate(paths) if drawn[number]])
     while len(tree.members) == 1 and isinstance(tree.members[0], ScopeTree):
         tree = tree.members[0]
     return replace(_arranged(tree, edges, graph.nodes), label="")
@@ -189,13 +192,11 @@ def _common(paths: Sequence[Path]) -> Path:
     return first[:same]
 
 
-def _connected(paths: Sequence[Path], edges: Sequence[tuple[int, int]]) -> list[Path]:
+def _connected(paths: Sequence[Path], edges: Sequence[tuple[int, int]], drawn: Sequence[bool]) -> list[Path]:
     """Without the scopes whose nodes have mostly nothing to do with one another: `Conv.1`, `Conv.2` are no module."""
-    sizes: dict[Path, int] = {}
-    for path in paths:
-        for end in range(1, len(path) + 1):
-            sizes[path[:end]] = sizes.get(path[:end], 0) + 1
-    groups = {(path, number): number for number, own in enumerate(paths) for path in _prefixes(own)}
+    shown = [path if is_drawn else () for path, is_drawn in zip(paths, drawn, strict=True)]
+    sizes = Counter(path for own in shown for path in _prefixes(own))
+    groups = {(path, number): number for number, own in enumerate(shown) for path in _prefixes(own)}
     pieces = dict(sizes)
 
     def root(path: Path, number: int) -> int:
@@ -205,13 +206,77 @@ def _connected(paths: Sequence[Path], edges: Sequence[tuple[int, int]]) -> list[
         return number
 
     for source, target in edges:
-        for path in _prefixes(_common((paths[source], paths[target]))):
+        for path in _prefixes(_common((shown[source], shown[target]))):
             one, other = root(path, source), root(path, target)
             if one != other:
                 groups[path, one] = other
                 pieces[path] -= 1
-    scattered = {path for path, count in pieces.items() if count > max(3, sizes[path] // 2)}
-    return [tuple(path[end - 1] for end in range(1, len(path) + 1) if path[:end] not in scattered) for path in paths]
+    return _without(paths, {path for path, count in pieces.items() if count > max(3, sizes[path] // 2)})
+
+
+def _entangled(paths: Sequence[Path], edges: Sequence[tuple[int, int]]) -> set[Path]:
+    """Scopes that need many of those beside them, which need them: a module that all others call, a prefix of names."""
+    levels: dict[Path, dict[Path | int, set[Path | int]]] = {}
+    for source, target in edges:
+        around = _common((paths[source], paths[target]))
+        one, other = (paths[n][: len(around) + 1] if len(paths[n]) > len(around) else n for n in (source, target))
+        level = levels.setdefault(around, {})
+        level.setdefault(one, set()).add(other)
+        level.setdefault(other, set())
+    sizes = Counter(path for own in paths for path in _prefixes(own))
+    found: set[Path] = set()
+    for after in levels.values():
+        waiting = [set(after)]
+        while waiting:
+            for circle in _circles(after, waiting.pop()):
+                degrees = {one: len(after[one] & circle) for one in circle if isinstance(one, tuple)}
+                worst = max(degrees, key=lambda one: (degrees[one], one), default=None)
+                if worst is not None and degrees[worst] >= max(ENTANGLED, sizes[worst] // 8):
+                    found.add(worst)
+                    waiting.append(circle - {worst})
+    return found
+
+
+def _circles(after: Mapping[Path | int, set[Path | int]], among: set[Path | int]) -> list[set[Path | int]]:
+    """The largest sets of those that all need each other, but for single ones."""
+    order: list[Path | int] = []
+    seen: set[Path | int] = set()
+    for start in among:
+        stack = [(start, iter(after[start] & among))] if start not in seen else []
+        seen.add(start)
+        while stack:
+            one, rest = stack[-1]
+            following = next((each for each in rest if each not in seen), None)
+            if following is None:
+                order.append(one)
+                stack.pop()
+            else:
+                seen.add(following)
+                stack.append((following, iter(after[following] & among)))
+    before: dict[Path | int, set[Path | int]] = {one: set() for one in among}
+    for one in among:
+        for each in after[one] & among:
+            before[each].add(one)
+    found = []
+    left = set(among)
+    for start in reversed(order):
+        if start not in left:
+            continue
+        circle, open_ends = {start}, [start]
+        left.remove(start)
+        while open_ends:
+            near = before[open_ends.pop()] & left
+            left -= near
+            circle |= near
+            open_ends += near
+        if len(circle) > 1:
+            found.append(circle)
+    return found
+
+
+def _without(paths: Sequence[Path], scopes: set[Path]) -> list[Path]:
+    """What is in these scopes is in those around them."""
+    return [tuple(path[end - 1] for end in range(1, len(path) + 1) if path[:end] not in scopes) for path in paths]
 
 
 def _prefixes(path: Path) -> list[Path]:
@@ -256,13 +321,13 @@ def _arranged(tree: ScopeTree, edges: Sequence[tuple[int, int]], nodes: Sequence
         if len(folded) == len(members):
             break
         members = folded
-    if len(members) > TOO_MANY:
-        members = _parts(members, edges)
     number = 0
     for place, member in enumerate(members):
         if isinstance(member, ScopeTree) and member.label == BLOCK:
             number += 1
             members[place] = replace(member, label=f"{BLOCK} {number}")
+    if len(members) > TOO_MANY:
+        members = _parts(members, edges)
     return replace(tree, members=tuple(members))
 
 

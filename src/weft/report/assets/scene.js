@@ -118,15 +118,23 @@ const scene = (() => {
       if (member.open) yield* opened(member);
     }
   };
+  /** Open level after level, as long as no more than some boxes are shown; where that leaves few, the first ones of the next. */
   const openSome = (budget) => {
-    let front = [...opened(root)].filter((box) => !box.open && canOpen(box));
-    let count = [...opened(root)].length;
+    const shown = [...opened(root)];
+    let front = shown.filter((box) => !box.open && canOpen(box));
+    let count = shown.length;
+    const inner = (box) => (box.kind === "node" ? box.members.flatMap((body) => [body, ...body.members]) : box.members);
     while (front.length) {
-      const inner = front.flatMap((box) => (box.kind === "node" ? box.members.flatMap((body) => [body, ...body.members]) : box.members));
-      if (count + inner.length > budget) break;
-      count += inner.length;
+      const next = front.flatMap(inner);
+      if (count + next.length > budget) break;
+      count += next.length;
       front.forEach((box) => (box.open = true));
-      front = inner.filter((box) => !box.open && canOpen(box));
+      front = next.filter((box) => !box.open && canOpen(box));
+    }
+    for (const box of front) {
+      if (box.kind !== "scope" || count > budget / 3 || count + box.members.length > 1.6 * budget) continue;
+      count += box.members.length;
+      box.open = true;
     }
   };
   const foldAll = () => {

@@ -588,6 +588,7 @@ const weftView = (() => {
     const box = name && nodeBoxes.find((each) => each?.node.name === name);
     if (box && location.hash !== followed) go(box);
   };
+  document.querySelector("h1").title = data.title;
   if (isNarrow()) showSide(false);
   scene.arrange();
   drawing.renew();
