@@ -73,12 +73,16 @@ def test_open_sides() -> None:
 
 def test_classifiers_get_the_middle_in_imagenets_scale() -> None:
     picture = Image.fromarray(WIDE)
-    cut = resized(picture, 8, 8, box=(12.5, 2.5, 47.5, 37.5))  # 35 of the shorter side's 40
+    cut = resized(picture, 8, 8, box=(10, 0, 50, 40))
     expected = (cut / 255 - np.float32(IMAGENET_MEAN)) / np.float32(IMAGENET_STD)
     found, told = picture_array([("p", file(picture))], spec(DType.float32, 1, 3, 8, 8), evidence=CLASSES)
     np.testing.assert_allclose(found[0], expected.transpose(2, 0, 1), atol=1e-4)
     assert "ImageNet" in told
     assert "60 × 40" in told
+    large = read(file(picture), spec(DType.uint8, 160, 160, 3), evidence=CLASSES)
+    np.testing.assert_array_equal(large, resized(picture, 160, 160, box=(12.5, 2.5, 47.5, 37.5)))  # 7/8 of 40
+    line = read(file(picture), spec(DType.uint8, 16, 64, 3), evidence=CLASSES)
+    np.testing.assert_array_equal(line, resized(picture, 64, 16))
 
 
 def test_what_is_directed_counts() -> None:

@@ -28,6 +28,7 @@ USUAL_SIDE = 224
 STEP = 32  # open sides of networks that give places are multiples of it
 LONGEST = 1280
 CROP_SHARE = 0.875  # of the shorter side, as 224 of 256
+SMALL = 128  # pixels of a side, below which nothing can be spared
 GREY = 114  # beside a picture that was fitted in
 RESIZES = ("crop", "fit", "stretch")
 COLOURS = ("rgb", "bgr", "grey")
@@ -86,7 +87,7 @@ def picture_array(
     layout = _layout(spec, directions, sizes or {}, pictures[0][0])
     opened = [_open(content, name) for name, content in pictures]
     height, width = _size(layout, opened[0], evidence)
-    resize = _resize(directions, evidence, layout)
+    resize = _resize(directions, evidence, layout, (height, width))
     scaling = _scaling(spec, layout, directions, evidence)
     parts = []
     for picture in opened:
@@ -175,12 +176,13 @@ def _multiple(side: float, step: int) -> int:
     return max(step, round(side / step) * step)
 
 
-def _resize(directions: PictureDirections, evidence: PictureEvidence, layout: _Layout) -> str:
+def _resize(directions: PictureDirections, evidence: PictureEvidence, layout: _Layout, size: tuple[int, int]) -> str:
     if directions.resize is not None:
         return directions.resize
     if (layout.height is None) != (layout.width is None):
         return "stretch"  # the open side keeps the proportions
-    return evidence.habit.resize or ("crop" if evidence.classifies else "stretch")
+    near_square = max(size) <= 1.4 * min(size)  # else it is for lines of text and the like, which are wanted whole
+    return evidence.habit.resize or ("crop" if evidence.classifies and near_square else "stretch")
 
 
 def _colours(directions: PictureDirections, evidence: PictureEvidence) -> str:
@@ -307,7 +309,9 @@ def _sized(picture: Any, height: int, width: int, resize: str, evidence: Picture
         ground.paste(inner, ((width - inner.width) // 2, (height - inner.height) // 2))
         return ground
     shorter = evidence.habit.shorter
-    share = CROP_SHARE if shorter is None else min(1.0, min(height, width) / shorter)
+    share = CROP_SHARE if min(height, width) >= SMALL else 1.0
+    if shorter is not None:
+        share = min(1.0, min(height, width) / shorter)
     cover = max(width / picture.width, height / picture.height) / share
     side = picture.width - width / cover, picture.height - height / cover
     box = (side[0] / 2, side[1] / 2, picture.width - side[0] / 2, picture.height - side[1] / 2)
