@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import LEFT_OUT
@@ -35,25 +36,31 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="pages have commands for bash")
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_blocks_run(page: Path, prepared: Path, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    pytest.importorskip("PIL", reason="pages have pictures: pip install pillow")
-    folder, results = tmp_path / "page", tmp_path / "results.json"
-    shutil.copytree(prepared / "files", folder)
     name = page.relative_to(ROOT).as_posix()
+    found = run_page(page, prepared, tmp_path)
+    for block in found:
+        if block["left_out"] is not None:
+            record_property(LEFT_OUT, f"line {block['line']}: {block['left_out']}")
+    wrong = [f"{name}:{block['line']}: {block['wrong']}" for block in found if block["wrong"] is not None]
+    assert not wrong, "\n\n".join(wrong)
+
+
+def run_page(page: Path, prepared: Path, folder: Path) -> list[dict[str, Any]]:
+    """What became of each block of a page, run in a copy of the files."""
+    pytest.importorskip("PIL", reason="pages have pictures: pip install pillow")
+    place, results = folder / "page", folder / "results.json"
+    shutil.copytree(prepared / "files", place)
     done = subprocess.run(
-        [sys.executable, "-m", "docs.page_runner", page, folder, results],
+        [sys.executable, "-m", "docs.page_runner", page, place, results],
         env=environment(prepared),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=SECONDS,
     )
-    blocks = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
-    for block in blocks:
-        if block["left_out"] is not None:
-            record_property(LEFT_OUT, f"line {block['line']}: {block['left_out']}")
-    wrong = [f"{name}:{block['line']}: {block['wrong']}" for block in blocks if block["wrong"] is not None]
-    assert not wrong, "\n\n".join(wrong)
     assert done.returncode == 0, done.stdout + done.stderr
+    found: list[dict[str, Any]] = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
+    return found
 
 
 def environment(prepared: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import os
@@ -17,7 +16,6 @@ import pytest
 from report.browser import Page, browser, find_browser
 
 import weft
-from docs import checks
 from weft.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -99,10 +97,3 @@ def test_all_that_is_public_is_told() -> None:
                 if not member.startswith("_") and inspect.isfunction(function) and not inspect.getdoc(function):
                     silent.append(f"{name}.{member}")
     assert not silent
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_examples_in_help_are_commands(command: str) -> None:
-    module = importlib.import_module(f"weft.cli.{command}")
-    for _, line in getattr(module, "EXAMPLES", ()):
-        checks.check_command(line)

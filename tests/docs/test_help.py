@@ -1,0 +1,73 @@
+"""The examples at the end of a command's help, which are on its page, too, run as the blocks of pages do."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import LEFT_OUT
+from docs.test_pages import prepared, run_page
+
+from weft.cli import COMMANDS
+
+__all__ = ["prepared"]
+
+NOT_RUN = {
+    "weft run model.onnx -i x=x.npy -i rate=16000 -o results": "the classifier has no rate",
+    "weft run model.onnx --repeat 100 --device webgpu --json": "needs a GPU",
+    "weft report model.onnx --device cuda,webgpu,cpu": "needs a GPU",
+    "weft kernels model.onnx -k contract --device webgpu:0": "needs a GPU",
+    "weft tune model.onnx": "needs a GPU",
+    "weft tune model.onnx --batch 8 --seconds 10": "needs a GPU",
+    "weft devices --calibrate": "it takes long",
+    "weft bench model.onnx": "it takes long",
+    "weft bench model.onnx --against none --batch 8 --threads 4": "it takes long",
+    "weft bench --diff before.json after.json": "the files are a reader's own",
+    "weft conformance --device cpu": "it takes long, and scripts/test runs it",
+    'eval "$(weft completion zsh)"': "it is for zsh, and tests of completion run it",
+    "weft cache clean --older-than 7": "other tests use the cache",
+}
+BEFORE = """<!-- python:
+import os, shutil
+os.environ["HOME"] = os.getcwd()
+os.makedirs(".config/fish/completions")
+os.makedirs("models")
+shutil.copy("model.onnx", "changed.onnx")
+shutil.copy("model.onnx", "models/model.onnx")
+-->
+
+```sh
+weft profile model.onnx -o profile.json --repeat 1
+```
+"""
+
+
+def page() -> str:
+    """All examples, a block for each."""
+    blocks = [BEFORE]
+    for command in COMMANDS:
+        for purpose, line in getattr(importlib.import_module(f"weft.cli.{command}"), "EXAMPLES", ()):
+            above = f"<!-- not run: {NOT_RUN[line]} -->\n" if line in NOT_RUN else ""
+            blocks.append(f"{purpose}:\n\n{above}```sh\n{line}\n```\n")
+    return "\n".join(blocks)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="examples are for bash")
+def test_examples_run(prepared: Path, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    path = tmp_path / "help.md"
+    path.write_text(page(), encoding="utf-8")
+    found = run_page(path, prepared, tmp_path)
+    lines = page().split("\n")
+    for reason in {block["left_out"] for block in found if block["left_out"]}:
+        record_property(LEFT_OUT, f"examples in help: {reason}")
+    assert {lines[block["line"] - 1]: block["wrong"] for block in found if block["wrong"]} == {}
+    assert len(found) > 40, json.dumps(found)
+
+
+def test_what_is_not_run_is_there() -> None:
+    lines = page().split("\n")
+    assert [line for line in NOT_RUN if line not in lines] == []
