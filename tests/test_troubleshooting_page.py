@@ -24,6 +24,7 @@ from frontend.samples import node, value
 from onnx import TensorProto
 
 import weft
+from weft.backends.webgpu import adapters
 from weft.cache import files as own_files
 from weft.cli import main
 
@@ -78,6 +79,17 @@ def misfit() -> object:
     nodes = [node("Add", ["a", "b"], ["y"])]
     onnx.save(made_model(nodes, [value("a", ["n"]), value("b", ["m"])], [value("y", None)]), "sum.onnx")
     return weft.load("sum.onnx", device="cpu")(np.zeros(2, np.float32), np.zeros(3, np.float32))
+
+
+def fixed_batch() -> object:
+    onnx.save(made_model([node("Neg", ["x"], ["y"])], [value("x", [1, 3])], [value("y", [1, 3])]), "one.onnx")
+    return weft.load("one.onnx", device="cpu")(np.zeros((2, 3), np.float32))
+
+
+def without_wgpu() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adapters, "is_installed", lambda: False)
+        return weft.load("model.onnx", device="webgpu")
 
 
 def text() -> object:
@@ -178,6 +190,7 @@ CASES: dict[str, Callable[[], object]] = {
     "must be float32, not uint8": call(PICTURE.astype(np.uint8)),
     "puts channels before rows": call(PICTURE.transpose(0, 2, 3, 1)),
     "has one dimension more, for a batch of one": call(PICTURE[0]),
+    "this size is fixed in the file: run rows one by one": fixed_batch,
     "the model has no input 'image'": run({"image": PICTURE}),
     "inputs must be a dict of arrays by name, not a list": run([PICTURE]),
     "inputs come first, then the names of outputs": run(None, {"x": PICTURE}),
@@ -185,6 +198,7 @@ CASES: dict[str, Callable[[], object]] = {
     "holds bytes that are no UTF-8": text,
     "there is no driver of an NVIDIA GPU": load("model.onnx", device="cuda"),
     "there is no GPU that WebGPU can use here": load("model.onnx", device="webgpu"),
+    "pip install 'wgpu>=0.32'": without_wgpu,
     "there is no device 'tpu'": load("model.onnx", device="tpu"),
     "cuda failed, cpu is used instead": load("model.onnx", device=["cuda", "cpu"]),
     "no device serves this model": load("model.onnx", device=["cuda", "cpu"], strict=True),
