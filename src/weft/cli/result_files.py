@@ -84,7 +84,9 @@ def _save_folder(results: Mapping[str, Any], folder: Path) -> dict[str, str]:
             write_bytes(path, _npy(content))
             picture = picture_of(content)
             if picture is not None:
-                write_bytes(path.with_suffix(".png"), png_bytes(picture))
+                drawn = folder / f"{unique}.png"
+                write_bytes(drawn, png_bytes(picture))
+                paths[f"{name} as a picture"] = str(drawn)
         else:
             path = folder / f"{unique}.json"
             write_bytes(path, (json.dumps(plain_data(_listed(content)), indent=1, allow_nan=False) + "\n").encode())
