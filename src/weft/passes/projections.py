@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.program import Contract, Map, Reshape, Step, TensorProgram, Value, tensor_dtype
+from weft.ir.program import Contract, Map, Reshape, Step, TensorProgram, Value, join_origins, tensor_dtype
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import Shape, TensorType
 from weft.records import dataclass
@@ -175,13 +175,21 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
     widths = [_shape(member.product.results[0])[-1] for member in family]
     columns: Dim = sum(widths, start=0)
     whole = Value(next(numbers), TensorType(dtype, (*rows, columns)))
-    steps = [Step(contract, (left, weights), (whole,), first.origin)]
+    origin = join_origins(member.product.origin for member in family)
+    steps = [Step(contract, (left, weights), (whole,), origin)]
     if any(member.finish.column is not None for member in family):
         added = side_by_side([_added(member, constants) for member in family], 0)
         finished = Value(next(numbers), TensorType(dtype, (*rows, columns)))
         places = tuple(Index(dims.axis(number, size)) for number, size in enumerate((*rows, columns)))
         element = Apply("add", (Load(0, places, dtype), Load(1, places[-1:], dtype)), dtype)
-        steps.append(Step(Map(element), (whole, added), (finished,), first.origin))
+        steps.append(
+            Step(
+                Map(element),
+                (whole, added),
+                (finished,),
+                join_origins(step.origin for member in family for step in member.maps),
+            )
+        )
         whole = finished
     start: Dim = 0
     for member, width in zip(family, widths):

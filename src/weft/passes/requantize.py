@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.program import Contract, Convolve, Map, Step, TensorProgram, Value, tensor_dtype
+from weft.ir.program import Contract, Convolve, Map, Step, TensorProgram, Value, join_origins, tensor_dtype
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, loads, rebuild
 from weft.ir.types import Shape, TensorType
 from weft.opset.trace import Evaluator
@@ -208,7 +208,9 @@ def _joined(step: Step, chain: _Chain, axis: int, factor: Value, shift: Value) -
         value = Apply("maximum", (value, Literal(0.0, FLOAT32)), FLOAT32)
     last = (step, *chain.links)[-1]
     expression = value if chain.rest is None else _put(chain.rest, chain.replaced, value, last, of)
-    return Step(Map(expression), tuple(operands), last.results, last.origin)
+    return Step(
+        Map(expression), tuple(operands), last.results, join_origins(link.origin for link in (step, *chain.links))
+    )
 
 
 def _put(node: Scalar, replaced: Scalar | None, value: Scalar, owner: Step, of: Any) -> Scalar:

@@ -15,7 +15,7 @@ from weft.ir import dims
 from weft.ir.dims import Axis
 from weft.ir.dtypes import DType
 from weft.ir.packing import forget_pages
-from weft.ir.program import Convolve, Map, Step, TensorProgram, Value
+from weft.ir.program import Convolve, Map, Step, TensorProgram, Value, join_origins
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild, walk
 from weft.ir.types import TensorType
 from weft.opset.trace import Evaluator
@@ -59,7 +59,9 @@ def fold_scales(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
         constants[weights] = scaled_weights
         constants[shift] = offset
         scaled = replace(step, operands=(step.operands[0], weights), results=(middle,))
-        added = Step(_add_channel(middle), (middle, shift), chain[-1].results, chain[-1].origin)
+        added = Step(
+            _add_channel(middle), (middle, shift), chain[-1].results, join_origins(link.origin for link in chain)
+        )
         changed[step.results[0]] = [scaled, added]
         gone.update(result for link in chain for result in link.results)
     steps: list[Step] = []

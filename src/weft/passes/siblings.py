@@ -20,7 +20,7 @@ import numpy as np
 
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.program import Contract, Map, Scan, Step, TensorProgram, Value, tensor_dtype, with_bodies
+from weft.ir.program import Contract, Map, Scan, Step, TensorProgram, Value, join_origins, tensor_dtype, with_bodies
 from weft.ir.scalar import Index, Load
 from weft.ir.types import Shape, TensorType
 from weft.opset.trace import Evaluator
@@ -96,7 +96,7 @@ def _joined(family: Sequence[Step], constants: dict[Value, Any], numbers: Iterat
     constants[weights] = side_by_side
     rows = _shape(first.results[0])[:-1]
     whole = Value(next(numbers), TensorType(tensor_dtype(first.results[0]), (*rows, side_by_side.shape[axis])))
-    steps = [Step(contract, (left, weights), (whole,), first.origin)]
+    steps = [Step(contract, (left, weights), (whole,), join_origins(step.origin for step in family))]
     start: Dim = 0
     for step in family:
         shape = _shape(step.results[0])
