@@ -98,7 +98,7 @@ def test_what_is_directed_counts() -> None:
     np.testing.assert_array_equal(fitted[10:50], WIDE)
     assert set(np.unique(fitted[:10])) == {114}
     square = spec(DType.uint8, 3, 8, 8, 3)
-    assert read(content, square, PictureDirections(layout="NHWC")).shape == (1, 8, 8, 3)
+    assert read(content, square, PictureDirections(layout="NHWC")).shape == (3, 8, 8, 3)
     assert read(content, spec(DType.uint8, 1, 3, 8, 3), PictureDirections(layout="NHWC")).shape == (1, 3, 8, 3)
 
 
@@ -107,8 +107,12 @@ def test_several_are_a_batch() -> None:
     found, told = picture_array(two, spec(DType.uint8, "n", 40, 60, 3))
     np.testing.assert_array_equal(found, np.stack([WIDE, 255 - WIDE]))
     assert "a and 1 more" in told
-    with pytest.raises(InputError, match="takes one picture"):
-        picture_array(two, spec(DType.uint8, 40, 60, 3))
+    for wanted in (spec(DType.uint8, 40, 60, 3), spec(DType.uint8, 1, 40, 60, 3)):
+        with pytest.raises(InputError, match="takes one picture at a time, and 2 were given"):
+            picture_array(two, wanted)
+    four, told = picture_array(two[:1], spec(DType.uint8, 4, 40, 60, 3))
+    assert four.shape == (4, 40, 60, 3)
+    assert "4 times" in told
 
 
 def test_modes() -> None:

@@ -112,6 +112,13 @@ def test_endings_that_promise_something_else(tmp_path: Path) -> None:
         read_input([DataSource(str(tmp_path))], spec(DType.float32, 1, 3, 8, 8), Terms())
 
 
+def test_archives_that_hold_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.readers.arrays.memory_left", lambda: 1000)
+    assert read(saved(x=ROWS), spec(DType.float32, "n", 3)).shape == (2, 3)
+    with pytest.raises(InputError, match="and there are 1,000 left"):
+        read(saved(x=np.zeros(1000, np.float32)), spec(DType.float32, "n"))
+
+
 def test_kinds() -> None:
     assert kind_of(b"RIFF\0\0\0\0WEBPVP8 ") is Kind.PICTURE
     assert kind_of(b"\0\0\0\x1cftypavif") is Kind.PICTURE

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from weft.errors import InputError
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.readers.content import DataSource
+from weft.runtime.available_memory import memory_left
 
 Array = np.ndarray[Any, Any]
 
@@ -43,10 +45,22 @@ def read_npz(source: DataSource, name: str) -> Array:
         wanted = files[0] if name not in files and len(files) == 1 else name
         if wanted not in files:
             raise InputError(f"{source.name}: holds no array {name!r}", hint=f"it has {', '.join(files) or 'none'}")
+        _check_room(source.name, archive, wanted)
         try:
             return np.asarray(archive[wanted])
         except Exception as error:  # numpy, zipfile and zlib each have errors of their own for damaged files
             raise InputError(f"{source.name}: its array {wanted!r} cannot be read: {error}") from error
+
+
+def _check_room(name: str, archive: Any, member: str) -> None:
+    """A small archive may hold more than there is memory for."""
+    with suppress(KeyError, AttributeError):  # numpy keeps its archives to itself
+        held = next(archive.zip.getinfo(each) for each in (f"{member}.npy", member) if each in archive.zip.namelist())
+        left = memory_left()
+        if left is not None and held.file_size > left:
+            raise InputError(
+                f"{name}: its array {member!r} takes {held.file_size:,} bytes, and there are {left:,} left"
+            )
 
 
 def _archive(source: DataSource) -> Any:

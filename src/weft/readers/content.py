@@ -13,7 +13,8 @@ from weft.records import dataclass
 
 STDIN = "-"
 HEAD = 4096
-MOST_TEXT = 1 << 28  # bytes of a text or a picture; what is larger is a mistake
+MOST_BYTES = 1 << 28  # of a picture; what is larger is a mistake
+MOST_TEXT = 1 << 26  # bytes of a text, which takes ten times as much in memory
 
 
 class Kind(Enum):
@@ -57,15 +58,16 @@ class DataSource:
         except OSError as error:
             raise InputError(f"{self.name}: cannot be read: {error.strerror}") from error
 
-    def limited(self) -> bytes:
+    def limited(self, most: int = MOST_BYTES) -> bytes:
         """All bytes, of a file that has no reason to be large."""
-        if self.held is None and self.path.stat().st_size > MOST_TEXT:
-            raise InputError(f"{self.name}: is larger than {MOST_TEXT >> 20} MiB", hint="give large data as .npy")
-        return self.content()
+        found = self.content(most + 1)
+        if len(found) > most:
+            raise InputError(f"{self.name}: is larger than {most >> 20} MiB", hint="give large data as .npy")
+        return found
 
     def text(self) -> str:
         try:
-            return self.limited().decode("utf-8-sig")
+            return self.limited(MOST_TEXT).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise InputError(f"{self.name}: is no text in UTF-8", hint="save it as UTF-8") from error
 

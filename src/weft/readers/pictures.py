@@ -63,6 +63,7 @@ class _Layout:
     channels: int
     height: int | None
     width: int | None
+    count: int | None  # of pictures in a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,12 @@ def picture_array(
         if _colours(directions, evidence) == "bgr" and layout.channels >= 3:
             pixels = pixels[:, :, [2, 1, 0, *range(3, layout.channels)]]
         parts.append(_laid_out(_scaled(pixels, scaling, spec), layout.letters))
-    array = np.stack(parts) if "N" in layout.letters else parts[0]
-    if "N" not in layout.letters and len(parts) > 1:
-        raise InputError(f"input {spec.name!r} takes one picture, and {len(parts)} were given")
+    count = layout.count if "N" in layout.letters else 1
+    if count is not None and len(parts) not in (1, count):
+        known = "one picture" if count == 1 else f"{count} pictures"
+        problem = f"input {spec.name!r} takes {known} at a time, and {len(parts)} were given"
+        raise InputError(problem, hint="run the model once for each")
+    array = np.stack(parts * (count or 1) if len(parts) == 1 else parts) if "N" in layout.letters else parts[0]
     told = _told(pictures, opened, layout, (height, width), resize, scaling, directions, evidence)
     return np.ascontiguousarray(array), told
 
@@ -126,8 +130,8 @@ def _layout(spec: TensorSpec, directions: PictureDirections, sizes: Mapping[str,
     if channels not in CHANNELS:
         problem = f"{name}: input {spec.name!r} is {declared}, with {channels} channels"
         raise InputError(problem, hint="pictures have 1, 3 or 4; --layout says where the channels are")
-    height, width = (side if isinstance(side := known.get(letter), int) else None for letter in "HW")
-    return _Layout(letters, channels, height, width)
+    height, width, count = (size if isinstance(size := known.get(letter), int) else None for letter in "HWN")
+    return _Layout(letters, channels, height, width, count)
 
 
 def _guessed(shape: Sequence[int | str]) -> str | None:
@@ -348,6 +352,8 @@ def _told(
 ) -> str:
     first = opened[0]
     more = f" and {len(pictures) - 1} more" if len(pictures) > 1 else ""
+    if len(pictures) == 1 and (layout.count or 1) > 1:
+        more = f", {layout.count} times"
     height, width = size
     how = {
         "crop": "the middle cut out and resized to",
