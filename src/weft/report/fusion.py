@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from weft.ir.dims import Dim, evaluate, symbols
 from weft.ir.program import step_name
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
+from weft.report.kernels import known_number
 from weft.runtime.profile import joined_names, node_names, plain_name
 
 ON_HOST = "host"
@@ -53,13 +53,6 @@ def _fused(task: Task, sizes: Mapping[str, int], device: str) -> FusedNodes:
         launches=len(task.work.launches),
         template=task.template,
         reason=task.reason,
-        flops=_number(task.effort.flops, sizes),
-        bytes=_number(task.effort.bytes, sizes),
+        flops=known_number(task.effort.flops, sizes),
+        bytes=known_number(task.effort.bytes, sizes),
     )
-
-
-def _number(amount: Dim, sizes: Mapping[str, int]) -> float | None:
-    if isinstance(amount, int):
-        return amount
-    known = {symbol.name for symbol in symbols(amount)} <= set(sizes)
-    return evaluate(amount, sizes) if known else None

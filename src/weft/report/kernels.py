@@ -38,8 +38,8 @@ def kernel_uses(sections: Sequence[Section], sizes: Mapping[str, int]) -> list[K
 def _use(uses: Sequence[tuple[Task | None, Launch]], sizes: Mapping[str, int]) -> KernelUse:
     tasks = list({id(task): task for task, _ in uses if task is not None}.values())
     shares = [len(task.work.launches) for task in tasks]
-    flops = [_number(task.effort.flops, sizes) for task in tasks]
-    moved = [_number(task.effort.bytes, sizes) for task in tasks]
+    flops = [known_number(task.effort.flops, sizes) for task in tasks]
+    moved = [known_number(task.effort.bytes, sizes) for task in tasks]
     return KernelUse(
         uses[0][1].kernel,
         tasks[0].template if tasks else "carry",
@@ -57,10 +57,16 @@ def _sum(amounts: Sequence[int | None], shares: Sequence[int]) -> int | None:
     return sum(known) if len(known) == len(amounts) else None
 
 
-def _number(amount: Dim, sizes: Mapping[str, int]) -> int | None:
+def known_number(amount: Dim, sizes: Mapping[str, int]) -> int | None:
+    """What an amount is for these sizes; None where it depends on others, or means nothing for these."""
     if isinstance(amount, int):
         return amount
-    return evaluate(amount, sizes) if {symbol.name for symbol in symbols(amount)} <= set(sizes) else None
+    if not {symbol.name for symbol in symbols(amount)} <= set(sizes):
+        return None
+    try:
+        return evaluate(amount, sizes)
+    except ArithmeticError:
+        return None
 
 
 def _launches(sections: Sequence[Section]) -> Iterator[tuple[Task | None, Launch]]:

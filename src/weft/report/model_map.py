@@ -11,11 +11,11 @@ from typing import Any
 from weft.errors import WeftError
 from weft.frontend.outline import Outline, OutlineGraph, OutlineNode, StoredTensor
 from weft.ir import dims
-from weft.ir.dims import evaluate, symbols
 from weft.ir.dtypes import DType
 from weft.ir.types import TensorType, Type
 from weft.records import dataclass
 from weft.report.compiled_facts import CompiledFacts
+from weft.report.kernels import known_number
 from weft.report.measured import MeasuredRun
 from weft.report.scopes import ScopeTree, scope_tree
 from weft.report.tensor_statistics import tensor_statistics
@@ -187,7 +187,7 @@ def _add_value(tables: _Tables, name: str, type: Type | None, stored: StoredTens
         text = f"{stored.dtype}[{', '.join(map(str, stored.shape))}]"
         tables.weights.append(_weight(number, name, stored, tables.changed))
         size = tables.weights[weight]["bytes"]
-    tables.values.append([name, text, size, weight])
+    tables.values.append([name, text, size, weight, "" if stored or type is None else sized(type, tables.facts.sizes)])
     return number
 
 
@@ -211,13 +211,17 @@ def _weight(value: int, name: str, stored: StoredTensor, changed: Mapping[str, A
     return row
 
 
+def sized(type: Type, sizes: Mapping[str, int]) -> str:
+    """A shape that has names in it, with these sizes instead; nothing where it has none, or nobody knows them."""
+    if not isinstance(type, TensorType) or all(isinstance(dim, int) for dim in type.shape or ()):
+        return ""
+    found = [known_number(dim, sizes) for dim in type.shape or ()]
+    return "" if None in found else "×".join(map(str, found))
+
+
 def type_bytes(type: Type, sizes: Mapping[str, int]) -> int | None:
     """What a tensor of this type takes for these sizes; None where nobody knows."""
     if not isinstance(type, TensorType) or type.shape is None or not type.dtype.bits:
         return None
-    elements = dims.product(type.shape)
-    if not isinstance(elements, int):
-        if not {symbol.name for symbol in symbols(elements)} <= set(sizes):
-            return None
-        elements = evaluate(elements, sizes)
-    return -(-elements * type.dtype.bits // 8)
+    elements = known_number(dims.product(type.shape), sizes)
+    return None if elements is None else -(-elements * type.dtype.bits // 8)

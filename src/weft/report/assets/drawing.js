@@ -228,7 +228,7 @@ const drawing = (() => {
       if (line.arrow && look.zoom > 0.25) line.arrow > 0 ? pen.arrow(x2, y2, 7, color) : pen.arrow(x1, y1 + 7, 7, color);
       if (look.zoom > 0.68 && line.from && !line.from.open && !named.has(line.value)) {
         named.add(line.value);
-        const text = scene.short(scene.shape(values[line.value].type), 24);
+        const text = scene.shortShape(line.value, 22);
         if (text) labels.push([text, x1 + 6, y1 + 11, Boolean(lit), ground(frame)]);
       }
     }

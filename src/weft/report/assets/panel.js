@@ -144,6 +144,7 @@ const panel = (() => {
     const { name, type, bytes: size, weight } = values[value];
     const entry = classed("value", "div", null, element("span", name));
     entry.append(classed("type", "div", [type || "type unknown", size ? bytes(size) : ""].filter(Boolean).join(", ")));
+    if (values[value].size) entry.append(classed("type", "div", `here ${values[value].size}`));
     if (weight >= 0) entry.append(...weightFacts(data.weights[weight]));
     const maker = scene.makers.get(value);
     if (isInput && maker && !maker.node?.constant) entry.append(element("div", null, document.createTextNode("from "), nodeLink(maker)));

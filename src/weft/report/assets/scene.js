@@ -2,11 +2,12 @@
 const scene = (() => {
   const { data } = weft;
   const BUDGET = 56; // boxes that are open at first, about
+  const FEW = 10; // boxes: with no more, some are opened that would be too many otherwise
   const MOST_UNFOLDED = 6000; // boxes that "unfold" opens
   const NAMES = ["op", "domain", "version", "name", "inputs", "outputs", "attributes", "bodies", "works", "constant", "notes"];
 
   const nodes = data.nodes.map((row) => Object.fromEntries(NAMES.map((name, at) => [name, row[at]])));
-  const values = data.values.map(([name, type, bytes, weight]) => ({ name, type, bytes, weight }));
+  const values = data.values.map(([name, type, bytes, weight, size]) => ({ name, type, bytes, weight, size }));
   const works = data.works;
   const nodeBoxes = new Array(nodes.length);
   const boxes = [];
@@ -132,7 +133,7 @@ const scene = (() => {
       front = next.filter((box) => !box.open && canOpen(box));
     }
     for (const box of front) {
-      if (box.kind !== "scope" || count > budget / 3 || count + box.members.length > 1.6 * budget) continue;
+      if (box.kind !== "scope" || count > FEW || count + box.members.length > 1.6 * budget) continue;
       count += box.members.length;
       box.open = true;
     }
@@ -176,6 +177,11 @@ const scene = (() => {
     if (inside === "...") return "";
     return inside === undefined ? type : inside === "" ? "scalar" : inside.split(", ").join("×");
   };
+  /** The shape of a value in few characters: with numbers, for the sizes that are taken, where names are too long. */
+  const shortShape = (value, most) => {
+    const text = shape(values[value]?.type ?? "");
+    return short(text.length > most && values[value].size ? values[value].size : text, most);
+  };
   const dtype = (type) => /^[a-z]\w*/.exec(type)?.[0] ?? "";
 
   /** What a node's box says below its operator: its weights, a number, or its first attribute. */
@@ -196,7 +202,7 @@ const scene = (() => {
       case "input":
       case "output":
         box.title = short(box.label, 28);
-        box.subtitle = short(shape(values[box.value]?.type ?? ""), 28);
+        box.subtitle = shortShape(box.value, 28);
         break;
       case "missing":
         box.title = short(box.label, 28);
@@ -244,6 +250,6 @@ const scene = (() => {
 
   return {
     nodes, values, works, boxes, root, nodeBoxes, makers, readers, lines, FAMILY, MOST_UNFOLDED,
-    leaves, summary, canOpen, opened, openSome, foldAll, visible, reveal, textWidth, short, shape, dtype, arrange, path,
+    leaves, summary, canOpen, opened, openSome, foldAll, visible, reveal, textWidth, short, shape, shortShape, dtype, arrange, path,
   };
 })();
