@@ -22,7 +22,7 @@ SECONDS = 240
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that pages find, and beside them a cache and a key that all pages share."""
+    """The files that pages find; beside them a key, and a cache that all pages share, in all workers."""
     folder = tmp_path_factory.mktemp("pages")
     prepare(folder / "files")
     programs = folder / "bin"
@@ -30,6 +30,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weft = programs / "weft"
     weft.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m weft "$@"\n', encoding="utf-8")
     weft.chmod(0o755)
+    workers = "PYTEST_XDIST_WORKER" in os.environ
+    shared = tmp_path_factory.getbasetemp().parent if workers else folder
+    (folder / "cache").symlink_to(shared / "pages-cache")
+    (shared / "pages-cache").mkdir(mode=0o700, exist_ok=True)
     return folder
 
 
@@ -71,7 +75,7 @@ def environment(prepared: Path) -> dict[str, str]:
     return given | {
         "PATH": path,
         "PYTHONPATH": paths,
-        "WEFT_CACHE": str(prepared / "cache"),
+        "WEFT_CACHE": str((prepared / "cache").resolve()),
         "WEFT_KEYS": str(prepared / "keys"),
         "COLUMNS": "100",
         "NO_COLOR": "1",
