@@ -26,6 +26,7 @@ COLUMNS = (
     "cached",
     "of peak",
 )
+SPARE = ("quartiles", "of peak", "cached")
 STYLES = {"faster": "green", "slower": "bold red", "same": "dim"}
 
 
@@ -35,7 +36,7 @@ def show_report(report: BenchReport, missing: Sequence[str], console: Console) -
     if rows:
         settings = report.settings
         title = f"{settings['device']}, {settings['threads']} threads"
-        console.print(output.table(title, COLUMNS, rows, right=COLUMNS[2:]))
+        console.print(output.table(title, COLUMNS, rows, right=COLUMNS[2:], spare=SPARE))
         console.print()
     if report.settings.get("peak_flops"):
         peak = output.format_count(report.settings["peak_flops"], "FLOP/s")

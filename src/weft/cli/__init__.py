@@ -1,6 +1,15 @@
 """The `weft` command. Each subcommand is a module with `add_parser(subparsers)`, `run(args) -> int` and `EXAMPLES`.
 
-Only the module of the command that is asked for gets imported, and it imports what it needs when it runs.
+Only the module of the command that is asked for gets imported, and it imports what it needs when it runs. A module that
+is named as no command serves several of them:
+
+- what is typed: `parsing` (the parser, wrong usage, help), `options`, `values` and `sizes` (what several take),
+  `inputs` and `picture_options` (data for a model), `completion_scripts` (shells);
+- what is shown: `output` (consoles, numbers, JSON), `fitted_tables` (tables for every width), `streams` (encodings, and
+  readers that go), and parts of what commands show: `kernel_table`, `comparison_table`, `results`, `labels`, `op_page`,
+  `demo_picture`;
+- what is written: `written`, `result_files`;
+- `process`: this process, and its end with its parent's.
 """
 
 from __future__ import annotations
@@ -154,7 +163,8 @@ def _report(error: Exception) -> None:
     if isinstance(error, WeftError):
         text, _, hint = str(error).partition("\n  hint: ")
     elif isinstance(error, OSError):
-        text, hint = f"{error.filename}: {error.strerror}" if error.filename else str(error), ""
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        hint = ""
     else:
         text = f"unexpected {type(error).__name__}: {error}; please report it"
     from rich.text import Text

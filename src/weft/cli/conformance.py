@@ -103,7 +103,7 @@ def _run_with_progress(device: str, args: argparse.Namespace, kinds: list[str]) 
         return run_suite(device, **options)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
+        task = bar.add_task("the suite gets ready", total=None)
 
         def advance(result: CaseResult, total: int) -> None:
             bar.update(task, advance=1, total=total, description=result.name)

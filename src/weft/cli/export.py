@@ -73,5 +73,6 @@ def run(args: argparse.Namespace) -> int:
     rows = [(output.printable(str(path)), format_bytes(path.stat().st_size)) for path in files]
     console.print(output.table(f"{made.interface.name}, a C library", ("file", "size"), rows, ("size",)))
     build = f"cc -O2 {made.example} {made.object} -lm -o {made.interface.name}_example"
-    console.print(Text(f"\n{output.printable(build)} builds the example", "dim"))
+    console.print("\nThis builds the example:")
+    console.print(Text(output.printable(build), "dim"), soft_wrap=True)
     return 0

@@ -24,7 +24,8 @@ _JOINTS = "/.,:;=_-"
 class FittedTable:
     """Columns with a head. Those in `right` hold numbers, those in `whole` names to copy: neither is cut.
 
-    What is in the column `below` stands under its row where there is no room beside the others.
+    Where there is no room, what is in the column `below` stands under its row, and columns in `spare` are left out, the
+    first ones first, which is said.
     """
 
     title: str
@@ -33,6 +34,7 @@ class FittedTable:
     right: frozenset[str]
     whole: frozenset[str]
     below: str | None = None
+    spare: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         mark = ellipsis(console)
@@ -40,12 +42,29 @@ class FittedTable:
         if self.title:
             yield from _printed(wrap(Text(self.title, "bold"), room, mark))
         widths = self._widths(room)
-        if self.below is not None and self._is_tight(widths, self.columns.index(self.below)):
+        if widths is None and self.spare:
+            yield from self._smaller(room, mark)
+        elif self.below is not None and self._is_tight(widths, self.columns.index(self.below)):
             yield from _printed(self._lines_with_more(self.columns.index(self.below), room, mark))
         elif widths is None:
             yield from _printed(self._stacked(room, mark))
         else:
             yield from _printed(self._lines(widths, mark))
+
+    def _smaller(self, room: int, mark: str) -> RenderResult:
+        """With as few spare columns left out as will do; with all of them where nothing does."""
+        for count in range(1, len(self.spare) + 1):
+            left_out = self.spare[:count]
+            places = [place for place, column in enumerate(self.columns) if column not in left_out]
+            rows = [[row[place] for place in places] for row in self.rows]
+            rest = FittedTable("", [self.columns[place] for place in places], rows, self.right, self.whole, self.below)
+            widths = rest._widths(room)
+            if widths is not None:
+                yield from _printed(rest._lines(widths, mark))
+                note = f"not shown in {room} columns: {', '.join(left_out)}"
+                yield from _printed(wrap(Text(note, "dim"), room, mark))
+                return
+        yield from _printed(self._stacked(room, mark))
 
     def _is_tight(self, widths: Sequence[int] | None, place: int) -> bool:
         return widths is None or widths[place] < min(BELOW, max((row[place].cell_len for row in self.rows), default=0))

@@ -67,13 +67,15 @@ def table(
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
     below: str | None = None,
+    spare: Sequence[str] = (),
 ) -> FittedTable:
     """A table in weft's look; the columns named in `right` hold numbers, those in `whole` are never cut.
 
-    What is in the column `below` stands under its row where there is no room beside the others. A cell may be a Text.
+    Where there is no room, what is in the column `below` stands under its row, and columns in `spare` are left out.
+    A cell may be a Text.
     """
     cells = [[_text(cell) for cell in row] for row in rows]
-    return FittedTable(printable(title), columns, cells, frozenset(right), frozenset(whole), below)
+    return FittedTable(printable(title), columns, cells, frozenset(right), frozenset(whole), below, spare)
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> Facts:

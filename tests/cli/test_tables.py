@@ -1,0 +1,82 @@
+"""Tables at any width: whatever they hold, they fit, and in a pipe nothing of it is missing."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from weft.cli.output import NO_LIMIT, facts, table
+
+NAMES = (
+    "/encoder/layers.0/self_attention/output/dense/MatMul",
+    "a few words of a reason",
+    "日本語の長い名前です",
+    "x",
+    "",
+)
+
+
+def printed(content: object, width: int, encoding: str = "utf-8") -> str:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
+    console = Console(file=stream, width=width, soft_wrap=width >= NO_LIMIT, highlight=False, color_system=None)
+    console.print(content)
+    stream.flush()
+    stream.seek(0)
+    return stream.read()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_table_fits(seed: int) -> None:
+    """Random tables in random widths; numbers and whole columns are there at every width."""
+    random = np.random.default_rng(seed)
+    columns = [f"{'number' if kind else 'words'} {place}" for place, kind in enumerate(random.integers(2, size=4))]
+    right = [column for column in columns if column.startswith("number")]
+    numbers = [f"{value:,}" for value in random.integers(1_000_000, size=5)]
+    rows = [
+        [numbers[line] if column in right else NAMES[int(random.integers(len(NAMES)))] for column in columns]
+        for line in range(5)
+    ]
+    words = [column for column in columns if column not in right]
+    below = words[0] if words and seed % 2 else None
+    width = int(random.integers(24, 130))
+    text = printed(table("a title of some words", columns, rows, right, below=below), width)
+    assert max(map(cell_len, text.splitlines())) <= width, text
+    whole = printed(table("", columns, rows, right, below=below), NO_LIMIT)
+    for row in rows:
+        for cell in row:
+            assert cell in whole
+    if right:
+        assert all(number in text for number in numbers), text
+
+
+def test_columns_that_can_be_spared() -> None:
+    columns, row = ("model", "median", "quartiles", "of peak"), ("a-model", "5.83 µs", "5.78 to 5.91 µs", "12.5%")
+    made = table("", columns, [row], right=columns[1:], spare=("quartiles", "of peak"))
+    assert "not shown" not in printed(made, 60)
+    narrow = printed(made, 34)
+    assert "not shown in 34 columns: quartiles" in " ".join(narrow.split())
+    assert "12.5%" in narrow
+
+
+def test_what_stands_below() -> None:
+    made = table("", ("kernel", "nodes", "time"), [("map", "some nodes " * 6, "3 s")], ("time",), ("kernel",), "nodes")
+    lines = printed(made, 40).splitlines()
+    assert lines[0].split() == ["kernel", "time"]
+    assert lines[3].startswith("    some nodes")
+
+
+def test_facts_break_where_parts_meet() -> None:
+    text = printed(facts([("file", f"/folder{'/inner_folder' * 6}/model.onnx"), ("size", Text("3 MiB"))]), 40)
+    assert max(map(len, text.splitlines())) <= 40
+    assert "".join(text.split()).startswith(f"file/folder{'/inner_folder' * 6}/model.onnx")
+
+
+def test_left_out_parts_are_marked_as_the_encoding_can() -> None:
+    made = table("", ("name", "other"), [(NAMES[0], NAMES[0])])
+    assert "…" in printed(made, 60)
+    assert "..." in printed(made, 60, "ascii")
