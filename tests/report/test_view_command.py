@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_it_prints_the_page(model: Path, capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     assert shown.startswith("<!doctype html>")
     assert '"sizes":{"batch":3}' in shown
+
+
+def test_it_prints_what_the_page_shows(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(model), "--json", "--device", "cpu"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert len(data["nodes"]) == 8
+    assert data["weights"][0]["shape"] == [16, 16]
+    assert not list(model.parent.glob("*.html"))
 
 
 def test_what_cannot_be_done_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,15 +45,16 @@ def add_parser(subparsers: Any) -> None:
         without=("strict", "threads", "memory_limit", "prefer", "cache", "trusted"),
     )
     options.add_sizes(parser, "that sizes and costs are told for")
+    options.add_json(parser, "print what the page would show as JSON, and write no page")
 
 
 def run(args: argparse.Namespace) -> int:
-    from weft.report.view import page_path, view_page
+    from weft.report.view import data_page, page_path, view_data
 
     began = time.perf_counter()
     loading = options.load_arguments(args)
     place = page_path(args.model, args.output)
-    text = view_page(
+    data = view_data(
         args.model,
         profile=args.profile,
         measure=args.measure,
@@ -61,6 +62,10 @@ def run(args: argparse.Namespace) -> int:
         precision=loading["precision"],
         sizes=sizes_of_file(args),
     )
+    if args.json:
+        output.print_json(data)
+        return 0
+    text = data_page(data)
     write_text(place, text)
     if place == STDOUT:
         return 0

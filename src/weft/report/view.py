@@ -80,6 +80,25 @@ def view_page(
     sizes: Mapping[str, int] | None = None,
 ) -> str:
     """The page itself."""
+    data = view_data(source, profile=profile, measure=measure, device=device, precision=precision, sizes=sizes)
+    return data_page(data)
+
+
+def data_page(data: Mapping[str, Any]) -> str:
+    """The page of what `view_data` gives."""
+    return page("view.html", data["title"], data, STYLES, SCRIPTS)
+
+
+def view_data(
+    source: Any,
+    *,
+    profile: Profile | MeasuredRun | str | PathLike[str] | None = None,
+    measure: bool = False,
+    device: DeviceOption | None = None,
+    precision: Precision | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """All that the page shows, as JSON can say it."""
     measured = None if profile is None else measured_run(profile)
     changed: Mapping[str, Any] = {}
     loaded = source if isinstance(source, Model) else None
@@ -106,12 +125,7 @@ def view_page(
     title = Path(opened.file).name or opened.file
     if facts.problem is not None:
         facts = replace(facts, problem=facts.problem.replace(opened.file, title))  # folders are nobody else's business
-    data = {"title": title, "size": opened.size, **model_map(told, facts, measured, changed)}
-    styles, scripts = (
-        ("common.css", "view.css"),
-        ("common.js", "layout.js", "scene.js", "drawing.js", "panel.js", "view.js"),
-    )
-    return page("view.html", title, data, styles, scripts)
+    return {"title": title, "size": opened.size, **model_map(told, facts, measured, changed)}
 
 
 def _options(device: DeviceOption, precision: Precision | None) -> LoadOptions:
