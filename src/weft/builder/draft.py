@@ -69,7 +69,8 @@ class Draft:
         self.used_domains: set[str] = set()
         self.user_named: set[str] = set()  # values whose names came with a call
         self.initializers: dict[str, np.ndarray[Any, Any]] = {}
-        self.top = self.level = GraphLevel(name, Trace(evaluator), {})
+        self.level: GraphLevel = GraphLevel(name, Trace(evaluator), {})
+        self.top: GraphLevel = self.level
         self._handle = handle
         self._names: dict[str, None] = {}  # in the order in which they were taken
         self._numbers: Counter[str] = Counter()  # of names made from the same word

@@ -93,9 +93,9 @@ class Deployment:
     """The sessions of one model by device. Files and weights are shared by all of them."""
 
     def __init__(self, opener: Opener, absent: Sequence[Attempt] = ()) -> None:
-        self.opener = opener
+        self.opener: Opener = opener
         self.sessions: dict[str, Session] = {}  # looked up without a lock
-        self.history = History(opener.file, absent)
+        self.history: History = History(opener.file, absent)
         self._opening: dict[str, object] = {}
         self._lock = lock()  # of the opener together with its sessions
         self._setting = reentrant_lock()  # of whoever sets weights
