@@ -46,6 +46,8 @@ def test_it_prints_what_the_page_shows(model: Path, capsys: pytest.CaptureFixtur
 def test_what_cannot_be_done_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(model), "--profile", "none.json"]) == 1
     assert "none.json cannot be read" in capsys.readouterr().err
+    assert main(["view", str(model), "--device", "cpu", "--shape", "depth=3"]) == 1
+    assert "no dynamic dim 'depth'" in capsys.readouterr().err
     assert main(["view", "gone.onnx"]) == 1
     assert "gone.onnx" in capsys.readouterr().err
     assert main(["view", str(model), "-o", str(model / "page.html"), "--device", "cpu"]) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.compiler import is_defined
-from weft.errors import DeviceError, InputError, WeftError
+from weft.errors import DeviceError, InputError, WeftError, shown
 from weft.frontend import copy_model, read_model
 from weft.frontend.outline import Outline, outline
 from weft.frontend.source import OpenedModel
@@ -117,6 +117,8 @@ def view_data(
         if device is not None:
             raise
         facts = compiled_facts(opened, _options("auto", precision), sizes or {})  # it was measured elsewhere
+    if facts.problem is None:
+        _check_sizes(sizes or {}, facts.sizes, opened.file)
     if measure and measured is None and facts.problem is None:
         model = loaded or load(opened, device=wanted, precision=precision or USUAL_PRECISION)
         given = random_inputs(model, shapes=sizes)
@@ -130,6 +132,13 @@ def view_data(
 
 def _options(device: DeviceOption, precision: Precision | None) -> LoadOptions:
     return LoadOptions(device=device, precision=precision or USUAL_PRECISION, cache=False)
+
+
+def _check_sizes(given: Mapping[str, int], known: Mapping[str, int], file: str) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
+        raise InputError(f"the inputs have no dynamic dim {shown(unknown[0])}", file=file, hint=hint)
 
 
 def _sizes(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
