@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,3 +140,23 @@ def test_nobody_hears_anything_unless_he_listens_and_then_says_so_himself(tmp_pa
     told = fresh(path, WEFT_LOG="loud")[1]
     assert "WEFT_LOG is 'loud': use debug, info or warning" in told
     assert "INFO weft.loading" in told
+
+
+def test_what_is_said_waits_for_no_fork(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that forks holds the lock of `logging` while it waits for compilations, which say what they do."""
+    loggers = (logs.LOADING, logs.COMPILING, logs.CACHE, logs.DEVICES)
+    logs.LOADING.info("the loggers are there")
+
+    def say() -> None:
+        for one in loggers:
+            one.debug("%d is said", 1)
+
+    with logging._lock:  # type: ignore[attr-defined]
+        speaker = threading.Thread(target=say, daemon=True)
+        speaker.start()
+        speaker.join(120.0)
+        assert not speaker.is_alive()
+    assert said()[-4:] == [f"{one.name} DEBUG 1 is said" for one in loggers]
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    logs.LOADING.warning("nothing")
+    assert len(said()) == 5

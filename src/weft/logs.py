@@ -48,25 +48,40 @@ class QuietLogger:
 
     def hears(self, level: int) -> bool:
         """Whether somebody listens, for those who would have to work for what they say."""
-        found = self._logger()
-        return found is not None and found.isEnabledFor(level)
-
-    def _logger(self) -> logging.Logger | None:
         if not _is_asked:
             _ask_the_environment()
-        if "logging" not in sys.modules:
-            return None
-        import logging
-
-        root = logging.getLogger("weft")
-        if not root.handlers:
-            root.addHandler(logging.NullHandler())
-        return logging.getLogger(self.name)
+        root = getattr(sys.modules.get("logging"), "root", None)
+        if root is None or root.manager.disable >= level:
+            return False
+        found = root.manager.loggerDict.get(self.name) or root.manager.loggerDict.get("weft")
+        level_of = getattr(found, "getEffectiveLevel", root.getEffectiveLevel)  # there are places without a logger
+        return bool(level_of() <= level)
 
     def _say(self, level: int, message: str, arguments: tuple[object, ...]) -> None:
-        found = self._logger()
-        if found is not None and found.isEnabledFor(level):
-            found.log(level, message, *map(_told, arguments), stacklevel=3)
+        if not self.hears(level):
+            return
+        found = _loggers.get(self.name) or _made()[self.name]
+        frame = sys._getframe(2)
+        code, told = frame.f_code, tuple(map(_told, arguments))
+        place = (code.co_filename, frame.f_lineno)
+        found.handle(found.makeRecord(self.name, level, *place, message, told, None, code.co_name))
+
+
+NAMES = ("weft.loading", "weft.compiling", "weft.cache", "weft.devices")
+_loggers: dict[str, logging.Logger] = {}
+"""Of `logging`, which makes one under a lock. A thread that forks holds this lock while it waits for compilations to
+end, so they may not wait for it: nothing here takes it once these are made, and before that only if somebody listens.
+"""
+
+
+def _made() -> dict[str, logging.Logger]:
+    import logging
+
+    root = logging.getLogger("weft")
+    if not root.handlers:
+        root.addHandler(logging.NullHandler())
+    _loggers.update({name: logging.getLogger(name) for name in NAMES})
+    return _loggers
 
 
 LOADING = QuietLogger("weft.loading")
