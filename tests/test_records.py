@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 import inspect
 import pickle
 from collections.abc import Callable
@@ -92,7 +93,8 @@ def test_records_are_as_python_makes_them(make: Callable[..., type]) -> None:
         for f in dataclasses.fields(usual)
     ]
     assert own.__match_args__ == usual.__match_args__
-    assert getattr(own, "__slots__", None) == getattr(usual, "__slots__", None)
+    if sys.version_info >= (3, 11):  # before, Python's own gave a class slots that its base has already
+        assert getattr(own, "__slots__", None) == getattr(usual, "__slots__", None)
     given = {"name": "x", "size": 5} if make is _by_name else {"name": "x"}
     one, other = own(**given), usual(**given)
     assert repr(one) == repr(other).replace("usual", "own")
