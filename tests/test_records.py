@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import sys
 import inspect
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any, ClassVar
