@@ -136,6 +136,11 @@ def test_each_command_has_help_and_json(command: str, capsys: Capture) -> None:
     assert "--debug" in text
 
 
+def test_help_is_a_word_too(capsys: Capture) -> None:
+    assert main(["help", "plan"]) == 0
+    assert capsys.readouterr().out.startswith("usage: weft plan")
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from weft.cli import main; main(['--help']); print(sorted({'rich', 'onnx'} & set(sys.modules)))"
     assert call("-c", code).stdout.endswith("[]\n")
@@ -155,6 +160,10 @@ def test_wrong_usage(arguments: list[str], capsys: Capture) -> None:
         (["inof"], "weft info"),
         (["confromance"], "weft conformance"),
         (["model.onnx"], "weft run model.onnx"),
+        (["photo.jpg"], "weft run MODEL photo.jpg"),
+        (["version"], "weft --version"),
+        (["benchmark", "m.onnx"], "weft bench"),
+        (["run"], "weft run [options] MODEL"),
         (["run", "m.onnx", "--devcie", "cpu"], "--device"),
         (["run", "m.onnx", "--jsno"], "--json"),
         (["run", "m.onnx", "--precision", "fasst"], "fast"),

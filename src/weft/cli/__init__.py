@@ -60,6 +60,22 @@ COMMANDS = {name: summary for group in GROUPS.values() for name, summary in grou
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+OTHER_WORDS = {
+    "version": "--version",
+    "benchmark": "bench",
+    "time": "bench",
+    "show": "view",
+    "visualize": "view",
+    "open": "view",
+    "simplify": "optimize",
+    "predict": "run",
+    "infer": "run",
+    "inspect": "info",
+    "memory": "plan",
+    "test": "conformance",
+}
+"""Commands by what other tools call them."""
+
 DEBUG = "show the full traceback of an error"
 VERBOSE = "tell on stderr what is loaded, compiled and chosen; -vv tells of each stage"
 
@@ -91,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     parser = command_parser(arguments)
     args, rest = parser.parse_known_args(arguments)
     if rest:
@@ -136,9 +154,11 @@ def command_parser(arguments: Sequence[str]) -> TopParser:
 
 def _instead(word: str) -> str:
     """What to do where a command was expected."""
-    if Path(word).suffix.lower() in (".onnx", ".weft") or Path(word).exists():
+    if Path(word).suffix.lower() in (".onnx", ".weft"):
         return f"say what to do with it: weft run {word}, or weft info {word}"
-    found = near(word, COMMANDS)
+    if Path(word).suffix:
+        return f"weft run MODEL {word} gives it to a model"
+    found = OTHER_WORDS.get(word.lower()) or near(word, COMMANDS)
     return f"weft {found} may be meant; weft --help lists all" if found else "weft --help lists all commands"
 
 

@@ -19,6 +19,7 @@ EXIT_CODES = {
     141: "whoever read the output has closed it",
 }
 _UNKNOWN = "unrecognized arguments: "
+_MISSING = "the following arguments are required: "
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -135,6 +136,8 @@ def _sentence(message: str) -> str:
         if options:
             return f"there is no option {options[0].partition('=')[0]}"
         return f"{words[0] if words else 'this'} is one argument too many"
+    if message.startswith(_MISSING):
+        return f"{message[len(_MISSING) :]} is missing"
     return message.removeprefix("argument ")
 
 
@@ -143,6 +146,8 @@ def _meant(message: str, parser: CommandParser) -> str | None:
         words = [word for word in message[len(_UNKNOWN) :].split() if word.startswith("--")]
         found = near(words[0].partition("=")[0], parser.options()) if words else None
         return f"{found} may be meant; {parser.prog} --help lists all" if found else None
+    if message.startswith(_MISSING):
+        return f"{parser.usage}; {parser.prog} --help tells more" if parser.usage else None
     if "invalid choice: '" in message and "(choose from " in message:
         word = message.partition("invalid choice: '")[2].partition("'")[0]
         choices = message.partition("(choose from ")[2].rstrip(")").replace("'", "").split(", ")
