@@ -211,6 +211,7 @@ def test_what_a_model_says_of_pictures(tmp_path: Path) -> None:
     ultralytics = {"author": "Ultralytics", "imgsz": "[640, 480]", "task": "detect"}
     found = habit(model(path, same, {}, ultralytics))
     assert (found.scale, found.resize, found.size) == (1 / 255, "fit", (640, 480))
+    assert habit(model(path, same, {}, {**ultralytics, "imgsz": "['a', 1]"})).size is None
     stated = {"Image.NominalPixelRange": "NominalRange_0_255", "Image.BitmapPixelFormat": "Bgr8"}
     found = habit(model(path, same, {}, stated))
     assert (found.scale, found.colours) == (1, "bgr")

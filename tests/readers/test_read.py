@@ -95,6 +95,7 @@ def test_types_and_ranks_that_fit() -> None:
         (b"", spec(DType.float32, "n"), "empty"),
         (saved(x=ROWS)[:-30], spec(DType.float32, "n", 3), "not a readable"),
         (saved(a=ROWS, b=ROWS), spec(DType.float32, "n", 3), "holds no array 'x'"),
+        (saved(np.array(["a"]))[:-1] + b"\xff", spec(DType.string, "n"), "texts that are none"),
         (saved(np.array([1 + 2j])), spec(DType.float32, 1), "complex"),
     ],
 )

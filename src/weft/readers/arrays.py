@@ -249,6 +249,10 @@ def _check_shape(array: Array, spec: TensorSpec, name: str) -> None:
         )
 
 
+def _decoded(text: Any) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+
+
 def _converted(array: Array, spec: TensorSpec, name: str, told: list[str]) -> Array:
     wanted = spec.element
     if wanted is None or array.dtype == wanted.numpy:
@@ -256,9 +260,10 @@ def _converted(array: Array, spec: TensorSpec, name: str, told: list[str]) -> Ar
     if wanted is DType.string:
         if array.dtype.kind not in "OUS":
             raise InputError(f"{name}: holds numbers, and input {spec.name!r} takes texts")
-        texts = [
-            each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in array.reshape(-1)
-        ]
+        try:
+            texts = [_decoded(each) for each in array.reshape(-1)]
+        except Exception as error:  # numpy takes texts from files as they are, and Python finds what is wrong with them
+            raise InputError(f"{name}: holds texts that are none: {error}") from error
         result = np.empty(len(texts), object)
         result[:] = texts
         return np.asarray(result.reshape(array.shape))

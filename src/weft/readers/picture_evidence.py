@@ -78,12 +78,13 @@ def _habit(source: OnnxModel, name: str) -> Habit | None:
 def _of_metadata(properties: Mapping[str, str]) -> Habit | None:
     if "ultralytics" in properties.get("author", "").lower() and "imgsz" in properties:
         size = _literal(properties["imgsz"])
-        sides = tuple(map(int, size)) if isinstance(size, (list, tuple)) and len(size) == 2 else None
+        pair = isinstance(size, (list, tuple)) and len(size) == 2 and all(isinstance(side, int) for side in size)
+        sides = (size[0], size[1]) if pair else None
         classifies = properties.get("task") == "classify"
         return Habit(
             scale=1 / BYTE,
             resize="crop" if classifies else "fit",
-            size=None if sides is None else (sides[0], sides[1]),
+            size=sides,
             shorter=sides[0] if classifies and sides is not None else None,
             why="as Ultralytics' models want it (metadata)",
         )
@@ -205,5 +206,5 @@ def _sides(said: Any) -> tuple[int, int] | None:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text) if len(text) < LARGEST_CONFIG else None
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
