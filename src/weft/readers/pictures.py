@@ -24,6 +24,7 @@ FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "IC
 """Those that Pillow decodes by itself: others run programs, or are never photographs."""
 
 MOST_PIXELS = 120_000_000
+MOST_DEEP_PIXELS = 30_000_000  # of 16 bits and more
 USUAL_SIDE = 224
 STEP = 32  # open sides of networks that give places are multiples of it
 LONGEST = 1280
@@ -251,9 +252,10 @@ def _open(content: bytes, name: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what large pictures do, and of odd EXIF data
             picture = Image.open(io.BytesIO(content), formats=[each for each in FORMATS if each in Image.OPEN])
-            if picture.width * picture.height > MOST_PIXELS:
+            deep = picture.mode.startswith("I") or picture.mode == "F"
+            if picture.width * picture.height > (MOST_DEEP_PIXELS if deep else MOST_PIXELS):
                 problem = f"{name}: a picture of {picture.width} × {picture.height} pixels, which is too large"
-                raise InputError(problem, hint=f"make it smaller than {MOST_PIXELS:,} pixels")
+                raise InputError(problem, hint="make it smaller first")
             picture.load()
             return ImageOps.exif_transpose(picture) or picture
     except InputError:
@@ -288,7 +290,7 @@ def _eight_bits(picture: Any) -> Any:
     """Pixels of 16 or 32 bits, or floats, spread over 0 to 255."""
     from PIL import Image
 
-    numbers = np.nan_to_num(np.asarray(picture, np.float64))
+    numbers = np.nan_to_num(np.asarray(picture, np.float32))
     highest = float(numbers.max(initial=0.0))
     full = 1.0 if picture.mode == "F" and highest <= 1 else 255.0 if highest <= 255 else 65535.0
     full = max(full, highest)
