@@ -1,0 +1,37 @@
+"""The core installation stays small: what a wheel holds, how large that is, and what it brings along.
+
+The limits leave a quarter of room; what goes beyond them belongs into an extra, or out of the package.
+`scripts/check-wheel` measures the dependencies, docs/reference/platforms.md states them.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "weft"
+MOST_INSTALLED = 6_500_000  # bytes; 5.2 million when this was written
+MOST_PACKED = 2_200_000  # bytes of the wheel; 1.8 million
+MOST_IN_A_FILE = 120_000
+DEPENDENCIES = {"llvmlite", "ml_dtypes", "numpy", "onnx", "platformdirs", "rich"}
+
+
+def contents() -> dict[str, bytes]:
+    files = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(PACKAGE).as_posix(): path.read_bytes() for path in files}
+
+
+def test_the_package_is_small() -> None:
+    found = contents()
+    assert sum(map(len, found.values())) < MOST_INSTALLED
+    assert sum(len(zlib.compress(content, 6)) + 300 for content in found.values()) < MOST_PACKED  # 300: names, twice
+    assert [name for name, content in found.items() if len(content) > MOST_IN_A_FILE] == []
+
+
+def test_the_package_brings_no_more_along() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    listed = re.search(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert listed
+    assert set(re.findall(r'"(\w+)', listed[1])) == DEPENDENCIES
