@@ -76,6 +76,14 @@ def test_facts_break_where_parts_meet() -> None:
     assert "".join(text.split()).startswith(f"file/folder{'/inner_folder' * 6}/model.onnx")
 
 
+def test_names_that_differ_in_a_number_are_told_apart() -> None:
+    """What is left out of a node's name are scopes without a number."""
+    names = [f"/bert_like_encoder/encoder/layers.{number}/self_attention/output/dense/MatMul" for number in range(12)]
+    text = printed(table("", ("node", "other"), [(name, "x" * 30) for name in names]), 64)
+    assert len({line.split()[0] for line in text.splitlines()[2:]}) == len(names)
+    assert "/…/layers.11/…/dense/MatMul" in text
+
+
 def test_left_out_parts_are_marked_as_the_encoding_can() -> None:
     made = table("", ("name", "other"), [(NAMES[0], NAMES[0])])
     assert "…" in printed(made, 60)

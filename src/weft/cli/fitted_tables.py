@@ -194,11 +194,26 @@ def _words(text: Text) -> Iterator[Text]:
 def _shortened(text: Text, width: int, mark: str) -> Text:
     if text.cell_len <= width:
         return text
+    path = _shortened_path(text.plain, width, mark)
+    if path is not None and not text.spans:
+        return Text(path, text.style)
     room = max(width - cell_len(mark), 2)
     head = _fitting(text.plain, room // 3)
     tail = len(text.plain) - _fitting(text.plain[::-1], room - room // 3)
-    joint = next((place for place in range(tail, min(tail + 8, len(text.plain) - 4)) if text.plain[place] == "/"), tail)
-    return Text.assemble(text[:head], mark, text[joint:])
+    return Text.assemble(text[:head], mark, text[tail:])
+
+
+def _shortened_path(name: str, width: int, mark: str) -> str | None:
+    """The name of a node in its scopes, without some of them: those with a number tell it from its likes."""
+    parts = name.split("/")
+    while cell_len("/".join(parts)) > width:
+        plain = [part for part in parts[:-1] if part not in ("", mark) and not any(map(str.isdigit, part))]
+        if not plain:
+            return None
+        place = parts.index(max(plain, key=cell_len))
+        parts[place] = mark
+        parts = [part for number, part in enumerate(parts) if part != mark or parts[number - 1 : number] != [mark]]
+    return "/".join(parts)
 
 
 def _fitting(plain: str, cells: int) -> int:
