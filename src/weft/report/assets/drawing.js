@@ -175,8 +175,10 @@ const drawing = (() => {
    * worth drawing.
    */
   const draw = (pen, area, look) => {
-    const colors = { ink: token("--ink"), soft: token("--soft"), line: token("--line"), panel: token("--panel"), accent: token("--accent"), grid: token("--grid") };
+    const colors = Object.fromEntries(["ink", "soft", "line", "panel", "accent", "grid", "page", "peak"].map((name) => [name, token(`--${name}`)]));
     const edge = isDark() ? "#5b646b" : "#a9b0b5";
+    colors.rim = isDark() ? "#474f55" : mix(colors.line, "#667079", 0.35);
+    colors.inner = mix(colors.page, colors.ink, 0.035);
     const inside = (x, y, width, height) => x < area.right && x + width > area.left && y < area.bottom && y + height > area.top;
     const frames = [scene.root];
     const boxes = [];
@@ -197,9 +199,9 @@ const drawing = (() => {
     }
   };
 
-  const ground = (frame) => ((frame.depth ?? 0) % 2 ? mix(token("--page"), token("--ink"), 0.035) : token("--page"));
+  const ground = (frame, colors) => ((frame.depth ?? 0) % 2 ? colors.inner : colors.page);
   const drawFrame = (pen, box, colors, look) => {
-    pen.rect(box.x, box.y, box.width, box.height, 9, ground(box), box === look.selected ? colors.accent : colors.line, box === look.selected ? 2 : 1);
+    pen.rect(box.x, box.y, box.width, box.height, 9, ground(box, colors), box === look.selected ? colors.accent : colors.line, box === look.selected ? 2 : 1);
     if (look.zoom < 0.28) return;
     drawGlyph(pen, box, colors, colors.soft);
     const label = box.kind === "node" ? `${box.title} ${box.node.name}` : box.title;
@@ -229,7 +231,7 @@ const drawing = (() => {
       if (look.zoom > 0.68 && line.from && !line.from.open && !named.has(line.value)) {
         named.add(line.value);
         const text = scene.shortShape(line.value, 22);
-        if (text) labels.push([text, x1 + 6, y1 + 11, Boolean(lit), ground(frame)]);
+        if (text) labels.push([text, x1 + 6, y1 + 11, Boolean(lit), ground(frame, colors)]);
       }
     }
     pen.fade(1);
@@ -244,7 +246,7 @@ const drawing = (() => {
     const ink = fill ? inkOn(fill) : colors.ink;
     pen.fade(look.dims && !look.dims(box) ? 0.35 : 1);
     if (folds) pen.rect(box.x + 4, box.y + 4, box.width, box.height, 8, colors.grid, colors.line);
-    pen.rect(box.x, box.y, box.width, box.height, pill ? box.height / 2 : 7, pill ? colors.grid : body, fill && !folds && inkOn(fill) === "#ffffff" ? null : look.zoom < 0.2 ? null : box.kind === "missing" ? token("--peak") : edgeOf(colors));
+    pen.rect(box.x, box.y, box.width, box.height, pill ? box.height / 2 : 7, pill ? colors.grid : body, fill && !folds && inkOn(fill) === "#ffffff" ? null : look.zoom < 0.2 ? null : box.kind === "missing" ? colors.peak : colors.rim);
     if (parts?.length) drawParts(pen, box, parts, colors);
     if (look.zoom > 0.3) {
       const middle = box.x + box.width / 2;
@@ -264,8 +266,6 @@ const drawing = (() => {
     }
     if (box === look.selected) pen.rect(box.x - 3.5, box.y - 3.5, box.width + 7, box.height + 7, 10, null, colors.accent, 3 / Math.min(1, look.zoom));
   };
-  const edgeOf = (colors) => (isDark() ? "#474f55" : mix(colors.line.length === 7 ? colors.line : "#e2e3df", "#667079", 0.35));
-
   const drawParts = (pen, box, parts, colors) => {
     const total = parts.reduce((sum, [, count]) => sum + count, 0);
     let x = box.x + 10;

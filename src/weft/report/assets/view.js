@@ -94,6 +94,7 @@ const weftView = (() => {
 
   // -- the small map --------------------------------------------------------------------------------------------------
 
+  let sketch = null; // the boxes of the map, until others are shown or they look otherwise
   const mapFrame = () => {
     const scale = Math.min(120 / root.width, 170 / root.height);
     return { scale, width: Math.max(24, root.width * scale + 12), height: Math.max(24, root.height * scale + 12) };
@@ -106,15 +107,20 @@ const weftView = (() => {
     const { scale, width, height } = mapFrame();
     map.style.width = `${width}px`;
     map.style.height = `${height}px`;
-    const context = sized(map, width, height);
-    context.translate(6, 6);
-    for (const box of scene.opened(root)) {
-      if (box.open) continue;
-      context.fillStyle = drawing.paint(box).fill ?? weft.token("--soft");
-      context.globalAlpha = 0.8;
-      context.fillRect(box.x * scale, box.y * scale, Math.max(box.width * scale, 1), Math.max(box.height * scale, 1));
+    if (!sketch) {
+      sketch = document.createElement("canvas");
+      const pen = sized(sketch, width, height);
+      const plain = weft.token("--soft");
+      pen.globalAlpha = 0.8;
+      for (const box of scene.opened(root)) {
+        if (box.open) continue;
+        pen.fillStyle = drawing.paint(box).fill ?? plain;
+        pen.fillRect(6 + box.x * scale, 6 + box.y * scale, Math.max(box.width * scale, 1), Math.max(box.height * scale, 1));
+      }
     }
-    context.globalAlpha = 1;
+    const context = sized(map, width, height);
+    context.drawImage(sketch, 0, 0, width, height);
+    context.translate(6, 6);
     context.strokeStyle = weft.token("--accent");
     context.lineWidth = 1.5;
     const clip = (value, most) => Math.min(Math.max(value, -4), most + 4);
@@ -515,6 +521,7 @@ const weftView = (() => {
     redraw();
   };
   const legend = () => {
+    sketch = null;
     const mode = drawing.MODES[drawing.mode()];
     const swatch = (fill, text) => element("span", null, svg("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, svg("rect", { width: 10, height: 10, rx: 2, fill })), document.createTextNode(text));
     const parts = [];
