@@ -440,7 +440,7 @@ const weftView = (() => {
   let marked = -1;
   const entries = () => {
     index ??= scene.boxes.filter((box) => box.parent && box.kind !== "body" && !box.node?.constant).map((box) => {
-      const words = [box.label];
+      const words = scene.path(box);
       if (box.node) {
         words.push(box.node.name, box.node.domain);
         const held = box.node.inputs.filter((value) => value >= 0 && values[value].weight >= 0);
@@ -460,7 +460,8 @@ const weftView = (() => {
     const best = found.map((box) => [rank(box), box]).sort((a, b) => a[0] - b[0]).slice(0, MOST_HITS).map(([, box]) => box);
     marked = -1;
     hits.replaceChildren(...best.map((box, at) => {
-      const where = box.kind === "node" ? box.node.name : box.kind === "missing" ? "nobody gives this" : box.kind === "scope" ? `${box.count} nodes in ${scene.path(box).slice(0, -1).join(" / ") || "the model"}` : `${box.kind} ${values[box.value]?.type ?? ""}`;
+      const around = scene.path(box).slice(0, -1).join("/");
+      const where = box.kind === "node" ? (box.node.name.includes("/") || !around ? box.node.name : `${box.node.name} in ${around}`) : box.kind === "missing" ? "nobody gives this" : box.kind === "scope" ? `${box.count} nodes in ${around || "the model"}` : `${box.kind} ${values[box.value]?.type ?? ""}`;
       const item = element("li", box.label || "?", element("small", where));
       item.id = `hit-${at}`;
       item.setAttribute("role", "option");
