@@ -126,6 +126,20 @@ def test_sizes_are_found_for_which_a_model_works() -> None:
     loaded.run(made)
 
 
+def test_a_shape_that_the_file_leaves_open_is_stated() -> None:
+    loaded = weft.load(model([node("Relu", ["x"], ["y"])], [value("x", None)], [value("y", None)]), device="cpu")
+    with pytest.raises(weft.InputError, match="no fixed rank"):
+        weft.random_inputs(loaded)
+    assert shapes_of(weft.random_inputs(loaded, shapes={"x": (2, 3)})) == {"x": (2, 3)}
+
+
+def test_a_program_that_was_compiled_for_some_sizes_gets_those(tmp_path: Path) -> None:
+    weft.compile(affine(), tmp_path / "ahead.weft", sizes={"batch": 4, "length": 6}, graph=False)
+    loaded = weft.load(tmp_path / "ahead.weft")
+    assert shapes_of(weft.random_inputs(loaded)) == shapes_of(weft.random_inputs(loaded, batch=4)) == {"x": (4, 6, 4)}
+    assert loaded.profile(repeat=1).ops == {}
+
+
 @pytest.mark.models
 @pytest.mark.parametrize("name", SMALL)
 def test_real_models_take_them(name: str) -> None:

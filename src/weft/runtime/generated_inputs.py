@@ -14,6 +14,7 @@ from weft.errors import InputError, WeftError
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec, spec
 from weft.ir.types import OptionalType, SequenceType, TensorType
+from weft.quantities import shortened
 from weft.runtime.available_memory import memory_left
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +75,7 @@ def made_up(spec: TensorSpec, sizes: Mapping[str, int], random: np.random.Genera
     """An array for an input: random, or of zeros or ones."""
     if spec.element is None or spec.shape is None:
         problem = f"input {spec.name!r} has no fixed rank or is not a tensor, so no data can be made up for it"
-        raise InputError(problem, hint="give data for it")
+        raise InputError(problem, hint=f'give data for it, or a shape: {{"{shortened(spec.name)}": (1, 3)}}')
     extents = tuple(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in spec.shape)
     try:
         if math.prod(extents) * max(spec.element.numpy.itemsize, 4) > _room():

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from weft.errors import InputError, shown
 from weft.ir import dims
-from weft.ir.types import TensorType
+from weft.ir.types import TensorType, Type
 from weft.quantities import few, format_bytes, shortened
 from weft.records import dataclass
 from weft.tables import ShownTable, Tabled
 
 if TYPE_CHECKING:
-    from weft.ir.program import Value
     from weft.plan.program import ProgramPlan
 
 Shape = tuple[int, ...]
@@ -117,8 +116,18 @@ def parse_bytes(text: int | str) -> int:
     return int(min(amount, _MOST_BYTES))
 
 
+class NamedInput(Protocol):
+    """An input of a program, or as users see it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> Type: ...
+
+
 def bind_shapes(
-    inputs: Sequence[Value], shapes: Mapping[str, int | Sequence[int]], file: str
+    inputs: Sequence[NamedInput], shapes: Mapping[str, int | Sequence[int]], file: str
 ) -> tuple[dict[str, int], bool]:
     """Sizes of dynamic dims from dims by name, and from inputs' shapes by name; whether one has two sizes.
 
@@ -148,7 +157,7 @@ def bind_shapes(
     return sizes, clash
 
 
-def _sizes_of(value: Value, shape: Shape, file: str) -> Iterator[tuple[str, int]]:
+def _sizes_of(value: NamedInput, shape: Shape, file: str) -> Iterator[tuple[str, int]]:
     declared = value.type.shape if isinstance(value.type, TensorType) else None
     if declared is None:
         return

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.backends.reference.sizes import GuardError, check_guards
 from weft.errors import ExecutionError, InputError, ModelError, OutOfMemoryError, shown
+from weft.ir.specs import TensorSpec
+from weft.ir.types import TensorType
 from weft.plan.usual_sizes import dynamic_dims, usual_sizes
 from weft.runtime.arguments import whole_number, whole_shapes
 from weft.runtime.generated_inputs import generate_inputs
@@ -43,13 +45,15 @@ def random_inputs(
         raise InputError(f"random_inputs takes a loaded model, not {shown(model)}", hint=hint)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed must be a whole number from 0 on, not {shown(seed)}", file=model.file)
-    program = model.session().whole.program
     asked = whole_shapes(shapes, model.file)
-    sizes, _ = bind_shapes(program.inputs, asked, model.file)
+    sizes, _ = bind_shapes(model.inputs, asked, model.file)
     if batch is not None:
-        sizes = {**_batch_sizes(model, program.inputs, whole_number(batch, "batch", model.file)), **sizes}
+        sizes = {**_batch_sizes(model, whole_number(batch, "batch", model.file)), **sizes}
     exact = {name: shape for name, shape in asked.items() if not isinstance(shape, int)}
-    return generate_inputs(model.inputs, fitting_sizes(model, sizes, seed, exact), seed, exact)
+    try:
+        return generate_inputs(model.inputs, fitting_sizes(model, sizes, seed, exact), seed, exact)
+    except InputError as error:
+        raise error.at(file=model.file) from error.__cause__
 
 
 def fitting_sizes(
@@ -61,9 +65,10 @@ def fitting_sizes(
     `shapes` are those of inputs that have one of their own.
     """
     program = model.session().whole.program
-    if given.keys() >= dynamic_dims(program.inputs).keys():
+    if given.keys() >= dynamic_dims(model.inputs).keys():
         return dict(given)
-    candidates = list(islice(_candidates(program.inputs, program.guards, given), MOST_TRIES))
+    fixed = {**_fixed_sizes(model.inputs, program.inputs), **given}
+    candidates = list(islice(_candidates(model.inputs, program.guards, fixed), MOST_TRIES))
     candidates.sort(key=lambda sizes: _breaks(program.guards, sizes))
     for sizes in candidates:
         try:
@@ -86,8 +91,19 @@ def given_or_random(
     return inputs
 
 
-def _batch_sizes(model: Model, inputs: Sequence[Value], batch: int) -> dict[str, int]:
-    known = dynamic_dims(inputs)
+def _fixed_sizes(specs: Sequence[TensorSpec], inputs: Sequence[Value]) -> dict[str, int]:
+    """The sizes that a program was compiled for, where that is for no others."""
+    types = {value.name: value.type for value in inputs}
+    found: dict[str, int] = {}
+    for spec in specs:
+        type = types.get(spec.name)
+        pairs = zip(spec.shape or (), (type.shape or ()) if isinstance(type, TensorType) else ())
+        found.update((dim, size) for dim, size in pairs if isinstance(dim, str) and isinstance(size, int))
+    return found
+
+
+def _batch_sizes(model: Model, batch: int) -> dict[str, int]:
+    known = dynamic_dims(model.inputs)
     firsts = {spec.shape[0] for spec in model.inputs if spec.shape}
     found = {dim: batch for dim in firsts if isinstance(dim, str) and dim in known}
     if not found and firsts != {batch}:
@@ -106,7 +122,9 @@ def _breaks(guards: Sequence[Guard], sizes: Mapping[str, int]) -> bool:
     return False
 
 
-def _candidates(inputs: Sequence[Value], guards: Sequence[Guard], given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def _candidates(
+    inputs: Sequence[TensorSpec], guards: Sequence[Guard], given: Mapping[str, int]
+) -> Iterator[dict[str, int]]:
     """Sizes of all dynamic dims, the likeliest first; then some in which one of the dims is a batch without a name."""
     yield from usual_sizes(inputs, guards, given)
     inner = [name for name, (_, axis) in dynamic_dims(inputs).items() if axis > 0 and name not in given]
