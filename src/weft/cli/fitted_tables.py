@@ -171,11 +171,6 @@ def filled(text: Text, width: int, mark: str) -> Text:
     return Text("\n").join(lines)
 
 
-def shorten(name: str, width: int, mark: str = "…") -> str:
-    """A name of at most so many cells, without its middle where it is longer: its end says most."""
-    return _shortened(Text(name), width, mark).plain
-
-
 def _words(text: Text) -> Iterator[Text]:
     """What stands between spaces; leading spaces belong to the first word."""
     plain = text.plain
@@ -244,13 +239,14 @@ def _jointed(text: Text, width: int) -> Text:
     """The text with longer words broken where their parts meet, so that nothing of them is left out."""
     breaks: list[int] = []
     for start, word in _placed_words(text.plain):
-        begin, joint = 0, 0
-        for place, character in enumerate(word):
-            if place + 1 - begin > width and joint > begin:
-                breaks.append(start + joint)
-                begin = joint
-            if character in _JOINTS:
-                joint = place + 1
+        begin = 0
+        while cell_len(word[begin:]) > width:
+            room = word[begin : begin + _fitting(word[begin:], width)]
+            joint = room.rfind("/") + 1 or max(room.rfind(mark) for mark in _JOINTS) + 1
+            if not joint:
+                break
+            begin += joint
+            breaks.append(start + begin)
     return Text("\n").join(text.divide(breaks)) if breaks else text
 
 
