@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from files import example_file
-from onnx import numpy_helper
 
 import weft
 
@@ -30,43 +28,25 @@ Array = np.ndarray[Any, np.dtype[Any]]
 RATE, START, END = 16_000, 1, 2
 
 
-def load_steps(path: Path, device: list[str]) -> tuple[weft.Model, weft.Model]:
-    """The first step of a decoder, and all later ones: one file has both, and an input says which one is meant.
-
-    Each becomes a model of its own, in which that input is a constant: choices are the host's business, and a model
-    that has none runs on the device from end to end.
-    """
-    steps = []
-    for is_later in (False, True):
-        model = onnx.load(path)
-        chosen = next(given for given in model.graph.input if given.name == "use_cache_branch")
-        model.graph.input.remove(chosen)
-        model.graph.initializer.append(numpy_helper.from_array(np.array([is_later]), chosen.name))
-        steps.append(weft.load(model, device=device))
-    return steps[0], steps[1]
-
-
-def generate(steps: tuple[weft.Model, weft.Model], states: Any, most: int, copy: bool = False) -> Iterator[int]:
+def generate(decoder: weft.Model, states: Any, most: int, copy: bool = False) -> Iterator[int]:
     """The tokens for what an encoder gave, each as soon as it is known, until the decoder says that it is done."""
-    step, later = steps
     cache: dict[str, Any] = {}
-    for spec in step.inputs:
+    for spec in decoder.inputs:
         match spec.shape:
             case (_, int(heads), _, int(width)) if spec.name.startswith("past_key_values."):
                 cache[spec.name] = np.zeros((1, heads, 1, width), np.float32)  # the first step does not look at it
-    kept = [] if copy else [spec.name for spec in step.outputs if spec.name != "logits"]
+    kept = [] if copy else [spec.name for spec in decoder.outputs if spec.name != "logits"]
     token = START
-    for number in range(most):
-        inputs = {"input_ids": np.array([[token]]), "encoder_hidden_states": states}
-        outputs = step.run(inputs | cache, keep=kept)
+    for step in range(most):
+        inputs = {"input_ids": np.array([[token]]), "use_cache_branch": np.array([step > 0])}
+        outputs = decoder.run(inputs | {"encoder_hidden_states": states} | cache, keep=kept)
         token = int(np.argmax(outputs["logits"][0, -1]))
         if token == END:
             return
         yield token
         for name in cache:
-            if number == 0 or ".decoder." in name:  # what was heard does not change: the first step's stays
+            if step == 0 or ".decoder." in name:  # what was heard does not change: the first step's stays
                 cache[name] = outputs[name.replace("past_key_values", "present")]
-        step = later
 
 
 def read_sound(path: Path) -> Array:
@@ -108,20 +88,20 @@ def main() -> None:
         sound = read_sound(arguments.sound or example_file("beckett.wav"))
         device = arguments.device.split(",")
         encoder = weft.load(arguments.encoder or example_file("moonshine_encoder.onnx"), device=device)
-        steps = load_steps(arguments.decoder or example_file("moonshine_decoder.onnx"), device)
+        decoder = weft.load(arguments.decoder or example_file("moonshine_decoder.onnx"), device=device)
         states = encoder.run({"input_values": sound[np.newaxis]}, keep=True)["last_hidden_state"]
         most = len(sound) * 6 // RATE + 1  # nobody says more than six tokens a second
-        for _ in generate(steps, states, most, arguments.copy):
+        for _ in generate(decoder, states, most, arguments.copy):
             pass  # the first time, code is made for what the model meets
         start, count = time.perf_counter(), 0
-        for token in generate(steps, states, most, arguments.copy):
+        for token in generate(decoder, states, most, arguments.copy):
             print(vocabulary.text(token), end="", flush=True)
             count += 1
         seconds = time.perf_counter() - start
     except (OSError, EOFError, wave.Error, weft.WeftError) as error:
         sys.exit(f"{arguments.sound}: {error}" if isinstance(error, (EOFError, wave.Error)) else str(error))
     where = "copied to the host and back" if arguments.copy else "kept there"
-    print(f"\n{count} tokens on {steps[1].device}, {count / seconds:.0f} a second, the cache {where}")
+    print(f"\n{count} tokens on {decoder.device}, {count / seconds:.0f} a second, the cache {where}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from decoder_loop import RATE, Vocabulary, generate, load_steps, read_sound
+from decoder_loop import RATE, Vocabulary, generate, read_sound
 from files import example_file
 
 import weft
@@ -70,22 +70,20 @@ def main() -> None:
         device = arguments.device.split(",")
         detector = weft.load(arguments.detector or example_file("silero_vad.onnx"), device=device)
         encoder = weft.load(arguments.encoder or example_file("moonshine_encoder.onnx"), device=device)
-        steps = load_steps(arguments.decoder or example_file("moonshine_decoder.onnx"), device)
+        decoder = weft.load(arguments.decoder or example_file("moonshine_decoder.onnx"), device=device)
         for begin, end in stretches(speech_probabilities(detector, sound)):
             print(f"{begin:7.2f} – {end:6.2f} s ", end="")
-            for piece in transcript(encoder, steps, vocabulary, sound[round(begin * RATE) : round(end * RATE)]):
+            for piece in transcript(encoder, decoder, vocabulary, sound[round(begin * RATE) : round(end * RATE)]):
                 print(piece, end="", flush=True)
             print()
     except (OSError, EOFError, wave.Error, weft.WeftError) as error:
         sys.exit(f"{arguments.sound}: {error}" if isinstance(error, (EOFError, wave.Error)) else str(error))
 
 
-def transcript(
-    encoder: weft.Model, steps: tuple[weft.Model, weft.Model], vocabulary: Vocabulary, sound: Array
-) -> Iterator[str]:
+def transcript(encoder: weft.Model, decoder: weft.Model, vocabulary: Vocabulary, sound: Array) -> Iterator[str]:
     """What is said in a stretch of speech, piece by piece."""
     states = encoder.run({"input_values": sound[np.newaxis]}, keep=True)["last_hidden_state"]
-    for token in generate(steps, states, most=len(sound) * 6 // RATE + 1):
+    for token in generate(decoder, states, most=len(sound) * 6 // RATE + 1):
         yield vocabulary.text(token)
 
 

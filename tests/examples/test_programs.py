@@ -73,11 +73,13 @@ def test_speech_is_found_and_written_down(
     theirs = transcribe.speech_probabilities(weft.load(example_file("silero_vad.onnx"), device=[]), sound)
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
     encoder = weft.load(example_file("moonshine_encoder.onnx"), device=[])
-    steps = decoder_loop.load_steps(example_file("moonshine_decoder.onnx"), [])
+    decoder = weft.load(example_file("moonshine_decoder.onnx"))
     vocabulary = decoder_loop.Vocabulary(example_file("moonshine_tokenizer.json"))
     lines = [
         f"{begin:7.2f} – {end:6.2f} s "
-        + "".join(transcribe.transcript(encoder, steps, vocabulary, sound[round(begin * 16_000) : round(end * 16_000)]))
+        + "".join(
+            transcribe.transcript(encoder, decoder, vocabulary, sound[round(begin * 16_000) : round(end * 16_000)])
+        )
         for begin, end in transcribe.stretches(theirs)
     ]
     assert lines == in_readme("transcribe").splitlines()
