@@ -106,6 +106,11 @@ def test_notes_that_are_none(note: str) -> None:
     assert labels(tree(chain(("Relu", "a", ()), ("Tanh", "b", ()), notes={"a": note, "b": note}))) == []
 
 
+def test_scopes_nest_only_so_deep() -> None:
+    deep = "/".join("ab" * 20_000)
+    assert len(numbers(tree(chain(("Relu", f"{deep}/1", ()), ("Tanh", f"{deep}/2", ()))))) == 2
+
+
 def test_a_name_that_is_not_utf8_is_shown() -> None:
     proto = onnx.ModelProto.FromString(view_models.unknown())
     content = proto.SerializeToString().replace(b"strange", b"str\xff\xfege")

@@ -29,6 +29,7 @@ PART = 40  # members of such a part, about
 SHORTEST, LONGEST = 4, 600  # members of a block that repeats
 FEWEST = 24  # members of two blocks, together
 ENTANGLED = 4  # of those beside a scope that need it and that it needs
+DEEPEST = 16  # scopes in scopes
 BLOCK = "block"
 SCOPES, CLASSES = "pkg.torch.onnx.name_scopes", "namespace"  # keys of metadata in which exporters write modules down
 
@@ -71,7 +72,7 @@ def _own_paths(graph: OutlineGraph) -> list[Path | None]:
             own = (name for name in node.inputs if name in graph.weights and readers[name] == 1)
             known = [path for name in own if (path := _module(name)) is not None]
             path = _common(known) if known else None
-        found.append(path)
+        found.append(None if path is None else path[:DEEPEST])
     return found
 
 
