@@ -67,7 +67,7 @@ class QuietLogger:
         found.handle(found.makeRecord(self.name, level, *place, message, told, None, code.co_name))
 
 
-NAMES = ("weft.loading", "weft.compiling", "weft.cache", "weft.devices")
+NAMES = ("weft.loading", "weft.compiling", "weft.cache", "weft.devices", "weft.inputs")
 _loggers: dict[str, logging.Logger] = {}
 """Of `logging`, which makes one under a lock. A thread that forks holds this lock while it waits for compilations to
 end, so they may not wait for it: nothing here takes it once these are made, and before that only if somebody listens.
@@ -92,6 +92,8 @@ CACHE = QuietLogger("weft.cache")
 """What is kept on disk, and what of it is used."""
 DEVICES = QuietLogger("weft.devices")
 """Which one serves and why, and which ones failed."""
+INPUTS = QuietLogger("weft.inputs")
+"""What was done to people's files."""
 
 
 def _told(argument: object) -> object:

@@ -25,7 +25,9 @@ SERVING = ("run", "profile", "plan", "report")
 
 def options(command: str) -> dict[str, argparse.Action]:
     """By the name of the option."""
-    whole: Any = next(action for action in command_parser([command])._actions if hasattr(action, "choices") and action.choices)
+    whole: Any = next(
+        action for action in command_parser([command])._actions if hasattr(action, "choices") and action.choices
+    )
     parser = whole.choices[command]
     return {name: action for action in parser._actions for name in action.option_strings}
 

@@ -12,7 +12,17 @@ from typing import Any
 from weft.errors import InputError
 from weft.readers.content import DataSource, source_at
 
-KEYS = ("names", "classes", "labels", "class_names", "class_labels", "id2label", "label_names", "categories", "character")
+KEYS = (
+    "names",
+    "classes",
+    "labels",
+    "class_names",
+    "class_labels",
+    "id2label",
+    "label_names",
+    "categories",
+    "character",
+)
 LARGEST = 1 << 24  # bytes
 WORDNET = re.compile(r"n\d{8}\s+")
 NUMBERED = re.compile(r"\s*(\d+)\s*[:,;\t ]\s*(.+)")

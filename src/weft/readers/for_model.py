@@ -12,7 +12,7 @@ import numpy as np
 from weft.errors import InputError, shown
 from weft.ir.dtypes import DType
 from weft.ir.types import OptionalType
-from weft.logs import QuietLogger
+from weft.logs import INPUTS
 from weft.readers import arrays
 from weft.readers.companions import companion, is_rate, main_inputs, rate_for
 from weft.readers.content import DataSource, Kind, source_at
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 FilePath = Union[str, "PathLike[str]"]
-
-_log = QuietLogger("weft.inputs")
 
 
 def read_inputs(
@@ -80,7 +78,7 @@ def read_inputs(
             if isinstance(dim, str):
                 sizes.setdefault(dim, size)
         if readings[name].told:
-            _log.info("input %s: %s", name, readings[name].told)
+            INPUTS.info("input %s: %s", name, readings[name].told)
     found = {name: reading.array for name, reading in readings.items()}
     for spec in model.inputs:
         if spec.name not in found and not isinstance(spec.type, OptionalType):
