@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from weft.cli import options, output, values
+from weft.cli.fitted_tables import FittedTable
 from weft.cli.written import write_text
 from weft.compat.conformance import (
     KINDS,
@@ -127,7 +127,7 @@ def _print_report(console: Console, report: ConformanceReport, known: Mapping[st
             console.print(output.printable(f"{label}: {case.name}: {case.reason}"), soft_wrap=True)
 
 
-def _table(title: str, key: str, tallies: dict[str, Tally]) -> Table:
+def _table(title: str, key: str, tallies: dict[str, Tally]) -> FittedTable:
     numbers = ("total", "passed", "failed", "skipped")
     rows = [(name, *(getattr(tally, number) for number in numbers)) for name, tally in tallies.items()]
     return output.table(title, (key, *numbers), rows, right=numbers)

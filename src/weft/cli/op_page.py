@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.cli import output
+from weft.cli.fitted_tables import FittedTable
 from weft.compat.op_facts import OpFacts, OpPart
 
 STYLES = {"defined": "green", "extension": "green", "inlined": "cyan", "partial": "yellow", "missing": "red"}
@@ -40,7 +41,7 @@ def print_facts(facts: OpFacts, console: Console) -> None:
             console.print(_table(title, parts))
 
 
-def _table(title: str, parts: Sequence[OpPart]) -> output.FittedTable:
+def _table(title: str, parts: Sequence[OpPart]) -> FittedTable:
     columns = ["name", "type", "", "what"]
     rows = [(each.name, each.type, each.note, each.text.partition(". ")[0].partition("; ")[0]) for each in parts]
     used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
