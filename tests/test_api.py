@@ -520,7 +520,7 @@ def test_options_are_stated_once() -> None:
     assert source.name == "source"
     assert {option.name: option.default for option in options} == fields
     assert {option.kind for option in options} == {inspect.Parameter.KEYWORD_ONLY}
-    assert all(f"\n    {name}: " in (weft.load.__doc__ or "") for name in ("source", *fields))
+    assert all(f"\n{name}: " in (weft.load.__doc__ or "") for name in ("source", *fields))
     assert pickle.loads(pickle.dumps(weft.load)) is weft.load
     np.testing.assert_allclose(weft.load(source=affine(), device="reference")(X)[0], Y, rtol=1e-6)
     with pytest.raises(TypeError, match="speed"):

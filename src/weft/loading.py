@@ -68,8 +68,8 @@ def _taking(options: Callable[..., LoadOptions]) -> Callable[..., Model]:
     known = {keyword.name: None for keyword in keywords}.keys()
     load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
     what = "source: a path, bytes, a file object, a ModelProto, an export of torch's, or what `weft.compile` saved."
-    told = (options.__doc__ or "").partition("\n\n")[2]
-    load.__doc__ = f"Load an ONNX model, ready to run.\n\n    {what}\n{told}"
+    told = inspect.cleandoc(options.__doc__ or "").partition("\n\n")[2]
+    load.__doc__ = f"Load an ONNX model, ready to run.\n\n{what}\n{told}"
     load.__qualname__ = "load"
     return load
 

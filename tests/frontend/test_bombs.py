@@ -237,7 +237,7 @@ def test_what_cannot_be_shown_is_named() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    assert shown(10**5000) == "a int"
+    assert "int" in shown(10**5000)
     assert "Mute" in shown(Mute())
     assert len(shown(["a" * 1000] * 1000)) == 60
     assert shown([(1, 2.0), "b"]) == "[(1, 2.0), 'b']"
