@@ -129,6 +129,8 @@ def test_a_picture_in_a_class_out(classifier: Path, photo: Path, tmp_path: Path,
     assert [best["label"], second["label"]] == [("cat", "dog", "owl", "fox", "bee")[place] for place in order[:2]]
     shares = np.exp(expected[0] - expected[0].max())
     assert best["probability"] == pytest.approx(shares[order[0]] / shares.sum(), rel=1e-3)
+    labels.write_text("cat\ndog\n")
+    assert "2 names, and no output has as many" in record(capsys, classifier, photo, "--labels", labels)["said"]
     assert "ImageNet" in found["said"]
     assert found["inputs"][0]["how"] in found["said"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -97,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         "runs": len(times),
         "saved": save_outputs(results, args.output, made.rate) if args.output else {},
     }
+    _warn_of_unused(classes, record["outputs"])
     host_steps = model.explain() if args.explain else ()
     with redirect_stdout(sys.stderr if args.output == STDOUT else sys.stdout):
         if args.json:
@@ -109,6 +110,16 @@ def run(args: argparse.Namespace) -> int:
             _print_host_steps(host_steps)
             _print_narrowed(args.precision, model.narrowed())
     return 0
+
+
+def _warn_of_unused(classes: ClassNames, outputs: Sequence[Mapping[str, Any]]) -> None:
+    """Say where names that a user gave are for no output."""
+    rows = [row for item in outputs for row in item.get("classes", ())]
+    if classes.asked and not any(
+        each["label"] is not None and each["index"] is not None for row in rows for each in row
+    ):
+        line = f"--labels {classes.origin}: has {len(classes.names)} names, and no output has as many scores"
+        output.error_console().print(Text(output.printable(line), "bold yellow"))
 
 
 def _time_runs(model: Model, inputs: dict[str, Any], count: int) -> tuple[dict[str, Any], list[float]]:

@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 DEEPEST = 32  # lists in lists
 LARGEST_TYPED = 1_000_000  # characters
 DELIMITERS = ",;\t|"
+TABLES = "a text for an input of numbers is read as JSON, or as a table with commas, semicolons or tabs"
 
 
 def read_npy(source: DataSource) -> Array:
@@ -167,10 +168,11 @@ def read_table(source: DataSource) -> tuple[list[str] | None, list[list[str]]]:
     names = [cell.strip() for cell in rows[0]] if not any(_is_number(cell) for cell in rows[0]) else None
     body = rows if names is None else rows[1:]
     if not body:
-        raise InputError(f"{source.name}: has names of columns, and no rows")
+        raise InputError(f"{source.name}: has names of columns, and no rows", hint=TABLES)
     for number, row in enumerate(body, 1 if names is None else 2):
         if len(row) != len(rows[0]):
-            raise InputError(f"{source.name}: row {number} has {len(row)} cells, and the first {len(rows[0])}")
+            problem = f"{source.name}: row {number} has {len(row)} cells, and the first {len(rows[0])}"
+            raise InputError(problem, hint=TABLES)
     return names, body
 
 
@@ -200,7 +202,8 @@ def _numbers(name: str, rows: Sequence[Sequence[str]], names: Sequence[str] | No
         for place, cell in enumerate(row):
             if not _is_number(cell) and cell.strip():
                 column = f"column {place + 1}" if names is None else f"column {names[place]!r}"
-                raise InputError(f"{name}: row {number} has {cell[:40]!r} in {column}, which is no number")
+                problem = f"{name}: row {number} has {cell[:40]!r} in {column}, which is no number"
+                raise InputError(problem, hint=TABLES)
     return np.asarray([[float(cell) if cell.strip() else np.nan for cell in row] for row in rows])
 
 
