@@ -58,7 +58,7 @@ def test_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed[gpu_device().name]["limits"]["max_lanes"] == gpu_device().limits["max_lanes"]
     assert main(["devices"]) == 0
     text = capsys.readouterr().out
-    assert all(word in text for word in ("llvmpipe", "software, driver Mesa", "bound at once", "65535", "timestamp"))
+    assert all(word in text for word in ("llvmpipe", "software, driver Mesa", "bound at once", "65535"))
 
 
 def test_names() -> None:
