@@ -120,6 +120,36 @@ def test_computed_shapes_for_nothing(sizes: list[int], wanted: tuple[int, ...], 
     assert found.shape == wanted
 
 
+def test_an_empty_cache_takes_one_program_for_all_other_sizes(device: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As decoders have it before their first step: no keys yet, and something else that differs from call to call."""
+    nodes = [
+        helper.make_node("Concat", ["past", "new"], ["keys"], axis=1),
+        helper.make_node("MatMul", ["heard", "keys"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["share"], axis=-1),
+        helper.make_node("Einsum", ["share", "keys"], ["y"], equation="tk,dk->td"),
+    ]
+    inputs = {
+        "past": (TensorProto.FLOAT, [3, "before"]),
+        "new": (TensorProto.FLOAT, [3, "now"]),
+        "heard": (TensorProto.FLOAT, ["time", 3]),
+    }
+    built = graph(nodes, inputs, {})
+    model = weft.load(built, device=device, cache=False)
+    generator = np.random.default_rng(7)
+    with caplog.at_level("INFO", "weft.compiling"):
+        for before, now, time in ((0, 1, 4), (0, 1, 9), (2, 1, 9), (0, 5, 6), (0, 0, 3), (0, 2, 0), (0, 1, 12)):
+            fed = {
+                "past": generator.standard_normal((3, before)).astype(np.float32),
+                "new": generator.standard_normal((3, now)).astype(np.float32),
+                "heard": generator.standard_normal((time, 3)).astype(np.float32),
+            }
+            found = model.run(fed)["y"]
+            (theirs, *_) = PEER.ask(built, fed) or [{"y": np.zeros((time, 3), np.float32)}]
+            compare(found, theirs["y"], 1e-5, 1e-6, f"sizes {before}, {now}, {time}")
+    compiled = [record for record in caplog.records if "one more program" in record.message]
+    assert len(compiled) <= 3  # without keys; without keys at all; without keys and time
+
+
 def test_attention_of_no_batch(device: str) -> None:
     inputs = [floats(0, 2, 4, 8), floats(0, 2, 6, 8), floats(0, 2, 6, 8)]
     for symbolic in (False, True):

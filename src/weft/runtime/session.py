@@ -257,7 +257,11 @@ class Session:
                 return self._planned(self.whole, sizes), sizes
             except (GuardError, ArithmeticError, ExecutionError) as error:
                 failed = failed or error
-        if complete:  # as a run does it: for these very shapes
+        emptied = self._emptied(whole) if complete and not clash else None
+        if emptied is not None:  # as a run does it
+            with suppress(GuardError, ArithmeticError, ModelError, ExecutionError):
+                return self._planned(self._program(emptied, (), self._names), given), {}
+        if complete:  # the same, for these very shapes
             with suppress(GuardError, ArithmeticError, ModelError):
                 return self._planned(self._program(whole, (), self._names), {}), {}
         hint = "give sizes for which the model makes sense"
@@ -300,7 +304,9 @@ class Session:
         given, clash = request.bound
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
-        for sizes in (shapes,) if clash else (self._ranks(given), shapes):
+        emptied = self._emptied(shapes)
+        ways = (self._ranks(given), *([] if emptied is None else [emptied]), shapes)
+        for sizes in (shapes,) if clash else ways:
             try:
                 prepared = self._program(sizes, overridden, self._names)
                 if prepared is self.whole:
@@ -332,7 +338,10 @@ class Session:
         return wanted
 
     def _run(self, request: RunRequest) -> list[Any]:
-        """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node."""
+        """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node.
+
+        The assumption that fails most is that no size is 0: a program in which just these are 0 serves all others.
+        """
         (given, clash), plain, wanted, kept = request
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given) if self.defaults else ()
         keep = [number for number, name in enumerate(wanted) if name in kept] if kept else []
@@ -349,6 +358,10 @@ class Session:
                     self._remember(given, tuple([array.shape for array in plain]))
                 return results
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
+        emptied = None if clash else self._emptied(shapes)
+        if emptied is not None:
+            with suppress(*UNFIT, ModelError):
+                return self._execute(self._program(emptied, overridden, wanted), given, keep)
         try:
             return self._execute(self._program(shapes, overridden, wanted), given, keep)
         except UNFIT as error:
@@ -370,6 +383,14 @@ class Session:
     def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
         """The ranks of inputs for which the model states none: there is a program for each set of them."""
         return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
+
+    def _emptied(self, shapes: Mapping[str, Sequence[int]]) -> Shapes | None:
+        """Shapes in which the sizes that are 0 are fixed, and no others; None where there are no such sizes."""
+        if not any(0 in shape for shape in shapes.values()):
+            return None
+        open_ones = {name: (None,) * len(shapes[name]) for name in self._rankless if name in shapes}
+        found = {name: tuple(None if size else 0 for size in shape) for name, shape in shapes.items() if 0 in shape}
+        return {**open_ones, **found}
 
     def _find_fault(self, request: RunRequest) -> None:
         """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
