@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
+from threading import Semaphore
 from types import TracebackType
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.machine import Machine, host
@@ -60,20 +61,12 @@ def compile_kernels(
 
 
 class PendingObject:
-    """The code of one kernel, which a helper compiles."""
+    """The code of one kernel, which a helper compiles, unless nobody wants it any more before that."""
 
     def __init__(self, text: str, machine: Machine, keep: Callable[[bytes], None] | None) -> None:
-        self._text = text
-        self._machine = machine
-        self._keep = keep
+        self._given = (text, machine, keep)
         self._process = os.getpid()
-        self.task = PendingTask(self._compile, ())
-
-    def _compile(self) -> bytes:
-        code = compile_module(self._text, self._machine)
-        if self._keep is not None:
-            self._keep(code)
-        return code
+        self.task = PendingTask(_compile, self._given)
 
     @property
     def is_done(self) -> bool:
@@ -81,22 +74,46 @@ class PendingObject:
 
     def __call__(self) -> bytes:
         if not self.task.is_done and os.getpid() != self._process:  # no helper lives on in a forked child
-            return self._compile()
+            return _compile(*self._given)
         return self.task.result()
 
 
+def _compile(text: str, machine: Machine, keep: Callable[[bytes], None] | None) -> bytes:
+    code = compile_module(text, machine)
+    if keep is not None:
+        keep(code)
+    return code
+
+
+MOST_WAITING = 256  # kernels of all models, beyond which a load waits for others' before it adds to them
+_at_work = [Semaphore(usable_cores())]  # of all models' helpers: more of them only wait for LLVM's locks
 _PENDING: WeakSet[PendingObject] = WeakSet()
+_listing = lock()
 
 
-def _await_pending() -> None:
-    """Before a fork: in the child, what helpers were in the middle of would stay so."""
-    for pending in list(_PENDING):
+def _undone() -> list[PendingObject]:
+    with _listing:
+        return [pending for pending in _PENDING if not pending.is_done]
+
+
+def _await(waiting: Sequence[PendingObject]) -> None:
+    for pending in waiting:
         with suppress(BaseException):  # which whoever runs the code hears of
             pending.task.result()
 
 
+def _await_pending() -> None:
+    """Before a fork: in the child, what helpers were in the middle of would stay so."""
+    _await(_undone())
+
+
+def _renew() -> None:
+    """In a forked child, where those that were at work are not."""
+    _at_work[0] = Semaphore(usable_cores())
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_await_pending)
+    os.register_at_fork(before=_await_pending, after_in_child=_renew)
 
 
 class KernelCompiler:
@@ -108,8 +125,9 @@ class KernelCompiler:
         self._cache = None if emitter is None else cache
         self._keeps = is_keeping()
         self._common = key_of(code_identity(machine), emitter or "")
+        _await(_undone()[MOST_WAITING:])
         self._team = Team(usable_cores())
-        self._waiting: list[tuple[int, int, PendingTask[bytes]]] = []
+        self._waiting: list[tuple[int, int, ref[PendingObject]]] = []
         self._count = 0
         self._lock = lock()
 
@@ -122,19 +140,28 @@ class KernelCompiler:
         text = llvm_text([kernel], VECTOR_LANES)
         keep = None if cache is None or not self._keeps else lambda code: cache.put(key, code)
         pending = PendingObject(text, self._machine, keep)
-        _PENDING.add(pending)
+        with _listing:
+            _PENDING.add(pending)
         with self._lock:
             self._count += 1
-            heappush(self._waiting, (-len(text), self._count, pending.task))
+            heappush(self._waiting, (-len(text), self._count, ref(pending)))
         self._team.submit(self._largest)
         return pending
 
     def _largest(self) -> None:
-        """Compile what is largest among all that waits."""
+        """Compile the largest of all that wait and are wanted: models may be let go before their code is made."""
+        with _at_work[0]:
+            task = self._next()
+            if task is not None:
+                task.work()
+
+    def _next(self) -> PendingTask[bytes] | None:
         with self._lock:
-            task = heappop(self._waiting)[-1] if self._waiting else None
-        if task is not None:
-            task.work()
+            while self._waiting:
+                pending = heappop(self._waiting)[-1]()
+                if pending is not None:
+                    return pending.task
+        return None
 
     def __enter__(self) -> KernelCompiler:
         return self
@@ -145,8 +172,10 @@ class KernelCompiler:
             return
         with self._lock:
             given_up, self._waiting = self._waiting, []
-        for *_, task in given_up:
-            task.give_up()
+        for *_, found in given_up:
+            pending = found()
+            if pending is not None:
+                pending.task.give_up()
         self._team.__exit__(kind, error, at)
 
 
