@@ -19,6 +19,13 @@ SLOW = {  # seconds that a software GPU takes on two cores
     "pipecat-ai__smart-turn-v3.2-cpu": 55,
     "gpt2": 41,
     "speechmos__sig_bak_ovr": 37,
+    "light_vgg19": 28,
+    "captcha-recognizer__slider": 25,
+    "light_densenet121": 20,
+    "whisper_tiny_encoder": 20,
+    "lineless-table-rec__lore_process": 20,
+    "light_inception_v1": 20,
+    "light_inception_v2": 17,
 }
 
 
