@@ -258,7 +258,8 @@ class SlicedRun:
         return tape.where(step if state in (_ALONE, _PUBLISHED) else 0)
 
     def __del__(self) -> None:
-        self._native.leave(self._at)
+        if hasattr(self, "_native"):  # unless Ctrl-C came while it was made
+            self._native.leave(self._at)
 
 
 _NO_END = 1 << 62

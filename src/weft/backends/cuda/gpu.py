@@ -81,7 +81,9 @@ class CudaBuffer:
         elif address:
             self._gpu.free(address, self.size)
 
-    __del__ = release
+    def __del__(self) -> None:
+        if hasattr(self, "size"):  # unless Ctrl-C came while it was made
+            self.release()
 
 
 class CudaFunction:
@@ -96,7 +98,8 @@ class CudaFunction:
         self.shared_bytes = shared_bytes  # that a launch brings
 
     def __del__(self) -> None:
-        self._gpu.unload(self._module)
+        if hasattr(self, "_module"):
+            self._gpu.unload(self._module)
 
 
 class _Current:

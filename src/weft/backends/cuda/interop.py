@@ -187,7 +187,7 @@ class _Borrowed:
         self._address = address
 
     def __del__(self) -> None:
-        if self._managed.deleter:
+        if hasattr(self, "_address") and self._managed.deleter:
             _Deleter(self._managed.deleter)(self._address)
 
 

@@ -231,7 +231,7 @@ class LaunchGraph:
             driver("cuGraphLaunch", self._executable, stream)
 
     def __del__(self) -> None:
-        if not self._gpu.is_usable():
+        if not hasattr(self, "_events") or not self._gpu.is_usable():  # the former where Ctrl-C came early
             return
         try:
             with self._gpu.current() as driver:

@@ -34,7 +34,7 @@ class GpuMemory:
         self._groups.add(group)
 
     def __del__(self) -> None:
-        for group in self._groups:
+        for group in getattr(self, "_groups", ()):  # none where Ctrl-C came while it was made
             group.handle = None
 
 

@@ -84,7 +84,9 @@ class GpuBuffer:
             if self._spared:
                 self._gpu._spare(memory)
 
-    __del__ = release
+    def __del__(self) -> None:
+        if hasattr(self, "size"):  # unless Ctrl-C came while it was made
+            self.release()
 
 
 class Gpu:

@@ -182,7 +182,7 @@ class Encoder:
         return ffi.gc(commands, lib.wgpuCommandBufferRelease)
 
     def __del__(self) -> None:
-        if _process == os.getpid():
+        if _process == os.getpid() and hasattr(self, "_internal"):  # unless Ctrl-C came while it was made
             lib.wgpuCommandEncoderRelease(self._internal)
 
 
@@ -198,7 +198,7 @@ class ComputePass:
         lib.wgpuComputePassEncoderEnd(self._internal)
 
     def __del__(self) -> None:
-        if _process == os.getpid():
+        if _process == os.getpid() and hasattr(self, "_internal"):
             lib.wgpuComputePassEncoderRelease(self._internal)
 
 
