@@ -36,9 +36,7 @@ def model_file(folder: Path, name: str = "model.onnx", node: str = "n") -> Path:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    for name in ("weft", "weft.loading", "weft.compiling", "weft.cache", "weft.devices"):
-        monkeypatch.setattr(logging.getLogger(name), "disabled", False)  # as import-linter, in this process, leaves it
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.DEBUG, "weft")
     return lambda: [f"{record.name} {record.levelname} {record.getMessage()}" for record in caplog.records]
 

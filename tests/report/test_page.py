@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from report.browser import Page, browser, find_browser
+from report.browser import Page
 
 from weft.cost.roofline import Peak
 from weft.report.page import MOST_SPANS, profile_page
@@ -66,31 +65,6 @@ def test_names_cannot_leave_their_place() -> None:
     assert "default-src 'none'" in policy[1]
     assert "unsafe" not in policy[1]
     assert not re.search(r'(src|href)="', text)
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    command = find_browser()
-    if command is None:
-        pytest.skip("no chromium here (on Debian: apt-get install chromium)")
-    with browser(command, tmp_path_factory.mktemp("browser")) as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def _nothing_goes_wrong(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No error in the console, nothing fetched but the page itself, and no name that became a script or an element."""
-    if "page" not in request.fixturenames:
-        yield
-        return
-    page: Page = request.getfixturevalue("page")
-    page.problems.clear()
-    page.requests.clear()
-    yield
-    assert page.problems == []
-    assert all(address.endswith("/page.html") for address in page.requests), page.requests
-    assert page.evaluate("typeof window.broken") == "undefined"
-    assert page.evaluate("document.images.length") == 0
 
 
 def spot(page: Page, canvas: str, when: float, height: float) -> tuple[float, float]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from report import view_models
-from report.browser import Page, browser, find_browser
+from report.browser import Page
 
 import weft
 from weft.errors import InputError, InvalidModelError
@@ -18,31 +17,6 @@ from weft.report.view import view_page
 
 WIDTHS = (390, 1280)
 RELU = "scene.boxes.find((box) => box.node?.name === '/encoder/layer.0/attn/Relu')"
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    command = find_browser()
-    if command is None:
-        pytest.skip("no chromium here (on Debian: apt-get install chromium)")
-    with browser(command, tmp_path_factory.mktemp("browser")) as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def _nothing_goes_wrong(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No error in the console, nothing fetched but the page itself, and no name that became a script or an element."""
-    if "page" not in request.fixturenames:
-        yield
-        return
-    page: Page = request.getfixturevalue("page")
-    page.problems.clear()
-    page.requests.clear()
-    yield
-    assert page.problems == []
-    assert all(".html" in address for address in page.requests), page.requests
-    assert page.evaluate("typeof window.broken") == "undefined"
-    assert page.evaluate("document.images.length") == 0
 
 
 @pytest.fixture(scope="module")

@@ -147,7 +147,7 @@ def test_an_empty_cache_takes_one_program_for_all_other_sizes(device: str, caplo
             (theirs, *_) = PEER.ask(built, fed) or [{"y": np.zeros((time, 3), np.float32)}]
             compare(found, theirs["y"], 1e-5, 1e-6, f"sizes {before}, {now}, {time}")
     compiled = [record for record in caplog.records if "one more program" in record.message]
-    assert len(compiled) <= 3  # without keys; without keys at all; without keys and time
+    assert 1 <= len(compiled) <= 3  # without keys; without keys at all; without keys and time
 
 
 def test_attention_of_no_batch(device: str) -> None:

@@ -50,8 +50,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, error: Exception, after: int = 0) 
     monkeypatch.setattr(ResidentExecutable, "shortcut", lambda *_: None)
 
 
-def test_an_absent_device(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("weft"), "disabled", False)  # as import-linter, in this process, leaves it
+def test_an_absent_device(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.INFO, "weft"),
         pytest.warns(FallbackWarning, match="cuda, webgpu:99 failed, cpu is used instead") as told,
