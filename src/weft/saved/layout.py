@@ -23,7 +23,7 @@ from weft.threads import Team, usable_cores
 
 MAGIC = b"\x89weft\r\n\x1a"
 FORMAT = 1  # of head and manifest
-MEANING = 1
+MEANING = 2
 """Of programs: a new number where one that was saved before would not run here, or would do something else. That their
 records have other fields shows by itself (cache/serialization.py).
 """
