@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import weft
 from models.catalog import load_catalog
 
 LLVM_NAME = re.compile(r'([%@])("[^"]*"|[\w.$-]+)|^("[^"]*"|[\w.$-]+):', re.M)
@@ -61,17 +62,7 @@ def canonical_wgsl(text: str) -> str:
 
 def programs(file: str) -> Any:
     """The optimised program of a model."""
-    from weft import compiler, loading
-
-    caught: list[Any] = []
-    plain = compiler.PIPELINE
-    compiler.PIPELINE = (*plain, lambda program, _: caught.append(program) or program)  # type: ignore[assignment]
-    compiler.PIPELINE[-1].__name__ = "caught"
-    try:
-        loading.load(file, device="reference", cache=False)
-    finally:
-        compiler.PIPELINE = plain
-    return caught[-1] if caught else None
+    return weft.load(file, device="reference", cache=False).program
 
 
 def kernels(program: Any, target: Any) -> list[Any]:
