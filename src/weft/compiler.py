@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.backends.device import Compiled, CompilingDriver, KeepingDriver, Runner, RunOptions, TunableDriver
-from weft.backends.mixed.driver import MixedDriver
 from weft.cache.entries import CachedModel, CacheEntry
 from weft.errors import (
     ExecutionError,
@@ -24,16 +23,15 @@ from weft.errors import (
     OutOfMemoryError,
     WeftError,
 )
-from weft.ir.compiled import AwaitedObjects, CompiledProgram, settled
+from weft.ir.compiled import AwaitedObjects, CompiledProgram
 from weft.ir.dims import Dim, symbols
-from weft.ir.mixed import MixedProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram, Value
 from weft.ir.types import TensorType
 from weft.logs import CACHE
 from weft.runtime.accounts import tell_compiled
 from weft.runtime.available_memory import check_memory_to_compile, memory_left
-from weft.runtime.devices import driver, helper, together
+from weft.runtime.devices import driver
 from weft.runtime.dump import StageDump
 from weft.runtime.progress import expected_seconds
 from weft.runtime.session import PreparedProgram, Session
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from weft.ir.groups import FusedProgram
     from weft.ir.specs import Signature
     from weft.ir.work import Section, Work
-    from weft.runtime.mixing import Mixer
     from weft.runtime.model_files import ModelFiles
     from weft.runtime.options import LoadOptions
     from weft.runtime.progress import Stages
@@ -70,7 +67,6 @@ class Pipeline:
         self.driver = _chosen(driver(device), options)
         self.progress = progress
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
-        self._decided: MixedProgram | None = None  # what runs on which of several devices
         self._program: TensorProgram | None = None
         self._skeleton: FusedProgram | None = None
         self._known: KnownWorks | None = None
@@ -126,27 +122,25 @@ class Pipeline:
             self.dump.stage(apply.__name__, lambda: program)  # noqa: B023 (called at once)
         return program
 
-    def fuse(self, program: TensorProgram, device: CompilingDriver | None = None) -> FusedProgram:
+    def fuse(self, program: TensorProgram) -> FusedProgram:
         """TensorProgram -> groups of steps that become one piece of work each, and the layouts of values."""
         from weft.fuse import fuse
         from weft.passes.fold import fold_weights
 
         self.progress.stage("fusing")
-        target = self._compiler(device).target(self.precision)
+        target = self._compiling_driver().target(self.precision)
         if not target.unpacks_weights:
             program = fold_weights(program, self._evaluator)
         return fuse(program, target, lambda name, fused: self.dump.stage(name, lambda: fused))
 
-    def build(
-        self, fused: FusedProgram, device: CompilingDriver | None = None, built: Callable[[Work], None] | None = None
-    ) -> tuple[Section, ...]:
+    def build(self, fused: FusedProgram, built: Callable[[Work], None] | None = None) -> tuple[Section, ...]:
         """Groups -> kernels for the device, in sections, and between them steps for the host.
 
         `built` hears of each work as soon as it is there.
         """
         from weft.kernels.sections import build_sections
 
-        compiler = self._compiler(device)
+        compiler = self._compiling_driver()
         target = compiler.target(self.precision)
         count = len(fused.groups)
         sections = build_sections(
@@ -156,23 +150,24 @@ class Pipeline:
         return sections
 
     def compile(self, program: TensorProgram, fused: FusedProgram | None = None) -> Compiled:
-        """The program with its kernels' code, in pieces where several devices share it; for a device that runs programs
-        as they are, the program. `fused` are its groups, where they are known.
+        """Compile a program's kernels; a device that interprets programs takes the program itself.
+
+        `fused`: its groups, where they exist already.
         """
-        match self.driver:
-            case MixedDriver(drivers=drivers):
-                return self._mixer().quickest(program, drivers)
-            case CompilingDriver():
-                fused, other = self.fuse(program) if fused is None else fused, helper(self.driver.name)
-                pieces = None if other is None else self._mixer().helped(program, fused, (self.driver, other))
-                return self._generate(program, fused, self.driver) if pieces is None else pieces
-            case _:
-                return program
+        if not isinstance(self.driver, CompilingDriver):
+            return program
+        fused = self.fuse(program) if fused is None else fused
+        whole = replace(program, constants={**program.constants, **fused.program.constants})  # fusion adds constants
+        with self.driver.begin(self.options.cache, self._tell) as compilation:
+            return compilation.finish(whole, self.build(fused, compilation.take))
 
     def start(self, program: Compiled) -> PreparedProgram:
-        """What plans and runs the program on the device, or on those of its pieces."""
-        device = together(program.devices) if isinstance(program, MixedProgram) else self.driver
-        runner = device.start(program, self._run_options())
+        """What plans and runs the program on the device; with `strict`, an error if kernels for it are missing."""
+        if self.options.strict and isinstance(self.driver, CompilingDriver) and self.driver.has_memory:
+            from weft.runtime.explain import check_strict
+
+            check_strict(self.driver.name, program)
+        runner = self.driver.start(program, self._run_options())
         return PreparedProgram(tuple(value.name for value in program.inputs), runner, program)
 
     def _run_options(self) -> RunOptions:
@@ -184,22 +179,6 @@ class Pipeline:
 
     def _compile_late(self, program: TensorProgram) -> Runner:
         return self.prepare(self.optimise(program)).runner
-
-    def _mixer(self) -> Mixer:
-        from weft.runtime.mixing import Mixer, MixOptions
-
-        options = self.options
-        terms = MixOptions(self.precision, options.strict, options.sample, options.run_options)
-        return Mixer(self.file, terms, self._compile_piece, self._decided)
-
-    def _generate(self, program: TensorProgram, fused: FusedProgram, device: CompilingDriver) -> CompiledProgram:
-        whole = replace(program, constants={**program.constants, **fused.program.constants})  # fusion makes some, too
-        with device.begin(self.options.cache, self._tell) as compilation:
-            return compilation.finish(whole, self.build(fused, device, compilation.take))
-
-    def _compile_piece(self, program: TensorProgram, device: CompilingDriver) -> CompiledProgram:
-        self.dump.stage(f"piece-{device.name.replace(':', '-')}", lambda: program)
-        return settled(self._generate(program, self.fuse(program, device), device))
 
     # -- a model -----------------------------------------------------------------------------------------------------
 
@@ -272,7 +251,6 @@ class Pipeline:
         from weft.cache.code import keeping_nothing
 
         former, program = session.compiler, session.whole.program
-        self._decided = program if isinstance(program, MixedProgram) else None
         is_plain = self.options.bytes_limit is None and self.options.dump is None
         with keeping_nothing():
             if not is_plain or not isinstance(former, Pipeline) or not isinstance(program, CompiledProgram):
@@ -289,7 +267,7 @@ class Pipeline:
         program = self._any_shapes()
         fused = self.fuse(program)
         self._skeleton = skeleton(self.read().graph, fused)
-        self._known = former._known or KnownWorks(self._compiler(None).target(self.precision))
+        self._known = former._known or KnownWorks(self._compiling_driver().target(self.precision))
         revised = revise(before, former.skeleton(), self._skeleton, fused, self._known)
         if revised is not None:
             return revised
@@ -332,11 +310,6 @@ class Pipeline:
         else:
             where = "the cache" if entry is not None else "its file"
             CACHE.info("%s: the program for %s is taken from %s", self.file, device.name, where)
-        self._decided = cached.program if isinstance(cached.program, MixedProgram) else None
-        if self.options.strict and helper(device.name) is not None:  # it may be kept from a load that was not
-            from weft.runtime.mixing import check_strict
-
-            check_strict(device.name, cached.program, self.file)
         return cached.signature, cached.program
 
     def _changed(self, device: KeepingDriver) -> CachedModel | None:
@@ -372,15 +345,7 @@ class Pipeline:
         """The model's place in the cache, if it may have one."""
         if not self.options.cache or self.options.dump is not None or self.files.changed:
             return None
-        other = helper(device.name) if isinstance(device, CompilingDriver) else None  # whose code may be a part of it
-        identity = device.identity() if other is None else f"{device.identity()} {other.identity()}"
-        sizes = self.options.sample if isinstance(device, MixedDriver) else None  # for which devices share the model
-        sample: tuple[str, ...] = ()
-        if sizes is not None:
-            from weft.runtime.picking import shapes_of
-
-            sample = ("sample", repr(shapes_of(sizes)))
-        return CacheEntry(self.files, device.name, identity, self.precision, *self._part(), *sample)
+        return CacheEntry(self.files, device.name, device.identity(), self.precision, *self._part())
 
     def _part(self) -> tuple[str, ...]:
         """What tells parts of one model from each other."""
@@ -402,10 +367,7 @@ class Pipeline:
 
         program, fused = self.prospect or (self._any_shapes(), None)
         self.prospect = None
-        if isinstance(self.driver, MixedDriver):
-            compiled: Compiled = self._mixer().measured(program, self.driver.drivers)
-        else:
-            compiled = self.compile(program, fused)
+        compiled = self.compile(program, fused)
         assert not isinstance(compiled, TensorProgram)
         return CachedModel(signature(self.read().graph, program, self.read().about), compiled)
 
@@ -446,8 +408,7 @@ class Pipeline:
 
     def record(self, program: Compiled) -> Recorder:
         """What runs such a program and tells how that went."""
-        device = together(program.devices) if isinstance(program, MixedProgram) else self.driver
-        return device.record(program, self.options.threads)
+        return self.driver.record(program, self.options.threads)
 
     def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
         """A run node by node, without a program; gives the model's outputs or others."""
@@ -469,11 +430,9 @@ class Pipeline:
         for copy in self.files.views():
             release_pages(copy)
 
-    def _compiler(self, device: CompilingDriver | None) -> CompilingDriver:
-        """The device that a program, or a piece of one, is for."""
-        found = self.driver if device is None else device
-        assert isinstance(found, CompilingDriver)
-        return found
+    def _compiling_driver(self) -> CompilingDriver:
+        assert isinstance(self.driver, CompilingDriver)
+        return self.driver
 
     def _dump_kernels(self, sections: Sequence[Section], device: CompilingDriver) -> None:
         """Sections with their tasks, and every kernel with its code in the languages on its way to the device."""
@@ -483,12 +442,11 @@ class Pipeline:
         from weft.ir.texts import sections_text
 
         kernels = named_kernels(sections)
-        folder = "kernels" if device is self.driver else f"kernels-{device.name.replace(':', '-')}"
         self.dump.stage("sections", lambda: sections_text(named_sections(sections, kernels)))
         for name, kernel in {kernel.name: kernel for kernel in kernels.values()}.items():
-            self.dump.file(f"{folder}/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)
+            self.dump.file(f"kernels/{name}.txt", lambda: kernel)  # noqa: B023 (called at once)
             for listing in device.listings(kernel):
-                self.dump.file(f"{folder}/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
+                self.dump.file(f"kernels/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
 
     def _dump_plan(self, session: Session) -> None:
         if self.dump.folder is None or not isinstance(self.driver, KeepingDriver):

@@ -277,7 +277,6 @@ class ModelOpener:
         self.file = files.file
         self.options = options
         self.sample = options.sample
-        self.strict = options.strict
         self.threads = options.threads
         self._progress = progress
         self._program: TensorProgram | None = None  # held from the choice of a device until it is opened

@@ -27,7 +27,6 @@ COMPILING = (
     "weft.passes",
     "weft.fuse",
     "weft.kernels",
-    "weft.placement",
 )
 
 _PROGRAM = f"""

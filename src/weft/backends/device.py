@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from weft.cost.roofline import Peak
     from weft.ir.compiled import CompiledProgram
     from weft.ir.kernel import Kernel
-    from weft.ir.mixed import MixedProgram
     from weft.ir.program import TensorProgram
     from weft.ir.record import RunRecord
     from weft.ir.target import Choices, Target
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from weft.plan.program import ProgramPlan
 
 Array = np.ndarray[Any, Any]
-Compiled = Union["TensorProgram", "CompiledProgram", "MixedProgram"]
+Compiled = Union["TensorProgram", "CompiledProgram"]
 Progress = Callable[[str, float], None]  # hears of the stage, and how far it is
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 NATIVE = "native"  # the target that is the device itself

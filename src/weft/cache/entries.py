@@ -21,7 +21,6 @@ from weft.cache.models import ModelCache, UnfinishedEntry, shared_models
 from weft.cache.sources import definitions_digest, libraries, package_digest
 from weft.errors import WeftError
 from weft.ir.compiled import CompiledProgram
-from weft.ir.mixed import MixedProgram
 from weft.ir.specs import Signature
 from weft.records import dataclass
 
@@ -52,7 +51,7 @@ class CachedModel:
     """What runs a model, and what its users see of it."""
 
     signature: Signature
-    program: CompiledProgram | MixedProgram
+    program: CompiledProgram
 
 
 MEMORY_SHARE = 4  # of the memory that is left, arrays may take a part like this until they are in a file
@@ -70,9 +69,9 @@ class UnkeptModel:
 
 
 Place = tuple[Union[Path, None], str]  # the cache's folder, and the key there
-_LOADED: WeakValueDictionary[Place, CompiledProgram | MixedProgram] = WeakValueDictionary()
+_LOADED: WeakValueDictionary[Place, CompiledProgram] = WeakValueDictionary()
 """What is in use in this process; who loads it again shares the weights."""
-_SIGNATURES: WeakKeyDictionary[CompiledProgram | MixedProgram, Signature] = WeakKeyDictionary()
+_SIGNATURES: WeakKeyDictionary[CompiledProgram, Signature] = WeakKeyDictionary()
 
 
 _WRITING: dict[Place, Thread] = {}
@@ -113,9 +112,8 @@ def _write_behind(place: Place, write: Callable[[], None]) -> Callable[[], None]
 def _shared(place: Place, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
     """What was kept with its code, shared by all who load it from now on."""
     match value:
-        case (Signature() as signature, CompiledProgram() | MixedProgram() as program):
-            if isinstance(program, CompiledProgram):
-                program = replace(program, objects=objects)
+        case (Signature() as signature, CompiledProgram() as program):
+            program = replace(program, objects=objects)
             _SIGNATURES[program] = signature
             _LOADED[place] = program
             return CachedModel(signature, program)
@@ -134,11 +132,8 @@ def _found(cache: ModelCache, key: str) -> CachedModel | None:
 
 def saved_model(cached: CachedModel) -> tuple[serialization.SerializedValue, Sequence[bytes]]:
     """A model to be kept, and its code; an exception of several kinds where it holds what cannot be."""
-    program: CompiledProgram | MixedProgram = cached.program
-    objects: Sequence[bytes] = ()
-    if isinstance(program, CompiledProgram):
-        program, objects = replace(program, objects=()), program.objects
-    return serialization.serialize((cached.signature, program)), objects
+    program = cached.program
+    return serialization.serialize((cached.signature, replace(program, objects=()))), program.objects
 
 
 def _written_from_memory(place: Place, unkept: UnkeptModel) -> Callable[[], None]:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 import weft
 from weft.cli import options, output
-from weft.ir.mixed import PlacementRecord
 from weft.runtime.device_report import DeviceReport
 
 EXAMPLES = (
@@ -61,37 +60,3 @@ def _print(report: DeviceReport, console: Console) -> None:
     if left:
         console.print()
         console.print(output.table("steps left to the host", ("device", "node", "step", "why"), left))
-    for share in report.shares:
-        if share.placement is not None:
-            _print_placement(share.placement, console)
-
-
-def _print_placement(placement: PlacementRecord, console: Console) -> None:
-    """The pieces of a model that several devices share."""
-    pieces = [(piece.device, piece.steps, piece.kernels, _milliseconds(piece.seconds)) for piece in placement.pieces]
-    columns = ("device", "steps", "kernels", "ms, about")
-    console.print()
-    console.print(output.table("its pieces, in order", columns, pieces, right=columns[1:]))
-    moved = [
-        (step.node or step.step, step.device, *map(_milliseconds, (step.seconds, step.primary_seconds)), step.reason)
-        for step in placement.moved
-    ]
-    if moved:
-        here = f"ms on {placement.primary}"
-        titles = ("node", "moved to", "ms there", here, "why")
-        console.print()
-        console.print(output.table("steps moved", titles, moved, right=("ms there", here)))
-    crossings = [
-        (value.value, value.source or "host", value.device or "host", output.format_bytes(value.bytes))
-        for value in placement.crossings
-    ]
-    if crossings:
-        what = ("value", "from", "to", "bytes")
-        console.print()
-        console.print(output.table("transfers in every run", what, crossings, right=("bytes",)))
-    alone = ", ".join(f"{_milliseconds(seconds)} on {device} alone" for device, seconds in placement.alone)
-    console.print(f"expected: {_milliseconds(placement.seconds)} ms; {alone}", highlight=False)
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g}"

@@ -104,7 +104,7 @@ def _pipeline(source: Any, options: LoadOptions, progress: Stages) -> Pipeline:
 
 
 def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, sizes: Shapes, *, embed: bool) -> Exported:
-    driver, precision = driver_for(machine), pipeline.precision
+    pipeline.driver = driver_for(machine)
     try:
         graph = pipeline.read().graph
         program, observed = take_out(pipeline.specialise(_fixed_shapes(graph.inputs, sizes), ()))
@@ -115,7 +115,7 @@ def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, siz
         usual |= {symbol.name: USUAL_SIZE for symbol in symbols_of(observed)}
         builder = UnitBuilder(program.inputs, symbols_of(observed), usual)
         programs = [program, *(sizes.program for sizes in observed)]
-        sections = [named(pipeline.build(pipeline.fuse(one, driver), driver)) for one in programs]
+        sections = [named(pipeline.build(pipeline.fuse(one))) for one in programs]
         whole, *small = [builder.build(one, parts, {}) for one, parts in zip(programs, sections)]
     except WeftError as error:
         raise error.at(file=pipeline.file) from error.__cause__
@@ -135,7 +135,7 @@ def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, siz
     code = compile_module(module_text(kernels, interface, weights, driving, embed=embed), machine)
     folder.mkdir(parents=True, exist_ok=True)
     return _write_files(
-        folder, interface, code, machine, pipeline.file, precision, weights, embed, _local_bytes(kernels)
+        folder, interface, code, machine, pipeline.file, pipeline.precision, weights, embed, _local_bytes(kernels)
     )
 
 

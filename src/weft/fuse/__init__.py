@@ -28,20 +28,9 @@ Observe = Callable[[str, FusedProgram], None]
 
 
 def fuse(program: TensorProgram, target: Target, observe: Observe | None = None) -> FusedProgram:
-    """All stages in order; `observe` is told the name of each and what it has made."""
-    return _through(PIPELINE, program, target, observe)
-
-
-def join_steps(program: TensorProgram, target: Target) -> FusedProgram:
-    """The stages before any step is left to the host: what should stay together, whoever does it."""
-    return _through(JOINING, program, target, None)
-
-
-def _through(
-    stages: tuple[Stage, ...], program: TensorProgram, target: Target, observe: Observe | None
-) -> FusedProgram:
+    """Run all stages in order; `observe` is called with the name and the result of each."""
     fused = FusedProgram(program, tuple(map(single_group, program.steps)))
-    for stage in stages:
+    for stage in PIPELINE:
         fused = stage(fused, target)
         verify_groups(fused)
         if observe is not None:
@@ -92,5 +81,16 @@ def _native_scan(step: Step, target: Target) -> ScanGroup | None:
     return ScanGroup((step,), tuple(dict.fromkeys(step.operands)), step.results, body)
 
 
-JOINING: tuple[Stage, ...] = (join_concats, fuse_maps, group_attention, group_rows, group_heavy, split_wide)
-PIPELINE: tuple[Stage, ...] = (narrow_products, *JOINING, take_in_weights, leave_to_host, choose_tiles, assign_layouts)
+PIPELINE: tuple[Stage, ...] = (
+    narrow_products,
+    join_concats,
+    fuse_maps,
+    group_attention,
+    group_rows,
+    group_heavy,
+    split_wide,
+    take_in_weights,
+    leave_to_host,
+    choose_tiles,
+    assign_layouts,
+)

@@ -68,11 +68,6 @@ class CompiledProgram:
     narrowed: tuple[NarrowedProduct, ...] = ()
 
 
-def settled(program: CompiledProgram) -> CompiledProgram:
-    """The program once all of its code is there."""
-    return replace(program, objects=tuple(program.objects)) if isinstance(program.objects, AwaitedObjects) else program
-
-
 def compiled(program: TensorProgram, sections: tuple[Section, ...], objects: Sequence[bytes]) -> CompiledProgram:
     """What a run needs of a program, once its sections have their code."""
     constants = _read_constants(program, sections)

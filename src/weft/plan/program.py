@@ -14,7 +14,6 @@ import numpy as np
 
 from weft.ir.compiled import CompiledProgram, section_constants
 from weft.ir.dtypes import DType
-from weft.ir.mixed import MixedProgram
 from weft.ir.numbers import Numbers
 from weft.ir.program import Value, bodies
 from weft.ir.types import TensorType
@@ -29,16 +28,12 @@ Planner = Callable[[NativeSection, Mapping[Value, Array], Mapping[str, int]], Pl
 
 @dataclass(frozen=True, slots=True)
 class SectionPlan:
-    """A native section with its plan, and the bytes of arrays beside the arena while it runs, its outputs included.
-
-    `arena` numbers the arenas of a program in pieces, of which each has its own.
-    """
+    """A native section with its plan, and the bytes of arrays beside the arena while it runs, its outputs included."""
 
     section: NativeSection
     constants: Mapping[Value, Array]
     plan: Plan
     beside: int
-    arena: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +59,13 @@ class ProgramPlan:
 
     @property
     def arena(self) -> int:
-        """Bytes of all arenas; sections on the same one run in turn."""
-        return self._over_arenas(lambda plan: plan.arena_bytes)
+        """Bytes of the arena, which all sections use in turn."""
+        return max((part.plan.arena_bytes for part in self.sections), default=0)
 
     @property
     def lower_bound(self) -> int:
         """Bytes that no arena can do without, whatever lies where."""
-        return self._over_arenas(lambda plan: plan.lower_bound)
-
-    def _over_arenas(self, needed: Callable[[Plan], int]) -> int:
-        most: dict[int, int] = {}
-        for part in self.sections:
-            most[part.arena] = max(most.get(part.arena, 0), needed(part.plan))
-        return sum(most.values())
+        return max((part.plan.lower_bound for part in self.sections), default=0)
 
 
 def plan_program(
@@ -143,13 +132,8 @@ def _seen(section: Section) -> tuple[Sequence[Value], Sequence[Value]]:
     )
 
 
-def weight_bytes(program: CompiledProgram | MixedProgram) -> int:
-    """Bytes of all constants, those that lie in the same memory once; the insides of host steps too.
-
-    Each piece of a program has its own.
-    """
-    if isinstance(program, MixedProgram):
-        return sum(weight_bytes(piece.program) for piece in program.pieces)
+def weight_bytes(program: CompiledProgram) -> int:
+    """Bytes of all constants, those that lie in the same memory once; the insides of host steps too."""
     found: dict[tuple[int, int], int] = {}
     packed = 0
     for array in _constants(program.constants, program.sections):

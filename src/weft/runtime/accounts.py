@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.ir.mixed import MixedProgram
 from weft.logs import COMPILING, INFO, LOADING
 from weft.quantities import counted, format_bytes
 
@@ -15,16 +14,13 @@ if TYPE_CHECKING:
 NAMED = 8  # steps for the host that a line names
 
 
-def tell_compiled(
-    file: str, device: str, program: CompiledProgram | MixedProgram, precision: str, seconds: float
-) -> None:
+def tell_compiled(file: str, device: str, program: CompiledProgram, precision: str, seconds: float) -> None:
     """A program was compiled: how long that took, its kernels, what is left to the host, what is rounded."""
     if not COMPILING.hears(INFO):
         return
     from weft.runtime.explain import explain, narrowed_products
 
-    parts = [piece.program for piece in program.pieces] if isinstance(program, MixedProgram) else [program]
-    kernels = counted(sum(len(part.objects) for part in parts), "kernel")
+    kernels = counted(len(program.objects), "kernel")
     COMPILING.info("%s: compiled for %s in %.2f s: %s", file, device, seconds, kernels)
     steps, narrowed = explain(program), narrowed_products(program)
     if steps:

@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from weft.backends.mixed.driver import JOINED
 from weft.backends.reference.sizes import GuardError, check_guards
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
@@ -28,8 +27,6 @@ from weft.errors import WeftError
 from weft.fuse import adapted
 from weft.ir.groups import FusedProgram
 from weft.ir.program import TensorProgram
-from weft.placement.partition import divided
-from weft.placement.units import Candidate, problem_of
 from weft.plan.usual_sizes import usual_sizes
 from weft.records import dataclass
 from weft.runtime.attempts import is_the_devices
@@ -96,15 +93,10 @@ def by_cost(
     source: ChoiceSource,
     sizes: Mapping[str, int],
     calibrations: Mapping[str, Calibration],
-    share: bool = False,
 ) -> Ranking:
-    """The devices by what a run with these sizes is predicted to take; those without a calibration last, in order.
-
-    `share`: all that are calibrated together are one more, where that promises to be well ahead of each alone.
-    """
+    """The devices by what a run with these sizes is predicted to take; those without a calibration last, in order."""
     known = [device for device in devices if device in calibrations]
     found: dict[str, Prediction] = {}
-    shared: list[Ranked] = []
     if known:
         likely = likely_quickest(source.program(), sizes, {device: calibrations[device] for device in known})
         groups = source.fused(likely)
@@ -112,7 +104,6 @@ def by_cost(
         there = {device: groups if device == likely else _for_device(groups, device) for device in known}
         for device in known:
             found[device] = predict(workload(there[device], portions), sizes, calibrations[device])
-        shared += _shared(there, sizes, calibrations, portions) if share else []
     least = min((prediction.seconds for prediction in found.values()), default=inf)
 
     def place(device: str) -> tuple[bool, bool, float]:
@@ -123,7 +114,7 @@ def by_cost(
 
     entries = [_predicted(device, found[device]) for device in sorted(known, key=place)]
     unknown = [Ranked(device, None, "it is not calibrated") for device in devices if device not in calibrations]
-    return Ranking("cost", (*shared, *entries, *unknown))
+    return Ranking("cost", (*entries, *unknown))
 
 
 def calibrations_of(devices: Sequence[str], threads: int | None) -> tuple[dict[str, Calibration], dict[str, str]]:
@@ -152,19 +143,6 @@ def likely_sizes(program: TensorProgram, given: Mapping[str, int]) -> dict[str, 
 def _for_device(groups: FusedProgram, device: str) -> FusedProgram:
     """Groups that were made for another device, as this one would do them: what it lacks is left to the host."""
     return adapted(groups, compiling(device).target("float32"))
-
-
-def _shared(
-    there: Mapping[str, FusedProgram], sizes: Mapping[str, int], calibrations: Mapping[str, Calibration], known: Known
-) -> list[Ranked]:
-    """All devices together, those with memory of their own first, if that is well ahead; groups are given for each."""
-    drivers = sorted(map(compiling, there), key=lambda one: not one.has_memory)
-    candidates = [Candidate(one.name, one.target("float32"), calibrations[one.name], one.has_memory) for one in drivers]
-    found = divided(problem_of([there[one.name] for one in drivers], candidates, sizes, known))
-    if found is None:
-        return []
-    reason = f"about {found.seconds * 1e3:.3g} ms, in {len(found.parts)} pieces"
-    return [Ranked(JOINED.join(one.name for one in drivers), found.seconds, reason)]
 
 
 def _predicted(device: str, prediction: Prediction) -> Ranked:
@@ -313,7 +291,7 @@ def _from_record(record: Any, by: str, devices: Sequence[str]) -> Ranking:
         if not isinstance(reason, str) or not (seconds is None or 0 <= seconds < inf):
             raise ValueError("no ranking")
         entries.append(Ranked(device, seconds, reason, None if parts is None else Seconds(*map(float, parts))))
-    if sorted(entry.device for entry in entries if JOINED not in entry.device) != sorted(devices):
+    if sorted(entry.device for entry in entries) != sorted(devices):
         raise ValueError("a ranking of other devices")
     return Ranking(by, tuple(entries), remembered=True)
 

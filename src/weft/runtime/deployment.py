@@ -43,11 +43,6 @@ class Opener(Protocol):
         ...
 
     @property
-    def strict(self) -> bool:
-        """Whether no step may run elsewhere than on one device."""
-        ...
-
-    @property
     def threads(self) -> int | None:
         """How many runs use; None leaves it to the device."""
         ...

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from weft.errors import Attempt
 from weft.ir.compiled import CompiledProgram
-from weft.ir.mixed import MixedProgram, PlacementRecord
 from weft.ir.narrowed import NarrowedProduct
 from weft.ir.work import count_launches
 from weft.quantities import counted, few, shortened
@@ -18,7 +17,6 @@ from weft.runtime.deployment import Deployment
 from weft.runtime.explain import HostStep
 from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import Route, Setting
-from weft.runtime.session import Session
 from weft.tables import LONGEST_CELL, ShownTable, Tabled
 
 MOST_STEPS = 40  # that are listed
@@ -26,7 +24,7 @@ MOST_STEPS = 40  # that are listed
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What is compiled for a device, or for several that share a model (then `placement` says what each of them does).
+    """What is compiled for a device.
 
     `kernels` are those that a run launches, bodies of control flow counted once; `host_steps` are left to Python, and
     `narrowed` are the products that round their operands, as far as the `precision` allows it.
@@ -35,7 +33,6 @@ class DeviceShare:
     device: str
     kernels: int
     host_steps: tuple[HostStep, ...]
-    placement: PlacementRecord | None = None
     precision: str = USUAL_PRECISION
     narrowed: tuple[NarrowedProduct, ...] = ()
 
@@ -76,7 +73,6 @@ class DeviceReport(Tabled):
             rows.append((share.device, "compiled", told))
             if share.precision != USUAL_PRECISION or share.narrowed:
                 rows.append((share.device, "precision", share.rounding))
-            rows += [(share.device, "placement", line) for line in _placement_lines(share.placement)]
         title = f"{shortened(self.file, LONGEST_CELL)} runs on {self.device}"
         yield ShownTable(rows, ("device", "", "why, and what"), title=title)
         steps = [(step.node, step.step, step.reason) for share in self.shares for step in share.host_steps]
@@ -94,7 +90,6 @@ class DeviceReport(Tabled):
             lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps[:MOST_STEPS]]
             left_out = len(share.host_steps) - MOST_STEPS
             lines += [f"    … and {counted(left_out, 'more step')} on the host"] * (left_out > 0)
-            lines += [f"    {line}" for line in _placement_lines(share.placement)]
         return "\n".join(lines)
 
 
@@ -102,14 +97,9 @@ def describe_devices(file: str, device: str, way: Route, deployment: Deployment)
     """The report on a model that is on these devices."""
     shares = []
     for name, session in list(deployment.sessions.items()):
-        match session.whole.program:
-            case CompiledProgram(sections=sections):
-                shares.append(_share(name, session, count_launches(sections)))
-            case MixedProgram(placement=placement):
-                kernels = sum(piece.kernels for piece in placement.pieces)
-                shares.append(_share(name, session, kernels, placement))
-            case _:
-                shares.append(_share(name, session, 0))
+        program = session.whole.program
+        kernels = count_launches(program.sections) if isinstance(program, CompiledProgram) else 0
+        shares.append(DeviceShare(name, kernels, session.explain(), session.compiler.precision, session.narrowed()))
     history = deployment.history
     return DeviceReport(
         file,
@@ -131,20 +121,3 @@ def rounding_text(precision: str, narrowed: Sequence[NarrowedProduct]) -> str:
     counts = Counter(found.operands for found in narrowed)
     told = " and ".join(f"{count} product{'s' * (count > 1)} narrowed to {kind}" for kind, count in counts.items())
     return f"precision {precision}: {told}"
-
-
-def _share(name: str, session: Session, kernels: int, placement: PlacementRecord | None = None) -> DeviceShare:
-    precision = session.compiler.precision
-    return DeviceShare(name, kernels, session.explain(), placement, precision, session.narrowed())
-
-
-def _placement_lines(placement: PlacementRecord | None) -> Iterator[str]:
-    if placement is None:
-        return
-    for piece in placement.pieces:
-        yield f"{piece.device}: {piece.steps} steps in {piece.kernels} kernels, about {piece.seconds * 1e3:.3g} ms"
-    for step in placement.moved:
-        yield f"{step.node or step.step} moved to {step.device}: {step.reason}"
-    for value in placement.crossings:
-        source, target = value.source or "the host", value.device or "the host"
-        yield f"{value.value} goes from {source} to {target}: {value.bytes:,} bytes"

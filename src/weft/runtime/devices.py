@@ -7,14 +7,13 @@ with one of them shows as a device that is not available.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from weft.backends.device import Backend, CompilingDriver, Device, Driver, device_table
-from weft.backends.mixed.driver import JOINED, MixedDriver
 from weft.errors import DeviceError, WeftError, shown
 from weft.runtime.available_memory import check_memory_to_import
 
@@ -75,8 +74,6 @@ def choose(name: str) -> Device:
         raise DeviceError(f"there is no device {shown(name)}", hint=hint)
     if name == "auto":
         return next(automatic())
-    if JOINED in name:
-        return _together(name)
     found = _find(name)
     if found is None:
         names = ", ".join(dict.fromkeys(device.name for device in devices()))
@@ -100,8 +97,6 @@ def _meant(name: str) -> str | None:
 
 def driver(name: str) -> Driver:
     """What runs programs on a device that `choose` gave."""
-    if JOINED in name:
-        return together(name.split(JOINED))
     kind = name.partition(":")[0]
     if kind in _BUILT_IN:
         return _load_built_in(kind).driver(name)
@@ -110,33 +105,12 @@ def driver(name: str) -> Driver:
     return backend.driver(name)
 
 
-def together(names: Sequence[str]) -> MixedDriver:
-    """What runs programs in pieces on these devices; tensors are kept on the first."""
-    return MixedDriver([compiling(name) for name in names])
-
-
-def helper(name: str) -> CompilingDriver | None:
-    """What can do what a device lacks: the host's processor, unless the device is that."""
-    return None if name == HOST else compiling(HOST)
-
-
 def compiling(name: str) -> CompilingDriver:
-    """What compiles for a device, and runs programs or pieces of them there."""
-    found = driver(name)
-    if not isinstance(found, CompilingDriver):
-        raise DeviceError(f"device {name!r} runs no pieces of programs", hint="join devices that compile")
-    return found
-
-
-def _together(name: str) -> Device:
-    """Several devices as one."""
-    parts = [choose(part) for part in name.split(JOINED)]
-    names = [part.name for part in parts]
-    if len(set(names)) < len(names):
-        raise DeviceError(f"{name!r} names a device twice", hint="join different devices, as in 'webgpu+cpu'")
-    for part in names:
-        compiling(part)
-    return Device(JOINED.join(names), True, "each part of a model where it is quickest: " + ", ".join(names))
+    """The driver of a device that kernels are compiled for."""
+    device_driver = driver(name)
+    if not isinstance(device_driver, CompilingDriver):
+        raise DeviceError(f"no kernels are compiled for device {name!r}", hint="choose a device that has kernels")
+    return device_driver
 
 
 def automatic() -> Iterator[Device]:

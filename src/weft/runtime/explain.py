@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from weft.backends.device import Compiled
+from weft.errors import DeviceError
 from weft.fuse.host import host_by_nature, missing_kernel
 from weft.ir.compiled import CompiledProgram
-from weft.ir.mixed import MixedProgram
 from weft.ir.narrowed import NarrowedProduct
 from weft.ir.program import Scan, Step, TensorProgram, bodies, step_name
 from weft.ir.work import HostSection, Section
-from weft.quantities import shortened
+from weft.quantities import counted, shortened
 from weft.records import dataclass
+
+_MOST_NAMED = 8  # steps that an error names
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,21 @@ class HostStep:
         return f"HostStep(node={node!r}, step={step!r}, reason={reason!r}, by_nature={self.by_nature})"
 
 
-def explain(program: TensorProgram | CompiledProgram | MixedProgram) -> tuple[HostStep, ...]:
+def explain(program: Compiled) -> tuple[HostStep, ...]:
     """The steps that a prepared program runs in Python, in order, those inside of control flow too."""
-    if isinstance(program, MixedProgram):
-        return tuple(step for piece in program.pieces for step in _explain_sections(piece.program.sections))
     if isinstance(program, CompiledProgram):
         return tuple(_explain_sections(program.sections))
     return tuple(_explain_interpreted(program))
+
+
+def check_strict(device: str, program: Compiled) -> None:
+    """Raise DeviceError where steps of a program would run on the host for want of a kernel."""
+    steps = [step for step in explain(program) if not step.by_nature]
+    if steps:
+        reasons = "; ".join(f"{step.node or step.step}: {step.reason}" for step in steps[:_MOST_NAMED])
+        more = f"; and {len(steps) - _MOST_NAMED} more" if len(steps) > _MOST_NAMED else ""
+        problem = f"{counted(len(steps), 'step')} would not run on {device}: {reasons}{more}"
+        raise DeviceError(problem, hint="load it without strict, or on another device")
 
 
 def _explain_sections(sections: Sequence[Section]) -> Iterator[HostStep]:
@@ -67,14 +78,9 @@ def _explain_interpreted(program: TensorProgram) -> Iterator[HostStep]:
         yield HostStep(step.origin, step_name(step), "this device interprets every step", by_nature=False)
 
 
-def narrowed_products(program: TensorProgram | CompiledProgram | MixedProgram) -> tuple[NarrowedProduct, ...]:
+def narrowed_products(program: Compiled) -> tuple[NarrowedProduct, ...]:
     """The products of a prepared program that take less of their operands than these have, in order.
 
     A compiled program knows them since its kernels were built.
     """
-    match program:
-        case MixedProgram(pieces=pieces):
-            return tuple(found for piece in pieces for found in narrowed_products(piece.program))
-        case CompiledProgram(narrowed=narrowed):
-            return narrowed
-    return ()
+    return program.narrowed if isinstance(program, CompiledProgram) else ()

@@ -30,11 +30,12 @@ class LoadOptions:
     """What `weft.load` takes beside the model; a WeftError where an option is none.
 
     device: a name from `weft.devices()`, or "auto" for the best one here; "webgpu" is the best GPU, "webgpu:1" one by
-        its number, "webgpu:geforce" by a part of its name, "webgpu+cpu" are two together, each part of the model where
-        it is quickest. A list of names is a chain, of which the first that works serves; a `weft.DevicePolicy` says
-        what "auto" may choose from, and how. Where a device that "auto" chose, or one of a chain, fails at load or in a
-        run, the next takes over, and a FallbackWarning tells. `model.report()` says what was tried.
-    strict: whether to raise an error instead of going on to another device, or of leaving steps to one.
+        its number, "webgpu:geforce" by a part of its name. A list of names is a chain, of which the first that works
+        serves; a `weft.DevicePolicy` says what "auto" may choose from, and how. Where a device that "auto" chose, or
+        one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
+        says what was tried.
+    strict: whether to raise an error instead of going on to another device, or of leaving steps to the host that the
+        device has no kernels for.
     warm: "background" gives a model that serves as soon as it can: on a device that it is compiled for already, or on
         the host. Those that promise to be faster are compiled in the background, and timed; the model moves to one
         when it is ready and faster. Results keep their bits per device; `model.report()` says which served.

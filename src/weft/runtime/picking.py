@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.mixed.driver import JOINED
 from weft.cost.calibration import to_record
 from weft.errors import ExecutionError, InputError, WeftError
 from weft.logs import DEVICES
@@ -98,22 +97,21 @@ class _Picking:
             taken = {value.name for value in program.inputs}
             given = {name: shape for name, shape in (shapes or {}).items() if name in taken}
             sizes = likely_sizes(program, bind_shapes(program.inputs, given, opener.file)[0])
-            found = with_reasons(by_cost(devices, opener, sizes, calibrations, not opener.strict), problems)
+            found = with_reasons(by_cost(devices, opener, sizes, calibrations), problems)
             self._remembered().put(found, devices, shapes, known)
         return found
 
     def _by_benchmark(self) -> Ranking:
         deployment = self.deployment
         deployment.opener.tell("timing it on devices")
-        shared = [] if deployment.opener.strict else [name for name in self._by_cost().devices if JOINED in name]
-        found = by_benchmark((*self.way.devices, *shared), deployment.trial, self.way.runs)
+        found = by_benchmark(self.way.devices, deployment.trial, self.way.runs)
         for entry in found.entries[1:]:
             deployment.drop(entry.device)
         return found
 
     def _known(self, records: Mapping[str, Any]) -> str:
-        """What a prediction holds for: calibrations, and whether devices may share a model."""
-        return json.dumps([self.deployment.opener.strict, records], sort_keys=True)
+        """The calibrations that a prediction holds for."""
+        return json.dumps(records, sort_keys=True)
 
     def _remembered(self) -> RememberedRankings:
         return RememberedRankings(self.deployment.opener.content())
@@ -121,8 +119,7 @@ class _Picking:
     def _machine(self) -> str:
         """What a benchmark holds for."""
         threads = self.deployment.opener.threads
-        alone = " alone" if self.deployment.opener.strict else ""
-        return " ".join(_identity(device, threads) for device in self.way.devices) + alone
+        return " ".join(_identity(device, threads) for device in self.way.devices)
 
     def _shapes(self) -> Shapes | None:
         """The shapes of the sample, if there is one."""

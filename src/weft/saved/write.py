@@ -25,7 +25,6 @@ from weft.compiler import Pipeline, read_opened
 from weft.errors import DeviceError, InputError, WeftError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import open_model
-from weft.ir.mixed import MixedProgram
 from weft.ir.packing import pieces_of
 from weft.records import dataclass
 from weft.runtime.devices import HOST, driver
@@ -35,7 +34,6 @@ from weft.saved.manifest import Block, Manifest, SavedProgram, to_bytes
 from weft.saved.signing import signature
 
 if TYPE_CHECKING:
-    from weft.cache.entries import CachedModel
     from weft.runtime.model_files import ModelFiles
     from weft.runtime.options import LoadOptions
     from weft.runtime.progress import Stages
@@ -102,27 +100,18 @@ def _saved_program(
     saved, objects = saved_model(made)
     program = blocks.add([serialization.with_code(saved.structure, tuple(objects))])
     arrays = tuple(blocks.add(piece.view("uint8").data for piece in pieces_of(array)) for array in saved.arrays)
-    drivers = _drivers(made, compiling)
     return SavedProgram(
         device.partition(":")[0],
         target,
-        {name.partition(":")[0]: dict(each.needs()) for name, each in drivers.items()},
+        {compiling.name.partition(":")[0]: dict(compiling.needs())},
         options.precision,
         None if options.outputs is None else tuple(options.outputs),
         dict(sizes),
         program,
         arrays,
-        {name: blocks.add([code]) for each in drivers.values() for name, code in each.support().items()},
+        {name: blocks.add([code]) for name, code in compiling.support().items()},
         saved.records,
     )
-
-
-def _drivers(made: CachedModel, compiling: KeepingDriver) -> dict[str, KeepingDriver]:
-    """The devices that a program runs on."""
-    if not isinstance(made.program, MixedProgram):
-        return {compiling.name: compiling}
-    found = {name: driver(name) for name in made.program.devices}
-    return {name: each for name, each in found.items() if isinstance(each, KeepingDriver)}
 
 
 class _BlockWriter:
