@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from weft.runtime.random_inputs import random_inputs
     from weft.runtime.tensors import to_device
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Attempt",

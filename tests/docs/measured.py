@@ -36,10 +36,12 @@ def benchmarks() -> str:
     return "\n\n".join(["# Benchmarks", introduction, _cpu(), _first(), _cuda(), _webgpu()]) + "\n"
 
 
-def beside_onnxruntime() -> tuple[int, float]:
-    """On how many models it was timed on two threads, and how many times weft's time it takes."""
-    ratios = _ratios(_measured(TWO_THREADS), "onnxruntime")
-    return len(ratios), geometric(ratios.values())
+def mean_run_times(engines: Sequence[str]) -> tuple[int, dict[str, float]]:
+    """Return how many models all engines ran on two threads, and the geometric mean of each one's time over weft's."""
+    models = _measured(TWO_THREADS)
+    ratios = {engine: _ratios(models, engine) for engine in engines}
+    common = set.intersection(*(set(by_model) for by_model in ratios.values()))
+    return len(common), {engine: geometric(ratios[engine][name] for name in common) for engine in engines}
 
 
 def suite(device: str) -> Any:

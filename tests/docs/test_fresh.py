@@ -19,8 +19,8 @@ COMMANDS = 4  # fewer than five
 
 
 def way() -> list[str]:
-    """The commands of README's section "Your own model"."""
-    section = README.partition("## Your own model")[2].partition("\n## ")[0]
+    """The commands of README's section "Install" that start from a clone."""
+    section = README.partition("## Install")[2].partition("from a clone")[2].partition("\n## ")[0]
     return [
         line for block in blocks.blocks(section) if block.language == "sh" for line in checks.command_lines(block.code)
     ]
@@ -61,7 +61,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_nobody_is_sent_to_another_project() -> None:
-    """The name `weft` on PyPI is not ours: what people install is a clone, or a wheel file."""
+    """The distribution is called weft-onnx: the name `weft` on PyPI is another project's."""
     listed = subprocess.run(
         [
             "git",
