@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import calls_options  # noqa: F401 - each adds its calls
+import calls_inner  # noqa: F401 - each adds its calls
+import calls_options  # noqa: F401
 import calls_run  # noqa: F401
 import calls_session  # noqa: F401
 import calls_values  # noqa: F401

@@ -24,8 +24,6 @@ from weft.compat.onnxruntime.enumerations import OrtMemoryInfoDeviceType as OrtM
 from weft.compat.onnxruntime.enumerations import OrtMemType as OrtMemType
 from weft.compat.onnxruntime.enumerations import OrtSparseFormat as OrtSparseFormat
 from weft.compat.onnxruntime.functions import copy_tensors as copy_tensors
-from weft.compat.onnxruntime.functions import create_and_register_allocator as create_and_register_allocator
-from weft.compat.onnxruntime.functions import create_and_register_allocator_v2 as create_and_register_allocator_v2
 from weft.compat.onnxruntime.functions import disable_telemetry_events as disable_telemetry_events
 from weft.compat.onnxruntime.functions import enable_telemetry_events as enable_telemetry_events
 from weft.compat.onnxruntime.functions import get_build_info as get_build_info
@@ -34,14 +32,11 @@ from weft.compat.onnxruntime.functions import get_version_string as get_version_
 from weft.compat.onnxruntime.functions import has_collective_ops as has_collective_ops
 from weft.compat.onnxruntime.functions import preload_dlls as preload_dlls
 from weft.compat.onnxruntime.functions import print_debug_info as print_debug_info
-from weft.compat.onnxruntime.functions import register_execution_provider_library as register_execution_provider_library
 from weft.compat.onnxruntime.functions import set_default_logger_severity as set_default_logger_severity
 from weft.compat.onnxruntime.functions import set_default_logger_verbosity as set_default_logger_verbosity
 from weft.compat.onnxruntime.functions import set_global_thread_pool_sizes as set_global_thread_pool_sizes
 from weft.compat.onnxruntime.functions import set_seed as set_seed
-from weft.compat.onnxruntime.functions import (
-    unregister_execution_provider_library as unregister_execution_provider_library,
-)
+from weft.compat.onnxruntime.memory_info import OrtMemoryInfo as OrtMemoryInfo
 from weft.compat.onnxruntime.naming import API_LEVEL
 from weft.compat.onnxruntime.options import OrtRunOptions as RunOptions  # noqa: F401
 from weft.compat.onnxruntime.options import SessionOptions as SessionOptions
@@ -49,6 +44,7 @@ from weft.compat.onnxruntime.providers import get_all_providers as get_all_provi
 from weft.compat.onnxruntime.providers import get_available_providers as get_available_providers
 from weft.compat.onnxruntime.providers import get_device as get_device
 from weft.compat.onnxruntime.session import InferenceSession as InferenceSession
+from weft.compat.onnxruntime.unsupported import REFUSED_FUNCTIONS
 from weft.compat.onnxruntime.unsupported import AdapterFormat as AdapterFormat
 from weft.compat.onnxruntime.unsupported import LoraAdapter as LoraAdapter
 from weft.compat.onnxruntime.unsupported import ModelCompiler as ModelCompiler
@@ -60,7 +56,6 @@ from weft.compat.onnxruntime.unsupported import OrtEpContextDataBuffer as OrtEpC
 from weft.compat.onnxruntime.unsupported import OrtEpDevice as OrtEpDevice
 from weft.compat.onnxruntime.unsupported import OrtExternalInitializerInfo as OrtExternalInitializerInfo
 from weft.compat.onnxruntime.unsupported import OrtHardwareDevice as OrtHardwareDevice
-from weft.compat.onnxruntime.unsupported import OrtMemoryInfo as OrtMemoryInfo
 from weft.compat.onnxruntime.unsupported import OrtSyncStream as OrtSyncStream
 from weft.compat.onnxruntime.unsupported import SparseTensor as SparseTensor
 from weft.compat.onnxruntime.values import OrtDevice as OrtDevice
@@ -72,3 +67,7 @@ __author__ = "weft"
 package_name = "onnxruntime"
 cuda_version = ""
 import_capi_exception = None
+create_and_register_allocator = REFUSED_FUNCTIONS["create_and_register_allocator"]
+create_and_register_allocator_v2 = REFUSED_FUNCTIONS["create_and_register_allocator_v2"]
+register_execution_provider_library = REFUSED_FUNCTIONS["register_execution_provider_library"]
+unregister_execution_provider_library = REFUSED_FUNCTIONS["unregister_execution_provider_library"]

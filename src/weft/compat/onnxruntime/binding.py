@@ -11,6 +11,7 @@ from weft.compat.onnxruntime.exceptions import refusal
 from weft.compat.onnxruntime.naming import COLLECTION, STATE, known_as
 from weft.compat.onnxruntime.values import (
     HOST,
+    OrtDevice,
     OrtValue,
     OrtValueVector,
     array_at,
@@ -135,7 +136,22 @@ class IOBinding:
 
 @known_as(STATE)
 class SessionIOBinding(IOBinding):
-    """The same, under the name of onnxruntime's inner class."""
+    """onnxruntime's inner class, which takes an OrtDevice where the public one takes a name and a number."""
+
+    def bind_input(self, name: str, *arguments: Any) -> None:  # type: ignore[override]
+        """Bind an array, or memory: its device, element type, shape and address."""
+        if len(arguments) == 1:
+            self.bind_cpu_input(name, *arguments)
+        else:
+            device, element_type, shape, address = arguments
+            super().bind_input(name, device.name, device.device_id(), element_type, shape, address)
+
+    def bind_output(self, name: str, device: OrtDevice, *memory: Any) -> None:  # type: ignore[override]
+        """Bind an output to a device, or to memory there: its element type, shape and address."""
+        super().bind_output(name, device.name, device.device_id(), *memory)
+
+    def get_outputs(self) -> OrtValueVector:
+        return self.get_outputs_as_ortvaluevector()
 
 
 def run_bound(binding: IOBinding, run: BoundRun) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from weft.compat.onnxruntime.naming import STATE, known_as
-from weft.errors import WeftError
+from weft.errors import InputError, WeftError
 from weft.ir.dtypes import DType
 from weft.ir.types import AnyType, MapType, OptionalType, SequenceType, TensorType, Type
 from weft.records import dataclass
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Size = Union[int, str, None]
 Sizes = tuple[Size, ...]
+DeclaredDims = tuple[tuple[Size, str], ...]
+"""The dims of a shape: each a size and a denotation, which is usually empty."""
 
 UNSTATED_VERSION = (1 << 63) - 1  # what onnxruntime says of a model without a version
 _DEEPEST = 64
@@ -77,6 +79,7 @@ class Declarations:
     inputs: Mapping[str, Sizes | None]
     outputs: Mapping[str, Sizes | None]
     metadata: ModelMetadata
+    denotations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the dims of inputs
     may_override: bool = True  # initializers, which files of old versions list among the inputs
 
 
@@ -112,6 +115,32 @@ class Arguments:
     initializers: tuple[NodeArg, ...]  # that may be overridden
 
 
+def fix_sizes(
+    model: Model, declared: Declarations, by_name: Mapping[str, int], by_denotation: Mapping[str, int]
+) -> dict[str, int]:
+    """Give the dims that overrides fix their sizes, by the names of the file and of the trace.
+
+    InputError where an override contradicts the file or another override.
+    """
+    sizes = dict(by_name)
+    for spec in model.inputs if by_denotation else ():
+        shape = declared.inputs.get(spec.name) or ()
+        traced = spec.type.shape if isinstance(spec.type, TensorType) else None
+        for at, denotation in enumerate(declared.denotations.get(spec.name, ())):
+            size = by_denotation.get(denotation)
+            if size is None:
+                continue
+            names = [shape[at], *([] if traced is None else [str(traced[at])])]
+            if isinstance(shape[at], int):
+                names = []
+                if shape[at] != size:
+                    raise InputError(f"dimension {at} of input {spec.name!r} is {shape[at]}, not {size}")
+            for name in names:
+                if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                    raise InputError(f"dimension {at} of input {spec.name!r} is to be {sizes[name]} and {size}")
+    return sizes
+
+
 def described(model: Model, declared: Declarations, fixed: Mapping[str, int]) -> Arguments:
     """What is told of a model; dims of the names in `fixed` have these sizes."""
 
@@ -141,7 +170,8 @@ def _node_arg(spec: TensorSpec, declared: Mapping[str, Sizes | None], fixed: Map
             stated = found
         elif stated is None and found is not None:
             stated = _own_name(str(found), declared)
-        sizes.append(fixed.get(stated, stated) if isinstance(stated, str) else stated)
+        stated = fixed.get(stated, stated) if isinstance(stated, str) else stated
+        sizes.append(stated if isinstance(stated, int) else fixed.get(str(found), stated))
     return NodeArg(spec.name, type_text(spec.type), tuple(sizes))
 
 
@@ -200,17 +230,20 @@ def _read_model(file: memoryview) -> Declarations:
         raise ValueError("no graph")
     names = {2: "", 10: ""}
     declared: dict[int, dict[str, Sizes | None]] = {11: {}, 12: {}}
+    denotations: dict[str, tuple[str, ...]] = {}
     for number, start, stop in _fields(file, *graph):
         if number in names:
             names[number] = _text(file, start, stop)
         elif number in declared:
-            name, shape = _read_value(file, start, stop)
-            declared[number][name] = shape
+            name, dims = _read_value(file, start, stop)
+            declared[number][name] = None if dims is None else tuple(size for size, _ in dims)
+            if number == 11 and dims is not None:
+                denotations[name] = tuple(denotation for _, denotation in dims)
     metadata = ModelMetadata(texts[2], texts[4], texts[6], names[2], names[10], version, custom)
-    return Declarations(declared[11], declared[12], metadata, format_version >= _INITIALIZERS_APART)
+    return Declarations(declared[11], declared[12], metadata, denotations, format_version >= _INITIALIZERS_APART)
 
 
-def _read_value(file: memoryview, start: int, stop: int) -> tuple[str, Sizes | None]:
+def _read_value(file: memoryview, start: int, stop: int) -> tuple[str, DeclaredDims | None]:
     name, shape = "", None
     for number, first, last in _fields(file, start, stop):
         if number == 1:
@@ -220,26 +253,29 @@ def _read_value(file: memoryview, start: int, stop: int) -> tuple[str, Sizes | N
     return name, shape
 
 
-def _read_shape(file: memoryview, start: int, stop: int, depth: int) -> Sizes | None:
+def _read_shape(file: memoryview, start: int, stop: int, depth: int) -> DeclaredDims | None:
     """The shape in a TypeProto: of a tensor, or of the tensor in an optional."""
     for number, first, last in _fields(file, start, stop):
         for inner, begin, end in _fields(file, first, last) if number in (1, 9) and depth else ():
             if number == 1 and inner == 2:
-                return tuple(_read_size(file, *place[1:]) for place in _fields(file, begin, end) if place[0] == 1)
+                return tuple(_read_dim(file, *place[1:]) for place in _fields(file, begin, end) if place[0] == 1)
             if number == 9 and inner == 1:
                 return _read_shape(file, begin, end, depth - 1)
     return None
 
 
-def _read_size(file: memoryview, start: int, stop: int) -> Size:
+def _read_dim(file: memoryview, start: int, stop: int) -> tuple[Size, str]:
     size: Size = None
+    denotation = ""
     for number, first, last in _fields(file, start, stop):
         if number == 1:
             value = _signed(_number(file, first, last))
             size = value if value >= 0 else None
         elif number == 2:
             size = _text(file, first, last) or None
-    return size
+        elif number == 3:
+            denotation = _text(file, first, last)
+    return size, denotation
 
 
 def _fields(file: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

@@ -94,3 +94,19 @@ OrtExecutionProviderDevicePolicy = _enumeration(
 OrtCompileApiFlags = _enumeration(
     "OrtCompileApiFlags", NONE=0, ERROR_IF_NO_NODES_COMPILED=1, ERROR_IF_OUTPUT_FILE_EXISTS=2
 )
+ArenaExtendStrategy = _enumeration("ArenaExtendStrategy", kNextPowerOfTwo=0, kSameAsRequested=1)
+OrtCompiledModelCompatibility = _enumeration(
+    "OrtCompiledModelCompatibility",
+    EP_NOT_APPLICABLE=0,
+    EP_SUPPORTED_OPTIMAL=1,
+    EP_SUPPORTED_PREFER_RECOMPILATION=2,
+    EP_UNSUPPORTED=3,
+)
+OrtDeviceEpIncompatibilityReason = _enumeration(
+    "OrtDeviceEpIncompatibilityReason",
+    NONE=0,
+    DRIVER_INCOMPATIBLE=1,
+    DEVICE_INCOMPATIBLE=2,
+    MISSING_DEPENDENCY=4,
+    UNKNOWN=-(2**31),
+)

@@ -1,14 +1,14 @@
-"""External data that a program hands over in memory: a model's file and that data become one model."""
+"""External data: taken from memory into a model, and moved out of a file that a session has written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from weft.errors import InvalidModelError, ModelError
+from weft.errors import InputError, InvalidModelError, ModelError
 
 
 def with_data(source: str | bytes, files: Mapping[str, bytes], values: Mapping[str, Any]) -> bytes:
@@ -67,3 +67,46 @@ def _tensors(graph: Any) -> Iterator[Any]:
             yield from attribute.tensors
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _tensors(inner)
+
+
+def move_initializers(path: Path, file_name: str, smallest: str) -> None:
+    """Move a model's initializers of at least so many bytes into one file in the model's folder."""
+    import onnx
+    from onnx.external_data_helper import uses_external_data
+
+    if not (smallest.isascii() and smallest.isdigit()):
+        raise InputError(f"the smallest size of an external initializer is {smallest!r}", hint="give a number of bytes")
+    folder = path.parent.resolve()
+    target = (folder / file_name).resolve()
+    if Path(file_name).is_absolute() or folder not in target.parents or target == path.resolve():
+        raise InputError(f"{file_name}: external initializers lie in the model's own folder, in a file of their own")
+    if not target.parent.is_dir():
+        raise InputError(f"{target}: there is no such folder", hint="make it first")
+    proto = onnx.load(str(path), load_external_data=False)
+    written_apart = {_location(tensor) for tensor in proto.graph.initializer if uses_external_data(tensor)}
+    if written_apart:
+        onnx.load_external_data_for_model(proto, str(folder))
+    large = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= int(smallest)]
+    if large:
+        with target.open("wb") as file:
+            for tensor in large:
+                _move_out(tensor, file, file_name)
+    path.write_bytes(proto.SerializeToString())
+    for location in written_apart - {file_name}:
+        (folder / location).unlink()
+
+
+def _move_out(tensor: Any, file: BinaryIO, file_name: str) -> None:
+    from onnx import TensorProto
+
+    place = {"location": file_name, "offset": file.tell(), "length": len(tensor.raw_data)}
+    file.write(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.ClearField("external_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in place.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _location(tensor: Any) -> str:
+    return next(entry.value for entry in tensor.external_data if entry.key == "location")

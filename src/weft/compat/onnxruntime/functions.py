@@ -1,12 +1,11 @@
-"""The functions of onnxruntime's module: what the process says and counts, and what weft does not have."""
+"""The functions of onnxruntime's module: versions, loggers, seeds, and copies of tensors."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from weft.compat.onnxruntime.exceptions import refusal
 from weft.compat.onnxruntime.naming import API_LEVEL
 from weft.compat.onnxruntime.notes import say
 from weft.compat.onnxruntime.options import SessionOptions
@@ -22,7 +21,7 @@ def get_version_string() -> str:
 def get_build_info() -> str:
     import weft
 
-    return f"weft {weft.__version__}, with the interface of onnxruntime {API_LEVEL}"
+    return f"Build Info: weft {weft.__version__}, with the interface of onnxruntime {API_LEVEL}"
 
 
 def get_default_session_options() -> SessionOptions:
@@ -74,32 +73,6 @@ def print_debug_info() -> None:
 
     print(get_build_info())
     print("providers:", ", ".join(get_available_providers()))
-
-
-def refused(name: str, reason: str) -> Callable[..., Any]:
-    """A function that weft does not have."""
-
-    def call(*_: Any, **__: Any) -> Any:
-        raise refusal(name, reason)
-
-    call.__name__ = call.__qualname__ = name
-    return call
-
-
-create_and_register_allocator = refused("create_and_register_allocator", "weft plans memory, and has no allocators")
-create_and_register_allocator_v2 = refused(
-    "create_and_register_allocator_v2", "weft plans memory, and has no allocators"
-)
-register_execution_provider_library = refused(
-    "register_execution_provider_library", "weft's devices are Python packages, see docs/guides/devices.md"
-)
-unregister_execution_provider_library = refused(
-    "unregister_execution_provider_library", "weft's devices are Python packages, see docs/guides/devices.md"
-)
-get_all_operator_schema = refused("get_all_operator_schema", "weft's operators are listed by `weft ops`")
-get_all_opkernel_def = refused("get_all_opkernel_def", "weft's operators are listed by `weft ops`")
-get_registered_ep_kernel_defs = refused("get_registered_ep_kernel_defs", "weft's operators are listed by `weft ops`")
-get_hardware_devices = refused("get_hardware_devices", "weft's devices are in weft.devices()")
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:

@@ -54,7 +54,7 @@ def _flag(value: Any) -> bool:
 
 
 def _refused() -> Any:
-    raise TypeError
+    raise TypeError("incompatible function arguments")
 
 
 def _member_of(kind: Any) -> Callable[[Any], Any]:
@@ -94,7 +94,7 @@ class OrtOptions:
 class SessionOptions(OrtOptions):
     """How a session is made. Of this, weft uses the numbers of threads, profiling, and what changes the model."""
 
-    __slots__ = ("dimensions", "external", "files", "initializers")
+    __slots__ = ("denotations", "dimensions", "external", "files", "initializers")
 
     enable_cpu_mem_arena = OrtOption(True, _flag)
     enable_mem_pattern = OrtOption(True, _flag)
@@ -116,6 +116,7 @@ class SessionOptions(OrtOptions):
     def __init__(self) -> None:
         super().__init__()
         self.dimensions: dict[str, int] = {}
+        self.denotations: dict[str, int] = {}
         self.initializers: dict[str, Any] = {}
         self.external: dict[str, Any] = {}
         self.files: dict[str, bytes] = {}
@@ -134,7 +135,8 @@ class SessionOptions(OrtOptions):
         self.dimensions[_text(name)] = _number(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        raise refusal("SessionOptions.add_free_dimension_override_by_denotation", "weft reads no denotations of dims")
+        """Fix the dims of inputs with this denotation: inputs of another size are refused."""
+        self.denotations[_text(denotation)] = _number(size)
 
     def add_initializer(self, name: str, value: Any) -> None:
         """Use these values instead of the model's own for an initializer."""
@@ -191,7 +193,15 @@ class SessionOptions(OrtOptions):
             raise refusal("SessionOptions.set_load_cancellation_flag", "loading a model cannot be cancelled")
 
 
-_STATE = ("fields", "entries", "dimensions", "initializers", "external", "files")  # of a session's options
+_STATE = (
+    "fields",
+    "entries",
+    "dimensions",
+    "denotations",
+    "initializers",
+    "external",
+    "files",
+)  # of a session's options
 
 
 def _session_options(*state: Any) -> SessionOptions:

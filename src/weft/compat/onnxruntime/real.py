@@ -11,16 +11,19 @@ from typing import Any
 
 from weft.compat.installation import real_locations
 from weft.compat.onnxruntime.naming import STATE
+from weft.compat.onnxruntime.unsupported import refuse_call
 
 _TAKEN = ("quantize_", "pack_")  # what their names begin with
 
 
 def real_function(name: str) -> Any:
-    """A function of the real module's; None where it has none of this name, or where that is not for us."""
+    """Get a function of the real module, or one that raises where that is not installed; None for other names."""
     if not name.startswith(_TAKEN):
         return None
     module = _real_module()
-    return None if module is None else getattr(module, name, None)
+    if module is None:
+        return refuse_call(name, "it is onnxruntime's own: install onnxruntime beside weft")
+    return getattr(module, name, None)
 
 
 @cache

@@ -18,13 +18,14 @@ from weft.compat.onnxruntime.declared import (
     Arguments,
     Declarations,
     described,
+    fix_sizes,
     plain_number,
     python_value,
     read_declarations,
     undeclared,
 )
 from weft.compat.onnxruntime.exceptions import incompatible, loading_failed, refusal, running_failed, status
-from weft.compat.onnxruntime.external import with_data
+from weft.compat.onnxruntime.external import move_initializers, with_data
 from weft.compat.onnxruntime.options import OrtRunOptions, SessionOptions
 from weft.compat.onnxruntime.profiling import SessionProfile
 from weft.compat.onnxruntime.providers import ProviderChoice
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 Source = Union[str, bytes]  # a path, or a model
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
+_INITIALIZERS = "session.optimized_model_external_initializers_file_name"
+_SMALLEST_INITIALIZER = "session.optimized_model_external_initializers_min_size_in_bytes"
+_SMALLEST_BY_DEFAULT = "1024"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _OWN_FORMAT = b"ORTM"  # four bytes from the start of such a file
 
@@ -64,8 +68,9 @@ class ServedModel:
         self.names = [spec.name for spec in self.model.outputs]
         self._outputs: dict[str, Type] = {spec.name: spec.type for spec in self.model.outputs}
         self._inputs: dict[str, Type] = {spec.name: spec.type for spec in (*self.model.inputs, *self.model.defaults)}
+        self.fixed_sizes = self._fix_sizes()
         tensors = all(isinstance(type, TensorType) for type in self._outputs.values())
-        self.is_direct = tensors and self.profile is None and not options.dimensions
+        self.is_direct = tensors and self.profile is None and not self.fixed_sizes
         """Whether what the model's own `run` takes and gives is what the session's does."""
 
     # -- what is told of it -------------------------------------------------------------------------------------------
@@ -78,7 +83,16 @@ class ServedModel:
     @cached_property
     def arguments(self) -> Arguments:
         """What it takes and gives."""
-        return described(self.model, self.declarations, self.options.dimensions)
+        return described(self.model, self.declarations, self.fixed_sizes)
+
+    def _fix_sizes(self) -> Mapping[str, int]:
+        """The sizes of dims that the options fix."""
+        if not self.options.denotations:
+            return self.options.dimensions
+        try:
+            return fix_sizes(self.model, self.declarations, self.options.dimensions, self.options.denotations)
+        except InputError as error:
+            raise status("InvalidArgument", f"Invalid free dimension override: {error}") from error
 
     @property
     def path(self) -> str | None:
@@ -143,7 +157,7 @@ class ServedModel:
                 )
         for name in names:
             self.check_output(name)
-        if self.options.dimensions:
+        if self.fixed_sizes:
             self._check_sizes(given)
         return names, given
 
@@ -196,6 +210,9 @@ def _loaded(source: Source, options: SessionOptions, choice: ProviderChoice) -> 
         from weft.optimization.optimize import optimize
 
         optimize(content, options.optimized_model_filepath)
+        if options.entries.get(_INITIALIZERS):
+            smallest = options.entries.get(_SMALLEST_INITIALIZER, _SMALLEST_BY_DEFAULT)
+            move_initializers(Path(options.optimized_model_filepath), options.entries[_INITIALIZERS], smallest)
     strict = options.entries.get(_NO_FALLBACK) == "1"
     if strict and choice.absent:
         raise DeviceError(f"{', '.join(choice.absent)} cannot serve, and {_NO_FALLBACK} forbids others")

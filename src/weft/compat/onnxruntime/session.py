@@ -10,13 +10,15 @@ from typing import Any
 
 from weft.compat.onnxruntime.binding import IOBinding, run_bound
 from weft.compat.onnxruntime.declared import ModelMetadata, NodeArg
-from weft.compat.onnxruntime.exceptions import incompatible, refusal, running_failed, without_status
-from weft.compat.onnxruntime.naming import COLLECTION, known_as
+from weft.compat.onnxruntime.exceptions import incompatible, refusal, running_failed, status, without_status
+from weft.compat.onnxruntime.memory_info import HOST_MEMORY, OrtMemoryInfo
+from weft.compat.onnxruntime.model_options import READ_CONFIG, read_model_options
+from weft.compat.onnxruntime.naming import COLLECTION, STATE, known_as
 from weft.compat.onnxruntime.notes import say_unused
 from weft.compat.onnxruntime.options import OrtRunOptions, SessionOptions
 from weft.compat.onnxruntime.providers import chosen, stated
 from weft.compat.onnxruntime.served import ServedModel, Source
-from weft.compat.onnxruntime.values import HOST, OrtValue
+from weft.compat.onnxruntime.values import HOST, OrtValue, OrtValueVector
 from weft.errors import FallbackWarning, InputError, WeftError
 
 
@@ -46,14 +48,16 @@ class InferenceSession:
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         if sess_options is not None and not isinstance(sess_options, SessionOptions):
             raise incompatible("InferenceSession", "SessionOptions", sess_options)
+        source: Source = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         options = sess_options or SessionOptions()
+        if os.environ.get(READ_CONFIG) == "1":
+            options = read_model_options(source)
         say_unused(options, keywords)
         try:
             asked = stated(providers, provider_options)
         except ValueError as error:
             warnings.warn(f"{error} The CPU serves instead.", FallbackWarning, stacklevel=2)
             asked = []
-        source: Source = path_or_bytes if isinstance(path_or_bytes, bytes) else os.fspath(path_or_bytes)
         self._weft = ServedModel(source, options, chosen(asked))
 
     @property
@@ -100,6 +104,24 @@ class InferenceSession:
                 raise AttributeError(f"run_with_ort_values takes OrtValues, not a {type(value).__name__}")
         results = served.results(names, given, run_options, keep=served.model.device != HOST)
         return [served.value(name, results[name]) for name in names]
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: OrtRunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """Run on values by position. Results are written into the values of `fetches`, and added where it has none."""
+        served = self._weft
+        names, given = served.checked(fetch_names, dict(zip(feed_names, feeds)))
+        results = served.results(names, given, run_options, keep=served.model.device != HOST)
+        values = [served.value(name, results[name]) for name in names]
+        for target, value in zip(fetches, values):
+            target.update_inplace(value.numpy())
+        fetches.extend(values[len(fetches) :])
 
     def run_async(
         self,
@@ -159,6 +181,13 @@ class InferenceSession:
     def get_modelmeta(self) -> ModelMetadata:
         return self._weft.declarations.metadata
 
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Describe host memory for each input: runs take all inputs from there, on every device."""
+        return [HOST_MEMORY for _ in self._weft.arguments.inputs]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        return [HOST_MEMORY for _ in self._weft.arguments.outputs]
+
     def get_session_options(self) -> SessionOptions:
         return self._weft.options
 
@@ -206,7 +235,7 @@ class InferenceSession:
     _provider_options = InnerName(get_provider_options)
     _fallback_providers = InnerName(lambda session: session.get_providers()[-1:])
     _sess_options = InnerName(get_session_options)
-    _sess = InnerName(lambda session: session)
+    _sess = InnerName(lambda session: InnerSession.of(session._weft))
     _model_path = InnerName(lambda session: session._weft.path)
     _model_bytes = InnerName(lambda session: session._weft.content)
 
@@ -229,9 +258,6 @@ class InferenceSession:
 
     # -- what weft does not have --------------------------------------------------------------------------------------
 
-    def run_with_ortvaluevector(self, *_: Any) -> None:
-        raise refusal("InferenceSession.run_with_ortvaluevector", "use run_with_ort_values")
-
     def get_tuning_results(self) -> list[Any]:
         return []
 
@@ -246,12 +272,6 @@ class InferenceSession:
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         raise refusal("InferenceSession.release_captured_graph", "weft captures and releases graphs by itself")
 
-    def get_input_memory_infos(self) -> list[Any]:
-        raise refusal("InferenceSession.get_input_memory_infos", "weft plans memory, and has no allocators")
-
-    def get_output_memory_infos(self) -> list[Any]:
-        raise refusal("InferenceSession.get_output_memory_infos", "weft plans memory, and has no allocators")
-
     def get_input_epdevices(self) -> list[Any]:
         raise refusal("InferenceSession.get_input_epdevices", "weft's devices are in weft.devices()")
 
@@ -261,6 +281,66 @@ class InferenceSession:
             "weft's own report is another",
             hint="session.weft_model.report() says where a model runs",
         )
+
+
+@known_as(STATE, "InferenceSession")
+class InnerSession(InferenceSession):
+    """onnxruntime's inner session, which is made in two steps and has an argument order of its own."""
+
+    def __init__(self, options: SessionOptions, source: str | bytes, is_path: bool, read_config: bool) -> None:
+        self._arguments = source, options
+
+    @classmethod
+    def of(cls, served: ServedModel) -> InnerSession:
+        """Wrap a model that serves a session."""
+        inner = cls.__new__(cls)
+        inner._weft = served
+        return inner
+
+    def initialize_session(
+        self, providers: Sequence[str], provider_options: Sequence[Mapping[str, str]], disabled_optimizers: Any
+    ) -> None:
+        keywords = {"disabled_optimizers": disabled_optimizers}
+        super().__init__(*self._arguments, providers, provider_options or None, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_weft":
+            raise status("Fail", "Session not initialized.")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def run(
+        self, output_names: Sequence[str], input_feed: Mapping[str, Any], run_options: OrtRunOptions | None = None
+    ) -> list[Any]:
+        if not output_names and output_names is not None:
+            raise status("InvalidArgument", "At least one output should be requested.")
+        if output_names is None:
+            raise incompatible("run", "a list of names", output_names)
+        return super().run(output_names, input_feed, run_options)
+
+    def run_with_ort_values(  # type: ignore[override]
+        self, feeds: Mapping[str, OrtValue], output_names: Sequence[str], run_options: OrtRunOptions | None = None
+    ) -> OrtValueVector:
+        for value in feeds.values():
+            if not isinstance(value, OrtValue):
+                raise RuntimeError(f"run_with_ort_values takes OrtValues, not a {type(value).__name__}")
+        return OrtValueVector(super().run_with_ort_values(output_names, feeds, run_options))
+
+    create_ortvalue_from_shape_and_onnx_type = InferenceSession.create_ortvalue_from_shape_and_type
+    inputs_meta = property(InferenceSession.get_inputs)
+    outputs_meta = property(InferenceSession.get_outputs)
+    overridable_initializers = property(InferenceSession.get_overridable_initializers)
+    model_meta = property(InferenceSession.get_modelmeta)
+    input_meminfos = property(InferenceSession.get_input_memory_infos)
+    output_meminfos = property(InferenceSession.get_output_memory_infos)
+    input_epdevices = property(InferenceSession.get_input_epdevices)
+    session_options = property(InferenceSession.get_session_options)
+    get_profiling_start_time_ns = property(InferenceSession.get_profiling_start_time_ns)  # type: ignore[assignment]
+
+    def is_webgpu_graph_capture_enabled(self) -> bool:
+        return False
+
+    def webgpu_context_id(self) -> int:
+        return -1
 
 
 def _opened_again(state: dict[str, Any]) -> InferenceSession:

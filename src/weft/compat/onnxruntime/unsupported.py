@@ -1,38 +1,101 @@
-"""onnxruntime's classes that weft has nothing for: whoever makes one is told so, by the name of the class."""
+"""What onnxruntime has and weft refuses by name: classes that cannot be made, and functions that raise."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from weft.compat.onnxruntime.exceptions import refusal
 from weft.compat.onnxruntime.naming import COLLECTION, STATE
 
+_ADAPTERS = "merge adapters into the model's weights"
+_ALLOCATORS = "weft plans the memory of a run as a whole and has no allocators"
+_ASSIGNMENT = "session.weft_model.report() tells where a model runs"
+_COMPATIBILITY = "compiled models of onnxruntime's providers cannot run on weft"
+_COMPILER = "use `weft compile` or weft.compile"
+_CONTEXTS = "weft has no compiled contexts of providers"
+_DEVICES = "weft.devices() lists the devices"
+_OPERATORS = "`weft ops` lists the operators"
+_PLUGINS = "weft's devices are Python packages, see docs/guides/devices.md"
+_SPARSE = "weft's runs take dense tensors"
+_STREAMS = "weft orders runs by itself"
 
-def _refused_class(title: str, reason: str, module: str = STATE, makers: tuple[str, ...] = ()) -> Any:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise refusal(title, reason)
 
-    namespace: dict[str, Any] = {"__module__": module, "__doc__": f"Not supported: {reason}.", "__init__": refuse}
-    return type(title, (), namespace | {maker: staticmethod(refuse) for maker in makers})
+def refuse_call(name: str, reason: str) -> Callable[..., Any]:
+    """Make a function that raises an error with its name."""
+
+    def call(*_: Any, **__: Any) -> Any:
+        raise refusal(name, reason)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def _refused_class(title: str, reason: str, members: str = "", module: str = STATE) -> Any:
+    """Make a class that cannot be instantiated. `members` are the names that users may look up on the class."""
+    namespace: dict[str, Any] = {"__module__": module, "__doc__": f"Not supported: {reason}."}
+    namespace["__init__"] = refuse_call(title, reason)
+    for member in members.split():
+        namespace[member] = staticmethod(refuse_call(f"{title}.{member}", reason))
+    return type(title, (), namespace)
 
 
 SparseTensor = _refused_class(
     "SparseTensor",
-    "models take dense tensors here",
+    _SPARSE,
+    "sparse_coo_from_numpy sparse_csr_from_numpy blocksparse_from_numpy as_blocksparse_view as_coo_view as_csrc_view "
+    "get_blocksparse_data get_coo_data get_csrc_data data_type dense_shape device_name format to_cuda values",
     COLLECTION,
-    ("sparse_coo_from_numpy", "sparse_csr_from_numpy"),
 )
-ModelCompiler = _refused_class("ModelCompiler", "weft's own is `weft compile`", COLLECTION)
-AdapterFormat = _refused_class("AdapterFormat", "weft has no adapters", COLLECTION, ("read_adapter",))
-LoraAdapter = _refused_class("LoraAdapter", "weft has no adapters")
-OrtArenaCfg = _refused_class("OrtArenaCfg", "weft plans memory, and has no allocators")
-OrtMemoryInfo = _refused_class("OrtMemoryInfo", "weft plans memory, and has no allocators")
-OrtEpDevice = _refused_class("OrtEpDevice", "weft's devices are in weft.devices()")
-OrtHardwareDevice = _refused_class("OrtHardwareDevice", "weft's devices are in weft.devices()")
-OrtSyncStream = _refused_class("OrtSyncStream", "weft orders runs by itself")
-OrtEpAssignedNode = _refused_class("OrtEpAssignedNode", "weft's own report is another")
-OrtEpAssignedSubgraph = _refused_class("OrtEpAssignedSubgraph", "weft's own report is another")
-OrtEpContextData = _refused_class("OrtEpContextData", "weft has no contexts of providers")
-OrtEpContextDataBuffer = _refused_class("OrtEpContextDataBuffer", "weft has no contexts of providers")
-SessionObjectInitializer = _refused_class("SessionObjectInitializer", "sessions are made with InferenceSession")
-OrtExternalInitializerInfo = _refused_class("OrtExternalInitializerInfo", "weft reads external data from files")
+SparseBlockSparseView = _refused_class("SparseBlockSparseView", _SPARSE, "indices")
+SparseCooView = _refused_class("SparseCooView", _SPARSE, "indices")
+SparseCsrView = _refused_class("SparseCsrView", _SPARSE, "inner outer")
+ModelCompiler = _refused_class(
+    "ModelCompiler",
+    _COMPILER,
+    "compile_to_bytes compile_to_file compile_to_stream set_ep_context_data_write_func "
+    "clear_ep_context_data_write_func",
+    COLLECTION,
+)
+AdapterFormat = _refused_class(
+    "AdapterFormat",
+    _ADAPTERS,
+    "read_adapter export_adapter get_adapter_version get_format_version get_model_version get_parameters "
+    "set_adapter_version set_model_version set_parameters adapter_version format_version model_version parameters",
+    COLLECTION,
+)
+LoraAdapter = _refused_class("LoraAdapter", _ADAPTERS, "Load")
+OrtArenaCfg = _refused_class(
+    "OrtArenaCfg",
+    _ALLOCATORS,
+    "arena_extend_strategy initial_chunk_size_bytes initial_growth_chunk_size_bytes max_dead_bytes_per_chunk max_mem "
+    "max_power_of_two_extend_bytes",
+)
+OrtEpDevice = _refused_class(
+    "OrtEpDevice", _DEVICES, "create_sync_stream device ep_metadata ep_name ep_options ep_vendor memory_info"
+)
+OrtHardwareDevice = _refused_class("OrtHardwareDevice", _DEVICES, "device_id metadata type vendor vendor_id")
+OrtSyncStream = _refused_class("OrtSyncStream", _STREAMS, "get_handle")
+OrtEpAssignedNode = _refused_class("OrtEpAssignedNode", _ASSIGNMENT, "domain name op_type")
+OrtEpAssignedSubgraph = _refused_class("OrtEpAssignedSubgraph", _ASSIGNMENT, "ep_name get_nodes")
+OrtEpContextData = _refused_class("OrtEpContextData", _CONTEXTS, "read size")
+OrtEpContextDataBuffer = _refused_class(
+    "OrtEpContextDataBuffer", _CONTEXTS, "allocate is_allocated max_size size write"
+)
+SessionObjectInitializer = _refused_class("SessionObjectInitializer", "make sessions with InferenceSession")
+OrtExternalInitializerInfo = _refused_class("OrtExternalInitializerInfo", _COMPILER, "byte_size file_offset filepath")
+schemadef = _refused_class("schemadef", _OPERATORS, "OpSchema")
+opkernel = _refused_class("opkernel", _OPERATORS, "KernelDef")
+
+_REFUSED_FUNCTIONS = {
+    _ALLOCATORS: "create_and_register_allocator create_and_register_allocator_v2",
+    _COMPATIBILITY: "get_compatibility_info_from_model get_compatibility_info_from_model_bytes "
+    "get_hardware_device_ep_incompatibility_details get_model_compatibility_for_ep_devices",
+    _DEVICES: "get_hardware_devices",
+    _OPERATORS: "get_all_operator_schema get_all_opkernel_def get_registered_ep_kernel_defs",
+    _PLUGINS: "register_execution_provider_library unregister_execution_provider_library",
+    "make sessions with InferenceSession": "get_session_initializer",
+}
+REFUSED_FUNCTIONS = {
+    name: refuse_call(name, reason) for reason, names in _REFUSED_FUNCTIONS.items() for name in names.split()
+}

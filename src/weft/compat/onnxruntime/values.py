@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from weft.compat.onnxruntime.declared import tensor_text, type_text
-from weft.compat.onnxruntime.exceptions import refusal
+from weft.compat.onnxruntime.dlpack import (
+    HOST_TYPE,
+    CapsuleTensor,
+    export_capsule,
+    import_capsule,
+    read_tensor,
+    view_memory,
+)
+from weft.compat.onnxruntime.exceptions import incompatible, refusal
 from weft.compat.onnxruntime.naming import COLLECTION, STATE, known_as
 from weft.errors import DeviceError, WeftError
 from weft.ir.dtypes import DType, from_number, from_numpy
@@ -19,9 +26,10 @@ from weft.ir.types import Type
 
 HOST = "cpu"
 _TYPES = {"cpu": 0, "cuda": 1, "gpu": 1, "webgpu": 1, "dml": 1, "fpga": 2, "npu": 3, "cann": 3}
+_INNER_TYPES = {**_TYPES, "dml": 4}  # as the static methods of the inner OrtDevice number them
+_NAMES = {0: "cpu", 1: "gpu", 2: "fpga", 3: "npu", 4: "dml"}  # of types without a vendor
 _DEVICES = {"cuda": "cuda", "gpu": "cuda", "webgpu": "webgpu", "dml": "webgpu"}  # weft's name of the kind
 _VENDORS = {"cuda": 4318, "dml": 5140, "cann": 6629}
-_DLPACK_HOST = (1, 0)
 
 
 @known_as(COLLECTION)
@@ -36,22 +44,46 @@ class OrtDeviceVendorId(IntEnum):
     INTEL = 0x8086
 
 
+def _inner_type(name: str) -> Any:
+    def type_number() -> int:
+        return _INNER_TYPES[name]
+
+    return staticmethod(type_number)
+
+
 @known_as(COLLECTION)
 class OrtDevice:
-    """A kind of device, and which one of its kind."""
+    """A kind of device and its number: onnxruntime's public class, and its inner one, which is made of numbers."""
 
-    __slots__ = ("_id", "_name", "_vendor")
+    __slots__ = ("_id", "_memory", "_name", "_type", "_vendor")
 
-    def __init__(self, name: str, device_id: int, vendor_id: int) -> None:
-        self._name = name
-        self._id = device_id
-        self._vendor = vendor_id
+    cpu, cuda, gpu, webgpu = (_inner_type(name) for name in ("cpu", "cuda", "gpu", "webgpu"))
+    dml, fpga, npu, cann = (_inner_type(name) for name in ("dml", "fpga", "npu", "cann"))
+
+    def __init__(self, *arguments: Any) -> None:
+        """Copy a device, or take its type, memory type, vendor (which may be left out) and number."""
+        if len(arguments) == 1 and isinstance(arguments[0], OrtDevice):
+            for slot in self.__slots__:
+                setattr(self, slot, getattr(arguments[0], slot))
+            return
+        if len(arguments) not in (3, 4) or not all(hasattr(number, "__index__") for number in arguments):
+            raise incompatible("OrtDevice", "three or four whole numbers", arguments)
+        self._type, self._memory, *vendor, self._id = (int(number) for number in arguments)
+        self._vendor: int = vendor[0] if vendor else 0
+        by_vendor = {number: name for name, number in _VENDORS.items() if _TYPES[name] == self._type}
+        self._name = by_vendor.get(self._vendor) or _NAMES.get(self._type, f"type {self._type}")
 
     @staticmethod
     def make(ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
         check_device(ort_device_name)
         vendor = _VENDORS.get(ort_device_name, 0) if vendor_id < 0 else int(vendor_id)
-        return OrtDevice(ort_device_name, int(device_id), vendor)
+        device = OrtDevice(_TYPES[ort_device_name], 0, vendor, device_id)
+        device._name = ort_device_name
+        return device
+
+    @staticmethod
+    def default_memory() -> int:
+        return 0
 
     def device_id(self) -> int:
         return self._id
@@ -60,13 +92,20 @@ class OrtDevice:
         return self
 
     def device_type(self) -> int:
-        return _TYPES[self._name]
+        return self._type
 
     def device_vendor_id(self) -> int:
         return self._vendor
 
     def device_mem_type(self) -> int:
-        return 0
+        return self._memory
+
+    vendor_id, mem_type = device_vendor_id, device_mem_type
+
+    @property
+    def name(self) -> str:
+        """What `OrtValue` calls the kind of device."""
+        return self._name
 
 
 def check_device(name: str) -> None:
@@ -134,19 +173,30 @@ class OrtValue:
         memory_info: Any = None,
     ) -> Any:
         if memory_info is not None:
-            raise refusal("OrtValue.ortvalue_from_shape_and_type", "memory_info has no meaning here")
+            raise refusal("OrtValue.ortvalue_from_shape_and_type", "weft has no allocators that memory_info could name")
         name, number = _place(device_type, device_id)
         check_device(name)
         return made(_on_device(np.zeros(tuple(shape), element_dtype(element_type)), name, number))
 
+    ortvalue_from_shape_and_onnx_type = ortvalue_from_shape_and_type
+
+    @classmethod
+    def ortvalue_from_shape_and_type_for_memory_info(cls, *_: Any) -> Any:
+        raise refusal("OrtValue.ortvalue_from_shape_and_type_for_memory_info", "weft has no allocators")
+
+    ortvalue_from_shape_and_onnx_type_for_memory_info = ortvalue_from_shape_and_type_for_memory_info
+
     @classmethod
     def from_dlpack(cls, data: Any, is_bool_tensor: bool = False) -> Any:
-        """A tensor of another library's, in place where it is on the host."""
-        if not hasattr(data, "__dlpack_device__"):
-            raise refusal("OrtValue.from_dlpack", f"of a {type(data).__name__}", hint="pass the tensor itself")
-        if tuple(data.__dlpack_device__()) == _DLPACK_HOST:
-            return made(np.from_dlpack(data))
-        return made(data)
+        """Take a tensor of another library, or its capsule, without a copy."""
+        if isinstance(data, OrtValue):
+            is_bool_tensor = data.data_type() == "tensor(bool)"
+        if hasattr(data, "__dlpack_device__") and data.__dlpack_device__()[0] != HOST_TYPE:
+            return made(data)
+        capsule = data.__dlpack__() if hasattr(data, "__dlpack__") else data
+        if read_tensor(capsule).device_type != HOST_TYPE:
+            return made(CapsuleTensor(capsule))
+        return made(import_capsule(capsule, is_bool_tensor))
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: Any) -> Any:
@@ -206,8 +256,10 @@ class OrtValue:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+    def __dlpack__(self, *, stream: Any = None, **keywords: Any) -> Any:
         tensor = self._tensor("__dlpack__")
+        if isinstance(tensor, np.ndarray):
+            return export_capsule(tensor, **keywords)
         return tensor.__dlpack__() if stream is None else tensor.__dlpack__(stream=stream)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -288,18 +340,13 @@ def element_dtype(element_type: Any) -> np.dtype[Any]:
 
 
 def array_at(address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The caller's memory at an address of the host, as an array."""
-    size = int(np.prod(tuple(shape), dtype=np.int64)) * dtype.itemsize
-    if size == 0:
-        return np.empty(tuple(shape), dtype)
-    memory: Any = (ctypes.c_char * size).from_address(address)
-    array: np.ndarray[Any, Any] = np.frombuffer(memory, np.uint8).view(dtype).reshape(tuple(shape))
-    return array
+    """View the caller's memory at an address of the host as an array."""
+    return view_memory(address, dtype, tuple(shape))
 
 
 def _place(device_type: Any, device_id: int) -> tuple[str, int]:
     if isinstance(device_type, OrtDevice):
-        return device_type._name, device_type._id
+        return device_type.name, device_type.device_id()
     return device_type, device_id
 
 
@@ -321,5 +368,38 @@ def _placed(array: np.ndarray[Any, Any], device: str) -> Any:
 class OrtValueVector(list[OrtValue]):
     """Several values."""
 
-    def push_back(self, value: OrtValue) -> None:
-        self.append(value)
+    def push_back(self, value: Any, is_bool_tensor: bool = False) -> None:
+        self.append(value if isinstance(value, OrtValue) else OrtValue.from_dlpack(value, is_bool_tensor))
+
+    def push_back_batch(
+        self,
+        tensors: Sequence[Any],
+        addresses: Sequence[int],
+        element_types: Sequence[Any],
+        shapes: Sequence[Sequence[int]],
+        devices: Sequence[OrtDevice],
+    ) -> None:
+        """Add tensors of another library, by the addresses of their elements on the host."""
+        for tensor, address, element_type, shape, device in zip(tensors, addresses, element_types, shapes, devices):
+            if weft_device(device.name, device.device_id()) is not None:
+                raise refusal("OrtValueVector.push_back_batch", f"memory on {device.name!r}", hint="use push_back")
+            self.append(made(view_memory(address, element_dtype(element_type), tuple(shape), tensor)))
+
+    def bool_tensor_indices(self) -> list[int]:
+        return [at for at, value in enumerate(self) if value.data_type() == "tensor(bool)"]
+
+    def dlpack_at(self, index: int) -> Any:
+        return self[index].to_dlpack()
+
+    def element_type_at(self, idx: int) -> int:
+        return self[idx].element_type()
+
+    def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
+        capsules = [value.to_dlpack() for value in self]
+        return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
+
+    def reserve(self, size: int) -> None:
+        """Do nothing: lists grow by themselves."""
+
+    def shrink_to_fit(self) -> None:
+        """Do nothing: lists shrink by themselves."""

@@ -1,0 +1,120 @@
+"""DLPack capsules of tensors on the host, in and out: no bytes are copied, and numpy calls each deleter once.
+
+onnxruntime exports booleans as uint8. numpy has no bfloat16 in DLPack: these elements pass through it as uint16.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+HOST_TYPE = 1
+_NAME = b"dltensor"
+_UINT, _BFLOAT = 1, 4
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+class DLTensor(Structure):
+    """The description of a tensor at the start of a capsule's content."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("code", c_uint8),
+        ("bits", c_uint8),
+        ("lanes", c_uint16),
+        ("shape", ctypes.POINTER(c_int64)),
+        ("strides", ctypes.POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    )
+
+
+_is_valid = ctypes.pythonapi["PyCapsule_IsValid"]  # by item: functions read as attributes are shared with other modules
+_is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_get_pointer = ctypes.pythonapi["PyCapsule_GetPointer"]
+_get_pointer.restype = c_void_p
+_get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+class CapsuleTensor:
+    """A capsule as an object with the DLPack protocol."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        tensor = read_tensor(self._capsule)
+        return int(tensor.device_type), int(tensor.device_id)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+
+def read_tensor(capsule: Any) -> DLTensor:
+    """Read the description in a capsule; TypeError where it is no capsule or was consumed before."""
+    if not _is_valid(capsule, _NAME):
+        raise TypeError("from_dlpack expected a valid DLPack capsule named 'dltensor'")
+    return DLTensor.from_address(_get_pointer(capsule, _NAME))
+
+
+def is_dlpack_uint8_tensor(dlpack: Any) -> bool:
+    """Tell whether a capsule holds uint8, which may also be booleans."""
+    if type(dlpack).__name__ != "PyCapsule":
+        raise TypeError(f"is_dlpack_uint8_tensor takes a DLPack capsule, not a {type(dlpack).__name__}")
+    if not _is_valid(dlpack, _NAME):
+        return False
+    tensor = read_tensor(dlpack)
+    return (tensor.code, tensor.bits, tensor.lanes) == (_UINT, 8, 1)
+
+
+def import_capsule(capsule: Any, is_bool: bool) -> Array:
+    """Consume a capsule of host memory and view that memory as a writable array.
+
+    RuntimeError for elements that numpy lacks and for elements that are not in C order.
+    """
+    tensor = read_tensor(capsule)
+    is_bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
+    if is_bfloat16:
+        tensor.code = _UINT
+    try:
+        owner = np.from_dlpack(CapsuleTensor(capsule))
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise RuntimeError(f"OrtValue.from_dlpack: {error}") from error
+    if not owner.flags.c_contiguous:
+        raise RuntimeError("OrtValue.from_dlpack: ORT only supports contiguous tensor for now.")
+    if is_bfloat16:
+        owner = owner.view(_BFLOAT16)
+    elif is_bool and owner.dtype == np.uint8:
+        owner = owner.view(np.bool_)
+    return view_memory(owner.ctypes.data, owner.dtype, owner.shape, owner)
+
+
+def export_capsule(array: Array, **keywords: Any) -> Any:
+    """Make a capsule of an array; a read-only one is copied where the consumer cannot be told so."""
+    words = array.view(np.uint8) if array.dtype == np.bool_ else array
+    words = words.view(np.uint16) if array.dtype == _BFLOAT16 else words
+    if not words.flags.writeable and keywords.get("max_version") is None:
+        words = words.copy()
+    capsule = words.__dlpack__(**keywords)
+    if array.dtype == _BFLOAT16:
+        read_tensor(capsule).code = _BFLOAT
+    return capsule
+
+
+def view_memory(address: int, dtype: np.dtype[Any], shape: tuple[int, ...], owner: Any = None) -> Array:
+    """View host memory at an address as a writable array that keeps `owner` alive."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if size == 0:
+        return np.empty(shape, dtype)
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    memory.owner = owner
+    array: Array = np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
+    return array
