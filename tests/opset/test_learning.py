@@ -480,3 +480,99 @@ def test_forests_of_all_sizes_like_onnxruntime(trees: int, depth: int, mode: str
     x[:, used] = generator.integers(-2, 3, (5, len(used)))
     x[0, used[::2]] = np.nan
     learned("TreeEnsembleRegressor", [x], n_targets=1, **attributes)
+
+
+SURPLUS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "classifier": (
+        "LinearClassifier",
+        2,
+        {"coefficients": range(8), "intercepts": [0.5, 1.0], "classlabels_ints": [3, 7]},
+    ),
+    "classifier of one score": (
+        "LinearClassifier",
+        2,
+        {"coefficients": range(5), "intercepts": [-1.0], "classlabels_ints": [3, 7]},
+    ),
+    "regressor": ("LinearRegressor", 1, {"coefficients": range(5)}),
+    "regressor of two targets": (
+        "LinearRegressor",
+        1,
+        {"coefficients": range(7), "targets": 2, "intercepts": [1.0, 2.0]},
+    ),
+    "intercepts": ("LinearRegressor", 1, {"coefficients": [0.5, 0.25], "intercepts": [1.0, 2.0]}),
+    "intercepts of fewer targets": (
+        "LinearRegressor",
+        1,
+        {"coefficients": range(4), "targets": 2, "intercepts": [1.0]},
+    ),
+    "support vectors": (
+        "SVMRegressor",
+        1,
+        {"coefficients": range(4), "support_vectors": [0.5] * 6, "n_supports": 3, "rho": [0.25, 1.0]},
+    ),
+    "support vectors of classes": (
+        "SVMClassifier",
+        2,
+        {
+            "coefficients": range(6),
+            "support_vectors": [0.25 * number for number in range(8)],
+            "vectors_per_class": [2, 2],
+            "kernel_type": "RBF",
+            "kernel_params": [0.5, 0.0, 3.0],
+            "classlabels_ints": [3, 7],
+            "rho": [0.25, 1.0],
+            "prob_a": [-1.0],
+            "prob_b": [0.5],
+        },
+    ),
+    "imputer": ("Imputer", 1, {"imputed_value_floats": [7.0, 8.0, 9.0], "replaced_value_float": float("nan")}),
+}
+
+
+@pytest.mark.parametrize("name", SURPLUS)
+def test_surplus_numbers_are_not_read(name: str) -> None:
+    """onnxruntime uses the first coefficients, and intercepts only where there are as many as scores."""
+    op, outputs, attributes = SURPLUS[name]
+    numbers = {
+        key: [float(number) for number in value] if isinstance(value, range) else value
+        for key, value in attributes.items()
+    }
+    x = random_array(31, (4, 2))
+    x[0, 1] = np.nan if op == "Imputer" else x[0, 1]
+    learned(op, [x], outputs=outputs, **numbers)
+
+
+@pytest.mark.parametrize("flags", [[1], [1, 1], [1, 1, 1, 1]])
+def test_flags_of_fewer_or_more_nodes(flags: list[int]) -> None:
+    tree = {
+        "nodes_treeids": [0, 0, 0],
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [0, 0, 0],
+        "nodes_values": [0.1, 0.0, 0.0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+        "target_treeids": [0, 0],
+        "target_nodeids": [1, 2],
+        "target_ids": [0, 0],
+        "target_weights": [1.5, -2.0],
+        "n_targets": 1,
+    }
+    x = np.array([[np.nan], [0.0], [1.0]], np.float32)
+    learned("TreeEnsembleRegressor", [x], nodes_missing_value_tracks_true=flags, **tree)
+
+
+@pytest.mark.parametrize("op", ["LinearRegressor", "LinearClassifier", "SVMRegressor", "SVMClassifier"])
+def test_too_few_coefficients_are_refused(op: str) -> None:
+    classes = {"classlabels_ints": [3, 7]} if op.endswith("Classifier") else {}
+    model = node_model(
+        op,
+        [random_array(32, (4, 3))],
+        opset=1,
+        domain=DOMAIN,
+        outputs=1 + bool(classes),
+        coefficients=[1.0, 2.0],
+        **classes,
+    )
+    with pytest.raises(InvalidModelError, match="2 coefficients"):
+        weft.load(model)

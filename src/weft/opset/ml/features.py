@@ -50,7 +50,8 @@ def imputer(
 ) -> Tensor:
     given = imputed_value_floats if x.dtype.is_float else imputed_value_int64s
     require(bool(given), f"there is no value to put into features of {x.dtype}")
-    values = constant(given, x.dtype)
+    has_one_for_all = x.rank > 0 and isinstance(x.shape[-1], int) and len(given or ()) != x.shape[-1]
+    values = constant((given or ())[:1] if has_one_for_all else given, x.dtype)
     replaced = replaced_value_float if x.dtype.is_float else replaced_value_int64
     missing = is_nan if isnan(replaced) else lambda v: equal(v, replaced)
     return elementwise(lambda v, value: where(missing(v), value, v), x, values)

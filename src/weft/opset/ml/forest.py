@@ -184,8 +184,10 @@ def _member_sets(members: Array | None) -> list[list[Any]]:
 
 
 def _flags(flags: Sequence[int], count: int) -> Array:
-    require(len(flags) in (0, count), f"{len(flags)} flags for {count} nodes")
-    return np.array(flags, bool) if flags else np.zeros(count, bool)
+    """The flags of the first `count` nodes: nodes without one have none set, and surplus flags are not read."""
+    present = np.zeros(count, bool)
+    present[: len(flags)] = np.array(flags, bool)[:count]
+    return present
 
 
 def _weights(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.opset.functions import cast
 from weft.opset.language import Tensor, arg_reduce, build, constant, contract, reshape
@@ -13,18 +16,24 @@ from weft.opset.ml.scores import transform_scores, two_sided
 from weft.opset.registry import REQUIRED, require
 
 
+def leading_rows(numbers: tuple[float, ...] | None, rows: int, features: Dim) -> np.ndarray[Any, Any]:
+    """[rows, features] in float32 of the first numbers: files may have more, which onnxruntime leaves unread."""
+    flat = np.array(numbers or (), np.float32)
+    require(rows > 0, f"{flat.size} numbers make no rows")
+    width = features if isinstance(features, int) else flat.size // rows
+    require(flat.size >= rows * width, f"{flat.size} coefficients for {rows} scores of {width} features")
+    return flat[: rows * width].reshape(rows, width)
+
+
 def _linear_scores(
     x: Tensor, coefficients: tuple[float, ...], intercepts: tuple[float, ...] | None, count: int
 ) -> Tensor:
-    """[rows, count] in float32: x times the rows of the coefficients, plus intercepts."""
+    """[rows, count] in float32: x times the rows of the coefficients, plus intercepts where there are as many."""
     require(x.rank in (1, 2), f"features of rank 1 or 2 are needed, not {x.rank}")
-    require(count > 0 and len(coefficients) % count == 0, f"{len(coefficients)} coefficients for {count} scores")
     rows = cast(x if x.rank == 2 else reshape(x, (1, x.shape[0])), DType.float32)
-    weights = constant(np.array(coefficients, np.float32).reshape(count, -1))
-    scores = contract(rows, weights, "nf", "cf", "nc")
-    if not intercepts:
+    scores = contract(rows, constant(leading_rows(coefficients, count, rows.shape[1])), "nf", "cf", "nc")
+    if len(intercepts or ()) != count:
         return scores
-    require(len(intercepts) == count, f"{len(intercepts)} intercepts for {count} scores")
     return scores + constant(intercepts, DType.float32)  # type: ignore[no-any-return]
 
 

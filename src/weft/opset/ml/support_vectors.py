@@ -13,6 +13,7 @@ from weft.opset.functions import clamp, exp, sigmoid, tanh, where
 from weft.opset.language import Element, Tensor, arg_reduce, build, constant, contract, elementwise, host, reduce
 from weft.opset.ml.domain import op
 from weft.opset.ml.labels import choose_label, class_labels, place_if
+from weft.opset.ml.linear import leading_rows
 from weft.opset.ml.scores import as_float32, transform_scores, two_sided
 from weft.opset.registry import require
 
@@ -45,10 +46,10 @@ def _kernel(x: Tensor, vectors: Array, kernel_type: str, parameters: tuple[float
             return product
 
 
-def _matrix(numbers: tuple[float, ...] | None, rows: int) -> Array:
+def _vectors(numbers: tuple[float, ...] | None, count: int) -> Array:
     flat = np.array(numbers or (), np.float32)
-    require(rows > 0 and flat.size % rows == 0, f"{flat.size} numbers do not make {rows} rows")
-    return flat.reshape(rows, -1)
+    require(count > 0 and flat.size % count == 0, f"{flat.size} numbers do not make {count} support vectors")
+    return flat.reshape(count, -1)
 
 
 @op("SVMRegressor")
@@ -64,10 +65,11 @@ def svm_regressor(
     rho: tuple[float, ...] = (0.0,),
     support_vectors: tuple[float, ...] | None = None,
 ) -> Tensor:
+    require(x.rank == 2, f"features of rank 2 are needed, not {x.rank}")
     x = as_float32(x)
-    weights = constant(_matrix(coefficients, 1))
     if n_supports > 0:
-        x = _kernel(x, _matrix(support_vectors, n_supports), kernel_type, kernel_params)
+        x = _kernel(x, _vectors(support_vectors, n_supports), kernel_type, kernel_params)
+    weights = constant(leading_rows(coefficients, 1, x.shape[1]))
     scores = contract(x, weights, "nv", "ov", "no") + rho[0]
     if one_class:
         return elementwise(lambda s: where(s > 0.0, 1.0, s * 0.0 - 1.0), scores)
@@ -90,19 +92,20 @@ def svm_classifier(
     support_vectors: tuple[float, ...] | None = None,
     vectors_per_class: tuple[int, ...] = (),
 ) -> tuple[Tensor, Tensor]:
+    require(x.rank == 2, f"features of rank 2 are needed, not {x.rank}")
     x = as_float32(x)
     labels = class_labels(classlabels_ints, classlabels_strings)
     count = max(len(classlabels_strings or classlabels_ints or ()), 1)
     vectors = sum(vectors_per_class)
     if not vectors:
-        scores = contract(x, constant(_matrix(coefficients, count)), "nf", "cf", "nc") + rho[0]
+        scores = contract(x, constant(leading_rows(coefficients, count, x.shape[1])), "nf", "cf", "nc") + rho[0]
         place = arg_reduce("maximum", scores, 1)
         if len(rho) == 1 and count == 1:
             place = build((x.shape[0],), lambda row: place_if(scores.at(row, 0) > 0.0))
         return choose_label(labels if count > 1 else None, place), transform_scores(scores, post_transform)
     require(len(vectors_per_class) == count, f"{count} classes have {len(vectors_per_class)} groups of vectors")
-    similarity = _kernel(x, _matrix(support_vectors, vectors), kernel_type, kernel_params)
-    duels = _duel_coefficients(np.array(coefficients, np.float32).reshape(-1, vectors), vectors_per_class)
+    similarity = _kernel(x, _vectors(support_vectors, vectors), kernel_type, kernel_params)
+    duels = _duel_coefficients(leading_rows(coefficients, max(count - 1, 1), vectors), vectors_per_class)
     scores = contract(similarity, constant(duels), "nv", "dv", "nd") + constant(rho[: len(duels)], DType.float32)
     label = choose_label(labels, arg_reduce("maximum", _votes(scores, count), 1))
     if prob_a:
