@@ -508,7 +508,14 @@ SURPLUS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "support vectors": (
         "SVMRegressor",
         1,
-        {"coefficients": range(4), "support_vectors": [0.5] * 6, "n_supports": 3, "rho": [0.25, 1.0]},
+        {
+            "coefficients": range(4),
+            "support_vectors": [0.25, 0.5, 0.75, 1.0, 1.25, 1.5],
+            "n_supports": 3,
+            "kernel_type": "RBF",
+            "kernel_params": [0.5, 0.0, 3.0],
+            "rho": [0.25, 1.0],
+        },
     ),
     "support vectors of classes": (
         "SVMClassifier",

@@ -20,9 +20,11 @@ VARIABLE = "WEFT_COMPAT"
 API_LEVEL = "1.31.1"
 """The version of onnxruntime whose Python interface this is: what it is compared with."""
 _SOURCE = "weft.compat"
-_PACKAGES = (REPLACED, f"{REPLACED}.capi")
+_PACKAGES = (REPLACED, f"{REPLACED}.backend", f"{REPLACED}.capi")
 _MODULES = (
     *_PACKAGES,
+    f"{REPLACED}.backend.backend",
+    f"{REPLACED}.backend.backend_rep",
     f"{REPLACED}.capi._pybind_state",
     f"{REPLACED}.capi.build_and_package_info",
     f"{REPLACED}.capi.onnxruntime_inference_collection",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import UserDict
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -102,6 +104,95 @@ calls_of(
         "optional_left_out": lambda ort: run(ort, "optional"),
     },
 )
+
+
+MAPS: dict[str, Any] = {
+    "other_keys_after_numbers": {1: 2.0, "a": 3.0},
+    "float_keys": {1.5: 2.0},
+    "whole_float_keys": {1.0: 2.0},
+    "numpy_float_keys": {np.float64(1): 2.0},
+    "bytes_as_keys": {b"a": 2.0},
+    "none_as_key": {None: 2.0},
+    "tuple_as_key": {(1,): 2.0},
+    "large_keys": {2**70: 2.0},
+    "numpy_keys": {np.int64(1): 2.0, np.int32(2): 3.0},
+    "bool_keys": {True: 2.0},
+    "unknown_keys": {-7: 2.0},
+    "text_keys": {"a": 2.0},
+    "text_values": {1: "a"},
+    "none_as_value": {1: None},
+    "list_as_value": {1: [2.0]},
+    "array_as_value": {1: np.ones(2)},
+    "int_values": {1: 2, 3: np.int64(4)},
+    "userdict": UserDict({1: 2.0}),
+    "proxy": MappingProxyType({1: 2.0}),
+    "maps": [{1: 2.0}],
+    "array": np.ones(3),
+    "number": 3.0,
+    "none": None,
+}
+INPUTS: dict[str, Any] = {
+    "ragged": [[1.0, 2.0], [3.0]],
+    "words_in_lists": [["a", "b", "c"]],
+    "list_of_nothing": [],
+    "set": {1.0},
+    "range": range(3),
+    "map": {"a": 1.0},
+    "bytes": b"abc",
+    "bytearray": bytearray(12),
+    "object": object(),
+    "class": float,
+    "flag": True,
+    "complex": np.ones((2, 3), np.complex64),
+    "times": np.zeros((2, 3), "M8[s]"),
+    "wide": np.ones((2, 3), np.longdouble),
+    "bytes_of_numpy": np.zeros((1, 3), "V4"),
+    "masked": np.ma.masked_array(np.ones((2, 3), np.float32), mask=False),
+}
+SEQUENCES: dict[str, Any] = {
+    "of_another_type": [np.ones((2, 3))],
+    "of_two_types": [np.ones((2, 3), np.float32), np.ones((2, 3))],
+    "of_none": [None],
+    "of_words": ["a"],
+    "of_maps": [{}],
+    "none": None,
+    "iterator": iter([]),
+}
+OPTIONALS: dict[str, Any] = {
+    "of_another_type": np.ones(2),
+    "of_another_size": np.ones(3, np.float32),
+    "of_another_rank": np.ones((2, 1), np.float32),
+    "number": 1.0,
+}
+WORDS: dict[str, Any] = {
+    "void": np.array([b"must", b"have"], np.void),
+    "void_with_zeros": np.array([b"A\0A\0", b"ABC\0"], np.void),
+    "void_beyond_utf8": np.array([b"\xff\xfe"], np.void),
+    "numbers": np.array([1, 2]),
+    "flags": np.array([True]),
+    "times": np.zeros(2, "M8[s]"),
+    "numpy_texts": np.array([np.str_("a")], object),
+    "none": np.array([], object),
+}
+FEEDS: dict[str, Any] = {
+    "list": [ones(), ones()],
+    "none": None,
+    "userdict": UserDict(x=ones(), y=ones()),
+    "proxy": MappingProxyType({"x": ones(), "y": ones()}),
+    "number_as_key": {"x": ones(), "y": ones(), 3: ones()},
+    "none_as_key": {"x": ones(), "y": ones(), None: ones()},
+}
+calls_of("map", {name: lambda ort, value=value: run(ort, "numbered", x=value) for name, value in MAPS.items()})
+calls_of("run", {name: lambda ort, value=value: run(ort, "add", x=value, y=ones()) for name, value in INPUTS.items()})
+calls_of(
+    "sequence",
+    {name: lambda ort, value=value: run(ort, "chosen", s=value, i=np.array(0)) for name, value in SEQUENCES.items()},
+)
+calls_of(
+    "optional", {name: lambda ort, value=value: run(ort, "optional", s=value) for name, value in OPTIONALS.items()}
+)
+calls_of("word", {name: lambda ort, value=value: run(ort, "text", s=value) for name, value in WORDS.items()})
+calls_of("feed", {name: lambda ort, value=value: session(ort, "add").run(None, value) for name, value in FEEDS.items()})
 
 
 class ArrayLike:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unittest
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +304,62 @@ def profile_ended_twice(ort: Any) -> Any:
     made_here.run(None, {"x": ones()})
     Path(made_here.end_profiling()).unlink()
     return made_here.end_profiling(), made_here.run(None, {"x": ones()})
+
+
+def _backend() -> Any:
+    import onnxruntime.backend
+
+    return onnxruntime.backend
+
+
+def _proto(name: str, version: int = 18) -> Any:
+    proto = onnx.ModelProto.FromString(made(name))
+    proto.opset_import[0].version = version
+    return proto
+
+
+def _skipped(work: Any) -> Any:
+    try:
+        return work()
+    except unittest.SkipTest:
+        return "skipped"
+
+
+calls_of(
+    "backend",
+    {
+        "path": lambda _: _backend().run(str(written("a.onnx", made("two"))), ones()),
+        "bytes": lambda _: _backend().run(made("add"), [ones(), ones()]),
+        "proto": lambda _: _backend().run(_proto("two"), [ones()], "CPU"),
+        "prepared": lambda _: _backend().prepare(made("two"), intra_op_num_threads=1).run(ones(), logid="a"),
+        "class": lambda _: _backend().backend.OnnxRuntimeBackend.run_model(made("two"), ones()),
+        "session": lambda ort: _backend().prepare(session(ort, "two")).run([ones()]),
+        "twice": lambda _: type(_backend().prepare(_backend().prepare(made("two")))).__name__,
+        "devices": lambda _: [_backend().supports_device(name) for name in ("CPU", "FOO")],
+        "compatible": lambda _: _backend().is_compatible(_proto("two")),
+        "unreleased_opset": lambda _: _skipped(lambda: _backend().prepare(_proto("two", 99))),
+        "other_device": lambda _: _backend().prepare(made("two"), "FOO"),
+        "one_input_of_two": lambda _: _backend().run(made("add"), ones()),
+        "too_few_inputs": lambda _: _backend().run(made("add"), [ones()]),
+        "option_that_writes": lambda _: _backend().run(made("two"), ones(), enable_profiling=True),
+        "option_that_ends": lambda _: _backend().prepare(made("two")).run(ones(), terminate=True),
+        "unknown_option": lambda _: _backend().run(made("two"), ones(), no_such_option=1),
+        "node": lambda _: _backend().backend.OnnxRuntimeBackend.run_node(None, None),
+    },
+)
+
+
+@call
+def examples(ort: Any) -> Any:
+    """The models that onnxruntime comes with."""
+    from onnxruntime.datasets import get_example
+
+    told = []
+    for name in ("logreg_iris.onnx", "mul_1.onnx", "sigmoid.onnx"):
+        made_here = ort.InferenceSession(get_example(name), providers=[CPU])
+        (argument,) = made_here.get_inputs()
+        x = np.linspace(0, 4, int(np.prod(argument.shape)), dtype=np.float32).reshape(argument.shape)
+        told.append(
+            (argument.shape, [value for value in made_here.run(None, {argument.name: x}) if hasattr(value, "shape")])
+        )
+    return told

@@ -88,6 +88,11 @@ MODELS: dict[str, Callable[[], bytes]] = {
         [helper.make_value_info("x", map_of(STRING))],
         [tensor("z", FLOAT, [1, 3])],
     ),
+    "numbered": lambda: model(
+        [node("DictVectorizer", ["x"], ["z"], domain="ai.onnx.ml", int64_vocabulary=[1, 2, 3])],
+        [helper.make_value_info("x", map_of(INT64))],
+        [tensor("z", FLOAT, [1, 3])],
+    ),
     "pair": lambda: model(
         [node("SequenceConstruct", ["x", "x"], ["z"])], [X], [helper.make_value_info("z", sequence_of(FLOAT))]
     ),

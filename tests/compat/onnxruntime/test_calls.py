@@ -20,7 +20,6 @@ SOURCE = Path(__file__).parents[3] / "src"
 MEANT = {
     "external_data_in_the_folder_of_the_process": "onnxruntime looks there, and then fails to fold what it found",
     "options_custom_ops": "weft loads no compiled kernels of others, and says so whatever the library is",
-    "run_none": "what is no optional must be given; onnxruntime finds out in a kernel, weft before the run",
     "run_array_like": "weft takes whatever has __array__",
     "run_big_endian": "onnxruntime takes the bytes in the wrong order, and gives a wrong result",
     "source_unknown_value": "what is wrong with a graph is an InvalidGraph here",

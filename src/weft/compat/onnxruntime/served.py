@@ -19,20 +19,19 @@ from weft.compat.onnxruntime.declared import (
     Declarations,
     described,
     fix_sizes,
-    plain_number,
     python_value,
     read_declarations,
     undeclared,
 )
 from weft.compat.onnxruntime.exceptions import incompatible, loading_failed, refusal, running_failed, status
 from weft.compat.onnxruntime.external import move_initializers, with_data
+from weft.compat.onnxruntime.inputs import find_unconvertible, take_input
 from weft.compat.onnxruntime.options import OrtRunOptions, SessionOptions
 from weft.compat.onnxruntime.profiling import SessionProfile
 from weft.compat.onnxruntime.providers import ProviderChoice
 from weft.compat.onnxruntime.values import OrtValue, made
 from weft.errors import DeviceError, InputError, RunCancelledError, WeftError
 from weft.frontend.source import placed
-from weft.ir.dtypes import DType
 from weft.ir.types import MapType, OptionalType, TensorType, Type
 
 if TYPE_CHECKING:
@@ -70,7 +69,8 @@ class ServedModel:
         self._inputs: dict[str, Type] = {spec.name: spec.type for spec in (*self.model.inputs, *self.model.defaults)}
         self.fixed_sizes = self._fix_sizes()
         tensors = all(isinstance(type, TensorType) for type in self._outputs.values())
-        self.is_direct = tensors and self.profile is None and not self.fixed_sizes
+        maps = any(isinstance(type, MapType) for type in self._inputs.values())
+        self.is_direct = tensors and not maps and self.profile is None and not self.fixed_sizes
         """Whether what the model's own `run` takes and gives is what the session's does."""
 
     # -- what is told of it -------------------------------------------------------------------------------------------
@@ -126,8 +126,19 @@ class ServedModel:
                 return self.run(given, wanted, keep or False, cancel=cancel, into=into or None)
         except RunCancelledError as error:
             raise status("Fail", "Exiting due to terminate flag being set to true.") from error
+        except InputError as error:
+            raise self._input_error(error, given) from error
         except WeftError as error:
             raise running_failed(error) from error
+
+    def _input_error(self, error: InputError, given: Mapping[str, Any]) -> Exception:
+        """Choose the class that onnxruntime raises for inputs like these."""
+        for name, value in given.items():
+            if value is None and not isinstance(self._inputs.get(name), OptionalType):
+                return status("Fail", str(error))
+        if error.node is None and find_unconvertible(self._inputs, given) is not None:
+            return RuntimeError(str(error))
+        return running_failed(error)
 
     def plain(self, name: str, result: Any) -> Any:
         """A result as onnxruntime's `run` gives it."""
@@ -149,7 +160,10 @@ class ServedModel:
         for name in names:
             if not isinstance(name, str):
                 raise incompatible("run", "a list of names", name)
-        given = {name: self._content(name, value) for name, value in feed.items()}
+        for name in feed:
+            if not isinstance(name, (str, bytes)):
+                raise incompatible("run", "names of inputs", name)
+        given = {name: take_input(self._inputs.get(name), value) for name, value in feed.items()}
         for name in given:
             if not self.takes(name):
                 raise status("InvalidArgument", f"Invalid input name: {name}") from InputError(
@@ -174,18 +188,6 @@ class ServedModel:
             raise status("InvalidArgument", f"Invalid output name:{name}") from InputError(
                 f"the model has no output {name!r}", hint=f"it has {', '.join(self.names)}"
             )
-
-    def _content(self, name: str, value: Any) -> Any:
-        if isinstance(value, OrtValue):
-            return value.content
-        if isinstance(value, (str, bytes, int, float, complex, np.generic)):
-            raise RuntimeError(f"Unable to handle object of type {type(value)}")
-        match self._inputs.get(name):
-            case TensorType(dtype=DType.string) if isinstance(value, (np.ndarray, list)):
-                return _texts(value)
-            case MapType() if isinstance(value, dict):
-                return {plain_number(key): plain_number(item) for key, item in value.items()}
-        return value
 
     def _check_sizes(self, given: Mapping[str, Any]) -> None:
         """Sizes of dims that the options fix."""
@@ -266,11 +268,3 @@ def _beginning(source: Source) -> bytes:
             return file.read(8)
     except OSError:
         return b"no content"
-
-
-def _texts(value: Any) -> Any:
-    """Texts as onnxruntime makes them of what is in an array or list."""
-    array = np.asarray(value, dtype=object)
-    texts = np.empty(array.size, dtype=object)
-    texts[:] = [item if isinstance(item, str) else str(item) for item in array.ravel().tolist()]
-    return texts.reshape(array.shape)
