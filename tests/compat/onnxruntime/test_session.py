@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import logging
 import pickle
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import weft
 import weft.compat.onnxruntime as ort
 from weft.compat.onnxruntime import notes, providers
 from weft.compat.onnxruntime.capi import onnxruntime_pybind11_state as state
+from weft.compat.onnxruntime.dlpack import read_tensor
 from weft.errors import DeviceError, FallbackWarning, InputError, WeftError
 from weft.runtime.devices import choose
 
@@ -308,6 +311,76 @@ def test_values_of_other_libraries_and_back() -> None:
     value = ort.OrtValue.from_dlpack(array)
     assert value.data_ptr() == array.ctypes.data
     assert np.from_dlpack(value).tolist() == [0, 1, 2, 3]
+
+
+class _Tracked(np.ndarray):
+    """An array that weak references can follow."""
+
+
+def _tracked(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], weakref.ref[Any]]:
+    tracked = array.view(_Tracked)
+    return tracked, weakref.ref(tracked)
+
+
+def test_imported_memory_lives_as_long_as_it_is_used() -> None:
+    source, alive = _tracked(np.arange(4, dtype=np.float32))
+    value = ort.OrtValue.from_dlpack(source.__dlpack__())
+    view = value.numpy()[1:]
+    del source, value
+    gc.collect()
+    assert alive() is not None
+    assert view.tolist() == [1, 2, 3]
+    del view
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("refused", [np.ones((2, 3), np.float32).T, np.ones((2, 2), np.complex64).T])
+def test_refused_capsules_let_go_of_their_memory(refused: np.ndarray[Any, Any]) -> None:
+    source, alive = _tracked(refused)
+    capsule = source.__dlpack__()
+    with pytest.raises(RuntimeError, match="contiguous"):
+        ort.OrtValue.from_dlpack(capsule)
+    del source, capsule
+    gc.collect()
+    assert alive() is None
+
+
+def test_exported_memory_lives_as_long_as_its_consumer() -> None:
+    source, alive = _tracked(np.arange(4, dtype=np.float32))
+    capsule = ort.OrtValue.ortvalue_from_numpy(source).to_dlpack()
+    del source
+    consumer = ort.OrtValue.from_dlpack(capsule)
+    del capsule
+    gc.collect()
+    assert consumer.numpy().tolist() == [0, 1, 2, 3]
+    del consumer
+    gc.collect()
+    assert alive() is None
+
+
+def test_bfloat16_keeps_its_elements_in_dlpack() -> None:
+    words = np.array([0x3F80, 0xC000], np.uint16)
+    value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, TensorProto.BFLOAT16)
+    again = ort.OrtValue.from_dlpack(value)
+    assert (again.data_type(), again.data_ptr()) == ("tensor(bfloat16)", words.ctypes.data)
+    assert again.numpy().astype(np.float32).tolist() == [1, -2]
+
+
+def test_booleans_of_other_libraries_are_taken() -> None:
+    """numpy writes booleans as such, which onnxruntime refuses."""
+    assert ort.OrtValue.from_dlpack(X > 0).data_type() == "tensor(bool)"
+
+
+def test_capsules_of_other_devices_are_not_read_on_the_host() -> None:
+    capsule = X.__dlpack__()
+    read_tensor(capsule).device_type = 2
+    value = ort.OrtValue.from_dlpack(capsule)
+    assert (value.shape(), value.data_type(), value.device_name()) == ([1, 3], "tensor(float)", "cuda")
+    with pytest.raises(state.InvalidArgument):
+        ort.InferenceSession(RELU).run_with_ort_values(None, {"x": value})
+    with pytest.raises(state.NotImplemented):
+        value.data_ptr()
 
 
 def test_a_value_s_bytes_as_another_type() -> None:

@@ -17,6 +17,7 @@ Array = np.ndarray[Any, Any]
 HOST_TYPE = 1
 _NAME = b"dltensor"
 _UINT, _BFLOAT = 1, 4
+_KINDS = {0: "i", _UINT: "u", 2: "f", 5: "c", 6: "b"}  # numpy's letters for DLPack's codes
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -48,11 +49,15 @@ class CapsuleTensor:
     """A capsule as an object with the DLPack protocol."""
 
     def __init__(self, capsule: Any) -> None:
+        tensor = read_tensor(capsule)
         self._capsule = capsule
+        self._device = int(tensor.device_type), int(tensor.device_id)
+        self.shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        is_bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
+        self.dtype = _BFLOAT16 if is_bfloat16 else np.dtype(f"{_KINDS.get(tensor.code, 'V')}{tensor.bits // 8}")
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        tensor = read_tensor(self._capsule)
-        return int(tensor.device_type), int(tensor.device_id)
+        return self._device
 
     def __dlpack__(self, **_: Any) -> Any:
         return self._capsule

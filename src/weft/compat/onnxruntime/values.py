@@ -27,6 +27,7 @@ from weft.ir.types import Type
 HOST = "cpu"
 _TYPES = {"cpu": 0, "cuda": 1, "gpu": 1, "webgpu": 1, "dml": 1, "fpga": 2, "npu": 3, "cann": 3}
 _INNER_TYPES = {**_TYPES, "dml": 4}  # as the static methods of the inner OrtDevice number them
+_DLPACK_NAMES = {1: HOST, 2: "cuda", 13: "cuda"}
 _NAMES = {0: "cpu", 1: "gpu", 2: "fpga", 3: "npu", 4: "dml"}  # of types without a vendor
 _DEVICES = {"cuda": "cuda", "gpu": "cuda", "webgpu": "webgpu", "dml": "webgpu"}  # weft's name of the kind
 _VENDORS = {"cuda": 4318, "dml": 5140, "cann": 6629}
@@ -210,12 +211,16 @@ class OrtValue:
             return int(tensor.ctypes.data)
         interface = getattr(tensor, "__cuda_array_interface__", None)
         if interface is None:
-            raise refusal("OrtValue.data_ptr", f"tensors on {tensor.device} have no address here")
+            raise refusal("OrtValue.data_ptr", f"tensors on {self.device_name()} have no address here")
         return int(interface["data"][0])
 
     def device_name(self) -> str:
         tensor = self._tensor("device_name") if self.is_tensor() else None
-        return tensor.device.partition(":")[0] if isinstance(tensor, DeviceTensor) else HOST
+        if isinstance(tensor, DeviceTensor):
+            return tensor.device.partition(":")[0]
+        if tensor is None or isinstance(tensor, np.ndarray):
+            return HOST
+        return _DLPACK_NAMES.get(self.__dlpack_device__()[0], "gpu")  # a tensor of another library
 
     def shape(self) -> list[int]:
         return list(self._tensor("shape").shape)
