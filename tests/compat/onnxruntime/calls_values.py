@@ -304,3 +304,109 @@ def binding_cleared(ort: Any) -> Any:
     _run_bound(ort, binding)
     binding.clear_binding_outputs()
     return binding.get_outputs(), binding.copy_outputs_to_cpu()
+
+
+def _refilled(ort: Any, content: Any) -> Any:
+    memory = counted()
+    value = _value(ort, memory)
+    value.update_inplace(content(ort))
+    return value.numpy().copy(), memory
+
+
+calls_of(
+    "refilled",
+    {
+        "with_strides": lambda ort: _refilled(ort, lambda _: np.ones((3, 2), np.float32).T),
+        "with_a_value": lambda ort: _refilled(ort, lambda ort: _kept(ort, ones())),
+        "with_a_list": lambda ort: _refilled(ort, lambda _: [[0.0, 0.0, 0.0]] * 2),
+        "with_too_few": lambda ort: _refilled(ort, lambda _: np.zeros(5, np.float32)),
+        "with_a_value_of_another_type": lambda ort: _refilled(ort, lambda ort: _kept(ort, np.zeros((2, 3)))),
+        "with_a_value_of_another_size": lambda ort: _refilled(ort, lambda ort: _kept(ort, np.zeros(7, np.float32))),
+    },
+)
+_alive: list[Any] = []
+
+
+def _kept(ort: Any, array: Any) -> Any:
+    """A value in memory that stays, as onnxruntime's values do not keep it."""
+    _alive.append(array)
+    return _value(ort, array)
+
+
+ELEMENT_TYPES: dict[str, Any] = {
+    "word": str,
+    "object": object,
+    "text_of_onnx": 8,
+    "unknown_number": 99,
+    "name": "float32",
+    "complex": np.complex64,
+    "time": "M8[s]",
+    "wide": np.longdouble,
+}
+calls_of(
+    "ortvalue_elements",
+    {
+        **{name: lambda ort, kind=kind: _made(ort, [2], kind).data_type() for name, kind in ELEMENT_TYPES.items()},
+        **{
+            f"of_{name}_array": lambda ort, kind=kind: _value(ort, np.zeros(2, kind)).data_type()
+            for name, kind in ELEMENT_TYPES.items()
+            if not isinstance(kind, int)
+        },
+        "size_below_none": lambda ort: _made(ort, [-1], np.float32),
+        "as_an_unknown_type": lambda ort: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(3, "u1"), 99),
+        "as_a_wider_type": lambda ort: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.zeros(3, "u1"), 16),
+        "of_a_list": lambda ort: ort.OrtValue.ortvalue_from_numpy_with_onnx_type([1], 1),
+    },
+)
+calls_of(
+    "binding_of",
+    {
+        "no_value": lambda ort: _bound(ort).bind_ortvalue_input("x", None),
+        "an_array": lambda ort: _bound(ort).bind_ortvalue_input("x", ones()),
+        "no_output_value": lambda ort: _bound(ort).bind_ortvalue_output("z", None),
+        "another_session": lambda ort: session(ort, "two").run_with_iobinding(_bound(ort)),
+        "another_device": lambda ort: _bound(ort).bind_input("x", "foo", 0, np.float32, (2, 3), 1),
+    },
+)
+
+
+def _normalized(*arguments: Any) -> Any:
+    from onnxruntime.capi.onnxruntime_inference_collection import check_and_normalize_provider_args
+
+    return check_and_normalize_provider_args(*arguments, ["a", "b"])
+
+
+def _type_of(name: str) -> Any:
+    from onnxruntime.capi.onnxruntime_inference_collection import get_ort_device_type
+
+    return get_ort_device_type(name)
+
+
+calls_of(
+    "device_type_of",
+    {name: lambda _, name=name: _type_of(name) for name in "cpu cuda gpu dml npu cann webgpu fpga foo".split()},
+)
+calls_of(
+    "normalized",
+    {
+        "none": lambda _: _normalized(None, None),
+        "names": lambda _: _normalized(["a", "b"], None),
+        "tuples": lambda _: _normalized([("a", {1: 2}), "b"], None),
+        "options": lambda _: _normalized(["a", "b"], [{1: 2}, {}]),
+        "repeated": lambda _: _normalized(["a", "b", "a"], [{"x": 1}, {}, {"y": 2}]),
+        "unknown": lambda _: _normalized(["q"], None),
+        "number": lambda _: _normalized(3, None),
+        "number_inside": lambda _: _normalized([3], None),
+        "number_as_options": lambda _: _normalized(["a"], 3),
+        "text_as_options": lambda _: _normalized(["a"], ["b"]),
+        "fewer_options": lambda _: _normalized(["a", "b"], [{}]),
+        "options_twice": lambda _: _normalized([("a", {1: 2})], [{3: 4}]),
+    },
+)
+calls_of(
+    "session",
+    {
+        "tuning": lambda ort: session(ort, "two").set_tuning_results(session(ort, "two").get_tuning_results()),
+        "captured_graph": lambda ort: session(ort, "two").release_captured_graph(),
+    },
+)

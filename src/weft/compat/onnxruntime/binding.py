@@ -22,6 +22,7 @@ from weft.compat.onnxruntime.values import (
 )
 
 if TYPE_CHECKING:
+    from weft.compat.onnxruntime.served import ServedModel
     from weft.compat.onnxruntime.session import InferenceSession
 
 
@@ -96,7 +97,7 @@ class IOBinding:
             raise refusal("IOBinding.bind_output", f"memory on {device_type!r} cannot be named by its address", hint)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        self.outputs[name] = ortvalue
+        self.outputs[name] = ortvalue._ortvalue
 
     def get_outputs(self) -> list[OrtValue]:
         """The outputs of the last run, in the order in which they were bound."""
@@ -128,6 +129,10 @@ class IOBinding:
     def synchronize_outputs(self) -> None:
         """Nothing is to be waited for: whoever reads an output gets it when it is there."""
 
+    def is_of(self, served: ServedModel) -> bool:
+        """Tell whether it was made for the session of a model."""
+        return self._session is served
+
     def _bind(self, name: str, content: Any) -> None:
         if not self._session.takes(name):
             raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
@@ -138,7 +143,7 @@ class IOBinding:
 class SessionIOBinding(IOBinding):
     """onnxruntime's inner class, which takes an OrtDevice where the public one takes a name and a number."""
 
-    def bind_input(self, name: str, *arguments: Any) -> None:  # type: ignore[override]
+    def bind_input(self, name: str, *arguments: Any) -> None:
         """Bind an array, or memory: its device, element type, shape and address."""
         if len(arguments) == 1:
             self.bind_cpu_input(name, *arguments)

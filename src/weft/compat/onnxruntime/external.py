@@ -109,4 +109,4 @@ def _move_out(tensor: Any, file: BinaryIO, file_name: str) -> None:
 
 
 def _location(tensor: Any) -> str:
-    return next(entry.value for entry in tensor.external_data if entry.key == "location")
+    return next(str(entry.value) for entry in tensor.external_data if entry.key == "location")

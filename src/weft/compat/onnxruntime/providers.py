@@ -88,9 +88,22 @@ def get_device() -> str:
 
 def stated(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
     """The providers that were named, with their options as texts; ValueError where they make no sense."""
+    pairs = normalize_providers(providers, options)
+    for name, _ in pairs:
+        if name not in _DEVICES:
+            raise ValueError(f"Unknown Provider Type: {name}")
+    return pairs
+
+
+def normalize_providers(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
+    """Pair names of providers, known or not, with their options; the first of equal names counts."""
     if providers is None:
         return []
+    if not isinstance(providers, Sequence):
+        raise ValueError("'providers' should be a sequence.")
     if options is not None:
+        if not isinstance(options, Sequence):
+            raise ValueError("'provider_options' should be a sequence.")
         if len(providers) != len(options):
             raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
         if not all(isinstance(name, str) for name in providers):
@@ -100,9 +113,6 @@ def stated(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
         pairs = list(zip(providers, options))
     else:
         pairs = [_pair(entry) for entry in providers]
-    for name, _ in pairs:
-        if name not in _DEVICES:
-            raise ValueError(f"Unknown Provider Type: {name}")
     found: dict[str, dict[str, str]] = {}
     for name, entries in pairs:
         found.setdefault(name, {str(key): str(value) for key, value in entries.items()})

@@ -150,6 +150,8 @@ class InferenceSession:
         """Run with what is bound. Failures are RuntimeErrors here, as in onnxruntime."""
         if not isinstance(iobinding, IOBinding):
             raise AttributeError(f"run_with_iobinding takes an IOBinding, not a {type(iobinding).__name__}")
+        if not iobinding.is_of(self._weft):
+            raise ValueError("IOBinding must be used with the session that created it.")
 
         def run(given: Mapping[str, Any], names: list[str], kept: list[str], into: Mapping[str, Any]) -> dict[str, Any]:
             try:
@@ -198,6 +200,9 @@ class InferenceSession:
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         options = self._weft.choice.options
         return {name: dict(options.get(name, {})) for name in self.get_providers()}
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Do nothing: weft captures and releases graphs of kernels by itself."""
 
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
@@ -262,15 +267,11 @@ class InferenceSession:
         return []
 
     def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
-        raise refusal(
-            "InferenceSession.set_tuning_results", "weft's own tuning is `weft tune`, see docs/guides/tuning.md"
-        )
+        if results:
+            raise refusal("InferenceSession.set_tuning_results", "`weft tune` is weft's own, see docs/guides/tuning.md")
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         raise refusal("InferenceSession.set_ep_dynamic_options", "weft has no such options")
-
-    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        raise refusal("InferenceSession.release_captured_graph", "weft captures and releases graphs by itself")
 
     def get_input_epdevices(self) -> list[Any]:
         raise refusal("InferenceSession.get_input_epdevices", "weft's devices are in weft.devices()")
@@ -309,12 +310,15 @@ class InnerSession(InferenceSession):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def run(
-        self, output_names: Sequence[str], input_feed: Mapping[str, Any], run_options: OrtRunOptions | None = None
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: OrtRunOptions | None = None,
     ) -> list[Any]:
-        if not output_names and output_names is not None:
-            raise status("InvalidArgument", "At least one output should be requested.")
         if output_names is None:
             raise incompatible("run", "a list of names", output_names)
+        if not output_names:
+            raise status("InvalidArgument", "At least one output should be requested.")
         return super().run(output_names, input_feed, run_options)
 
     def run_with_ort_values(  # type: ignore[override]
@@ -334,7 +338,7 @@ class InnerSession(InferenceSession):
     output_meminfos = property(InferenceSession.get_output_memory_infos)
     input_epdevices = property(InferenceSession.get_input_epdevices)
     session_options = property(InferenceSession.get_session_options)
-    get_profiling_start_time_ns = property(InferenceSession.get_profiling_start_time_ns)  # type: ignore[assignment]
+    get_profiling_start_time_ns = property(InferenceSession.get_profiling_start_time_ns)
 
     def is_webgpu_graph_capture_enabled(self) -> bool:
         return False

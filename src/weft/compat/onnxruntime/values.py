@@ -25,11 +25,12 @@ from weft.ir.tensors import DeviceTensor, HostTensor
 from weft.ir.types import Type
 
 HOST = "cpu"
-_TYPES = {"cpu": 0, "cuda": 1, "gpu": 1, "webgpu": 1, "dml": 1, "fpga": 2, "npu": 3, "cann": 3}
-_INNER_TYPES = {**_TYPES, "dml": 4}  # as the static methods of the inner OrtDevice number them
+_TYPES = {"cpu": 0, "cuda": 1, "gpu": 1, "webgpu": 1, "dml": 1, "npu": 3, "cann": 3}
+_INNER_TYPES = {**_TYPES, "dml": 4, "fpga": 2}  # as the static methods of the inner OrtDevice number them
 _DLPACK_NAMES = {1: HOST, 2: "cuda", 13: "cuda"}
 _NAMES = {0: "cpu", 1: "gpu", 2: "fpga", 3: "npu", 4: "dml"}  # of types without a vendor
 _DEVICES = {"cuda": "cuda", "gpu": "cuda", "webgpu": "webgpu", "dml": "webgpu"}  # weft's name of the kind
+_ELEMENTS = frozenset(dtype.numpy for dtype in DType)
 _VENDORS = {"cuda": 4318, "dml": 5140, "cann": 6629}
 
 
@@ -153,12 +154,15 @@ class OrtValue:
         check_device(name)
         if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "OUS":
             raise RuntimeError("Creation of OrtValues is currently only supported from non-string numpy arrays")
+        check_element(numpy_obj.dtype)
         return made(_on_device(np.require(numpy_obj, requirements="C"), name, number))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Any, /, onnx_element_type: int) -> Any:
         """The bytes of an array, as elements of this type, of the same size."""
-        dtype = from_number(onnx_element_type).numpy
+        if not isinstance(data, np.ndarray):
+            raise incompatible("ortvalue_from_numpy_with_onnx_type", "an array", data)
+        dtype = element_dtype(onnx_element_type)
         if dtype.itemsize != data.dtype.itemsize:
             raise RuntimeError(f"elements of {data.dtype} are not as large as those of {dtype}")
         return made(np.require(data, requirements="C").view(dtype))
@@ -177,7 +181,11 @@ class OrtValue:
             raise refusal("OrtValue.ortvalue_from_shape_and_type", "weft has no allocators that memory_info could name")
         name, number = _place(device_type, device_id)
         check_device(name)
-        return made(_on_device(np.zeros(tuple(shape), element_dtype(element_type)), name, number))
+        dtype = element_dtype(element_type)
+        check_element(dtype)
+        if any(size < 0 for size in shape):
+            raise RuntimeError(f"a tensor has no sizes below 0, as in {list(shape)}")
+        return made(_on_device(np.zeros(tuple(shape), dtype), name, number))
 
     ortvalue_from_shape_and_onnx_type = ortvalue_from_shape_and_type
 
@@ -274,11 +282,13 @@ class OrtValue:
     def update_inplace(self, data: Any) -> None:
         """Give it other elements, as many as it has."""
         tensor = self._tensor("update_inplace")
+        if not isinstance(data, (np.ndarray, OrtValue)):
+            raise TypeError("data must be a numpy.ndarray or an OrtValue.")
         array = np.asarray(data)
         if array.size != int(np.prod(tensor.shape, dtype=np.int64)):
             raise RuntimeError("The input size of numpy arrays does not match the size of the OrtValue.")
         if array.dtype != self._dtype().numpy:
-            raise refusal("OrtValue.update_inplace", f"elements of {array.dtype} for a tensor of {self._dtype()}")
+            raise RuntimeError(f"OrtValue.update_inplace: elements of {array.dtype} for a tensor of {self._dtype()}")
         if isinstance(tensor, np.ndarray):
             np.copyto(tensor, array.reshape(tensor.shape))
         else:
@@ -339,9 +349,18 @@ def on_host(content: Any) -> Any:
 def element_dtype(element_type: Any) -> np.dtype[Any]:
     """What numpy calls an element type: by ONNX's number, or as numpy takes it."""
     if isinstance(element_type, int):
-        return from_number(element_type).numpy
+        try:
+            return from_number(element_type).numpy
+        except WeftError as error:
+            raise RuntimeError(f"no tensor has the element type {element_type}") from error
     dtype: np.dtype[Any] = np.dtype(element_type)
     return dtype
+
+
+def check_element(dtype: np.dtype[Any]) -> None:
+    """RuntimeError where values cannot have elements of a type: texts, times, complex and wider numbers."""
+    if dtype.kind in "OUSMmc" or (dtype.kind in "fV" and dtype.newbyteorder("=") not in _ELEMENTS):
+        raise RuntimeError(f"OrtValues have no elements of {dtype}")
 
 
 def array_at(address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
