@@ -423,6 +423,17 @@ def test_files_of_onnxruntime_s_own_format_are_refused(tmp_path: Path) -> None:
             ort.InferenceSession(source)
 
 
+def test_no_file_of_onnxruntime_s_own_format_is_written(tmp_path: Path) -> None:
+    by_suffix, by_entry = ort.SessionOptions(), ort.SessionOptions()
+    by_suffix.optimized_model_filepath = str(tmp_path / "model.ort")
+    by_entry.optimized_model_filepath = str(tmp_path / "model.onnx")
+    by_entry.add_session_config_entry("session.save_model_format", "ORT")
+    for options in (by_suffix, by_entry):
+        with pytest.raises(state.NotImplemented, match="onnxruntime's format"):
+            ort.InferenceSession(RELU, options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_sessions_and_options_are_pickled_without_an_installed_name() -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1

@@ -42,6 +42,7 @@ Source = Union[str, bytes]  # a path, or a model
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _INITIALIZERS = "session.optimized_model_external_initializers_file_name"
 _SMALLEST_INITIALIZER = "session.optimized_model_external_initializers_min_size_in_bytes"
+_WRITTEN_FORMAT = "session.save_model_format"
 _SMALLEST_BY_DEFAULT = "1024"
 _NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _OWN_FORMAT = b"ORTM"  # four bytes from the start of such a file
@@ -209,6 +210,10 @@ def _loaded(source: Source, options: SessionOptions, choice: ProviderChoice) -> 
         source = with_data(source, options.files, {name: _array(value) for name, value in options.external.items()})
     content = _with_folder(source, options.entries.get(_FOLDER))
     if options.optimized_model_filepath:
+        written_format = options.entries.get(_WRITTEN_FORMAT) or Path(options.optimized_model_filepath).suffix[1:]
+        if written_format.upper() == "ORT":
+            hint = "give optimized_model_filepath the suffix .onnx"
+            raise refusal("InferenceSession", "weft writes optimized models as ONNX, not in onnxruntime's format", hint)
         from weft.optimization.optimize import optimize
 
         optimize(content, options.optimized_model_filepath)

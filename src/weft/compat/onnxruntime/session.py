@@ -190,6 +190,10 @@ class InferenceSession:
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         return [HOST_MEMORY for _ in self._weft.arguments.outputs]
 
+    def get_input_epdevices(self) -> list[None]:
+        """Give None for each input, which onnxruntime does for inputs without such a device."""
+        return [None for _ in self._weft.arguments.inputs]
+
     def get_session_options(self) -> SessionOptions:
         return self._weft.options
 
@@ -272,9 +276,6 @@ class InferenceSession:
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         raise refusal("InferenceSession.set_ep_dynamic_options", "weft has no such options")
-
-    def get_input_epdevices(self) -> list[Any]:
-        raise refusal("InferenceSession.get_input_epdevices", "weft's devices are in weft.devices()")
 
     def get_provider_graph_assignment_info(self) -> list[Any]:
         raise refusal(
