@@ -98,9 +98,13 @@ def test_packages_find_it_where_only_weft_is_installed(tmp_path: Path) -> None:
         "print('onnxruntime' in [found.metadata['Name'] for found in metadata.distributions()])\n"
         "try: metadata.version('onnxruntime-gpu')\n"
         "except metadata.PackageNotFoundError: print('no other')\n"
+        "from onnxruntime.backend import backend, prepare; print(prepare.__self__ is backend.OnnxRuntimeBackend)\n"
+        "from onnxruntime.capi import _pybind_state as inner\n"
+        "try: inner.quantize_matmul_4bits(1)\n"
+        "except inner.NotImplemented as error: print('quantize_matmul_4bits' in str(error))\n"
     )
     told = _python("-c", program).splitlines()
-    assert told == [f"{API_LEVEL} onnxruntime", "onnxruntime None", "True", "no other"]
+    assert told == [f"{API_LEVEL} onnxruntime", "onnxruntime None", "True", "no other", "True", "True"]
 
 
 @pytest.mark.usefixtures("installed")
