@@ -62,6 +62,11 @@ calls_of(
         "of_a_run_entry_that_is_none": lambda ort: ort.RunOptions().get_run_config_entry("a"),
         "of_a_run_logid": lambda ort: _set(ort.RunOptions(), "logid", "mine"),
         "of_a_run_terminate": lambda ort: _set(ort.RunOptions(), "terminate", True),
+        "of_a_run_terminate_text": lambda ort: _set(ort.RunOptions(), "terminate", "no"),
+        "initializer_none": lambda ort: ort.SessionOptions().add_initializer("w", None),
+        "files_in_memory_below_none": lambda ort: ort.SessionOptions().add_external_initializers_from_files_in_memory(
+            ["a"], [b"a"], [-1]
+        ),
         "of_a_run_no_such": lambda ort: _set(ort.RunOptions(), "no_such_option", 3),
     },
 )

@@ -79,6 +79,27 @@ calls_of(
         "fallback": lambda ort: (session(ort, "two").disable_fallback(), session(ort, "two").enable_fallback()),
     },
 )
+UNUSABLE: dict[str, Any] = {
+    "unknown": ["FooExecutionProvider"],
+    "number": [3],
+    "text": CPU,
+    "map": {CPU: {}},
+    "lone_tuple": [(CPU,)],
+    "options_none": [(CPU, None)],
+}
+calls_of(
+    "no_fallback",
+    {
+        **{
+            name: lambda ort, value=value: _providers(ort, providers=value, enable_fallback=0)
+            for name, value in UNUSABLE.items()
+        },
+        "usable": lambda ort: _providers(ort, providers=[CPU], enable_fallback=0),
+        "more_options": lambda ort: _providers(ort, providers=[CPU], provider_options=[{}, {}], enable_fallback=0),
+        "no_number": lambda ort: _providers(ort, providers=["FooExecutionProvider"], enable_fallback="no"),
+        "no_list": lambda ort: _providers(ort, providers=3),
+    },
+)
 calls_of(
     "inputs",
     {

@@ -140,6 +140,8 @@ class SessionOptions(OrtOptions):
 
     def add_initializer(self, name: str, value: Any) -> None:
         """Use these values instead of the model's own for an initializer."""
+        if value is None:
+            raise RuntimeError(f"add_initializer: {name!r} has no value")
         self.initializers[_text(name)] = value
 
     def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
@@ -155,6 +157,8 @@ class SessionOptions(OrtOptions):
         if not len(names) == len(contents) == len(lengths):
             raise RuntimeError("add_external_initializers_from_files_in_memory: lists of one length are needed")
         for name, content, length in zip(names, contents, lengths):
+            if _number(length) < 0:
+                _refused()
             self.files[_text(name)] = bytes(memoryview(content)[:length])
 
     def register_custom_ops_library(self, path: str) -> None:
@@ -232,7 +236,7 @@ class OrtRunOptions(OrtOptions):
 
     @terminate.setter
     def terminate(self, value: bool) -> None:
-        if value:
+        if _flag(value):
             self._cancellation.cancel()
         elif self._cancellation.cancelled:
             self._cancellation = Cancellation()

@@ -87,11 +87,14 @@ def get_device() -> str:
 
 
 def stated(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
-    """The providers that were named, with their options as texts; ValueError where they make no sense."""
+    """The providers that were named, with their options as texts.
+
+    ValueError where they make no sense, RuntimeError for an unknown name.
+    """
     pairs = normalize_providers(providers, options)
     for name, _ in pairs:
         if name not in _DEVICES:
-            raise ValueError(f"Unknown Provider Type: {name}")
+            raise RuntimeError(f"Unknown Provider Type: {name}")
     return pairs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from weft.compat.onnxruntime.binding import IOBinding, run_bound
@@ -53,9 +53,13 @@ class InferenceSession:
         if os.environ.get(READ_CONFIG) == "1":
             options = read_model_options(source)
         say_unused(options, keywords)
+        if providers is not None and not isinstance(providers, Iterable):
+            raise incompatible("InferenceSession", "a list of providers", providers)
         try:
             asked = stated(providers, provider_options)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
+            if not int(keywords.get("enable_fallback", 1)):
+                raise
             warnings.warn(f"{error} The CPU serves instead.", FallbackWarning, stacklevel=2)
             asked = []
         self._weft = ServedModel(source, options, chosen(asked))
