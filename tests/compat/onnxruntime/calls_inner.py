@@ -252,6 +252,16 @@ calls_of(
 KEPT = counted()
 
 
+@call
+def inner_binding_of_a_public_one(ort: Any) -> Any:
+    binding = session(ort, "two").io_binding()
+    binding._iobinding.bind_input("x", counted())
+    binding._iobinding.bind_output("n", _host())
+    session(ort, "two")._sess.run_with_iobinding(binding._iobinding, None)
+    outputs = binding._iobinding.get_outputs()
+    return type(outputs).__name__, outputs[0].numpy(), binding.copy_outputs_to_cpu()
+
+
 def _memory(info: Any) -> Any:
     return (
         info.name,

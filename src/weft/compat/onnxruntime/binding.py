@@ -113,8 +113,11 @@ class IOBinding:
         return [copy.copy() if id(value) in bound else copy for value, copy in zip(self.results, copies)]
 
     @property
-    def _iobinding(self) -> IOBinding:
-        return self
+    def _iobinding(self) -> SessionIOBinding:
+        """The same binding as onnxruntime's inner class: both share what is bound."""
+        inner = SessionIOBinding.__new__(SessionIOBinding)
+        inner.__dict__ = self.__dict__
+        return inner
 
     def clear_binding_inputs(self) -> None:
         self.inputs.clear()
