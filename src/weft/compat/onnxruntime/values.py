@@ -205,7 +205,9 @@ class OrtValue:
         capsule = data.__dlpack__() if hasattr(data, "__dlpack__") else data
         if read_tensor(capsule).device_type != HOST_TYPE:
             return made(CapsuleTensor(capsule))
-        return made(import_capsule(capsule, is_bool_tensor))
+        array = import_capsule(capsule, is_bool_tensor)
+        check_element(array.dtype)
+        return made(array)
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: Any) -> Any:
