@@ -413,6 +413,29 @@ def test_values_stay_on_a_device() -> None:
     assert session.run_with_ort_values(["z"], {"x": there})[0].numpy().tolist() == [[0, 0, 2]]
     with pytest.raises(state.NotImplemented, match=r"OrtValue\.data_ptr"):
         there.data_ptr()
+    for share in (there.to_dlpack, there.__dlpack_device__):
+        with pytest.raises(state.NotImplemented, match=r"OrtValue\.__dlpack__"):
+            share()
+
+
+def test_inner_devices_of_gpus() -> None:
+    """Programs bind outputs to the inner class of DirectML's devices, which WebGPU stands for."""
+    try:
+        choose("webgpu:0")
+    except DeviceError as error:
+        pytest.skip(str(error))
+    session = ort.InferenceSession(RELU, providers=[("WebGpuExecutionProvider", {"device_id": 0})])
+    device = state.OrtDevice(state.OrtDevice.dml(), state.OrtDevice.default_memory(), 0)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding._iobinding.bind_output("z", device)
+    session.run_with_iobinding(binding)
+    (value,) = binding._iobinding.get_outputs()
+    fetches = state.OrtValueVector()
+    session.run_with_ortvaluevector(ort.RunOptions(), ["x"], [value], ["z"], fetches, [device])
+    again = session._sess.run_with_ort_values({"x": value}, ["z"], None)
+    for result in (value, fetches[0], again[0]):
+        assert (result.device_name(), result.numpy().tolist()) == ("webgpu", [[0, 0, 2]])
 
 
 def test_files_of_onnxruntime_s_own_format_are_refused(tmp_path: Path) -> None:

@@ -272,14 +272,21 @@ class OrtValue:
         return array.copy() if copy else array
 
     def __dlpack__(self, *, stream: Any = None, **keywords: Any) -> Any:
-        tensor = self._tensor("__dlpack__")
+        tensor = self._shareable_tensor()
         if isinstance(tensor, np.ndarray):
             return export_capsule(tensor, **keywords)
         return tensor.__dlpack__() if stream is None else tensor.__dlpack__(stream=stream)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        kind, number = self._tensor("__dlpack_device__").__dlpack_device__()
+        kind, number = self._shareable_tensor().__dlpack_device__()
         return int(kind), int(number)
+
+    def _shareable_tensor(self) -> Any:
+        tensor = self._tensor("__dlpack__")
+        if not hasattr(tensor, "__dlpack_device__"):
+            hint = "copy it to the host with numpy()"
+            raise refusal("OrtValue.__dlpack__", f"tensors on {self.device_name()} are not shared", hint)
+        return tensor
 
     def update_inplace(self, data: Any) -> None:
         """Give it other elements, as many as it has."""
