@@ -218,13 +218,13 @@ def inner_session_that_is_not_initialized(ort: Any) -> Any:
 
 @call
 def run_vectors(ort: Any) -> Any:
-    feeds, fetches, kept = (_inner().OrtValueVector() for _ in range(3))
+    feeds, fetches, preallocated = (_inner().OrtValueVector() for _ in range(3))
     feeds.push_back(_value(counted()))
     memory = np.zeros((2, 3), np.float32)
-    kept.push_back(_value(memory))
-    for results in (fetches, kept):
+    preallocated.push_back(_value(memory))
+    for results in (fetches, preallocated):
         session(ort, "two").run_with_ortvaluevector(ort.RunOptions(), ["x"], feeds, ["n"], results, [_host()])
-    return [(len(results), results[0].numpy()) for results in (fetches, kept)], memory
+    return [(len(results), results[0].numpy()) for results in (fetches, preallocated)], memory
 
 
 def _bound(ort: Any, *arguments: Any) -> Any:
@@ -246,12 +246,12 @@ calls_of(
     {
         "values": lambda ort: _bound(ort),
         "arrays": lambda ort: _bound(ort, counted()),
-        "memory": lambda ort: _bound(ort, _host(), np.float32, (2, 3), KEPT.ctypes.data),
-        "memory_of_onnx_type": lambda ort: _bound(ort, _host(), 1, (2, 3), KEPT.ctypes.data),
+        "memory": lambda ort: _bound(ort, _host(), np.float32, (2, 3), INPUT_MEMORY.ctypes.data),
+        "memory_of_onnx_type": lambda ort: _bound(ort, _host(), 1, (2, 3), INPUT_MEMORY.ctypes.data),
         "list": lambda ort: _bound(ort, [[1.0, 2.0, 3.0]]),
     },
 )
-KEPT = counted()
+INPUT_MEMORY = counted()
 
 
 @call
@@ -429,3 +429,24 @@ def free_dimension_overrides_are_kept(ort: Any) -> Any:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_denotation("DATA_BATCH", 2)
     return fresh(ort, "two", options).run(None, {"x": ones(5, 3)})
+
+
+@call
+def initializers_apart_of_a_model_with_external_data(ort: Any) -> Any:
+    """A model is written twice, and the last one needs no file of those before it."""
+    folder = Path("twice")
+    folder.mkdir()
+    weights = onnx.numpy_helper.from_array(np.arange(1200, dtype=np.float32).reshape(3, 400), "w")
+    x = tensor("x", FLOAT, ["N", 3])
+    content = model([node("MatMul", ["x", "w"], ["z"])], [x], [tensor("z", FLOAT, None)], (weights,))
+    onnx.save(onnx.ModelProto.FromString(content), folder / "0.onnx", save_as_external_data=True, location="0.bin")
+    for number in (1, 2):
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = str(folder / f"{number}.onnx")
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", f"{number}.bin")
+        ort.InferenceSession(str(folder / f"{number - 1}.onnx"), options, providers=["CPUExecutionProvider"])
+    files = sorted(path.name for path in folder.iterdir())
+    for name in ("0.onnx", "0.bin", "1.onnx", "1.bin"):
+        (folder / name).unlink()
+    written = ort.InferenceSession(str(folder / "2.onnx"), providers=["CPUExecutionProvider"])
+    return files, written.run(None, {"x": ones(1, 3)})

@@ -83,8 +83,8 @@ def move_initializers(path: Path, file_name: str, smallest: str) -> None:
     if not target.parent.is_dir():
         raise InputError(f"{target}: there is no such folder", hint="make it first")
     proto = onnx.load(str(path), load_external_data=False)
-    written_apart = {_location(tensor) for tensor in proto.graph.initializer if uses_external_data(tensor)}
-    if written_apart:
+    data_files = {_location(tensor) for tensor in proto.graph.initializer if uses_external_data(tensor)}
+    if data_files:
         onnx.load_external_data_for_model(proto, str(folder))
     large = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= int(smallest)]
     if large:
@@ -92,8 +92,9 @@ def move_initializers(path: Path, file_name: str, smallest: str) -> None:
             for tensor in large:
                 _move_out(tensor, file, file_name)
     path.write_bytes(proto.SerializeToString())
-    for location in written_apart - {file_name}:
-        (folder / location).unlink()
+    for location in data_files - {file_name}:
+        if location.startswith(f"{path.name}."):  # written with the model, and never another model's
+            (folder / location).unlink()
 
 
 def _move_out(tensor: Any, file: BinaryIO, file_name: str) -> None:

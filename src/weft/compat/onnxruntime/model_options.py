@@ -24,8 +24,8 @@ def read_model_options(source: str | bytes) -> SessionOptions:
         config = json.loads(text)
     except ValueError as error:
         raise RuntimeError(f"Json stored in the `{_KEY}` key cannot be parsed: {error}") from error
-    stated = config.get("session_options") if isinstance(config, dict) else None
-    for name, value in stated.items() if isinstance(stated, dict) else ():
+    session_options = config.get("session_options") if isinstance(config, dict) else None
+    for name, value in session_options.items() if isinstance(session_options, dict) else ():
         if name in _OPTIONS:
             setattr(options, name, _OPTIONS[name](name, value))
     return options

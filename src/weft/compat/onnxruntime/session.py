@@ -120,8 +120,8 @@ class InferenceSession:
     ) -> None:
         """Run on values by position. Results are written into the values of `fetches`, and added where it has none."""
         served = self._weft
-        names, given = served.checked(fetch_names, dict(zip(feed_names, feeds)))
-        results = served.results(names, given, run_options, keep=served.model.device != HOST)
+        names, inputs = served.checked(fetch_names, dict(zip(feed_names, feeds)))
+        results = served.results(names, inputs, run_options, keep=served.model.device != HOST)
         values = [served.value(name, results[name]) for name in names]
         for target, value in zip(fetches, values):
             target.update_inplace(value.numpy())
