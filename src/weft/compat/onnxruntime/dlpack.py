@@ -66,7 +66,7 @@ class CapsuleTensor:
 def read_tensor(capsule: Any) -> DLTensor:
     """Read the description in a capsule; TypeError where it is no capsule or was consumed before."""
     if not _is_valid(capsule, _NAME):
-        raise TypeError("from_dlpack expected a valid DLPack capsule named 'dltensor'")
+        raise TypeError("from_dlpack takes an unused DLPack capsule (named 'dltensor')")
     return DLTensor.from_address(_get_pointer(capsule, _NAME))
 
 
@@ -94,7 +94,7 @@ def import_capsule(capsule: Any, is_bool: bool) -> Array:
     except (BufferError, RuntimeError, ValueError) as error:
         raise RuntimeError(f"OrtValue.from_dlpack: {error}") from error
     if not owner.flags.c_contiguous:
-        raise RuntimeError("OrtValue.from_dlpack: ORT only supports contiguous tensor for now.")
+        raise RuntimeError("OrtValue.from_dlpack takes tensors in C order: make a contiguous copy first")
     if is_bfloat16:
         owner = owner.view(_BFLOAT16)
     elif is_bool and owner.dtype == np.uint8:

@@ -72,10 +72,10 @@ def _convert_map(type: MapType, value: dict[Any, Any]) -> dict[Any, Any]:
     kind = str if isinstance(next(iter(value), ""), str) else int
     for key in value:
         if not (isinstance(key, str) if kind is str else hasattr(key, "__index__") and int(key) in _INT64):
-            raise RuntimeError(f"Unexpected key type  {key.__class__}, it cannot be linked to C type {type.key}_t")
+            raise RuntimeError(f"the keys of a map are {type.key}, not {key.__class__.__name__}")
     for item in value.values():
         if not hasattr(item, "__float__"):
-            raise RuntimeError(f"Unexpected value type  {item.__class__}, it cannot be linked to C type float")
+            raise RuntimeError(f"the values of a map are numbers, not {item.__class__.__name__}")
         if isinstance(item, np.ndarray) and item.ndim:
             raise status("Fail", f"a value of a map is a number, not an array of shape {item.shape}")
     return {plain_number(key): plain_number(item) for key, item in value.items()}

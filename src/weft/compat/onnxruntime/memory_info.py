@@ -34,7 +34,7 @@ class OrtMemoryInfo:
         _check(allocator_type, OrtAllocatorType)
         _check(mem_type, OrtMemType)
         if name not in _VENDORS:
-            raise RuntimeError("Specified device is not supported. Try CreateMemoryInfo_V2.")
+            raise RuntimeError(f"{name!r} needs a vendor: use OrtMemoryInfo.create_v2")
         self._name = name
         self._allocator_type = allocator_type
         self._device_id = 0 if name == _HOST_NAME else int(device_id)

@@ -23,7 +23,7 @@ def read_model_options(source: str | bytes) -> SessionOptions:
     try:
         config = json.loads(text)
     except ValueError as error:
-        raise RuntimeError(f"Json stored in the `{_KEY}` key cannot be parsed: {error}") from error
+        raise RuntimeError(f"the model's metadata `{_KEY}` is not valid JSON: {error}") from error
     session_options = config.get("session_options") if isinstance(config, dict) else None
     for name, value in session_options.items() if isinstance(session_options, dict) else ():
         if name in _OPTIONS:

@@ -64,7 +64,7 @@ class OnnxRuntimeBackend(Backend):
         providers = [name for name in get_available_providers() if name not in excluded]
         session = InferenceSession(model, options, providers)
         if device is not None and not cls.supports_device(device):
-            raise RuntimeError(f"Incompatible device expected '{device}', got '{get_device()}'")
+            raise RuntimeError(f"device {device!r} is not available: this installation runs on {get_device()}")
         return OnnxRuntimeBackendRep(session)
 
     @classmethod
@@ -74,7 +74,7 @@ class OnnxRuntimeBackend(Backend):
 
     @classmethod
     def run_node(cls, node: Any, inputs: Any, device: Any = None, outputs_info: Any = None, **kwargs: Any) -> Any:
-        raise NotImplementedError("It is much more efficient to run a whole model than every node independently.")
+        raise NotImplementedError("single nodes are not run: make a model of the node and use run_model")
 
 
 is_compatible = OnnxRuntimeBackend.is_compatible

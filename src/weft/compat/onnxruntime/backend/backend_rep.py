@@ -28,7 +28,7 @@ class OnnxRuntimeBackendRep(BackendRep):
         elif len(names) == 1:
             feed = {names[0]: inputs}
         else:
-            raise RuntimeError(f"Model expect {len(names)} inputs")
+            raise RuntimeError(f"give a list: the model takes {len(names)} inputs")
         results: list[Any] = self._session.run(None, feed, options)
         return results
 
