@@ -63,6 +63,10 @@ class InvalidModelError(ModelError):
     """The model breaks the ONNX rules: damaged file, cycle, missing name, mismatched shapes or types."""
 
 
+class MalformedNodeError(InvalidModelError):
+    """A node's attributes, inputs or element types are not those of its operator, whatever the shapes are."""
+
+
 class OnlyAtRunError(InvalidModelError):
     """An op that sees its whole graph needs what only the run will reveal; it cannot be put off as other ops can."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy import ndarray
 
 from weft.backends.device import Shortcut
 from weft.backends.host_steps import GuardCheck, RunHost, is_gradual, ready_step, shown_sizes
-from weft.backends.reference.sizes import check_guards, in_order
+from weft.backends.reference.sizes import GuardError, check_guards, in_order
 from weft.errors import InternalError
 from weft.interrupts import check
 from weft.ir import dims
@@ -191,6 +192,14 @@ class Sections:
         yield from (runner for runner in self.runners if not isinstance(runner, HostSection))
         for body in self.inside.by_id.values():
             yield from body.all_runners()
+
+    def runners_for(self, sizes: Mapping[str, int]) -> Iterator[SectionRunner]:
+        """Yield the runners that sizes may reach: those of the program, and of bodies whose guards hold."""
+        check_guards(self.guards, sizes)
+        yield from (runner for runner in self.runners if not isinstance(runner, HostSection))
+        for body in self.inside.by_id.values():
+            with suppress(GuardError):
+                yield from body.runners_for(sizes)
 
     def plan(self, program: CompiledProgram, sizes: Mapping[str, int], workspace: int) -> ProgramPlan:
         """The memory of a run with these sizes; GuardError where the program does not apply to them."""

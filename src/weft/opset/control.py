@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.errors import MalformedNodeError
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
+from weft.ir.graph import GraphValue
 from weft.ir.types import AnyType, SequenceType, TensorType
 from weft.opset.flow import branch, loop, scan
 from weft.opset.functions import cast, where
@@ -22,17 +24,31 @@ def if_(condition: Tensor, *, then_branch: Any = REQUIRED, else_branch: Any = RE
 
 @op("Loop")
 def loop_(trips: Tensor | None = None, condition: Tensor | None = None, *carries: Tensor, body: Any = REQUIRED) -> Any:
+    require(
+        len(body.inputs) == 2 + len(carries),
+        f"the body must take {2 + len(carries)} inputs (iteration, condition, carried values), not {len(body.inputs)}",
+    )
+    require(len(body.outputs) > len(carries), "the body of a loop must give a condition and every carried value")
+    shapes = [_shape_of_one(value) for value in body.inputs[:2]]
+
     def step(iteration: Tensor, going: Tensor, *inputs: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-        results = body(iteration, going, *inputs)
-        require(len(results) > len(carries), "the body of a loop must give a condition and every carried value")
+        counters = [reshape(x, shape) for x, shape in zip((iteration, going), shapes)]
+        results = body(*counters, *inputs)
         proceed = results[0].type
-        require(getattr(proceed, "dtype", DType.bool) is DType.bool, f"the condition must be a bool, not {proceed}")
+        if getattr(proceed, "dtype", DType.bool) is not DType.bool:
+            raise MalformedNodeError(f"the condition must be a bool, not {proceed}")
         return results[0], results[1 : 1 + len(carries)], results[1 + len(carries) :]
 
     trips = None if trips is None else cast(_scalar(trips, DType.int64), DType.int64)
     condition = None if condition is None else _scalar(condition, DType.bool)
-    final, outputs = loop(trips, condition, carries, step)
+    final, outputs = loop(trips, condition, carries, step, [value.type for value in body.outputs[1 + len(carries) :]])
     return [*final, *outputs]
+
+
+def _shape_of_one(value: GraphValue) -> tuple[int, ...]:
+    """Return the shape of a single element with the declared rank; exporters such as spox declare `[1]`."""
+    shape = value.type.shape if isinstance(value.type, TensorType) else None
+    return (1,) * len(shape or ())
 
 
 def _scalar(x: Tensor, dtype: DType) -> Tensor:
@@ -66,7 +82,8 @@ def scan_(
         results = body(*arguments)
         return results[:count], results[count:]
 
-    final, outputs = scan(step, inputs[:count], sequences)
+    declared = [value.type for value in body.outputs[count:]]
+    final, outputs = scan(step, inputs[:count], sequences, declared=declared)
     stacked = []
     for number, output in enumerate(outputs):
         reverse = bool(scan_output_directions and scan_output_directions[number])

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from weft.errors import InvalidModelError
+from weft.errors import ExecutionError, InvalidModelError, MalformedNodeError, OnlyAtRunError, WeftError
+from weft.ir import dims
 from weft.ir.dims import Dim, Equality
 from weft.ir.dtypes import DType
-from weft.ir.program import Branch, Loop, Scan
+from weft.ir.program import Branch, Host, Loop, Scan, Step, TensorProgram, Value
 from weft.ir.types import AnyType, OptionalType, SequenceType, TensorType, Type
 from weft.opset.counting import Counted, Counts, Stays, count_iterations
 from weft.opset.language import assume_equal, constant, dims_tensor, reshape, slice_axis, squeeze, stack
@@ -27,10 +28,12 @@ def scan(
     carries: Sequence[Tensor],
     sequences: Sequence[Tensor],
     length: Dim | None = None,
+    declared: Sequence[Type | None] = (),
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Run body(*carries, *slices) -> (carries, outputs) along axis 0 of the sequences.
 
-    Gives the last carries and the stacked outputs. Carries keep their type throughout.
+    Gives the last carries and the stacked outputs. Carries keep their type throughout. `declared` are the types of the
+    body's outputs, for a scan of length 0 whose body does not fit.
     """
     trace = current_trace.get()
     if length is None:
@@ -38,7 +41,7 @@ def scan(
     for sequence in sequences:
         assume_equal(sequence.shape[0], length, "scanned tensors must have the same length")
     if trace.eager:
-        return _scan_eagerly(body, list(carries), sequences, length)
+        return _scan_eagerly(body, list(carries), sequences, length, declared)
     slices = [TensorType(sequence.dtype, sequence.shape[1:]) for sequence in sequences]
     types = [(carry.type, "carry") for carry in carries] + [(type, "slice") for type in slices]
     count = len(carries)
@@ -49,7 +52,14 @@ def scan(
             _same_type(carry, replacement)
         return [*new, *outputs]
 
-    traced = trace.body(types, flat)
+    try:
+        traced = trace.body(types, flat)
+    except (InvalidModelError, ExecutionError) as error:
+        _raise_unless_deferrable(error)
+        if dims.is_at_least(length, 1):
+            raise
+        trips, condition = dims_tensor([length], ()), constant(np.bool_(True))
+        return _loop_that_must_not_run(trace, trips, condition, carries, declared, error)
     staying = [before == after for before, after in zip(traced.program.inputs[:count], traced.program.outputs)]
     if any(staying) and trace.depth() < DEEPEST_COUNTED:
         return _scan_with_less(body, carries, staying, sequences, length)
@@ -85,6 +95,7 @@ def _scan_eagerly(
     carries: list[Tensor],
     sequences: Sequence[Tensor],
     length: Dim,
+    declared: Sequence[Type | None],
 ) -> tuple[list[Tensor], list[Tensor]]:
     assert isinstance(length, int)
     rows: list[Sequence[Tensor]] = []
@@ -95,15 +106,23 @@ def _scan_eagerly(
         rows.append(outputs)
     if not rows:
         types = [*(carry.type for carry in carries), *(TensorType(s.dtype, s.shape[1:]) for s in sequences)]
-        return carries, _no_rows(types, lambda *inputs: body(*inputs)[1])
+        return carries, _no_rows(types, lambda *inputs: body(*inputs)[1], declared)
     return carries, [stack(column, 0) for column in zip(*rows)]
 
 
-def _no_rows(types: Sequence[Type], outputs: Callable[..., Sequence[Tensor]]) -> list[Tensor]:
+def _no_rows(
+    types: Sequence[Type], outputs: Callable[..., Sequence[Tensor]], declared: Sequence[Type | None]
+) -> list[Tensor]:
     """The stacked outputs of a body that never runs: tracing it tells their types; open sizes are 0."""
-    traced = current_trace.get().body([(type, "input") for type in types], outputs)
-    shapes = [[size if isinstance(size, int) else 0 for size in output.shape] for output in traced.outputs]
-    return [constant(np.empty([0, *shape], out.dtype.numpy)) for out, shape in zip(traced.outputs, shapes)]
+    rows: list[TensorType]
+    try:
+        traced = current_trace.get().body([(type, "input") for type in types], outputs)
+        rows = [TensorType(output.dtype, output.shape) for output in traced.outputs]
+    except (InvalidModelError, ExecutionError) as error:
+        _raise_unless_deferrable(error)
+        rows = [_declared_row(type, error) for type in declared]
+    shapes = [[size if isinstance(size, int) else 0 for size in row.shape or ()] for row in rows]
+    return [constant(np.empty([0, *shape], row.dtype.numpy)) for row, shape in zip(rows, shapes)]
 
 
 def _same_type(carry: Tensor, replacement: Tensor) -> None:
@@ -128,7 +147,9 @@ def branch(
         equality = flags[0] if len(flags) == 1 and isinstance(flags[0], Equality) else None
         if not any(isinstance(flag, Equality) for flag in flags):
             return list(then() if all(flags) else otherwise())
-    first, second = trace.body([], then), trace.body([], otherwise)
+    first, second = _trace_branch(trace, then), _trace_branch(trace, otherwise)
+    if isinstance(first, WeftError) or isinstance(second, WeftError):
+        return _branch_that_must_not_run(trace, condition, first, second)
     types = [join_types(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
     of_data = equality is not None and any(map(trace.depends_on_data, (equality.left, equality.right)))
     open_rank = any(isinstance(type, TensorType) and type.shape is None for type in types)
@@ -139,20 +160,90 @@ def branch(
     return trace.emit(primitive, [condition, *first.captures, *second.captures], types)
 
 
+def _trace_branch(trace: Trace, function: Callable[[], Sequence[Tensor]]) -> TracedBody | WeftError:
+    """Trace one branch, or return the error that says why its nodes do not fit these shapes."""
+    try:
+        return trace.body([], function)
+    except (InvalidModelError, ExecutionError) as error:
+        _raise_unless_deferrable(error)
+        return error
+
+
+def _raise_unless_deferrable(error: WeftError) -> None:
+    """Raise an error that holds for any shapes again; others matter only if the body runs."""
+    if isinstance(error, (MalformedNodeError, OnlyAtRunError)):
+        raise error
+
+
+def _branch_that_must_not_run(
+    trace: Trace, condition: Tensor, first: TracedBody | WeftError, second: TracedBody | WeftError
+) -> list[Tensor]:
+    """Emit a branch of which one side raises its error when it is taken; results have the types of the other side."""
+    valid = second if isinstance(first, WeftError) else first
+    if isinstance(valid, WeftError):
+        assert isinstance(first, WeftError)
+        raise first  # neither side fits: no run could succeed
+    outer = _symbols_in_scope(trace)
+    types = [_rebind_sizes(output.type, trace, outer) for output in valid.outputs]
+    programs = [
+        _refusing_program(trace, side, [], types) if isinstance(side, WeftError) else side.program
+        for side in (first, second)
+    ]
+    return trace.emit(Branch(*programs), [condition, *valid.captures], types)
+
+
+def _refusing_program(trace: Trace, error: WeftError, inputs: Sequence[Type], outputs: Sequence[Type]) -> TensorProgram:
+    """Build the program of a body that only raises the error of its trace."""
+    attributes = (("problem", error.problem), ("hint", error.hint), ("node", error.node), ("value", error.value))
+    results = tuple(Value(next(trace.numbers), type) for type in outputs)
+    step = Step(Host("refuse", attributes), (), results, trace.origin)
+    return TensorProgram(tuple(Value(next(trace.numbers), type) for type in inputs), results, (step,))
+
+
+def _symbols_in_scope(trace: Trace) -> set[str]:
+    """Return the names of the sizes that tensors of a trace and of those around it have."""
+    names: set[str] = set()
+    current: Trace | None = trace
+    while current is not None:
+        for tensor in current.tensors.values():
+            if isinstance(tensor.type, TensorType):
+                names.update(atom.name for size in tensor.type.shape or () for atom in dims.symbols(size))
+        current = current.parent
+    return names
+
+
+def _rebind_sizes(type: Type, trace: Trace, outer: set[str]) -> Type:
+    """Replace sizes that only the inside of a body knows by fresh ones."""
+    match type:
+        case TensorType(dtype, shape) if shape is not None:
+            known = [all(atom.name in outer for atom in dims.symbols(size)) for size in shape]
+            return TensorType(
+                dtype, tuple(size if is_known else trace.fresh_symbol("size") for size, is_known in zip(shape, known))
+            )
+        case SequenceType(element):
+            return SequenceType(_rebind_sizes(element, trace, outer))
+        case OptionalType(element):
+            return OptionalType(_rebind_sizes(element, trace, outer))
+        case _:
+            return type
+
+
 def loop(
     trips: Tensor | None,
     condition: Tensor | None,
     carries: Sequence[Tensor],
     body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+    declared: Sequence[Type | None] = (),
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Run body(iteration, condition, *carries) -> (condition, carries, outputs) while told to.
 
     Gives the last carries and the outputs, stacked along a new first axis. A carry whose shape changes from one
-    iteration to the next is given sizes (or, at worst, a type) that only the run knows.
+    iteration to the next is given sizes (or, at worst, a type) that only the run knows. `declared` are the types of
+    the body's outputs, for a loop without iterations whose body does not fit the shapes of its carries.
     """
     trace = current_trace.get()
     if trace.eager:
-        return _loop_eagerly(trips, condition, list(carries), body)
+        return _loop_eagerly(trips, condition, list(carries), body, declared)
     trips = constant(np.int64(np.iinfo(np.int64).max)) if trips is None else trips
     condition = constant(np.bool_(True)) if condition is None else condition
     count = len(carries)
@@ -165,7 +256,13 @@ def loop(
 
     fixed = [(TensorType(DType.int64, ()), "iteration"), (TensorType(DType.bool, ()), "condition")]
     while True:
-        traced = trace.body([*fixed, *((type, "carry") for type in types)], flat)
+        try:
+            traced = trace.body([*fixed, *((type, "carry") for type in types)], flat)
+        except (InvalidModelError, ExecutionError) as error:
+            _raise_unless_deferrable(error)
+            if types != [carry.type for carry in carries]:  # the first iteration fits, others may not
+                raise NotStaticError(f"a loop whose later iterations do not fit: {error.problem}") from error
+            return _loop_that_must_not_run(trace, trips, condition, carries, declared, error)
         joined = [join_types(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
         if joined == types:
             break
@@ -228,6 +325,38 @@ def _emit_loop(
     return results[:count], results[count:]
 
 
+def _loop_that_must_not_run(
+    trace: Trace,
+    trips: Tensor,
+    condition: Tensor,
+    carries: Sequence[Tensor],
+    declared: Sequence[Type | None],
+    error: WeftError,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Emit a loop whose body raises its error when an iteration runs; without one, the carries are the results."""
+    if _is_certain(trips) and _is_certain(condition):
+        raise error
+    rows = [_declared_row(type, error) for type in declared]
+    types = [carry.type for carry in carries]
+    inputs = [TensorType(DType.int64, ()), TensorType(DType.bool, ()), *types]
+    program = _refusing_program(trace, error, inputs, [TensorType(DType.bool, ()), *types, *rows])
+    result_types = [*types, *(_stacked(row, trace) for row in rows)]
+    results = trace.emit(Loop(program, len(carries)), [trips, condition, *carries], result_types)
+    return results[: len(carries)], results[len(carries) :]
+
+
+def _is_certain(scalar: Tensor) -> bool:
+    """Whether a number of iterations, or a condition, is known to let a loop run."""
+    return scalar.known is not None and scalar.known.dtype != object and bool(scalar.known.item() > 0)
+
+
+def _declared_row(type: Type | None, error: WeftError) -> TensorType:
+    """Return the declared type of a loop's output, with the sizes that onnxruntime gives those without iterations."""
+    if not isinstance(type, TensorType):
+        raise error
+    return TensorType(type.dtype, tuple(size if isinstance(size, int) else 0 for size in type.shape or ()))
+
+
 def _counted_loop(
     counted: Counted,
     carries: Sequence[Tensor],
@@ -275,6 +404,7 @@ def _loop_eagerly(
     condition: Tensor | None,
     carries: list[Tensor],
     body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
+    declared: Sequence[Type | None],
 ) -> tuple[list[Tensor], list[Tensor]]:
     limit = None if trips is None else int(trips.known.item())
     going = constant(np.bool_(True)) if condition is None else condition
@@ -287,7 +417,8 @@ def _loop_eagerly(
         iteration += 1
     if not rows:
         fixed = [TensorType(DType.int64, ()), TensorType(DType.bool, ())]
-        return carries, _no_rows([*fixed, *(carry.type for carry in carries)], lambda *inputs: body(*inputs)[2])
+        types = [*fixed, *(carry.type for carry in carries)]
+        return carries, _no_rows(types, lambda *inputs: body(*inputs)[2], declared)
     return carries, [stack(column, 0) for column in zip(*rows)]
 
 

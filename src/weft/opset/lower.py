@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
+from weft.errors import InvalidModelError, MalformedNodeError, UnsupportedModelError, WeftError
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
 from weft.ir.graph import Graph, GraphValue, Node, free_names
@@ -50,7 +50,7 @@ class Subgraph:
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
         if len(arguments) != len(self.graph.inputs):
-            raise InvalidModelError(
+            raise MalformedNodeError(
                 f"subgraph {self.graph.name!r} takes {len(self.graph.inputs)} inputs, not {len(arguments)}"
             )
         inner: Scope = {value.name: tensor for value, tensor in zip(self.graph.inputs, arguments)}
@@ -179,11 +179,11 @@ def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
         given = [(name, tensor.type) for name, tensor in zip(node.inputs, inputs) if tensor is not None]
         told = ", ".join(f"{name!r} is {type}" for name, type in given)
         where = {"node": f"{node.name} ({node.op})", "value": next((name for name, _ in given), None)}
-        raise InvalidModelError(f"{node.op} does not take these types ({error.problem}): {told}", **where) from error
+        raise MalformedNodeError(f"{node.op} does not take these types ({error.problem}): {told}", **where) from error
     except WeftError as error:
         raise error.at(node=f"{node.name} ({node.op})") from error.__cause__
     except RecursionError as error:
-        raise InvalidModelError("subgraphs are nested too deeply", node=node.name) from error
+        raise MalformedNodeError("subgraphs are nested too deeply", node=node.name) from error
     for name, output in zip(node.outputs, outputs):
         if name:
             scope[name] = output
@@ -192,7 +192,7 @@ def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
 def _find(scope: Scope, name: str, user: str) -> Tensor:
     tensor = scope.get(name)
     if tensor is None:
-        raise InvalidModelError(f"value {name!r} is used but never defined", node=user, value=name)
+        raise MalformedNodeError(f"value {name!r} is used but never defined", node=user, value=name)
     return tensor
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import numpy as np
 
-from weft.errors import InvalidModelError, WeftError, shown
+from weft.errors import InvalidModelError, MalformedNodeError, WeftError, shown
 from weft.ir.dims import Dim, UndecidedError
 from weft.ir.program import Late
 from weft.ir.types import AnyType
@@ -198,14 +198,14 @@ def _put_off(
 
 def _bind_inputs(definition: Definition, inputs: Sequence[Tensor | None]) -> list[Any]:
     if len(inputs) > len(definition.inputs) and not definition.variadic:
-        raise InvalidModelError(
+        raise MalformedNodeError(
             f"{definition.qualified_name} takes at most {len(definition.inputs)} inputs, not {len(inputs)}"
         )
     bound: list[Any] = []
     for position, parameter in enumerate(definition.inputs):
         tensor = inputs[position] if position < len(inputs) else None
         if tensor is None and not parameter.optional:
-            raise InvalidModelError(f"{definition.qualified_name} needs its input {parameter.name!r}")
+            raise MalformedNodeError(f"{definition.qualified_name} needs its input {parameter.name!r}")
         bound.append(None if tensor is None else _resolve(parameter, tensor))
     return [*bound, *inputs[len(definition.inputs) :]]
 
@@ -226,21 +226,21 @@ def _check_attributes(definition: Definition, attributes: Mapping[str, Any]) -> 
     known = {parameter.name: parameter for parameter in definition.attributes}
     unknown = sorted(set(attributes) - set(known))
     if unknown:
-        raise InvalidModelError(
+        raise MalformedNodeError(
             f"{definition.qualified_name} has no attribute {', '.join(map(repr, unknown))} at this opset",
             hint=f"its attributes are {', '.join(known) or 'none'}",
         )
     for name, value in attributes.items():
         kinds = _ATTRIBUTE_KINDS.get(known[name].annotation)
         if kinds is not None and not isinstance(value, kinds):
-            raise InvalidModelError(
+            raise MalformedNodeError(
                 f"{definition.qualified_name}: attribute {name!r} must be {known[name].annotation}, not {shown(value)}"
             )
         if known[name].annotation == "tuple[int, ...]" and not all(isinstance(item, int) for item in value):
-            raise InvalidModelError(f"{definition.qualified_name}: attribute {name!r} must hold integers")
+            raise MalformedNodeError(f"{definition.qualified_name}: attribute {name!r} must hold integers")
     for parameter in known.values():
         if parameter.default is REQUIRED and parameter.name not in attributes:
-            raise InvalidModelError(f"{definition.qualified_name} needs its attribute {parameter.name!r}")
+            raise MalformedNodeError(f"{definition.qualified_name} needs its attribute {parameter.name!r}")
     return dict(attributes)
 
 

@@ -12,7 +12,7 @@ from weft.backends.device import NO_SIZES
 from weft.backends.notes import RunStep
 from weft.backends.reference import interpret
 from weft.backends.reference.interpret import RunBody
-from weft.backends.reference.sizes import GuardError, check_guards
+from weft.backends.reference.sizes import GuardError
 from weft.backends.resident.device import LaunchCompiler, MemoryDevice
 from weft.backends.resident.section import ResidentSection, ResidentState, RunMemory
 from weft.backends.resident.staying import Residence, read_operands, residence
@@ -79,8 +79,7 @@ class ResidentExecutable:
 
         GuardError where the program does not apply to them.
         """
-        check_guards(self._whole.guards, sizes)
-        for runner in self._whole.all_runners():
+        for runner in self._whole.runners_for(sizes):
             assert isinstance(runner, ResidentSection)
             if set(runner.symbols) <= set(sizes):
                 runner.compile(sizes)

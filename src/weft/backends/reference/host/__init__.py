@@ -14,6 +14,7 @@ from weft.backends.reference.host.grams import GRAMS
 from weft.backends.reference.host.hashes import HASHES
 from weft.backends.reference.host.images import IMAGES
 from weft.backends.reference.host.learning import LEARNING
+from weft.backends.reference.host.refusal import REFUSAL
 from weft.backends.reference.host.selection import SELECTION
 from weft.backends.reference.host.sequences import SEQUENCES
 from weft.backends.reference.host.text import TEXT
@@ -24,6 +25,7 @@ HOST_FUNCTIONS: dict[str, Callable[..., tuple[Any, ...]]] = {
     **HASHES,
     **IMAGES,
     **LEARNING,
+    **REFUSAL,
     **SELECTION,
     **SEQUENCES,
     **TEXT,
