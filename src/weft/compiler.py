@@ -92,7 +92,7 @@ class Pipeline:
 
     def trace(
         self,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        shapes: Mapping[str, Sequence[int | None] | None] | None = None,
         overridden: Sequence[str] = (),
         outputs: Sequence[str] | None = None,
     ) -> TensorProgram:
@@ -395,7 +395,7 @@ class Pipeline:
 
     def specialise(
         self,
-        shapes: Mapping[str, Sequence[int | None]] | None,
+        shapes: Mapping[str, Sequence[int | None] | None] | None,
         overridden: Sequence[str],
         outputs: Sequence[str] | None = None,
     ) -> TensorProgram:

@@ -85,18 +85,22 @@ def lower(
     graph: Graph,
     evaluator: Evaluator,
     *,
-    sizes: Mapping[str, Sequence[int | None]] | None = None,
+    sizes: Mapping[str, Sequence[int | None] | None] | None = None,
     overridden: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> TensorProgram:
     """Trace a whole graph.
 
-    `sizes` fixes the shapes of inputs by name (None: any size); `overridden` makes defaults inputs.
+    `sizes` fixes the shapes of inputs by name (None: any size; None for a shape: the input is left out); `overridden`
+    makes defaults inputs.
     """
     trace = Trace(evaluator, budget=MOST_TRACED + TRACED_AGAIN * _count_nodes(graph))
     scope: Scope = {}
     inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
     for value in inputs:
+        if sizes is not None and sizes.get(value.name, ()) is None:
+            scope[value.name] = None
+            continue
         try:
             scope[value.name] = trace.input(_input_type(value, (sizes or {}).get(value.name)), value.name)
         except WeftError as error:
@@ -124,7 +128,7 @@ def run_eagerly(graph: Graph, evaluator: Evaluator, inputs: Mapping[str, Any]) -
     """The reference meaning of a graph on given inputs, computed node by node."""
     trace = Trace(evaluator, eager=True)
     declared = {value.name: value.type for value in (*graph.inputs, *graph.defaults)}
-    scope: Scope = {}
+    scope: Scope = dict.fromkeys(value.name for value in graph.inputs)  # None: left out
     for name, content in inputs.items():
         given = None if isinstance(content, np.ndarray) else declared[name]
         scope[name] = trace.constant(content, given, name)
@@ -168,7 +172,8 @@ def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
     attributes = {
         name: Subgraph(value, scope) if isinstance(value, Graph) else value for name, value in node.attributes.items()
     }
-    inputs = [_find(scope, name, node.name) if name else None for name in node.inputs]
+    inputs = [_find_operand(scope, name, node.name) if name else None for name in node.inputs]
+    absent = next((name for name, tensor in zip(node.inputs, inputs) if name and tensor is None), None)
     while inputs and inputs[-1] is None:
         inputs.pop()
     wanted = [number + 1 for number, name in enumerate(node.outputs) if name]
@@ -181,12 +186,17 @@ def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
         where = {"node": f"{node.name} ({node.op})", "value": next((name for name, _ in given), None)}
         raise MalformedNodeError(f"{node.op} does not take these types ({error.problem}): {told}", **where) from error
     except WeftError as error:
-        raise error.at(node=f"{node.name} ({node.op})") from error.__cause__
+        raise error.at(node=f"{node.name} ({node.op})", value=absent) from error.__cause__
     except RecursionError as error:
         raise MalformedNodeError("subgraphs are nested too deeply", node=node.name) from error
     for name, output in zip(node.outputs, outputs):
-        if name:
+        if name and output is not None:
             scope[name] = output
+
+
+def _find_operand(scope: Scope, name: str, user: str) -> Tensor | None:
+    """Find a node's input; None for an input of the model that a run leaves out."""
+    return None if scope.get(name) is None and name in scope else _find(scope, name, user)
 
 
 def _find(scope: Scope, name: str, user: str) -> Tensor:

@@ -14,6 +14,7 @@ import numpy as np
 from weft.errors import InvalidModelError
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_number
+from weft.ir.graph import Graph, subgraphs
 from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
 from weft.opset.language import (
     Tensor,
@@ -245,6 +246,18 @@ def optional_has_element(x: Tensor | None = None) -> Tensor:
             return constant(np.bool_(True))
         case _:
             return host("optional_has_element", [x], [TensorType(DType.bool, ())])[0]
+
+
+def inputs_asked_for(graph: Graph) -> frozenset[str]:
+    """Return the inputs of a model that it asks for with OptionalHasElement, so that a run may leave them out."""
+    asked: set[str] = set()
+    pending = [graph]
+    while pending:
+        for node in pending.pop().nodes:
+            pending.extend(subgraphs(node))
+            if node.op == "OptionalHasElement" and not node.domain:
+                asked.update(node.inputs)
+    return frozenset(value.name for value in graph.inputs if value.name in asked)
 
 
 @op("OptionalGetElement", since=15)

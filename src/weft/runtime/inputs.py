@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -51,16 +51,19 @@ class InputBinder:
         self._dtypes = [(spec.name, _array_dtype(spec)) for spec in specs]
         self._fitting: set[PlainShapes | None] = set()
 
-    def __call__(self, given: Mapping[str, Any], plain: Sequence[Tensor] | None) -> BoundInputs:
+    def __call__(
+        self, given: Mapping[str, Any], plain: Sequence[Tensor] | None, absent: Collection[str] = ()
+    ) -> BoundInputs:
         """The inputs by name as arrays (or tensors, lists, None, dicts), checked; InputError says what does not fit.
 
-        `plain` is what the method of this name gave.
+        `plain` is what the method of this name gave; inputs that are `absent` are not bound.
         """
         shapes = None if plain is None else tuple([array.shape for array in plain])
         if plain is not None and shapes in self._fitting:
             return BoundInputs({name: array for (name, _), array in zip(self._dtypes, plain)}, None)
-        given = {name: self._adopted(name, content) for name, content in given.items()}
-        bound = bind_inputs(self.specs, self.optional, given, self.file, self.device)
+        given = {name: self._adopted(name, content) for name, content in given.items() if name not in absent}
+        specs = tuple(spec for spec in self.specs if spec.name not in absent) if absent else self.specs
+        bound = bind_inputs(specs, self.optional, given, self.file, self.device)
         if shapes is not None and bound.clash is None:
             if len(self._fitting) >= REMEMBERED_SHAPES:
                 self._fitting.clear()

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from weft.errors import (
 from weft.ir.program import Guard
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, owned
+from weft.ir.types import OptionalType
 from weft.logs import COMPILING, INFO
 from weft.quantities import few, shape_text
 from weft.records import dataclass
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from weft.runtime.profile import Profile
 
 Array = np.ndarray[Any, Any]
-Shapes = Mapping[str, tuple["int | None", ...]]  # None: any size
+Shapes = Mapping[str, Union[tuple["int | None", ...], None]]  # None: any size, or an input that is left out
 
 REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
 REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
@@ -178,7 +179,19 @@ class Session:
             raise names_first(None, self._order, self.file)
         wanted = self._names if outputs is None else self.wanted(outputs)
         kept = () if keep is False else wanted if keep is True else self.wanted(keep, "keep")
-        return RunRequest(self.bind(inputs, plain), plain, wanted, kept)
+        absent = () if plain is not None else self._absent([name for name in inputs if inputs[name] is None])
+        return RunRequest(self.bind(inputs, plain, absent), plain, wanted, kept)
+
+    def _absent(self, names: Sequence[str]) -> Sequence[str]:
+        """Of inputs that are None, those that the model takes so although they are not of an optional type."""
+        kinds = {spec.name: spec.type for spec in self.inputs}
+        unusual = [name for name in names if name in kinds and not isinstance(kinds[name], OptionalType)]
+        if not unusual:
+            return ()
+        from weft.opset.sequences import inputs_asked_for
+
+        asked = inputs_asked_for(self.source.graph)
+        return [name for name in unusual if name in asked]
 
     def answer(self, request: RunRequest) -> dict[str, Any]:
         """A run, which may be the first for these shapes."""
@@ -305,8 +318,9 @@ class Session:
         overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
         shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
         emptied = self._emptied(shapes)
-        ways = (self._ranks(given), *([] if emptied is None else [emptied]), shapes)
-        for sizes in (shapes,) if clash else ways:
+        absent = self._left_out(given)
+        ways = (self._ranks(given), *([] if emptied is None else [{**absent, **emptied}]), {**absent, **shapes})
+        for sizes in ways[-1:] if clash else ways:
             try:
                 prepared = self._program(sizes, overridden, self._names)
                 if prepared is self.whole:
@@ -361,9 +375,11 @@ class Session:
         emptied = None if clash else self._emptied(shapes)
         if emptied is not None:
             with suppress(*UNFIT, ModelError):
+                emptied = {**self._left_out(given), **emptied}
                 return self._execute(self._program(emptied, overridden, wanted), given, keep)
         try:
-            return self._execute(self._program(shapes, overridden, wanted), given, keep)
+            whole = {**self._left_out(given), **shapes}
+            return self._execute(self._program(whole, overridden, wanted), given, keep)
         except UNFIT as error:
             COMPILING.info("%s: this run is computed node by node: %s", self.file, error)
             return self._compiler.run_eagerly(on_host(given), wanted)
@@ -381,8 +397,18 @@ class Session:
                 raise GuardError(Guard(given[name].shape[axis], size, name), given[name].shape[axis], size)
 
     def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
-        """The ranks of inputs for which the model states none: there is a program for each set of them."""
-        return {name: (None,) * given[name].ndim for name in self._rankless} if self._rankless else None
+        """The ranks of inputs for which the model states none, and inputs that are left out.
+
+        There is a program for each set of them.
+        """
+        absent = self._left_out(given)
+        if not self._rankless and not absent:
+            return None
+        return {**absent, **{name: (None,) * given[name].ndim for name in self._rankless if name in given}}
+
+    def _left_out(self, given: Mapping[str, Any]) -> Shapes:
+        """No shapes, for the inputs that are not given."""
+        return {name: None for name in self._order if name not in given} if len(given) < len(self._order) else {}
 
     def _emptied(self, shapes: Mapping[str, Sequence[int]]) -> Shapes | None:
         """Shapes in which the sizes that are 0 are fixed, and no others; None where there are no such sizes."""
@@ -431,7 +457,12 @@ class Session:
     def _tell(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> None:
         if COMPILING.hears(INFO):
             sizes = (
-                "any shapes" if shapes is None else few(f"{name} {shape_text(size)}" for name, size in shapes.items())
+                "any shapes"
+                if shapes is None
+                else few(
+                    f"{name} {shape_text(size)}" if size is not None else f"{name} left out"
+                    for name, size in shapes.items()
+                )
             )
             more = f", with {few(overridden)} given" if overridden else ""
             more += "" if wanted == self._names else f", giving {few(wanted)}"
