@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from weft.ir.groups import FusedProgram
     from weft.ir.specs import Signature
     from weft.ir.work import Section, Work
-    from weft.runtime.model_files import ModelFiles
+    from weft.runtime.model_files import ModelFiles, Read
     from weft.runtime.options import LoadOptions
     from weft.runtime.progress import Stages
     from weft.runtime.revise import KnownWorks
@@ -349,7 +350,8 @@ class Pipeline:
 
     def _part(self) -> tuple[str, ...]:
         """What tells parts of one model from each other."""
-        return () if self.options.outputs is None else ("outputs", *self.options.outputs)
+        reading = ("strict",) if self.options.strict else ()  # a file may be repaired without
+        return reading if self.options.outputs is None else (*reading, "outputs", *self.options.outputs)
 
     def make(self, sizes: Mapping[str, int]) -> CachedModel:
         """The model compiled, to be kept elsewhere; for given sizes of its dynamic dims, where there are any."""
@@ -489,11 +491,17 @@ def sized_inputs(inputs: Sequence[Value], sizes: Mapping[str, int], file: str) -
     return shapes
 
 
-def read_opened(opened: OpenedModel, folders: Sequence[Path]) -> OnnxModel:
+def read_opened(opened: OpenedModel, folders: Sequence[Path], *, strict: bool = False) -> OnnxModel:
     """The graph that a source holds, its weights views of private copies."""
     from weft.frontend.read import read_model
+    from weft.opset.registry import known_attributes
 
-    return read_model(opened, is_defined=is_defined, folders=folders)
+    return read_model(opened, is_defined=is_defined, folders=folders, known_attributes=known_attributes, strict=strict)
+
+
+def reader(options: LoadOptions) -> Read:
+    """Return what reads files as these options say."""
+    return partial(read_opened, strict=True) if options.strict else read_opened
 
 
 def is_defined(domain: str, op: str, version: int) -> bool:

@@ -14,7 +14,7 @@ from weft.backends.device import NATIVE, KeepingDriver
 from weft.cache.digests import key_of
 from weft.cache.models import shared_models
 from weft.cache.sources import definitions_digest
-from weft.compiler import Pipeline, read_opened
+from weft.compiler import Pipeline, read_opened, reader
 from weft.errors import (
     DeviceError,
     DeviceFallbackError,
@@ -237,10 +237,10 @@ Folders = tuple["Path | None", "Path | None"]
 def _files(opened: OpenedModel, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
     """The files of a model, and the options with what a saved program decides among them."""
     if not holds_program(opened):
-        return ModelFiles(opened, read_opened, *folders), options
+        return ModelFiles(opened, reader(options), *folders), options
     from weft.saved.files import open_saved
 
-    files = open_saved(opened, read_opened, *folders, options)
+    files = open_saved(opened, reader(options), *folders, options)
     return files, files.settled_options(options)
 
 
@@ -248,10 +248,10 @@ def _files_again(source: PortableSource, options: LoadOptions, folders: Folders)
     """The same in another process."""
     opened = source_again(source)
     if not holds_program(opened):
-        return reopened(source, opened, read_opened, *folders), options
+        return reopened(source, opened, reader(options), *folders), options
     from weft.saved.files import reopen_saved
 
-    return reopen_saved(source, opened, read_opened, *folders, options), options
+    return reopen_saved(source, opened, reader(options), *folders, options), options
 
 
 def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:

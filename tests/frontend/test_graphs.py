@@ -126,9 +126,9 @@ def test_duplicate_inputs_and_initializers() -> None:
     with pytest.raises(InvalidModelError, match="'x' is defined more than once"):
         read_model(model(relu, [value("x"), value("x")]))
     with pytest.raises(InvalidModelError, match="'w' is defined more than once"):
-        read_model(model(relu, initializers=[tensor("w", 1.0), tensor("w", 2.0)]))
+        read_model(model(relu, initializers=[tensor("w", 1.0), tensor("w", 2.0)]), strict=True)
     with pytest.raises(InvalidModelError, match="has no name"):
-        read_model(model(relu, initializers=[tensor("", 1.0)]))
+        read_model(model(relu, initializers=[tensor("", 1.0)]), strict=True)
 
 
 def test_inputs_with_initializers_are_defaults() -> None:
@@ -237,9 +237,9 @@ def test_opsets() -> None:
     with pytest.raises(UnsupportedModelError, match=r"ai\.onnx\.ml"):
         read_model(model(relu, opsets={"": 20, "ai.onnx.ml": 99}))
     with pytest.raises(InvalidModelError, match="at once"):
-        read_model(model(relu, opsets={"": 20, "ai.onnx": 19}))
+        read_model(model(relu, opsets={"": 20, "ai.onnx": 19}), strict=True)
     with pytest.raises(InvalidModelError, match=r"imports no opset.*Relu_y"):
-        read_model(model(relu, opsets={"custom": 1}))
+        read_model(model(relu, opsets={"custom": 1}), strict=True)
 
 
 def test_domains_without_imports() -> None:

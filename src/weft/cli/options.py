@@ -41,7 +41,7 @@ def add_loading(parser: ArgumentParser, device: str = "where to run", without: t
             "(default: the best one here)",
         ),
         "strict": lambda: group.add_argument(
-            "--strict", action="store_true", help="fail instead of going on to another device"
+            "--strict", action="store_true", help="fail instead of going on to another device, or of repairing the file"
         ),
         "threads": lambda: group.add_argument(
             "--threads", type=values.count, metavar="N", help="threads to use (default: all cores)"

@@ -6,7 +6,7 @@ one, so that in the result a name means one thing wherever it can be seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import partial
 from itertools import chain, count
@@ -24,7 +24,11 @@ from weft.frontend.order import sort_nodes
 from weft.frontend.storage import WeightStorage
 from weft.frontend.tensors import read_sparse_tensor, read_tensor
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
+from weft.logs import LOADING
 from weft.records import dataclass
+
+KnownAttributes = Callable[[str, str, int], "frozenset[str] | None"]
+"""The attributes of an operator that ignores others, by domain, name and version; None for one that does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Context:
 
     storage: WeightStorage
     imports: Mapping[str, int]
+    known_attributes: KnownAttributes
     symbols: Symbols = field(default_factory=Symbols)
     node_names: dict[str, int] = field(default_factory=dict)  # each with the number to try next
     free_names: dict[Graph, frozenset[str]] = field(default_factory=dict)  # what a subgraph takes from outside
@@ -196,14 +201,16 @@ def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto) -> Node:
         if not proto.op_type:
             raise InvalidModelError("the node names no operator")
         domain = canonical_domain(proto.domain)
+        version = node_version(proto, context.imports)
+        known = context.known_attributes(domain, proto.op_type, version)
         return Node(
             op=proto.op_type,
             domain=domain,
-            version=node_version(proto, context.imports),
+            version=version,
             name=name,
             inputs=tuple(_resolve(scope, value) for value in proto.input),
             outputs=tuple(scope.names[value] if value else "" for value in proto.output),
-            attributes=_read_attributes(context, scope, proto),
+            attributes=_read_attributes(context, scope, proto, known),
         )
     except WeftError as error:
         raise error.at(node=name) from error.__cause__
@@ -230,9 +237,16 @@ def _resolve(scope: Scope, name: str) -> str:
     return found
 
 
-def _read_attributes(context: Context, scope: Scope, proto: onnx.NodeProto) -> dict[str, Attribute]:
+def _read_attributes(
+    context: Context, scope: Scope, proto: onnx.NodeProto, known: frozenset[str] | None
+) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {}
     for attribute in proto.attribute:
+        if known is not None and attribute.name not in known:
+            told = ", ".join(sorted(known))
+            file = context.storage.source.file
+            LOADING.warning("%s: %s ignores its attribute %s; it has %s", file, proto.op_type, attribute.name, told)
+            continue
         if not attribute.name or attribute.name in attributes:
             raise InvalidModelError(f"the attribute name {attribute.name!r} is missing or used twice")
         attributes[attribute.name] = read_attribute(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 import onnx.defs
 
 from weft.errors import InvalidModelError
 from weft.frontend.formats import ENDING, TELLING, other_format
-from weft.frontend.graphs import Context, read_main_graph
+from weft.frontend.graphs import Context, KnownAttributes, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
+from weft.frontend.repair import repair_model
 from weft.frontend.save import weight_names
 from weft.frontend.source import ModelSource, OpenedModel, blaming, open_source, privately, source_name
 from weft.frontend.storage import WeightStorage
@@ -21,6 +23,14 @@ from weft.frontend.wire import cut_weights
 from weft.ir.graph import OnnxModel, weight_arrays
 from weft.ir.metadata import Metadata
 from weft.ir.packing import release_pages
+from weft.logs import LOADING
+
+
+class OpFacts(NamedTuple):
+    """What the caller knows of operators."""
+
+    is_defined: IsDefined
+    known_attributes: KnownAttributes
 
 
 def is_standard(domain: str, op: str, version: int) -> bool:  # noqa: ARG001 - the shape of IsDefined
@@ -28,23 +38,48 @@ def is_standard(domain: str, op: str, version: int) -> bool:  # noqa: ARG001 - t
     return domain.startswith("com.microsoft") or bool(onnx.defs.has(op, domain))
 
 
-def read_model(source: ModelSource, *, is_defined: IsDefined = is_standard, folders: Sequence[Path] = ()) -> OnnxModel:
+def check_all(domain: str, op: str, version: int) -> None:
+    """Let no operator ignore attributes."""
+
+
+def read_model(
+    source: ModelSource,
+    *,
+    is_defined: IsDefined = is_standard,
+    folders: Sequence[Path] = (),
+    known_attributes: KnownAttributes = check_all,
+    strict: bool = False,
+) -> OnnxModel:
     """Read a model from a path, bytes, an open binary file or a ModelProto.
 
     `is_defined(domain, op, version)` says which ops the caller has definitions for; calls of other functions are
-    inlined. `folders` are those where large private copies of its files may lie. Everything that can be wrong with a
-    file surfaces as a `WeftError` that names it.
+    inlined. `known_attributes(domain, op, version)` names the attributes of ops that ignore others. `folders` are those
+    where large private copies of its files may lie. Everything that can be wrong with a file surfaces as a `WeftError`
+    that names it; unless `strict`, what onnxruntime repairs is repaired, with a warning in the log.
     """
     with blaming(source_name(source)):
-        return _read(privately(open_source(source), folders), is_defined, folders)
+        opened = privately(open_source(source), folders)
+        ops = OpFacts(is_defined, check_all if strict else known_attributes)
+        try:
+            return _read(opened, *_parse(opened, folders), ops)
+        except InvalidModelError:
+            if strict:
+                raise
+            proto, storage = _parse(opened, folders)
+            changes = repair_model(proto)
+            if not changes:
+                raise
+            model = _read(opened, proto, storage, ops)
+        for change in changes:
+            LOADING.warning("%s: %s", opened.file, change)
+        return model
 
 
-def _read(source: OpenedModel, is_defined: IsDefined, folders: Sequence[Path]) -> OnnxModel:
-    proto, storage = _parse(source, folders)
+def _read(source: OpenedModel, proto: onnx.ModelProto, storage: WeightStorage, ops: OpFacts) -> OnnxModel:
     imports = model_imports(proto)
     weights = weight_names(proto.graph)
-    inline_functions(proto, imports, is_defined)
-    graph = read_main_graph(Context(storage, imports), proto.graph)
+    inline_functions(proto, imports, ops.is_defined)
+    graph = read_main_graph(Context(storage, imports, ops.known_attributes), proto.graph)
     arrays = weight_arrays(graph)  # without those that have another name here than in the file
     return OnnxModel(
         graph=graph,

@@ -52,7 +52,7 @@ _STORAGE = _DATA | {_EXTERNAL_DATA, _LOCATION}  # what says where a tensor's dat
 def weight_names(graph: onnx.GraphProto, prefix: str = "") -> tuple[str, ...]:
     """The weights of a graph, and of those inside it."""
     sparse = (tensor.values.name for tensor in graph.sparse_initializer)
-    constants = (node.output[0] for node in graph.node if _is_constant(node))
+    constants = (node.output[0] for node in graph.node if is_constant(node))
     found = [prefix + name for name in (*(tensor.name for tensor in graph.initializer), *sparse, *constants)]
     for node in graph.node:
         for attribute in node.attribute:
@@ -61,7 +61,7 @@ def weight_names(graph: onnx.GraphProto, prefix: str = "") -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _is_constant(node: onnx.NodeProto) -> bool:
+def is_constant(node: onnx.NodeProto) -> bool:
     """Whether a node is nothing but a tensor."""
     alone = not node.input and len(node.output) == 1 and len(node.attribute) == 1
     return alone and not canonical_domain(node.domain) and node.attribute[0].HasField("t")

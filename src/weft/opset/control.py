@@ -19,6 +19,8 @@ from weft.opset.sequences import construct, empty_sequence, sequence_at, sequenc
 
 @op("If")
 def if_(condition: Tensor, *, then_branch: Any = REQUIRED, else_branch: Any = REQUIRED) -> list[Tensor]:
+    counts = len(then_branch.outputs), len(else_branch.outputs)
+    require(counts[0] == counts[1], f"the branches have {counts[0]} and {counts[1]} outputs")
     return branch(condition, then_branch, else_branch)
 
 

@@ -158,6 +158,7 @@ def layer_normalization(
     axis: int = -1,
     epsilon: float = FLOAT32_EPSILON,
     stash_type: ElementType = 1,
+    **ignored: Any,  # onnxruntime checks no attributes of this operator
 ) -> tuple[Tensor, Tensor, Tensor]:
     stash = from_number(stash_type)
     wide = _stage_one(x.dtype, stash)

@@ -4,8 +4,8 @@ Positional parameters are inputs (`| None`: optional; `*name`: variadic), keywor
 (a default of `REQUIRED` makes them mandatory). An input annotated `Static` arrives as a numpy array that must be known
 while compiling; one annotated `Sizes` as a tuple of dims, bound at run time where they are not known earlier. A
 keyword-only `output_count` receives the number of outputs that the node asks for, and `enclosing` the graph that the
-node stands in, for an op that speaks about other nodes. The return annotation tells the outputs, `op(outputs=…)` where
-a node may leave the last of them out.
+node stands in, for an op that speaks about other nodes. `**ignored` lets a node have attributes that mean nothing. The
+return annotation tells the outputs, `op(outputs=…)` where a node may leave the last of them out.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Definition:
     counts_outputs: bool
     sees_graph: bool
     outputs: tuple[int, int] | None  # the fewest and the most; None: as many as inputs and attributes make them
+    ignores_attributes: bool
 
     @property
     def qualified_name(self) -> str:
@@ -121,6 +122,14 @@ def find(domain: str, name: str, version: int) -> Definition | None:
     """The definition in force at an opset version."""
     versions = _definitions.get((domain, name), ())
     return next((stated.definition() for stated in reversed(versions) if stated.since <= version), None)
+
+
+def known_attributes(domain: str, name: str, version: int) -> frozenset[str] | None:
+    """Return the attributes of an op that ignores others; None for an op that does not."""
+    definition = find(domain, name, version)
+    if definition is None or not definition.ignores_attributes:
+        return None
+    return frozenset(attribute.name for attribute in definition.attributes)
 
 
 def definitions(with_function: Callable[[Callable[..., Any]], bool] = lambda _: True) -> list[Definition]:
@@ -249,7 +258,7 @@ def _describe(
 ) -> Definition:
     inputs: list[Parameter] = []
     attributes: list[AttributeParameter] = []
-    variadic = counts_outputs = sees_graph = False
+    variadic = counts_outputs = sees_graph = ignores_attributes = False
     signature = inspect.signature(function)
     for parameter in signature.parameters.values():
         stated = _stated(parameter.annotation)
@@ -257,6 +266,8 @@ def _describe(
         match parameter.kind:
             case inspect.Parameter.VAR_POSITIONAL:
                 variadic = True
+            case inspect.Parameter.VAR_KEYWORD:
+                ignores_attributes = True
             case inspect.Parameter.KEYWORD_ONLY if parameter.name == "output_count":
                 counts_outputs = True
             case inspect.Parameter.KEYWORD_ONLY if parameter.name == "enclosing":
@@ -268,7 +279,7 @@ def _describe(
                 optional = parameter.default is None or stated.endswith("| None")
                 inputs.append(Parameter(parameter.name, kind, optional))
     outputs = outputs or _outputs(_stated(signature.return_annotation))
-    schema = (tuple(inputs), variadic, tuple(attributes), counts_outputs, sees_graph, outputs)
+    schema = (tuple(inputs), variadic, tuple(attributes), counts_outputs, sees_graph, outputs, ignores_attributes)
     return Definition(domain, name, since, function, *schema)
 
 

@@ -34,8 +34,8 @@ class LoadOptions:
         serves; a `weft.DevicePolicy` says what "auto" may choose from, and how. Where a device that "auto" chose, or
         one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
         says what was tried.
-    strict: whether to raise an error instead of going on to another device, or of leaving steps to the host that the
-        device has no kernels for.
+    strict: whether to raise an error instead of going on to another device, of leaving steps to the host that the
+        device has no kernels for, or of repairing a file that breaks ONNX's rules (docs/guides/files.md).
     warm: "background" gives a model that serves as soon as it can: on a device that it is compiled for already, or on
         the host. Those that promise to be faster are compiled in the background, and timed; the model moves to one
         when it is ready and faster. Results keep their bits per device; `model.report()` says which served.

@@ -34,7 +34,13 @@ registry.op("LayerNormalization", since=1, outputs=(1, 3))(layer_normalization)
 
 @registry.op("SimplifiedLayerNormalization", since=1, outputs=(1, 2))
 def simplified_layer_normalization(
-    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: ElementType = 1
+    x: Tensor,
+    scale: Tensor,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: ElementType = 1,
+    **ignored: Any,  # onnxruntime checks no attributes of this operator
 ) -> tuple[Tensor, Tensor]:
     """Division by the root mean square of the dimensions from `axis` on."""
     axes = range(normalize_axis(axis, x.rank), x.rank)
