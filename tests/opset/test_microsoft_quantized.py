@@ -341,3 +341,15 @@ def test_lstm(dtype: Any, per_gate: bool, direction: str, extras: bool) -> None:
     check(
         "DynamicQuantizeLSTM", inputs, outputs=3, constants=[1, 2, 8, 9, 10, 11], **attributes, atol=1e-3, **MICROSOFT
     )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_gemm_of_8_bit_floats(bias: bool) -> None:
+    """onnxruntime's quantizer writes such products, with a bias of float32, but onnxruntime runs none of them."""
+    float8 = ml_dtypes.float8_e4m3fn
+    a, b = (random_array(seed, shape).astype(float8) for seed, shape in ((0, (3, 8)), (1, (8, 5))))
+    c = random_array(2, (5,)) if bias else None
+    zero = np.zeros((), float8)
+    exact = (a.astype(np.float64) * 0.5) @ (b.astype(np.float64) * 0.25) + (0 if c is None else c)
+    inputs = [a, scale(0.5), zero, b, scale(0.25), zero, c]
+    check("QGemm", inputs, expected=[exact.astype(np.float32)], rtol=1e-6, atol=1e-6, **MICROSOFT)

@@ -62,15 +62,20 @@ def quantized_gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Tensor:
-    """Without a scale for the result it is float32. C is of the scale that the product has."""
+    """Without a scale for the result it is float32. C is of the scale that the product has, unless it holds floats.
+
+    onnxruntime's quantizer writes C as float32 where the operands are of 8-bit floats.
+    """
     require(a.rank == 2 and b.rank == 2, f"operands {a.type} and {b.type} must be matrices")
     column = single(b_zero_point)
     column = expand_dims(column, [1]) if transB and column.rank == 1 else column
     left = elementwise(centered, a, single(a_zero_point))
     right = elementwise(centered, b, column)
     sums = contract(left, right, "km" if transA else "mk", "nk" if transB else "kn", "mn")
-    sums = sums if c is None else sums + c
+    is_scaled = c is None or c.dtype.is_float
+    sums = sums if is_scaled else sums + c
     result = _scaled(sums, single(a_scale), single(b_scale), None, alpha)
+    result = result + c if is_scaled and c is not None else result
     if y_scale is None:
         return result
     return quantized(result, y_scale, y_zero_point, a.dtype if y_zero_point is None else y_zero_point.dtype)
