@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
+import weft.compat.onnxruntime
 
 X = np.array([[1, -2, 3], [4, 5, -6]], np.float32)
 make_node = helper.make_node
@@ -217,3 +218,23 @@ def test_weights_of_a_repaired_model() -> None:
     loaded = weft.load(CASES["constant and initializer"].model)
     loaded.set_weights({"c": np.array([7, 7, 7], np.float32)})
     np.testing.assert_array_equal(loaded.run({"x": X})["y"], X + 7)
+
+
+def test_an_output_that_is_declared_twice() -> None:
+    """A dict has it once, the list of the drop-in twice."""
+    content = model(RELU, outputs=[typed("y"), typed("y")]).SerializeToString()
+    assert list(weft.load(content).run({"x": X})) == ["y"]
+    results = weft.compat.onnxruntime.InferenceSession(content).run(None, {"x": X})
+    for result, wanted in zip(results, run_onnxruntime(content, {"x": X}), strict=True):
+        np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.verdict in ("repairs", "ignores")])
+def test_the_drop_in_repairs_too(name: str) -> None:
+    content = CASES[name].model.SerializeToString()
+    session = weft.compat.onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    peer = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
+    assert [value.name for value in session.get_inputs()] == [value.name for value in peer.get_inputs()]
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], peer.run(None, {"x": X})[0], rtol=1e-5, atol=1e-6)

@@ -43,6 +43,8 @@ def host_by_nature(step: Step) -> str | None:
             return "its values become sizes"
         case Branch() | Loop():
             return "control flow; what is inside is compiled"
+        case Host("refuse", attributes):
+            return f"a body that raises an error if it runs: {dict(attributes)['problem']}"
         case Host(function):
             return f"{function.replace('_', ' ')} has no fixed form in memory, or sizes that depend on data"
         case Random(seed=None):

@@ -71,7 +71,8 @@ class ServedModel:
         self.fixed_sizes = self._fix_sizes()
         tensors = all(isinstance(type, TensorType) for type in self._outputs.values())
         maps = any(isinstance(type, MapType) for type in self._inputs.values())
-        self.is_direct = tensors and not maps and self.profile is None and not self.fixed_sizes
+        repeated = len(self._outputs) < len(self.names)  # onnxruntime gives such an output twice
+        self.is_direct = tensors and not maps and not repeated and self.profile is None and not self.fixed_sizes
         """Whether what the model's own `run` takes and gives is what the session's does."""
 
     # -- what is told of it -------------------------------------------------------------------------------------------
