@@ -119,7 +119,7 @@ def test_what_no_shape_could_mend_is_refused_at_load(nodes: str) -> None:
 LOOP = """
 agraph (int64 n, float[SIZE] x) => (float[A] y, float[T, B] z) {
   yes = Constant<value = bool {1}>()
-  y, z = Loop <body = step (int64 i, bool c, float[A] s) => (bool again, float[A] next, float[3] row) {
+  y, z = Loop <body = step (int64 i, bool c, float[A] s) => (bool again, float[A] next, float[ROW] row) {
     again = Identity(c)
     k = Constant<value = float[3] {1, 2, 3}>()
     next = Add(s, k)
@@ -129,10 +129,11 @@ agraph (int64 n, float[SIZE] x) => (float[A] y, float[T, B] z) {
 """
 
 
+@pytest.mark.parametrize("row", ["3", "B"])
 @pytest.mark.parametrize("size", ["4", "K"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_loop_without_iterations(device: str, size: str) -> None:
-    model = read(LOOP.replace("SIZE", size))
+def test_a_loop_without_iterations(device: str, size: str, row: str) -> None:
+    model = read(LOOP.replace("SIZE", size).replace("ROW", row))
     agree(model, device, {"n": np.array(0), "x": X})
     refused(model, device, {"n": np.array(1), "x": X}, "Add_next")
 

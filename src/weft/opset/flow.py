@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.errors import ExecutionError, InvalidModelError, MalformedNodeError, OnlyAtRunError, WeftError
 from weft.ir import dims
-from weft.ir.dims import Dim, Equality
+from weft.ir.dims import Dim, Equality, UndecidedError
 from weft.ir.dtypes import DType
 from weft.ir.program import Branch, Host, Loop, Scan, Step, TensorProgram, Value
 from weft.ir.types import AnyType, OptionalType, SequenceType, TensorType, Type
@@ -212,11 +212,11 @@ def _symbols_in_scope(trace: Trace) -> set[str]:
     return names
 
 
-def _rebind_sizes(type: Type, trace: Trace, outer: set[str]) -> Type:
-    """Replace sizes that only the inside of a body knows by fresh ones."""
+def _rebind_sizes(type: Type, trace: Trace, outer: set[str] | None) -> Type:
+    """Replace sizes that are computed from others than the `outer` ones by fresh sizes; None: replace all."""
     match type:
         case TensorType(dtype, shape) if shape is not None:
-            known = [all(atom.name in outer for atom in dims.symbols(size)) for size in shape]
+            known = [outer is not None and all(atom.name in outer for atom in dims.symbols(size)) for size in shape]
             return TensorType(
                 dtype, tuple(size if is_known else trace.fresh_symbol("size") for size, is_known in zip(shape, known))
             )
@@ -262,6 +262,7 @@ def loop(
             _raise_unless_deferrable(error)
             if types != [carry.type for carry in carries]:  # the first iteration fits, others may not
                 raise NotStaticError(f"a loop whose later iterations do not fit: {error.problem}") from error
+            declared = _infer_rows(trace, fixed, types, flat) or declared
             return _loop_that_must_not_run(trace, trips, condition, carries, declared, error)
         joined = [join_types(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
         if joined == types:
@@ -343,6 +344,18 @@ def _loop_that_must_not_run(
     result_types = [*types, *(_stacked(row, trace) for row in rows)]
     results = trace.emit(Loop(program, len(carries)), [trips, condition, *carries], result_types)
     return results[: len(carries)], results[len(carries) :]
+
+
+def _infer_rows(
+    trace: Trace, fixed: Sequence[tuple[Type, str]], carries: Sequence[Type], body: Callable[..., Sequence[Tensor]]
+) -> list[Type]:
+    """Infer the types of a loop's outputs for carries of any sizes, as onnxruntime does; empty if that fails, too."""
+    loose = [_rebind_sizes(carry, trace, None) for carry in carries]
+    try:
+        traced = trace.body([*fixed, *((type, "carry") for type in loose)], body)
+    except (InvalidModelError, ExecutionError, NotStaticError, UndecidedError):
+        return []
+    return [output.type for output in traced.outputs[1 + len(carries) :]]
 
 
 def _is_certain(scalar: Tensor) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.compiler import is_defined
+from weft.compiler import read_opened
 from weft.errors import WeftError
-from weft.frontend import read_model
 from weft.frontend.source import source_name
 from weft.ir.graph import Graph, subgraphs
 from weft.loading import open_graph
@@ -27,7 +26,7 @@ class ModelOps:
 def model_ops(source: Any) -> ModelOps:
     """Look through a model."""
     try:
-        graph = read_model(open_graph(source), is_defined=is_defined).graph
+        graph = read_opened(open_graph(source), ()).graph
     except WeftError as error:
         return ModelOps(source_name(source), 0, (), str(error))
     return ModelOps(source_name(source), _count(graph), tuple(missing_ops(graph)), None)
