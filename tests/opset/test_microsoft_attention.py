@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from opset.oracle import check, node_model, random_array, run_onnxruntime, run_weft
+
+from weft.errors import WeftError
 
 MICROSOFT = {"opset": 1, "domain": "com.microsoft"}
 CLOSE = {"atol": 2e-5, "rtol": 1e-4}
@@ -261,9 +264,12 @@ TOKEN = (1, [5, 5], 6, 5)
 UNEVEN_TOKEN = (1, [2, 5], 6, 5)
 BUFFER = (1, [2, 5], 6, 9)
 CHUNK = (3, [6], 7, 4)
+PROMPT_IN_BUFFER = (5, [4, 2], 5, 9)
+FIRST_TOKEN = (1, [0, 0], 1, None)
+CHUNK_IN_BUFFER = (3, [6], 7, 9)
 
 
-@pytest.mark.parametrize("case", [PROMPT, PADDED_PROMPT, TOKEN, UNEVEN_TOKEN, BUFFER, CHUNK])
+@pytest.mark.parametrize("case", [PROMPT, PADDED_PROMPT, TOKEN, UNEVEN_TOKEN, BUFFER, CHUNK, CHUNK_IN_BUFFER])
 @pytest.mark.parametrize(
     "attributes",
     [
@@ -289,26 +295,84 @@ def test_group_query_attention(case: Any, attributes: dict[str, Any]) -> None:
     sink = random_array(8, (QUERY_HEADS,)) if attributes.pop("sink", False) else None
     inputs = [*inputs, *caches, None, bias, sink]
     attributes.update(num_heads=QUERY_HEADS, kv_num_heads=KEY_HEADS, do_rotary=int(rotary))
-    wanted = run_onnxruntime(node_model("GroupQueryAttention", inputs, outputs=3, **attributes, **MICROSOFT), inputs)
+    _check_grouped(inputs, lasts, **attributes)
+
+
+def _check_grouped(inputs: list[Any], lasts: list[int], **attributes: Any) -> None:
+    """Compare the results of tokens, and the whole present, with onnxruntime; the results of padding are undefined."""
+    queries, total = inputs[0].shape[1], int(inputs[6])
+    wanted = _run_grouped_in_onnxruntime(inputs, **attributes)
     for symbolic in (False, True):
         model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
         found = run_weft(model, inputs)
         for actual, expected in zip(found, wanted, strict=True):
             assert actual.shape == expected.shape
-        for row, last in enumerate(lasts):  # what padding leads to is nobody's business
+        for row, last in enumerate(lasts):
             first = 0 if queries == total else last + 1 - queries
             real = last + 1 - first
             np.testing.assert_allclose(found[0][row, :real], wanted[0][row, :real], **CLOSE)
-            for actual, expected in zip(found[1:], wanted[1:]):
-                np.testing.assert_allclose(actual[row, :, : last + 1], expected[row, :, : last + 1], **CLOSE)
+        for actual, expected in zip(found[1:], wanted[1:]):
+            np.testing.assert_allclose(actual, expected, **CLOSE)
 
 
-def test_group_query_attention_at_given_positions() -> None:
-    inputs = grouped_inputs(1, [5, 5], 6, 5)
-    caches = [random_array(n, (12, WIDTH // 2), low=-1, high=1) for n in (5, 6)]
-    inputs = [*inputs, *caches, np.array([[3], [7]], np.int64)]
+def _run_grouped_in_onnxruntime(inputs: list[Any], **attributes: Any) -> list[Any]:
+    """Run onnxruntime, with one buffer for past and present where the past has room, as the schema asks for."""
+    model = node_model("GroupQueryAttention", inputs, outputs=3, **attributes, **MICROSOFT)
+    if inputs[3] is None or inputs[3].shape[2] < inputs[6]:
+        return run_onnxruntime(model, inputs)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    values = {n: onnxruntime.OrtValue.ortvalue_from_numpy(x.copy()) for n, x in enumerate(inputs) if x is not None}
+    for number, value in values.items():
+        binding.bind_ortvalue_input(f"x{number}", value)
+    binding.bind_output("y0")
+    binding.bind_ortvalue_output("y1", values[3])
+    binding.bind_ortvalue_output("y2", values[4])
+    session.run_with_iobinding(binding)
+    return [value.numpy().copy() for value in binding.get_outputs()]  # the buffers end with `values`
+
+
+@pytest.mark.parametrize("case", [PROMPT, PROMPT_IN_BUFFER, FIRST_TOKEN, PADDED_PROMPT, TOKEN, BUFFER, CHUNK])
+@pytest.mark.parametrize("bias", [False, True])
+def test_group_query_attention_with_positions(case: Any, bias: bool) -> None:
+    """In a first prompt only the first position counts, for all sequences, as the schema documents."""
+    queries, lasts, total, _ = case
+    inputs = grouped_inputs(*case)
+    caches = [random_array(n, (16, WIDTH // 2), low=-1, high=1) for n in (5, 6)]
+    positions = random_array(7, (len(lasts), queries), np.int64, 0, 10)
+    positions[0, 0] = 3
+    inputs = [*inputs, *caches, positions, random_array(8, (1, QUERY_HEADS, queries, total)) if bias else None]
+    _check_grouped(inputs, lasts, num_heads=QUERY_HEADS, kv_num_heads=KEY_HEADS, do_rotary=1)
+
+
+@pytest.mark.parametrize("positions", [[[3]], [[3], [4]], [3]])
+def test_positions_of_another_shape_are_refused(positions: Any) -> None:
+    caches = [random_array(n, (16, WIDTH // 2), low=-1, high=1) for n in (5, 6)]
+    inputs = [*grouped_inputs(*PROMPT), *caches, np.array(positions, np.int64)]
     attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS, "do_rotary": 1}
-    check("GroupQueryAttention", inputs, outputs=3, **attributes, **CLOSE, **MICROSOFT)
+    for symbolic in (False, True):
+        model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
+        with pytest.raises(WeftError, match="position_ids"):
+            run_weft(model, inputs)
+
+
+def test_a_past_that_is_too_short_is_refused() -> None:
+    inputs = grouped_inputs(1, [2, 5], 6, 3)
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS}
+    for symbolic in (False, True):
+        model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
+        with pytest.raises(WeftError, match="the past has a row"):
+            run_weft(model, inputs)
+
+
+@pytest.mark.parametrize("case", [BUFFER, PROMPT_IN_BUFFER])
+def test_group_query_attention_ignores_nan_behind_the_tokens(case: Any) -> None:
+    inputs = grouped_inputs(*case)
+    queries, lasts, total, _ = case
+    for past in inputs[3:5]:
+        for row, last in enumerate(lasts):
+            past[row, :, 0 if queries == total else last :] = np.nan
+    _check_grouped(inputs, lasts, num_heads=QUERY_HEADS, kv_num_heads=KEY_HEADS)
 
 
 @pytest.mark.parametrize("mode", [1, 2])

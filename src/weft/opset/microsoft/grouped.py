@@ -15,6 +15,7 @@ from weft.opset.functions import cast, clamp, equal, exp, maximum, round_half_ev
 from weft.opset.language import (
     Element,
     Tensor,
+    assume_at_least,
     assume_equal,
     build,
     check_range,
@@ -43,7 +44,11 @@ class Lengths:
     def before(self, batch: Element) -> Any:
         """The number of tokens before the new ones; the first of a prompt has none, whatever its padding."""
         known = cast(self.last.at(batch), DType.int64) + (1 - index(self.queries))
-        return where(equal(index(self.total), index(self.queries)), 0, maximum(known, 0))
+        return where(self.is_first_prompt, 0, maximum(known, 0))
+
+    @property
+    def is_first_prompt(self) -> Any:
+        return equal(index(self.total), index(self.queries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,8 @@ def group_query_attention(
         cache.read(slice_axis(present, 2, 0, lengths.total), query.dtype)
         for cache, present in ((keys, present_key), (values, present_value))
     )
+    if past_value is not None and values.scale is None:
+        v = _clear_unwritten(v, lengths)
     attended = attend(q, k, v, scale, adjust, softmax_of_visible if sink is None else _softmax_with(sink))
     shown = attended.weights if qk_output == 2 else attended.scores
     return [attended.result, present_key, present_value, cast(shown, query.dtype)]
@@ -157,20 +164,40 @@ def _projections(
 def _rotation(
     cosines: Tensor, sines: Tensor, positions: Tensor | None, lengths: Lengths, interleaved: bool
 ) -> Callable[[Tensor], Tensor]:
-    """Turn queries or keys by their positions, which follow on those before where they are not given."""
+    """Return a function that rotates queries or keys by their positions.
+
+    Without `position_ids`, positions continue after the past tokens. In a first prompt the schema says "the kernel uses
+    only the first element" of them: all sequences of the batch start there and count up, as onnxruntime does. In later
+    calls each token has its own.
+    """
 
     def turn(x: Tensor) -> Tensor:
-        places = positions
-        if places is None:
-            places = build((x.shape[0], lengths.queries), lambda b, s: s + lengths.before(b))
+        batch = x.shape[0]
+        if positions is None:
+            places = build((batch, lengths.queries), lambda b, s: s + lengths.before(b))
+        else:
+            require(positions.rank == 2, f"position_ids have two dimensions, not {positions.type}")
+            assume_equal(positions.shape[0], batch, "position_ids have a row for each sequence of the batch")
+            assume_at_least(positions.shape[1], lengths.queries, "position_ids have a number for each token")
+
+            def position(b: Element, s: Element) -> Any:
+                return where(lengths.is_first_prompt, positions.at(0, 0) + s, positions.at(b, s))
+
+            places = build((batch, lengths.queries), position)
         return rotate(x, cosines, sines, places, cosines.shape[1] * 2, interleaved, heads_first=True)
 
     return turn
 
 
 def _extended(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cache) -> Tensor:
-    """The cache with the new rows behind those before, in each sequence of the batch; what is left over is 0."""
+    """Write the new rows behind the past ones of each sequence of the batch.
+
+    Where the past has room for `total` rows, past and present are one buffer, and rows behind the new ones stay as they
+    are. Where the cache grows, they are 0. onnxruntime does the same.
+    """
     batch, heads, count, size = new.shape
+    if past is not None:
+        assume_at_least(past.shape[2], lengths.total - count, "the past has a row for each token before the new ones")
     room = lengths.total if past is None else dims.maximum(past.shape[2], lengths.total)
     dtype = new.dtype if past is None else past.dtype
 
@@ -179,10 +206,22 @@ def _extended(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cache) 
         start = lengths.before(b)
         fresh = cache.stored(new.at(b, n, t - start, h), place, dtype)
         is_fresh = (t >= start) & (t < start + index(count))
-        old: Any = 0 if past is None else where(t < start, past.at(b, n, t, h), 0)
+        old: Any = 0
+        if past is not None:
+            has_room = index(past.shape[2]) >= index(lengths.total)
+            old = where(has_room | (t < start), past.at(b, n, t, h), 0)
         return where(is_fresh, fresh, old)
 
     return build((batch, heads, room, size), element)
+
+
+def _clear_unwritten(values: Tensor, lengths: Lengths) -> Tensor:
+    """Replace rows behind the new ones by 0: a buffer of floats may hold NaN there, and 0 * NaN is NaN."""
+
+    def element(b: Element, n: Element, t: Element, h: Element) -> Any:
+        return where(t < lengths.before(b) + index(lengths.queries), values.at(b, n, t, h), 0)
+
+    return build(values.shape, element)
 
 
 def _masking(bias: Tensor | None, lengths: Lengths, causal: bool, window: int, softcap: float) -> Adjust:
