@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from opset.oracle import check, node_model, random_array, run_onnxruntime, run_weft
 
-from weft.errors import WeftError
+from weft.errors import UnsupportedModelError, WeftError
 
 MICROSOFT = {"opset": 1, "domain": "com.microsoft"}
 CLOSE = {"atol": 2e-5, "rtol": 1e-4}
@@ -86,6 +86,41 @@ def test_attention_with_narrow_values() -> None:
         random_array(2, (2 * HIDDEN + 6,)),
     ]
     check("Attention", inputs, num_heads=HEADS, qkv_hidden_sizes=[HIDDEN, HIDDEN, 6], **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("value_size", [2, 6])
+def test_attention_has_no_present_of_keys_and_values_of_different_sizes(value_size: int) -> None:
+    """The schema gives `present` one head size; what onnxruntime writes there overlaps."""
+    sizes = [HIDDEN, HIDDEN, HEADS * value_size]
+    inputs = [random_array(0, (BATCH, LENGTH, 7)), random_array(1, (7, sum(sizes))), random_array(2, (sum(sizes),))]
+    attributes = {"num_heads": HEADS, "qkv_hidden_sizes": sizes}
+    for symbolic in (False, True):
+        model = node_model("Attention", inputs, outputs=2, symbolic=symbolic, **attributes, **MICROSOFT)
+        with pytest.raises(UnsupportedModelError, match="present"):
+            run_weft(model, inputs)
+
+
+@pytest.mark.parametrize("value_size", [2, 6])
+@pytest.mark.parametrize("past", [False, True])
+def test_multi_head_attention_with_values_of_another_size(value_size: int, past: bool) -> None:
+    inputs = [random_array(n, (BATCH, LENGTH, HIDDEN)) for n in (0, 1)]
+    inputs.append(random_array(2, (BATCH, LENGTH, HEADS * value_size)))
+    if not past:
+        check("MultiHeadAttention", inputs, outputs=3, num_heads=HEADS, **CLOSE, **MICROSOFT)
+        return
+    caches = [random_array(3, (BATCH, HEADS, PAST, SIZE)), random_array(4, (BATCH, HEADS, PAST, value_size))]
+
+    def heads(x: Any) -> Any:
+        return x.reshape(BATCH, -1, HEADS, x.shape[2] // HEADS).transpose(0, 2, 1, 3)
+
+    # onnxruntime refuses such a past
+    key, value = (np.concatenate([c, heads(x)], 2).astype(np.float64) for c, x in zip(caches, inputs[1:]))
+    powers = np.exp(heads(inputs[0]).astype(np.float64) @ key.swapaxes(2, 3) / SIZE**0.5)
+    result = (powers / powers.sum(-1, keepdims=True)) @ value
+    result = result.transpose(0, 2, 1, 3).reshape(BATCH, LENGTH, -1)
+    expected = [part.astype(np.float32) for part in (result, key, value)]
+    inputs = [*inputs, None, None, None, *caches]
+    check("MultiHeadAttention", inputs, expected=expected, outputs=3, num_heads=HEADS, **CLOSE, **MICROSOFT)
 
 
 @pytest.mark.parametrize("weight_type", [np.int8, np.uint8])

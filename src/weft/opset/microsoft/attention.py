@@ -35,13 +35,16 @@ def attention(
     do_rotary: int = 0,
     mask_filter_value: float = MASK_FILTER_VALUE,
     num_heads: int = REQUIRED,
+    output_count: int = 2,
     past_present_share_buffer: int = 0,
     qkv_hidden_sizes: tuple[int, ...] | None = None,
     rotary_embedding_dim: int = 0,
     scale: float | None = None,
     unidirectional: int = 0,
-) -> tuple[Tensor, Tensor]:
+) -> list[Tensor]:
     _refuse_rotation(do_rotary)
+    if output_count > 1:
+        _require_equal_heads(qkv_hidden_sizes)
     projected = matmul(x, weights)
     if bias is not None:
         projected = projected + bias
@@ -78,7 +81,7 @@ def quantized_attention(
     past_present_share_buffer: int = 0,
     scale: float | None = None,
     unidirectional: int = 0,
-) -> tuple[Tensor, Tensor]:
+) -> list[Tensor]:
     _refuse_rotation(do_rotary)
     require(
         not past_present_share_buffer, "a buffer shared by past and present needs a past length, which QAttention lacks"
@@ -105,6 +108,15 @@ def _refuse_rotation(do_rotary: int) -> None:
         )
 
 
+def _require_equal_heads(sizes: tuple[int, ...] | None) -> None:
+    """Refuse a cache of keys and values of different sizes: `present` is one tensor with one size for both."""
+    if sizes is not None and len(sizes) == 3 and sizes[1] != sizes[2]:
+        raise UnsupportedModelError(
+            f"`present` of keys and values of different sizes, qkv_hidden_sizes={list(sizes)}",
+            hint="leave the output `present` out, or export with MultiHeadAttention, which has an output for each",
+        )
+
+
 def _attend_to_itself(
     projected: Tensor,
     mask: Tensor | None,
@@ -117,8 +129,8 @@ def _attend_to_itself(
     scale: float | None,
     filter_value: float,
     causal: bool,
-) -> tuple[Tensor, Tensor]:
-    """From queries, keys and values side by side to the result and the cache [2, batch, heads, sequence, size]."""
+) -> list[Tensor]:
+    """Compute the result and, for keys and values of one size, the cache [2, batch, heads, sequence, size]."""
     query, key, value = (split_heads(part, heads, "num_heads") for part in _split_hidden(projected, hidden_sizes))
     past_key, past_value = (None, None) if past is None else _halves(past)
     present_key, key = extended(past_key, key, past_length)
@@ -133,8 +145,9 @@ def _attend_to_itself(
         keys=key.shape[2],
     )
     attended = attend(query, key, value, scale, adjust)
-    same_size = key.shape[3] == value.shape[3]
-    return attended.result, stack([present_key, present_value], 0) if same_size else present_key
+    if key.shape[3] != value.shape[3]:
+        return [attended.result]
+    return [attended.result, stack([present_key, present_value], 0)]
 
 
 def _split_hidden(projected: Tensor, sizes: tuple[int, ...] | None) -> list[Tensor]:
@@ -163,7 +176,7 @@ def packed_attention(
     """Attention within each of the sequences that `token_offset` unpacks the tokens to."""
     tokens = x.shape[0]
     projected = restore_padding(elementwise(lambda v, b: v + b, matmul(x, weights), bias), token_offset)
-    result, _ = _attend_to_itself(
+    result, *_ = _attend_to_itself(
         projected,
         sequence_lengths(cumulative_sequence_length),
         None,
