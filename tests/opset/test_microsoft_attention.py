@@ -261,6 +261,12 @@ def test_rotary_embedding(interleaved: int, rank: int, partial: bool, offset: bo
     check("RotaryEmbedding", inputs, interleaved=interleaved, constants=[2, 3], **attributes, **CLOSE, **MICROSOFT)
 
 
+def test_rotary_embedding_of_heads_that_only_the_caches_tell() -> None:
+    inputs = [random_array(0, (BATCH, LENGTH, 24)), np.array([3], np.int64)]
+    inputs += [random_array(n, (20, 4), low=-1, high=1) for n in (1, 2)]
+    check("RotaryEmbedding", inputs, **CLOSE, **MICROSOFT)
+
+
 def test_gemma_rotary_embedding() -> None:
     angles = random_array(0, (BATCH, LENGTH, SIZE))
     q, q_rotated, k, k_rotated = (random_array(n, (BATCH, HEADS, LENGTH, SIZE), np.float16) for n in range(1, 5))

@@ -20,4 +20,7 @@ def estimate(size: Dim) -> int:
     for symbol in dims.symbols(size):
         at_least = max(UNKNOWN_SIZE, symbol.low or 0)
         guesses[symbol.name] = at_least if symbol.high is None else min(at_least, symbol.high)
-    return max(dims.evaluate(size, guesses), 0)
+    try:
+        return max(dims.evaluate(size, guesses), 0)
+    except ZeroDivisionError:  # the guesses make a divisor 0
+        return UNKNOWN_SIZE

@@ -47,8 +47,8 @@ def _rotated(
     rotated = rotated or cosines.shape[-1] * 2
     if x.rank == 4:
         return rotate(x, cosines, sines, positions, rotated, interleaved, heads_first=True)
-    heads = heads or dims.floordiv(x.shape[2], rotated)
-    parted = reshape(x, (batch, length, heads, dims.floordiv(x.shape[2], heads)))
+    size = dims.floordiv(x.shape[2], heads) if heads else rotated
+    parted = reshape(x, (batch, length, heads or dims.floordiv(x.shape[2], size), size))
     return reshape(rotate(parted, cosines, sines, positions, rotated, interleaved, heads_first=False), x.shape)
 
 

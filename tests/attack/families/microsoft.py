@@ -1,0 +1,125 @@
+"""Ops of onnxruntime's domain with random legal attributes, shapes and types, against its CPU kernels.
+
+Where onnxruntime is wrong, or refuses what its schema allows, a numpy statement in float64 is the judge. What neither
+of them answers, weft may refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+from attack.contrib_attention_cases import ATTENTION_GENERATORS
+from attack.contrib_cases import GENERATORS, NOT_DRAWN, Draw, NodeCase
+from attack.peer import Peer
+from attack.verdict import Payload, Verdict, refused, right, wrong
+from opset.oracle import node_model
+
+import weft
+from weft.errors import InternalError, WeftError
+from weft.opset.registry import definitions
+
+SECONDS = 60.0
+SHARE = 30
+DOMAIN = "com.microsoft"
+ALL = GENERATORS | ATTENTION_GENERATORS
+FORMS = ("static", "symbolic", "constant")
+TOLERANCES = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
+_PEER = Peer()
+
+
+def op_names() -> list[str]:
+    """Return the ops of the domain that are drawn; an op that weft has and no table names is an error."""
+    names = {definition.name for definition in definitions() if definition.domain == DOMAIN}
+    unknown = names - ALL.keys() - NOT_DRAWN.keys()
+    assert not unknown, f"no generator in contrib_cases.py for {sorted(unknown)}"
+    return sorted(names & ALL.keys())
+
+
+def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
+    """Draw ops in turn, in random order, without end."""
+    assert device
+    names = op_names()
+    while True:
+        for number in random.permutation(len(names)):
+            seed, form = int(random.integers(1 << 31)), FORMS[int(random.integers(len(FORMS)))]
+            yield {"name": f"{names[number]} {seed} {form}", "op": names[number], "seed": seed, "form": form}
+
+
+def attack(payload: Payload, device: str) -> Verdict:
+    case = ALL[payload["op"]](Draw(payload["seed"]))
+    model, feeds = _model(payload["op"], case, payload["form"])
+    try:
+        outputs = list(weft.load(model, device=device, cache=False).run(feeds).values())
+    except InternalError:
+        raise
+    except WeftError as error:
+        return _judge_refusal(error, case, model, feeds)
+    expected = _expected(case, model, feeds)
+    return right() if expected is None else _compare(case, outputs, expected)
+
+
+def _model(op: str, case: NodeCase, form: str) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    present = [number for number, array in enumerate(case.inputs) if array is not None]
+    constants = present[1:] if form == "constant" else [number for number in present if number in case.constants]
+    model = node_model(
+        op,
+        case.inputs,
+        opset=1,
+        domain=DOMAIN,
+        outputs=case.outputs,
+        symbolic=form == "symbolic",
+        constants=[number for number in constants if case.inputs[number].dtype != object],  # type: ignore[union-attr]
+    )
+    model.graph.node[0].attribute.extend(onnx.helper.make_attribute(*pair) for pair in case.attributes.items())
+    wanted = {value.name for value in model.graph.input}
+    feeds = {f"x{number}": case.inputs[number] for number in present}
+    return model, {name: array for name, array in feeds.items() if name in wanted}
+
+
+def _expected(case: NodeCase, model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any] | None:
+    if case.expected is not None:
+        return list(case.expected)
+    answers = _PEER.ask(model, feeds)
+    return list(answers[0].values()) if answers else None
+
+
+def _judge_refusal(error: WeftError, case: NodeCase, model: onnx.ModelProto, feeds: dict[str, Any]) -> Verdict:
+    answers = _PEER.ask(model, feeds)
+    if answers and not any(part in str(error) for part in EXCUSED):
+        return wrong(f"refused, though onnxruntime answers: {type(error).__name__}: {error}")
+    return refused(f"{type(error).__name__}: {error}")
+
+
+EXCUSED: tuple[str, ...] = ()
+
+
+def _compare(case: NodeCase, outputs: list[Any], expected: list[Any]) -> Verdict:
+    for number, (actual, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        if wanted is None:
+            continue
+        if actual.shape != wanted.shape or (actual.dtype != wanted.dtype and wanted.dtype != object):
+            return wrong(f"output {number} is {actual.dtype}{actual.shape}, not {wanted.dtype}{wanted.shape}")
+        away = _differences(case, actual, wanted) & case.defined.get(number, np.ones(wanted.shape, bool))
+        if away.any():
+            place = tuple(int(axis) for axis in np.argwhere(away)[0])
+            told = f"{int(away.sum())} of {away.size} differ; at {list(place)} {actual[place]}, not {wanted[place]}"
+            return wrong(f"output {number}: {told}")
+    return right()
+
+
+def _differences(case: NodeCase, actual: Any, wanted: Any) -> np.ndarray[Any, Any]:
+    """Mark the elements that differ by more than rounding explains."""
+    if wanted.dtype == object or wanted.dtype == bool:
+        return np.asarray(actual != wanted)
+    if wanted.dtype.kind in "iu":
+        return np.asarray(np.abs(actual.astype(np.int64) - wanted.astype(np.int64)) > case.steps)
+    types = (wanted.dtype, *(array.dtype for array in case.inputs if array is not None))
+    tolerance = case.tolerance or max(TOLERANCES.get(dtype, 0.0) for dtype in types)
+    actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(all="ignore"):
+        finite = np.abs(wanted[np.isfinite(wanted)])
+        close = np.abs(actual - wanted) <= tolerance * max(1.0, float(finite.max(initial=0)))
+        return np.asarray(~(close | (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))))
