@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from opset.oracle import check, node_model, random_array, run_onnxruntime
+from opset.oracle import check, node_model, random_array, run_onnxruntime, run_weft
+
+from weft.errors import WeftError
 
 MICROSOFT = {"opset": 1, "domain": "com.microsoft"}
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
@@ -221,7 +223,7 @@ def test_dropout_of_inference() -> None:
 EXPERTS, HIDDEN, INNER = 4, 16, 32
 
 
-@pytest.mark.parametrize("shape", [(5, HIDDEN), (2, 3, HIDDEN)])
+@pytest.mark.parametrize("shape", [(5, HIDDEN), (2, 3, HIDDEN), (1, 2, HIDDEN)])
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("normalize", [0, 1])
 @pytest.mark.parametrize("kind", ["relu", "gelu", "silu", "identity", "swiglu"])
@@ -243,8 +245,39 @@ def test_mixture_of_experts(shape: tuple[int, ...], k: int, normalize: int, kind
     check("MoE", inputs, **attributes, atol=1e-4, rtol=1e-3, constants=[2, 4], **MICROSOFT)
 
 
-def test_mixture_of_gated_experts() -> None:
-    x, router = random_array(0, (5, HIDDEN), low=-1, high=1), random_array(1, (5, EXPERTS))
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_experts_that_nobody_chose_are_not_computed(tokens: int) -> None:
+    """NaN in their weights would show in the results."""
+    inputs = [
+        random_array(0, (tokens, HIDDEN), low=-1, high=1),
+        np.tile(np.array([0, 3, 1, 2], np.float32), (tokens, 1)),
+        random_array(2, (EXPERTS, INNER, HIDDEN), low=-1, high=1),
+        random_array(3, (EXPERTS, INNER)),
+        random_array(4, (EXPERTS, HIDDEN, INNER), low=-1, high=1),
+        random_array(5, (EXPERTS, HIDDEN)),
+    ]
+    for array in inputs[2:]:
+        array[[0, 2, 3]] = np.nan
+    check("MoE", inputs, constants=[2, 4], atol=1e-4, rtol=1e-3, **MICROSOFT)
+
+
+@pytest.mark.parametrize("tokens", [1, 9])
+@pytest.mark.parametrize(
+    ("number", "axis"), [(n, axis) for n, rank in enumerate((2, 2, 3, 2, 3, 2)) for axis in range(rank)]
+)
+def test_experts_of_sizes_that_do_not_fit_are_refused(tokens: int, number: int, axis: int) -> None:
+    shapes = [[tokens, HIDDEN], [tokens, EXPERTS], [EXPERTS, INNER, HIDDEN], [EXPERTS, INNER], [EXPERTS, HIDDEN, INNER]]
+    shapes.append([EXPERTS, HIDDEN])
+    shapes[number][axis] += 1
+    inputs = [random_array(n, shape) for n, shape in enumerate(shapes)]
+    for symbolic in (False, True):
+        with pytest.raises(WeftError, match=r"differ"):
+            run_weft(node_model("MoE", inputs, symbolic=symbolic, **MICROSOFT), inputs)
+
+
+@pytest.mark.parametrize("tokens", [5, 2])
+def test_mixture_of_gated_experts(tokens: int) -> None:
+    x, router = random_array(0, (tokens, HIDDEN), low=-1, high=1), random_array(1, (tokens, EXPERTS))
     first, third = (random_array(n, (EXPERTS, INNER, HIDDEN), low=-1, high=1) for n in (2, 3))
     second = random_array(4, (EXPERTS, HIDDEN, INNER), low=-1, high=1)
     chances = np.exp(router) / np.exp(router).sum(1, keepdims=True)
@@ -259,8 +292,8 @@ def test_mixture_of_gated_experts() -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("block", [0, 16])
 @pytest.mark.parametrize("points", [False, True])
-@pytest.mark.parametrize("normalize", [0, 1])
-def test_quantized_mixture_of_experts(bits: int, block: int, points: bool, normalize: int) -> None:
+@pytest.mark.parametrize(("normalize", "tokens"), [(0, 5), (1, 5), (0, 1), (1, 2)])
+def test_quantized_mixture_of_experts(bits: int, block: int, points: bool, normalize: int, tokens: int) -> None:
     packing = 8 // bits
     rng = np.random.default_rng(bits)
 
@@ -274,8 +307,8 @@ def test_quantized_mixture_of_experts(bits: int, block: int, points: bool, norma
 
     first, second = layer(INNER * 2, HIDDEN), layer(HIDDEN, INNER)
     inputs = [
-        random_array(0, (5, HIDDEN), low=-1, high=1),
-        random_array(1, (5, EXPERTS)),
+        random_array(0, (tokens, HIDDEN), low=-1, high=1),
+        random_array(1, (tokens, EXPERTS)),
         *first[:2],
         None,
         *second[:2],
