@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from attack.contrib_cases import EIGHT_BITS, Draw, Generator, NodeCase, pack
+from attack.contrib_cases import EIGHT_BITS, Draw, Generator, NodeCase, float_type, pack
 
 Array = np.ndarray[Any, Any]
 
@@ -135,13 +135,15 @@ def group_query_attention(draw: Draw) -> NodeCase:
         else np.full(batch, total - 1, np.int32)
     )
     room = draw.pick(total - queries, total, total + 3) if form != "prompt" else draw.pick(None, total, total + 3)
-    q, k, v = (draw.floats((batch, queries, n * size)) for n in (heads, shared, shared))
-    past = [None, None] if room is None else [draw.floats((batch, shared, room, size)) for _ in range(2)]
+    dtype = float_type(draw)
+    q, k, v = (draw.floats((batch, queries, n * size), dtype) for n in (heads, shared, shared))
+    past = [None, None] if room is None else [draw.floats((batch, shared, room, size), dtype) for _ in range(2)]
     packed, rotary = draw.chance(0.3), draw.chance()
     limit = 2 * total + 16
-    caches = [draw.floats((limit, size // 2), low=-1, high=1) for _ in range(2)] if rotary else [None, None]
+    caches = [draw.floats((limit, size // 2), dtype, -1, 1) for _ in range(2)] if rotary else [None, None]
     positions = draw.ints((batch, queries), np.int64, 0, total) if rotary and draw.chance() else None
-    bias = draw.optional(draw.floats((draw.pick(1, batch), draw.pick(1, heads), queries, total)), 0.3)
+    bias = draw.optional(draw.floats((draw.pick(1, batch), draw.pick(1, heads), queries, total), dtype), 0.3)
+    sink = draw.optional(draw.floats((heads,), dtype), 0.3)
     window = draw.pick(-1, -1, 1, 2, 4)
     softcap, scale = draw.pick(0.0, 0.0, 2.0), draw.pick(None, 0.7)
     smooth, interleaved = draw.pick(0, 0, 1), int(draw.chance(0.3))
@@ -152,7 +154,7 @@ def group_query_attention(draw: Draw) -> NodeCase:
     if scale is not None:
         attributes["scale"] = scale
     given = [np.concatenate([q, k, v], -1), None, None] if packed else [q, k, v]
-    inputs = [*given, *past, lasts, np.array([total], np.int32), *caches, positions, bias]
+    inputs = [*given, *past, lasts, np.array([total], np.int32), *caches, positions, bias, sink]
     starts = np.zeros(batch, int) if form == "prompt" else lasts.astype(int) + 1 - queries
     rotated = [_split(x, n) for x, n in ((q, heads), (k, shared))]
     if rotary:
@@ -180,10 +182,10 @@ def group_query_attention(draw: Draw) -> NodeCase:
                 scores = np.tanh(scores / softcap) * softcap if softcap else scores
                 if bias is not None:
                     scores = scores + bias[b % bias.shape[0], h % bias.shape[1], s, first:end]
-                powers = np.exp(scores - scores.max())
-                weights = powers / (powers.sum() + (np.exp(-scores.max()) if smooth else 0))
-                result[b, s, h] = weights @ present[1][b, h // factor, first:end]
-    expected = [part.astype(np.float32) for part in (result.reshape(batch, queries, -1), *present)]
+                extra = float(sink[h]) if sink is not None else 0.0 if smooth else -np.inf
+                powers = np.exp(scores)
+                result[b, s, h] = powers / (powers.sum() + np.exp(extra)) @ present[1][b, h // factor, first:end]
+    expected = [part.astype(dtype) for part in (result.reshape(batch, queries, -1), *present)]
     return NodeCase(inputs, attributes, 3, expected, {0: defined})
 
 

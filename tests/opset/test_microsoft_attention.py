@@ -407,13 +407,24 @@ def test_a_past_that_is_too_short_is_refused() -> None:
 
 
 @pytest.mark.parametrize("case", [BUFFER, PROMPT_IN_BUFFER])
-def test_group_query_attention_ignores_nan_behind_the_tokens(case: Any) -> None:
+@pytest.mark.parametrize("leftover", [np.nan, np.inf, 3.4e38])
+def test_group_query_attention_ignores_what_is_behind_the_tokens(case: Any, leftover: float) -> None:
+    """A buffer may be uninitialized memory."""
     inputs = grouped_inputs(*case)
     queries, lasts, total, _ = case
     for past in inputs[3:5]:
         for row, last in enumerate(lasts):
-            past[row, :, 0 if queries == total else last :] = np.nan
-    _check_grouped(inputs, lasts, num_heads=QUERY_HEADS, kv_num_heads=KEY_HEADS)
+            past[row, :, 0 if queries == total else last :] = leftover
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS}
+    wanted = _run_grouped_in_onnxruntime(inputs, **attributes)
+    for symbolic in (False, True):
+        model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
+        found = run_weft(model, inputs)
+        for row, last in enumerate(lasts):
+            real = last + 1 if queries == total else queries
+            np.testing.assert_allclose(found[0][row, :real], wanted[0][row, :real], **CLOSE)
+            for actual, expected in zip(found[1:], wanted[1:]):
+                np.testing.assert_allclose(actual[row, :, : last + 1], expected[row, :, : last + 1], **CLOSE)
 
 
 @pytest.mark.parametrize("mode", [1, 2])

@@ -11,7 +11,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.opset.attention import rotate, softmax_of_visible, split_heads
-from weft.opset.functions import cast, clamp, equal, exp, maximum, round_half_even, tanh, where
+from weft.opset.functions import absolute, cast, clamp, equal, exp, maximum, round_half_even, tanh, where
 from weft.opset.language import (
     Element,
     Tensor,
@@ -31,6 +31,8 @@ from weft.opset.microsoft.heads import Adjust, attend
 from weft.opset.microsoft.normalization import simplified_layer_normalization
 from weft.opset.registry import REQUIRED, Sizes, require
 from weft.records import dataclass
+
+LARGEST_UNREAD = 1e38  # of numbers behind the tokens of a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +135,6 @@ def group_query_attention(
         cache.read(slice_axis(present, 2, 0, lengths.total), query.dtype)
         for cache, present in ((keys, present_key), (values, present_value))
     )
-    if past_value is not None and values.scale is None:
-        v = _clear_unwritten(v, lengths)
     attended = attend(q, k, v, scale, adjust, softmax_of_visible if sink is None else _softmax_with(sink))
     shown = attended.weights if qk_output == 2 else attended.scores
     return [attended.result, present_key, present_value, cast(shown, query.dtype)]
@@ -193,7 +193,8 @@ def _extended(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cache) 
     """Write the new rows behind the past ones of each sequence of the batch.
 
     Where the past has room for `total` rows, past and present are one buffer, and rows behind the new ones stay as they
-    are. Where the cache grows, they are 0. onnxruntime does the same.
+    are. Where the cache grows, they are 0. onnxruntime does the same. A buffer may be uninitialized memory: NaN there
+    become 0, since attention multiplies what it hides by 0.
     """
     batch, heads, count, size = new.shape
     if past is not None:
@@ -209,19 +210,16 @@ def _extended(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cache) 
         old: Any = 0
         if past is not None:
             has_room = index(past.shape[2]) >= index(lengths.total)
-            old = where(has_room | (t < start), past.at(b, n, t, h), 0)
+            stays = past.at(b, n, t, h)
+            old = where(t < start, stays, where(has_room, _without_nonfinite(stays), 0))
         return where(is_fresh, fresh, old)
 
     return build((batch, heads, room, size), element)
 
 
-def _clear_unwritten(values: Tensor, lengths: Lengths) -> Tensor:
-    """Replace rows behind the new ones by 0: a buffer of floats may hold NaN there, and 0 * NaN is NaN."""
-
-    def element(b: Element, n: Element, t: Element, h: Element) -> Any:
-        return where(t < lengths.before(b) + index(lengths.queries), values.at(b, n, t, h), 0)
-
-    return build(values.shape, element)
+def _without_nonfinite(v: Element) -> Any:
+    """Replace NaN, infinities and what bfloat16 rounds to one by 0."""
+    return where(absolute(cast(v, DType.float32)) < LARGEST_UNREAD, v, 0) if v.dtype.is_float else v
 
 
 def _masking(bias: Tensor | None, lengths: Lengths, causal: bool, window: int, softcap: float) -> Adjust:
