@@ -22,7 +22,7 @@ from weft.errors import InternalError, WeftError
 from weft.opset.registry import definitions
 
 SECONDS = 60.0
-SHARE = 30
+SHARE = 20
 DOMAIN = "com.microsoft"
 ALL = GENERATORS | ATTENTION_GENERATORS
 FORMS = ("static", "symbolic", "constant")
