@@ -24,6 +24,7 @@ from weft.readers.pictures import PictureDirections, picture_array
 Image: Any = pytest.importorskip("PIL.Image")
 
 WIDE = (np.arange(40 * 60 * 3).reshape(40, 60, 3) * 7 % 251).astype(np.uint8)
+LINE = PictureDirections(layout="HW")
 CLASSES = PictureEvidence(classifies=True)
 
 
@@ -139,12 +140,71 @@ def test_modes() -> None:
     np.testing.assert_array_equal(read(several, rgb), WIDE)
 
 
-def bomb(side: int) -> bytes:
+def png_file(width: int, height: int, bits: int, kind: int, rows: bytes) -> bytes:
     def chunk(label: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + label + body + struct.pack(">I", zlib.crc32(label + body))
 
-    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    head = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def tiff(numbers: Any, bits: int, form: int) -> bytes:
+    """Write a TIFF file of one row of pixels."""
+    content = b"".join(int(number).to_bytes(bits // 8, "little", signed=form == 2) for number in numbers)
+    fields = ((256, len(numbers)), (257, 1), (258, bits), (259, 1), (262, 1), (273, 122), (277, 1), (279, len(content)))
+    tags = b"".join(struct.pack("<HHII", tag, 3, 1, number) for tag, number in (*fields, (339, form)))
+    return b"II*\0" + struct.pack("<IH", 8, 9) + tags + bytes(4) + content
+
+
+def png(bits: int, kind: int, *rows: bytes) -> bytes:
+    """Write a PNG file whose width follows from the length of a row."""
+    width = len(rows[0]) * 8 // bits // {0: 1, 2: 3, 4: 2, 6: 4}[kind]
+    return png_file(width, len(rows), bits, kind, b"".join(b"\0" + row for row in rows))
+
+
+@pytest.mark.parametrize("highest", [1, 200, 255, 256, 40000, 65535])
+def test_white_follows_from_the_bit_depth(highest: int) -> None:
+    """A dark picture of 16 bits stays dark, in all formats."""
+    numbers = np.array([[0, highest // 3, highest]], np.uint16)
+    expected = np.round(numbers / 257).astype(np.uint8)
+    for form in ("PNG", "TIFF", "PPM"):
+        np.testing.assert_array_equal(
+            read(file(Image.fromarray(numbers), form), spec(DType.uint8, 1, 3), LINE), expected
+        )
+    floats = Image.fromarray(numbers.astype(np.float32) / 65535)
+    np.testing.assert_array_equal(read(file(floats, "TIFF"), spec(DType.uint8, 1, 3), LINE), expected)
+
+
+def test_few_bits_and_alpha() -> None:
+    cases = {
+        png(1, 0, b"\xa0"): [255, 0, 255, 0, 0, 0, 0, 0],
+        png(2, 0, b"\x1b"): [0, 85, 170, 255],
+        png(4, 0, b"\x0f\x11"): [0, 255, 17, 17],
+        png(16, 2, b"\0\x80" * 3): [0],
+        png(16, 4, b"\0\x80\xff\xff"): [0],
+        png(16, 4, b"\0\x80\0\0"): [255],
+    }
+    for content, expected in cases.items():
+        np.testing.assert_array_equal(read(content, spec(DType.uint8, 1, len(expected)), LINE)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (tiff([0, 255, 70000], 32, 1), "unsigned 32-bit"),
+        (tiff([0, 255, 70000], 32, 2), "signed 32-bit"),
+        (tiff([-5, 255], 16, 2), "signed 16-bit"),
+        (file(Image.fromarray(np.float32([[0, 255]])), "TIFF"), "from 0 to 255, and not from 0 to 1"),
+        (file(Image.fromarray(np.float32([[-1, 1]])), "TIFF"), "from -1 to 1"),
+    ],
+)
+def test_numbers_without_a_usual_white_are_refused(content: bytes, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        read(content, spec(DType.uint8, 1, 3), LINE)
+
+
+def bomb(side: int) -> bytes:
+    return png_file(side, side, 8, 2, bytes(100))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import ctypes
 import re
 from collections import deque
@@ -257,3 +258,69 @@ def test_arrays_of_jax() -> None:
     assert passing(BFLOAT16).run({"x": numpy.array([1.0, 2.0], numpy.bfloat16)})["y"].tolist() == [1, 2]
     with pytest.raises(weft.InputError, match="may not be written to"):
         passing(FLOAT).run({"x": A}, into={"y": numpy.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (np.array([b"must", b"a"], "V4"), ["must", "a\0\0\0"]),
+        (np.array(["é".encode()]), ["é"]),
+        (np.array(["é".encode()]).view("V2"), ["é"]),
+        (np.array([np.void(b"must"), np.bytes_(b"be"), np.str_("é")], object), ["must", "be", "é"]),
+        (np.array([b""], "V0"), [""]),
+        (np.ma.array(["a", "b"], mask=[False, False]), ["a", "b"]),
+        (np.char.array(["a", "b"]), ["a", "b"]),
+    ],
+)
+def test_strings_of_all_types(texts: Any, expected: list[str]) -> None:
+    assert passing(STRING).run({"x": texts})["y"].tolist() == expected
+
+
+def test_a_raw_scalar_is_a_string() -> None:
+    assert passing(STRING, ()).run({"x": np.void(b"must")})["y"].item() == "must"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        np.array([b"\xff\xfe"], "V2"),
+        np.array([b"\xff"]),
+        np.array([np.void(b"\xff")], object),
+        np.array([(b"a", 1)], [("text", "S4"), ("number", "i4")]),
+        np.array(["a", None], object),
+        np.array(["a", 1.5], object),
+        np.array(["2020-01-01"], "M8[D]"),
+        np.array([1], ml_dtypes.bfloat16),
+        bytearray(b"must"),
+        memoryview(b"must"),
+    ],
+)
+def test_what_is_no_string_is_refused(texts: Any) -> None:
+    with pytest.raises(weft.InputError, match="input 'x'"):
+        passing(STRING).run({"x": texts})
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference", "webgpu:0"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_one_element_is_a_scalar(shape: tuple[int, ...], device: str) -> None:
+    """The output has the declared shape, run after run and in every way to run."""
+    graph = model([node("Add", ["x", "x"], ["y"])], [value("x", (), FLOAT)], [value("y", (), FLOAT)])
+    loaded = weft.load(graph, device=device)
+    for number in range(3):
+        array = np.full(shape, number, np.float32)
+        target = np.empty((), np.float32)
+        tensor = weft.to_device(array, device) if device != "reference" else array
+        for result in (
+            loaded.run({"x": array})["y"],
+            loaded.run({"x": array.tolist()})["y"],
+            loaded.run({"x": tensor})["y"],
+            loaded.run({"x": array}, into={"y": target})["y"],
+            loaded.run({"x": array}, timeout=60)["y"],
+            asyncio.run(loaded.run_async({"x": array}))["y"],
+        ):
+            assert result.shape == ()
+            assert result == 2 * number
+    with pytest.raises(weft.InputError, match="0 dimensions"):
+        loaded.run({"x": np.zeros(2, np.float32)})
+    with pytest.raises(weft.InputError, match="0 dimensions"):
+        loaded.run({"x": np.zeros((1, 0), np.float32)})

@@ -15,6 +15,8 @@ from weft.errors import InputError
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.readers.content import DataSource
+from weft.readers.numbers import as_integer, convert, integer_array, is_whole, parse_number
+from weft.runtime.array_likes import decode_bytes, is_textual
 from weft.runtime.available_memory import memory_left
 
 Array = np.ndarray[Any, Any]
@@ -88,7 +90,7 @@ def read_tensor(source: DataSource) -> tuple[str, Array]:
 def read_json(text: str, name: str) -> Any:
     """What a JSON text says; InputError where it is none."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=parse_number)
     except RecursionError as error:
         raise InputError(f"{name}: lists lie too deep in each other") from error
     except ValueError as error:
@@ -106,13 +108,18 @@ def array_of(content: Any, spec: TensorSpec, name: str) -> Array:
             found = np.asarray(content, object if wanted is DType.string else None)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name}: the lists are not all of one length") from error
-    if found.dtype.kind == "O" and wanted is not DType.string:
-        raise InputError(f"{name}: holds what is no number, or lists that are not all of one length")
     if wanted is DType.string:
         if not all(isinstance(each, str) for each in found.reshape(-1)):
             raise InputError(f"{name}: input {spec.name!r} takes texts")
         return found
-    return found
+    if found.dtype.kind == "O" and not all(isinstance(each, (int, float)) for each in found.flat):
+        raise InputError(f"{name}: holds what is no number, or lists that are not all of one length")
+    if found.dtype.kind in "fO" and is_whole(wanted):  # numpy has rounded integers, or has no type for them
+        return integer_array(content, found.shape, spec, name)
+    try:
+        return found.astype(np.float64) if found.dtype.kind == "O" else found
+    except OverflowError as error:
+        raise InputError(f"{name}: holds an integer that is larger than any float64") from error
 
 
 def _check_depth(content: Any, name: str) -> None:
@@ -135,12 +142,12 @@ def typed(text: str, spec: TensorSpec) -> Array | None:
     if text.strip()[:1] not in tuple('"[-+.0123456789'):
         return None
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_float=parse_number)
     except RecursionError:
         return None
     except ValueError:
         try:
-            found = float(text)
+            found = parse_number(text)
         except ValueError:
             if spec.element is DType.string:
                 return np.asarray(text, object)
@@ -181,7 +188,7 @@ def table_array(source: DataSource, spec: TensorSpec) -> Array:
     names, rows = read_table(source)
     if spec.element is DType.string:
         return np.asarray(rows, object)
-    return _numbers(source.name, rows, names)
+    return _numbers(source.name, rows, names, spec)
 
 
 def table_columns(source: DataSource, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
@@ -193,18 +200,25 @@ def table_columns(source: DataSource, specs: Sequence[TensorSpec]) -> dict[str, 
     for spec in specs:
         column = [[row[names.index(spec.name)]] for row in rows]
         texts = spec.element is DType.string
-        found[spec.name] = np.asarray(column, object) if texts else _numbers(source.name, column, [spec.name])
+        found[spec.name] = np.asarray(column, object) if texts else _numbers(source.name, column, [spec.name], spec)
     return found
 
 
-def _numbers(name: str, rows: Sequence[Sequence[str]], names: Sequence[str] | None) -> Array:
-    for number, row in enumerate(rows, 1 if names is None else 2):
-        for place, cell in enumerate(row):
-            if not _is_number(cell) and cell.strip():
-                column = f"column {place + 1}" if names is None else f"column {names[place]!r}"
-                problem = f"{name}: row {number} has {cell[:40]!r} in {column}, which is no number"
-                raise InputError(problem, hint=TABLES)
-    return np.asarray([[float(cell) if cell.strip() else np.nan for cell in row] for row in rows])
+def _numbers(name: str, rows: Sequence[Sequence[str]], names: Sequence[str] | None, spec: TensorSpec) -> Array:
+    element = spec.element if is_whole(spec.element) else None
+    numbers = np.empty((len(rows), len(rows[0])), np.float64 if element is None else element.numpy)
+    for row, cells in enumerate(rows):
+        for column, cell in enumerate(cells):
+            try:
+                number = parse_number(cell) if cell.strip() else np.nan
+                numbers[row, column] = number if element is None else as_integer(number, element)
+            except (ValueError, OverflowError) as error:
+                where = f"column {column + 1}" if names is None else f"column {names[column]!r}"
+                place = f"{name}: row {row + (1 if names is None else 2)} has {cell[:40]!r} in {where}"
+                if not _is_number(cell) and cell.strip():
+                    raise InputError(f"{place}, which is no number", hint=TABLES) from None
+                raise InputError(f"{place}, but input {spec.name!r} takes {spec.element}: {error}") from None
+    return numbers
 
 
 def _is_number(cell: str) -> bool:
@@ -252,37 +266,28 @@ def _check_shape(array: Array, spec: TensorSpec, name: str) -> None:
         )
 
 
-def _decoded(text: Any) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-
-
 def _converted(array: Array, spec: TensorSpec, name: str, told: list[str]) -> Array:
     wanted = spec.element
     if wanted is None or array.dtype == wanted.numpy:
         return array
     if wanted is DType.string:
-        if array.dtype.kind not in "OUS":
+        if not is_textual(array):
             raise InputError(f"{name}: holds numbers, and input {spec.name!r} takes texts")
         try:
-            texts = [_decoded(each) for each in array.reshape(-1)]
+            texts = [str(decode_bytes(each)) for each in array.reshape(-1)]
         except Exception as error:  # numpy takes texts from files as they are, and Python finds what is wrong with them
             raise InputError(f"{name}: holds texts that are none: {error}") from error
         result = np.empty(len(texts), object)
         result[:] = texts
         return np.asarray(result.reshape(array.shape))
-    target = wanted.numpy
-    if array.dtype.kind == "V" and array.dtype.itemsize == target.itemsize:
-        return np.asarray(array.view(target))
-    if array.dtype.kind in "OUSMm":
+    if is_textual(array) and array.dtype.kind == "V":
+        if wanted.numpy.isbuiltin == 1 or wanted.numpy.itemsize != array.dtype.itemsize:
+            raise InputError(f"{name}: holds {array.dtype}, and input {spec.name!r} takes {wanted}")
+        return np.asarray(array.view(wanted.numpy))  # numpy.save stores bfloat16 as bytes without a type
+    if array.dtype.kind in "OUSTMm" or array.dtype.names is not None:
         raise InputError(f"{name}: holds {array.dtype}, and input {spec.name!r} takes {wanted}")
     if array.dtype.kind == "c" and not wanted.is_complex:
         raise InputError(f"{name}: holds complex numbers, and input {spec.name!r} takes {wanted}")
-    with np.errstate(all="ignore"):
-        changed = array.astype(target)
-        whole = wanted.is_integer or wanted is DType.bool
-        back = changed.astype(array.dtype) if array.dtype.kind in "biufc" else array
-    if whole and array.dtype.kind in "iuf" and not np.array_equal(back, array):
-        raise InputError(f"{name}: holds numbers that {wanted} of input {spec.name!r} has not", hint="round them first")
     if array.size > 1:
         told.append(f"{array.dtype} as {wanted}")
-    return np.asarray(changed)
+    return convert(array, spec, name)

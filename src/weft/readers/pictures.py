@@ -34,6 +34,7 @@ GREY = 114  # beside a picture that was fitted in
 RESIZES = ("crop", "fit", "stretch")
 COLOURS = ("rgb", "bgr", "grey")
 CHANNELS = {1: "grey", 3: "RGB", 4: "RGBA"}
+BITS_PER_SAMPLE, SAMPLE_FORMAT, UNSIGNED = 258, 339, 1  # of TIFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +258,9 @@ def _open(content: bytes, name: str) -> Any:
                 problem = f"{name}: a picture of {picture.width} × {picture.height} pixels, which is too large"
                 raise InputError(problem, hint="make it smaller first")
             picture.load()
-            return ImageOps.exif_transpose(picture) or picture
+            full = _full_scale(picture, name) if deep else None
+            upright = ImageOps.exif_transpose(picture) or picture
+            return upright if full is None else _eight_bits(upright, full, name)
     except InputError:
         raise
     except Exception as error:  # Pillow has many for damaged files
@@ -275,8 +278,6 @@ def _coloured(picture: Any, channels: int) -> Any:
     """In grey, RGB or RGBA with 8 bits; what is transparent lies on white."""
     from PIL import Image
 
-    if picture.mode.startswith("I") or picture.mode == "F":
-        picture = _eight_bits(picture)
     if channels == 4:
         return picture.convert("RGBA")
     if picture.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in picture.info:
@@ -286,15 +287,28 @@ def _coloured(picture: Any, channels: int) -> Any:
     return picture.convert("L" if channels == 1 else "RGB")
 
 
-def _eight_bits(picture: Any) -> Any:
-    """Pixels of 16 or 32 bits, or floats, spread over 0 to 255."""
+def _full_scale(picture: Any, name: str) -> float:
+    """Return the number that means white, by the file's bit depth: 1 for floats."""
+    if picture.mode == "F":
+        return 1.0
+    tags = getattr(picture, "tag_v2", {})  # of TIFF; other formats have 16 bits, or are scaled to them by Pillow
+    bits, form = (int(np.ravel(tags.get(tag, usual))[0]) for tag, usual in ((BITS_PER_SAMPLE, 16), (SAMPLE_FORMAT, 1)))
+    if bits > 16 or form != UNSIGNED:
+        kind = "unsigned" if form == UNSIGNED else "signed"
+        problem = f"{name}: a picture of {kind} {bits}-bit numbers, which have no usual white"
+        raise InputError(problem, hint="save it with 8 or 16 bits, or give the numbers as .npy")
+    return float(2**bits - 1)
+
+
+def _eight_bits(picture: Any, full: float, name: str) -> Any:
+    """Scale pixels from 0 to `full` to 8 bits."""
     from PIL import Image
 
     numbers = np.nan_to_num(np.asarray(picture, np.float32))
-    highest = float(numbers.max(initial=0.0))
-    full = 1.0 if picture.mode == "F" and highest <= 1 else 255.0 if highest <= 255 else 65535.0
-    full = max(full, highest)
-    return Image.fromarray(np.clip(np.round(numbers * (255 / full)), 0, 255).astype(np.uint8))
+    if numbers.max(initial=0.0) > full or numbers.min(initial=0.0) < 0:
+        problem = f"{name}: its numbers reach from {numbers.min():g} to {numbers.max():g}, and not from 0 to {full:g}"
+        raise InputError(problem, hint="scale them first, or give them as .npy")
+    return Image.fromarray(np.round(numbers * (255 / full)).astype(np.uint8))
 
 
 def _sized(picture: Any, height: int, width: int, resize: str, evidence: PictureEvidence) -> Any:

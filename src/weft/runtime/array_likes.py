@@ -34,7 +34,7 @@ def as_array(content: Any, dtype: DType, what: str, file: str) -> Array:
     if not isinstance(array, np.ndarray):
         problem = f"{what} cannot be read as an array of {dtype}: it gives a {type(array).__name__}"
         raise InputError(problem, file=file)
-    if array.dtype.kind in "OUST":
+    if array.dtype.kind in "OUST" or (dtype is DType.string and is_textual(array)):
         return _strings(array, dtype, what, file)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -70,7 +70,7 @@ def _strings(array: Array, dtype: DType, what: str, file: str) -> Array:
         hint = "numpy made Python objects of it; make an array of numbers"
         raise InputError(f"{what} must be {dtype}, not an array of Python objects", file=file, hint=hint)
     try:
-        texts = [item.decode() if isinstance(item, bytes) else item for item in array.astype(object).flat]
+        texts = [decode_bytes(item) for item in array.astype(object).flat]
     except UnicodeDecodeError as error:
         raise InputError(f"{what} holds bytes that are no UTF-8: {error}", file=file) from error
     odd = [item for item in texts if not isinstance(item, str)]
@@ -79,6 +79,18 @@ def _strings(array: Array, dtype: DType, what: str, file: str) -> Array:
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = [str(text) for text in texts]
     return result
+
+
+def decode_bytes(item: Any) -> Any:
+    """Decode bytes of any type as UTF-8; return anything else unchanged."""
+    if isinstance(item, np.void) and item.dtype.names is None:
+        item = item.tobytes()
+    return bytes(item).decode() if isinstance(item, (bytes, bytearray, memoryview)) else item
+
+
+def is_textual(array: Array) -> bool:
+    """Return whether the elements may be text: strings, bytes, Python objects, or bytes without a type such as `V4`."""
+    return array.dtype.kind in "OUST" or (array.dtype.type is np.void and array.dtype.names is None)
 
 
 def _from_python(content: Any, dtype: DType) -> Array:

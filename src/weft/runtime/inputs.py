@@ -49,6 +49,7 @@ class InputBinder:
         self.device = device
         self.adopt = adopt
         self._dtypes = [(spec.name, _array_dtype(spec)) for spec in specs]
+        self._scalars = [number for number, spec in enumerate(specs) if spec.element and spec.shape == ()]
         self._fitting: set[PlainShapes | None] = set()
 
     def __call__(
@@ -89,6 +90,8 @@ class InputBinder:
             if dtype is _STRINGS and not _are_strings(array):
                 return None
             arrays.append(array)
+        for number in self._scalars:
+            arrays[number] = _as_scalar(arrays[number])
         return arrays
 
     def _adopted(self, name: str, content: Any) -> Any:
@@ -211,6 +214,8 @@ def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tens
         raise InputError(f"{what} must be {type.dtype}, not {found}", file=file, hint=hint)
     if type.shape is None:
         return array
+    if type.shape == ():
+        array = _as_scalar(array)
     if array.ndim != len(type.shape):
         problem = f"{what} must have {len(type.shape)} dimensions ({type}), not {array.ndim}: shape {array.shape}"
         raise InputError(problem, file=file, hint=fitting_view(array, type.shape))
@@ -219,6 +224,13 @@ def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tens
             problem = f"{what} must have size {dim} in dimension {axis} ({type}), not {size}: shape {array.shape}"
             raise InputError(problem, file=file, hint=fitting_view(array, type.shape) or _batch_hint(axis, dim))
     return array
+
+
+def _as_scalar(tensor: Tensor) -> Tensor:
+    """Drop the dimensions of a tensor with one element; return any other tensor unchanged."""
+    if not tensor.shape or tensor.size != 1:
+        return tensor
+    return (tensor.numpy() if isinstance(tensor, DeviceTensor) else tensor).reshape(())
 
 
 def _batch_hint(axis: int, size: int) -> str | None:

@@ -15,6 +15,7 @@ from weft.compat.onnxruntime.exceptions import status
 from weft.compat.onnxruntime.values import OrtValue
 from weft.ir.dtypes import DType
 from weft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from weft.runtime.array_likes import decode_bytes, is_textual
 
 _NUMBERS, _TEXTS = "biuf", "OUSV"  # kinds of numpy's dtypes
 _WIDEST = 8  # bytes of an element
@@ -29,7 +30,7 @@ def take_input(type: Type | None, value: Any) -> Any:
         raise RuntimeError(f"Unable to handle object of type {value.__class__}")
     match type:
         case TensorType(dtype=DType.string):
-            if isinstance(value, list) or (isinstance(value, np.ndarray) and value.dtype.kind in _TEXTS):
+            if isinstance(value, (list, np.ndarray)):
                 return _convert_texts(value)
         case MapType() if isinstance(value, dict):
             return _convert_map(type, value)
@@ -82,9 +83,14 @@ def _convert_map(type: MapType, value: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _convert_texts(value: Any) -> Any:
-    """Make texts of the elements of an array or list: bytes are UTF-8, and all else is written as `str` does."""
-    array = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, dtype=object)
-    elements = [element.tobytes() for element in array.ravel()] if array.dtype.kind == "V" else array.ravel().tolist()
+    """Convert the elements of an array or list to text as onnxruntime does; leave what it refuses unchanged."""
+    array = np.asarray(value, dtype=None if isinstance(value, np.ndarray) else object)
+    if not is_textual(array):
+        return value
+    try:
+        items = [decode_bytes(item) for item in array.ravel().tolist()]
+    except UnicodeDecodeError:
+        return value
     texts = np.empty(array.size, dtype=object)
-    texts[:] = [element.decode() if isinstance(element, bytes) else str(element) for element in elements]
+    texts[:] = [item if isinstance(item, str) else str(item) for item in items]
     return texts.reshape(array.shape)
