@@ -95,7 +95,7 @@ class _Narrowing:
             else:
                 plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
                 element = Load(0, plain, DType.float32)
-                function = "half_bits" if self.target.dot_product_16 else "cast"
+                function = "half_bits" if self.target.dot_product_16 else "emulated_half_bits"
                 step = Step(Map(Apply(function, (element,), DType.bfloat16)), (value,), (result,), origin)
             self.steps.append(step)
             self.rounded[value] = result

@@ -211,6 +211,8 @@ def test_rounding_is_that_of_bfloat16() -> None:
     numbers = np.concatenate([bits.view(np.float32), np.float32([0, -0.0, np.inf, -np.inf, 3.4e38, 1e-40])])
     with np.errstate(invalid="ignore"):
         wanted = numbers.astype(ml_dtypes.bfloat16)
+    largest = ml_dtypes.finfo(ml_dtypes.bfloat16).max
+    wanted = np.where(np.isfinite(numbers) & np.isinf(wanted), np.copysign(largest, wanted), wanted)
     found = rounded_bits(numbers).view(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
     known = ~np.isnan(wanted)
@@ -230,3 +232,53 @@ def test_what_is_not_finite_stays_so() -> None:
     np.testing.assert_array_equal(np.isfinite(found[:4]), np.isfinite(wanted[:4]))
     np.testing.assert_array_equal(np.isnan(found[1]), np.isnan(wanted[1]))
     assert narrowed == 1
+
+
+LARGEST = np.finfo(np.float32).max
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("op", ["MatMul", "Conv"])
+@pytest.mark.parametrize("where", ["operand", "weights", "mask"])
+def test_finite_operands_stay_finite(op: str, where: str) -> None:
+    """The largest float32, as attention masks have it, is rounded to the largest bfloat16."""
+    random = np.random.default_rng(SEED)
+    x, w = random.standard_normal((6, 64), np.float32), random.standard_normal((64, 256), np.float32)
+    mask = np.zeros_like(x)
+    large, small = (w, x) if where == "weights" else (mask if where == "mask" else x, w)
+    large[random.random(large.shape) < 0.2] = LARGEST
+    large[random.random(large.shape) < 0.2] = -LARGEST
+    large[3, 5], large[2, 7] = 3.3961776e38, -3.3961775e38  # on both sides of what rounds to infinity
+    small *= np.float32(1e-3)
+    x, w, mask = (x.T[None], w.T[:, :, None], mask.T[None]) if op == "Conv" else (x, w, mask)
+    source = model(op, {"x": x}, {"w": w})
+    source.graph.node[0].input[0] = "sum"
+    source.graph.node.insert(0, helper.make_node("Add", ["x", "mask"], ["sum"]))
+    source.graph.initializer.append(numpy_helper.from_array(mask, "mask"))
+    fast = weft.load(source, device="cpu", precision="fast", cache=False, threads=1)
+    assert len(fast.narrowed()) == 1
+    summed = (x + mask).astype(np.float64)
+    equation = "bct,ocz->bot" if op == "Conv" else "mk,kn->mn"
+    wanted = np.einsum(equation, summed, w.astype(np.float64))
+    magnitude = np.einsum(equation, np.abs(summed), np.abs(w).astype(np.float64))
+    representable = magnitude < LARGEST
+    assert representable.mean() > 0.5
+    assert (np.abs(fast.run({"x": x})["y"] - wanted) <= 2.0**-7 * magnitude)[representable].all()
+
+
+@pytest.mark.usefixtures("either_way")
+def test_attention_over_the_largest_numbers() -> None:
+    random = np.random.default_rng(SEED)
+    q, k, v = (random.standard_normal((1, 2, 96, 64), np.float32) for _ in range(3))
+    k[..., 90:, 3] = q[..., 5] = 0
+    k[..., 90:, 5] = LARGEST  # which the queries multiply by 0
+    v[..., 80:, :] = -LARGEST  # which the mask hides
+    mask = np.where(np.arange(96) < 80, 0, -LARGEST).astype(np.float32)
+    source = model("Attention", {"q": q, "k": k, "v": v, "mask": np.tile(mask, (96, 1))}, {})
+    source.opset_import[0].version = 23
+    inputs = {"q": q, "k": k, "v": v, "mask": np.tile(mask, (96, 1))}
+    scores = np.einsum("bhqd,bhkd->bhqk", q.astype(np.float64), k.astype(np.float64)) / 8 + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = weights / weights.sum(-1, keepdims=True) @ v.astype(np.float64)
+    found = weft.load(source, device="cpu", precision="fast", cache=False).run(inputs)["y"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2.0**-7 * np.abs(v[..., :80, :]).max())

@@ -164,6 +164,15 @@ def narrow_bfloat16(builder: Builder, value: Value) -> Value:
     return builder.trunc(builder.lshr(chosen, splat(bits.type, 16)), like(value, ir.IntType(16)))
 
 
+def saturate_bfloat16(builder: Builder, value: Value) -> Value:
+    """Cut off the low bits of finite float32 that would round to an infinite bfloat16; return others unchanged."""
+    bits = builder.bitcast(value, like(value, INT32))
+    largest = builder.and_(bits, splat(bits.type, 0x7FFF8000))
+    overflows = builder.icmp_signed("==", largest, splat(bits.type, 0x7F7F8000))
+    cut = builder.and_(bits, splat(bits.type, -0x10000))
+    return builder.bitcast(builder.select(overflows, cut, bits), value.type)
+
+
 def _float_bits(kind: Any) -> int:
     element = kind.element if isinstance(kind, ir.VectorType) else kind
     return {"half": 16, "float": 32, "double": 64}[element.text]

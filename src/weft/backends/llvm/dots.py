@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.conversions import saturate_bfloat16
 from weft.backends.llvm.instructions import Builder, Value, declare
 from weft.backends.llvm.types import INT32, vector
 
@@ -23,7 +24,8 @@ def dot2(builder: Builder, left: Value, right: Value, total: Value) -> Value:
 
 
 def half_bits(builder: Builder, value: Value) -> Value:
-    """Floats rounded to bfloat16, as 16 bits; in one instruction where there is `dot2`."""
+    """Round float32 to bfloat16 as 16 bits, finite numbers to finite ones; targets with `dot2` have an instruction."""
+    value = saturate_bfloat16(builder, value)
     lanes = value.type.count if isinstance(value.type, ir.VectorType) else None
     half, bits = ir.BFloatType(), ir.IntType(16)
     rounded = builder.fptrunc(value, half if lanes is None else vector(half, lanes))

@@ -342,6 +342,10 @@ class Emitter:
             return self.lanes.dot2(self, *values)
         if call.function == "half_bits":
             return self.half(call, self.lanes.half_bits(self, *values))
+        if call.function == "emulated_half_bits":
+            (value,) = values
+            bits = conversions.narrow_bfloat16(self.builder, conversions.saturate_bfloat16(self.builder, value))
+            return self.half(call, bits)
         if call.function in ("code4", "code2"):
             return self.lanes.number_of_code(self, values[0], int(call.function[-1]))
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)

@@ -93,11 +93,8 @@ def pack_keys(
 
 
 def word_of(low: Scalar, high: Scalar) -> Scalar:
-    """Two float32 rounded to bfloat16 in an int32, the first in the lower half."""
-    bits = [
-        Apply("cast", (Apply("bitcast", (Apply("cast", (each,), DType.bfloat16),), DType.uint16),), WORDS)
-        for each in (low, high)
-    ]
+    """Two float32 rounded to bfloat16 in an int32, the first in the lower half, for a target with pair products."""
+    bits = [Apply("cast", (Apply("half_bits", (each,), DType.uint16),), WORDS) for each in (low, high)]
     return Apply("bit_or", (bits[0], Apply("shift_left", (bits[1], Literal(16, WORDS)), WORDS)), WORDS)
 
 
@@ -189,6 +186,6 @@ class _Turning:
 
 
 def _word(low: Code, high: Code) -> Code:
-    """As `word_of`, for a target with pair products."""
+    """Do the same as `word_of` in kernel code."""
     bits = [Call("cast", (Call("half_bits", (each,), DType.uint16),), WORDS) for each in (low, high)]
     return Call("bit_or", (bits[0], Call("shift_left", (bits[1], Number(16, WORDS)), WORDS)), WORDS)

@@ -63,8 +63,9 @@ def pairs_along(array: Array, axis: int) -> Array:
 
 
 def rounded_bits(array: Array) -> Array:
-    """float32 rounded to the nearest bfloat16, to even where two are; as uint16."""
+    """Round float32 to the nearest bfloat16, to even where two are, and finite numbers to finite ones; as uint16."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    bits = np.where(bits & np.uint32(0x7FFF8000) == np.uint32(0x7F7F8000), bits & np.uint32(0xFFFF0000), bits)
     rounded = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) >> np.uint32(16)
     found: Array = np.where(np.isnan(array), bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
     return found
