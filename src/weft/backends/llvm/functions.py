@@ -74,8 +74,9 @@ def _has_nan(constant: ir.Constant) -> bool:
 def _float_sign(builder: Builder, kind: DType, x: Value) -> Value:
     zero = ir.Constant(x.type, None)
     one = intrinsic(builder, "llvm.copysign", [x.type], x.type, [splat(x.type, 1.0), x])
-    is_zero = builder.fcmp_unordered("ueq", x, zero)
-    return builder.select(is_zero, x, one)
+    is_zero = builder.fcmp_ordered("==", x, zero)
+    is_nan = builder.fcmp_unordered("uno", x, zero)
+    return builder.select(is_zero, zero, builder.select(is_nan, x, one))
 
 
 def _integer_sign(builder: Builder, kind: DType, x: Value) -> Value:

@@ -152,7 +152,10 @@ def _divide(a: Array, b: Array) -> Array:
 def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind in "iu" and np.any(b < 0):
         return np.power(a.astype(np.float64), b.astype(np.float64))
-    return np.power(a, b)
+    result = np.power(a, b)
+    if a.dtype.kind == "f" and b.size == 1 and b.item() == 0.5:  # numpy takes the square root, also of -infinity and -0
+        return np.where(np.isneginf(a), -a, result + 0)
+    return result
 
 
 def _shift(left: bool) -> Callable[[Array, Array], Array]:

@@ -49,7 +49,8 @@ fn weft_divide_$kind(a: $kind, b: $kind) -> $kind {
 }
 
 fn weft_sign_$kind(x: $kind) -> $kind {
-    return select(x, select($kind(-1.0), $kind(1.0), x > 0.0), (x > 0.0) | (x < 0.0));
+    let unit = select(select($kind(0.0), $kind(1.0), x > 0.0), $kind(-1.0), x < 0.0);
+    return select(unit, x, weft_is_nan_$kind(x));
 }
 
 fn weft_fmod_$kind(a: $kind, b: $kind) -> $kind {

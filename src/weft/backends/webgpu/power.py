@@ -65,7 +65,9 @@ fn weft_power_size_$kind(x: $kind, y: $kind) -> $kind {
     let count = round(total);
     let rest = (weft_settled_$kind(product - count, logarithm.z) + small) * $unit;
     let result = weft_scaled_$kind($EXP2(rest), i32(clamp(count, $least, $most)));
-    return select(select(result, weft_make_$kind($infinity), total >= $most), 0.0, total <= $least);
+    // the total is rounded: results just below the limit have one that is equal to it, and a negative rest
+    let overflows = (total > $most) | ((total == $most) & (rest >= 0.0));
+    return select(select(result, weft_make_$kind($infinity), overflows), 0.0, total <= $least);
 }
 
 fn weft_power_$kind(x: $kind, y: $kind) -> $kind {
