@@ -9,6 +9,7 @@ import pytest
 from builder.running import run
 
 import weft
+from weft import ops
 
 X = np.arange(4 * 5 * 6, dtype=np.float32).reshape(4, 5, 6)
 ROWS = np.array([3, 0, -1])
@@ -75,6 +76,54 @@ def test_indexing_is_numpys(shape: tuple[Any, ...], keys: tuple[Any, ...]) -> No
     results = run(graph, {"x": X})
     for number, key in enumerate(keys):
         np.testing.assert_array_equal(results[f"y{number}"], X[key], err_msg=str(key))
+
+
+BOUNDS = (None, *range(-6, 7), 2**31 - 1, 2**63 - 1, -(2**63), 10**30)
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["fixed sizes", "open sizes"])
+@pytest.mark.parametrize("step", [None, 2, -1, -2, -3])
+def test_all_slices_are_numpys(step: int | None, is_open: bool) -> None:
+    """One graph for all sizes where they are open; where they are fixed, the slice of each size by itself."""
+    slices = [slice(start, stop, step) for start in BOUNDS for stop in BOUNDS]
+    for sizes in [range(5)] if is_open else [[0], [3]]:
+        graph = weft.Graph()
+        x = graph.input("x", ("n",) if is_open else (sizes[0],))
+        parts = [x[each] for each in slices]
+        graph.output(ops.concat(*parts, axis=0), "elements")
+        graph.output(ops.concat(*map(ops.shape, parts), axis=0), "counts")
+        model = graph.compile(device="reference", cache=False)
+        for size in sizes:
+            array = np.arange(size, dtype=np.float32)
+            results = model.run({"x": array})
+            np.testing.assert_array_equal(results["counts"], [len(array[each]) for each in slices])
+            np.testing.assert_array_equal(results["elements"], np.concatenate([array[each] for each in slices]))
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["fixed sizes", "open sizes"])
+def test_bounds_that_only_a_run_knows(is_open: bool) -> None:
+    """Tensors and sizes as bounds of slices in both directions."""
+    for step in (-2, -1, 1):
+        graph = weft.Graph()
+        x = graph.input("x", ("n",) if is_open else (3,))
+        start, stop = (graph.input(name, (), "int64") for name in ("start", "stop"))
+        graph.outputs(a=x[start:stop:step], b=x[start::step], c=x[:stop:step], d=x[x.shape[0] - 5 : stop : step])
+        model = graph.compile(device="reference", cache=False)
+        array = np.arange(3, dtype=np.float32)
+        for first in range(-6, 7):
+            for last in range(-6, 7):
+                inputs = {"x": array, "start": np.array(first), "stop": np.array(last)}
+                results = model.run(inputs)
+                expected = (array[first:last:step], array[first::step], array[:last:step], array[-2:last:step])
+                for name, wanted in zip("abcd", expected):
+                    np.testing.assert_array_equal(results[name], wanted, err_msg=f"{name} {first} {last} {step}")
+
+
+def test_indices_out_of_range_are_refused() -> None:
+    x = weft.Graph().input("x", (0, 3))
+    for key in ((slice(None), [0, 3]), (slice(None), [-4]), (slice(None), np.array(3)), (slice(None), 3)):
+        with pytest.raises(weft.GraphError, match="out of range"):
+            x[key]
 
 
 def test_tensors_as_indices_masks_and_bounds() -> None:

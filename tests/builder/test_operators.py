@@ -185,3 +185,73 @@ def test_older_opsets(opset: int) -> None:
     graph.outputs(y=y, z=ops.split(x, num_outputs=3, axis=1)[1])
     expected = X[:, None, ::2].mean(axis=-1) % np.float32(0.7)
     check(graph, {"y": expected.squeeze(1) + np.float32(4), "z": X[:, 1:2]}, x=X)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.bool_])
+def test_integers_are_accumulated_as_by_numpy(dtype: Any) -> None:
+    """In 64 bits; a mean is a float32 that was computed in float64."""
+    low, high = (0, 1) if dtype is np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    x = np.array([[high, high, 1], [low, 1, high]], dtype)
+    graph = weft.Graph()
+    (tensor,) = inputs(graph, x=x)
+    graph.outputs(sum=tensor.sum(), rows=tensor.sum(axis=1), product=tensor.prod(axis=0, keepdims=True))
+    graph.outputs(mean=tensor.mean(), column=tensor.mean(axis=0))
+    results = graph.compile(device="reference", cache=False).run({"x": x})
+    expected = {"sum": x.sum(), "rows": x.sum(axis=1), "product": x.prod(axis=0, keepdims=True)}
+    for name, array in expected.items():
+        assert results[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(results[name], array, err_msg=name)
+    np.testing.assert_array_equal(results["mean"], np.float32(x.mean()))
+    np.testing.assert_array_equal(results["column"], x.mean(axis=0).astype(np.float32))
+
+
+def test_the_mean_of_large_integers_is_not_cut_off() -> None:
+    x = np.array([2**30, 1, -(2**30)])
+    graph = weft.Graph()
+    graph.output(inputs(graph, x=x)[0].mean(), "mean")
+    assert run(graph, {"x": x})["mean"] == np.float32(1 / 3)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.float32, np.float64])
+def test_quotients_are_pythons(dtype: Any) -> None:
+    """Also of 1.0 and 0.1, of the least integer, and by 0 where floats have a meaning for it."""
+    random = np.random.default_rng(5)
+    if np.dtype(dtype).kind == "f":
+        a = np.concatenate([[1.0, -1.0, 1.0, 0.0, 5.0, -5.0, 6.0, -0.3], random.standard_normal(50)]).astype(dtype)
+        b = np.concatenate([[0.1, 0.1, 0.0, 0.0, np.inf, np.inf, 0.1, 0.1], random.standard_normal(50)]).astype(dtype)
+    else:
+        info = np.iinfo(dtype)
+        a = random.integers(info.min, info.max, 60, dtype, endpoint=True)
+        b = random.integers(info.min, info.max, 60, dtype, endpoint=True) // dtype(5)
+        a[:6] = [info.min, info.min, info.max, info.max, info.min + 1, 7]
+        b[:6] = [3, info.max, info.max, 7, 2, 2]
+        b[b == 0] = 1
+        if info.min:
+            b[(b == -1) & (a == info.min)] = 1
+            b[1] = -3
+    graph = weft.Graph()
+    x, y = inputs(graph, a=a, b=b)
+    graph.outputs(quotient=x // y, rest=x % y)
+    for device in ("reference", "cpu"):
+        results = graph.compile(device=device, cache=False).run({"a": a, "b": b})
+        with np.errstate(all="ignore"):
+            for name, wanted in (("quotient", a // b), ("rest", a % b)):
+                assert results[name].dtype == wanted.dtype
+                np.testing.assert_array_equal(results[name], wanted, err_msg=f"{name} on {device}")
+
+
+def test_numbers_that_a_type_cannot_hold_are_refused() -> None:
+    graph = weft.Graph()
+    u, m, b = (graph.input(name, (2,), name) for name in ("uint64", "int64", "uint8"))
+    for call in (
+        lambda: u + -1,
+        lambda: u * np.array([-1, 2]),
+        lambda: m + np.array([2**64 - 1, 0], np.uint64),
+        lambda: b + np.array([-1, 0], np.int8),
+        lambda: m + 2.0**63,
+        lambda: m**-1,
+        lambda: m ** np.array([1, -2]),
+        lambda: m / 2,
+    ):
+        with pytest.raises(weft.GraphError):
+            call()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from opset.oracle import check, random_array
 
 import weft
@@ -282,3 +284,27 @@ def test_one_hot(axis: int, dtype: Any) -> None:
 def test_center_crop_pad(shape: tuple[int, ...]) -> None:
     check("CenterCropPad", [X, ints(*shape)], opset=18)
     check("CenterCropPad", [X, ints(*shape[1:])], opset=18, axes=(-1, 0), constants=[1])
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_bounds_of_slices_are_clamped_as_by_onnxruntime(device: str) -> None:
+    """Of no elements and of three, in both directions; the largest integers mean that there is no bound."""
+    values = {"x": (np.float32, ["n"]), "starts": (np.int64, [1]), "ends": (np.int64, [1]), "steps": (np.int64, [1])}
+    graph = helper.make_graph(
+        [helper.make_node("Slice", ["x", "starts", "ends", "axes", "steps"], ["y"])],
+        "slices",
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+            for name, (dtype, shape) in values.items()
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["m"])],
+        [numpy_helper.from_array(np.array([0]), "axes")],
+    )
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    peer, model = onnxruntime.InferenceSession(content), weft.load(content, device=device)
+    bounds = (-5, -3, -1, 0, 2, 4, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
+    for size, start, end, step in product((0, 3), bounds, bounds, (-2, -1, 1, 2)):
+        numbers = {"starts": np.array([start]), "ends": np.array([end]), "steps": np.array([step])}
+        inputs = {"x": np.arange(size, dtype=np.float32), **numbers}
+        wanted = peer.run(None, inputs)[0]
+        np.testing.assert_array_equal(model.run(inputs)["y"], wanted, err_msg=f"{size} {start}:{end}:{step}")

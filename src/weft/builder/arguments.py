@@ -195,11 +195,17 @@ def converted(array: Array, dtype: DType, label: str) -> Array:
             result = array.astype(dtype.numpy)
             rounds = dtype.is_float or dtype.is_complex
             kept = np.isfinite(result) | ~np.isfinite(array) if rounds else result.astype(array.dtype) == array
-        if not np.all(kept):
+        wraps = dtype.is_integer and array.size and not _is_within(array, *dtype.limits)
+        if not np.all(kept) or wraps:
             raise GraphError(f"{label} should be {dtype}, which cannot hold {shown(array.tolist())}")
         array = result
     array.flags.writeable = False
     return array
+
+
+def _is_within(array: Array, low: float, high: float) -> bool:
+    """Whether the numbers of an array that holds no NaN lie between two others."""
+    return array.dtype.kind == "b" or low <= array.min().item() <= array.max().item() <= high
 
 
 def _operand(array: Array, dtype: DType, label: str) -> Array:

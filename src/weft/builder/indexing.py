@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from weft.builder.tensor import GraphTensor
 
 LAST, BEFORE_FIRST = 2**63 - 1, -(2**63)  # ends of slices that go as far as they can
+LARGEST_INT32 = (
+    2**31 - 1
+)  # as a stop it means the same as LAST, and both go to the first element if the step is negative
 
 
 def index(x: GraphTensor, key: Any) -> GraphTensor:
@@ -32,6 +35,8 @@ def index(x: GraphTensor, key: Any) -> GraphTensor:
     axes = [item for item in items if item is not None]  # one for each axis of x
     x = _sliced(x, axes)
     arrays = [axis for axis, item in enumerate(axes) if _is_array(item)]
+    for axis in arrays:
+        _check_places(x, axis, axes[axis])
     if not arrays:
         for axis in reversed(range(len(axes))):
             if not isinstance(axes[axis], slice):
@@ -81,18 +86,61 @@ def _sliced(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
     cuts = [(axis, item) for axis, item in enumerate(axes) if isinstance(item, slice) and not _is_full(item)]
     if not cuts:
         return x
-    steps = [1 if item.step is None else item.step for _, item in cuts]
-    for step in steps:
-        if not _is_number(step) or isinstance(step, (Handle, Expr)) or step == 0:
+    bounds = []
+    for axis, item in cuts:
+        step = 1 if item.step is None else item.step
+        if not _is_number(step) or isinstance(step, Expr) or step == 0:
             raise GraphError(f"the step of a slice must be an integer other than 0, not {shown(step)}")
-    starts = [(LAST if step < 0 else 0) if item.start is None else item.start for step, (_, item) in zip(steps, cuts)]
-    ends = [
-        (BEFORE_FIRST if step < 0 else LAST) if item.stop is None else item.stop for step, (_, item) in zip(steps, cuts)
-    ]
-    for bound in (*starts, *ends):
-        if not _is_number(bound) and not isinstance(bound, Handle):
-            raise GraphError(f"the bounds of a slice must be integers, not {shown(bound)}")
-    return ops.slice(x, starts, ends, [axis for axis, _ in cuts], steps)
+        for bound in (item.start, item.stop):
+            if bound is not None and not _is_number(bound) and not isinstance(bound, Handle):
+                raise GraphError(f"the bounds of a slice must be integers, not {shown(bound)}")
+        if step < 0:
+            x, start, stop = _reversed_bounds(x, axis, item.start, item.stop)
+        else:
+            start, stop = 0 if item.start is None else item.start, LAST if item.stop is None else item.stop
+        bounds.append((_within_int64(start), _within_int64(stop), _within_int64(step)))
+    starts, stops, steps = zip(*bounds)
+    return ops.slice(x, list(starts), list(stops), [axis for axis, _ in cuts], list(steps))
+
+
+def _reversed_bounds(x: GraphTensor, axis: int, start: Any, stop: Any) -> tuple[GraphTensor, Any, Any]:
+    """The bounds of a slice with a negative step, and the tensor that ONNX takes them of.
+
+    ONNX begins with the first element where a start lies before it, and numpy has no elements then: where that can be,
+    what lies behind the start is cut off first, and the slice begins with the last element that is left.
+    """
+    start, stop = (int(bound) if _is_integer(bound) else bound for bound in (start, stop))
+    if _is_integer(stop):
+        stop = stop + 1 if stop == LARGEST_INT32 else min(stop, LAST - 1)
+    if start is None or (_is_integer(start) and start >= 0):
+        return x, LAST if start is None else start, BEFORE_FIRST if stop is None else stop
+    if _is_integer(start) and (stop is None or _is_integer(stop)):
+        if stop is not None and start <= stop < 0:
+            return x, 0, 0  # no elements
+        kept = x if start == -1 else ops.slice(x, [0], [_within_int64(start + 1)], [axis], [1])
+        behind = stop - start - 1 if stop is not None and stop < 0 else stop
+        return kept, LAST, BEFORE_FIRST if behind is None else behind
+    size = x.constant_like(x.shape[axis], DType.int64)
+    first = _from_front(x, start, size)
+    kept = ops.slice(x, [0], ops.max(ops.reshape(first, [1]) + 1, [0]), [axis], [1])
+    if stop is None:
+        return kept, LAST, BEFORE_FIRST
+    last = _from_front(x, stop, size)
+    return kept, LAST, ops.where(last < 0, BEFORE_FIRST, ops.min(last, LAST - 1))
+
+
+def _from_front(x: GraphTensor, position: Any, size: GraphTensor) -> GraphTensor:
+    """A position that may count from the end, counted from the front; negative where it lies before that."""
+    number = ops.cast(x.constant_like(position), to=DType.int64)
+    return ops.where(number < 0, number + size, number)
+
+
+def _is_integer(bound: Any) -> bool:
+    return isinstance(bound, (int, np.integer))
+
+
+def _within_int64(bound: Any) -> Any:
+    return max(min(int(bound), LAST), BEFORE_FIRST) if _is_integer(bound) else bound
 
 
 def _masked(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
@@ -151,6 +199,16 @@ def _position(x: GraphTensor, axis: int, number: Any) -> Any:
     if isinstance(number, (int, np.integer)) and isinstance(size, int) and not -size <= number < size:
         raise GraphError(f"index {number} is out of range for axis {axis} of {x.type}")
     return int(number) if isinstance(number, np.integer) else number
+
+
+def _check_places(x: GraphTensor, axis: int, item: Any) -> None:
+    """Raise GraphError for constant indices beyond a size that is known."""
+    places, size = None if isinstance(item, Handle) else np.asarray(item), x.shape[axis]
+    if places is None or places.dtype.kind not in "iu" or not isinstance(size, int):
+        return
+    for place in places.reshape(-1).tolist():
+        if not -size <= place < size:
+            raise GraphError(f"index {place} is out of range for axis {axis} of {x.type}")
 
 
 def _is_full(item: Any) -> bool:

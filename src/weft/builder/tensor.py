@@ -128,8 +128,9 @@ class GraphTensor(Handle):
     def __rmod__(self, other: Any) -> GraphTensor:
         return _remainder(self._peer(other), self)
 
+    @blaming_the_caller
     def __pow__(self, other: Any) -> GraphTensor:
-        return ops.pow(self, self._peer(other))
+        return _power(self, self._peer(other), other)
 
     def __rpow__(self, other: Any) -> GraphTensor:
         return ops.pow(self._peer(other), self)
@@ -198,6 +199,13 @@ class GraphTensor(Handle):
             raise GraphError(f"{self.name!r} is {self.type}: integers are not divided with /", hint=hint)
         return self
 
+    def _accumulated(self) -> GraphTensor:
+        """Widen integers to the type that numpy adds them up in."""
+        if not (self.dtype.is_integer or self._is_bool()):
+            return self
+        wide = DType.uint64 if self.dtype.is_unsigned else DType.int64
+        return self if self.dtype is wide else ops.cast(self, to=wide)
+
     # -- methods -----------------------------------------------------------------------------------------------------
 
     @blaming_the_caller
@@ -233,13 +241,16 @@ class GraphTensor(Handle):
 
     @blaming_the_caller
     def sum(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        """The sum along an axis, several, or all."""
-        return ops.reduce_sum(self, axes=_axes(axis), keepdims=keepdims)
+        """The sum along an axis, several, or all; of narrow integers and flags in 64 bits, as in numpy."""
+        return ops.reduce_sum(self._accumulated(), axes=_axes(axis), keepdims=keepdims)
 
     @blaming_the_caller
     def mean(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        """The mean along an axis, several, or all."""
-        return ops.reduce_mean(self, axes=_axes(axis), keepdims=keepdims)
+        """The mean along an axis, several, or all; of integers and flags a float32, computed in float64."""
+        if not (self.dtype.is_integer or self._is_bool()):
+            return ops.reduce_mean(self, axes=_axes(axis), keepdims=keepdims)
+        wide = ops.cast(self, to=DType.float64)
+        return ops.cast(ops.reduce_mean(wide, axes=_axes(axis), keepdims=keepdims), to=DType.float32)
 
     @blaming_the_caller
     def max(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
@@ -253,8 +264,8 @@ class GraphTensor(Handle):
 
     @blaming_the_caller
     def prod(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        """The product along an axis, several, or all."""
-        return ops.reduce_prod(self, axes=_axes(axis), keepdims=keepdims)
+        """The product along an axis, several, or all; of narrow integers and flags in 64 bits, as in numpy."""
+        return ops.reduce_prod(self._accumulated(), axes=_axes(axis), keepdims=keepdims)
 
 
 def _axes(given: Any) -> list[int] | None:
@@ -269,10 +280,20 @@ def _axes(given: Any) -> list[int] | None:
 
 
 def _floor_divide(a: GraphTensor, b: GraphTensor) -> GraphTensor:
-    """The quotient rounded down, as Python has it."""
-    if a.dtype.is_float:
-        return ops.floor(ops.div(a, b))
-    return ops.div(ops.sub(a, ops.mod(a, b)), b)
+    """The quotient rounded down, as Python has it: 1.0 // 0.1 is 9, and no step leaves the range of an integer."""
+    if not a.dtype.is_float:
+        quotient = ops.div(a, b)
+        if a.dtype.is_unsigned:
+            return quotient
+        zero = a.constant_like(0, a.dtype)
+        rounds_up = (ops.mod(a, b) != zero) & ((a < zero) ^ (b < zero))
+        return quotient - ops.cast(rounds_up, to=a.dtype)
+    zero = a.constant_like(0, a.dtype)
+    rest = ops.mod(a, b, fmod=1)
+    quotient = (a - rest) / b - ops.cast((rest != zero) & ((rest < zero) ^ (b < zero)), to=a.dtype)
+    whole = ops.floor(quotient)
+    whole = whole + ops.cast(quotient - whole > a.constant_like(0.5, a.dtype), to=a.dtype)
+    return ops.where(b == zero, a / b, whole)
 
 
 def _remainder(a: GraphTensor, b: GraphTensor) -> GraphTensor:
@@ -282,6 +303,14 @@ def _remainder(a: GraphTensor, b: GraphTensor) -> GraphTensor:
     rest = ops.mod(a, b, fmod=1)
     zero = a.constant_like(0, a.dtype)
     return ops.where((rest != zero) & ((rest < zero) ^ (b < zero)), rest + b, rest)
+
+
+def _power(base: GraphTensor, exponent: GraphTensor, given: Any) -> GraphTensor:
+    """A power; GraphError where integers have a constant negative exponent, as in numpy."""
+    if base.dtype.is_integer and not isinstance(given, (Handle, Expr)) and np.any(np.asarray(given) < 0):
+        hint = "take the power of .astype('float32')"
+        raise GraphError(f"{base.name!r} is {base.type}: integers have no negative powers", hint=hint)
+    return ops.pow(base, exponent)
 
 
 Tensor = GraphTensor

@@ -166,7 +166,7 @@ def _from_front(position: Dim, size: Dim) -> Dim:
 
 def _clamp(position: Dim, low: Dim, high: Dim) -> Dim:
     if _is_far(position):
-        return high if position > 0 else low
+        return high if position > 0 else dims.minimum(low, high)  # of no elements, the last place is before the first
     undecided = not dims.is_at_least(position, high) and dims.is_at_least(position, low)
     if undecided and isinstance(high, int) and _is_input_size(position):
         assume_at_least(high, position, "a slice of a fixed size by one of the inputs' sizes")
