@@ -57,6 +57,54 @@ def test_a_driver_that_does_not_start(monkeypatch: pytest.MonkeyPatch, code: int
     assert f"error {code}" in listed.description
 
 
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose address space is limited to 8 GB."""
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8_000_000_000, resource.RLIM_INFINITY))
+
+
+LIMIT = r"limited to 8,000,000,000 bytes \(RLIMIT_AS\)(.|\n)*ulimit -v unlimited"
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize("code", [2, 304])
+def test_a_driver_that_lacks_address_space(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    starting(monkeypatch, RecordingDriver(fail={"cuInit": code}))
+    with pytest.raises(DeviceError, match=rf"does not start(.|\n)*error {code}(.|\n)*{LIMIT}"):
+        weft.load(affine(), device="cuda")
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize("function", ["cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuMemPoolCreate"])
+def test_a_gpu_that_lacks_address_space(driver: RecordingDriver, function: str) -> None:
+    """It names the limit, and the next device takes over; without a limit it is the GPU's memory that is full."""
+    driver.fail[function] = 2
+    with pytest.raises(DeviceError, match=rf"NVIDIA H200 cannot be opened(.|\n)*{LIMIT}") as caught:
+        weft.load(affine(), device="cuda")
+    assert "smaller inputs" not in str(caught.value)
+    with pytest.warns(FallbackWarning, match="cpu is used instead"):
+        loaded = weft.load(affine(), device=["cuda", "cpu"])
+    np.testing.assert_allclose(loaded.run({"x": X})["y"], Y, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("limited")
+def test_a_driver_library_that_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> None:
+        raise OSError("libcuda.so.1: failed to map segment from shared object")
+
+    starting(monkeypatch, RecordingDriver())
+    monkeypatch.setattr(library, "ctypes", SimpleNamespace(CDLL=fail))
+    with pytest.raises(DeviceError, match=rf"does not load(.|\n)*map segment(.|\n)*{LIMIT}"):
+        weft.load(affine(), device="cuda")
+
+
+def test_a_gpu_whose_memory_is_full_when_it_is_opened(driver: RecordingDriver) -> None:
+    driver.fail["cuDevicePrimaryCtxRetain"] = 2
+    with pytest.raises(weft.OutOfMemoryError, match="out of memory"):
+        weft.load(affine(), device="cuda")
+
+
 def test_a_driver_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     starting(monkeypatch, RecordingDriver(version=11080, gpus=(H200,)))
     with pytest.raises(DeviceError, match=r"it knows CUDA 11\.8, weft needs 12\.0(.|\n)*update the driver"):

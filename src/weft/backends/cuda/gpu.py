@@ -21,9 +21,11 @@ from weft.backends.cuda.library import (
     OUT_OF_MEMORY,
     DriverError,
     DriverLibrary,
+    address_space_limit,
     check_process,
     is_own_process,
     library,
+    limit_error,
 )
 from weft.backends.resident.device import BufferSlice, Commands, Copy
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
@@ -181,7 +183,8 @@ class CudaGpu:
                 if described.pools:
                     self._make_pool(device.value)
         except DriverError as fault:
-            raise self.failure("opening it", fault) from fault
+            limited = limit_error(f"{self.name} cannot be opened", fault) if fault.is_for_want_of_memory else None
+            raise limited or self.failure("opening it", fault) from fault
 
     def __repr__(self) -> str:
         return f"<CudaGpu {self.described}>"
@@ -209,7 +212,11 @@ class CudaGpu:
             return self._lost_error()
         if fault.code == OUT_OF_MEMORY:
             problem = f"{what} cannot be had: {self.name} is out of memory, with {self.allocated:,} bytes of weft's"
-            return OutOfMemoryError(problem, hint="use smaller inputs, or another device: see weft.devices()")
+            hint = "use smaller inputs, or another device: see weft.devices()"
+            limit = address_space_limit()
+            if limit is not None:
+                hint += f"; the address space of this process is limited to {limit:,} bytes, too (`ulimit -v`)"
+            return OutOfMemoryError(problem, hint=hint)
         return otherwise(f"{what}, on {self.name}: {fault}", hint=fault.hint)
 
     def is_usable(self) -> bool:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import byref, c_char_p, c_int
 from typing import Any
 
@@ -21,6 +22,7 @@ OUT_OF_MEMORY = 2
 NO_DEVICE = 100
 NO_JIT_COMPILER = 221
 _UNSUPPORTED_PTX = 222
+_OPERATING_SYSTEM = 304  # a call of the system failed
 _FATAL = frozenset(  # faults after which nothing on the device works in this process any more
     {4, 46, 214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720, 999}
 )
@@ -38,6 +40,26 @@ _HINTS = {
 }
 
 
+def address_space_limit() -> int | None:
+    """Return the limit on this process's address space in bytes (`ulimit -v`); None where there is none."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # which Windows lacks
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        return None if limit == resource.RLIM_INFINITY else limit
+    return None
+
+
+def limit_error(what: str, reason: object) -> DeviceError | None:
+    """Return an error that names the limit on the address space, where there is one that the driver may have met."""
+    limit = address_space_limit()
+    if limit is None:
+        return None
+    problem = f"{what}: {reason}; the address space of this process is limited to {limit:,} bytes (RLIMIT_AS)"
+    hint = "the driver reserves address space for all memory of the GPUs: lift the limit (`ulimit -v unlimited`)"
+    return DeviceError(problem, hint=f"{hint}, or choose another device")
+
+
 class DriverError(Exception):
     """What the driver answered other than that all is well."""
 
@@ -49,6 +71,11 @@ class DriverError(Exception):
     @property
     def is_fatal(self) -> bool:
         return self.code in _FATAL
+
+    @property
+    def is_for_want_of_memory(self) -> bool:
+        """Whether memory or address space of the host or the GPU was refused to the driver."""
+        return self.code in (OUT_OF_MEMORY, _OPERATING_SYSTEM)
 
     @property
     def hint(self) -> str | None:
@@ -115,6 +142,8 @@ def library() -> DriverLibrary:
     try:
         found = DriverLibrary(ctypes.CDLL(os.environ.get("WEFT_CUDA_LIBRARY") or name))
     except OSError as error:
+        if "map" in str(error) and (limited := limit_error("NVIDIA's driver does not load", error)):
+            raise limited from error
         hint = "install NVIDIA's driver; in a container, start it with its GPUs"
         raise DeviceError(f"there is no driver of an NVIDIA GPU: {error}", hint=hint) from error
     with _loading:
@@ -124,7 +153,9 @@ def library() -> DriverLibrary:
             found("cuInit", 0)
             found("cuDriverGetVersion", byref(version))
         except DriverError as fault:
-            raise DeviceError(f"NVIDIA's driver does not start: {fault}", hint=fault.hint) from fault
+            what = "NVIDIA's driver does not start"
+            limited = limit_error(what, fault) if fault.is_for_want_of_memory else None
+            raise limited or DeviceError(f"{what}: {fault}", hint=fault.hint) from fault
     if version.value < LEAST_VERSION:
         has, needs = (f"{number // 1000}.{number % 1000 // 10}" for number in (version.value, LEAST_VERSION))
         problem = f"NVIDIA's driver is too old: it knows CUDA {has}, weft needs {needs}"
