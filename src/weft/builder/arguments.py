@@ -205,7 +205,7 @@ def converted(array: Array, dtype: DType, label: str) -> Array:
 
 def _is_within(array: Array, low: float, high: float) -> bool:
     """Whether the numbers of an array that holds no NaN lie between two others."""
-    return array.dtype.kind == "b" or low <= array.min().item() <= array.max().item() <= high
+    return bool(array.dtype.kind == "b" or low <= array.min().item() <= array.max().item() <= high)
 
 
 def _operand(array: Array, dtype: DType, label: str) -> Array:
