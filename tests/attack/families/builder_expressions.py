@@ -17,7 +17,7 @@ import weft
 from weft.errors import GraphError, InvalidModelError
 
 SECONDS = 60.0
-SHARE = 40
+SHARE = 15
 DTYPES = ("float32", "float32", "int64", "int64", "int32", "int8", "uint8", "uint64", "float64", "bool")
 LARGEST_SIZE = 4
 MOST_STEPS = 5

@@ -12,7 +12,7 @@ from onnx import helper
 from opset.test_extremes import DTYPES, EXPONENTS, FUNCTIONS, check, compile_model, edges
 
 SECONDS = 60.0
-SHARE = 12
+SHARE = 6
 COUNT = 2000
 
 Array = np.ndarray[Any, Any]
