@@ -93,8 +93,8 @@ class Call:
     `dot4` takes three int32: the sum of the four uint8 in the first times the four int8 in the second, plus the third.
     `dot2` takes two int32 of two bfloat16 each and a float32: the sum of the two products, plus the third. `half_bits`
     is a float32 rounded to bfloat16, as that or its bits; for targets with `dot2`, and like that it takes subnormals
-    for 0. `emulated_half_bits` is the same for other targets, and keeps subnormals. Both round finite numbers to finite
-    ones.
+    for 0. `small_half_bits` is the same for numbers that bfloat16 can hold, `emulated_half_bits` for other targets; it
+    keeps subnormals. Where numbers may be any, finite ones are rounded to finite ones.
     `code4` (`code2`) is the lowest four (two) bits of an int32, less 8 (2), as a float32.
     """
 

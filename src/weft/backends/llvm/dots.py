@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm.conversions import saturate_bfloat16
 from weft.backends.llvm.instructions import Builder, Value, declare
 from weft.backends.llvm.types import INT32, vector
 
@@ -24,8 +23,7 @@ def dot2(builder: Builder, left: Value, right: Value, total: Value) -> Value:
 
 
 def half_bits(builder: Builder, value: Value) -> Value:
-    """Round float32 to bfloat16 as 16 bits, finite numbers to finite ones; targets with `dot2` have an instruction."""
-    value = saturate_bfloat16(builder, value)
+    """Round float32 to bfloat16 as 16 bits, with the instruction of targets that have `dot2`."""
     lanes = value.type.count if isinstance(value.type, ir.VectorType) else None
     half, bits = ir.BFloatType(), ir.IntType(16)
     rounded = builder.fptrunc(value, half if lanes is None else vector(half, lanes))

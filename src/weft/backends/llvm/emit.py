@@ -341,6 +341,9 @@ class Emitter:
         if call.function == "dot2":
             return self.lanes.dot2(self, *values)
         if call.function == "half_bits":
+            (value,) = values
+            return self.half(call, self.lanes.half_bits(self, conversions.saturate_bfloat16(self.builder, value)))
+        if call.function == "small_half_bits":
             return self.half(call, self.lanes.half_bits(self, *values))
         if call.function == "emulated_half_bits":
             (value,) = values

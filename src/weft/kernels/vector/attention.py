@@ -236,9 +236,9 @@ class _Builder:
         inside = row if self.is_exact else dims.minimum(row, self.row_count - 1)
         return {**self.places, **dict(zip(self.rows, split_index(inside, self.row_sizes)))}
 
-    def rounded(self, code: Code) -> Code:
-        """A query or a weight as it is kept."""
-        return Call("half_bits", (code,), HALF_BITS) if self.per_word > 1 else code
+    def rounded(self, code: Code, function: str = "half_bits") -> Code:
+        """A query, or a weight, which is at most 1, as it is kept."""
+        return Call(function, (code,), HALF_BITS) if self.per_word > 1 else code
 
     def each_row(self, rows: TileRows, body: Callable[[Dim], Body]) -> Statement:
         """A loop over the rows of a tile, around what is done for one by its number."""
@@ -476,7 +476,11 @@ class _Builder:
             if mask is not None:
                 weight = _call("select", mask, weight, _number(0.0))
             defined, own = self.builder.keep("w", weight, varying=True)
-            return defined, put(self.weights, at, self.rounded(own)), assign(total, _call("add", total, own))
+            return (
+                defined,
+                put(self.weights, at, self.rounded(own, "small_half_bits")),
+                assign(total, _call("add", total, own)),
+            )
 
         loop = lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, take)
         return begin_by, begin, *loop, put(self.fresh, number, Across("sum", total))
