@@ -117,16 +117,16 @@ def _reversed_bounds(x: GraphTensor, axis: int, start: Any, stop: Any) -> tuple[
     if _is_integer(start) and (stop is None or _is_integer(stop)):
         if stop is not None and start <= stop < 0:
             return x, 0, 0  # no elements
-        kept = x if start == -1 else ops.slice(x, [0], [_within_int64(start + 1)], [axis], [1])
-        behind = stop - start - 1 if stop is not None and stop < 0 else stop
-        return kept, LAST, BEFORE_FIRST if behind is None else behind
+        prefix = x if start == -1 else ops.slice(x, [0], [_within_int64(start + 1)], [axis], [1])
+        distance = stop - start - 1 if stop is not None and stop < 0 else stop
+        return prefix, LAST, BEFORE_FIRST if distance is None else distance
     size = x.constant_like(x.shape[axis], DType.int64)
     first = _from_front(x, start, size)
-    kept = ops.slice(x, [0], ops.max(ops.reshape(first, [1]) + 1, [0]), [axis], [1])
+    prefix = ops.slice(x, [0], ops.max(ops.reshape(first, [1]) + 1, [0]), [axis], [1])
     if stop is None:
-        return kept, LAST, BEFORE_FIRST
+        return prefix, LAST, BEFORE_FIRST
     last = _from_front(x, stop, size)
-    return kept, LAST, ops.where(last < 0, BEFORE_FIRST, ops.min(last, LAST - 1))
+    return prefix, LAST, ops.where(last < 0, BEFORE_FIRST, ops.min(last, LAST - 1))
 
 
 def _from_front(x: GraphTensor, position: Any, size: GraphTensor) -> GraphTensor:

@@ -68,30 +68,30 @@ def attack(payload: Payload, device: str) -> Verdict:
     dims = [f"d{axis}" for axis in range(len(payload["shape"]))] if payload["open"] else payload["shape"]
     inputs = [graph.input(f"x{number}", dims, payload["dtype"]) for number in range(2)]
     a, reason = inputs[0], ""
-    made = 0
+    step_count = 0
     try:
         for number, step in enumerate(payload["steps"]):
             a = eval(step, {"np": np}, {"a": a, "x": inputs[1]})
             graph.output(a[...] if a is inputs[0] else a, f"y{number}")
-            made += 1
+            step_count += 1
     except (GraphError, InvalidModelError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
-    if not made:
+    if not step_count:
         return refused(reason)
     try:
         results = graph.compile(device=device, cache=False).run({"x0": arrays[0], "x1": arrays[1]})
     except (weft.ExecutionError, weft.InputError) as error:
         return refused(str(error)) if _numpy_refuses(payload, arrays) else wrong(f"refused: {error}")
     before = arrays[0]
-    for number in range(made):
+    for number in range(step_count):
         found, step = results[f"y{number}"], payload["steps"][number]
         try:
             wanted = _evaluate(step, before, arrays)
         except Exception as error:  # whatever numpy raises
             return wrong(f"{step} of {before.dtype}{before.shape} is {found}, and numpy raises {error!r}")
-        told = _difference(found, wanted)
-        if told:
-            return wrong(f"{step} of {before.dtype} {before.tolist()}: {told}")
+        problem = _difference(found, wanted)
+        if problem:
+            return wrong(f"{step} of {before.dtype} {before.tolist()}: {problem}")
         before = found
     return refused(reason) if reason else right()
 
