@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import weft
 from models.code_digests import codes, programs
+
+import weft
 from weft import ops
 
 

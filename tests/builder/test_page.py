@@ -48,10 +48,11 @@ else a Python float is a float32 and an int an int64; what such a dtype cannot h
 tensor among their inputs belong to the graph of a `with graph:` statement.
 
 **Tensors** have Python's operators and numpy's indexing, and `shape`, `dtype`, `ndim`, `T`, `astype`, `reshape`,
-`transpose`, `squeeze`, `sum`, `mean`, `max`, `min`, `prod`. They mean what they mean in numpy: slices, the signs of `//`
-and `%`, sums and products of integers in 64 bits. Three differences keep the types of a graph in your hands: the mean of
-integers is a float32 (numpy: float64), `/` does not divide integers, and operands of different types are an error. Sizes that only a run knows are symbols: they print by
-their name, can be computed with (`batch * heads`, `time // 2`) and used wherever a size or a number is expected.
+`transpose`, `squeeze`, `sum`, `mean`, `max`, `min`, `prod`. They mean what they mean in numpy: slices, the signs of
+`//` and `%`, sums and products of integers in 64 bits. Three differences keep the types of a graph in your hands: the
+mean of integers is a float32 (numpy: float64), `/` does not divide integers, and operands of different types are an
+error. Sizes that only a run knows are symbols: they print by their name, can be computed with (`batch * heads`,
+`time // 2`) and used wherever a size or a number is expected.
 
 **Errors** come at the line that makes them: each call runs the op's one definition on symbolic tensors, which tells the
 result's shape and dtype, or what does not fit.

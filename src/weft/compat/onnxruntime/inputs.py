@@ -87,10 +87,6 @@ def _convert_texts(value: Any) -> Any:
     array = np.asarray(value, dtype=None if isinstance(value, np.ndarray) else object)
     if not is_textual(array):
         return value
-    try:
-        items = [decode_bytes(item) for item in array.ravel().tolist()]
-    except UnicodeDecodeError:
-        return value
     texts = np.empty(array.size, dtype=object)
-    texts[:] = [item if isinstance(item, str) else str(item) for item in items]
+    texts[:] = [str(decode_bytes(item)) for item in array.ravel().tolist()]
     return texts.reshape(array.shape)
