@@ -31,6 +31,7 @@ def refuse(folder: Path, built: onnx.ModelProto, kind: type[Exception], *said: s
         weft.load(path)
     for text in (str(path), *said):
         assert text in str(caught.value)
+    assert "cannot be applied here" not in str(caught.value), "the message of a Python exception"
 
 
 def single(op: str, inputs: Sequence[Any], outputs: int = 1, opset: int = 23, **attributes: Any) -> onnx.ModelProto:

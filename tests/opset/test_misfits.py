@@ -98,6 +98,7 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Flatten", [[2, 3]], {"axis": 3}),
     ("Squeeze", [[2, 1], ints(0)], {}),
     ("Squeeze", [[2, 1], ints(5)], {}),
+    ("Squeeze", [[], ints(0)], {}),
     ("Unsqueeze", [[2], ints(0, 0)], {}),
     ("Unsqueeze", [[2], ints(5)], {}),
     ("Slice", [[4], ints(0, 1), ints(2)], {}),

@@ -114,6 +114,8 @@ def settle(x: Tensor, sizes: Sequence[Dim]) -> Tensor:
 
 def squeeze(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Drop dimensions of size 1."""
+    if axes and not x.rank:  # `normalize_axes` lets axis 0 of a scalar pass, for reductions
+        raise InvalidModelError(f"axis {axes[0]} is out of range for rank 0")
     axes = normalize_axes(axes, x.rank)
     for axis in axes:
         assume_equal(x.shape[axis], 1, f"only a dimension of size 1 can be squeezed from {_text(x.shape)}")
