@@ -30,7 +30,9 @@ ALLOWED_LITERALS: dict[tuple[str, str], str] = {
 }
 """(file, literal) -> why it cannot be avoided there."""
 
-TESTS_OF_THEIR_OWN = ("attack", "converters", "docs", "examples", "notebooks", "packages", "suites", "terminal")  # folders
+TESTS_OF_THEIR_OWN = (
+    "attack", "converters", "docs", "examples", "notebooks", "packages", "suites", "terminal",
+)  # folders  # fmt: skip
 
 CLOCK = re.compile(
     r"\btime\.(monotonic|perf_counter|process_time|thread_time|time|clock_gettime)(_ns)?\(|\bfrom time import\b"
