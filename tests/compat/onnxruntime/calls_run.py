@@ -67,6 +67,8 @@ calls_of(
         "numpy_number": lambda ort: run(ort, "add", x=np.float32(1), y=ones()),
         "python_text": lambda ort: run(ort, "add", x="abc", y=ones()),
         "none": lambda ort: run(ort, "add", x=None, y=ones()),
+        "none_for_an_unknown_name": lambda ort: run(ort, "add", x=ones(), y=ones(), z=None),
+        "none_for_an_omitted_name": lambda ort: session(ort, "add").run(None, {"x": ones(), "y": ones(), "": None}),
         "array_like": lambda ort: run(ort, "add", x=ArrayLike(), y=ones()),
         "big_endian": lambda ort: run(ort, "add", x=ones().astype(">f4"), y=ones()),
         "feed_list": lambda ort: session(ort, "add").run(None, [ones(), ones()]),

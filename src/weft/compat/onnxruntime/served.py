@@ -158,6 +158,8 @@ class ServedModel:
         if isinstance(output_names, str):
             raise incompatible("run", "a list of names", output_names)
         self.check_required(feed)
+        # onnxruntime ignores None for a name that the model does not have.
+        feed = {name: value for name, value in feed.items() if value is not None or self.takes(name)}
         names = list(output_names or self.names)
         for name in names:
             if not isinstance(name, str):
