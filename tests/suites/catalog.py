@@ -23,8 +23,8 @@ class Suite:
     name: str
     fewest: int
     """Tests that pass with onnxruntime; fewer mean that the environment is broken."""
-    ignored: Mapping[str, str] = field(default_factory=dict)
-    """Test file -> reason."""
+    deselected: Mapping[str, str] = field(default_factory=dict)
+    """Start of test ids -> reason."""
 
     @property
     def folder(self) -> Path:
@@ -41,9 +41,17 @@ SUITES = (
     Suite(
         "qonnx",
         fewest=750,
-        ignored={"tests/transformation/test_conv_lowering.py": "13,893 cases of one transformation"},
+        deselected={"tests/transformation/test_conv_lowering.py": "13,893 cases of one transformation"},
     ),
-    Suite("skl2onnx", fewest=950),
+    Suite(
+        "skl2onnx",
+        fewest=950,
+        deselected={
+            "tests/test_sklearn_gaussian_process_regressor.py::TestSklearnGaussianProcessRegressor::test_x_issue_789": (
+                "two tests that take minutes with either engine"
+            )
+        },
+    ),
     Suite("spox", fewest=640),
 )
 

@@ -31,8 +31,8 @@ def test_suite(suite: Suite, tmp_path: Path, record_property: pytest.RecordPrope
         pytest.skip(f"the tests of {suite.name} are not here: scripts/setup-suites gets them")
     expected, actual = (_run_suite(suite, engine, tmp_path) for engine in ENGINES)
     passes = sum(outcome == "passed" for outcome in expected.values())
-    for file, reason in suite.ignored.items():
-        record_property("left out", f"{file} of {suite.name}: {reason}")
+    for tests, reason in suite.deselected.items():
+        record_property("left out", f"{tests} of {suite.name}: {reason}")
     record_property("left out", f"{len(expected) - passes} tests of {suite.name} that onnxruntime does not pass")
     assert passes >= suite.fewest, f"only {passes} tests of {suite.name} pass with onnxruntime"
     if problems := compare_outcomes(expected, actual, read_differences(suite.differences)):
@@ -79,7 +79,7 @@ def _run_suite(suite: Suite, engine: str, folder: Path) -> dict[str, str]:
     }
     if engine == "weft":
         environment["WEFT_COMPAT"] = "onnxruntime"
-    options = (f"--numprocesses={WORKERS}", *(f"--ignore={file}" for file in suite.ignored))
+    options = (f"--numprocesses={WORKERS}", *(f"--deselect={tests}" for tests in suite.deselected))
     command = [PYTHON, "-m", "pytest", "-c", HERE / "options.ini", f"--rootdir={suite.folder}", *options, "tests"]
     with log.open("w") as output:
         subprocess.run(command, cwd=suite.folder, env=environment, stdout=output, stderr=output, timeout=LIMIT)
