@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ ENGINES = {"onnxruntime": ENVIRONMENT, "weft": ROOT / "src" / "weft" / "compat"}
 @pytest.mark.slow(reason="a suite takes up to half an hour")
 @pytest.mark.timeout(2 * LIMIT + 60)
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
-def test_suite(suite: Suite, tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+def test_suite(suite: Suite, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     if not suite.folder.exists():
         pytest.skip(f"the tests of {suite.name} are not here: scripts/setup-suites gets them")
     expected, actual = (_run_suite(suite, engine, tmp_path) for engine in ENGINES)
