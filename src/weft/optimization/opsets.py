@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 from weft.errors import UnsupportedModelError
+from weft.ir.dtypes import DType
 from weft.ir.graph import Attribute, Graph, Node, subgraphs
 from weft.optimization.editing import STANDARD, GraphEdit, tidy
+from weft.optimization.facts import ValueFacts, learn
 from weft.records import dataclass
 
 Array = np.ndarray[Any, Any]
 OLDEST = 7  # below, elementwise ops broadcast in ways of their own
+ALLOW_ZERO = 14  # the first opset in which Reshape can take 0 literally
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 
@@ -33,21 +36,38 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Adapter:
-    """Where the constants and nodes go that a new form needs."""
+    """Collects the constants and nodes that a new form needs."""
 
     edit: GraphEdit
-    ranks: Mapping[str, int]
-    nodes: list[Node] = field(default_factory=list)
+    facts: ValueFacts
+    version: int  # the target opset
+    constants: dict[str, Array] = field(default_factory=dict)  # those added here, by name
 
-    def moved(self, node: Node, names: Mapping[str, int], dtype: str = "int64") -> Node:
+    def moved(self, node: Node, names: Mapping[str, int], dtype: DType = DType.int64) -> Node:
         """Attributes as inputs at their places."""
         inputs = list(node.inputs)
         for name, place in names.items():
             if name in node.attributes:
                 inputs += [""] * (place + 1 - len(inputs))
-                content = np.asarray(node.attributes[name], dtype)
-                inputs[place] = self.edit.constant(f"{node.outputs[0]}_{name}", content)
+                with np.errstate(over="ignore"):
+                    content = np.asarray(node.attributes[name]).astype(dtype.numpy)
+                inputs[place] = self.add_constant(f"{node.outputs[0]}_{name}", content)
         return replace(node, inputs=tuple(inputs), attributes=_without(node, *names))
+
+    def add_constant(self, stem: str, array: Array) -> str:
+        name = self.edit.constant(stem, array)
+        self.constants[name] = array
+        return name
+
+    def constant(self, name: str) -> Array | None:
+        """The content of a constant, old or new."""
+        return self.constants[name] if name in self.constants else self.facts.content(name)
+
+    def input_dtype(self, node: Node) -> DType:
+        dtype = self.facts.dtype(node.inputs[0])
+        if dtype is None:
+            raise _untold(node, f"the type of {node.inputs[0]} is not known")
+        return dtype
 
 
 def newest_version(graph: Graph) -> int:
@@ -57,16 +77,23 @@ def newest_version(graph: Graph) -> int:
     return max((*own, *inner), default=1)
 
 
-def upgraded(graph: Graph, version: int, ranks: Mapping[str, int]) -> Graph:
-    """The graph with all nodes of this opset; `ranks` are those of values, as far as they are known."""
+def upgraded(graph: Graph, version: int) -> Graph:
+    """The graph with all nodes of this opset."""
+    facts = learn(graph)
+    try:
+        return _upgraded_graph(graph, version, facts)
+    finally:
+        facts.end()
+
+
+def _upgraded_graph(graph: Graph, version: int, facts: ValueFacts) -> Graph:
     if all(node.version == version for node in graph.nodes if node.domain == STANDARD) and not any(
         True for node in graph.nodes for _ in subgraphs(node)
     ):
         return graph
-    adapter = _Adapter(GraphEdit(graph, version), ranks)
-    adapter.nodes.extend([_upgraded(adapter, node, version) for node in graph.nodes])
-    whole = replace(graph, nodes=(*adapter.nodes, *adapter.edit.nodes), initializers=adapter.edit.initializers)
-    return _sorted(whole)
+    adapter = _Adapter(GraphEdit(graph, version), facts, version)
+    nodes = [_upgraded(adapter, node) for node in graph.nodes]
+    return _sorted(replace(graph, nodes=(*nodes, *adapter.edit.nodes), initializers=adapter.edit.initializers))
 
 
 def _sorted(graph: Graph) -> Graph:
@@ -74,9 +101,12 @@ def _sorted(graph: Graph) -> Graph:
     return graph if open_names else tidy(graph)
 
 
-def _upgraded(adapter: _Adapter, node: Node, version: int) -> Node:
+def _upgraded(adapter: _Adapter, node: Node) -> Node:
+    version = adapter.version
     attributes = {
-        name: upgraded(content, version, {}) if isinstance(content, Graph) else content
+        name: _upgraded_graph(content, version, adapter.facts.inside(content))
+        if isinstance(content, Graph)
+        else content
         for name, content in node.attributes.items()
     }
     node = replace(node, attributes=attributes)
@@ -96,15 +126,22 @@ def _without(node: Node, *names: str) -> dict[str, Attribute]:
 
 
 def _as_axes(adapter: _Adapter, node: Node) -> Node:
+    if node.op != "Unsqueeze" and not node.attributes.get("axes"):
+        return replace(node, attributes=_without(node, "axes"))  # no axes are all axes, in both forms
     return adapter.moved(node, {"axes": 1})
 
 
 def _clip(adapter: _Adapter, node: Node) -> Node:
-    return adapter.moved(node, {"min": 1, "max": 2}, "float32")
+    if not {"min", "max"} & node.attributes.keys():
+        return node
+    return adapter.moved(node, {"min": 1, "max": 2}, adapter.input_dtype(node))
 
 
 def _pad(adapter: _Adapter, node: Node) -> Node:
-    return adapter.moved(adapter.moved(node, {"pads": 1}), {"value": 2}, "float32")
+    node = adapter.moved(node, {"pads": 1})
+    if not node.attributes.get("value"):
+        return replace(node, attributes=_without(node, "value"))  # 0 in both forms
+    return adapter.moved(node, {"value": 2}, adapter.input_dtype(node))
 
 
 def _slice(adapter: _Adapter, node: Node) -> Node:
@@ -128,6 +165,15 @@ def _split_evenly(_: _Adapter, node: Node) -> Node:
     return replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)})
 
 
+def _dropout_mask(adapter: _Adapter, node: Node) -> Node:
+    """The mask was of the data's type, and is of bool."""
+    if not any(node.outputs[1:]):
+        return node
+    flags = adapter.edit.fresh(f"{node.outputs[1]}_flags")
+    adapter.edit.give("Cast", [flags], node.outputs[1], {"to": adapter.input_dtype(node).number})
+    return replace(node, outputs=(node.outputs[0], flags))
+
+
 def _dropout(_: _Adapter, node: Node) -> Node:
     return replace(node, attributes=_without(node, "ratio"))
 
@@ -148,29 +194,57 @@ def _softmax(adapter: _Adapter, node: Node) -> Node:
     """It was over all axes from the given one on, and is over that axis alone."""
     axis = node.attributes.get("axis", 1)
     assert isinstance(axis, int)
-    rank = adapter.ranks.get(node.inputs[0])
-    if axis == -1 or (rank is not None and axis in (rank - 1, -1)):
+    shape = adapter.facts.shape(node.inputs[0])
+    if axis == -1 or (shape is not None and axis == len(shape) - 1):
         return replace(node, attributes={"axis": -1})
     edit, name = adapter.edit, node.outputs[0]
     flat = edit.add("Flatten", [node.inputs[0]], f"{name}_flat", {"axis": axis})
     soft = edit.add(node.op, [flat], f"{name}_rows", {"axis": -1})
-    shape = edit.add("Shape", [node.inputs[0]], f"{name}_shape")
-    return replace(node, op="Reshape", inputs=(soft, shape), attributes={})
+    sizes = edit.add("Shape", [node.inputs[0]], f"{name}_shape")
+    attributes: dict[str, Attribute] = {"allowzero": 1} if adapter.version >= ALLOW_ZERO else {}
+    return replace(node, op="Reshape", inputs=(soft, sizes), attributes=attributes)
 
 
 def _upsample_scales(adapter: _Adapter, node: Node) -> Node:
-    return adapter.moved(node, {"scales": 1}, "float32")
+    return adapter.moved(node, {"scales": 1}, DType.float32)
 
 
 def _as_resize(_: _Adapter, node: Node) -> Node:
-    return replace(node, op="Resize")
+    mode = node.attributes.get("mode", "nearest")
+    return replace(node, op="Resize", attributes={**node.attributes, "mode": "linear" if mode == "bilinear" else mode})
 
 
 def _resize(adapter: _Adapter, node: Node) -> Node:
-    empty = adapter.edit.constant(f"{node.outputs[0]}_roi", np.zeros(0, np.float32))
-    places = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    inputs = (node.inputs[0], empty, *node.inputs[1:])
-    return replace(node, inputs=inputs, attributes={**node.attributes, **places})
+    """Nearest rounded up along axes that shrink and down along those that grow; now a node rounds one way."""
+    source, factors = node.inputs
+    if node.attributes.get("mode", "nearest") != "nearest":
+        return _asymmetric(adapter, node, source, factors, {})
+    scales = adapter.constant(factors)
+    if scales is None:
+        raise _untold(node, "it rounds up or down by scales that are not constant")
+    scales = scales.reshape(-1)
+    shrinks, grows = scales < 1, scales > 1
+    if not shrinks.any():
+        return _asymmetric(adapter, node, source, factors, {"nearest_mode": "floor"})
+    if grows.any():
+        first = adapter.add_constant(f"{node.outputs[0]}_shrinking", np.where(shrinks, scales, 1).astype(scales.dtype))
+        factors = adapter.add_constant(f"{node.outputs[0]}_growing", np.where(grows, scales, 1).astype(scales.dtype))
+        small = _asymmetric(adapter, node, source, first, {"nearest_mode": "ceil"})
+        source = adapter.edit.add("Resize", small.inputs, f"{node.outputs[0]}_small", small.attributes)
+    rounding = "floor" if grows.any() else "ceil"
+    return _asymmetric(adapter, node, source, factors, {"nearest_mode": rounding})
+
+
+def _asymmetric(adapter: _Adapter, node: Node, source: str, scales: str, attributes: Mapping[str, Attribute]) -> Node:
+    empty = adapter.add_constant(f"{node.outputs[0]}_roi", np.zeros(0, np.float32))
+    mode: dict[str, Attribute] = {"coordinate_transformation_mode": "asymmetric"}
+    return replace(node, inputs=(source, empty, scales), attributes={**node.attributes, **mode, **attributes})
+
+
+def _resize_coordinates(_: _Adapter, node: Node) -> Node:
+    if node.attributes.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
+        raise _untold(node, "coordinate_transformation_mode 'tf_half_pixel_for_nn' was removed")
+    return node
 
 
 def _scatter(_: _Adapter, node: Node) -> Node:
@@ -206,14 +280,14 @@ _CHANGES: dict[str, tuple[_Change, ...]] = {
     "BatchNormalization": (_Change(9, _spatial), _Change(14, _inference)),
     "Clip": (_Change(11, _clip),),
     "DFT": (_Change(20, _fourier),),
-    "Dropout": (_Change(12, _dropout),),
+    "Dropout": (_Change(10, _dropout_mask), _Change(12, _dropout)),
     "GridSample": (_Change(20, _grid_sample),),
     "GroupNormalization": (_Change(21, _refused),),
     "Hardmax": _SOFTMAX,
     "LogSoftmax": _SOFTMAX,
     "Pad": (_Change(11, _pad),),
     "ReduceSum": (_Change(13, _as_axes),),
-    "Resize": (_Change(11, _resize),),
+    "Resize": (_Change(11, _resize), _Change(13, _resize_coordinates)),
     "RoiAlign": (_Change(16, _roi_align),),
     "Scan": (_Change(9, _refused),),
     "Scatter": (_Change(11, _scatter),),

@@ -12,6 +12,7 @@ from typing import Any
 from weft.errors import InputError, UnsupportedModelError
 from weft.frontend.read import is_standard, read_model
 from weft.frontend.save import LARGEST
+from weft.frontend.schemas import newest_known
 from weft.frontend.source import ModelSource, OpenedModel, copy_model
 from weft.frontend.write import save_again, with_initializers, write_again
 from weft.ir.graph import Graph, GraphValue, Node, OnnxModel, subgraphs
@@ -149,13 +150,13 @@ def prepared(original: OnnxModel, options: OptimizeOptions) -> tuple[Workshop, G
         if options.opset < version:
             problem = f"the model is of opset {version}, and cannot be written in opset {options.opset}"
             raise UnsupportedModelError(problem, file=original.file, hint="models are only made newer")
+        newest = newest_known()[STANDARD]
+        if options.opset > newest:
+            raise InputError(f"opset is {options.opset}; the installed onnx knows versions up to {newest}")
         version = options.opset
     graph = with_shown_outputs(graph, version)
     if _is_mixed(graph, version):
-        facts = learn(graph)
-        shapes = ((name, facts.shape(name)) for node in graph.nodes for name in (*node.inputs, *node.outputs))
-        graph = upgraded(graph, version, {name: len(shape) for name, shape in shapes if shape is not None})
-        facts.end()
+        graph = upgraded(graph, version)
     return Workshop(options, version, all_names(graph)), graph
 
 

@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 
 from weft.backends.reference.interpret import Interpreter
-from weft.errors import WeftError
 from weft.ir.graph import Graph, Node, subgraphs, with_outputs
-from weft.ir.types import TensorType
-from weft.opset.lower import lower, run_eagerly
-from weft.opset.tensor import OnlyAtRunError
+from weft.opset.lower import run_eagerly
 from weft.optimization import affine
 from weft.optimization.editing import STANDARD, GraphEdit, all_names
 from weft.optimization.facts import learn
@@ -26,18 +23,6 @@ Array = np.ndarray[Any, Any]
 
 _CHANCE = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 LARGEST_FOLDED = 1 << 30  # bytes of a weight that is computed
-
-
-def value_types(graph: Graph) -> dict[str, TensorType]:
-    """The tensor types of all values of a graph that tracing can tell."""
-    names = [name for node in graph.nodes for name in node.outputs if name]
-    known = {value.name: value.type for value in (*graph.inputs, *graph.defaults)}
-    try:
-        program = lower(with_outputs(graph, names), Interpreter())
-        known.update(zip(names, (value.type for value in program.outputs)))
-    except (WeftError, OnlyAtRunError, ArithmeticError):
-        known.update({value.name: value.type for value in graph.outputs})
-    return {name: type for name, type in known.items() if isinstance(type, TensorType)}
 
 
 def constants(graph: Graph) -> dict[str, Array]:

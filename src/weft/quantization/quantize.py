@@ -41,7 +41,6 @@ from weft.quantization.options import (
     RangeMethod,
 )
 from weft.quantization.preparing import (
-    value_types,
     with_fixed_weights,
     with_folded,
     with_folded_normalisation,
@@ -320,13 +319,12 @@ def _in_opset(graph: Graph, newest: int, options: QuantizeOptions) -> tuple[Grap
         wanted = needed = max(newest, ALL_IN_BFLOAT16 if options.written == FULL_FORM else BFLOAT16)
     else:
         wanted = needed = newest
-    ranks = {name: len(type.shape) for name, type in value_types(graph).items() if type.shape is not None}
     try:
-        return upgraded(graph, wanted, ranks), wanted
+        return upgraded(graph, wanted), wanted
     except UnsupportedModelError:
         if wanted == needed:
             raise
-        return upgraded(graph, needed, ranks), needed  # com.microsoft has scales along an axis in any opset
+        return upgraded(graph, needed), needed  # com.microsoft has scales along an axis in any opset
 
 
 def _narrowing(
