@@ -1,7 +1,7 @@
 """Scales and offsets go into the weights before them: batch normalisation, and products and sums with constants.
 
 A layer is a convolution or a product with constant weights whose result one node alone reads. What becomes of weights
-is computed in float64; where it does not fit into their type, the nodes stay.
+is computed in float64; where it does not fit into their type without losing range (ir/rounding.py), the nodes stay.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir.dtypes import from_numpy
+from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import Graph, Node
+from weft.ir.rounding import absorbs, round_finite, weights_vanish
 from weft.optimization.facts import ValueFacts
 from weft.optimization.rewriting import Rewriting, Workshop
 from weft.records import dataclass
@@ -79,10 +80,9 @@ def _scaled_before(rewriting: Rewriting, layer: Node) -> None:
         before, after = rewriting.shape(product.inputs[place]), rewriting.shape(product.outputs[0])
         if factor is None or before is None or before != after or not bool(factor):
             continue
-        with np.errstate(all="ignore"):
-            number = float(factor) if product.op == "Mul" else 1.0 / float(factor)
-            scaled = (weights.astype(np.float64) * number).astype(weights.dtype)
-        if np.isfinite(scaled.astype(np.float64)).all():
+        number = float(factor) if product.op == "Mul" else 1.0 / float(factor)
+        scaled = _scaled(layer, weights, np.array([number]))
+        if scaled is not None:
             name = rewriting.add_constant(f"{layer.inputs[WEIGHTS]}_scaled", scaled)
             inputs = (product.inputs[place], name, *layer.inputs[BIAS:])
             rewriting.put(layer, replace(layer, inputs=inputs), merged=[product], done=SCALED)
@@ -95,6 +95,8 @@ def _moved_scale(rewriting: Rewriting, node: Node, place: int) -> bool:
     types = [rewriting.facts.type(name) for name in (node.inputs[place], node.outputs[0])]
     if factor is None or types[0] is None or types[0] != types[1] or (node.op == "Div" and (place or not factor)):
         return False
+    if not types[0].dtype.is_float:
+        return False
     moves: list[Node] = []
     name = node.inputs[place]
     while (move := rewriting.only(name, *MOVES, "Add")) is not None:
@@ -106,9 +108,11 @@ def _moved_scale(rewriting: Rewriting, node: Node, place: int) -> bool:
     layer = rewriting.only(name, *LAYERS)
     if layer is None or not moves:
         return False
+    number = float(factor) if node.op == "Mul" else 1.0 / float(factor)
+    offsets = {move.name: _scaled_constant(rewriting, move, number) for move in moves if move.op == "Add"}
+    if any(offset is None for offset in offsets.values()):
+        return False
     scaled = rewriting.work.fresh(f"{name}_scaled")
-    with np.errstate(all="ignore"):
-        number = float(factor) if node.op == "Mul" else 1.0 / float(factor)
     changed = _with_affine(rewriting, layer, scaled, _Affine(np.array([number]), None, SCALED))
     if changed is None:
         return False
@@ -117,7 +121,8 @@ def _moved_scale(rewriting: Rewriting, node: Node, place: int) -> bool:
         last = move is moves[0]
         output = node.outputs[0] if last else rewriting.work.fresh(f"{move.outputs[0]}_scaled")
         fresh = rewriting.work.fresh(f"{move.name}_scaled")
-        others = move.inputs[1:] if move.op != "Add" else (_scaled_constant(rewriting, move, number),)
+        offset = offsets.get(move.name)
+        others = move.inputs[1:] if offset is None else (rewriting.add_constant(f"{output}_offset", offset),)
         nodes.append(replace(move, name=fresh, inputs=(nodes[-1].outputs[0], *others), outputs=(output,)))
     rewriting.put(node, *nodes, merged=[layer, *moves], done=SCALED)
     return True
@@ -130,14 +135,16 @@ def _added(rewriting: Rewriting, move: Node) -> int | None:
     return next((side for side in (1, 0) if rewriting.constant(move.inputs[side]) is not None), None)
 
 
-def _scaled_constant(rewriting: Rewriting, move: Node, number: float) -> str:
-    """The constant of a sum, scaled."""
+def _scaled_constant(rewriting: Rewriting, move: Node, number: float) -> Array | None:
+    """The constant of a sum, scaled; None where that overflows, or the sum rounds."""
     side = _added(rewriting, move)
     assert side is not None
     constant = rewriting.constant(move.inputs[side])
     assert constant is not None
-    scaled = (constant.astype(np.float64) * number).astype(constant.dtype)
-    return rewriting.add_constant(f"{move.inputs[side]}_scaled", scaled)
+    if absorbs(constant, constant.dtype):
+        return None
+    with np.errstate(all="ignore"):
+        return round_finite(constant.astype(np.float64) * number, constant.dtype)
 
 
 def _takes(rewriting: Rewriting, layer: Node, node: Node, place: int) -> bool:
@@ -188,7 +195,8 @@ def _channels(rewriting: Rewriting, layer: Node, weights: Array) -> tuple[int | 
 def _affine(rewriting: Rewriting, node: Node, place: int, layer: Node, channels: int, rank: int) -> _Affine | None:
     """What a node does to each channel of a layer's result."""
     if node.op == "BatchNormalization":
-        return _normalisation(rewriting, node, channels) if layer.op != "MatMul" else None
+        dtype = rewriting.dtype(layer.inputs[WEIGHTS])
+        return None if layer.op == "MatMul" or dtype is None else _normalisation(rewriting, node, channels, dtype)
     constant = rewriting.constant(node.inputs[1 - place])
     if constant is None or constant.dtype == object or not from_numpy(constant.dtype).is_float:
         return None
@@ -200,7 +208,8 @@ def _affine(rewriting: Rewriting, node: Node, place: int, layer: Node, channels:
         case "Mul":
             return _Affine(found, None, SCALED)
         case "Div" if place == 0 and bool(found.all()):
-            return _Affine(1.0 / found, None, SCALED)
+            with np.errstate(over="ignore"):
+                return _Affine(1.0 / found, None, SCALED)
         case "Add":
             return _Affine(None, found, SHIFTED)
         case "Sub" if place == 0:
@@ -210,7 +219,7 @@ def _affine(rewriting: Rewriting, node: Node, place: int, layer: Node, channels:
     return None
 
 
-def _normalisation(rewriting: Rewriting, node: Node, channels: int) -> _Affine | None:
+def _normalisation(rewriting: Rewriting, node: Node, channels: int, dtype: DType) -> _Affine | None:
     training = _integer(node, "training_mode", 0) or _integer(node, "spatial", 1) != 1
     if training or any(node.outputs[1:]):
         return None
@@ -223,7 +232,10 @@ def _normalisation(rewriting: Rewriting, node: Node, channels: int) -> _Affine |
     assert isinstance(epsilon, (int, float))
     with np.errstate(all="ignore"):
         factor = gain / np.sqrt(variance + float(epsilon))
-        return _Affine(factor, offset - mean * factor, NORMALISED)
+        shifted = offset - mean * factor
+    if absorbs(mean, dtype.numpy) or absorbs(offset, dtype.numpy):
+        return None
+    return _Affine(factor, shifted, NORMALISED)
 
 
 def _by_channel(constant: Array, channels: int, rank: int, axis: int) -> Array | None:
@@ -246,17 +258,14 @@ def _changed(
     if layer.op == "Gemm" and has_bias and layer.attributes.get("beta", 1.0) != 1.0:
         return None
     inputs = list(layer.inputs[:WEIGHTS])
-    with np.errstate(all="ignore"):
-        scaled = None if affine.scale is None else _scaled(layer, weights, affine.scale)
-        bias = None if before is None else before.astype(np.float64)
-        if affine.scale is not None and bias is not None:
-            bias = bias * affine.scale
-        if affine.offset is not None:
-            bias = affine.offset if bias is None else bias + affine.offset
-        made = None if scaled is None else scaled.astype(weights.dtype)
-        given = None if bias is None else _as_bias(layer, bias, channels).astype(weights.dtype)
-    if any(array is not None and not np.isfinite(array.astype(np.float64)).all() for array in (made, given)):
+    made = None if affine.scale is None else _scaled(layer, weights, affine.scale)
+    if affine.scale is not None and made is None:
         return None
+    given = None
+    if before is not None or affine.offset is not None:
+        given = _bias(before, affine, weights.dtype, channels)
+        if given is None:
+            return None
     if layer.op == "MatMul":
         if made is None:
             return None if given is None else _as_gemm(rewriting, layer, name, given)
@@ -271,28 +280,41 @@ def _changed(
     return replace(layer, inputs=tuple(inputs), outputs=(name,), attributes=attributes)
 
 
-def _as_bias(layer: Node, bias: Array, channels: int) -> Array:
-    """A bias in the shape that a layer takes."""
-    return bias if layer.op in ("Gemm", "MatMul") and bias.size > 1 else np.broadcast_to(bias, (channels,))
+def _bias(before: Array | None, affine: _Affine, dtype: np.dtype[Any], channels: int) -> Array | None:
+    """The bias of a layer that is scaled and shifted, in a shape that it takes; None where its type has none."""
+    bias = np.zeros(1) if before is None else before.astype(np.float64)
+    if absorbs(bias, dtype) or (affine.offset is not None and absorbs(affine.offset, dtype)):
+        return None
+    with np.errstate(all="ignore"):
+        bias = bias if affine.scale is None else bias * affine.scale
+        bias = bias if affine.offset is None else bias + affine.offset
+    if bias.size == 1:
+        bias = np.broadcast_to(bias.reshape(-1), (channels,))
+    if before is not None and bias.size > max(before.size, channels):
+        return None  # a column for the rows of a product would become a matrix
+    return round_finite(bias, dtype)
 
 
-def _scaled(layer: Node, weights: Array, scale: Array) -> Array:
-    wide = weights.astype(np.float64)
-    if scale.size == 1:
-        return wide * float(scale.reshape(-1)[0])
-    shape: tuple[int, ...] = (-1,)
+def _scaled(layer: Node, weights: Array, scale: Array) -> Array | None:
+    """Weights with a factor for each output channel or for all, if their type holds that."""
+    view, channels = weights, tuple(range(weights.ndim))[-1:] if weights.ndim > 1 else ()
     match layer.op:
         case "Conv":
-            shape = (-1, *[1] * (weights.ndim - 1))
+            channels = (0,)
         case "ConvTranspose":
             groups = _integer(layer, "group", 1)
-            wide = wide.reshape(groups, -1, *weights.shape[1:])
-            shape = (groups, 1, -1, *[1] * (weights.ndim - 2))
+            view = weights.reshape(groups, weights.shape[0] // groups, *weights.shape[1:])
+            channels = (0, 2)
         case "Gemm" if _integer(layer, "transB", 0):
-            shape = (-1, 1)
-    scaled: Array = wide * scale.reshape(shape)
-    shaped: Array = scaled.reshape(weights.shape)
-    return shaped
+            channels = (0,)
+    shape = [size if axis in channels and scale.size > 1 else 1 for axis, size in enumerate(view.shape)]
+    summed = tuple(axis for axis in range(view.ndim) if axis not in channels)
+    factors = scale.reshape(shape)
+    if weights_vanish(view, factors, summed):
+        return None
+    with np.errstate(all="ignore"):
+        wide = view.astype(np.float64) * factors
+    return round_finite(wide.reshape(weights.shape), weights.dtype)
 
 
 def _as_gemm(rewriting: Rewriting, layer: Node, name: str, bias: Array) -> Node | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.ir.dtypes import from_numpy
 from weft.ir.graph import Graph, Node
+from weft.ir.rounding import round_product
 from weft.optimization.facts import ValueFacts
 from weft.optimization.rewriting import Rewriting, Workshop
 
@@ -30,7 +31,7 @@ def with_less_arithmetic(graph: Graph, facts: ValueFacts, work: Workshop) -> Gra
         for node in rewriting.nodes(*NEUTRAL):
             _neutral(rewriting, node)
         if not work.options.exact:
-            for node in rewriting.nodes("Add", "Mul"):
+            for node in rewriting.nodes("Mul"):
                 _chained(rewriting, node)
     for node in rewriting.nodes(*TWICE_AS_ONCE):
         if rewriting.before(node.inputs[0], node.op) is not None:
@@ -53,14 +54,25 @@ def _neutral(rewriting: Rewriting, node: Node) -> None:
         number = rewriting.scalar(node.inputs[place])
         if number is None or bool(number != NEUTRAL[node.op]):
             continue
+        if rewriting.work.options.exact and _changes_zeros(rewriting, node, place):
+            continue
         before, after = rewriting.facts.type(other), rewriting.facts.type(node.outputs[0])
         if before is not None and before == after:
             rewriting.alias(node.outputs[0], other, ARITHMETIC)
             return
 
 
+def _changes_zeros(rewriting: Rewriting, node: Node, place: int) -> bool:
+    """Whether a sum with zeros makes 0.0 of -0.0."""
+    zeros = rewriting.constant(node.inputs[place])
+    if node.op not in ("Add", "Sub") or zeros is None or not from_numpy(zeros.dtype).is_float:
+        return False
+    negative = np.signbit(zeros.astype(np.float64))
+    return not bool(negative.all()) if node.op == "Add" else bool(negative.any())
+
+
 def _chained(rewriting: Rewriting, node: Node) -> None:
-    """(x + a) + b as x + (a + b), where a and b are constants."""
+    """(x * a) * b as x * (a * b), where a and b are constants."""
     for place in (0, 1):
         second = rewriting.constant(node.inputs[1 - place])
         first = rewriting.only(node.inputs[place], node.op)
@@ -70,11 +82,8 @@ def _chained(rewriting: Rewriting, node: Node) -> None:
             constant = rewriting.constant(first.inputs[side])
             if constant is None or constant.dtype != second.dtype:
                 continue
-            wide = (constant.astype(np.float64), second.astype(np.float64))
-            with np.errstate(all="ignore"):
-                both = (wide[0] + wide[1] if node.op == "Add" else wide[0] * wide[1]).astype(second.dtype)
-            smaller = both.nbytes <= max(constant.nbytes, second.nbytes)
-            if smaller and np.isfinite(both.astype(np.float64)).all():
+            both = round_product(constant, second, second.dtype)
+            if both is not None and both.nbytes <= max(constant.nbytes, second.nbytes):
                 name = rewriting.add_constant(f"{node.outputs[0]}_constant", both)
                 changed = replace(node, inputs=(first.inputs[1 - side], name))
                 rewriting.put(node, changed, merged=[first], done=CHAINED)
@@ -84,31 +93,33 @@ def _chained(rewriting: Rewriting, node: Node) -> None:
 def _limited(rewriting: Rewriting, node: Node) -> None:
     """Limits one after the other: what is never negative needs no Relu, before or after."""
     if node.op == "Clip":
-        low = _limits(rewriting, node)[0]
         first = rewriting.before(node.inputs[0], "Relu")
-        if first is not None and low is not None and low >= 0:
+        if first is not None and _limit(rewriting, node, 1, -np.inf) >= 0:
             changed = replace(node, inputs=(first.inputs[0], *node.inputs[1:]))
             rewriting.put(node, changed, merged=[first], done=REPEATED)
         return
     before = rewriting.before(node.inputs[0], "Clip", "Sigmoid", "Softmax", "HardSigmoid", "Abs")
     if before is None:
         return
-    low = _limits(rewriting, before)[0] if before.op == "Clip" else 0.0
-    if low is not None and low >= 0:
-        rewriting.alias(node.outputs[0], node.inputs[0], REPEATED)
+    if before.op == "Clip" and not (
+        _limit(rewriting, before, 1, -np.inf) >= 0 and _limit(rewriting, before, 2, np.inf) >= 0
+    ):
+        return  # the upper limit wins where it is below the lower one
+    dtype = rewriting.dtype(node.outputs[0])
+    if before.op == "Abs" and (dtype is None or not dtype.is_float):
+        return  # the least integer has no magnitude
+    rewriting.alias(node.outputs[0], node.inputs[0], REPEATED)
 
 
-def _limits(rewriting: Rewriting, node: Node) -> tuple[float | None, float | None]:
-    """What a Clip keeps to, where it is known."""
-    found: list[float | None] = []
-    for place, name in enumerate(("min", "max"), 1):
-        if rewriting.version < INPUT_LIMITS:
-            told = node.attributes.get(name)
-            found.append(float(told) if isinstance(told, (int, float)) else None)
-        else:
-            scalar = rewriting.scalar(node.inputs[place]) if len(node.inputs) > place and node.inputs[place] else None
-            found.append(None if scalar is None else float(scalar))
-    return found[0], found[1]
+def _limit(rewriting: Rewriting, node: Node, place: int, absent: float) -> float:
+    """The lower (1) or upper (2) limit of a Clip; NaN where it is not known."""
+    if rewriting.version < INPUT_LIMITS:
+        told = node.attributes.get("min" if place == 1 else "max", absent)
+        return float(told) if isinstance(told, (int, float)) else np.nan
+    if len(node.inputs) <= place or not node.inputs[place]:
+        return absent
+    scalar = rewriting.scalar(node.inputs[place])
+    return np.nan if scalar is None else float(scalar)
 
 
 def _chosen(rewriting: Rewriting, node: Node) -> None:

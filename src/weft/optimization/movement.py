@@ -20,6 +20,7 @@ REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare", "ArgMax", "ArgMin",
 )  # fmt: skip
+CHOOSING = ("ReduceMax", "ReduceMin", "ArgMax", "ArgMin")  # reductions whose result is one of the elements
 INPUT_SHAPES = 5  # the first opset in which Reshape has its shape as an input
 INPUT_PADS = 11
 INPUT_SLICES = 10
@@ -239,8 +240,8 @@ def _converted(rewriting: Rewriting, node: Node) -> None:
         return
     start, middle = rewriting.dtype(first.inputs[0]), rewriting.dtype(node.inputs[0])
     end = rewriting.dtype(node.outputs[0])
-    if start is None or middle is None or end is None or not _holds(middle, start):
-        return
+    if start is None or middle is None or end is None or not _holds(middle, start) or end is DType.string:
+        return  # texts of numbers tell their type
     if start is end:
         rewriting.alias(node.outputs[0], first.inputs[0], CONVERTED)
     else:
@@ -344,10 +345,11 @@ def _picked(rewriting: Rewriting, node: Node) -> None:
         return
     (start,), _, (axis,), (step,) = parts
     size = source[axis]
-    inside = isinstance(size, int) and -size <= start < size
-    if step != 1 or not inside or sliced[axis] != 1 or result != (*source[:axis], *source[axis + 1 :]):
+    if not isinstance(size, int) or not -size <= start < size:
         return
-    index = rewriting.add_constant(f"{node.outputs[0]}_index", np.array(start, np.int64))
+    if step != 1 or sliced[axis] != 1 or result != (*source[:axis], *source[axis + 1 :]):
+        return
+    index = rewriting.add_constant(f"{node.outputs[0]}_index", np.array(start % size, np.int64))
     changed = rewriting.node("Gather", (part.inputs[0], index), node.outputs, {"axis": axis})
     rewriting.put(node, changed, merged=[part], done=SLICED)
 
@@ -400,10 +402,11 @@ def _squeezed(rewriting: Rewriting, node: Node) -> None:
     shape = rewriting.shape(reduction.inputs[0])
     if shape is None or keeps != (node.op == "Squeeze"):
         return
-    reduced, squeezed = _reduced(rewriting, reduction), _squeezed_axes(rewriting, node)
+    reduced, squeezed = _reduced(rewriting, reduction), _axes(rewriting, node, INPUT_AXES)
     if not reduced or squeezed is None:
         return
-    if {axis % len(shape) for axis in reduced} == {axis % len(shape) for axis in squeezed}:
+    rank = len(shape) if keeps else len(shape) - len(reduced) + len(squeezed)  # in which Squeeze and Unsqueeze count
+    if {axis % len(shape) for axis in reduced} == {axis % rank for axis in squeezed}:
         attributes = {**reduction.attributes, "keepdims": 0 if keeps else 1}
         changed = replace(reduction, outputs=node.outputs, attributes=attributes)
         rewriting.put(node, changed, merged=[reduction], done=SQUEEZED)
@@ -416,6 +419,8 @@ def _reduced_before_order(rewriting: Rewriting, node: Node) -> None:
     axes = _reduced(rewriting, node)
     if order is None or shape is None or not axes or node.attributes.get("keepdims", 1):
         return
+    if rewriting.work.options.exact and node.op not in CHOOSING:
+        return  # numbers would be added in another order
     moved = _order(order, len(shape))
     gone = {axis % len(shape) for axis in axes}
     left = [moved[axis] for axis in range(len(shape)) if axis not in gone]
@@ -440,10 +445,6 @@ def _reduced(rewriting: Rewriting, node: Node) -> list[int] | None:
         return [axis] if isinstance(axis, int) else None
     since = INPUT_AXES if node.op == "ReduceSum" else REDUCTION_AXES
     return _axes(rewriting, node, since)
-
-
-def _squeezed_axes(rewriting: Rewriting, node: Node) -> list[int] | None:
-    return _axes(rewriting, node, INPUT_AXES)
 
 
 def _axes(rewriting: Rewriting, node: Node, since: int) -> list[int] | None:

@@ -1,23 +1,15 @@
-"""Products of matrices: without the shapes around them, with a sum as one node, and scaled once instead of twice."""
+"""Products of matrices: without the shapes around them, and with a sum as one node."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 
-from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, Node
 from weft.optimization.facts import ValueFacts
 from weft.optimization.rewriting import Rewriting, Workshop
 
-Array = np.ndarray[Any, Any]
-
 BROADCASTS = 7  # the first opset in which arithmetic broadcasts as numpy does
 SUMMED, UNFLATTENED = "products and sums that became one node", "products that need no matrices"
-SCALED_ONCE = "factors put together"
-WIDE = (DType.float32, DType.float64)
 
 
 def with_simpler_products(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
@@ -27,8 +19,6 @@ def with_simpler_products(graph: Graph, facts: ValueFacts, work: Workshop) -> Gr
     rewriting = Rewriting(graph, facts, work)
     for node in rewriting.nodes("Reshape"):
         _unflattened(rewriting, node)
-    for node in rewriting.nodes("MatMul"):
-        _scaled_once(rewriting, node)
     for node in rewriting.nodes("Add"):
         for place in (0, 1):
             if _sums(rewriting, node, place):
@@ -66,34 +56,6 @@ def _unflattened(rewriting: Rewriting, node: Node) -> None:
     if bias:
         nodes.append(rewriting.node("Add", (made, bias), node.outputs))
     rewriting.put(node, *nodes, merged=[product, flat], done=UNFLATTENED)
-
-
-def _scaled_once(rewriting: Rewriting, node: Node) -> None:
-    """One factor for both sides of a product."""
-    sides = [rewriting.only(name, "Mul") for name in node.inputs]
-    if any(side is None for side in sides) or rewriting.dtype(node.outputs[0]) not in WIDE:
-        return
-    left, right = (_scale(rewriting, side) for side in sides if side is not None)
-    if left is None or right is None or sides[0] is sides[1] or sides[0] is None:
-        return
-    with np.errstate(all="ignore"):
-        both = np.multiply(left[1], right[1], dtype=np.float64).astype(left[1].dtype)
-    if not np.isfinite(both) or not both:
-        return
-    factor = rewriting.add_constant(f"{sides[0].outputs[0]}_factor", both)
-    scaled = rewriting.work.fresh(f"{sides[0].outputs[0]}_both")
-    nodes = [rewriting.node("Mul", (left[0], factor), (scaled,)), replace(node, inputs=(scaled, right[0]))]
-    rewriting.put(node, *nodes, merged=[side for side in sides if side is not None], done=SCALED_ONCE)
-
-
-def _scale(rewriting: Rewriting, product: Node) -> tuple[str, Array] | None:
-    """What a product with one number scales, and by what."""
-    for place in (0, 1):
-        number = rewriting.scalar(product.inputs[1 - place])
-        types = [rewriting.facts.type(name) for name in (product.inputs[place], product.outputs[0])]
-        if number is not None and types[0] is not None and types[0] == types[1]:
-            return product.inputs[place], np.asarray(number)
-    return None
 
 
 def _sums(rewriting: Rewriting, node: Node, place: int) -> bool:

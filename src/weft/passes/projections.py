@@ -100,6 +100,9 @@ def _projection(step: Step, readers: Mapping[Value, list[Step]], program: Tensor
     rows = len(before) - 1
     if len(after) <= len(before) or after[:rows] != before[:rows]:
         return None
+    scaled = [step.operands[1], *([] if finish.column is None else [finish.column])]
+    if not all(_scales_exactly(program.constants[each], finish) for each in scaled):
+        return None
     return Projection(step, tuple(chain[1:]), split, finish)
 
 
@@ -200,6 +203,12 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
 
 def _scaled(array: Any, finish: Finish) -> Any:
     return array if finish.scale == 1 else array * array.dtype.type(finish.scale)
+
+
+def _scales_exactly(array: Any, finish: Finish) -> bool:
+    """Whether no element over- or underflows when it is scaled by a power of two."""
+    with np.errstate(all="ignore"):
+        return finish.scale == 1 or bool((_scaled(array, finish) / array.dtype.type(finish.scale) == array).all())
 
 
 def _added(member: Projection, constants: Mapping[Value, Any]) -> Any:

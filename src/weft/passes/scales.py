@@ -1,7 +1,8 @@
 """Scales after a convolution, batch normalisation above all, go into its weights.
 
 A chain of maps after a convolution, each used once, that computes a[c] * x + b[c] with constants a and b per output
-channel becomes a convolution with weights scaled by a, and one map that adds b.
+channel becomes a convolution with weights scaled by a, and one map that adds b. Weights whose type does not hold them
+scaled stay as they are, and so do sums that round (ir/rounding.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from weft.ir.dims import Axis
 from weft.ir.dtypes import DType
 from weft.ir.packing import forget_pages
 from weft.ir.program import Convolve, Map, Step, TensorProgram, Value, join_origins
+from weft.ir.rounding import absorbs, is_finite, weights_vanish
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild, walk
 from weft.ir.types import TensorType
 from weft.opset.trace import Evaluator
@@ -50,7 +52,7 @@ def fold_scales(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
         if not chain or factor is None:
             continue
         scaled_weights = _scale(constants[step.operands[1]], factor, step.primitive)
-        if not np.isfinite(scaled_weights).all():
+        if scaled_weights is None or not is_finite(offset):
             continue
         forget_pages(constants[step.operands[1]])
         weights, shift = (Value(number, _weight_type(step)), Value(number + 1, _channel_type(step)))
@@ -97,13 +99,14 @@ def _affine_chain(
             if affine.b is None
             else values_per_channel(affine.b, link, channels, constants, evaluator)
         )
-        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        if not (np.isfinite(a).all() and np.isfinite(b).all()) or absorbs(b, dtype.numpy):
             break
         factor, offset = factor * a, offset * a + b
         scales |= bool((a != 1.0).any())
         chain.append(link)
         current = link.results[0]
-    return chain, factor if scales else None, offset.astype(dtype.numpy)
+    with np.errstate(all="ignore"):  # the caller looks for infinities
+        return chain, factor if scales else None, offset.astype(dtype.numpy)
 
 
 def affine_of(
@@ -193,19 +196,24 @@ def _widen(scalar: Scalar) -> Scalar:
             return scalar
 
 
-def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array:
-    """Weights [M, C/g, *K], or [C, M/g, *K] of a transposed convolution, with output channel m scaled by factor[m]."""
+def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array | None:
+    """Weights [M, C/g, *K], or [C, M/g, *K] of a transposed convolution, with output channel m scaled by factor[m].
+
+    None where their type does not hold them.
+    """
     if primitive.transposed:
         groups = factor.size // weights.shape[1]
         split = weights.reshape(groups, weights.shape[0] // groups, *weights.shape[1:])
         factors = factor.reshape(groups, 1, weights.shape[1], *(1,) * (weights.ndim - 2))
     else:
         split, factors = weights, factor.reshape(-1, *(1,) * (weights.ndim - 1))
+    if weights_vanish(split, factors, tuple(axis for axis, size in enumerate(factors.shape) if size == 1)):
+        return None
     scaled = np.empty(split.shape, weights.dtype)
-    with np.errstate(all="ignore"):  # the caller looks for infinities
+    with np.errstate(all="ignore"):
         np.multiply(split, factors, out=scaled, dtype=np.float64, casting="unsafe")
     whole: Array = scaled.reshape(weights.shape)
-    return whole
+    return whole if is_finite(whole) else None
 
 
 def _add_channel(middle: Value) -> Map:
