@@ -125,3 +125,19 @@ def test_rows_that_become_others_stay_one_dimension(back: tuple[int, ...]) -> No
     program = check(flattened(back, (3, 5)), x=random(3, 5, 8))
     (product,) = [step for step in program.steps if isinstance(step.primitive, Contract)]
     assert shape(product.results[0]) == (15, 6)
+
+
+@pytest.mark.parametrize(("size", "joined"), [(1e-38, False), (1.0, True)])
+def test_weights_that_a_factor_would_make_subnormal_are_not_joined(size: float, joined: bool) -> None:
+    built = projecting((16, 8), [False] * 2, (2, 3))
+    half = tensor("half", np.float32(2.0**-6))
+    scaled = node("Mul", ["p0", "half"], ["m0"])
+    for place, each in enumerate(built.graph.node):
+        if list(each.input) == ["p0", "s0"]:
+            each.input[0] = "m0"
+            built.graph.node.insert(place, scaled)
+            break
+    weights = next(each for each in built.graph.initializer if each.name == "w0")
+    weights.CopyFrom(tensor("w0", random(12, 16) * np.float32(size)))
+    built.graph.initializer.append(half)
+    assert (widths(check(built, x=random(2, 3, 12) * np.float32(1e10))) == [24]) is joined

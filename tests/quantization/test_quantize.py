@@ -137,6 +137,47 @@ def stored(proto: onnx.ModelProto) -> dict[str, int]:
     return {each.name: each.data_type for each in proto.graph.initializer}
 
 
+# -- samples -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "told"), [(np.nan, "NaN"), (np.inf, "an infinity"), (-np.inf, "an infinity")])
+@pytest.mark.parametrize("to", ["int8", "int4", "fp16"])
+def test_samples_that_are_no_numbers_are_named(tmp_path: Path, number: float, told: str, to: Any) -> None:
+    proto = projections()
+    data = samples(proto)
+    data[2]["x"][0, 0] = number
+    with pytest.raises(InputError, match=f"sample 2 of the data: {told} in input 'x'"):
+        quantize(proto, tmp_path / "q.onnx", data=data, to=to, device="reference")
+    for place, sample in enumerate(data):
+        np.save(tmp_path / f"{place}.npy", sample["x"])
+    with pytest.raises(InputError, match=rf"2\.npy: {told} in input 'x'"):
+        quantize(proto, tmp_path / "q.onnx", data=tmp_path, to=to, device="reference")
+
+
+def test_samples_that_are_no_numbers_behind_a_choice_are_named(tmp_path: Path) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node("ArgMax", ["m"], ["y"], axis=1)]
+    proto = model(nodes, [value("x", ("n", 8))], [value("y", None, TensorProto.INT64)], [tensor("w", normal(8, 8))])
+    data = [{"x": np.full((2, 8), np.nan, np.float32)}]
+    with pytest.raises(InputError, match="sample 0 of the data: NaN in input 'x'"):
+        quantize(proto, tmp_path / "q.onnx", data=data, to="int8", device="reference")
+
+
+def test_models_may_mean_infinite_masks_and_missing_numbers(tmp_path: Path) -> None:
+    nodes = [
+        node("IsNaN", ["x"], ["n"]),
+        node("Where", ["n", "zero", "x"], ["k"]),
+        node("MatMul", ["k", "w"], ["m"]),
+        node("Add", ["m", "mask"], ["s"]),
+        node("Softmax", ["s"], ["y"], axis=-1),
+    ]
+    inputs = [value("x", ("n", 8)), value("mask", (8,))]
+    proto = model(nodes, inputs, [value("y", ("n", 8))], [tensor("w", normal(8, 8)), tensor("zero", np.float32(0))])
+    data = samples(proto)
+    data[0]["x"][0, 0] = np.nan
+    data[0]["mask"][:3] = -np.inf
+    assert quantize(proto, tmp_path / "q.onnx", data=data, to="int8", device="reference").error < 0.1
+
+
 # -- int8 ------------------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +221,28 @@ def test_int8_of_old_opsets_is_written_in_a_newer_one(tmp_path: Path, opset: int
     report, _ = narrowed(network(opset), tmp_path / "q.onnx", to="int8", tolerance=1e-5)
     assert report.opset == 13
     assert report.error < 0.1
+
+
+@pytest.mark.parametrize("scales", [(0.6, 0.6), (0.5, 1.6), (2.0, 2.0)])
+def test_int8_of_an_old_resize(tmp_path: Path, scales: tuple[float, float]) -> None:
+    """Nearest of opset 10 rounds up where it shrinks, which its newer form has to say."""
+    nodes = [
+        node("Conv", ["x", "w0"], ["c"], pads=[1, 1, 1, 1]),
+        node("Resize", ["c", "s"], ["r"]),
+        node("Conv", ["r", "w1"], ["y"]),
+    ]
+    constants = {"w0": normal(4, 3, 3, 3), "w1": normal(2, 4, 1, 1), "s": np.array([1, 1, *scales], np.float32)}
+    initializers = [tensor(name, array) for name, array in constants.items()]
+    proto = model(nodes, [value("x", (1, 3, 10, 10))], [value("y", None)], initializers, opsets={"": 10}, ir_version=4)
+    path, data = tmp_path / "q.onnx", samples(proto)
+    report, _ = narrowed(proto, path, to="int8", tolerance=1e-5, data=data)
+    assert (report.opset, report.error < 0.05) == (13, True)
+    sessions = [
+        onnxruntime.InferenceSession(each, providers=["CPUExecutionProvider"])
+        for each in (proto.SerializeToString(), str(path))
+    ]
+    before, after = (session.run(None, data[0])[0] for session in sessions)
+    assert np.abs(before - after).max() < 0.05 * np.abs(before).max()
 
 
 @pytest.mark.parametrize("ir_version", [3, 6])

@@ -101,6 +101,15 @@ def test_types_that_do_not_fit(tmp_path: Path) -> None:
         folder_samples(tmp_path, [spec("n", DType.int64, 1)], 5, PLAIN)
 
 
+def test_integers_that_do_not_fit(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([1, 300]))
+    with pytest.raises(InputError, match=r"a\.npy: input 'n' takes uint8, which does not hold"):
+        folder_samples(tmp_path, [spec("n", DType.uint8, 2)], 5, PLAIN)
+    np.save(tmp_path / "a.npy", np.array([1, 200]))
+    (sample,) = folder_samples(tmp_path, [spec("n", DType.uint8, 2)], 5, PLAIN)
+    np.testing.assert_array_equal(sample["n"], np.array([1, 200], np.uint8))
+
+
 def test_external_data_in_a_test_set_is_refused(tmp_path: Path) -> None:
     proto = onnx.TensorProto(name="x", data_type=1, dims=[1, 3], data_location=onnx.TensorProto.EXTERNAL)
     proto.external_data.add(key="location", value="../secret")

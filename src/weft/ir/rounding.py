@@ -36,13 +36,14 @@ def weights_vanish(weights: Array, factors: Array, axes: tuple[int, ...]) -> boo
     """Whether scaling weights that a layer sums over `axes` makes all those of one sum too small for their type.
 
     Elements may underflow beside others of the same sum that do not: the error is less than a rounding of those.
+    Weights that were subnormal before may stay so, unless they get smaller.
     """
     highest, lowest = (
         reduce(weights, axis=axes, keepdims=True, initial=0).astype(np.float64) for reduce in (np.max, np.min)
     )
     largest = np.maximum(highest, -lowest)
     with np.errstate(all="ignore"):
-        small = largest * np.abs(factors) < _limits(weights.dtype).smallest_normal
+        small = largest * np.abs(factors) < np.minimum(largest, float(_limits(weights.dtype).smallest_normal))
     return bool((small & (largest != 0) & (factors != 0)).any())
 
 

@@ -46,7 +46,7 @@ from weft.quantization.preparing import (
     with_folded_normalisation,
 )
 from weft.quantization.running import GraphRunner, GraphValues, Runs
-from weft.quantization.samples import FolderSamples, Sample, folder_samples, made_up_samples
+from weft.quantization.samples import FolderSamples, Sample, check_finite, folder_samples, made_up_samples
 from weft.quantization.sensitivity import LayerError, layer_errors, out_of_line, output_effects
 from weft.readers.pictures import UNDIRECTED, PictureDirections
 from weft.readers.read import Terms
@@ -216,9 +216,12 @@ def _quantize(source: Any, path: Path, data: Any, options: QuantizeOptions, tell
     sizes = likely_sizes(pipeline.program(), options.sizes)
     terms = Terms(lambda: original, declared.outputs, options.pictures, options.sizes)
     samples, made_up = _samples(data, specs, sizes, options, terms)
+    if not made_up:
+        check_finite(samples, lambda sample: load(source, device=options.device, threads=options.threads).run(sample))
     model, version = _prepared(original, options)
     narrowing = _narrowing(model, version, samples, options, tell)
     if not narrowing.candidates:
+        check_finite(samples)
         raise UnsupportedModelError(
             f"nothing in this model can become {options.to}", file=original.file, hint=_needs(options.to)
         )

@@ -6,7 +6,7 @@ folder of input_0.pb, input_1.pb, …, as test sets of ONNX models have them. Fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,10 @@ class FolderSamples(Sequence[Sample]):
             return ""
         return read_input([DataSource(str(path))], _only(path, self._specs), self._terms).told
 
+    def path(self, number: int) -> Path:
+        """The file or folder of a sample."""
+        return self._paths[number]
+
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return FolderSamples(self._paths[number], self._specs, self._terms)
@@ -72,6 +76,30 @@ def folder_samples(folder: Path, specs: Sequence[TensorSpec], most: int, terms: 
 def made_up_samples(specs: Sequence[TensorSpec], sizes: Mapping[str, int], most: int, seed: int) -> list[Sample]:
     """Random data, which has little to do with what the model is for."""
     return [generate_inputs(specs, sizes, seed + number) for number in range(most)]
+
+
+def check_finite(samples: Sequence[Sample], run: Callable[[Sample], Mapping[str, Any]] | None = None) -> None:
+    """Refuse samples with NaN or infinities that reach the model's outputs: no range can be told from them.
+
+    A model may mean to take such numbers: masks are infinite, and some models replace NaN. Without `run`, all are refused.
+    """
+    for number, sample in enumerate(samples):
+        told = next((f"{_describe(array)} in input {name!r}" for name, array in sample.items() if _describe(array)), "")
+        if told and (run is None or any(_describe(output) for output in run(sample).values())):
+            where = (
+                f"{samples.path(number)}:" if isinstance(samples, FolderSamples) else f"sample {number} of the data:"
+            )
+            raise InputError(f"{where} {told}", hint="take this sample out of the data, or replace such numbers")
+
+
+def _describe(content: Any) -> str:
+    """What an array holds besides finite numbers."""
+    if not isinstance(content, np.ndarray) or content.dtype.kind in "biuOUSM":
+        return ""
+    numbers = content if content.dtype.kind == "f" else content.astype(np.float64)
+    if np.isnan(numbers).any():
+        return "NaN"
+    return "an infinity" if np.isinf(numbers).any() else ""
 
 
 def _sample_paths(folder: Path) -> Iterator[Path]:
@@ -141,7 +169,13 @@ def _fitting(path: Path, array: Array, spec: TensorSpec) -> Array:
         is_number = array.dtype.kind in "fiub" and spec.element is not DType.string
         if not is_number or (spec.element.is_integer and array.dtype.kind == "f"):
             raise InputError(f"{path}: {array.dtype} for input {spec.name!r}, which takes {spec.element}")
-        array = array.astype(spec.element.numpy)
+        with np.errstate(over="ignore"):
+            converted = array.astype(spec.element.numpy)
+        if spec.element.is_integer and not np.array_equal(converted, array):
+            raise InputError(
+                f"{path}: input {spec.name!r} takes {spec.element}, which does not hold all of its numbers"
+            )
+        array = converted
     if spec.shape is not None and array.ndim == len(spec.shape) - 1 and spec.shape[0] in (1, *_open(spec)):
         array = array[None]
     return array
