@@ -233,7 +233,8 @@ def test_int8_of_an_old_resize(tmp_path: Path, scales: tuple[float, float]) -> N
     ]
     constants = {"w0": normal(4, 3, 3, 3), "w1": normal(2, 4, 1, 1), "s": np.array([1, 1, *scales], np.float32)}
     initializers = [tensor(name, array) for name, array in constants.items()]
-    proto = model(nodes, [value("x", (1, 3, 10, 10))], [value("y", None)], initializers, opsets={"": 10}, ir_version=4)
+    outputs = [value("y", (1, 2, *(int(10 * scale) for scale in scales)))]
+    proto = model(nodes, [value("x", (1, 3, 10, 10))], outputs, initializers, opsets={"": 10}, ir_version=4)
     path, data = tmp_path / "q.onnx", samples(proto)
     report, _ = narrowed(proto, path, to="int8", tolerance=1e-5, data=data)
     assert (report.opset, report.error < 0.05) == (13, True)

@@ -81,15 +81,14 @@ def made_up_samples(specs: Sequence[TensorSpec], sizes: Mapping[str, int], most:
 def check_finite(samples: Sequence[Sample], run: Callable[[Sample], Mapping[str, Any]] | None = None) -> None:
     """Refuse samples with NaN or infinities that reach the model's outputs: no range can be told from them.
 
-    A model may mean to take such numbers: masks are infinite, and some models replace NaN. Without `run`, all are refused.
+    A model may mean to take such numbers: masks are infinite, and some models replace NaN. Without `run`, all are
+    refused.
     """
     for number, sample in enumerate(samples):
-        told = next((f"{_describe(array)} in input {name!r}" for name, array in sample.items() if _describe(array)), "")
-        if told and (run is None or any(_describe(output) for output in run(sample).values())):
-            where = (
-                f"{samples.path(number)}:" if isinstance(samples, FolderSamples) else f"sample {number} of the data:"
-            )
-            raise InputError(f"{where} {told}", hint="take this sample out of the data, or replace such numbers")
+        flaw = next((f"{_describe(array)} in input {name!r}" for name, array in sample.items() if _describe(array)), "")
+        if flaw and (run is None or any(_describe(output) for output in run(sample).values())):
+            where = samples.path(number) if isinstance(samples, FolderSamples) else f"sample {number} of the data"
+            raise InputError(f"{where}: {flaw}", hint="take this sample out of the data, or replace such numbers")
 
 
 def _describe(content: Any) -> str:
@@ -172,9 +171,7 @@ def _fitting(path: Path, array: Array, spec: TensorSpec) -> Array:
         with np.errstate(over="ignore"):
             converted = array.astype(spec.element.numpy)
         if spec.element.is_integer and not np.array_equal(converted, array):
-            raise InputError(
-                f"{path}: input {spec.name!r} takes {spec.element}, which does not hold all of its numbers"
-            )
+            raise InputError(f"{path}: input {spec.name!r} takes {spec.element}, which does not hold these numbers")
         array = converted
     if spec.shape is not None and array.ndim == len(spec.shape) - 1 and spec.shape[0] in (1, *_open(spec)):
         array = array[None]
