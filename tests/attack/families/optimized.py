@@ -1,0 +1,188 @@
+"""Random models and those of old opsets, optimised and made newer: they are valid and mean what they meant.
+
+onnxruntime runs the model before and after, or weft's reference where it lacks a kernel; float64 decides how far from
+the truth the optimised one may be, which is about as far as the original is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from attack import rival
+from attack.chains import chained
+from attack.compose import composed
+from attack.drawn import draw, filled, packed, resized, unpacked
+from attack.float64 import Exact, nodes_of, unit
+from attack.judge import difference
+from attack.mutate import mutated
+from attack.reduce import smaller_models
+from attack.verdict import Payload, Verdict, refused, right, wrong
+
+import weft
+from weft.errors import UnsupportedModelError
+
+Array = np.ndarray[Any, Any]
+SECONDS = 60
+SHARE = 40
+NEWEST = 23  # the opset that onnxruntime knows best
+SIZES = (1, 2, 3, 5, 8)
+
+
+def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
+    del device  # models are optimised for all
+    while True:
+        is_chain = random.random() < 0.8
+        if is_chain:
+            case = chained(random, int(random.integers(2, 7)))
+            runs = [case.feeds]
+        else:
+            case, declared = composed(random, int(random.integers(1, 7)))
+            if random.random() < 0.3:
+                mutated(case, random, 1)
+            names = {
+                size: int(random.choice(SIZES))
+                for shape in declared.values()
+                for size in shape
+                if isinstance(size, str)
+            }
+            other = {
+                name: resized(
+                    drawn, [names.get(size, size) if isinstance(size, str) else size for size in declared[name]]
+                )
+                if name in declared and len(declared[name]) == len(drawn["shape"])
+                else drawn
+                for name, drawn in case.feeds.items()
+            }
+            runs = [case.feeds, other] if names else [case.feeds]
+        own = next(each.version for each in case.model.opset_import if not each.domain)
+        options: dict[str, Any] = {}
+        if random.random() < 0.25:
+            options["exact"] = True
+        if own < NEWEST and random.random() < 0.5:
+            options["opset"] = int(random.integers(own + 1, NEWEST + 1))
+        if random.random() < 0.2:
+            options["growth"] = int(random.choice([0, 64, 1 << 30]))
+        told = " ".join(f"{name}={content}" for name, content in options.items())
+        yield {
+            "name": f"{case.name} {told}".strip(),
+            "model": packed(case.model),
+            "runs": runs,
+            "options": options,
+            "strict": is_chain,
+        }
+
+
+def attack(payload: Payload, device: str) -> Verdict:
+    del device
+    model = filled(unpacked(payload["model"]))
+    options = payload.get("options", {})
+    try:
+        optimised = weft.optimize(model, **options).model
+    except UnsupportedModelError as error:
+        if "opset" in options:
+            return refused(f"{type(error).__name__}: {error}")
+        raise
+    if _is_valid(model) == "" and (problem := _is_valid(optimised)):
+        return wrong(f"an invalid model: {problem}")
+    for run in payload["runs"]:
+        feeds = {name: draw(drawn) for name, drawn in run.items()}
+        before, after = _results(model, optimised, feeds)
+        if isinstance(before, str):
+            return refused(before)
+        if isinstance(after, str):
+            return wrong(f"what ran does not run: {after}")
+        told = compare(model, feeds, before, after)
+        if told and not payload.get("strict", True):
+            told = difference(model, feeds, after, before)
+        if told:
+            return wrong(told)
+    return right()
+
+
+def _is_valid(model: onnx.ModelProto) -> str:
+    """What onnx's checker says; nothing if a model is valid."""
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return str(error)[:300]
+    return ""
+
+
+def _results(model: onnx.ModelProto, optimised: onnx.ModelProto, feeds: Mapping[str, Array]) -> tuple[Any, Any]:
+    """The outputs of both by the same engine, or why there are none."""
+    try:
+        before = rival.run(model, feeds)
+    except rival.RivalError as error:
+        before = str(error)
+    if not isinstance(before, str):
+        try:
+            return before, rival.run(optimised, feeds)
+        except rival.RivalError as error:
+            if "NOT_IMPLEMENTED" not in str(error):
+                return before, str(error)
+    both: list[Any] = []
+    for each in (model, optimised):
+        try:
+            with np.errstate(all="ignore"):
+                both.append(list(weft.load(each, device="reference", cache=False).run(feeds).values()))
+        except weft.WeftError as error:
+            if isinstance(error, weft.InternalError):
+                raise
+            both.append(f"{type(error).__name__}: {error}")
+    return both[0], both[1]
+
+
+def compare(model: onnx.ModelProto, feeds: Mapping[str, Array], before: list[Any], after: list[Any]) -> str:
+    """What is worse after than before; nothing if all is well."""
+    names = [output.name for output in model.graph.output]
+    rough = unit(model)
+    count = sum(1 for _ in nodes_of(model))
+    true: list[Any] | None = None
+    for place, (name, old, new) in enumerate(zip(names, before, after, strict=True)):
+        if not isinstance(old, np.ndarray) or old.dtype.kind in "OUS":
+            continue
+        if not isinstance(new, np.ndarray) or old.shape != new.shape or old.dtype != new.dtype:
+            return f"output {name}: {new.dtype}{list(new.shape)} instead of {old.dtype}{list(old.shape)}"
+        if old.tobytes() == new.tobytes():
+            continue
+        if old.dtype.kind in "biu":
+            return f"output {name}: {int((old != new).sum())} of {old.size} differ"
+        if true is None:
+            with np.errstate(all="ignore"):
+                true = Exact(model).run(feeds)
+        if true[place].shape != old.shape:
+            continue
+        told = _worse(
+            *(np.asarray(each, np.float64) for each in (old, new, true[place])), old.dtype, rough * (4 + count)
+        )
+        if told:
+            return f"output {name}: {told}"
+    return ""
+
+
+def _worse(old: Array, new: Array, true: Array, dtype: np.dtype[Any], tolerance: float) -> str:
+    describe: Any = ml_dtypes.finfo
+    limits = describe(dtype)
+    with np.errstate(all="ignore"):
+        usual = np.isfinite(old) & (np.abs(true) < 0.9 * float(limits.max))
+        scale = float(np.abs(true[usual]).max(initial=0.0))
+        error = float(np.abs(old - true)[usual].max(initial=0.0))
+        allowed = 4 * error + tolerance * scale + 8 * float(limits.smallest_subnormal)
+        far = usual & ~(np.abs(new - true) <= allowed)
+        settled = ~np.isfinite(old) & ((old == true) | (np.isnan(old) & np.isnan(true)))
+        far |= settled & ~((new == old) | (np.isnan(new) & np.isnan(old)))
+    if not far.any():
+        return ""
+    there = tuple(int(axis) for axis in np.argwhere(far)[0])
+    values = f"{new[there]} after, {old[there]} before, float64 {true[there]}"
+    return f"{int(far.sum())} of {far.size} differ; at {list(there)} {values}; {allowed:.3g} allowed"
+
+
+def smaller(payload: Payload) -> Iterator[Payload]:
+    for name in payload.get("options", {}):
+        yield payload | {"options": {key: content for key, content in payload["options"].items() if key != name}}
+    yield from smaller_models(payload)
