@@ -46,9 +46,12 @@ class Chain(Composer):
     def __init__(self, random: Random) -> None:
         super().__init__(random, int(pick(random, OPSETS)))
         self.dtype = str(pick(random, FLOATS))
-        rank = int(random.integers(2, 5))
+        rank = int(pick(random, (2, 2, 3, 4, 4)))
         sizes = [int(random.integers(1, 7)) for _ in range(rank)]
-        self.last = self.input(self.dtype, [(size, None) for size in sizes], std=float(pick(random, (1.0, 1.0, 30.0))))
+        sizes[2:] = [int(random.integers(1, 10)) for _ in sizes[2:]]
+        spread = float(pick(random, (1.0, 1.0, 30.0, 1e4)))
+        spreads = {"std": spread, "low": -4 * spread, "high": 4 * spread}
+        self.last = self.input(self.dtype, [(size, None) for size in sizes], **spreads)
 
     @property
     def sizes(self) -> list[int]:
@@ -98,6 +101,35 @@ def arithmetic(c: Chain) -> None:
         c.last = c.emit(op, [other, c.last], c.sizes, c.dtype)
     else:
         c.then(op, [other], c.sizes)
+
+
+def constants(c: Chain) -> None:
+    """Two constants one after the other, which may be put together or cancel."""
+    first, second = c.pick((("Mul", "Mul"), ("Mul", "Div"), ("Add", "Add"), ("Add", "Sub"), ("Sub", "Sub")))
+    number = c.number()
+    other = number if c.chance(0.4) else c.number()
+    c.then(first, [c.constant(np.array(number, c.dtype))], c.sizes)
+    c.then(second, [c.constant(np.array(-other if first == second == "Add" else other, c.dtype))], c.sizes)
+
+
+def scaled_layer(c: Chain) -> None:
+    """A layer with constants before and behind it."""
+    if c.chance(0.5):
+        arithmetic(c)
+    (convolution if c.rank in (3, 4) and c.chance(0.7) else product)(c)
+    if c.chance(0.3):
+        (transpose if c.chance(0.5) else reshape)(c)
+    for _ in range(int(c.random.integers(0, 3))):
+        arithmetic(c)
+
+
+def scaled_matrix(c: Chain) -> None:
+    """The same of matrices."""
+    if c.rank != 2:
+        axis = int(c.random.integers(1, max(2, c.rank)))
+        c.then("Flatten", [], [int(np.prod(c.sizes[:axis])), int(np.prod(c.sizes[axis:]))], axis=axis)
+    product(c)
+    (normalisation if c.chance(0.2) else arithmetic)(c)
 
 
 def unary(c: Chain) -> None:
@@ -300,7 +332,8 @@ def dropout(c: Chain) -> None:
 PIECES: tuple[Callable[[Chain], None], ...] = (
     arithmetic, arithmetic, arithmetic, arithmetic, unary, unary, limits, limits, cast, transpose, transpose, reshape,
     unsqueeze, squeeze, reduction, reduction, pad, resize, resize, convolution, convolution, normalisation, product,
-    product, softmax, cut, joined, dropout,
+    product, softmax, cut, joined, dropout, constants, constants, scaled_layer, scaled_layer, scaled_matrix,
+    scaled_matrix, resize,
 )  # fmt: skip
 
 

@@ -146,6 +146,16 @@ def test_every_bias_of_a_product(shape: tuple[int, ...], behind: Any, transposed
     judged(proto, {"x": normal(3, 4)}, tolerance=CLOSE)
 
 
+def test_epsilon_is_a_float32_number() -> None:
+    nodes = [node("Gemm", ["x", "w"], ["g"]), node("BatchNormalization", ["g", "b", "b", "b", "v"], ["y"])]
+    constants = {"w": normal(4, 5), "b": np.ones(5), "v": np.full(5, 1e-3)}
+    x = normal(3, 4, dtype=DOUBLE)
+    report = optimize(build(nodes, x, **{name: array.astype(DOUBLE) for name, array in constants.items()}))
+    assert ops(report) == {"Gemm": 1}
+    expected = (x @ constants["w"].astype(DOUBLE) - 1) / np.sqrt(1e-3 + DOUBLE(SINGLE(1e-5))) + 1
+    np.testing.assert_allclose(run(report.model, x), expected, rtol=1e-13, atol=1e-13)
+
+
 @pytest.mark.parametrize("shape", [(1,), (5,), (1, 5), (3, 1), (1, 1), (3, 5), ()])
 def test_every_bias_before_a_normalisation(shape: tuple[int, ...]) -> None:
     nodes = [

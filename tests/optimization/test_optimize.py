@@ -273,6 +273,25 @@ def test_loops_do_not_carry_what_they_never_change() -> None:
     assert ops(report)["Gemm"] == 1
 
 
+def test_loops_that_carry_nothing_name_two_inputs() -> None:
+    """A condition that is left out is named as such: engines want two inputs."""
+    body = helper.make_graph(
+        [
+            node("Identity", ["more"], ["more_out"]),
+            node("Identity", ["state"], ["state_out"]),
+            node("Mul", ["state", "state"], ["square"]),
+        ],
+        "body",
+        [value("turn", [], INT64), value("more", [], BOOL), value("state", [3])],
+        [value("more_out", [], BOOL), value("state_out", [3]), value("square", [3])],
+    )
+    nodes = [node("Loop", ["turns", "", "x"], ["last", "y"], body=body)]
+    inputs = [value("x", [3]), value("turns", [], INT64)]
+    built = model(nodes, inputs, [value("y", ["n", 3])], opsets={"": 17})
+    report = judged(built, {"x": normal(3), "turns": np.array(2)})
+    assert list(report.model.graph.node[0].input) == ["turns", ""]
+
+
 def test_weights_that_can_be_overridden_stay_inputs() -> None:
     nodes = [node("Add", ["w", "v"], ["s"]), node("Mul", ["x", "s"], ["y"])]
     constants = [tensor("w", normal(3)), tensor("v", normal(3))]

@@ -45,6 +45,12 @@ def input_rules(domain: str, op: str, version: int) -> tuple[InputRule, ...]:
     )
 
 
+@cache
+def least_inputs(domain: str, op: str, version: int) -> int:
+    """How many inputs a node of an op names at least, left out or not: a Loop has two."""
+    return int(onnx.defs.get_schema(op, version, domain).min_input) if onnx.defs.has(op, version, domain) else 0
+
+
 def output_dtypes(
     domain: str, op: str, version: int, inputs: tuple[DType | None, ...], said: DType | None
 ) -> dict[int, DType]:

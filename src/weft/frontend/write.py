@@ -21,6 +21,7 @@ import onnx.shape_inference
 from weft.errors import InvalidModelError, UnsupportedModelError
 from weft.frontend.declarations import Symbols, collect_names, read_type
 from weft.frontend.save import LARGEST, save_model
+from weft.frontend.schemas import least_inputs
 from weft.frontend.source import OpenedModel
 from weft.frontend.tensors import encoded_strings, raw_bytes
 from weft.frontend.wire import cut_weights
@@ -219,7 +220,8 @@ def _write_graph(proto: onnx.GraphProto, graph: Graph, names: frozenset[str]) ->
 
 def _write_node(node: Node, names: frozenset[str]) -> onnx.NodeProto:
     inputs = list(node.inputs)
-    while inputs and not inputs[-1]:
+    least = least_inputs(node.domain, node.op, node.version)
+    while len(inputs) > least and not inputs[-1]:
         inputs.pop()
     proto = onnx.NodeProto(op_type=node.op, domain=node.domain, name=node.name, input=inputs, output=node.outputs)
     for key, value in node.attributes.items():

@@ -23,6 +23,7 @@ Array = np.ndarray[Any, Any]
 INPUT, WEIGHTS, BIAS = 0, 1, 2
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 MOVES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose")
+EPSILON = float(np.float32(1e-5))  # attributes are of float32, also where they are left out
 BROADCASTS = 7  # the first opset in which arithmetic broadcasts as numpy does
 NORMALISED, SCALED, SHIFTED = "batch normalisation into weights", "factors into weights", "offsets into a bias"
 
@@ -228,7 +229,7 @@ def _normalisation(rewriting: Rewriting, node: Node, channels: int, dtype: DType
     if len(arrays) != 4:
         return None
     gain, offset, mean, variance = arrays
-    epsilon = node.attributes.get("epsilon", 1e-5)
+    epsilon = node.attributes.get("epsilon", EPSILON)
     assert isinstance(epsilon, (int, float))
     with np.errstate(all="ignore"):
         factor = gain / np.sqrt(variance + float(epsilon))
