@@ -277,7 +277,7 @@ def normalisation(c: Chain) -> None:
         mean * float(c.pick((1.0, 100.0))),
         np.abs(variance) * float(c.pick((1.0, 1e-4, 1e3))) + 1e-3,
     )
-    c.then("BatchNormalization", [c.constant(each.astype(c.dtype)) for each in arrays], c.sizes)
+    c.then("BatchNormalization", [c.constant(each.astype(c.dtype)) for each in arrays], c.sizes, epsilon=1e-5)
 
 
 def product(c: Chain) -> None:

@@ -132,9 +132,11 @@ def _as_axes(adapter: _Adapter, node: Node) -> Node:
 
 
 def _clip(adapter: _Adapter, node: Node) -> Node:
-    if not {"min", "max"} & node.attributes.keys():
-        return node
-    return adapter.moved(node, {"min": 1, "max": 2}, adapter.input_dtype(node))
+    """A limit that was left out was that of float32, and is that of the data's type."""
+    dtype = adapter.input_dtype(node)
+    if dtype is DType.float16:
+        node = replace(node, attributes={"min": -np.inf, "max": np.inf, **node.attributes})
+    return adapter.moved(node, {"min": 1, "max": 2}, dtype)
 
 
 def _pad(adapter: _Adapter, node: Node) -> Node:
