@@ -37,19 +37,25 @@ NUMBERS = (
     12582912.0,
 )
 REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare", "ReduceProd")
+EXTREMES = {
+    "float16": (1e-4, 1e-3, 300.0, 2048.0),
+    "float32": (1e-30, 1e30, 1e30),
+    "float64": (1e-200, 1e200, 1e30),
+}
+"""Numbers whose products leave the range of a type, or that absorb what they are added to."""
 LARGEST = 4096  # elements of a value
 
 
 class Chain(Composer):
     """A model that grows at its last value."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, dtype: str = "") -> None:
         super().__init__(random, int(pick(random, OPSETS)))
-        self.dtype = str(pick(random, FLOATS))
+        self.dtype = dtype or str(pick(random, FLOATS))
         rank = int(pick(random, (2, 2, 3, 4, 4)))
         sizes = [int(random.integers(1, 7)) for _ in range(rank)]
         sizes[2:] = [int(random.integers(1, 10)) for _ in sizes[2:]]
-        spread = float(pick(random, (1.0, 1.0, 30.0, 1e4)))
+        spread = float(pick(random, (1.0, 1.0, 30.0, {"float16": 1e4, "float32": 1e30, "float64": 1e200}[self.dtype])))
         spreads = {"std": spread, "low": -4 * spread, "high": 4 * spread}
         self.last = self.input(self.dtype, [(size, None) for size in sizes], **spreads)
 
@@ -105,9 +111,11 @@ def arithmetic(c: Chain) -> None:
 
 def constants(c: Chain) -> None:
     """Two constants one after the other, which may be put together or cancel."""
-    first, second = c.pick((("Mul", "Mul"), ("Mul", "Div"), ("Add", "Add"), ("Add", "Sub"), ("Sub", "Sub")))
-    number = c.number()
-    other = number if c.chance(0.4) else c.number()
+    first, second = c.pick(
+        (("Mul", "Mul"), ("Mul", "Mul"), ("Mul", "Div"), ("Add", "Add"), ("Add", "Add"), ("Add", "Sub"))
+    )
+    number = float(c.pick(EXTREMES[c.dtype])) if c.chance(0.9) else c.number()
+    other = number if c.chance(0.8) else c.number()
     c.then(first, [c.constant(np.array(number, c.dtype))], c.sizes)
     c.then(second, [c.constant(np.array(-other if first == second == "Add" else other, c.dtype))], c.sizes)
 
@@ -115,12 +123,17 @@ def constants(c: Chain) -> None:
 def scaled_layer(c: Chain) -> None:
     """A layer with constants before and behind it."""
     if c.chance(0.5):
-        arithmetic(c)
+        (shrunk if c.chance(0.6) else arithmetic)(c)
     (convolution if c.rank in (3, 4) and c.chance(0.7) else product)(c)
     if c.chance(0.3):
         (transpose if c.chance(0.5) else reshape)(c)
     for _ in range(int(c.random.integers(0, 3))):
-        arithmetic(c)
+        c.pick((shrunk, arithmetic, constants))(c)
+
+
+def shrunk(c: Chain) -> None:
+    op, number = c.pick((("Div", 255.0), ("Div", 1e4), ("Mul", 1e-3), ("Mul", 1e-4)))
+    c.then(op, [c.constant(np.array(number, c.dtype))], c.sizes)
 
 
 def scaled_matrix(c: Chain) -> None:
@@ -250,7 +263,7 @@ def convolution(c: Chain) -> None:
     if c.rank not in (3, 4):
         return
     channels, outputs = c.sizes[1], int(c.random.integers(1, 5))
-    spread = float(c.pick((1.0, 1.0, 1e-3, 1e-2)))
+    spread = float(c.pick((1.0, 1.0, 1e-3, 1e-4)))
     window = [1 + int(size > 2 and c.chance(0.4)) for size in c.sizes[2:]]
     inner = [size - edge + 1 for size, edge in zip(c.sizes[2:], window)]
     shape = [outputs, channels, *window]
@@ -337,13 +350,20 @@ PIECES: tuple[Callable[[Chain], None], ...] = (
 )  # fmt: skip
 
 
+MOTIFS = (constants, constants, scaled_layer, scaled_layer, scaled_matrix, limits, reduction, resize)
+
+
 def chained(random: Random, count: int) -> Case:
-    """A chain of about so many pieces, whose last value is its output."""
-    chain = Chain(random)
+    """A chain of `count` pieces, or of one alone that is sure to be rewritten; its last value is its output."""
     names = []
+    pieces: tuple[Callable[[Chain], None], ...] = PIECES
+    dtype = ""
+    if random.random() < 0.5:
+        pieces, count, dtype = (pick(random, MOTIFS),), 1, "float16" if random.random() < 0.3 else ""
+    chain = Chain(random, dtype)
     for _ in range(4 * count):
         before = len(chain.nodes)
-        piece = pick(random, PIECES)
+        piece = pick(random, pieces)
         if chain.rank or piece in (arithmetic, unary, limits):
             piece(chain)
         if len(chain.nodes) > before:
