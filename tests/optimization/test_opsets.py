@@ -92,10 +92,13 @@ def _run(proto: onnx.ModelProto, feed: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("inside", [False, True])
 def test_constants_have_the_dtype_of_the_data(dtype: Any, inside: bool) -> None:
-    """In bodies, too. Limits beyond a type's range are no limits."""
+    """In bodies, too. Limits beyond a type's range are its largest numbers."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     nodes = [
-        node("Clip", ["x"], ["c"], min=-0.5, max=1e6),
+        node("Clip", ["x"], ["l"], min=1e6, max=1e6),
+        node("Sub", ["l", "l"], ["zero"]),
+        node("Add", ["x", "zero"], ["s"]),
+        node("Clip", ["s"], ["c"], min=-0.5, max=1e6),
         node("Pad", ["c"], ["y"], pads=[0, 0, 0, 1, 0, 0, 0, 0], value=0.25),
     ]
     inputs, outputs = [value("x", X.shape, kind)], [value("y", None, kind)]

@@ -134,9 +134,15 @@ def _as_axes(adapter: _Adapter, node: Node) -> Node:
 def _clip(adapter: _Adapter, node: Node) -> Node:
     """A limit that was left out was that of float32, and is that of the data's type."""
     dtype = adapter.input_dtype(node)
+    least, largest = dtype.limits
+    limits: dict[str, Attribute] = {
+        name: min(max(content, least), largest)
+        for name, content in node.attributes.items()
+        if isinstance(content, float)
+    }
     if dtype is DType.float16:
-        node = replace(node, attributes={"min": -np.inf, "max": np.inf, **node.attributes})
-    return adapter.moved(node, {"min": 1, "max": 2}, dtype)
+        limits = {"min": -np.inf, "max": np.inf, **limits}
+    return adapter.moved(replace(node, attributes=limits), {"min": 1, "max": 2}, dtype)
 
 
 def _pad(adapter: _Adapter, node: Node) -> Node:
