@@ -103,6 +103,14 @@ def test_weights_keep_their_range(op: str, place: str, dtype: Any, scale: float,
     np.testing.assert_allclose(found, expected, rtol=0, atol=2 * unit * largest + smallest)
 
 
+def test_factors_do_not_underflow_while_they_are_put_together() -> None:
+    """In float64 itself: the compiler multiplies all factors behind a convolution."""
+    x = np.full((1, 1, 2, 2), 1e200)
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("Mul", ["c", "k"], ["m"]), node("Mul", ["m", "k"], ["y"])]
+    proto = build(nodes, x, w=np.ones((1, 1, 1, 1)), k=np.array([1e-200]))
+    np.testing.assert_allclose(run(proto, x), 1e-200, rtol=1e-12)
+
+
 def test_tiny_weights_beside_others_are_scaled() -> None:
     weights = normal(4, 4).astype(SINGLE)
     weights[0] = 1e-38

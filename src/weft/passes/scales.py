@@ -17,7 +17,7 @@ from weft.ir.dims import Axis
 from weft.ir.dtypes import DType
 from weft.ir.packing import forget_pages
 from weft.ir.program import Convolve, Map, Step, TensorProgram, Value, join_origins
-from weft.ir.rounding import absorbs, is_finite, weights_vanish
+from weft.ir.rounding import absorbs, is_finite, round_product, weights_vanish
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild, walk
 from weft.ir.types import TensorType
 from weft.opset.trace import Evaluator
@@ -101,7 +101,10 @@ def _affine_chain(
         )
         if not (np.isfinite(a).all() and np.isfinite(b).all()) or absorbs(b, dtype.numpy):
             break
-        factor, offset = factor * a, offset * a + b
+        both = round_product(factor, a, factor.dtype)
+        if both is None:
+            break
+        factor, offset = both, offset * a + b
         scales |= bool((a != 1.0).any())
         chain.append(link)
         current = link.results[0]
