@@ -71,7 +71,7 @@ def _strings(array: Array, dtype: DType, what: str, file: str) -> Array:
         raise InputError(f"{what} must be {dtype}, not an array of Python objects", file=file, hint=hint)
     try:
         texts = [decode_bytes(item) for item in array.astype(object).flat]
-    except UnicodeDecodeError as error:
+    except ValueError as error:  # of bytes that are not UTF-8, or of a released memoryview
         raise InputError(f"{what} holds bytes that are no UTF-8: {error}", file=file) from error
     odd = [item for item in texts if not isinstance(item, str)]
     if odd:
