@@ -72,7 +72,7 @@ NAMES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
     ),
     "two inputs": (lambda: model([node("Neg", ["x"], ["y"])], [value("x"), value("x")]), ("'x' is defined more",)),
     "two initializers": (
-        lambda: model([node("Neg", ["x"], ["y"])], initializers=[tensor("w", 1.0), tensor("w", 2.0)]), ("'w'",)
+        lambda: model([node("Neg", ["x"], ["y"])], initializers=[tensor("w", 1.0), tensor("w", [2.0, 3.0])]), ("'w'",)
     ),
     "input and node": (lambda: model([node("Neg", ["x"], ["x"], name="again")]), ("'x'", "again")),
 }  # fmt: skip

@@ -168,12 +168,9 @@ def _module(command: str) -> Any:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import PackageNotFoundError, version
+        from weft import __version__
 
-        try:
-            print(f"weft {version('weft')}")
-        except PackageNotFoundError:
-            print("weft (not installed)")
+        print(f"weft {__version__}")
         parser.exit()
 
 

@@ -520,6 +520,7 @@ def mask(case: Case) -> Verdict:
     before = os.umask(0)
     try:
         run(case.load())
+        await_writing()
     finally:
         os.umask(before)
     for path in (case.cache, *case.cache.rglob("*")):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import get_ident
 
+import llvmlite.binding
 import pytest
 
 from weft.backends.cpu import processor
+from weft.backends.llvm.compilation import LLVM
 from weft.cache.files import VARIABLE
 
 
@@ -20,3 +23,17 @@ def test_a_folder_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delitem(processor.sys.modules, "llvmlite", raising=False)
     monkeypatch.setenv(VARIABLE, "/another/users")
     assert processor.known_processor()
+
+
+def test_a_fork_waits_while_llvm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is forked in the middle has llvmlite's lock held for ever."""
+    guarded: list[bool] = []
+
+    def name_processor() -> str:
+        guarded.append(get_ident() in LLVM._inside)
+        return "generic"
+
+    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_name", name_processor)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "empty"))
+    processor.processor_names.__wrapped__()
+    assert guarded == [True]

@@ -42,10 +42,10 @@ def named(processor: str) -> Machine:
     """A machine of another kind; its code can be compiled and read here, but not run."""
     if processor not in NAMED:
         raise DeviceError(f"no processor {processor!r} to compile for", hint=f"weft knows {', '.join(NAMED)}")
-    import llvmlite.binding as llvm
+    from weft.backends.llvm.compilation import LLVM, initialize_others
 
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+    with LLVM:
+        initialize_others()
     triple, features = NAMED[processor]
     known = _GENERIC if processor == "aarch64" else processor
     return Machine(triple, known, "", _target(triple, known, frozenset(features.split()), _USUAL_CACHE))

@@ -90,7 +90,7 @@ def target_machine(processor: Processor, effort: int = 2) -> Any:
     if processor.triple == llvm.get_process_triple():
         initialize_compiler()
     else:
-        _initialize_others()
+        initialize_others()
     return llvm.Target.from_triple(processor.triple).create_target_machine(
         cpu=processor.processor, features=processor.features, opt=effort, reloc="pic", codemodel="small"
     )
@@ -104,7 +104,8 @@ def initialize_compiler() -> None:
 
 
 @cache
-def _initialize_others() -> None:
+def initialize_others() -> None:
+    """Make LLVM able to compile for every processor that it knows."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
