@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from attack.devices import missing
 from fast import VARIABLE as WRITE_LONG_TESTS
 from fast import LongTests, fast_ones, read_long_tests
 from hypothesis import settings
@@ -100,6 +101,15 @@ def _meaning_on_the_reference(request: pytest.FixtureRequest, monkeypatch: pytes
     inside = request.path.relative_to(HERE)
     if inside.parts[0] in ON_REFERENCE or inside.stem in ON_REFERENCE:
         monkeypatch.setenv("WEFT_DEVICE", "reference")
+
+
+@pytest.fixture(autouse=True)
+def _skip_missing_devices(request: pytest.FixtureRequest) -> None:
+    """Skip the parameter `device="webgpu:0"` where there is no GPU and no software that stands in for one."""
+    parameters = getattr(request.node, "callspec", None)
+    device = None if parameters is None else parameters.params.get("device")
+    if isinstance(device, str) and device.startswith("webgpu:") and (reason := missing(device)):
+        pytest.skip(reason)
 
 
 @pytest.fixture
