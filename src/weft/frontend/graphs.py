@@ -243,9 +243,9 @@ def _read_attributes(
     attributes: dict[str, Attribute] = {}
     for attribute in proto.attribute:
         if known is not None and attribute.name not in known:
-            told = ", ".join(sorted(known))
+            names = ", ".join(sorted(known))
             file = context.storage.source.file
-            LOADING.warning("%s: %s ignores its attribute %s; it has %s", file, proto.op_type, attribute.name, told)
+            LOADING.warning("%s: %s ignores its attribute %s; it has %s", file, proto.op_type, attribute.name, names)
             continue
         if not attribute.name or attribute.name in attributes:
             raise InvalidModelError(f"the attribute name {attribute.name!r} is missing or used twice")

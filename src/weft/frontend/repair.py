@@ -75,17 +75,20 @@ def _merge_constants(graph: onnx.GraphProto) -> Iterator[str]:
             name = node.output[0]
             clashing.update({name} if name in constants or name in inputs else ())
             constants.setdefault(name, []).append(node.attribute[0].t)
-    kept = {name: _copy(constants[name][-1], name) for name in clashing if _are_alike(constants[name])}
-    if not kept:
+    last_definitions = {name: _copy(constants[name][-1], name) for name in clashing if _are_alike(constants[name])}
+    if not last_definitions:
         return
     for number in reversed(range(len(graph.initializer))):
-        if graph.initializer[number].name in kept:
+        if graph.initializer[number].name in last_definitions:
             del graph.initializer[number]
     for number in reversed(range(len(graph.node))):
-        if is_constant(graph.node[number]) and graph.node[number].output[0] in kept:
+        if is_constant(graph.node[number]) and graph.node[number].output[0] in last_definitions:
             del graph.node[number]
-    graph.initializer.extend(kept.values())
-    yield from (f"the constant {name!r} is defined more than once; the last definition counts" for name in sorted(kept))
+    graph.initializer.extend(last_definitions.values())
+    yield from (
+        f"the constant {name!r} is defined more than once; the last definition counts"
+        for name in sorted(last_definitions)
+    )
 
 
 def _are_alike(tensors: list[onnx.TensorProto]) -> bool:

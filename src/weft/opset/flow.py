@@ -216,10 +216,9 @@ def _rebind_sizes(type: Type, trace: Trace, outer: set[str] | None) -> Type:
     """Replace sizes that are computed from others than the `outer` ones by fresh sizes; None: replace all."""
     match type:
         case TensorType(dtype, shape) if shape is not None:
-            known = [outer is not None and all(atom.name in outer for atom in dims.symbols(size)) for size in shape]
-            return TensorType(
-                dtype, tuple(size if is_known else trace.fresh_symbol("size") for size, is_known in zip(shape, known))
-            )
+            are_outer = [outer is not None and all(atom.name in outer for atom in dims.symbols(size)) for size in shape]
+            sizes = [size if is_outer else trace.fresh_symbol("size") for size, is_outer in zip(shape, are_outer)]
+            return TensorType(dtype, tuple(sizes))
         case SequenceType(element):
             return SequenceType(_rebind_sizes(element, trace, outer))
         case OptionalType(element):

@@ -259,24 +259,24 @@ def _changed(
     if layer.op == "Gemm" and has_bias and layer.attributes.get("beta", 1.0) != 1.0:
         return None
     inputs = list(layer.inputs[:WEIGHTS])
-    made = None if affine.scale is None else _scaled(layer, weights, affine.scale)
-    if affine.scale is not None and made is None:
+    scaled = None if affine.scale is None else _scaled(layer, weights, affine.scale)
+    if affine.scale is not None and scaled is None:
         return None
-    given = None
+    bias = None
     if before is not None or affine.offset is not None:
-        given = _bias(before, affine, weights.dtype, channels)
-        if given is None:
+        bias = _bias(before, affine, weights.dtype, channels)
+        if bias is None:
             return None
     if layer.op == "MatMul":
-        if made is None:
-            return None if given is None else _as_gemm(rewriting, layer, name, given)
-        if given is not None:
+        if scaled is None:
+            return None if bias is None else _as_gemm(rewriting, layer, name, bias)
+        if bias is not None:
             return None
-        return replace(layer, inputs=(*inputs, rewriting.add_constant(f"{name}_weights", made)), outputs=(name,))
+        return replace(layer, inputs=(*inputs, rewriting.add_constant(f"{name}_weights", scaled)), outputs=(name,))
     stem = layer.inputs[WEIGHTS]
-    inputs.append(stem if made is None else rewriting.add_constant(f"{stem}_scaled", made))
-    if given is not None:
-        inputs.append(rewriting.add_constant(f"{name}_bias", given))
+    inputs.append(stem if scaled is None else rewriting.add_constant(f"{stem}_scaled", scaled))
+    if bias is not None:
+        inputs.append(rewriting.add_constant(f"{name}_bias", bias))
     attributes = {key: content for key, content in layer.attributes.items() if key != "beta"}
     return replace(layer, inputs=tuple(inputs), outputs=(name,), attributes=attributes)
 

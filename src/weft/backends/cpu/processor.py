@@ -36,11 +36,11 @@ def processor_names() -> tuple[str, str, str]:
     from weft.backends.llvm.compilation import LLVM
 
     with LLVM:  # else a fork in the middle leaves llvmlite's lock held in the child
-        found = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        names = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     if record is not None:
         with suppress(OSError):
-            write_file(record, json.dumps(found).encode())
-    return found
+            write_file(record, json.dumps(names).encode())
+    return names
 
 
 def are_names_known() -> bool:

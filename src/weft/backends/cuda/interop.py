@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
+from ctypes import Structure, c_int64, c_void_p
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from weft.backends.resident.tensor import ResidentTensor
 from weft.errors import DeviceError, InputError, WeftError
+from weft.ir.dlpack import DLTensor
 
 if TYPE_CHECKING:
     from weft.backends.cuda.gpu import CudaGpu
@@ -30,23 +31,8 @@ _BFLOAT16 = 4
 _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex"}
 
 
-class _DLTensor(Structure):
-    _fields_ = (
-        ("data", c_void_p),
-        ("device_type", c_int32),
-        ("device_id", c_int32),
-        ("ndim", c_int32),
-        ("code", c_uint8),
-        ("bits", c_uint8),
-        ("lanes", c_uint16),
-        ("shape", ctypes.POINTER(c_int64)),
-        ("strides", ctypes.POINTER(c_int64)),
-        ("byte_offset", c_uint64),
-    )
-
-
 class _DLManagedTensor(Structure):
-    _fields_ = (("tensor", _DLTensor), ("context", c_void_p), ("deleter", c_void_p))
+    _fields_ = (("tensor", DLTensor), ("context", c_void_p), ("deleter", c_void_p))
 
 
 _Deleter = ctypes.CFUNCTYPE(None, c_void_p)
@@ -144,7 +130,7 @@ def _exported(tensor: CudaTensor, stream: int) -> Any:
         raise BufferError(f"DLPack has no name for {tensor.dtype}")
     shape = (c_int64 * max(tensor.ndim, 1))(*tensor.shape)
     made = _DLManagedTensor()
-    made.tensor = _DLTensor(
+    made.tensor = DLTensor(
         place.buffer.address + place.offset if tensor.size else None,
         CUDA,
         tensor.home.described.number,

@@ -6,11 +6,13 @@ onnxruntime exports booleans as uint8. numpy has no bfloat16 in DLPack: these el
 from __future__ import annotations
 
 import ctypes
-from ctypes import Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
+from ctypes import c_void_p
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from weft.ir.dlpack import DLTensor
 
 Array = np.ndarray[Any, Any]
 
@@ -19,23 +21,6 @@ _NAME = b"dltensor"
 _UINT, _BFLOAT = 1, 4
 _KINDS = {0: "i", _UINT: "u", 2: "f", 5: "c", 6: "b"}  # numpy's letters for DLPack's codes
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-
-class DLTensor(Structure):
-    """The description of a tensor at the start of a capsule's content."""
-
-    _fields_ = (
-        ("data", c_void_p),
-        ("device_type", c_int32),
-        ("device_id", c_int32),
-        ("ndim", c_int32),
-        ("code", c_uint8),
-        ("bits", c_uint8),
-        ("lanes", c_uint16),
-        ("shape", ctypes.POINTER(c_int64)),
-        ("strides", ctypes.POINTER(c_int64)),
-        ("byte_offset", c_uint64),
-    )
 
 
 _is_valid = ctypes.pythonapi["PyCapsule_IsValid"]  # by item: functions read as attributes are shared with other modules

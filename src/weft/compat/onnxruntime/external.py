@@ -70,7 +70,7 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def move_initializers(path: Path, file_name: str, smallest: str) -> None:
-    """Move a model's initializers of at least so many bytes into one file in the model's folder."""
+    """Move a model's initializers of at least `smallest` bytes into one file in the model's folder."""
     import onnx
     from onnx.external_data_helper import uses_external_data
 
