@@ -174,6 +174,8 @@ def apply(
 def _shorter(function: str, kind: str, dtype: DType, constant: float | None) -> str | None:
     """A shorter way, where the type or a constant last argument allows it."""
     if function == "divide" and dtype.is_float:
+        if constant == 0:
+            return None  # WGSL evaluates a quotient of two literals while compiling, and refuses NaN and infinity
         small = dtype.limits[1] <= _LARGEST_DIVISOR or (constant is not None and abs(constant) <= _LARGEST_DIVISOR)
         return "({0} / {1})" if kind == "f64" or small else None
     if function != "power" or constant is None or kind.endswith("pair"):
