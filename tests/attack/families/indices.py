@@ -19,6 +19,7 @@ import weft
 from weft.errors import InputError, InternalError, OutOfMemoryError, WeftError
 
 SECONDS = 60.0
+LARGE = 1 << 30  # bytes of a result
 SHARE = 20
 _PEER = Peer()
 
@@ -102,6 +103,8 @@ def attack(payload: Payload, device: str) -> Verdict:
         return right()
     if not answers and any(part in name for part in CROPPED) and not any(array.size for array in found.values()):
         return right()
+    if not answers and any(array.nbytes > LARGE for array in found.values()):
+        return right()  # the others run with less memory than such a Range takes
     if not answers:
         return wrong(f"answered, though nobody else does: {_shown(found)}")
     if any(_agrees(found, wanted) for wanted in answers):
