@@ -8,11 +8,11 @@ import onnx
 import onnxruntime
 
 from weft.backends.reference.interpret import Interpreter
-from weft.compiler import is_defined
 from weft.frontend import read_model
 from weft.ir.program import TensorProgram
 from weft.ir.verify import verify
 from weft.opset.lower import lower
+from weft.runtime.model_files import is_defined
 
 
 def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:

@@ -8,14 +8,14 @@ import pytest
 
 from weft.backends.cpu.tape import SlicedRun
 from weft.backends.cuda.gpu import CudaBuffer, CudaFunction
-from weft.backends.cuda.interop import _Borrowed
+from weft.backends.cuda.interop import _ImportedCapsule
 from weft.backends.cuda.launches import LaunchGraph
 
-MADE_OF: list[type] = [SlicedRun, CudaBuffer, CudaFunction, _Borrowed, LaunchGraph]
+MADE_OF: list[type] = [SlicedRun, CudaBuffer, CudaFunction, _ImportedCapsule, LaunchGraph]
 try:
     from weft.backends.webgpu.allocations import GpuMemory
     from weft.backends.webgpu.gpu import GpuBuffer
-    from weft.backends.webgpu.native import ComputePass, Encoder
+    from weft.backends.webgpu.wgpu_native import ComputePass, Encoder
 
     MADE_OF += [GpuMemory, GpuBuffer, ComputePass, Encoder]
 except ImportError:

@@ -21,15 +21,15 @@ from models.code_digests import gpu_limits
 
 import weft
 from weft.backends.device import CompilingDriver
-from weft.backends.naming import named_kernels
+from weft.backends.naming import name_kernels
 from weft.backends.webgpu.compile import wgsl_text
-from weft.backends.webgpu.targets import target_of
+from weft.backends.webgpu.targets import build_target
 from weft.backends.webgpu.wgsl_types import Abilities
 from weft.fuse import fuse
 from weft.kernels.sections import build_sections
 from weft.loading import open_pipeline
 from weft.opset import reductions
-from weft.plan.texts import plan_text
+from weft.plan.printing import format_plan
 from weft.runtime.options import LoadOptions
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-it-works.md"
@@ -60,23 +60,23 @@ def shown(folder: Path) -> dict[str, str]:
     pipeline.driver = pipeline.driver.for_target(PROCESSOR)
     program = pipeline.optimise(pipeline.trace())
     compiled = pipeline.compile(program)
-    runner = pipeline.start(compiled).runner
+    runner = pipeline.start(compiled)
     stages = {path.name: path.read_text("utf-8").replace(f"{file}", file.name) for path in dump.glob("*.txt")}
     kernels = {path.name.partition("_")[0] + path.suffix: path.read_text("utf-8") for path in dump.glob("kernels/*")}
     plan = runner.plan({"batch": BATCH})
     assert plan is not None
     limits, abilities = gpu_limits(False), Abilities(int64=False, float64=False, float16=False)
-    target = target_of(limits, abilities)
+    target = build_target(limits, abilities)
     shaders = {
         kernel.name.partition("_")[0]: wgsl_text(kernel, abilities, limits.max_subgroup)
-        for kernel in named_kernels(build_sections(fuse(program, target), target)).values()
+        for kernel in name_kernels(build_sections(fuse(program, target), target)).values()
     }
     return {
         **stages,
         "src/weft/opset/reductions.py": "\n\n".join(
             map(inspect.getsource, (reductions._exp_below_highest, reductions.softmax))
         ),
-        "plan.txt": plan_text(plan, {"batch": BATCH}),
+        "plan.txt": format_plan(plan, {"batch": BATCH}),
         "kernels/contract.txt, its innermost loop": _between(kernels["contract.txt"], "for k0 in", "out[", rows=1),
         "kernels/rows.txt": kernels["rows.txt"],
         "kernels/contract.ll, a part": _between(kernels["contract.ll"], "load <8 x float>", "call <8 x float>", rows=2),

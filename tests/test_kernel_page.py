@@ -11,7 +11,7 @@ from backends.cpu.native import run_kernel
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
-from weft.backends.webgpu.bindings import module_text
+from weft.backends.webgpu.bindings import write_module
 from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.wgsl_types import Abilities
 from weft.ir import dims
@@ -80,7 +80,7 @@ def page() -> str:
     """The page as Markdown."""
     kernel = small_kernel()
     abilities = Abilities(int64=False, float64=False, float16=False)
-    wgsl = module_text(kernel, emit(kernel, abilities), {}, abilities)
+    wgsl = write_module(kernel, emit(kernel, abilities), {}, abilities)
     vectors, threads = llvm_text([kernel], VECTOR_LANES), llvm_text([kernel], ThreadLanes())
     forms = [
         ("The kernel", "As `str(kernel)` prints it.", "text", str(kernel)),

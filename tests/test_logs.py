@@ -105,7 +105,7 @@ def test_where_an_error_was_raised_is_told_in_one_line() -> None:
     try:
         raise ValueError(EVIL)
     except ValueError as error:
-        place = logs.place_of(error)
+        place = logs.format_traceback(error)
     assert place.startswith("ValueError at test_logs.py:")
     assert place.isprintable()
 

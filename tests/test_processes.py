@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.threads import Once, PendingTask, Team, Undivided, lock, once, reentrant_lock
+from weft.threads import HelperPool, NativeLibraryGuard, Once, PendingTask, make_lock, make_reentrant_lock, once
 
 SOURCE = str(Path(weft.__file__).parents[1])
 TESTS = str(Path(__file__).parent)
@@ -96,7 +96,7 @@ for threads in (1, 4):
     pool.runner.cache_clear()
     gc.collect()
     assert [digest(model.run({"x": feed(1, batch)})["y"]) for batch in (3, 3, 300)] == before
-    shortcut = model.session().whole.runner.shortcut([feed(1)])
+    shortcut = model.session().whole.shortcut([feed(1)])
     del model
     gc.collect()
     assert digest(shortcut([feed(1)])[0]) == before[0]
@@ -145,7 +145,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 @needs_fork
 def test_locks_are_free_in_children() -> None:
-    held = [lock(), reentrant_lock()]
+    held = [make_lock(), make_reentrant_lock()]
     taken, end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -170,7 +170,7 @@ def test_locks_are_free_in_children() -> None:
 
 @needs_fork
 def test_a_fork_waits_for_those_inside_of_a_library() -> None:
-    library = Undivided()
+    library = NativeLibraryGuard()
     seen, inside = [], threading.Event()
 
     def work() -> None:
@@ -279,9 +279,9 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 @pytest.mark.parametrize("available", [0, 1, 2, 9])
 def test_a_team_of_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
     refuse_threads(monkeypatch, available)
-    with Team(3) as team:
+    with HelperPool(3) as team:
         assert list(team.map(lambda a, b: a * b, range(50), range(50))) == [n * n for n in range(50)]
-        assert team.gather() == min(available, 3)
+        assert team.start_all() == min(available, 3)
         with pytest.raises(ZeroDivisionError):
             team.submit(lambda: 1 // 0).result()
 
@@ -306,17 +306,17 @@ def test_an_exception_waits_for_no_piece() -> None:
         return end.wait()
 
     def interrupted() -> None:
-        with Team(1) as team:
+        with HelperPool(1) as team:
             tasks.extend([team.submit(wait), team.submit(wait)])
             begun.wait()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert all(task._undone.locked() for task in tasks)
+    assert all(task._pending.locked() for task in tasks)
     end.set()
     assert tasks[0].result()
-    assert tasks[1]._undone.locked()  # nobody has begun it, and nobody will
+    assert tasks[1]._pending.locked()  # nobody has begun it, and nobody will
 
 
 def test_ctrl_c_while_loading(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ sys.exit(os.waitstatus_to_exitcode(ended))
 def test_a_library_that_comes_in_while_a_fork_waits(tmp_path: Path) -> None:
     """What is undone after a fork is what was done before it, and the library is closed for it like all others."""
     (tmp_path / "slow_library.py").write_text(
-        "import time\nfrom weft.threads import Undivided\ntime.sleep(0.5)\nlibrary = Undivided()\n"
+        "import time\nfrom weft.threads import NativeLibraryGuard\ntime.sleep(0.5)\nlibrary = NativeLibraryGuard()\n"
     )
     program = """
 import os, sys, threading, time

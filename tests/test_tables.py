@@ -13,8 +13,16 @@ import pytest
 from frontend.samples import model, node, tensor, value
 
 import weft
-from weft.quantities import few, format_bytes, format_count, format_seconds, printable, shape_text, shortened
-from weft.tables import ShownTable
+from weft.quantities import (
+    escape_unprintable,
+    format_bytes,
+    format_count,
+    format_seconds,
+    format_shape,
+    join_few,
+    shorten,
+)
+from weft.tables import Table
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\ud800'\"&"
 LONG = "block/" * 100 + "weight"
@@ -179,27 +187,27 @@ def test_tab_offers_them() -> None:
 def test_attributes_of_a_model_are_those_that_are_public(loaded: weft.Model) -> None:
     names = {name for name in dir(loaded) if not name.startswith("_")}
     assert {"run", "inputs", "profile", "bench", "memory", "report", "save"} <= names
-    assert not names & {"deployment", "session", "move_to"}
+    assert not names & {"pool", "session", "move_to"}
 
 
 # -- parts -----------------------------------------------------------------------------------------------------------
 
 
 def test_long_names_keep_their_ends() -> None:
-    assert shortened("a" * 30 + "z", 9) == "aaaa…aaaz" or shortened("a" * 30 + "z", 9).endswith("z")
-    assert len(shortened("x" * 1_000_000)) == 60
-    assert shortened("short") == "short"
-    assert shortened("a\nb\x00") == "a\\nb\\x00"
-    assert printable("\ud800") == "\\ud800"
+    assert shorten("a" * 30 + "z", 9) == "aaaa…aaaz" or shorten("a" * 30 + "z", 9).endswith("z")
+    assert len(shorten("x" * 1_000_000)) == 60
+    assert shorten("short") == "short"
+    assert shorten("a\nb\x00") == "a\\nb\\x00"
+    assert escape_unprintable("\ud800") == "\\ud800"
 
 
 def test_of_many_the_first_are_told() -> None:
-    assert few(["a", "b"]) == "a, b"
-    assert few(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
-    assert few(map(str, range(10))) == "0, 1, 2, 3, … 6 more"
-    assert shape_text(("batch", 3)) == "[batch, 3]"
-    assert shape_text(range(1000)) == "[0, 1, 2, 3, 4, 5, 6, 7, … 992 more]"
-    assert shape_text(None) == "[...]"
+    assert join_few(["a", "b"]) == "a, b"
+    assert join_few(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
+    assert join_few(map(str, range(10))) == "0, 1, 2, 3, … 6 more"
+    assert format_shape(("batch", 3)) == "[batch, 3]"
+    assert format_shape(range(1000)) == "[0, 1, 2, 3, 4, 5, 6, 7, … 992 more]"
+    assert format_shape(None) == "[...]"
 
 
 def test_numbers_have_units() -> None:
@@ -215,11 +223,11 @@ def test_numbers_have_units() -> None:
 
 
 def test_a_table_of_nothing() -> None:
-    assert ShownTable([], ("a", "b")).text() == "a  b\n-  -"
-    assert ShownTable([]).text() == ""
-    assert "<table" in ShownTable([]).html()
+    assert Table([], ("a", "b")).text() == "a  b\n-  -"
+    assert Table([]).text() == ""
+    assert "<table" in Table([]).html()
 
 
 def test_wide_characters_take_two_columns() -> None:
-    lines = ShownTable([("日本", 1), ("abcd", 22)], ("name", "n"), right=("n",)).text().split("\n")
+    lines = Table([("日本", 1), ("abcd", 22)], ("name", "n"), right=("n",)).text().split("\n")
     assert lines[2:] == ["日本   1", "abcd  22"]

@@ -195,7 +195,7 @@ CASES: dict[str, Callable[[], object]] = {
     "inputs must be a dict of arrays by name, not a list": run([PICTURE]),
     "inputs come first, then the names of outputs": run(None, {"x": PICTURE}),
     "the inputs' shapes do not fit together": misfit,
-    "holds bytes that are no UTF-8": text,
+    "holds bytes that are not UTF-8": text,
     "there is no driver of an NVIDIA GPU": load("model.onnx", device="cuda"),
     "there is no GPU that WebGPU can use here": load("model.onnx", device="webgpu"),
     "pip install 'wgpu>=0.32'": without_wgpu,

@@ -141,6 +141,11 @@ def measured(model: weft.Model, folder: Path) -> float:
     assert_type(bench.runs, int)
     assert_type(profile.kernels[0].seconds, float)
     assert_type(model.deviation(), dict[str, float])
+    kernels: weft.KernelList = model.kernels
+    kernel: weft.ModelKernel = kernels[0]
+    assert_type(kernel.code, dict[str, str])
+    comparison: weft.ModelComparison = weft.compare(model, read, devices=["reference", "cpu"], quick=True)
+    assert_type(comparison.agrees, bool)
     return bench.median + profile.seconds
 
 
@@ -183,6 +188,7 @@ def caught(path: str) -> str:
         weft.InvalidModelError,
         weft.KernelError,
         weft.MissingAttributeError,
+        weft.MissingFileError,
         weft.ModelError,
         weft.OutOfMemoryError,
         weft.RunCancelledError,

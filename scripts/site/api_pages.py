@@ -35,7 +35,8 @@ PAGES = {
         "What models take, and what they tell of themselves.",
         (
             "TensorSpec", "Metadata", "random_inputs", "read_inputs", "Memory", "Profile", "Benchmark", "DeviceReport",
-            "Attempt", "HostStep", "DeviceTensor", "Cancellation",
+            "Attempt", "KernelList", "ModelKernel", "compare", "ModelComparison", "HostStep",
+            "DeviceTensor", "Cancellation",
         ),
     ),
     "files": (

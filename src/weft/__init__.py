@@ -28,7 +28,9 @@ from weft.errors import (
     InvalidModelError,
     KernelError,
     MissingAttributeError,
+    MissingFileError,
     ModelError,
+    OpDefinitionError,
     OutOfMemoryError,
     RunCancelledError,
     RunTimeoutError,
@@ -54,6 +56,9 @@ if TYPE_CHECKING:
     from weft.optimization.optimize import OptimizationReport, optimize
     from weft.quantization.quantize import QuantizationReport, quantize
     from weft.readers.for_model import read_inputs
+    from weft.report.compare import compare
+    from weft.report.comparison import ModelComparison
+    from weft.report.kernel_list import KernelList, ModelKernel
     from weft.report.view import view
     from weft.runtime.benchmark import Benchmark
     from weft.runtime.device_report import DeviceReport
@@ -65,8 +70,8 @@ if TYPE_CHECKING:
     from weft.runtime.profile import Profile
     from weft.runtime.random_inputs import random_inputs
     from weft.runtime.tensors import to_device
+    from weft.version import __version__
 
-__version__ = "0.2.0"
 
 __all__ = [
     "Attempt",
@@ -90,12 +95,17 @@ __all__ = [
     "InternalError",
     "InvalidModelError",
     "KernelError",
+    "KernelList",
     "Memory",
     "Metadata",
     "MissingAttributeError",
+    "MissingFileError",
     "Model",
+    "ModelComparison",
     "ModelError",
+    "ModelKernel",
     "ModelSource",
+    "OpDefinitionError",
     "OptimizationReport",
     "OutOfMemoryError",
     "Profile",
@@ -110,6 +120,7 @@ __all__ = [
     "UntrustedModelError",
     "WeftError",
     "__version__",
+    "compare",
     "compile",
     "devices",
     "export_c",
@@ -128,6 +139,10 @@ _MODULES = ("backend", "compat", "ops")  # that people use by themselves
 _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with the first use
     "load": "weft.loading",
     "compile": "weft.loading",
+    "compare": "weft.report.compare",
+    "ModelComparison": "weft.report.comparison",
+    "KernelList": "weft.report.kernel_list",
+    "ModelKernel": "weft.report.kernel_list",
     "devices": "weft.runtime.devices",
     "Device": "weft.backends.device",
     "Cancellation": "weft.interrupts",
@@ -153,6 +168,7 @@ _LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with 
     "Tensor": "weft.builder.tensor",
     "TensorSpec": "weft.ir.specs",
     "view": "weft.report.view",
+    "__version__": "weft.version",
 }
 
 
@@ -160,13 +176,13 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"weft.{name}")
     if name in _LAZY:
-        from weft.garbage import seldom_collected
+        from weft.garbage import collect_rarely
 
-        with seldom_collected(lasting=True):
+        with collect_rarely(promote=True):
             return getattr(import_module(_LAZY[name]), name)
     if name.startswith("_"):
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    from weft.runtime.habits import missing_name
+    from weft.runtime.suggestions import missing_name
 
     raise missing_name(sys.modules[__name__], name)
 

@@ -6,14 +6,14 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-SHOWN = 60  # characters of a value in a message
+MAX_REPR = 60  # characters of a value in a message
 
 
 class WeftError(Exception):
     """Base of everything weft raises on purpose.
 
-    `problem` states what is wrong; `hint` what to do. The place (`file`, `node`, `value`) is filled in by whichever
-    layer knows it, through `at`.
+    `problem` says what is wrong, `hint` what to do. Layers that know the place (`file`, `node`, `value`) add it with
+    `at`.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class WeftError(Exception):
         self.value = value
 
     def at(self, *, file: str | None = None, node: str | None = None, value: str | None = None) -> WeftError:
-        """Add the parts of the place that are not known yet, and return self."""
+        """Fill in the parts of the place that are still unset, and return self."""
         self.file = self.file or file
         self.node = self.node or node
         self.value = self.value or value
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it is, whatever a class of its kind is made from: it may come from another process."""
-        return _revived, (type(self), self.args, vars(self))
+        """Pickle all attributes, whatever the constructor of the subclass takes."""
+        return _unpickle, (type(self), self.args, vars(self))
 
     def __str__(self) -> str:
         place = [f"{kind} {where}" for kind, where in (("value", self.value), ("node", self.node)) if where]
@@ -59,76 +59,84 @@ class ModelError(WeftError):
     """The model cannot be used."""
 
 
+class MissingFileError(ModelError, FileNotFoundError):
+    """The model's file, or a file of its weights, does not exist."""
+
+
 class InvalidModelError(ModelError):
     """The model breaks the ONNX rules: damaged file, cycle, missing name, mismatched shapes or types."""
 
 
 class MalformedNodeError(InvalidModelError):
-    """A node's attributes, inputs or element types are not those of its operator, whatever the shapes are."""
+    """A node's attributes, inputs or element types do not match its operator, whatever the shapes are."""
 
 
 class OnlyAtRunError(InvalidModelError):
-    """An op that sees its whole graph needs what only the run will reveal; it cannot be put off as other ops can."""
+    """An op that differentiates its whole graph needs shapes that are known only at run time."""
+
+
+class OpDefinitionError(InvalidModelError):
+    """The Python definition of an op (`weft.opset.registry.op`) is wrong; the message has its file and line."""
 
 
 class UnsupportedModelError(ModelError):
-    """The model is well-formed but uses an operator, opset, type or feature that weft does not have."""
+    """The model is valid but uses an operator, opset, type or feature that weft does not support."""
 
 
 class UntrustedModelError(ModelError):
-    """The file holds machine code that this user did not compile, and nobody said that it may run."""
+    """The file holds machine code that this user did not compile, and it was not loaded with `trusted=True`."""
 
 
 class GraphError(ModelError):
-    """A graph in the making is used in a way that gives no model: a name twice, a tensor of another graph."""
+    """A graph is built incorrectly: a duplicate name, a tensor of another graph."""
 
 
 class ChangedFileError(WeftError):
-    """A file of the model is not what it was when the model was loaded, and what is asked for needs it again."""
+    """A file of the model has changed since the model was loaded, and has to be read again."""
 
 
 class InputError(WeftError, ValueError):
-    """What was passed to `run` does not fit the model's inputs or outputs."""
+    """An argument does not match the model's inputs or outputs."""
 
 
 class UnknownOptionError(WeftError, TypeError):
-    """An argument that a function does not take, by a name that it may have elsewhere."""
+    """A function got an argument that it does not take."""
 
 
 class UnknownNameError(WeftError, KeyError):
-    """A name that a model, or the result of a run, does not have."""
+    """A model or a result has no entry of this name."""
 
 
 class MissingAttributeError(WeftError, AttributeError):
-    """An attribute that a model lacks; the hint says how the same is done."""
+    """A model has no such attribute; the hint says what to use instead."""
 
 
 class ExecutionError(WeftError):
-    """The model failed on this data, for instance an index out of range."""
+    """The model failed on this data, for instance with an index out of range."""
 
 
 class RunTimeoutError(WeftError, TimeoutError):
-    """A run was not done in the time that it was given (`timeout`). The model is as it was, and runs again."""
+    """A run took longer than its `timeout`. The model is unchanged and can run again."""
 
 
 class RunCancelledError(WeftError):
-    """A run was ended by another thread (`Cancellation.cancel`). The model is as it was, and runs again."""
+    """Another thread cancelled a run (`Cancellation.cancel`). The model is unchanged and can run again."""
 
 
 class OutOfMemoryError(WeftError, MemoryError):
-    """A tensor does not fit into this machine's memory."""
+    """A tensor does not fit into memory."""
 
 
 class DeviceError(WeftError):
-    """The requested device does not exist here, or cannot do what was asked."""
+    """The requested device is not available, or does not support the operation."""
 
 
 class DeviceLostError(DeviceError):
-    """The device stopped working, and what was on it is gone. Load the model again, here or on another device."""
+    """The device failed and its memory is lost. Load the model again, on this or another device."""
 
 
 class Attempt(NamedTuple):  # a dataclass would double the time that `import weft` takes
-    """A device that was to serve a model and did not: at what it failed (finding, loading or running), and why."""
+    """A device that could not run a model: the stage that failed (finding, loading or running), and why."""
 
     device: str
     stage: str
@@ -139,46 +147,47 @@ class Attempt(NamedTuple):  # a dataclass would double the time that `import wef
 
 
 class DeviceFallbackError(DeviceError):
-    """None of the devices that a model may run on serves it; `attempts` says of each why not."""
+    """No device can run the model; `attempts` says why for each."""
 
     def __init__(self, attempts: Sequence[Attempt], *, file: str | None = None) -> None:
-        told = "".join(f"\n  {attempt}" for attempt in attempts)
-        hint = "allow another device; `weft devices` lists those that are here, and what is in force"
-        super().__init__(f"no device serves this model:{told}", file=file, hint=hint)
+        reasons = "".join(f"\n  {attempt}" for attempt in attempts)
+        hint = "allow another device; `weft devices` lists the available ones and the current settings"
+        super().__init__(f"no device can run this model:{reasons}", file=file, hint=hint)
         self.attempts: tuple[Attempt, ...] = tuple(attempts)
 
 
 class KernelError(DeviceError):
-    """The device's compiler refuses a kernel, or the device cannot run it."""
+    """The device's compiler rejects a kernel, or the device cannot run it."""
 
 
 class InternalError(WeftError):
-    """A rule between weft's own layers is broken. Please report it."""
+    """An internal invariant is broken. Please report it."""
 
 
 class FallbackWarning(UserWarning):
-    """A model runs on another device than the best one, since that failed."""
+    """The preferred device failed, and the model runs on another one."""
 
 
 class CacheWarning(UserWarning):
-    """What lies in a cache folder is not used, since others could have put it there."""
+    """A cache folder is ignored because other users could have written to it."""
 
 
-def _revived(kind: type[WeftError], arguments: tuple[Any, ...], content: dict[str, Any]) -> WeftError:
-    """An error that was pickled."""
-    base: Any = kind.__base__  # the one whose memory it has: the `__new__` of others is refused
+def _unpickle(kind: type[WeftError], arguments: tuple[Any, ...], content: dict[str, Any]) -> WeftError:
+    base: Any = kind.__base__  # Python refuses the `__new__` of a class with another memory layout
     error: WeftError = base.__new__(kind, *arguments)
     error.args = arguments
     vars(error).update(content)
     return error
 
 
-def shown(value: object) -> str:
-    """A value as a message may show it: never long, whatever it is, and whatever its own `repr` does."""
-    short = reprlib.Repr()
-    short.maxlist = short.maxtuple = short.maxdict = short.maxset = short.maxfrozenset = short.maxdeque = SHOWN // 3
-    short.maxstring = short.maxlong = short.maxother = SHOWN
+def short_repr(value: object) -> str:
+    """Format a value for a message: short, and safe against a `repr` that fails."""
+    formatter = reprlib.Repr()
+    formatter.maxlist = formatter.maxtuple = formatter.maxdict = formatter.maxset = formatter.maxfrozenset = (
+        formatter.maxdeque
+    ) = MAX_REPR // 3
+    formatter.maxstring = formatter.maxlong = formatter.maxother = MAX_REPR
     try:
-        return short.repr(value)[:SHOWN]
-    except Exception:  # a number of more digits than Python prints, or a class of someone else's
+        return formatter.repr(value)[:MAX_REPR]
+    except Exception:  # an integer with too many digits, or a foreign class
         return f"a {type(value).__name__}"

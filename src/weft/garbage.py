@@ -1,7 +1,7 @@
-"""Fewer searches for reference cycles while many objects are made that live on.
+"""Run the cyclic garbage collector rarely while many long-lived objects are created.
 
-Python looks at all young objects after every 700 new ones, and at all there are now and then. While a model is
-compiled, which makes a million objects and hardly a cycle, that is a third of the time.
+Compiling a model creates a million objects and hardly a cycle; with the default thresholds, collections take a third of
+the time.
 """
 
 from __future__ import annotations
@@ -10,35 +10,36 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from weft.threads import lock
+from weft.threads import make_lock
 
-SELDOM = 200_000  # objects made between two searches
+THRESHOLD = 200_000  # allocations between two collections
 
-_lock = lock()
-_inside = 0
-_before = (0, 0, 0)
+_lock = make_lock()
+_depth = 0
+_thresholds = (0, 0, 0)
 
 
 @contextmanager
-def seldom_collected(lasting: bool = False) -> Iterator[None]:
-    """Search seldom until the last thread leaves this; who searches seldom already, or never, is left alone.
+def collect_rarely(promote: bool = False) -> Iterator[None]:
+    """Raise the collection threshold until the last thread leaves; a higher or disabled one stays as it is.
 
-    `lasting`: what is made stays, as modules do, and is not looked through in the end, unless others freeze objects.
+    `promote`: move new objects to the oldest generation at the end, unless the program uses `gc.freeze` itself.
     """
-    global _inside, _before
+    global _depth, _thresholds
     with _lock:
-        _inside += 1
-        if _inside == 1:
-            _before = gc.get_threshold()
-            if 0 < _before[0] < SELDOM:
-                gc.set_threshold(SELDOM, *_before[1:])
+        _depth += 1
+        if _depth == 1:
+            _thresholds = gc.get_threshold()
+            if 0 < _thresholds[0] < THRESHOLD:
+                gc.set_threshold(THRESHOLD, *_thresholds[1:])
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if _inside == 0 and gc.get_threshold() == (SELDOM, *_before[1:]):
-                if lasting and gc.get_freeze_count() == 0:
-                    gc.freeze()  # and, with the next call, old: a way without looking at what is young
+            _depth -= 1
+            if _depth == 0 and gc.get_threshold() == (THRESHOLD, *_thresholds[1:]):
+                if promote and gc.get_freeze_count() == 0:
+                    # Together these promote all objects to the oldest generation without scanning them.
+                    gc.freeze()
                     gc.unfreeze()
-                gc.set_threshold(*_before)
+                gc.set_threshold(*_thresholds)

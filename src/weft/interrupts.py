@@ -1,8 +1,9 @@
-"""Runs that end before they are done: by Ctrl-C, after a time, or because another thread says so.
+"""End runs early: on Ctrl-C, after a timeout, or when another thread cancels them.
 
-Neither a native call nor a step of numpy can be left in the middle. So whoever must not wait for one has a helper do
-the work, and waits for it where signals, clocks and other threads reach him (`apart`, `watched`). When he goes, the
-helper hears of it between two pieces of work (`check`), and gives the run up: it holds all that it works on until then.
+A native call or a numpy operation cannot be interrupted. A caller that must stay interruptible hands the work to a
+helper thread and waits where signals, timeouts and other threads reach it (`run_interruptibly`, `run_watched`). When
+the caller stops waiting, the helper abandons the run between two steps (`raise_if_abandoned`); until then it keeps
+references to everything that it works on.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from weft.errors import InputError, RunCancelledError, RunTimeoutError
-from weft.threads import lock, reentrant_lock
+from weft.threads import make_lock, make_reentrant_lock
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
-Made = TypeVar("Made")
-Place = Callable[[], str]  # tells where a run is, for people
+Result = TypeVar("Result")
+DescribePosition = Callable[[], str]  # which step a run is at, for messages
 
-LARGE = 1 << 20  # bytes of operands with which a step of numpy may take long
-MOST_AWAITED = 8  # runs of event loops at a time; each has memory of its own, and threads to share with others
-_GRACE = 0.03  # seconds in which a helper may give a run up by itself, before whoever asked for it goes
+LARGE = 1 << 20  # bytes of operands from which a numpy operation may take long
+MAX_AWAITED = 8  # concurrent runs awaited by event loops; each has its own arena, threads are shared
+_GRACE = 0.03  # seconds that a caller waits for the helper to abandon the run
 
 
-class Abandoned(BaseException):
-    """Nobody waits for this run any more. Never seen by callers."""
+class RunAbandoned(BaseException):
+    """The caller no longer waits for this run. Raised in helper threads only."""
 
 
 class Cancellation:
     """Ends runs from another thread: `model.run(x, cancel=token)` here, `token.cancel()` there.
 
-    One may be given to any number of runs, at once and in turn. Once it is cancelled it stays so.
+    Pass the same token to any number of runs, concurrent or sequential. A cancelled token stays cancelled.
     """
 
     def __init__(self) -> None:
         self._cancelled = False
         self._watches: set[RunWatch] = set()
-        self._lock = reentrant_lock()  # a signal's handler may cancel what its own thread is about to run
+        self._lock = make_reentrant_lock()  # a signal handler may cancel the run that its own thread is starting
 
     @property
     def cancelled(self) -> bool:
@@ -51,14 +52,14 @@ class Cancellation:
         return self._cancelled
 
     def cancel(self) -> None:
-        """End the runs that have it: each raises a RunCancelledError, as will all that are given it later."""
+        """End all runs that use this token; each raises RunCancelledError, as do later runs with it."""
         with self._lock:
             self._cancelled = True
             for watch in self._watches:
-                watch.news.put(_CANCELLED)
+                watch.notifier.put(_CANCELLED)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Cancellation:
-        """Itself: whoever has it waits for the same."""
+        """Return the token itself: copies must share its state."""
         return self
 
     def __copy__(self) -> Cancellation:
@@ -66,13 +67,13 @@ class Cancellation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         hint = "pass `timeout` to runs in other processes, or end the process"
-        raise InputError("a Cancellation ends runs of its own process alone, and cannot be pickled", hint=hint)
+        raise InputError("a Cancellation cannot be pickled: it ends runs of its own process only", hint=hint)
 
     def _join(self, watch: RunWatch) -> None:
         with self._lock:
             self._watches.add(watch)
             if self._cancelled:
-                watch.news.put(_CANCELLED)
+                watch.notifier.put(_CANCELLED)
 
     def _leave(self, watch: RunWatch) -> None:
         with self._lock:
@@ -82,138 +83,138 @@ class Cancellation:
         return f"<weft.Cancellation: {'cancelled' if self._cancelled else 'not cancelled'}>"
 
 
-class News(Protocol):
-    """Where whoever waits hears of what happens."""
+class Notifier(Protocol):
+    """Wakes the caller that waits for a run."""
 
     def put(self, item: str, /) -> None: ...
 
 
 class RunWatch:
-    """What a helper and whoever waits for it share."""
+    """The state that a helper and the caller that waits for it share."""
 
-    __slots__ = ("ended", "news", "place")
+    __slots__ = ("abandoned", "describe_position", "notifier")
 
-    def __init__(self, news: News) -> None:
-        self.ended = False  # whether nobody waits any more
-        self.place: Place | None = None
-        self.news = news
+    def __init__(self, notifier: Notifier) -> None:
+        self.abandoned = False  # whether the caller stopped waiting
+        self.describe_position: DescribePosition | None = None
+        self.notifier = notifier
 
-    def where(self) -> str:
-        place = self.place
-        return "before its first step" if place is None else place()
+    def describe(self) -> str:
+        describe = self.describe_position
+        return "before its first step" if describe is None else describe()
 
 
 _DONE, _CANCELLED = "done", "cancelled"
 
 
-class _Present(threading.local):
+class _ThreadState(threading.local):
     watch: RunWatch | None = None
 
 
-_present = _Present()
+_thread = _ThreadState()
 
 
-def present() -> RunWatch | None:
-    """The watch that this thread works under, if any."""
-    return _present.watch
+def current_watch() -> RunWatch | None:
+    """Return the watch of the run that this thread executes, if any."""
+    return _thread.watch
 
 
-def check() -> None:
-    """Give up a run for which nobody waits any more: called between pieces of work."""
-    watch = _present.watch
-    if watch is not None and watch.ended:
-        raise Abandoned
+def raise_if_abandoned() -> None:
+    """Raise RunAbandoned where the caller no longer waits; call this between steps."""
+    watch = _thread.watch
+    if watch is not None and watch.abandoned:
+        raise RunAbandoned
 
 
 def is_large(operands: Sequence[Any]) -> bool:
-    """Whether a step of numpy on these may take so long that it is to be done apart."""
+    """Whether a numpy operation on these may take long enough to run in a helper thread."""
     return max([getattr(operand, "nbytes", 0) for operand in operands], default=0) > LARGE
 
 
-def apart(function: Callable[..., Made], *arguments: Any) -> Made:
-    """What a function returns that may take long without a look at signals: Ctrl-C does not wait for it.
+def run_interruptibly(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a long-running function so that Ctrl-C takes effect before it ends.
 
-    Where no signal can come (in other threads than the main one), it is simply called.
+    In threads other than the main one, which get no signals, this is a plain call.
     """
-    if _present.watch is not None or threading.get_ident() != threading.main_thread().ident:
+    if _thread.watch is not None or threading.get_ident() != threading.main_thread().ident:
         return function(*arguments)
-    news: SimpleQueue[str] = SimpleQueue()
-    return _await(RunWatch(news), news, function, arguments, None, None)
+    notifications: SimpleQueue[str] = SimpleQueue()
+    return _await(RunWatch(notifications), notifications, function, arguments, None, None)
 
 
-def watched(
-    function: Callable[..., Made], *arguments: Any, timeout: float | None = None, cancel: Cancellation | None = None
-) -> Made:
-    """What a function returns, in so many seconds at most, and unless it is cancelled."""
-    news: SimpleQueue[str] = SimpleQueue()
-    watch = RunWatch(news)
+def run_watched(
+    function: Callable[..., Result], *arguments: Any, timeout: float | None = None, cancel: Cancellation | None = None
+) -> Result:
+    """Call a function; raise RunTimeoutError after `timeout` seconds, RunCancelledError when it is cancelled."""
+    notifications: SimpleQueue[str] = SimpleQueue()
+    watch = RunWatch(notifications)
     if cancel is None:
-        return _await(watch, news, function, arguments, timeout, None)
+        return _await(watch, notifications, function, arguments, timeout, None)
     cancel._join(watch)
     try:
-        return _await(watch, news, function, arguments, timeout, cancel)
+        return _await(watch, notifications, function, arguments, timeout, cancel)
     finally:
         cancel._leave(watch)
 
 
 def _await(
     watch: RunWatch,
-    heard: SimpleQueue[str],
-    function: Callable[..., Made],
+    notifications: SimpleQueue[str],
+    function: Callable[..., Result],
     arguments: tuple[Any, ...],
     timeout: float | None,
     cancel: Cancellation | None,
-) -> Made:
-    began = time.monotonic()
+) -> Result:
+    start = time.monotonic()
     if cancel is not None and cancel.cancelled:
-        raise _cancelled(watch, 0.0)
-    task = _HelpersTask(watch, function, arguments)
+        raise _cancelled_error(watch, 0.0)
+    task = _HelperTask(watch, function, arguments)
     try:
-        _hand_over(task)
+        _run_in_helper(task)
         try:
-            news = heard.get(timeout=timeout)
+            notification = notifications.get(timeout=timeout)
         except Empty:
-            raise _late(watch, timeout or 0.0) from None
-        if news is _CANCELLED and not task.done:
-            raise _cancelled(watch, time.monotonic() - began)
+            raise _timeout_error(watch, timeout or 0.0) from None
+        if notification is _CANCELLED and not task.done:
+            raise _cancelled_error(watch, time.monotonic() - start)
     except BaseException:
-        watch.ended = True
-        _await_end(task, heard)
+        watch.abandoned = True
+        _await_end(task, notifications)
         raise
-    made: Made = task.result()
-    return made
+    result: Result = task.result()
+    return result
 
 
-def _await_end(task: _HelpersTask, heard: SimpleQueue[str]) -> None:
+def _await_end(task: _HelperTask, notifications: SimpleQueue[str]) -> None:
     end = time.monotonic() + _GRACE
-    while not task.done and (left := end - time.monotonic()) > 0:
+    while not task.done and (remaining := end - time.monotonic()) > 0:
         try:
-            heard.get(timeout=left)
+            notifications.get(timeout=remaining)
         except Empty:
             return
 
 
-def _late(watch: RunWatch, timeout: float) -> RunTimeoutError:
-    hint = "allow more time with timeout=; `weft profile` tells where it goes"
-    return RunTimeoutError(f"the run was not done after {timeout:g} s; it was {watch.where()}", hint=hint)
+def _timeout_error(watch: RunWatch, timeout: float) -> RunTimeoutError:
+    hint = "allow more time with timeout=; `weft profile` shows where the time goes"
+    return RunTimeoutError(f"the run was not done after {timeout:g} s; it was {watch.describe()}", hint=hint)
 
 
-def _cancelled(watch: RunWatch, taken: float) -> RunCancelledError:
-    return RunCancelledError(f"the run was cancelled after {taken:.3g} s; it was {watch.where()}")
+def _cancelled_error(watch: RunWatch, seconds: float) -> RunCancelledError:
+    return RunCancelledError(f"the run was cancelled after {seconds:.3g} s; it was {watch.describe()}")
 
 
 # -- event loops -----------------------------------------------------------------------------------------------------
 
 
-class _LoopsNews:
-    """Wakes who waits in an event loop."""
+class _EventLoopNotifier:
+    """Wakes a coroutine from another thread."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self.first: Future[str] = loop.create_future()
 
     def put(self, item: str, /) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._wake, item)
 
     def _wake(self, item: str) -> None:
@@ -221,105 +222,103 @@ class _LoopsNews:
             self.first.set_result(item)
 
 
-async def awaited(
-    function: Callable[..., Made], *arguments: Any, timeout: float | None = None, cancel: Cancellation | None = None
-) -> Made:
-    """What `watched` gives, for who waits in an event loop, which goes on meanwhile: to cancel his task ends it."""
+async def await_run(
+    function: Callable[..., Result], *arguments: Any, timeout: float | None = None, cancel: Cancellation | None = None
+) -> Result:
+    """Await a function that runs in a helper thread; cancelling the asyncio task abandons the run."""
     import asyncio
 
-    began = time.monotonic()
-    news = _LoopsNews(asyncio.get_running_loop())
-    watch = RunWatch(news)
-    task = _HelpersTask(watch, function, arguments)
+    start = time.monotonic()
+    notifier = _EventLoopNotifier(asyncio.get_running_loop())
+    watch = RunWatch(notifier)
+    task = _HelperTask(watch, function, arguments)
     if cancel is not None:
         cancel._join(watch)
     try:
         if cancel is not None and cancel.cancelled:
-            raise _cancelled(watch, 0.0)
-        _take_turn(task)
-        await asyncio.wait({news.first}, timeout=timeout)
-        if not news.first.done():
-            raise _late(watch, timeout or 0.0)
-        if news.first.result() is _CANCELLED and not task.done:
-            raise _cancelled(watch, time.monotonic() - began)
+            raise _cancelled_error(watch, 0.0)
+        _enqueue(task)
+        await asyncio.wait({notifier.first}, timeout=timeout)
+        if not notifier.first.done():
+            raise _timeout_error(watch, timeout or 0.0)
+        if notifier.first.result() is _CANCELLED and not task.done:
+            raise _cancelled_error(watch, time.monotonic() - start)
     except BaseException:
-        watch.ended = True
+        watch.abandoned = True
         raise
     finally:
         if cancel is not None:
             cancel._leave(watch)
-    made: Made = task.result()
-    return made
+    result: Result = task.result()
+    return result
 
 
-async def completed(function: Callable[..., Made], *arguments: Any) -> Made:
-    """What a short function returns, done to its end by a helper even where who waits for it is cancelled."""
+async def await_to_completion(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Await a short function that a helper runs to its end even if the asyncio task is cancelled."""
     import asyncio
 
-    news = _LoopsNews(asyncio.get_running_loop())
-    task = _HelpersTask(RunWatch(news), function, arguments)
-    _hand_over(task)
-    left: asyncio.CancelledError | None = None
-    while not news.first.done():
+    notifier = _EventLoopNotifier(asyncio.get_running_loop())
+    task = _HelperTask(RunWatch(notifier), function, arguments)
+    _run_in_helper(task)
+    cancellation: asyncio.CancelledError | None = None
+    while not notifier.first.done():
         try:
-            await asyncio.wait({news.first})
+            await asyncio.wait({notifier.first})
         except asyncio.CancelledError as error:
-            left = error
-    if left is not None:
-        raise left
-    made: Made = task.result()
-    return made
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
+    result: Result = task.result()
+    return result
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------
 
 
-class _HelpersTask:
-    """A call that a helper makes under a watch."""
+class _HelperTask:
+    """A function call that a helper thread makes under a watch."""
 
-    __slots__ = ("_arguments", "_failed", "_function", "_made", "done", "watch")
+    __slots__ = ("_arguments", "_error", "_function", "_result", "done", "watch")
 
     def __init__(self, watch: RunWatch, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.watch = watch
         self._function = function
         self._arguments = arguments
-        self._made: Any = None
-        self._failed: BaseException | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
         self.done = False
 
     def work(self) -> None:
-        before, _present.watch = _present.watch, self.watch
+        before, _thread.watch = _thread.watch, self.watch
         try:
-            self._made = self._function(*self._arguments)
+            self._result = self._function(*self._arguments)
         except BaseException as error:
-            self._failed = error
+            self._error = error
         finally:
-            _present.watch = before
+            _thread.watch = before
             self.done = True
-            self.watch.news.put(_DONE)
+            self.watch.notifier.put(_DONE)
 
     def result(self) -> Any:
-        failed, self._failed = self._failed, None
-        if failed is None:
-            return self._made
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
         try:
-            raise failed
+            raise error
         finally:
-            del failed  # which holds this frame by its traceback
+            del error  # break the cycle: its traceback refers to this frame
 
 
-_idle: list[
-    SimpleQueue[_HelpersTask | _Turns]
-] = []  # of helpers that wait for work; a list's pop and append are atomic
+_idle: list[SimpleQueue[_HelperTask | _TaskQueue]] = []  # queues of idle helpers; list.pop and list.append are atomic
 
 
-def _hand_over(task: _HelpersTask | _Turns) -> None:
-    """Have a helper do it; where the system gives no more threads, it is done here and now."""
+def _run_in_helper(task: _HelperTask | _TaskQueue) -> None:
+    """Run a task in an idle or new helper thread, or in this thread where no more can be started."""
     try:
         tasks = _idle.pop()
     except IndexError:
         tasks = SimpleQueue()
-        thread = threading.Thread(target=_help, args=(tasks,), name="weft-apart", daemon=True)
+        thread = threading.Thread(target=_serve, args=(tasks,), name="weft-run", daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -328,7 +327,7 @@ def _hand_over(task: _HelpersTask | _Turns) -> None:
     tasks.put(task)
 
 
-def _help(tasks: SimpleQueue[_HelpersTask | _Turns]) -> None:
+def _serve(tasks: SimpleQueue[_HelperTask | _TaskQueue]) -> None:
     while True:
         task = tasks.get()
         task.work()
@@ -336,46 +335,46 @@ def _help(tasks: SimpleQueue[_HelpersTask | _Turns]) -> None:
         _idle.append(tasks)
 
 
-class _Turns:
-    """Tasks of event loops, one after the other, of which a helper does those that somebody waits for."""
+class _TaskQueue:
+    """Awaited tasks that a helper runs in sequence, skipping abandoned ones."""
 
-    lock = lock()
-    helpers = 0  # at work on them
-    waiting: ClassVar[deque[_HelpersTask]] = deque()
+    lock = make_lock()
+    helpers = 0  # that are running tasks
+    waiting: ClassVar[deque[_HelperTask]] = deque()
 
-    def __init__(self, first: _HelpersTask) -> None:
-        self._next: _HelpersTask | None = first
+    def __init__(self, first: _HelperTask) -> None:
+        self._next: _HelperTask | None = first
 
     def work(self) -> None:
         while True:
             task, self._next = self._next, None
             if task is None:
                 return
-            if not task.watch.ended:
+            if not task.watch.abandoned:
                 task.work()
             del task
-            with _Turns.lock:
-                if _Turns.waiting:
-                    self._next = _Turns.waiting.popleft()
+            with _TaskQueue.lock:
+                if _TaskQueue.waiting:
+                    self._next = _TaskQueue.waiting.popleft()
                 else:
-                    _Turns.helpers -= 1
+                    _TaskQueue.helpers -= 1
 
 
-def _take_turn(task: _HelpersTask) -> None:
-    """Have a helper do it, when few enough others are at work."""
-    with _Turns.lock:
-        if _Turns.helpers >= MOST_AWAITED:
-            _Turns.waiting.append(task)
+def _enqueue(task: _HelperTask) -> None:
+    """Run a task in a helper as soon as fewer than MAX_AWAITED are running."""
+    with _TaskQueue.lock:
+        if _TaskQueue.helpers >= MAX_AWAITED:
+            _TaskQueue.waiting.append(task)
             return
-        _Turns.helpers += 1
-    _hand_over(_Turns(task))
+        _TaskQueue.helpers += 1
+    _run_in_helper(_TaskQueue(task))
 
 
 def _forget_helpers() -> None:
-    """In a forked child, where there are none."""
+    """Reset the state in a forked child, which has no helper threads."""
     _idle.clear()
-    _Turns.waiting.clear()
-    _Turns.helpers = 0
+    _TaskQueue.waiting.clear()
+    _TaskQueue.helpers = 0
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,80 +1,71 @@
-"""`weft.load`: a model's files, the devices that it may run on, and the one that serves."""
+"""`weft.load` and `weft.compile`.
+
+A load goes down: open the files, choose a device, make a `Model` with its `SessionPool`, which opens the first session
+(`runtime/open_session.py`), which finds the compiled model or has the stages of `compiler.py` compile it.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from weft.backends.device import NATIVE, KeepingDriver
-from weft.cache.digests import key_of
+from weft.backends.device import NATIVE
 from weft.cache.models import shared_models
 from weft.cache.sources import definitions_digest
-from weft.compiler import Pipeline, read_opened, reader
-from weft.errors import (
-    DeviceError,
-    DeviceFallbackError,
-    InputError,
-    OutOfMemoryError,
-    UnknownOptionError,
-    WeftError,
-    shown,
-)
+from weft.compiler import Pipeline
+from weft.errors import DeviceFallbackError, InputError, UnknownOptionError, short_repr
 from weft.frontend.source import open_model
-from weft.garbage import seldom_collected
-from weft.runtime.accounts import tell_loaded
+from weft.garbage import collect_rarely
+from weft.ir.arrays import Array
 from weft.runtime.arguments import listed, whole_number
-from weft.runtime.available_memory import check_memory_to_start
-from weft.runtime.deployment import Deployment
-from weft.runtime.devices import HOST, driver
+from weft.runtime.devices import HOST
+from weft.runtime.load_logs import log_loaded
 from weft.runtime.model import Model
-from weft.runtime.model_files import Array, ModelFiles, PortableSource, reopened, source_again
+from weft.runtime.model_files import ModelFiles, PortableSource, model_reader, read_opened, reopen_files, reopen_source
 from weft.runtime.options import USUAL_PRECISION, LoadOptions, Precision
 from weft.runtime.policy import route
 from weft.runtime.progress import NODES, Stages, expected_seconds, stages
-from weft.runtime.received import received
+from weft.runtime.session_pool import SessionPool
+from weft.runtime.worker_cache import load_in_worker
 from weft.saved.layout import holds_program
 
 if TYPE_CHECKING:
     from weft.frontend import OpenedModel
     from weft.frontend.source import ModelSource
-    from weft.ir.groups import FusedProgram
-    from weft.ir.program import TensorProgram
     from weft.runtime.policy import DeviceOption
-    from weft.runtime.session import Session
-
-COMPILING = ("llvmlite", "ml_dtypes", "onnx")  # packages that saved programs do without
 
 
-def _taking(options: Callable[..., LoadOptions]) -> Callable[..., Model]:
-    """`load`, whose keywords are the options, with their defaults and what is said of them."""
+def _make_load(options: Callable[..., LoadOptions]) -> Callable[..., Model]:
+    """Make `load`, whose keywords, defaults and docstring are those of the options."""
 
-    def load(source: Any, *unnamed: Any, **given: Any) -> Model:
-        if not given.keys() <= known:
-            from weft.runtime.habits import LOADING, unknown_option
+    def load(source: Any, *positional: Any, **keywords: Any) -> Model:
+        if not keywords.keys() <= names:
+            from weft.runtime.suggestions import LOADING, unknown_option
 
-            raise unknown_option("weft.load", given, known, LOADING)
-        if unnamed:
+            raise unknown_option("weft.load", keywords, names, LOADING)
+        if positional:
             raise UnknownOptionError("weft.load takes one model, and options by name", hint='for instance device="cpu"')
-        return _load(source, options(**given))
+        return _load(source, options(**keywords))
 
     first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="ModelSource")
-    named = inspect.Parameter.KEYWORD_ONLY
-    keywords = [inspect.Parameter(f.name, named, default=f.default, annotation=f.type) for f in fields(LoadOptions)]
-    known = {keyword.name: None for keyword in keywords}.keys()
-    load.__signature__ = inspect.Signature([first, *keywords], return_annotation=Model)  # type: ignore[attr-defined]
-    what = "source: a path, bytes, a file object, a ModelProto, an export of torch's, or what `weft.compile` saved."
-    told = inspect.cleandoc(options.__doc__ or "").partition("\n\n")[2]
-    load.__doc__ = f"Load an ONNX model, ready to run.\n\n{what}\n{told}"
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in fields(LoadOptions)]
+    names = {parameter.name: None for parameter in parameters}.keys()
+    load.__signature__ = inspect.Signature([first, *parameters], return_annotation=Model)  # type: ignore[attr-defined]
+    source_help = (
+        "source: a path, bytes, a file object, a ModelProto, a torch export, or a file that `weft.compile` saved."
+    )
+    options_help = inspect.cleandoc(options.__doc__ or "").partition("\n\n")[2]
+    load.__doc__ = f"Load an ONNX model, ready to run.\n\n{source_help}\n{options_help}"
     load.__qualname__ = "load"
     return load
 
 
-if TYPE_CHECKING:  # which editors and type checkers read; a test sees that it says what LoadOptions does
+if TYPE_CHECKING:  # for editors and type checkers; a test compares it with LoadOptions
 
     def load(
         source: ModelSource,
@@ -94,14 +85,14 @@ if TYPE_CHECKING:  # which editors and type checkers read; a test sees that it s
         dump: str | PathLike[str] | None = None,
         tune: str | Path | float | None = None,
     ) -> Model:
-        """Load an ONNX model, ready to run; `help(weft.load)` tells what each option means.
+        """Load an ONNX model, ready to run; `help(weft.load)` explains each option.
 
-        source: a path, bytes, a file object, a ModelProto, an export of torch's, or what `weft.compile` saved.
+        source: a path, bytes, a file object, a ModelProto, a torch export, or a file that `weft.compile` saved.
         """
         ...
 
 else:
-    load = _taking(LoadOptions)
+    load = _make_load(LoadOptions)
 
 
 def compile(
@@ -118,50 +109,50 @@ def compile(
 ) -> None:
     """Compile a model ahead of time, into a file that `weft.load` runs without a compiler (docs/guides/ahead.md).
 
-    source: what `weft.load` takes, or a model that it gave, with the weights that were set.
-    device: one device, or several: there is a program for each.
-    target: for which processors; of several, a load takes the best one that runs there. "native" is this machine's,
+    source: what `weft.load` takes, or a loaded model with its current weights.
+    device: one device, or several; the file gets a program for each.
+    target: the processors to compile for; a load takes the best one that runs on its machine. "native" is this machine,
         others are "x86-64-v2", "x86-64-v3", "x86-64-v4" and "aarch64".
-    sizes: of dynamic dims, by name, that the programs are for; other sizes are compiled when they are met.
-    graph: whether the model itself goes into the file: it serves other shapes, outputs, weights and devices.
+    sizes: sizes of dynamic dims, by name, to compile for; other sizes are compiled when a run needs them.
+    graph: whether to include the ONNX model, which other shapes, outputs, weights and devices need.
     """
     from weft.saved.write import SavingTerms, keep_copies, save_programs
 
-    devices = tuple(dict.fromkeys(name for wanted in listed_names(device) for name in route(wanted).devices))
-    given = whole_sizes(sizes)
+    devices = tuple(dict.fromkeys(name for option in listed_names(device) for name in route(option).devices))
     options = LoadOptions(precision=precision, outputs=outputs, cache=cache)
     try:
-        place = Path(path)
+        target_path = Path(path)
     except TypeError as error:
-        raise InputError(f"a path to save to, not a {type(path).__name__}") from error
-    with stages("compiling") as progress, seldom_collected():
+        raise InputError(f"path must be a path to save to, not a {type(path).__name__}") from error
+    terms = SavingTerms(devices, listed_names(target), whole_sizes(sizes), graph)
+    with stages("compiling") as progress, collect_rarely():
         if isinstance(source, Model):
-            files = source.deployment.opener.files
+            files = source.pool.files
         else:
-            files, _ = _files(open_model(source), replace(options, recompile=True), _folders(options))
-        save_programs(files, options, SavingTerms(devices, listed_names(target), given, graph), place, progress)
-        keep_copies(place, options, *_folders(options))
+            files, _ = _open_files(open_model(source), replace(options, recompile=True), _cache_folders(options))
+        save_programs(files, options, terms, target_path, progress)
+        keep_copies(target_path, options, *_cache_folders(options))
 
 
-def listed_names(given: Any) -> tuple[str, ...]:
-    """One name or several, as several."""
-    names = (given,) if isinstance(given, str) else listed(given, "device and target")
+def listed_names(option: Any) -> tuple[str, ...]:
+    """Return one name or several as a tuple without duplicates."""
+    names = (option,) if isinstance(option, str) else listed(option, "device and target")
     if not names or not all(isinstance(name, str) for name in names):
-        raise InputError(f"device and target must be names, not {shown(given)}")
+        raise InputError(f"device and target must be names, not {short_repr(option)}")
     return tuple(dict.fromkeys(names))
 
 
 def whole_sizes(sizes: Any) -> dict[str, int]:
-    """Sizes by name, checked."""
+    """Check sizes by name."""
     if sizes is None:
         return {}
     if not isinstance(sizes, Mapping):
-        raise InputError(f"sizes must be numbers by the names of dims, not {shown(sizes)}")
+        raise InputError(f"sizes must be a dict of numbers by the names of dims, not {short_repr(sizes)}")
     return {str(name): whole_number(size, f"the size of {name}") for name, size in sizes.items()}
 
 
 def open_graph(source: Any) -> OpenedModel:
-    """The ONNX model that a source holds, or that is inside of a saved program; nothing of it is parsed."""
+    """Open the ONNX model of a source, or the one inside a saved program, without parsing it."""
     opened = open_model(source)
     if not holds_program(opened):
         return opened
@@ -171,195 +162,83 @@ def open_graph(source: Any) -> OpenedModel:
 
 
 def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
-    """The stages on their own, for those who want to see what comes between them."""
-    files, options = _files(open_model(source), options, (None, None))
+    """Open a model for its compilation stages alone."""
+    files, options = _open_files(open_model(source), options, (None, None))
     return Pipeline(files, options, route(options.device).devices[0], Stages("building", show=False))
 
 
 def _load(source: Any, options: LoadOptions) -> Model:
-    with stages("loading") as progress, seldom_collected():
+    with stages("loading") as progress, collect_rarely():
         progress.stage("reading")
-        files, options = _files(open_model(source), options, _folders(options))
-        return _ready(files, options, progress)
+        files, options = _open_files(open_model(source), options, _cache_folders(options))
+        return _load_files(files, options, progress)
 
 
-def _load_again(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
-    """A model that was pickled."""
-    with stages("loading") as progress, seldom_collected():
+def load_pickled(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
+    """Load a model that was pickled; workers of a process pool reuse the one that they loaded last."""
+    with stages("loading") as progress, collect_rarely():
         progress.stage("reading")
-        files, options = _files_again(source, options, _folders(options))
-        key = None if weights or options.sample is not None else _key(source, options)
-        return received(key, lambda: _ready(files.with_weights(weights) if weights else files, options, progress))
+        files, options = _reopen_files(source, options, _cache_folders(options))
+        if weights:
+            files = files.with_weights(weights)
+        key = None if weights or options.sample is not None else _pickle_key(source, options)
+        return load_in_worker(key, lambda: _load_files(files, options, progress))
 
 
-def _key(source: PortableSource, options: LoadOptions) -> bytes:
-    """What a model is that was pickled, on the devices that it would be loaded for."""
+def _pickle_key(source: PortableSource, options: LoadOptions) -> bytes:
+    """Return what identifies a pickled model and the devices it would be loaded for."""
     from pickle import dumps
 
-    named = replace(source, content=None)  # whose name is that of the content
-    return dumps((named, options, route(options.device).devices, definitions_digest()))
+    identity = replace(source, content=None)  # `name` is the digest of the content
+    return dumps((identity, options, route(options.device).devices, definitions_digest()))
 
 
-def _ready(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
+def _load_files(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
+    """Load a model on the first of its devices that works; with `warm`, on the one that is ready first."""
     progress.subject = files.file
     progress.expect(expected_seconds(files.opened.size, NODES))
-    model = _served(files, options, progress)
-    tell_loaded(model, files.opened.size, progress.elapsed)
-    return model
+    device_route = route(options.device)
+    if options.strict and device_route.absent:
+        raise DeviceFallbackError(device_route.absent, file=files.file)
+    pool = SessionPool(files, options, progress, device_route.absent)
+    if len(device_route.devices) > 1:
+        from weft.runtime.choose_device import choose_device
 
-
-def _served(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
-    """A model on the first of its devices that works, or on the one that is ready first."""
-    way = route(options.device)
-    if options.strict and way.absent:
-        raise DeviceFallbackError(way.absent, file=files.file)
-    opener = ModelOpener(files, options, progress)
-    deployment = Deployment(opener, way.absent)
-    if len(way.devices) > 1:
-        from weft.runtime.picking import picked
-
-        way = picked(way, deployment, at_once=options.warm is not None)
+        device_route = choose_device(device_route, pool, cached_only=options.warm is not None)
     if options.warm is None:
-        return Model(deployment, way, options.strict)
-    from weft.runtime.warming import soonest, warm_in_background
+        model = Model(pool, device_route)
+    else:
+        from weft.runtime.background_compilation import load_warm
 
-    soon, better = soonest(way, opener.is_ready)
-    model = Model(deployment, soon, options.strict)
-    if options.sample is not None:
-        model.session().request(options.sample)  # what is wrong with it shows here
-    warm_in_background(model, better)
+        model = load_warm(pool, device_route)
+    log_loaded(model, files.opened.size, progress.elapsed)
     return model
 
 
 Folders = tuple["Path | None", "Path | None"]
 
 
-def _files(opened: OpenedModel, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
-    """The files of a model, and the options with what a saved program decides among them."""
+def _open_files(opened: OpenedModel, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
+    """Open a model's files; options that were left open take the values of a saved program."""
     if not holds_program(opened):
-        return ModelFiles(opened, reader(options), *folders), options
+        return ModelFiles(opened, model_reader(strict=options.strict), *folders), options
     from weft.saved.files import open_saved
 
-    files = open_saved(opened, reader(options), *folders, options)
+    files = open_saved(opened, model_reader(strict=options.strict), *folders, options)
     return files, files.settled_options(options)
 
 
-def _files_again(source: PortableSource, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
-    """The same in another process."""
-    opened = source_again(source)
+def _reopen_files(source: PortableSource, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
+    """Open the files of a pickled model."""
+    opened = reopen_source(source)
     if not holds_program(opened):
-        return reopened(source, opened, reader(options), *folders), options
+        return reopen_files(source, opened, model_reader(strict=options.strict), *folders), options
     from weft.saved.files import reopen_saved
 
-    return reopen_saved(source, opened, reader(options), *folders, options), options
+    return reopen_saved(source, opened, model_reader(strict=options.strict), *folders, options), options
 
 
-def _folders(options: LoadOptions) -> tuple[Path | None, Path | None]:
-    """Where copies of files may lie, and where their digests are remembered."""
+def _cache_folders(options: LoadOptions) -> Folders:
+    """Return the folders for copies of files, and for digests; None without a cache."""
     models = shared_models() if options.cache else None
     return (None, None) if models is None else (models.folder, models.records)
-
-
-def _without_compiler(error: ModuleNotFoundError, file: str) -> Exception:
-    """What to say where only what runs saved programs is installed."""
-    package = (error.name or "").partition(".")[0]
-    if package not in COMPILING:
-        return error
-    hint = f"pip install {package}; a file that `weft compile` wrote needs no compiler"
-    return DeviceError(f"compiling needs the package {package}, which is not installed", file=file, hint=hint)
-
-
-class ModelOpener:
-    """Brings one model to devices: files are read once, and each device has a pipeline of its own."""
-
-    def __init__(self, files: ModelFiles, options: LoadOptions, progress: Stages) -> None:
-        self.files = files
-        self.file = files.file
-        self.options = options
-        self.sample = options.sample
-        self.threads = options.threads
-        self._progress = progress
-        self._program: TensorProgram | None = None  # held from the choice of a device until it is opened
-        self._groups: dict[str, FusedProgram] = {}
-
-    def open(self, device: str, progress: Stages | None = None) -> Session:
-        """The model on a device, ready to run."""
-        if progress is None and self._progress.is_over:
-            with stages("loading") as shown:
-                return self._opened(device, shown)
-        return self._opened(device, progress or self._progress)
-
-    def _opened(self, device: str, progress: Stages) -> Session:
-        with self._within_memory():
-            if isinstance(driver(device), KeepingDriver):
-                check_memory_to_start()
-            pipeline = Pipeline(self.files, self.options, device, progress)
-            program, self._program = self._program, None
-            groups, self._groups = self._groups, {}
-            if program is not None and self.options.dump is None:
-                pipeline.prospect = (program, groups.get(device))
-            del program, groups
-            return pipeline.load()
-
-    def content(self) -> str | None:
-        """What names the model for those who remember what was chosen for it."""
-        definitions = definitions_digest()
-        if not self.options.cache or self.options.dump is not None or definitions is None:
-            return None
-        return key_of(self.files.name(), definitions, self.options.precision, repr(self.options.outputs))
-
-    def tell(self, stage: str) -> None:
-        """Say what is being done, to whoever waits for the model."""
-        self._progress.stage(stage)
-
-    def program(self) -> TensorProgram:
-        """The optimised program, traced for whichever device is chosen."""
-        found = self._program
-        if found is None:
-            found = self._program = self._prospective(HOST).program()
-        return found
-
-    def fused(self, device: str) -> FusedProgram:
-        """Its groups for a device."""
-        found = self._groups.get(device)
-        if found is None:
-            found = self._groups[device] = self._prospective(device).fuse(self.program())
-        return found
-
-    def _prospective(self, device: str) -> Pipeline:
-        """The way to a device that may not be taken to its end, and writes nothing down."""
-        return Pipeline(self.files, replace(self.options, dump=None), device, self._progress)
-
-    def is_ready(self, device: str) -> bool:
-        """Whether the model can be opened there without a compilation."""
-        return Pipeline(self.files, self.options, device, self._progress).is_ready()
-
-    def with_weights(self, changed: Mapping[str, Array]) -> ModelOpener:
-        """The same model with some other weights."""
-        return ModelOpener(self.files.with_weights(changed), self.options, self._progress)
-
-    def with_precision(self, precision: Precision) -> ModelOpener:
-        """The same model in another precision."""
-        return ModelOpener(self.files, replace(self.options, precision=precision, dump=None), self._progress)
-
-    def renew(self, session: Session) -> Session:
-        """The model on a session's device, with these weights instead of the session's."""
-        with self._within_memory():
-            return Pipeline(self.files, self.options, session.device, self._progress).renew(session)
-
-    def portable(self, device: DeviceOption) -> tuple[Callable[..., Model], tuple[Any, ...]]:
-        """What loads the model again in another process."""
-        options = replace(self.options, device=device, dump=None)  # several processes would write over each other
-        return _load_again, (self.files.portable(), options, dict(self.files.changed))
-
-    @contextmanager
-    def _within_memory(self) -> Iterator[None]:
-        try:
-            yield
-        except WeftError:
-            raise
-        except MemoryError as error:
-            hint = "this process may take too little memory to load it; a model that is cached takes less"
-            raise OutOfMemoryError("the memory is used up", file=self.file, hint=hint) from error
-        except ModuleNotFoundError as error:
-            raise _without_compiler(error, self.file) from error

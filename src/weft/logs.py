@@ -1,7 +1,7 @@
-"""The logger `weft` and its children: what was loaded, compiled, chosen and given up. Silent unless somebody listens.
+"""The logger `weft` and its children.
 
-`logging` takes its time to import, so this does not: who listens has imported it, or has set WEFT_LOG. Texts come from
-files that nobody checked; whatever would not print as a part of one line is escaped.
+`logging` is slow to import, so this module does not import it: a program that listens has done so, or has set WEFT_LOG.
+Arguments may come from untrusted files, so unprintable characters are escaped.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from weft.quantities import printable
+from weft.quantities import escape_unprintable
 
 if TYPE_CHECKING:
     import logging
 
 VARIABLE = "WEFT_LOG"
-"""The environment variable that has log lines written to standard error, from a level on."""
+"""The environment variable that sets the level from which log lines go to standard error."""
 
-DEBUG, INFO, WARNING = 10, 20, 30  # as `logging` has them
+DEBUG, INFO, WARNING = 10, 20, 30  # the values of `logging`
 LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING}
 _OFF = ("", "0", "off", "none")
-_LONGEST = 1000  # characters of one text from elsewhere
+_MAX_ARGUMENT = 1000  # characters
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_is_asked = False  # whether WEFT_LOG has been looked at
+_is_configured = False  # whether WEFT_LOG has been read
 
 
-class QuietLogger:
-    """One of weft's loggers. `debug`, `info` and `warning` take what `logging` takes: a format, and its arguments."""
+class LazyLogger:
+    """A logger that does nothing unless `logging` is in use; methods take a format and its arguments."""
 
     __slots__ = ("name",)
 
@@ -35,46 +35,46 @@ class QuietLogger:
         self.name = name
 
     def debug(self, message: str, *arguments: object) -> None:
-        """A stage, for those who look for what takes the time."""
-        self._say(DEBUG, message, arguments)
+        """Log a stage of the compilation."""
+        self._log(DEBUG, message, arguments)
 
     def info(self, message: str, *arguments: object) -> None:
-        """What is worth a line in the log of a program."""
-        self._say(INFO, message, arguments)
+        """Log an event that is worth a line in a program's log."""
+        self._log(INFO, message, arguments)
 
     def warning(self, message: str, *arguments: object) -> None:
-        """What did not go as it should, though it goes on."""
-        self._say(WARNING, message, arguments)
+        """Log a problem that weft works around."""
+        self._log(WARNING, message, arguments)
 
-    def hears(self, level: int) -> bool:
-        """Whether somebody listens, for those who would have to work for what they say."""
-        if not _is_asked:
-            _ask_the_environment()
+    def is_enabled_for(self, level: int) -> bool:
+        """Whether a message of this level would be handled."""
+        if not _is_configured:
+            _read_environment()
         root = getattr(sys.modules.get("logging"), "root", None)
         if root is None or root.manager.disable >= level:
             return False
-        found = root.manager.loggerDict.get(self.name) or root.manager.loggerDict.get("weft")
-        level_of = getattr(found, "getEffectiveLevel", root.getEffectiveLevel)  # there are places without a logger
-        return bool(level_of() <= level)
+        logger = root.manager.loggerDict.get(self.name) or root.manager.loggerDict.get("weft")
+        effective_level = getattr(logger, "getEffectiveLevel", root.getEffectiveLevel)  # may be a PlaceHolder
+        return bool(effective_level() <= level)
 
-    def _say(self, level: int, message: str, arguments: tuple[object, ...]) -> None:
-        if not self.hears(level):
+    def _log(self, level: int, message: str, arguments: tuple[object, ...]) -> None:
+        if not self.is_enabled_for(level):
             return
-        found = _loggers.get(self.name) or _made()[self.name]
+        logger = _loggers.get(self.name) or _create_loggers()[self.name]
         frame = sys._getframe(2)
-        code, told = frame.f_code, tuple(map(_told, arguments))
+        code, escaped = frame.f_code, tuple(map(_escape, arguments))
         place = (code.co_filename, frame.f_lineno)
-        found.handle(found.makeRecord(self.name, level, *place, message, told, None, code.co_name))
+        logger.handle(logger.makeRecord(self.name, level, *place, message, escaped, None, code.co_name))
 
 
 NAMES = ("weft.loading", "weft.compiling", "weft.cache", "weft.devices", "weft.inputs")
 _loggers: dict[str, logging.Logger] = {}
-"""Of `logging`, which makes one under a lock. A thread that forks holds this lock while it waits for compilations to
-end, so they may not wait for it: nothing here takes it once these are made, and before that only if somebody listens.
+"""Created once: `logging.getLogger` takes a lock that a forking thread holds while it waits for compilations to end, so
+compiling threads must not call it.
 """
 
 
-def _made() -> dict[str, logging.Logger]:
+def _create_loggers() -> dict[str, logging.Logger]:
     import logging
 
     root = logging.getLogger("weft")
@@ -84,27 +84,27 @@ def _made() -> dict[str, logging.Logger]:
     return _loggers
 
 
-LOADING = QuietLogger("weft.loading")
-"""Files, and models that are ready."""
-COMPILING = QuietLogger("weft.compiling")
-"""Kernels, precision, steps for the host, programs for other shapes."""
-CACHE = QuietLogger("weft.cache")
-"""What is kept on disk, and what of it is used."""
-DEVICES = QuietLogger("weft.devices")
-"""Which one serves and why, and which ones failed."""
-INPUTS = QuietLogger("weft.inputs")
-"""What was done to people's files."""
+LOADING = LazyLogger("weft.loading")
+"""Files read and models loaded."""
+COMPILING = LazyLogger("weft.compiling")
+"""Kernels, precision, host steps, programs for other shapes."""
+CACHE = LazyLogger("weft.cache")
+"""Cache entries read and written."""
+DEVICES = LazyLogger("weft.devices")
+"""Which device runs a model and why; which ones failed."""
+INPUTS = LazyLogger("weft.inputs")
+"""How input files were converted."""
 
 
-def _told(argument: object) -> object:
+def _escape(argument: object) -> object:
     if isinstance(argument, (int, float)):
         return argument
     text = str(argument)
-    return printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+    return escape_unprintable(text if len(text) <= _MAX_ARGUMENT else f"{text[:_MAX_ARGUMENT]}...")
 
 
-def place_of(error: BaseException) -> str:
-    """Where an error was raised, and on behalf of whom, innermost first: its texts are left out."""
+def format_traceback(error: BaseException) -> str:
+    """Format where an error was raised on one line, innermost frame first, without its message."""
     places, at = [], error.__traceback__
     while at is not None:
         code = at.tb_frame.f_code
@@ -114,11 +114,11 @@ def place_of(error: BaseException) -> str:
 
 
 def write_to_stderr(level: int) -> None:
-    """Have log lines written to standard error, unless the program has handlers of its own for them."""
+    """Write log lines to standard error, unless the program has configured handlers."""
     import logging
 
     class StandardError(logging.Handler):
-        """Standard error as it is when something is said: a progress bar may stand before it."""
+        """Writes to the current `sys.stderr`, which a progress bar may have replaced."""
 
         def emit(self, record: logging.LogRecord) -> None:
             stream = sys.stderr
@@ -127,7 +127,7 @@ def write_to_stderr(level: int) -> None:
             try:
                 stream.write(f"{self.format(record)}\n")
                 stream.flush()
-            except Exception:  # as all handlers have it: the program goes on
+            except Exception:  # logging never raises
                 self.handleError(record)
 
     root = logging.getLogger("weft")
@@ -138,14 +138,14 @@ def write_to_stderr(level: int) -> None:
     root.setLevel(level)
 
 
-def _ask_the_environment() -> None:
-    global _is_asked
-    _is_asked = True
-    said = os.environ.get(VARIABLE, "").strip().lower()
-    if said in _OFF:
+def _read_environment() -> None:
+    global _is_configured
+    _is_configured = True
+    setting = os.environ.get(VARIABLE, "").strip().lower()
+    if setting in _OFF:
         return
-    if said not in LEVELS:
+    if setting not in LEVELS:
         import warnings
 
-        warnings.warn(f"{VARIABLE} is {printable(said)!r}: use debug, info or warning", stacklevel=2)
-    write_to_stderr(LEVELS.get(said, INFO))
+        warnings.warn(f"{VARIABLE} is {escape_unprintable(setting)!r}: use debug, info or warning", stacklevel=2)
+    write_to_stderr(LEVELS.get(setting, INFO))

@@ -1,22 +1,22 @@
-"""Numbers and names as people read them: in units, shortened, and without characters that do something."""
+"""Format numbers, sizes and names for messages and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-LONGEST = 60  # characters of a name
-MOST = 4  # of several things on one line
-MORE = "…"
+MAX_NAME = 60  # characters
+MAX_ITEMS = 4  # of a list on one line
+ELLIPSIS = "…"
 
 
 def format_count(number: float, unit: str = "") -> str:
-    """12345678 -> 12.3 M, with thousands as steps."""
-    return _scaled(number, 1000, ("", "k", "M", "G", "T", "P"), unit)
+    """12345678 -> 12.3 M, in powers of 1000."""
+    return _format_scaled(number, 1000, ("", "k", "M", "G", "T", "P"), unit)
 
 
 def format_bytes(number: float) -> str:
-    """12345678 -> 11.8 MiB, with 1024 as step."""
-    return _scaled(number, 1024, ("", "Ki", "Mi", "Gi", "Ti", "Pi"), "B")
+    """12345678 -> 11.8 MiB, in powers of 1024."""
+    return _format_scaled(number, 1024, ("", "Ki", "Mi", "Gi", "Ti", "Pi"), "B")
 
 
 def format_seconds(seconds: float) -> str:
@@ -27,42 +27,43 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
-def counted(number: int, thing: str) -> str:
+def format_plural(number: int, noun: str) -> str:
     """1 kernel, 2 kernels."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def printable(text: str) -> str:
-    """Text from a file, with control characters and broken Unicode spelled out so that they do nothing."""
+def escape_unprintable(text: str) -> str:
+    """Escape control characters and broken Unicode, so that text from a file cannot affect a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def shortened(text: str, longest: int = LONGEST) -> str:
-    """A printable text on one line: of a long one, its beginning and its end, where names differ."""
+def shorten(text: str, longest: int = MAX_NAME) -> str:
+    """Fit a text on one line: escape it, and cut the middle of a long one, since names differ at their ends."""
     if len(text) > 4 * longest:
-        text = f"{text[: 2 * longest]}{MORE}{text[-2 * longest :]}"
-    text = printable(text)
+        text = f"{text[: 2 * longest]}{ELLIPSIS}{text[-2 * longest :]}"
+    text = escape_unprintable(text)
     if len(text) <= longest:
         return text
-    behind = (longest - 1) // 2
-    return f"{text[: longest - 1 - behind]}{MORE}{text[len(text) - behind :]}"
+    tail = (longest - 1) // 2
+    return f"{text[: longest - 1 - tail]}{ELLIPSIS}{text[len(text) - tail :]}"
 
 
-def few(texts: Iterable[str], most: int = MOST, separator: str = ", ") -> str:
-    """The first of several, and how many more there are."""
-    found = list(texts)
-    shown = found if len(found) <= most + 1 else [*found[:most], f"{MORE} {len(found) - most} more"]
-    return separator.join(shown)
+def join_few(texts: Iterable[str], most: int = MAX_ITEMS, separator: str = ", ") -> str:
+    """Join the first items, and say how many more there are."""
+    items = list(texts)
+    if len(items) > most + 1:
+        items = [*items[:most], f"{ELLIPSIS} {len(items) - most} more"]
+    return separator.join(items)
 
 
-def shape_text(shape: Sequence[object] | None, most: int = 8) -> str:
-    """[batch, 3, 224, 224], or [...] where the rank is unknown; of many dims the first, and how many there are."""
+def format_shape(shape: Sequence[object] | None, most: int = 8) -> str:
+    """[batch, 3, 224, 224], or [...] where the rank is unknown."""
     if shape is None:
         return "[...]"
-    return f"[{few((shortened(str(dim), 24) for dim in shape), most)}]"
+    return f"[{join_few((shorten(str(dim), 24) for dim in shape), most)}]"
 
 
-def _scaled(number: float, step: int, prefixes: Sequence[str], unit: str) -> str:
+def _format_scaled(number: float, step: int, prefixes: Sequence[str], unit: str) -> str:
     power = 0
     scaled = float(number)
     while abs(scaled) >= step and power + 1 < len(prefixes):

@@ -1,8 +1,7 @@
-"""Tables of what weft tells people: as text for a terminal, as HTML for a notebook.
+"""Render tables as text for terminals and as HTML for notebooks.
 
-What they hold comes from files that nobody has checked: every cell is shortened, made printable and escaped. The HTML
-has no style sheet, script or colour of its own, so that it looks right on light and dark pages, in editors that leave
-out all but plain elements, and on narrow ones, where it scrolls by itself.
+Cells may come from untrusted files, so each is shortened and escaped. The HTML has no style sheet, script or colours,
+so that it suits light and dark pages and editors that strip styles; on narrow pages the table scrolls.
 """
 
 from __future__ import annotations
@@ -10,22 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from weft.quantities import MORE, printable, shortened
+from weft.quantities import ELLIPSIS, escape_unprintable, shorten
 from weft.records import dataclass
 
-MOST_ROWS = 40
-LONGEST_CELL = 120
-NARROWEST = 40  # columns of a terminal that tables are made for
-USUAL_WIDTH = 100  # where there is no terminal
+MAX_ROWS = 40
+MAX_CELL = 120
+MIN_WIDTH = 40  # columns of a terminal
+DEFAULT_WIDTH = 100  # where there is no terminal
 GAP = "  "
 _BOX = "overflow-x:auto;max-width:100%;margin:.3em 0"
 _TABLE = "border-collapse:collapse;margin:0"
 _CELL = "text-align:{side};vertical-align:top;padding:.15em .9em .15em 0;border:none"
 _TEXT = ";white-space:pre-wrap;max-width:44em"
-_BROKEN = ";overflow-wrap:anywhere"  # of words that no narrow page has room for
+_BREAK_WORDS = ";overflow-wrap:anywhere"
 _LONG_WORD = 24  # characters
-_ROOM = ";min-width:12em"  # for what has many words: a narrow page scrolls
-_MANY_WORDS = 40  # characters
+_WIDE = ";min-width:12em"  # long texts make a narrow page scroll instead of wrapping at each word
+_LONG_TEXT = 40  # characters
 _NUMBER = ";white-space:nowrap;font-variant-numeric:tabular-nums"
 _HEAD = ";font-weight:600;border-bottom:1px solid rgba(128,128,128,.5)"
 _TITLE = "margin-bottom:.2em"
@@ -33,45 +32,52 @@ _QUIET = "opacity:.75"
 
 
 @dataclass(frozen=True, slots=True)
-class ShownTable:
-    """Rows under the names of columns, of which those in `right` hold numbers; without names, facts by name."""
+class Table:
+    """Rows under column names; columns in `right` are right-aligned. Without names, rows are (name, value) pairs."""
 
     rows: Sequence[Sequence[object]]
     columns: Sequence[str] = ()
     title: str = ""
     right: Sequence[str] = ()
     note: str = ""
-    most: int = MOST_ROWS
+    most: int = MAX_ROWS
 
     def text(self, width: int | None = None) -> str:
-        """For so many columns of a terminal, by default those that there are."""
-        room = width or terminal_width()
-        rows = [[_cell(content, LONGEST_CELL) for content in row] for row in self._shown()]
+        """Format for a terminal of `width` columns, by default the current one."""
+        width = width or terminal_width()
+        rows = [[_cell(content, MAX_CELL) for content in row] for row in self._visible_rows()]
         lines = [*([list(self.columns)] if self.columns else []), *rows]
-        widths = _fitting([max(map(_columns, column)) for column in zip(*lines)], room)
-        laid = [placed for line in lines for placed in self._lines(line, widths)]
+        widths = _fit_widths([max(map(_text_width, column)) for column in zip(*lines)], width)
+        body = [placed for line in lines for placed in self._format_row(line, widths)]
         if self.columns:
-            laid.insert(1, GAP.join("-" * size for size in widths))
-        parts = [*_wrapped(printable(self.title), room), *laid, self._left_out(), *_wrapped(printable(self.note), room)]
+            body.insert(1, GAP.join("-" * size for size in widths))
+        parts = [
+            *_wrap(escape_unprintable(self.title), width),
+            *body,
+            self._omitted_note(),
+            *_wrap(escape_unprintable(self.note), width),
+        ]
         return "\n".join(part for part in parts if part)
 
     def html(self) -> str:
-        sides = self._sides(len(self._shown()[0]) if self.rows else len(self.columns))
+        sides = self._alignments(len(self._visible_rows()[0]) if self.rows else len(self.columns))
         head = "".join(_html("th", name, side, _HEAD) for name, side in zip(self.columns, sides))
         body = "".join(
             "<tr>"
             + "".join(
-                _html("td", text := _cell(content, LONGEST_CELL), side, _NUMBER if side == "right" else _wrapping(text))
+                _html("td", text := _cell(content, MAX_CELL), side, _NUMBER if side == "right" else _wrap_style(text))
                 for content, side in zip(row, sides)
             )
             + "</tr>"
-            for row in self._shown()
+            for row in self._visible_rows()
         )
-        below = " ".join(part for part in (self._left_out(), printable(self.note)) if part)
+        below = " ".join(part for part in (self._omitted_note(), escape_unprintable(self.note)) if part)
         return "".join(
             (
                 f'<div style="{_BOX}">',
-                f'<div style="{_TITLE}"><strong>{escape(printable(self.title))}</strong></div>' if self.title else "",
+                f'<div style="{_TITLE}"><strong>{escape(escape_unprintable(self.title))}</strong></div>'
+                if self.title
+                else "",
                 f'<table style="{_TABLE}">',
                 f"<thead><tr>{head}</tr></thead>" if head else "",
                 f"<tbody>{body}</tbody></table>",
@@ -80,30 +86,34 @@ class ShownTable:
             )
         )
 
-    def _shown(self) -> Sequence[Sequence[object]]:
+    def _visible_rows(self) -> Sequence[Sequence[object]]:
         return self.rows if len(self.rows) <= self.most + 1 else self.rows[: self.most]
 
-    def _left_out(self) -> str:
-        return f"{MORE} {len(self.rows) - len(self._shown()):,} more" if len(self._shown()) < len(self.rows) else ""
+    def _omitted_note(self) -> str:
+        return (
+            f"{ELLIPSIS} {len(self.rows) - len(self._visible_rows()):,} more"
+            if len(self._visible_rows()) < len(self.rows)
+            else ""
+        )
 
-    def _sides(self, number: int) -> list[str]:
+    def _alignments(self, number: int) -> list[str]:
         return ["right" if name in self.right else "left" for name in self.columns] or ["left"] * number
 
-    def _lines(self, cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-        """A row, on more than one line where its last cell has words for more."""
-        sides = self._sides(len(cells))
-        last = _wrapped(cells[-1], widths[-1]) if cells and sides[-1] == "left" and " " in cells[-1] else cells[-1:]
+    def _format_row(self, cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+        """Yield the lines of a row; a long text in the last cell wraps."""
+        sides = self._alignments(len(cells))
+        last = _wrap(cells[-1], widths[-1]) if cells and sides[-1] == "left" and " " in cells[-1] else cells[-1:]
         for number, words in enumerate(last or [""]):
             row = [*cells[:-1], words] if number == 0 else [*[""] * (len(cells) - 1), words]
-            yield GAP.join(map(_placed, row, widths, sides)).rstrip()
+            yield GAP.join(map(_align, row, widths, sides)).rstrip()
 
 
-class Tabled:
-    """What is shown as tables: `str` of it for terminals, and itself in notebooks."""
+class ShownAsTables:
+    """Base of classes that `str` and notebooks show as tables."""
 
     __slots__ = ()
 
-    def _tables(self) -> Iterable[ShownTable]:
+    def _tables(self) -> Iterable[Table]:
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -114,78 +124,78 @@ class Tabled:
 
 
 def terminal_width() -> int:
-    """Columns that there are, within reason."""
+    """Return the number of columns of the terminal, or a default."""
     try:
         columns = int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns
     except (ValueError, OSError):
         columns = 0
-    return max(columns or USUAL_WIDTH, NARROWEST)
+    return max(columns or DEFAULT_WIDTH, MIN_WIDTH)
 
 
 def escape(text: str) -> str:
-    """Text as an element of a page holds it."""
-    from html import escape  # which has a table of two thousand names with it
+    """Escape text for HTML."""
+    from html import escape  # slow to import: it builds a table of two thousand entities
 
     return escape(text)
 
 
 def _cell(content: object, longest: int) -> str:
-    return "" if content is None else shortened(str(content), longest)
+    return "" if content is None else shorten(str(content), longest)
 
 
-def _wrapping(text: str) -> str:
-    """How a text goes on: words stay whole, unless they are too long for that."""
-    broken = _BROKEN if any(len(word) > _LONG_WORD for word in text.split()) else ""
-    return _TEXT + broken + (_ROOM if len(text) > _MANY_WORDS else "")
+def _wrap_style(text: str) -> str:
+    """Choose the style of a cell: words stay whole unless they are very long."""
+    broken = _BREAK_WORDS if any(len(word) > _LONG_WORD for word in text.split()) else ""
+    return _TEXT + broken + (_WIDE if len(text) > _LONG_TEXT else "")
 
 
 def _html(element: str, text: str, side: str, style: str) -> str:
     return f'<{element} style="{_CELL.format(side=side)}{style}">{escape(text)}</{element}>'
 
 
-def _fitting(widths: list[int], room: int) -> list[int]:
-    """Widths of columns that fit together, the widest made narrower first."""
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - room
+def _fit_widths(widths: list[int], available: int) -> list[int]:
+    """Shrink the widest columns until all fit."""
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - available
     while excess > 0 and max(widths) > 8:
         widest = max(widths)
-        next_one = max((width for width in widths if width < widest), default=8)
-        alike = [index for index, width in enumerate(widths) if width == widest]
-        step = max(1, min(widest - max(next_one, 8), -(-excess // len(alike))))
-        for index in alike:
+        next_widest = max((width for width in widths if width < widest), default=8)
+        widest_columns = [index for index, width in enumerate(widths) if width == widest]
+        step = max(1, min(widest - max(next_widest, 8), -(-excess // len(widest_columns))))
+        for index in widest_columns:
             widths[index] -= step
-        excess -= step * len(alike)
+        excess -= step * len(widest_columns)
     return widths
 
 
-def _placed(text: str, width: int, side: str) -> str:
-    text = _cut(text, width)
-    space = " " * (width - _columns(text))
+def _align(text: str, width: int, side: str) -> str:
+    text = _truncate(text, width)
+    space = " " * (width - _text_width(text))
     return f"{space}{text}" if side == "right" else f"{text}{space}"
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    """A text on lines of so many columns; a word that is longer has a line of its own, and loses its middle."""
+def _wrap(text: str, width: int) -> list[str]:
+    """Wrap a text; a word that is wider than a line loses its middle."""
     lines: list[str] = []
-    for word in (_cut(word, width) for word in text.split(" ")):
+    for word in (_truncate(word, width) for word in text.split(" ")):
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and _columns(longer) <= width:
+        if lines and _text_width(longer) <= width:
             lines[-1] = longer
         else:
             lines.append(word)
     return lines
 
 
-def _cut(text: str, width: int) -> str:
-    """A text in no more than so many columns of a terminal."""
+def _truncate(text: str, width: int) -> str:
+    """Truncate a text to a number of terminal columns."""
     longest = width
-    while _columns(text) > width:
-        text = shortened(text, longest)
+    while _text_width(text) > width:
+        text = shorten(text, longest)
         longest -= 1
     return text
 
 
-def _columns(text: str) -> int:
-    """Columns that a text takes in a terminal."""
+def _text_width(text: str) -> int:
+    """Count the terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width

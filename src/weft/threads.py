@@ -1,10 +1,9 @@
-"""What threads share: things that are built once, locks, teams of helpers, and native work that must not be cut off.
+"""Thread primitives that survive forks and the end of the process: locks, lazy values, helper pools, library guards.
 
-Threads meet two moments that nobody plans for. At a fork, the child has only the thread that forked: what others held
-stays held there, so every lock of weft's is made by `lock` and is free again in a child, nobody is inside of an
-`Undivided` library, and nobody is importing a module. At the end of the process daemon threads stop wherever they are,
-so they are not inside of one then either. And where the system gives no more threads, work is done by fewer, at last by
-the one that asks for it.
+A forked child has only the thread that forked. Locks of other threads would stay locked there, so weft creates its
+locks with `make_lock`, which resets them in children, and a fork waits until no other thread is inside a guarded native
+library or imports a module. At exit, daemon threads stop anywhere, so the end of the process waits for guarded
+libraries too. Where the system refuses to start threads, work runs on fewer of them, in the end on the caller's.
 """
 
 from __future__ import annotations
@@ -25,95 +24,94 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet, ref
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 # -- locks -----------------------------------------------------------------------------------------------------------
 
 _locks: WeakSet[Any] = WeakSet()
 
 
-def lock() -> threading.Lock:
-    """A lock that is free in a forked child, whoever held it.
+def make_lock() -> threading.Lock:
+    """Create a lock that is released in forked children.
 
-    What it protects must make sense whenever another thread may stop for good: it is changed by one operation of
-    Python's, after all that can take time.
+    A child may find the protected state as another thread left it, so change that state in one atomic operation, after
+    everything that can take time.
     """
-    made = threading.Lock()
-    _locks.add(made)
-    return made
+    new_lock = threading.Lock()
+    _locks.add(new_lock)
+    return new_lock
 
 
-def reentrant_lock() -> Any:
-    """The same, for a thread that may hold it already."""
-    made = threading.RLock()
-    _locks.add(made)
-    return made
+def make_reentrant_lock() -> Any:
+    """Create a reentrant lock that is released in forked children."""
+    new_lock = threading.RLock()
+    _locks.add(new_lock)
+    return new_lock
 
 
 def is_pool_worker() -> bool:
-    """Whether Python's multiprocessing started this process, or what is made of it: there are several, mostly."""
-    process = sys.modules.get("multiprocessing.process")  # which they have all imported
+    """Whether `multiprocessing` or a library on top of it started this process."""
+    process = sys.modules.get("multiprocessing.process")  # imported in every such process
     return process is not None and process.parent_process() is not None
 
 
-def free_in_children(held: Any) -> None:
-    """See that a lock of somebody else's library is free in forked children too."""
-    _locks.add(held)
+def reset_in_children(foreign_lock: Any) -> None:
+    """Release a lock of another library in forked children, too."""
+    _locks.add(foreign_lock)
 
 
 def _free_locks() -> None:
-    for held in _locks:
-        held._at_fork_reinit()
+    for each in _locks:
+        each._at_fork_reinit()
 
 
 # -- built once ------------------------------------------------------------------------------------------------------
 
 
-class Once(Generic[Made]):
-    """A function that is called when its result is first wanted, by one thread while others wait; later calls get it.
+class Once(Generic[Result]):
+    """A function that runs once; concurrent callers wait, and later calls return the first result.
 
-    The arguments of later calls do not matter. Who uses native memory that a result owns holds the result itself:
-    `cache_clear`, or another owner's end, then takes nothing from under him.
+    Arguments of later calls are ignored. Code that uses native memory owned by the result must keep a reference to the
+    result: `cache_clear` drops this one.
     """
 
-    def __init__(self, make: Callable[..., Made]) -> None:
+    def __init__(self, make: Callable[..., Result]) -> None:
         self._make = make
-        self._made: tuple[Made] | None = None
-        self._lock = reentrant_lock()  # a signal's handler may ask for what its own thread is about to build
+        self._result: tuple[Result] | None = None
+        self._lock = make_reentrant_lock()  # a signal handler may call this while its own thread is inside
         update_wrapper(self, make)
 
-    def __call__(self, *arguments: Any) -> Made:
-        made = self._made
-        if made is None:
+    def __call__(self, *arguments: Any) -> Result:
+        result = self._result
+        if result is None:
             with self._lock:
-                made = self._made
-                if made is None:
-                    made = self._made = (self._make(*arguments),)
-        return made[0]
+                result = self._result
+                if result is None:
+                    result = self._result = (self._make(*arguments),)
+        return result[0]
 
     def cache_clear(self) -> None:
-        """Let go of the result; the next call builds another."""
-        self._made = None
+        """Drop the result; the next call computes it again."""
+        self._result = None
 
 
-def once(make: Callable[..., Made]) -> Once[Made]:
-    """Have a function called once, however many threads want its result."""
+def once(make: Callable[..., Result]) -> Once[Result]:
+    """Decorate a function so that it runs once, however many threads call it."""
     return Once(make)
 
 
-# -- libraries that are not to be left in the middle -----------------------------------------------------------------
+# -- native libraries ------------------------------------------------------------------------------------------------
 
 
-_MOMENT = 0.002  # seconds between two looks at whether others have left
-_libraries: list[Undivided] = []
+_POLL_SECONDS = 0.002  # between checks whether other threads have left a library
+_libraries: list[NativeLibraryGuard] = []
 
 
-class Undivided:
-    """Around calls of a native library with locks and threads of its own (`with`).
+class NativeLibraryGuard:
+    """Guard calls into a native library that has its own locks and threads (use with `with`).
 
-    A fork waits until no other thread is inside, since in the child nobody would ever finish what they are at. The end
-    of the process waits for those inside, and of the threads that are there lets none in again: they would run on while
-    the library's own end has begun.
+    A fork waits until no other thread is inside, since the child would inherit the library's locks locked. The end of
+    the process waits for the threads inside and lets no other thread in, since the library is about to be torn down.
     """
 
     def __init__(self) -> None:
@@ -123,19 +121,19 @@ class Undivided:
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
-        self._inside: dict[int, int] = {}  # by thread, how often
-        self._closed: set[int] = set()  # threads that are about to fork
-        self._barred: frozenset[int] | None = None  # once the process ends, threads that must not come in
+        self._inside: dict[int, int] = {}  # nesting depth by thread
+        self._forking: set[int] = set()  # threads that are about to fork
+        self._barred: frozenset[int] | None = None  # at exit, the threads that may not enter any more
 
     def __enter__(self) -> None:
         own = threading.get_ident()
         while True:
             with self._lock:
                 before = self._inside.get(own, 0)
-                if before or not (self._closed or self._is_barred(own)):
+                if before or not (self._forking or self._is_barred(own)):
                     self._inside[own] = before + 1
                     return
-            time.sleep(_MOMENT)
+            time.sleep(_POLL_SECONDS)
 
     def __exit__(self, *_: object) -> None:
         own = threading.get_ident()
@@ -153,16 +151,16 @@ class Undivided:
             with self._lock:
                 if all(thread == own for thread in self._inside):
                     return
-            time.sleep(_MOMENT)
+            time.sleep(_POLL_SECONDS)
 
     def _close(self) -> None:
         with self._lock:
-            self._closed.add(threading.get_ident())
+            self._forking.add(threading.get_ident())
         self._await_others()
 
     def _open(self) -> None:
         with self._lock:
-            self._closed.discard(threading.get_ident())
+            self._forking.discard(threading.get_ident())
 
     def _end(self) -> None:
         with self._lock:
@@ -171,24 +169,25 @@ class Undivided:
         while True:
             try:
                 return self._await_others()
-            except KeyboardInterrupt:  # it is about to end
+            except KeyboardInterrupt:  # the process is ending anyway
                 continue
 
 
 # -- imports ---------------------------------------------------------------------------------------------------------
 
-IMPORT_SECONDS = 5.0  # that a fork waits for other threads' imports; longer ones may themselves wait for this thread
+IMPORT_SECONDS = 5.0  # that a fork waits for other threads' imports; a longer import may be waiting for this thread
 
 
 def _await_imports() -> None:
-    """Hold Python's import lock at a moment when no other thread is about to import something.
+    """Take Python's import lock when no other thread is importing a module.
 
-    Python frees that lock in a forked child, but not those of single modules: there nobody would ever finish with them.
+    Python releases that lock in a forked child, but not the locks of single modules, on which the child would hang.
+    There is no public access to these, hence `importlib._bootstrap`.
     """
     locks, own, end = getattr(importlib._bootstrap, "_module_locks", {}), threading.get_ident(), None
     while True:
         _imp.acquire_lock()
-        owners = {getattr(found(), "owner", None) for found in list(locks.values())}
+        owners = {getattr(module_lock(), "owner", None) for module_lock in list(locks.values())}
         if owners <= {None, own}:
             return
         now = time.monotonic()
@@ -202,51 +201,51 @@ def _await_imports() -> None:
 # -- helpers ---------------------------------------------------------------------------------------------------------
 
 
-class PendingTask(Generic[Made]):
-    """A piece of work that another thread does.
+class PendingTask(Generic[Result]):
+    """A function call that another thread makes.
 
-    All that they share is one lock, without code of Python's around it that Ctrl-C could leave half done.
+    The threads share one bare lock: Python code around it could be interrupted halfway by Ctrl-C.
     """
 
-    def __init__(self, function: Callable[..., Made], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, function: Callable[..., Result], arguments: tuple[Any, ...]) -> None:
         self._function = function
         self._arguments = arguments
-        self._made: list[Made] = []
-        self._failed: BaseException | None = None
-        self._undone = threading.Lock()
-        self._undone.acquire()
+        self._results: list[Result] = []
+        self._error: BaseException | None = None
+        self._pending = threading.Lock()
+        self._pending.acquire()
 
     def work(self) -> None:
         try:
-            self._made.append(self._function(*self._arguments))
+            self._results.append(self._function(*self._arguments))
         except BaseException as error:
-            self._failed = error
+            self._error = error
         finally:
-            self._undone.release()
+            self._pending.release()
 
-    def give_up(self) -> None:
-        """Have nobody wait for it, who would wait for ever."""
-        self._failed = RuntimeError("it was given up")
-        self._undone.release()
+    def abandon(self) -> None:
+        """Mark the task failed so that waiters wake up."""
+        self._error = RuntimeError("the task was abandoned")
+        self._pending.release()
 
     @property
     def is_done(self) -> bool:
-        return bool(self._made) or self._failed is not None
+        return bool(self._results) or self._error is not None
 
-    def result(self) -> Made:
-        """What the function returned, once it has; or what it raised."""
-        self._undone.acquire()
-        self._undone.release()
-        if self._failed is not None:
-            raise self._failed
-        return self._made[0]
+    def result(self) -> Result:
+        """Wait for the call, and return its result or raise its exception."""
+        self._pending.acquire()
+        self._pending.release()
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
 
 
-class Team:
-    """Threads that take pieces of work in order, at most `count` and as many as can be had (`with`).
+class HelperPool:
+    """A pool of at most `count` threads that run tasks in order (use with `with`).
 
-    The end of the block waits for all pieces. An exception that leaves it, Ctrl-C for one, waits for nothing: pieces
-    that nobody has begun are dropped. Helpers of a daemon thread are daemons, others are waited for at exit.
+    The end of the block waits for all tasks. When an exception such as KeyboardInterrupt leaves the block, tasks that
+    have not started are dropped and nothing is waited for. Threads of a daemon thread's pool are daemons.
     """
 
     def __init__(self, count: int) -> None:
@@ -254,7 +253,7 @@ class Team:
         self._threads: list[threading.Thread] = []
         self._tasks: SimpleQueue[PendingTask[Any] | None] = SimpleQueue()
 
-    def __enter__(self) -> Team:
+    def __enter__(self) -> HelperPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -269,18 +268,18 @@ class Team:
                 thread.join()
 
     def end(self) -> None:
-        """Let the threads go once all pieces are done; nobody waits for that."""
+        """Let the threads end after all tasks, without waiting for them."""
         for _ in self._threads:
             self._tasks.put(None)
 
-    def gather(self) -> int:
-        """Start all threads that can be had; how many, and where it is none, whoever submits a piece does it."""
+    def start_all(self) -> int:
+        """Start as many of the threads as the system allows, and return their number; 0: `submit` runs tasks itself."""
         while len(self._threads) < self._count:
             self._grow()
         return len(self._threads)
 
-    def submit(self, function: Callable[..., Made], *arguments: Any) -> PendingTask[Made]:
-        """Have a function called by one of the team, or here and now where no thread can be had."""
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> PendingTask[Result]:
+        """Run a function on a thread of the pool, or on this one where no thread can be started."""
         task = PendingTask(function, arguments)
         self._grow()
         if self._threads:
@@ -289,29 +288,29 @@ class Team:
             task.work()
         return task
 
-    def map(self, function: Callable[..., Made], *arguments: Iterable[Any]) -> Iterator[Made]:
-        """Results of all calls, in order."""
+    def map(self, function: Callable[..., Result], *arguments: Iterable[Any]) -> Iterator[Result]:
+        """Yield the results of all calls, in order."""
         tasks = [self.submit(function, *each) for each in zip(*arguments)]
         return (task.result() for task in tasks)
 
     def _grow(self) -> None:
         if len(self._threads) < self._count:
-            given = self._tasks, ref(self), threading.current_thread()
-            thread = threading.Thread(target=_help, args=given, name="weft-helper")
+            args = self._tasks, ref(self), threading.current_thread()
+            thread = threading.Thread(target=_run_helper, args=args, name="weft-helper")
             try:
                 thread.start()
                 self._threads.append(thread)
-            except RuntimeError:  # no more threads to be had, or the interpreter is about to end
+            except RuntimeError:  # the system allows no more threads, or the interpreter is ending
                 self._count = len(self._threads)
 
 
-def _help(tasks: SimpleQueue[PendingTask[Any] | None], team: ref[Team], owner: threading.Thread) -> None:
-    """A helper's life, which ends with the team's or the owner's if nobody says so: a signal may come in between."""
+def _run_helper(tasks: SimpleQueue[PendingTask[Any] | None], pool: ref[HelperPool], owner: threading.Thread) -> None:
+    """Run tasks until told to end, or until the pool or its owner is gone: a signal may prevent the former."""
     while True:
         try:
             task = tasks.get(timeout=1.0)
         except Empty:
-            if team() is None or not owner.is_alive():
+            if pool() is None or not owner.is_alive():
                 return
             continue
         if task is None:
@@ -322,30 +321,30 @@ def _help(tasks: SimpleQueue[PendingTask[Any] | None], team: ref[Team], owner: t
 
 # -- forks -----------------------------------------------------------------------------------------------------------
 
-_forking: set[int] = set()  # threads between `_before_fork` and what comes after it
+_forking: set[int] = set()  # threads between `_before_fork` and `_after_fork`
 
 
 def _before_fork() -> None:
-    """Wait until no other thread is inside of a library or imports one, which may be one that nobody knew before."""
+    """Wait until no other thread is inside a guarded library or importing; an import may add a library."""
     while True:
-        known = len(_libraries)
-        for library in _libraries[:known]:
+        count = len(_libraries)
+        for library in _libraries[:count]:
             library._close()
         _await_imports()
-        if len(_libraries) == known:
+        if len(_libraries) == count:
             _forking.add(threading.get_ident())
             return
         _imp.release_lock()
 
 
 def _after_fork(renew: bool) -> None:
-    """Undo it, unless this module came in while its thread was about to fork, and did nothing before."""
+    """Undo `_before_fork`, which did not run if this module was imported between the hooks of a fork."""
     own = threading.get_ident()
     if own in _forking:
         _forking.discard(own)
         _imp.release_lock()
     if renew:
-        _forking.clear()  # the others are not here
+        _forking.clear()  # the other threads do not exist here
     for library in _libraries:
         library._renew() if renew else library._open()
 
@@ -359,7 +358,7 @@ def _after_in_child() -> None:
     _after_fork(renew=True)
 
 
-if hasattr(os, "register_at_fork"):  # once, here: others' hooks could come to be in the middle of a fork
+if hasattr(os, "register_at_fork"):  # once, here: hooks registered later could be added in the middle of a fork
     os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
@@ -367,41 +366,41 @@ if hasattr(os, "register_at_fork"):  # once, here: others' hooks could come to b
 
 
 def usable_cores() -> int:
-    """Cores that this process may keep busy: those of its affinity mask, within the quota of its control groups."""
+    """Count the cores that this process may use: its affinity mask, within the quota of its control groups."""
     try:
         cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # there is no mask on this system
+    except AttributeError:  # this system has no affinity masks
         cores = os.cpu_count() or 1
-    return max(1, min(cores, _quota(Path("/sys/fs/cgroup"), _read(Path("/proc/self/cgroup")))))
+    return max(1, min(cores, _read_quota(Path("/sys/fs/cgroup"), _read_text(Path("/proc/self/cgroup")))))
 
 
-def _quota(root: Path, membership: str) -> int:
-    """Whole cores that the control groups of this process, and all groups above them, allow."""
+def _read_quota(root: Path, membership: str) -> int:
+    """Return the whole cores that the control groups of this process and their parents allow."""
     allowed = float(os.cpu_count() or 1)
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         parts = [part for part in path.split("/") if part]
         groups = [Path(*parts[:count]) for count in range(len(parts) + 1)]
         if not controllers:
-            allowed = min(allowed, *(_quota_of(_read(root / group / "cpu.max")) for group in groups))
+            allowed = min(allowed, *(_parse_quota(_read_text(root / group / "cpu.max")) for group in groups))
         elif "cpu" in controllers.split(","):
             for mount in (root / controllers, root / "cpu"):
                 for group in groups:
-                    limit = _read(mount / group / "cpu.cfs_quota_us")
-                    period = _read(mount / group / "cpu.cfs_period_us")
-                    allowed = min(allowed, _quota_of(f"{limit} {period}"))
+                    limit = _read_text(mount / group / "cpu.cfs_quota_us")
+                    period = _read_text(mount / group / "cpu.cfs_period_us")
+                    allowed = min(allowed, _parse_quota(f"{limit} {period}"))
     return int(allowed)
 
 
-def _quota_of(text: str) -> float:
-    """Cores from "quota period" in microseconds; "max" and -1 mean no limit."""
-    match text.split():
-        case [limit, period] if limit.isdigit() and period.isdigit() and int(period):
-            return int(limit) / int(period)
-    return float("inf")
+def _parse_quota(text: str) -> float:
+    """Parse "quota period" in microseconds as a number of cores; "max" and -1 mean no limit."""
+    fields = text.split()
+    if len(fields) != 2 or not all(field.isdigit() for field in fields) or not int(fields[1]):
+        return float("inf")
+    return int(fields[0]) / int(fields[1])
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -390,4 +390,4 @@ def test_ops_that_users_define() -> None:
         assert {entry.domain: entry.version for entry in graph.to_onnx().opset_import}["com.acme.tests"] == 1
         np.testing.assert_array_equal(graph.compile(device="reference").run({"x": X})["y"], X / 4)
     finally:
-        del registry._definitions["com.acme.tests", "Halve"]
+        del registry._registrations["com.acme.tests", "Halve"]

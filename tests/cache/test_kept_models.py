@@ -30,7 +30,7 @@ from weft.frontend.files import OpenFile, open_path
 from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType
-from weft.ir.packing import Packing, forget_pages, pieces_of, release_pages
+from weft.ir.packing import Packing, iterate_chunks, release_array_pages, release_pages
 from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.kernels import sections as building
@@ -365,7 +365,7 @@ def test_a_disk_that_fills_up_half_way(
     monkeypatch.setattr(compiler, "memory_left", lambda: left)
 
     def fail(cache: ModelCache, key: str, saved: serialization.SerializedValue, memory: object) -> None:
-        assert any(packing.size for array in saved.arrays for packing in pieces_of(array))
+        assert any(packing.size for array in saved.arrays for packing in iterate_chunks(array))
         raise OSError("no space left")
 
     monkeypatch.setattr(models, "UnfinishedEntry", fail)
@@ -520,7 +520,7 @@ def test_memory_becomes_a_files_as_it_is_filled_and_holds_the_same(tmp_path: Pat
     path.unlink()
     assert array.tobytes() == content
     release_pages(held.view)
-    forget_pages(array)
+    release_array_pages(array)
     assert array.tobytes() == content
     assert not array.flags.writeable
     assert len(memory.ArraysInMemory(0).view) == 0

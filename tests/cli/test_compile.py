@@ -56,7 +56,7 @@ def test_other_commands_take_what_was_saved(command: list[str], capsys: pytest.C
 def test_wrong_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["m.onnx", "-o", "m.onnx"], "is the model itself"),
-        (["m.onnx", "--target", "z80"], "no processor 'z80'"),
+        (["m.onnx", "--target", "z80"], "unknown processor 'z80'"),
         (["m.onnx", "--shape", "k=3"], "no dynamic dim 'k'"),
         (["nothing.onnx"], "cannot be read"),
         (["m.onnx", "-o", "nowhere/m.weft"], "cannot be written"),

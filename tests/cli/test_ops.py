@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import weft
 from weft.cli import main
-from weft.opset.origins import origin_of
+from weft.opset.origins import find_origin
 
 
 def odd_model() -> onnx.ModelProto:
@@ -119,7 +119,7 @@ def test_loading_names_all_that_is_missing() -> None:
     ],
 )
 def test_origins(domain: str, op: str, definer: str) -> None:
-    origin = origin_of(domain, op)
+    origin = find_origin(domain, op)
     assert origin is not None
     assert definer in origin.definer
     assert origin.advice

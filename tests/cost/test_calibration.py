@@ -1,4 +1,4 @@
-"""How long amounts of work take on a device whose numbers are made up, so that the answer is known by hand."""
+"""Times of amounts of work on a device with round numbers, computed by hand."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from math import inf
 from typing import Any
 
 import pytest
-from cost.made_up import PLAIN
+from cost.calibrations import PLAIN
 
 from weft.cost.calibration import (
-    LIGHTER,
+    LIGHT_WORK_FACTOR,
     REACHED_BANDWIDTH,
     Amount,
     Seconds,
@@ -61,7 +61,7 @@ def test_little_work_leaves_threads_idle_until_they_are_saturated() -> None:
     assert work_seconds(product(1e5), gpu).arithmetic == pytest.approx(1e-3)  # 0.1 ms of work
     assert work_seconds(product(4e7), gpu).arithmetic == pytest.approx(4e-2)
     light = Amount(WorkKind.MAP, DType.float32, 5e4, 0.0)
-    assert work_seconds(light, gpu).arithmetic == pytest.approx((1e-4 * 1e-2 * LIGHTER) ** 0.5)
+    assert work_seconds(light, gpu).arithmetic == pytest.approx((1e-4 * 1e-2 * LIGHT_WORK_FACTOR) ** 0.5)
 
 
 def test_work_is_shared_where_that_pays() -> None:

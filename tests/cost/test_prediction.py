@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cost.made_up import PLAIN
+from cost.calibrations import PLAIN
 
 from weft.backends.cpu.machine import host
 from weft.backends.reference.interpret import Interpreter
 from weft.cost.calibration import Transfer, WorkKind
-from weft.cost.prediction import ITERATED_LAUNCHES, LAUNCHES, Workload, likely_quickest, predict, workload
+from weft.cost.prediction import ITERATED_LAUNCHES, LAUNCHES, Workload, build_workload, guess_fastest, predict
 from weft.fuse import adapted, fuse
 from weft.ir import dims
 from weft.ir.dtypes import DType
@@ -39,12 +39,12 @@ def weights(*shape: int) -> Tensor:
 
 
 def work(shape: Shape, function: Callable[[Tensor], Sequence[Tensor]]) -> Workload:
-    return workload(fuse(traced(shape, function), host().target))
+    return build_workload(fuse(traced(shape, function), host().target))
 
 
 def test_a_product_counts_two_operations_a_multiply_add() -> None:
-    found = work((N, 64), lambda x: [language.matmul(x, weights(64, 32))])
-    (product,) = found.portions
+    result = work((N, 64), lambda x: [language.matmul(x, weights(64, 32))])
+    (product,) = result.portions
     assert (product.kind, product.dtype, product.launches) == (
         WorkKind.PRODUCT,
         DType.float32,
@@ -53,17 +53,19 @@ def test_a_product_counts_two_operations_a_multiply_add() -> None:
     amount = product.amount({"n": 10})
     assert amount.flops == 2 * 10 * 64 * 32
     assert amount.bytes == 4 * (10 * 64 + 64 * 32 + 10 * 32)
-    assert product.weights == found.weights == 4 * 64 * 32
+    assert product.weights == result.weights == 4 * 64 * 32
     assert product.amount({"n": 10}, cached=False).far == 4 * 64 * 32
-    assert [dims.evaluate(bytes, {"n": 10}) for bytes in (*found.up, *found.down)] == [4 * 640, 4 * 320]
+    assert [dims.evaluate(bytes, {"n": 10}) for bytes in (*result.up, *result.down)] == [4 * 640, 4 * 320]
 
 
 def test_convolutions_by_their_kind() -> None:
-    def kinds(channels: int, taken: int, size: int) -> list[WorkKind]:
+    def kinds(channels: int, in_channels: int, size: int) -> list[WorkKind]:
         def layer(x: Tensor) -> list[Tensor]:
             ones, pads = (1, 1), ((size // 2, size // 2),) * 2
-            filters = weights(channels, taken, size, size)
-            return [language.convolve(x, filters, strides=ones, dilations=ones, pads=pads, groups=channels // taken)]
+            filters = weights(channels, in_channels, size, size)
+            return [
+                language.convolve(x, filters, strides=ones, dilations=ones, pads=pads, groups=channels // in_channels)
+            ]
 
         return [portion.kind for portion in work((1, channels, 56, 56), layer).portions]
 
@@ -76,7 +78,7 @@ def test_convolutions_by_their_kind() -> None:
         return [language.convolve(x, weights(64, 64, 3, 3), strides=(1, 1), dilations=(1, 1), pads=((1, 1), (1, 1)))]
 
     fused = fuse(traced((1, 64, 56, 56), layer), host().target)
-    assert [portion.kind for portion in workload(adapted(fused, strict)).portions] == [WorkKind.CONVOLUTION]
+    assert [portion.kind for portion in build_workload(adapted(fused, strict)).portions] == [WorkKind.CONVOLUTION]
 
 
 def test_a_scan_does_its_body_over_and_over() -> None:
@@ -85,8 +87,8 @@ def test_a_scan_does_its_body_over_and_over() -> None:
 
     (portion,) = work((1, 16), lambda x: scan(body, [x], [], 7)[0]).portions
     assert (portion.times, portion.iterated, portion.launches) == (7, True, ITERATED_LAUNCHES)
-    found = predict(work((1, 16), lambda x: scan(body, [x], [], 7)[0]), {}, PLAIN)
-    assert found.parts.launches == pytest.approx(PLAIN.run_seconds + 7 * ITERATED_LAUNCHES * PLAIN.iteration_seconds)
+    result = predict(work((1, 16), lambda x: scan(body, [x], [], 7)[0]), {}, PLAIN)
+    assert result.parts.launches == pytest.approx(PLAIN.run_seconds + 7 * ITERATED_LAUNCHES * PLAIN.iteration_seconds)
 
 
 def test_a_step_on_the_host_is_an_interruption_with_transfers() -> None:
@@ -94,13 +96,13 @@ def test_a_step_on_the_host_is_an_interruption_with_transfers() -> None:
         (back,) = language.host("scalar", [x + 1.0], [TensorType(DType.float32, ())])
         return [back + 1.0]
 
-    found = work((1,), interrupted)
-    (stop,) = found.interruptions
+    result = work((1,), interrupted)
+    (stop,) = result.interruptions
     assert (stop.down, stop.up, stop.times) == ((4,), (4,), 1)
     far = replace(PLAIN, upload=Transfer(1e-3), download=Transfer(1e-2))
-    assert predict(found, {}, far).parts.host == pytest.approx(PLAIN.host_step_seconds)
-    assert predict(found, {}, far).parts.transfers == pytest.approx(2 * (1e-3 + 1e-2))
-    assert predict(found, {}, far, kept=(0,)).parts.transfers == pytest.approx(2e-3 + 1e-2)
+    assert predict(result, {}, far).parts.host == pytest.approx(PLAIN.host_step_seconds)
+    assert predict(result, {}, far).parts.transfers == pytest.approx(2 * (1e-3 + 1e-2))
+    assert predict(result, {}, far, kept_outputs=(0,)).parts.transfers == pytest.approx(2e-3 + 1e-2)
 
 
 def test_rows_that_lanes_do_not_share_are_one_operation_after_the_other() -> None:
@@ -119,10 +121,10 @@ def test_rows_that_lanes_do_not_share_are_one_operation_after_the_other() -> Non
 
 
 def test_larger_sizes_take_longer_and_one_workload_serves_them() -> None:
-    found = work((N, 64), lambda x: [language.matmul(x, weights(64, 64))])
-    times = [predict(found, {"n": size}, PLAIN).seconds for size in (1, 10, 100, 1000)]
+    result = work((N, 64), lambda x: [language.matmul(x, weights(64, 64))])
+    times = [predict(result, {"n": size}, PLAIN).seconds for size in (1, 10, 100, 1000)]
     assert times == sorted(times)
-    assert predict(found, {}, PLAIN).seconds > 0  # a size that nobody gives is guessed
+    assert predict(result, {}, PLAIN).seconds > 0  # missing sizes are guessed
 
 
 def test_the_device_that_is_likely_quickest_is_a_matter_of_sizes() -> None:
@@ -130,5 +132,5 @@ def test_the_device_that_is_likely_quickest_is_a_matter_of_sizes() -> None:
     quick_work = replace(PLAIN, device="far", run_seconds=1e-3, products=((DType.float32, 1e12),))
     program = traced((N, 64), lambda x: [language.matmul(x, weights(64, 64))])
     both = {"near": quick_start, "far": quick_work}
-    assert likely_quickest(program, {"n": 1}, both) == "near"
-    assert likely_quickest(program, {"n": 10**5}, both) == "far"
+    assert guess_fastest(program, {"n": 1}, both) == "near"
+    assert guess_fastest(program, {"n": 10**5}, both) == "far"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.cost.tap_runs import share_of_products, tap_runs, worthwhile_runs
+from weft.cost.tap_runs import find_tap_runs, find_worthwhile_runs, remaining_products
 from weft.ir import dims
 from weft.ir.program import Convolve
 
@@ -16,7 +16,7 @@ def test_runs_tell_which_taps_are_inside(seed: int) -> None:
     size, taps = int(random.integers(1, 30)), int(random.integers(1, 4))
     stride, dilation, pad = int(random.integers(1, 4)), int(random.integers(1, 20)), int(random.integers(0, 20))
     count = max((size + 2 * pad - (taps - 1) * dilation - 1) // stride + 1, 0)
-    runs = tap_runs(size, taps, count, stride, dilation, pad)
+    runs = find_tap_runs(size, taps, count, stride, dilation, pad)
     if sum(run.count for run in runs) < count:
         assert len(runs) > 3, "too many to be of use"
     for run in runs:
@@ -28,8 +28,8 @@ def test_runs_tell_which_taps_are_inside(seed: int) -> None:
 def test_where_runs_are_worth_it() -> None:
     wide = Convolve((1, 1), (18, 18), ((18, 18), (18, 18)), 1)
     usual = Convolve((1, 1), (1, 1), ((1, 1), (1, 1)), 1)
-    runs = worthwhile_runs(wide, (28, 28), (3, 3), (28, 28))
+    runs = find_worthwhile_runs(wide, (28, 28), (3, 3), (28, 28))
     assert runs is not None
-    assert share_of_products(runs, (3, 3)) == pytest.approx((48 / 84) ** 2)
-    assert worthwhile_runs(usual, (28, 28), (3, 3), (28, 28)) is None
-    assert worthwhile_runs(wide, (dims.symbol("h"), 28), (3, 3), (dims.symbol("h"), 28)) is None
+    assert remaining_products(runs, (3, 3)) == pytest.approx((48 / 84) ** 2)
+    assert find_worthwhile_runs(usual, (28, 28), (3, 3), (28, 28)) is None
+    assert find_worthwhile_runs(wide, (dims.symbol("h"), 28), (3, 3), (dims.symbol("h"), 28)) is None

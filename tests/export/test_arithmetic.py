@@ -15,8 +15,8 @@ from weft.export.arithmetic import CHECKED, SizeWriter
 from weft.export.functions import FunctionText
 from weft.export.memory import ALIGNMENT, MemoryPlanner, Stretch
 from weft.ir import dims
+from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.dims import Dim
-from weft.ir.numbers import Numbers
 
 NAMES = ("a", "b", "c")
 SEEDS = range(6)
@@ -75,7 +75,7 @@ def test_sizes_are_computed_as_in_python_or_at_fault(seed: int) -> None:
         sizes = np.array([source.choice((1, 2, 3, 7, 64, 1000, 10**9 - 1)) for _ in NAMES], np.int64)
         values, faults = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.uint8)
         call(sizes.ctypes.data, values.ctypes.data, faults.ctypes.data)
-        number = Numbers(dict(zip(NAMES, map(int, sizes))))
+        number = DimEvaluator(dict(zip(NAMES, map(int, sizes))))
         for dim, value, fault in zip(wanted, values.tolist(), faults.tolist()):
             try:
                 right = number(dim)
@@ -86,7 +86,7 @@ def test_sizes_are_computed_as_in_python_or_at_fault(seed: int) -> None:
             assert not fault or not _is_small(dim, number), f"seed {seed}: {dim} for {sizes} is no fault"
 
 
-def _is_small(dim: Dim, number: Numbers) -> bool:
+def _is_small(dim: Dim, number: DimEvaluator) -> bool:
     """Whether nothing on the way to a value is large or divided by zero."""
     if isinstance(dim, int):
         return abs(dim) < 2**31
@@ -111,7 +111,7 @@ def test_stretches_that_are_needed_together_never_overlap(seed: int) -> None:
     planner = MemoryPlanner({"a": 3, "b": 50, "c": 7})
     offsets, total = planner.place(stretches)
     for _ in range(30):
-        number = Numbers({name: source.choice((0, 1, 5, 100, 4000)) for name in NAMES})
+        number = DimEvaluator({name: source.choice((0, 1, 5, 100, 4000)) for name in NAMES})
         for definition in planner.definitions:
             number.bind(definition.name, max(map(number, definition.parts)))
         for one in stretches:

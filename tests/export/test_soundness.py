@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from export import networks
 
-from weft.backends.naming import named
+from weft.backends.naming import with_unique_names
 from weft.export.units import CodeUnit, UnitBuilder
 from weft.ir.compiled import section_constants
-from weft.ir.numbers import Numbers
-from weft.ir.packing import array_of
+from weft.ir.dim_evaluator import DimEvaluator
+from weft.ir.packing import load_constant
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Reference, Task
 from weft.loading import open_pipeline
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 def _unit(source: bytes) -> CodeUnit:
     pipeline = open_pipeline(source, LoadOptions(device="cpu", cache=False))
     program = pipeline.program()
-    sections = named(pipeline.build(pipeline.fuse(program)))
+    sections = with_unique_names(pipeline.build(pipeline.fuse(program)))
     usual = next(iter(usual_sizes(program.inputs, program.guards, {})))
     return UnitBuilder(program.inputs, (), usual).build(program, sections, {})
 
@@ -36,7 +36,7 @@ def _unit(source: bytes) -> CodeUnit:
 def _plan(unit: CodeUnit, sizes: Mapping[str, int], constants: Mapping[Value, Array]) -> tuple[NativeSection, Plan]:
     """What the code of a unit with one section does for some sizes."""
     (section,), layout = unit.sections, unit.layouts[0]
-    number = Numbers(sizes)
+    number = DimEvaluator(sizes)
     for definition in unit.planner.definitions:
         number.bind(definition.name, max(map(number, definition.parts)))
     start = number(unit.offsets[0, "section"])
@@ -61,7 +61,7 @@ def _plan(unit: CodeUnit, sizes: Mapping[str, int], constants: Mapping[Value, Ar
             case "workspace":
                 return places[at, reference.number]
             case "constant":
-                kept.append(np.ascontiguousarray(array_of(task.work.constants[reference.number])))
+                kept.append(np.ascontiguousarray(load_constant(task.work.constants[reference.number])))
                 return Place(ABSOLUTE, kept[-1].ctypes.data)
             case _:
                 return Place(ERRORS)

@@ -1,7 +1,7 @@
-"""A device with memory of its own, as a foreign package brings it: a card, played by arrays of bytes.
+"""An example device with memory of its own, as an installed package: a card, simulated by arrays of bytes.
 
-weft's part for such devices (backends/resident) has weights, tensors, plans and runs; what is left for the card is to
-hold buffers, to copy, and to launch.
+backends/resident implements weights, tensors, plans and runs for such devices; the card has to allocate buffers, copy
+and launch.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from weft.backends.cpu.machine import host
 from weft.backends.cpu.tape import Tape, TapeLaunch
 from weft.backends.device import (
     Backend,
-    Compiled,
     CompilingDriver,
     Device,
+    DeviceProgram,
     Driver,
+    Executable,
     Progress,
     Recorder,
-    Runner,
     RunOptions,
 )
 from weft.backends.naming import kernel_names
 from weft.backends.resident.device import BufferSlice, Commands, Find
 from weft.backends.resident.executable import ResidentExecutable
-from weft.backends.resident.recording import recorder
+from weft.backends.resident.recording import build_recorder
 from weft.backends.resident.tensor import upload
 from weft.cost.roofline import Peak
 from weft.errors import OutOfMemoryError
@@ -47,25 +47,25 @@ ALIGNMENT = 256
 
 
 class CardBuffer:
-    """Bytes of the card, from a multiple of ALIGNMENT on."""
+    """A buffer of the card, aligned to ALIGNMENT."""
 
     def __init__(self, card: Card, size: int) -> None:
         self.size = size
         self._card = card
-        card.taken += size
+        card.allocated += size
         whole = np.zeros(size + ALIGNMENT, np.uint8)
         self.bytes: Any = whole[-whole.ctypes.data % ALIGNMENT :][:size]
 
     def release(self) -> None:
         if self.bytes is not None:
-            self._card.taken -= self.size
+            self._card.allocated -= self.size
             self.bytes = None
 
     __del__ = release
 
 
 class CardRecording:
-    """Launches on places of the card, one by one, and when they ran."""
+    """Launches on the card, and the times when they ran."""
 
     def __init__(self, tapes: Sequence[Tape]) -> None:
         self.tapes = tapes
@@ -92,11 +92,11 @@ class Card:
     binds_in_place = False
 
     def __init__(self) -> None:
-        self.taken = 0  # bytes
+        self.allocated = 0  # bytes
         self.written = 0
 
     def buffer(self, size: int, label: str = "") -> CardBuffer:
-        if self.taken + size > MEMORY:
+        if self.allocated + size > MEMORY:
             raise OutOfMemoryError(f"the card has no {size:,} bytes for a {label or 'buffer'}")
         return CardBuffer(self, max(size, 16))
 
@@ -123,13 +123,13 @@ class Card:
         return recording
 
     def check_can_time(self) -> None:
-        """It can."""
+        """The card can always time."""
 
     def wait(self) -> None:
-        """Nothing is ever left to wait for."""
+        """Runs are synchronous."""
 
     def check(self) -> None:
-        """It is never lost."""
+        """The card is never lost."""
 
 
 def _copy(copies: Sequence[Any]) -> None:
@@ -145,16 +145,18 @@ class CardLaunches:
     parameter_bytes: int = 0
 
     def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
-        """All is compiled when the program is."""
+        """Nothing to do: kernels are compiled with the program."""
 
     def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range) -> CardRecording:
         return CardRecording([self._tape(launch, find) for launch in unrolled(launches) if launch.blocks])
 
     def _tape(self, launch: PlannedLaunch, find: Find) -> Tape:
-        found = [find(place, size) for place, size in zip(launch.buffers, launch.sizes, strict=True)]
-        places = tuple(Place(0, _address(part)) for part in found)
+        slices = [find(place, size) for place, size in zip(launch.buffers, launch.sizes, strict=True)]
+        places = tuple(Place(0, _address(part)) for part in slices)
         address = self.code.addresses[launch.kernel.name]
-        return Tape([TapeLaunch(address, launch.blocks, places, launch.parameters, parallel=False)], (self.code, found))
+        return Tape(
+            [TapeLaunch(address, launch.blocks, places, launch.parameters, parallel=False)], (self.code, slices)
+        )
 
 
 def _address(part: BufferSlice) -> int:
@@ -181,7 +183,7 @@ class CardDriver(CompilingDriver):
     ) -> CompiledProgram:
         return compile_program(program, sections, cache)
 
-    def start(self, program: Compiled, options: RunOptions) -> Runner:
+    def start(self, program: DeviceProgram, options: RunOptions) -> Executable:
         assert isinstance(program, CompiledProgram)
         executable = ResidentExecutable(program, CARD, _launches(program), options.memory_limit)
         executable.compile_usual()
@@ -190,9 +192,9 @@ class CardDriver(CompilingDriver):
     def place(self, array: Any) -> DeviceTensor:
         return upload(CARD, array)
 
-    def record(self, program: Compiled, threads: int | None) -> Recorder:
+    def record(self, program: DeviceProgram, threads: int | None) -> Recorder:
         assert isinstance(program, CompiledProgram)
-        return Recorder(recorder(program, CARD, _launches(program)), 1)
+        return Recorder(build_recorder(program, CARD, _launches(program)), 1)
 
     def calibrate(self, threads: int) -> Peak:
         return Peak(1e9, 1e9)

@@ -1,4 +1,4 @@
-"""A device as a foreign package brings it: a processor with short vectors, played by the one that is here.
+"""An example device, as an installed package: a processor with short vectors, simulated by this machine.
 
 Kernels are built for its own target; weft's LLVM backend makes them run. acme_card.py has one with memory of its own.
 """
@@ -13,7 +13,16 @@ from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
 from weft.backends.cpu.executable import CpuExecutable
 from weft.backends.cpu.machine import host
-from weft.backends.device import Backend, Compiled, CompilingDriver, Device, Driver, Progress, Runner, RunOptions
+from weft.backends.device import (
+    Backend,
+    CompilingDriver,
+    Device,
+    DeviceProgram,
+    Driver,
+    Executable,
+    Progress,
+    RunOptions,
+)
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
 from weft.ir.target import Target
@@ -21,7 +30,7 @@ from weft.ir.tensors import DeviceTensor, host_tensor
 from weft.ir.work import Section
 
 VERSION = "1.2.0"
-COMPILED: list[str] = []  # the devices that something was compiled for
+COMPILED: list[str] = []  # the devices that programs were compiled for
 
 
 class AcmeDriver(CompilingDriver):
@@ -39,7 +48,7 @@ class AcmeDriver(CompilingDriver):
         COMPILED.append(self.name)
         return compile_program(program, sections, cache, lambda fraction: progress("etching", fraction))
 
-    def start(self, program: Compiled, options: RunOptions) -> Runner:
+    def start(self, program: DeviceProgram, options: RunOptions) -> Executable:
         assert isinstance(program, CompiledProgram)
         return CpuExecutable(program, 1, options)
 
@@ -58,15 +67,15 @@ class AcmeBackend(Backend):
             Device(f"acme:{number}", True, f"chip {number}", "other", "2.0", ("etched",), limits) for number in (0, 1)
         ]
 
-    def find(self, wanted: str) -> Device | None:
-        return super().find(wanted or "0")
+    def find(self, suffix: str) -> Device | None:
+        return super().find(suffix or "0")
 
     def driver(self, name: str) -> Driver:
         return AcmeDriver(name)
 
 
 class AbsentBackend(Backend):
-    """What is not here, and says so; that it fails while it looks is its own fault."""
+    """A backend whose search for devices fails."""
 
     name = "acme_absent"
 

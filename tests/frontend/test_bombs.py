@@ -19,8 +19,8 @@ from attack.devices import DEVICES, missing
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import weft
-from weft.errors import InputError, InternalError, ModelError, shown
-from weft.fuse.winograd import Way, spend
+from weft.errors import InputError, InternalError, ModelError, short_repr
+from weft.fuse.winograd import TileCandidate, choose_candidates
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Value
@@ -104,8 +104,8 @@ def test_an_image_that_fills_any_memory_is_not_cut_into_strips() -> None:
 
 def test_layers_of_no_work_end_the_choice() -> None:
     layer = Value(0, TensorType(DType.float32, (1, 0, 8, 8)))
-    ways = [Way(1, 0.0, 0), Way(2, 0.0, 0)]
-    assert spend({layer: ways}, 1000) == {layer: ways[0]}
+    ways = [TileCandidate(1, 0.0, 0), TileCandidate(2, 0.0, 0)]
+    assert choose_candidates({layer: ways}, 1000) == {layer: ways[0]}
 
 
 def test_more_threads_than_a_call_can_use() -> None:
@@ -237,10 +237,10 @@ def test_what_cannot_be_shown_is_named() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    assert "int" in shown(10**5000)
-    assert "Mute" in shown(Mute())
-    assert len(shown(["a" * 1000] * 1000)) == 60
-    assert shown([(1, 2.0), "b"]) == "[(1, 2.0), 'b']"
+    assert "int" in short_repr(10**5000)
+    assert "Mute" in short_repr(Mute())
+    assert len(short_repr(["a" * 1000] * 1000)) == 60
+    assert short_repr([(1, 2.0), "b"]) == "[(1, 2.0), 'b']"
 
 
 # -- layers of nothing -------------------------------------------------------------------------------------------------
@@ -326,5 +326,5 @@ def test_loops_in_loops_that_are_never_done(device: str) -> None:
         model = weft.load(structures.nested_scans(31).SerializeToString(), device=device, cache=False)
         model.run({spec.name: _data(spec) for spec in model.inputs})
 
-    with pytest.raises(weft.WeftError, match=r"<bytes>: loops in loops"):
+    with pytest.raises(weft.WeftError, match=r"<bytes>: nested loops"):
         load_and_run()

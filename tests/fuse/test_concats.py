@@ -12,7 +12,7 @@ from peers import traced
 
 from weft.backends.reference.interpret import run
 from weft.fuse import fuse
-from weft.fuse.concats import join_concats
+from weft.fuse.concats import inline_concats
 from weft.fuse.grouping import single_group
 from weft.ir.groups import FusedProgram
 from weft.ir.program import Concat, Map
@@ -37,13 +37,13 @@ def concatenating(axis: int, *, shared: bool = False) -> Any:
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_parts_are_chosen_by_place(axis: int) -> None:
     program = traced(concatenating(axis))
-    fused = join_concats(FusedProgram(program, tuple(map(single_group, program.steps))), SHARING)
+    fused = inline_concats(FusedProgram(program, tuple(map(single_group, program.steps))), SHARING)
     assert not any(isinstance(step.primitive, Concat) for step in fused.program.steps)
     x = np.random.default_rng(1).standard_normal((3, 4, 5)).astype(np.float32)
     begin, end = np.split(x, [2], axis)
-    wanted = np.maximum(np.concatenate([-end, x * x, begin], axis), 0)
+    expected = np.maximum(np.concatenate([-end, x * x, begin], axis), 0)
     for each in (program, fused.program):
-        np.testing.assert_array_equal(run(each, [x])[0], wanted)
+        np.testing.assert_array_equal(run(each, [x])[0], expected)
 
 
 def test_what_others_read_is_joined_as_it_was() -> None:

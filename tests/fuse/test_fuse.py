@@ -62,10 +62,10 @@ def test_groups_in_their_parts(program: TensorProgram) -> None:
 
 
 def test_every_stage_is_a_program_that_can_be_read(program: TensorProgram) -> None:
-    seen: dict[str, FusedProgram] = {}
-    fused = fuse(program, TARGET, seen.__setitem__)
-    assert list(seen) == [stage.__name__ for stage in PIPELINE]
-    for state in seen.values():
+    stages: dict[str, FusedProgram] = {}
+    fused = fuse(program, TARGET, stages.__setitem__)
+    assert list(stages) == [stage.__name__ for stage in PIPELINE]
+    for state in stages.values():
         assert sum(len(group.steps) for group in state.groups) == len(state.program.steps)
         assert str(state).count("group ") == len(state.groups)
     text = str(fused)

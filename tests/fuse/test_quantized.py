@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.fuse.quantized import kept_bytes
+from weft.fuse.quantized import find_stored_bytes
 from weft.ir.scalar import Apply, walk
 from weft.loading import open_pipeline
 from weft.runtime.options import LoadOptions
@@ -56,8 +56,8 @@ def test_quotients_are_exact(seed: int) -> None:
     a, b = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8))
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     model = weft.load(sum_model(scales, zeros), device="cpu", cache=False)
-    (found,) = model.run({"a": a, "b": b}).values()
-    np.testing.assert_array_equal(found, expected(a, b, scales, zeros))
+    (actual,) = model.run({"a": a, "b": b}).values()
+    np.testing.assert_array_equal(actual, expected(a, b, scales, zeros))
 
 
 def residual_model() -> bytes:
@@ -94,9 +94,9 @@ def residual_model() -> bytes:
 def test_the_first_of_two_products_is_stored_as_bytes() -> None:
     pipeline = open_pipeline(residual_model(), LoadOptions(device="cpu", cache=False))
     program = pipeline.optimise(pipeline.trace())
-    (kept,) = kept_bytes(program)
+    (stored,) = find_stored_bytes(program)
     groups = pipeline.fuse(program).groups
-    assert any(kept in group.results for group in groups)
+    assert any(stored in group.results for group in groups)
     expressions = [
         step.primitive.expression for g in groups for step in g.steps if hasattr(step.primitive, "expression")
     ]

@@ -48,8 +48,8 @@ def model(shape: list[Any], norm: str, end: bool = False) -> bytes:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return onnx.load_from_string(made.SerializeToString()).SerializeToString()
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return onnx.load_from_string(built.SerializeToString()).SerializeToString()
 
 
 @pytest.mark.parametrize("end", [False, True])
@@ -59,9 +59,9 @@ def test_results(shape: list[Any], norm: str, end: bool) -> None:
     data = model(shape, norm, end)
     x = np.random.default_rng(1).normal(3, 1, size=(2, 3, 67, 59)).astype(np.float32)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    (wanted,) = session.run(None, {"x": x})
+    (expected,) = session.run(None, {"x": x})
     results = [weft.load(data, device="cpu", threads=threads).run({"x": x})["y"] for threads in (1, 2)]
-    np.testing.assert_allclose(results[0], wanted, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(results[0], expected, rtol=2e-4, atol=2e-4)
     np.testing.assert_array_equal(results[0], results[1])
 
 
@@ -77,5 +77,5 @@ def test_channels_stay_neighbours(norm: str) -> None:
     assert full
     assert all(fused.layouts[value] == channels_last(4) for value in full)
     (section,) = build_sections(fused, TARGET)
-    made = [task.template for task in section.tasks]  # type: ignore[union-attr]
-    assert made.count("copy") == 1, "the input alone is copied"
+    built = [task.template for task in section.tasks]  # type: ignore[union-attr]
+    assert built.count("copy") == 1, "the input alone is copied"

@@ -77,8 +77,8 @@ class Layer:
         hidden = self.gelu(self.product(first, "up", WIDE, 4 * WIDE))
         self.norm(self.add("Add", [self.product(hidden, "down", 4 * WIDE, WIDE), first], "all"), "norm2")
         constants = [tensor(name, array) for name, array in self.constants.items()]
-        given = [value("x", [*sizes, WIDE])]
-        return model(self.nodes, given, [value("norm2_y", None)], constants, opsets={"": 17})
+        inputs = [value("x", [*sizes, WIDE])]
+        return model(self.nodes, inputs, [value("norm2_y", None)], constants, opsets={"": 17})
 
 
 @pytest.mark.parametrize("sizes", [(2, 5), ("batch", "length")])
@@ -87,8 +87,8 @@ def test_seven_launches(flat: bool, sizes: tuple[Any, Any]) -> None:
     built = Layer(flat).build(sizes)
     loaded = weft.load(built, device="reference")
     x = RNG.standard_normal((2, 5, WIDE)).astype(np.float32)
-    (wanted,) = onnxruntime_run(built, {"x": x})
-    np.testing.assert_allclose(loaded.run({"x": x})["norm2_y"], wanted, rtol=1e-4, atol=1e-5)
+    (expected,) = onnxruntime_run(built, {"x": x})
+    np.testing.assert_allclose(loaded.run({"x": x})["norm2_y"], expected, rtol=1e-4, atol=1e-5)
     fused = fuse(loaded.program, with_products(Float32Products.PARTS))
     kinds = [type(group) for group in fused.groups if not isinstance(group, ReshapeGroup)]
     product, rows = HeavyGroup, RowGroup

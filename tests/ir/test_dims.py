@@ -66,12 +66,12 @@ polynomials = st.recursive(
 @st.composite
 def environments(draw: st.DrawFn) -> Environment:
     """Sizes within the symbols' bounds, and places within the axes'."""
-    found = {}
+    result = {}
     for name, (low, high) in SYMBOLS.items():
-        found[name] = draw(st.integers(-FAR if low is None else low, FAR if high is None else high))
+        result[name] = draw(st.integers(-FAR if low is None else low, FAR if high is None else high))
     for name, size in AXES.items():
-        found[name] = draw(st.integers(0, (found[size] if isinstance(size, str) else size) - 1))
-    return found
+        result[name] = draw(st.integers(0, (result[size] if isinstance(size, str) else size) - 1))
+    return result
 
 
 def leaf(content: str | int) -> Dim:
@@ -128,9 +128,9 @@ def test_simplified_means_the_same(tree: Tree, environment: Environment) -> None
 @example(Tree("//", Tree("leaf", "negative"), Tree("leaf", "n")), SOME | {"negative": -2})
 def test_bounds_hold_every_value(tree: Tree, environment: Environment) -> None:
     low, high = dims.bounds(built(tree))
-    found = valued(tree, environment)
-    assert low is None or low <= found
-    assert high is None or found <= high
+    result = valued(tree, environment)
+    assert low is None or low <= result
+    assert high is None or result <= high
 
 
 @many
@@ -219,18 +219,18 @@ def test_order_of_terms_does_not_matter(tree: Tree, random: Any) -> None:
 @given(trees, environments())
 def test_text_reads_back_as_python(tree: Tree, environment: Environment) -> None:
     """What is printed is the value, by Python's own reading of it."""
-    found = built(tree)
+    result = built(tree)
     expected = valued(tree, environment)
     named = {(f"{name}_" if name == "any" else name): size for name, size in environment.items()}
-    text = str(found).replace("any", "any_")
+    text = str(result).replace("any", "any_")
     assert eval(text, {"min": min, "max": max}, named) == expected
 
 
 @many
 @given(trees)
 def test_symbols_and_atoms(tree: Tree) -> None:
-    found = built(tree)
-    names = {symbol.name for symbol in dims.symbols(found)}
+    result = built(tree)
+    names = {symbol.name for symbol in dims.symbols(result)}
     mentioned = set()
 
     def collect(part: Tree) -> None:
@@ -244,7 +244,7 @@ def test_symbols_and_atoms(tree: Tree) -> None:
 
     collect(tree)
     assert names <= mentioned
-    assert names == {str(atom) for atom in dims.atoms(found) if isinstance(atom, Symbol)}
+    assert names == {str(atom) for atom in dims.atoms(result) if isinstance(atom, Symbol)}
 
 
 n, m = dims.symbol("n"), dims.symbol("m")
@@ -252,7 +252,7 @@ i, j = dims.axis(0, n), dims.axis(1, 8)
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("actual", "expected"),
     [
         (dims.floordiv(8 * i + j, 8), i),
         (dims.mod(8 * i + j, 8), j),
@@ -271,8 +271,8 @@ i, j = dims.axis(0, n), dims.axis(1, 8)
         (dims.axis(0, 1), 0),
     ],
 )
-def test_simplifies(found: Dim, expected: Dim) -> None:
-    assert found == expected
+def test_simplifies(actual: Dim, expected: Dim) -> None:
+    assert actual == expected
 
 
 @pytest.mark.parametrize("divide", [dims.floordiv, dims.mod])

@@ -7,9 +7,9 @@ import pytest
 from frontend.samples import branching, model, node, tensor
 
 import weft
-from weft.compiler import is_defined
 from weft.frontend import read_model
 from weft.ir.graph import Graph, with_outputs
+from weft.runtime.model_files import is_defined
 
 
 def graph_of(built: onnx.ModelProto) -> Graph:

@@ -1,4 +1,4 @@
-"""One object for each value: while somebody holds it, for all threads, and through copies and pickles."""
+"""Interned objects: unique while referenced, across threads, and through copies and pickles."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Thing:
     """Something that can be referred to weakly."""
 
 
-def test_kept_as_long_as_held() -> None:
+def test_an_object_lives_as_long_as_its_references() -> None:
     table: Interned[Thing] = Interned()
-    first = table.keep("a", Thing())
-    assert table.keep("a", Thing()) is first
+    first = table.add("a", Thing())
+    assert table.add("a", Thing()) is first
     entry = table.find("a")
     assert entry is not None
     assert entry() is first
@@ -27,40 +27,40 @@ def test_kept_as_long_as_held() -> None:
     gc.collect()
     assert table.find("a") is None
     second = Thing()
-    assert table.keep("a", second) is second
+    assert table.add("a", second) is second
 
 
-def test_another_object_after_the_first_has_gone_is_not_forgotten_with_it() -> None:
+def test_a_late_callback_does_not_remove_a_new_object() -> None:
     table: Interned[Thing] = Interned()
-    gone = table.find("a")
-    assert gone is None
-    first = table.keep("a", Thing())
+    missing = table.find("a")
+    assert missing is None
+    first = table.add("a", Thing())
     entry = table.find("a")
     assert entry is not None
     del first
-    second = table.keep("a", Thing())
-    table._forget(entry)  # as a late callback would
-    found = table.find("a")
-    assert found is not None
-    assert found() is second
+    second = table.add("a", Thing())
+    table._remove(entry)  # as a late callback would
+    current = table.find("a")
+    assert current is not None
+    assert current() is second
 
 
 def test_threads_get_one_object() -> None:
     table: Interned[Thing] = Interned()
     barrier = threading.Barrier(8)
-    found: list[list[Thing]] = []
+    current: list[list[Thing]] = []
 
-    def keep() -> None:
+    def add_all() -> None:
         barrier.wait()
-        found.append([table.keep(number, Thing()) for number in range(300)])
+        current.append([table.add(number, Thing()) for number in range(300)])
 
-    threads = [threading.Thread(target=keep) for _ in range(8)]
+    threads = [threading.Thread(target=add_all) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert all(len({id(things[number]) for things in found}) == 1 for number in range(300))
+    assert len(current) == 8
+    assert all(len({id(things[number]) for things in current}) == 1 for number in range(300))
 
 
 def test_equal_dims_are_one_object() -> None:

@@ -1,4 +1,4 @@
-"""Products as the tests of both families want them: builders called with their parts."""
+"""Call builders of products with the parts of a contraction or convolution, for the tests of both families."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.kernels.build.convolution import Convolution
 from weft.kernels.lower.tensors import Epilogue, StoredTensor, Work
 
 
-def contracted(
+def build_contract(
     build: Callable[..., Work],
     primitive: Contract,
     left: StoredTensor,
@@ -26,7 +26,7 @@ def contracted(
     return build(Contraction(primitive, left, right, result, epilogue, **constants), target)
 
 
-def convolved(
+def build_convolve(
     build: Callable[..., Any],
     primitive: Convolve,
     x: StoredTensor,
@@ -41,7 +41,7 @@ def convolved(
     return build(Convolution(primitive, x, w, result, epilogue, constant_w, order), target)
 
 
-def transformed(
+def build_transformed(
     build: Callable[..., Any],
     primitive: Convolve,
     x: StoredTensor,
@@ -50,5 +50,5 @@ def transformed(
     epilogue: Epilogue | None,
     *target: Any,
 ) -> Any:
-    """For builders of convolutions with constant weights; the target, and what else they take, comes last."""
+    """Build a convolution with constant weights; the target and further arguments of the builder come last."""
     return build(Convolution(primitive, x, tensor_of(w), result, epilogue, w), *target)

@@ -1,4 +1,4 @@
-"""Reductions as the tests of both families want them: an expression over a domain, reduced."""
+"""Build the reduction of an expression over a domain, for the tests of both families."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from weft.ir.program import ArgReduce, Reduce
 from weft.ir.scalar import Scalar
 from weft.ir.target import ThreadTarget, VectorTarget
 from weft.ir.types import Shape
-from weft.kernels.common.reduce import reduction_sweep
+from weft.kernels.common.reduce import plan_reduction
 from weft.kernels.lower.tensors import Epilogue, StoredTensor, Work
-from weft.kernels.threads.reduce import sweep_work as thread_sweep_work
-from weft.kernels.vector.reduce import sweep_work as vector_sweep_work
+from weft.kernels.threads.reduce import build_sweep as build_thread_sweep
+from weft.kernels.vector.reduce import build_sweep as build_vector_sweep
 
 
-def reduce_work(
+def build_reduction(
     primitive: Reduce | ArgReduce,
     element: Scalar,
     domain: Shape,
@@ -23,7 +23,7 @@ def reduce_work(
     target: VectorTarget | ThreadTarget,
     epilogue: Epilogue | None = None,
 ) -> Work:
-    sweep = reduction_sweep(primitive, element, domain, operands, result, epilogue)
+    sweep = plan_reduction(primitive, element, domain, operands, result, epilogue)
     if isinstance(target, ThreadTarget):
-        return thread_sweep_work(sweep, target)
-    return vector_sweep_work(sweep, target)
+        return build_thread_sweep(sweep, target)
+    return build_vector_sweep(sweep, target)

@@ -66,13 +66,13 @@ def programs(file: str) -> Any:
 
 
 def kernels(program: Any, target: Any) -> list[Any]:
-    from weft.backends.naming import named_kernels
+    from weft.backends.naming import name_kernels
     from weft.fuse import fuse
     from weft.kernels.sections import build_sections
 
     return list(
         {
-            kernel.name: kernel for kernel in named_kernels(build_sections(fuse(program, target), target)).values()
+            kernel.name: kernel for kernel in name_kernels(build_sections(fuse(program, target), target)).values()
         }.values()
     )
 
@@ -83,7 +83,7 @@ def codes(program: Any) -> Iterator[tuple[str, str, str]]:
     from weft.backends.llvm.emit import llvm_text
     from weft.backends.llvm.vector_lanes import VECTOR_LANES
     from weft.backends.webgpu.emit import emit
-    from weft.backends.webgpu.targets import target_of
+    from weft.backends.webgpu.targets import build_target
     from weft.backends.webgpu.wgsl_types import Abilities
 
     for kernel in kernels(program, host().target):
@@ -91,7 +91,7 @@ def codes(program: Any) -> Iterator[tuple[str, str, str]]:
     for name, is_software in (("gpu", False), ("software", True)):
         limits = gpu_limits(is_software)
         abilities = Abilities(int64=True, float64=True, float16=True)
-        for kernel in kernels(program, target_of(limits, abilities)):
+        for kernel in kernels(program, build_target(limits, abilities)):
             code = emit(kernel, abilities, limits.max_subgroup).encode().decode()
             yield name, kernel.name, canonical_wgsl(code.replace(kernel.name, "kernel"))
 

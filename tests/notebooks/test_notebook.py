@@ -54,7 +54,7 @@ def test_a_quick_load_shows_nothing(session: Session) -> None:
 
 def test_a_long_load_shows_how_it_goes_and_nothing_at_the_end(session: Session) -> None:
     cell = session.run(
-        "progress.PATIENCE, progress.EVERY, lines = 0.0, 0.01, []\n"
+        "progress.PATIENCE, progress.REFRESH_SECONDS, lines = 0.0, 0.01, []\n"
         "class Line(progress.NotebookLine):\n"
         "    def update(self, text, *numbers):\n"
         "        super().update(text, *numbers)\n"

@@ -1,4 +1,4 @@
-"""One-node models, run by weft (with given sizes, and with every size symbolic) and compared with an oracle.
+"""One-node models, run by weft (with static and with symbolic sizes) and compared with an oracle.
 
 The oracle is onnxruntime, or an expected result that the test computes with numpy.
 """
@@ -53,11 +53,11 @@ def _declare(name: str, value: Array, symbolic: bool) -> onnx.ValueInfoProto:
 
 
 def run_weft(model: onnx.ModelProto, inputs: Sequence[Array | None]) -> list[Array]:
-    """weft's outputs for the inputs that the model asks for."""
-    given = {f"x{number}": value for number, value in enumerate(inputs) if value is not None}
-    wanted = {value.name for value in model.graph.input}
+    """Run weft with the inputs that the model has."""
+    arguments = {f"x{number}": value for number, value in enumerate(inputs) if value is not None}
+    names = {value.name for value in model.graph.input}
     loaded = weft.load(model)
-    return list(loaded.run({name: value for name, value in given.items() if name in wanted}).values())
+    return list(loaded.run({name: value for name, value in arguments.items() if name in names}).values())
 
 
 def run_onnxruntime(model: onnx.ModelProto, inputs: Sequence[Array | None]) -> list[Array]:
@@ -66,9 +66,9 @@ def run_onnxruntime(model: onnx.ModelProto, inputs: Sequence[Array | None]) -> l
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    wanted = {value.name for value in model.graph.input}
-    given = {f"x{number}": value for number, value in enumerate(inputs) if value is not None}
-    return list(session.run(None, {name: value for name, value in given.items() if name in wanted}))
+    names = {value.name for value in model.graph.input}
+    arguments = {f"x{number}": value for number, value in enumerate(inputs) if value is not None}
+    return list(session.run(None, {name: value for name, value in arguments.items() if name in names}))
 
 
 def check(
@@ -82,7 +82,7 @@ def check(
     outputs: int = 1,
     **options: Any,
 ) -> None:
-    """Compare weft, with given and with symbolic sizes, to `expected`, or to onnxruntime where that is None.
+    """Compare weft, with static and with symbolic sizes, to `expected`, or to onnxruntime where that is None.
 
     A None among the expected outputs leaves that output unchecked.
     """
@@ -90,29 +90,29 @@ def check(
         expected = run_onnxruntime(node_model(op, inputs, opset=opset, outputs=outputs, **options), inputs)
     for symbolic in (False, True):
         model = node_model(op, inputs, opset=opset, outputs=outputs, symbolic=symbolic, **options)
-        found = run_weft(model, inputs)
-        for number, (actual, wanted) in enumerate(zip(found, expected, strict=True)):
-            if wanted is not None:
-                compare(actual, wanted, rtol, atol, f"output {number} of {op}, symbolic={symbolic}")
+        results = run_weft(model, inputs)
+        for number, (actual, reference) in enumerate(zip(results, expected, strict=True)):
+            if reference is not None:
+                compare(actual, reference, rtol, atol, f"output {number} of {op}, symbolic={symbolic}")
 
 
-def compare(actual: Array, wanted: Array, rtol: float, atol: float, what: str) -> None:
-    """Same dtype, same shape, close enough."""
-    actual, wanted = np.asarray(actual), np.asarray(wanted)
-    assert actual.shape == wanted.shape, f"{what}: shape {actual.shape}, not {wanted.shape}"
-    assert actual.dtype == wanted.dtype or object in (actual.dtype, wanted.dtype), f"{what}: {actual.dtype}"
-    if wanted.dtype.kind in "OUS":
-        assert actual.tolist() == wanted.tolist(), what
+def compare(actual: Array, reference: Array, rtol: float, atol: float, what: str) -> None:
+    """Assert the same dtype and shape, and close values."""
+    actual, reference = np.asarray(actual), np.asarray(reference)
+    assert actual.shape == reference.shape, f"{what}: shape {actual.shape}, not {reference.shape}"
+    assert actual.dtype == reference.dtype or object in (actual.dtype, reference.dtype), f"{what}: {actual.dtype}"
+    if reference.dtype.kind in "OUS":
+        assert actual.tolist() == reference.tolist(), what
         return
-    if wanted.dtype.kind == "V":
-        actual, wanted = actual.astype(np.float32), wanted.astype(np.float32)
-    if wanted.dtype.kind in "iu" and wanted.dtype.itemsize < 8:  # differences of unsigned numbers would wrap around
-        actual, wanted = actual.astype(np.int64), wanted.astype(np.int64)
-    np.testing.assert_allclose(actual, wanted, rtol=rtol, atol=atol, err_msg=what)
+    if reference.dtype.kind == "V":
+        actual, reference = actual.astype(np.float32), reference.astype(np.float32)
+    if reference.dtype.kind in "iu" and reference.dtype.itemsize < 8:  # unsigned differences would wrap around
+        actual, reference = actual.astype(np.int64), reference.astype(np.int64)
+    np.testing.assert_allclose(actual, reference, rtol=rtol, atol=atol, err_msg=what)
 
 
 def random_array(seed: int, shape: Sequence[int], dtype: Any = np.float32, low: float = -3, high: float = 3) -> Array:
-    """Numbers between low and high, in any dtype; the seed is the test's, so a failure can be repeated."""
+    """Draw numbers between low and high, in any dtype."""
     generator = np.random.default_rng(seed)
     dtype = np.dtype(dtype)
     if dtype == np.bool_:

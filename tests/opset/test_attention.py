@@ -48,8 +48,8 @@ def merge(x: Array) -> Array:
     return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
 
 
-def compare(inputs: list[Array | None], wanted: list[Array | None], opset: int = 23, **options: Any) -> None:
-    check("Attention", inputs, opset=opset, expected=wanted, outputs=len(wanted), rtol=1e-4, atol=1e-5, **options)
+def compare(inputs: list[Array | None], reference: list[Array | None], opset: int = 23, **options: Any) -> None:
+    check("Attention", inputs, opset=opset, expected=reference, outputs=len(reference), rtol=1e-4, atol=1e-5, **options)
 
 
 @pytest.mark.parametrize("shared", [1, 2, 4])
@@ -57,11 +57,11 @@ def compare(inputs: list[Array | None], wanted: list[Array | None], opset: int =
 @pytest.mark.parametrize("softcap", [0.0, 2.0])
 def test_heads(shared: int, scale: float | None, softcap: float) -> None:
     q, k, v = qkv(shared=shared)
-    wanted = attend(q, k, v, softcap=softcap, scale=scale)
+    reference = attend(q, k, v, softcap=softcap, scale=scale)
     options: dict[str, Any] = {"softcap": softcap} | ({} if scale is None else {"scale": scale})
-    compare([q, k, v], [wanted], **options)
+    compare([q, k, v], [reference], **options)
     packed = [merge(x) for x in (q, k, v)]
-    compare([*packed], [merge(wanted)], q_num_heads=4, kv_num_heads=shared, **options)
+    compare([*packed], [merge(reference)], q_num_heads=4, kv_num_heads=shared, **options)
 
 
 @pytest.mark.parametrize("shape", [(6,), (4, 6), (1, 6), (4, 4, 6), (2, 1, 4, 6), (2, 4, 4, 6)], ids=str)
@@ -69,8 +69,8 @@ def test_heads(shared: int, scale: float | None, softcap: float) -> None:
 def test_masks(shape: tuple[int, ...], dtype: Any) -> None:
     q, k, v = qkv()
     mask = random_array(4, shape, dtype)
-    wanted = attend(q, k, v, mask) if dtype == np.bool_ else attend(q, k, v, bias=mask)
-    compare([q, k, v, mask], [wanted])
+    reference = attend(q, k, v, mask) if dtype == np.bool_ else attend(q, k, v, bias=mask)
+    compare([q, k, v, mask], [reference])
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.float32], ids=lambda d: d.__name__)
@@ -128,8 +128,8 @@ def test_shown_scores(mode: int) -> None:
 
 def test_narrow_floats_keep_their_type() -> None:
     q, k, v = (x.astype(np.float16) for x in qkv())
-    wanted = attend(q, k, v).astype(np.float16)
-    check("Attention", [q, k, v], opset=23, expected=[wanted], rtol=1e-2, atol=1e-3, softmax_precision=1)
+    reference = attend(q, k, v).astype(np.float16)
+    check("Attention", [q, k, v], opset=23, expected=[reference], rtol=1e-2, atol=1e-3, softmax_precision=1)
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])
@@ -145,14 +145,14 @@ def test_rotary_embedding(interleaved: int, rotated: int, packed: bool, position
     first, second = (
         (slice(0, size, 2), slice(1, size, 2)) if interleaved else (slice(0, size // 2), slice(size // 2, size))
     )
-    wanted = x.copy()
-    wanted[..., first] = cosine * x[..., first] - sine * x[..., second]
-    wanted[..., second] = sine * x[..., first] + cosine * x[..., second]
+    reference = x.copy()
+    reference[..., first] = cosine * x[..., first] - sine * x[..., second]
+    reference[..., second] = sine * x[..., first] + cosine * x[..., second]
     caches = [np.cos(angles), np.sin(angles), ids] if positions else [cosine[:, 0], sine[:, 0]]
     options: dict[str, Any] = {"interleaved": interleaved, "rotary_embedding_dim": rotated}
     if packed:
-        x, wanted, options = merge(x), merge(wanted), {**options, "num_heads": 3}
-    check("RotaryEmbedding", [x, *caches], opset=23, expected=[wanted], rtol=1e-4, atol=1e-5, **options)
+        x, reference, options = merge(x), merge(reference), {**options, "num_heads": 3}
+    check("RotaryEmbedding", [x, *caches], opset=23, expected=[reference], rtol=1e-4, atol=1e-5, **options)
 
 
 @pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
@@ -176,13 +176,13 @@ def test_linear_attention(rule: str, per_depth: bool, past: bool) -> None:
         state = state + key[..., None] * value[..., None, :]
         query = q[:, t].reshape(batch, shared, heads // shared, depth)
         outputs.append(np.einsum("bhgi,bhij->bhgj", query, state).reshape(batch, -1) * depth**-0.5)
-    wanted = [np.stack(outputs, 1).astype(np.float32), state.astype(np.float32)]
+    reference = [np.stack(outputs, 1).astype(np.float32), state.astype(np.float32)]
     inputs = [q, k, v, start if past else None]
     inputs += [decay if rule.startswith("gated") else None, beta if rule.endswith("delta") else None]
     while inputs[-1] is None:
         inputs.pop()
     options: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": shared, "update_rule": rule}
-    check("LinearAttention", inputs, opset=27, outputs=2, expected=wanted, rtol=1e-4, atol=1e-4, **options)
+    check("LinearAttention", inputs, opset=27, outputs=2, expected=reference, rtol=1e-4, atol=1e-4, **options)
 
 
 @pytest.mark.parametrize("length", [1, 2, 6])
@@ -195,9 +195,16 @@ def test_causal_convolution(length: int, past: bool, activation: str) -> None:
     y = np.stack([(whole[:, :, t : t + 4] * w[:, 0]).sum(-1) for t in range(length)], -1) + bias[:, None]
     y = y / (1 + np.exp(-y)) if activation == "silu" else y
     inputs = [x, w, bias, *([state] if past else [])]
-    wanted = [y, whole[:, :, -3:]]
+    reference = [y, whole[:, :, -3:]]
     check(
-        "CausalConvWithState", inputs, opset=27, outputs=2, expected=wanted, rtol=1e-4, atol=1e-5, activation=activation
+        "CausalConvWithState",
+        inputs,
+        opset=27,
+        outputs=2,
+        expected=reference,
+        rtol=1e-4,
+        atol=1e-5,
+        activation=activation,
     )
 
 

@@ -41,9 +41,9 @@ def agree(model: onnx.ModelProto, device: str, inputs: dict[str, Any], oracle: o
     content = (oracle or model).SerializeToString()
     expected = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"]).run(None, inputs)
     results = weft.load(model, device=device).run(inputs)
-    for result, wanted in zip(results.values(), expected, strict=True):
-        assert result.dtype == wanted.dtype
-        np.testing.assert_array_equal(result, wanted)
+    for result, reference in zip(results.values(), expected, strict=True):
+        assert result.dtype == reference.dtype
+        np.testing.assert_array_equal(result, reference)
 
 
 def refused(model: onnx.ModelProto, device: str, inputs: dict[str, Any], node: str) -> None:

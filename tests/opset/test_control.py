@@ -185,11 +185,11 @@ agraph (optional(float[K]) x) => (float[K] y) {
 """
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_optionals(given: bool) -> None:
+@pytest.mark.parametrize("present", [True, False])
+def test_optionals(present: bool) -> None:
     x = np.array([1, 2], np.float32)
-    (y,) = both_ways(OPTIONAL, {"x": x if given else None})
-    np.testing.assert_array_equal(y, x if given else [7])
+    (y,) = both_ways(OPTIONAL, {"x": x if present else None})
+    np.testing.assert_array_equal(y, x if present else [7])
 
 
 def text(*strings: str) -> Array:

@@ -50,8 +50,8 @@ def test_conv_of_four_spatial_axes() -> None:
 
 def test_conv_pads_dilated_kernels_automatically() -> None:
     inputs = [random_array(1, (1, 2, 9, 9)), random_array(2, (3, 2, 3, 3))]
-    wanted = run_weft(node_model("Conv", inputs, opset=11, pads=[2, 2, 2, 2], dilations=[2, 2]), inputs)
-    check("Conv", inputs, opset=11, expected=wanted, auto_pad="SAME_UPPER", dilations=[2, 2])
+    reference = run_weft(node_model("Conv", inputs, opset=11, pads=[2, 2, 2, 2], dilations=[2, 2]), inputs)
+    check("Conv", inputs, opset=11, expected=reference, auto_pad="SAME_UPPER", dilations=[2, 2])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
@@ -59,10 +59,12 @@ def test_conv_types(dtype: Any) -> None:
     x, w = random_array(1, (1, 3, 6, 6), dtype), random_array(2, (2, 3, 3, 3), dtype)
     model = node_model("Conv", [x, w], opset=22)
     wide = [x.astype(np.float64), w.astype(np.float64)]
-    wanted = run_weft(node_model("Conv", wide, opset=22), wide)[0]
-    found = run_weft(model, [x, w])[0]
-    assert found.dtype == dtype
-    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=1e-2, atol=0.3 if dtype != np.float64 else 1e-12)
+    reference = run_weft(node_model("Conv", wide, opset=22), wide)[0]
+    actual = run_weft(model, [x, w])[0]
+    assert actual.dtype == dtype
+    np.testing.assert_allclose(
+        actual.astype(np.float64), reference, rtol=1e-2, atol=0.3 if dtype != np.float64 else 1e-12
+    )
 
 
 TRANSPOSED: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [

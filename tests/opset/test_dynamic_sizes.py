@@ -65,7 +65,7 @@ def test_broadcasting_that_the_names_do_not_show(shapes: tuple[tuple[int, ...], 
 
 
 def test_sizes_that_never_agree_may_still_broadcast() -> None:
-    """n and 2n differ whatever n is, but [1] and [2] broadcast."""
+    """n and 2n always differ, but [1] and [2] broadcast."""
     built = model(
         [node("Concat", ["x", "x"], ["c"], axis=0), node("Sub", ["x", "c"], ["y"], name="difference")],
         [value("x", ["n"])],
@@ -78,7 +78,7 @@ def test_sizes_that_never_agree_may_still_broadcast() -> None:
 
 
 def test_what_follows_sizes_that_never_agree() -> None:
-    """What contradicts them later on is no error of the model either."""
+    """Later contradictions are not errors of the model either."""
     built = model(
         [
             node("Concat", ["x", "x"], ["c"], axis=0),
@@ -118,7 +118,7 @@ def test_broadcast_batches_of_a_product(shapes: tuple[tuple[int, ...], tuple[int
 
 
 def test_a_dim_name_for_two_sizes() -> None:
-    """Some exporters name unrelated dims alike: what makes sense runs, the rest is an error that names both."""
+    """Some exporters give unrelated dims one name: valid sizes run, others raise an error that names both."""
     apart = weft.load(
         model(
             [node("ReduceSum", ["x"], ["p"], keepdims=0), node("ReduceSum", ["y"], ["q"], keepdims=0),
@@ -154,11 +154,11 @@ def test_the_order_of_shapes_does_not_matter() -> None:
 def compare(built: onnx.ModelProto, loaded: weft.Model, *feeds: Any) -> None:
     named = dict(zip([entry.name for entry in built.graph.input], map(np.asarray, feeds)))
     expected = onnxruntime_run(built, named)
-    found = loaded.run(named)
-    for (name, array), wanted in zip(found.items(), expected, strict=True):
-        assert array.dtype == wanted.dtype, name
-        assert array.shape == wanted.shape, name
-        np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-6, err_msg=name)
+    actual = loaded.run(named)
+    for (name, array), reference in zip(actual.items(), expected, strict=True):
+        assert array.dtype == reference.dtype, name
+        assert array.shape == reference.shape, name
+        np.testing.assert_allclose(array, reference, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def test_nonzero() -> None:
@@ -174,7 +174,7 @@ def test_nonzero() -> None:
 
 
 def detector(*, allowzero: int = 0) -> onnx.ModelProto:
-    """The rows of x whose first number is positive, scaled, then chosen among: as detectors treat what they found."""
+    """Select the rows of x whose first number is positive, scale them, and choose among them, as detectors do."""
     constants = {"none": 0, "axis": [1], "firsts": [3], "start": [0], "long": [-1]}
     return model(
         [node("Gather", ["x", "none"], ["scores"], axis=1), node("Relu", ["scores"], ["kept"]),
@@ -207,9 +207,9 @@ def test_nothing_found_node_by_node() -> None:
     """Indices that are none are never out of range, in a tensor of nothing too."""
     built = detector()
     x = -np.abs(random(6, 4))
-    found = weft.load(built, device="reference").session()._compiler.run_eagerly({"x": x}, ("y", "boxes"))
-    for array, wanted in zip(found, onnxruntime_run(built, {"x": x}), strict=True):
-        np.testing.assert_array_equal(array, wanted)
+    actual = weft.load(built, device="reference").session().pipeline.run_eagerly({"x": x}, ("y", "boxes"))
+    for array, reference in zip(actual, onnxruntime_run(built, {"x": x}), strict=True):
+        np.testing.assert_array_equal(array, reference)
 
 
 def test_reshape_by_data() -> None:

@@ -206,17 +206,17 @@ def test_gates() -> None:
 
 @pytest.mark.parametrize("x", [-1000.0, -100.0, -20.0, 0.0, 20.0, 100.0, 1000.0])
 def test_saturation(x: float) -> None:
-    """No overflow on the way may spoil a result that has a limit."""
+    """Overflow of an intermediate result must not affect a bounded result."""
     value = np.array([x], np.float32)
     softplus = max(x, 0) + math.log1p(math.exp(-abs(x)))
-    for op, wanted in (
+    for op, reference in (
         ("Sigmoid", 1 / (1 + math.exp(-x)) if x > -700 else 0.0),
         ("Softplus", softplus),
         ("Mish", x * math.tanh(softplus)),
         ("Gelu", 0.5 * x * math.erfc(-x / math.sqrt(2))),
         ("Elu", x if x >= 0 else math.expm1(x)),
     ):
-        check(op, [value], opset=22, expected=[np.array([wanted], np.float32)], rtol=1e-5, atol=1e-7)
+        check(op, [value], opset=22, expected=[np.array([reference], np.float32)], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -59,17 +59,19 @@ def edges(dtype: Any) -> Array:
         return np.array([*numbers, np.nan]).astype(dtype)
 
 
-def check(found: Array, wanted: Array, arguments: tuple[Array, ...], op: str) -> None:
-    """Compare with float64: what fits into the type is finite, and all is close; subnormals may be flushed."""
-    info = ml_dtypes.finfo(found.dtype)
+def check(actual: Array, expected: Array, arguments: tuple[Array, ...], op: str) -> None:
+    """Compare with float64: results that fit the type are finite and close; subnormals may be flushed."""
+    info = ml_dtypes.finfo(actual.dtype)
     with np.errstate(all="ignore"):
-        nearest, numbers = wanted.astype(found.dtype).astype(np.float64), found.astype(np.float64)
-        error = np.abs(numbers - wanted)
+        nearest, numbers = expected.astype(actual.dtype).astype(np.float64), actual.astype(np.float64)
+        error = np.abs(numbers - expected)
         same = (numbers == nearest) | (np.isnan(numbers) & np.isnan(nearest))
-        close = error <= LAST_BITS * float(info.eps) * np.abs(wanted) + float(info.tiny)
+        close = error <= LAST_BITS * float(info.eps) * np.abs(expected) + float(info.tiny)
     bad = ~(same | (close & np.isfinite(numbers) & np.isfinite(nearest)))
-    told = [(*(float(x[place]) for x in arguments), numbers[place], wanted[place]) for place in np.flatnonzero(bad)[:5]]
-    assert not told, f"{op}: arguments, result and what it should be: {told}"
+    failures = [
+        (*(float(x[place]) for x in arguments), numbers[place], expected[place]) for place in np.flatnonzero(bad)[:5]
+    ]
+    assert not failures, f"{op}: arguments, result and expected result: {failures}"
 
 
 def element_type(dtype: Any) -> int:
@@ -105,7 +107,7 @@ def test_functions(dtype: Any, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 def test_powers(dtype: Any, device: str) -> None:
-    """Exponents of all sizes, as an input and as constants, which have shorter ways."""
+    """Exponents of all magnitudes, as an input and as constants, which have faster code."""
     nodes = [helper.make_node("Pow", ["x", f"c{number}"], [f"y{number}"]) for number in range(len(EXPONENTS))]
     constants = {f"c{number}": np.array(exponent).astype(dtype) for number, exponent in enumerate(EXPONENTS)}
     model = compile_model([helper.make_node("Pow", ["x", "e"], ["y"]), *nodes], ["x", "e"], constants, dtype, device)

@@ -45,29 +45,29 @@ def gradient_model(
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-def by_differences(model: weft.Model, given: dict[str, Any], name: str) -> Any:
+def by_differences(model: weft.Model, arguments: dict[str, Any], name: str) -> Any:
     """The same derivative, one element at a time."""
-    result = np.zeros(given[name].shape)
-    for place in np.ndindex(*given[name].shape):
+    result = np.zeros(arguments[name].shape)
+    for place in np.ndindex(*arguments[name].shape):
         sums = []
         for sign in (1, -1):
-            moved = given[name].copy()
+            moved = arguments[name].copy()
             moved[place] += sign * STEP
-            sums.append(model.run({**given, name: moved}, outputs=["y"])["y"].sum())
+            sums.append(model.run({**arguments, name: moved}, outputs=["y"])["y"].sum())
         result[place] = (sums[0] - sums[1]) / (2 * STEP)
     return result
 
 
 def check_gradient(op: str, inputs: list[Any], shape: tuple[int, ...], count: int = 1, **attributes: Any) -> None:
-    given = {f"x{number}": value for number, value in enumerate(inputs) if value.dtype.kind == "f"}
-    given["weights"] = random_array(9, shape, np.float64)
+    arguments = {f"x{number}": value for number, value in enumerate(inputs) if value.dtype.kind == "f"}
+    arguments["weights"] = random_array(9, shape, np.float64)
     for symbolic in (False, True):
         model = weft.load(gradient_model(op, inputs, shape, count, symbolic, **attributes))
-        found = model.run(given)
+        actual = model.run(arguments)
         for number in range(count):
-            expected = by_differences(model, given, f"x{number}")
+            expected = by_differences(model, arguments, f"x{number}")
             np.testing.assert_allclose(
-                found[f"g{number}"], expected, rtol=1e-5, atol=1e-6, err_msg=f"{op} by x{number}"
+                actual[f"g{number}"], expected, rtol=1e-5, atol=1e-6, err_msg=f"{op} by x{number}"
             )
 
 
@@ -163,9 +163,9 @@ def test_what_does_not_matter_has_gradient_zero() -> None:
     results = [onnx.ValueInfoProto(name=name) for name in ("da", "db")]
     imports = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(helper.make_graph(nodes, "g", values, results), opset_imports=imports, ir_version=10)
-    found = weft.load(model).run({"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)})
-    assert found["da"].tolist() == [1, 1]
-    assert found["db"].tolist() == [0, 0]
+    actual = weft.load(model).run({"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)})
+    assert actual["da"].tolist() == [1, 1]
+    assert actual["db"].tolist() == [0, 0]
 
 
 def test_mistakes() -> None:

@@ -432,7 +432,7 @@ def test_deep_uneven_trees_like_onnxruntime(mode: str, rows: int) -> None:
     }
     leaves: list[tuple[int, int, float]] = []
     for tree in range(21):
-        open_nodes, made = [(0, 0)], 1
+        open_nodes, created = [(0, 0)], 1
         while open_nodes:
             number, depth = open_nodes.pop()
             is_leaf = depth == 13 or (depth > 0 and rng.random() < 0.45)
@@ -441,9 +441,9 @@ def test_deep_uneven_trees_like_onnxruntime(mode: str, rows: int) -> None:
                 leaves.append((tree, number, float(rng.standard_normal())))
             else:
                 threshold = float(np.float32(rng.integers(-1, 2)))
-                row = (tree, number, int(rng.integers(5)), threshold, mode, made, made + 1)
-                open_nodes += [(made, depth + 1), (made + 1, depth + 1)]
-                made += 2
+                row = (tree, number, int(rng.integers(5)), threshold, mode, created, created + 1)
+                open_nodes += [(created, depth + 1), (created + 1, depth + 1)]
+                created += 2
             for values, entry in zip(attributes.values(), row):
                 values.append(entry)
     node = helper.make_node(

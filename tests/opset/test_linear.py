@@ -83,8 +83,8 @@ EQUATIONS = [
 def test_einsum(case: tuple[Any, ...]) -> None:
     equation, *shapes = case
     operands = [random_array(number, shape) for number, shape in enumerate(shapes)]
-    wanted = np.einsum(equation, *(operand.astype(np.float64) for operand in operands)).astype(np.float32)
-    check("Einsum", operands, opset=12, expected=[wanted], rtol=1e-4, atol=1e-4, equation=equation)
+    reference = np.einsum(equation, *(operand.astype(np.float64) for operand in operands)).astype(np.float32)
+    check("Einsum", operands, opset=12, expected=[reference], rtol=1e-4, atol=1e-4, equation=equation)
 
 
 @pytest.mark.parametrize("equation", ["ij,jk", "ijk,jk->ik", "ij,jk->iz", "ij,jk->ii", "i!,jk->ik"])
@@ -100,8 +100,8 @@ def test_einsum_rejects(equation: str) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda d: d.__name__)
 def test_determinant(shape: tuple[int, ...], dtype: Any) -> None:
     x = random_array(7, shape, dtype)
-    wanted = np.asarray(np.linalg.det(x.astype(np.float64))).astype(dtype)
-    check("Det", [x], opset=11, expected=[wanted], rtol=1e-4, atol=1e-4)
+    reference = np.asarray(np.linalg.det(x.astype(np.float64))).astype(dtype)
+    check("Det", [x], opset=11, expected=[reference], rtol=1e-4, atol=1e-4)
 
 
 def test_determinant_needs_pivots() -> None:

@@ -71,12 +71,12 @@ def test_attention_with_a_buffer() -> None:
         past,
     ]
     attributes = {"num_heads": HEADS, "unidirectional": 1}
-    wanted, present = run_onnxruntime(node_model("Attention", inputs, outputs=2, **attributes, **MICROSOFT), inputs)
+    reference, present = run_onnxruntime(node_model("Attention", inputs, outputs=2, **attributes, **MICROSOFT), inputs)
     grown = buffer.copy()
     grown[..., : PAST + LENGTH, :] = present
     shared = [*inputs[:4], buffer, None, np.array([PAST], np.int32)]
     attributes["past_present_share_buffer"] = 1
-    check("Attention", shared, expected=[wanted, grown], outputs=2, **attributes, **CLOSE, **MICROSOFT)
+    check("Attention", shared, expected=[reference, grown], outputs=2, **attributes, **CLOSE, **MICROSOFT)
 
 
 def test_attention_with_narrow_values() -> None:
@@ -295,8 +295,8 @@ def grouped_inputs(queries: int, lasts: list[int], total: int, room: int | None,
     query = random_array(0, (batch, queries, QUERY_HEADS * WIDTH))
     key, value = (random_array(n, (batch, queries, KEY_HEADS * WIDTH)) for n in (1, 2))
     past = [None, None] if room is None else [random_array(n, (batch, KEY_HEADS, room, WIDTH)) for n in (3, 4)]
-    given = [np.concatenate([query, key, value], -1), None, None] if packed else [query, key, value]
-    return [*given, *past, np.array(lasts, np.int32), np.array(total, np.int32)]
+    arguments = [np.concatenate([query, key, value], -1), None, None] if packed else [query, key, value]
+    return [*arguments, *past, np.array(lasts, np.int32), np.array(total, np.int32)]
 
 
 PROMPT = (5, [4, 4], 5, None)
@@ -342,17 +342,17 @@ def test_group_query_attention(case: Any, attributes: dict[str, Any]) -> None:
 def _check_grouped(inputs: list[Any], lasts: list[int], **attributes: Any) -> None:
     """Compare the results of tokens, and the whole present, with onnxruntime; the results of padding are undefined."""
     queries, total = inputs[0].shape[1], int(inputs[6])
-    wanted = _run_grouped_in_onnxruntime(inputs, **attributes)
+    reference = _run_grouped_in_onnxruntime(inputs, **attributes)
     for symbolic in (False, True):
         model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
-        found = run_weft(model, inputs)
-        for actual, expected in zip(found, wanted, strict=True):
+        results = run_weft(model, inputs)
+        for actual, expected in zip(results, reference, strict=True):
             assert actual.shape == expected.shape
         for row, last in enumerate(lasts):
             first = 0 if queries == total else last + 1 - queries
             real = last + 1 - first
-            np.testing.assert_allclose(found[0][row, :real], wanted[0][row, :real], **CLOSE)
-        for actual, expected in zip(found[1:], wanted[1:]):
+            np.testing.assert_allclose(results[0][row, :real], reference[0][row, :real], **CLOSE)
+        for actual, expected in zip(results[1:], reference[1:]):
             np.testing.assert_allclose(actual, expected, **CLOSE)
 
 
@@ -416,14 +416,14 @@ def test_group_query_attention_ignores_what_is_behind_the_tokens(case: Any, left
         for row, last in enumerate(lasts):
             past[row, :, 0 if queries == total else last :] = leftover
     attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS}
-    wanted = _run_grouped_in_onnxruntime(inputs, **attributes)
+    reference = _run_grouped_in_onnxruntime(inputs, **attributes)
     for symbolic in (False, True):
         model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
-        found = run_weft(model, inputs)
+        results = run_weft(model, inputs)
         for row, last in enumerate(lasts):
             real = last + 1 if queries == total else queries
-            np.testing.assert_allclose(found[0][row, :real], wanted[0][row, :real], **CLOSE)
-            for actual, expected in zip(found[1:], wanted[1:]):
+            np.testing.assert_allclose(results[0][row, :real], reference[0][row, :real], **CLOSE)
+            for actual, expected in zip(results[1:], reference[1:]):
                 np.testing.assert_allclose(actual[row, :, : last + 1], expected[row, :, : last + 1], **CLOSE)
 
 

@@ -131,10 +131,10 @@ def compare_with_onnxruntime(path: Path, shapes: list[tuple[int, ...]], toleranc
     loaded = weft.load(path)
     for number, shape in enumerate(shapes):
         x = np.random.default_rng(number).normal(size=shape).astype(np.float32)
-        (wanted,) = session.run(None, {"x": x})
-        found = loaded.run({"x": x})["y"]
-        assert found.shape == wanted.shape
-        assert np.abs(found - wanted).max() <= tolerance * np.abs(wanted).max(), f"shape {shape}"
+        (expected,) = session.run(None, {"x": x})
+        actual = loaded.run({"x": x})["y"]
+        assert actual.shape == expected.shape
+        assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max(), f"shape {shape}"
     return {node.op_type for node in onnx.load(path).graph.node if node.domain == "com.microsoft"}
 
 
@@ -150,10 +150,10 @@ def test_optimized(network: str, level: str, tmp_path: Path) -> None:
 
 def test_laid_out_for_one_cpu(tmp_path: Path) -> None:
     node = helper.make_node("Conv", ["x", "w"], ["y"], domain="com.microsoft.nchwc")
-    made = model([node], [weights("w", 16, 16, 1, 1)], [1, 16, 4, 4])
-    made.opset_import.append(helper.make_opsetid("com.microsoft.nchwc", 1))
+    created = model([node], [weights("w", 16, 16, 1, 1)], [1, 16, 4, 4])
+    created.opset_import.append(helper.make_opsetid("com.microsoft.nchwc", 1))
     with pytest.raises(weft.errors.UnsupportedModelError, match="ORT_ENABLE_EXTENDED"):
-        weft.load(made)
+        weft.load(created)
 
 
 @pytest.mark.parametrize("network", list(NETWORKS))

@@ -118,11 +118,11 @@ def group_norm(x: Any, gamma: Any, beta: Any, groups: int, epsilon: float, activ
 def test_group_norm(activation: int, last: int, dtype: Any) -> None:
     x, gamma, beta = random_array(0, (2, 4, 5, 6), dtype), random_array(1, (6,)), random_array(2, (6,))
     expected = group_norm(x, gamma, beta, 3, 1e-3, activation).astype(dtype)
-    given = x if last else x.transpose(0, 3, 1, 2)
+    arguments = x if last else x.transpose(0, 3, 1, 2)
     expected = expected if last else expected.transpose(0, 3, 1, 2)
     attributes = {"activation": activation, "groups": 3, "epsilon": 1e-3, "channels_last": last}
     rough = {"atol": 5e-3} if dtype == np.float16 else {"atol": 1e-5}
-    check("GroupNorm", [given, gamma, beta], expected=[expected], **rough, **attributes, **MICROSOFT)
+    check("GroupNorm", [arguments, gamma, beta], expected=[expected], **rough, **attributes, **MICROSOFT)
 
 
 @pytest.mark.parametrize("skip_shape", [(2, 4, 5, 6), (2, 1, 1, 6), (2, 6)])

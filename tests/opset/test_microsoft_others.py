@@ -48,8 +48,8 @@ def test_gated_relative_position_bias(packed: bool) -> None:
     sums = (query @ weight + bias).reshape(batch, heads, length, 2, columns // 2).sum(-1)
     update, reset = np.split(1 / (1 + np.exp(-sums)), 2, -1)
     expected = [((update * (reset * eco - 1) + 2) * places).astype(np.float32)]
-    given = [x.reshape(8, -1)[offsets.reshape(-1)[:6]]] if packed else [x]
-    inputs = [*given, shift, places, weight, bias, eco, *([offsets] if packed else [])]
+    arguments = [x.reshape(8, -1)[offsets.reshape(-1)[:6]]] if packed else [x]
+    inputs = [*arguments, shift, places, weight, bias, eco, *([offsets] if packed else [])]
     check("GatedRelativePositionBias", inputs, expected=expected, num_heads=heads, **CLOSE, **MICROSOFT)
 
 
@@ -155,9 +155,9 @@ def test_max_pool_with_mask(shape: tuple[int, ...], attributes: dict[str, Any]) 
     mask[..., -3:] = 0
     mask.reshape(-1)[4] = 0
     x = random_array(0, shape)
-    wanted = run_onnxruntime(node_model("MaxpoolWithMask", [x, mask], **attributes, **MICROSOFT), [x, mask])[0]
-    wanted = np.where(wanted <= np.finfo(np.float32).min, -np.inf, wanted).astype(np.float32)
-    check("MaxpoolWithMask", [x, mask], expected=[wanted], constants=[1], **attributes, **MICROSOFT)
+    reference = run_onnxruntime(node_model("MaxpoolWithMask", [x, mask], **attributes, **MICROSOFT), [x, mask])[0]
+    reference = np.where(reference <= np.finfo(np.float32).min, -np.inf, reference).astype(np.float32)
+    check("MaxpoolWithMask", [x, mask], expected=[reference], constants=[1], **attributes, **MICROSOFT)
 
 
 @pytest.mark.parametrize("ndim", [1, 2])
@@ -330,10 +330,10 @@ def test_quantized_mixture_of_experts(bits: int, block: int, points: bool, norma
     )
     check("QMoE", inputs, expected=[expected], **attributes, **CLOSE, constants=[2, 3, 5, 6], **MICROSOFT)
     if normalize:  # which onnxruntime's CPU always does, with numbers of fewer bits on the way
-        wanted = run_onnxruntime(node_model("QMoE", inputs, constants=[2, 3, 5, 6], **attributes, **MICROSOFT), inputs)[
-            0
-        ]
-        assert np.abs(wanted - expected).max() < 0.03 * np.abs(expected).max()
+        reference = run_onnxruntime(
+            node_model("QMoE", inputs, constants=[2, 3, 5, 6], **attributes, **MICROSOFT), inputs
+        )[0]
+        assert np.abs(reference - expected).max() < 0.03 * np.abs(expected).max()
 
 
 def unpack_experts(packed: Any, steps: Any, zero: Any, bits: int, block: int) -> Any:

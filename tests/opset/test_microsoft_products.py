@@ -156,9 +156,9 @@ def test_channels_last_fused_conv() -> None:
 def check_pair(op: str, x: Any, w: Any, b: Any, z: Any, attributes: dict[str, Any]) -> None:
     """A channels-last convolution against the same one with the channels second."""
     inputs = [x, w, b] if z is None else [x, w, b, z]
-    wanted = run_onnxruntime(node_model("FusedConv", inputs, **attributes, **MICROSOFT), inputs)[0]
+    reference = run_onnxruntime(node_model("FusedConv", inputs, **attributes, **MICROSOFT), inputs)[0]
     last = [x.transpose(0, 2, 3, 1), w, b, *([] if z is None else [z.transpose(0, 2, 3, 1)])]
-    check(op, last, expected=[wanted.transpose(0, 2, 3, 1)], atol=1e-4, **attributes, **MICROSOFT)
+    check(op, last, expected=[reference.transpose(0, 2, 3, 1)], atol=1e-4, **attributes, **MICROSOFT)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])

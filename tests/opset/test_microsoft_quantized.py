@@ -61,17 +61,17 @@ def test_functions(op: str, dtype: Any, attributes: dict[str, Any]) -> None:
     from opset.oracle import node_model, run_onnxruntime, run_weft
 
     def model(symbolic: bool) -> Any:
-        made = node_model(op, inputs, symbolic=symbolic, constants=[1, 2, 3, 4], **MICROSOFT)
+        created = node_model(op, inputs, symbolic=symbolic, constants=[1, 2, 3, 4], **MICROSOFT)
         from onnx import helper
 
-        made.graph.node[0].attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
-        return made
+        created.graph.node[0].attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+        return created
 
-    wanted = run_onnxruntime(model(False), inputs)[0]
+    reference = run_onnxruntime(model(False), inputs)[0]
     for symbolic in (False, True):
-        found = run_weft(model(symbolic), inputs)[0]
-        assert found.dtype == wanted.dtype
-        np.testing.assert_allclose(found.astype(int), wanted.astype(int), atol=1)
+        actual = run_weft(model(symbolic), inputs)[0]
+        assert actual.dtype == reference.dtype
+        np.testing.assert_allclose(actual.astype(int), reference.astype(int), atol=1)
 
 
 @pytest.mark.parametrize("dtype", EIGHT_BITS)

@@ -18,8 +18,8 @@ CLOSE = {"atol": 2e-5, "rtol": 1e-4}
 @pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize("attributes", [{}, {"activation": "silu"}, {"dilation": 2}])
 def test_causal_conv_with_state(last: int, past: bool, attributes: dict[str, Any]) -> None:
-    kept = 3 * attributes.get("dilation", 1)
-    x, state = random_array(0, (2, 5, 7)), random_array(3, (2, 5, kept))
+    state_size = 3 * attributes.get("dilation", 1)
+    x, state = random_array(0, (2, 5, 7)), random_array(3, (2, 5, state_size))
     if last:
         x, state = x.transpose(0, 2, 1).copy(), state.transpose(0, 2, 1).copy()
     inputs = [x, random_array(1, (5, 1, 4)), random_array(2, (5,)), state if past else None]
@@ -67,12 +67,12 @@ def test_packed_multi_head_attention(packed: bool) -> None:
         spread[places] = part
         whole.append(spread.reshape(2, 4, hidden))
     plain = [*whole, bias, np.array([2, 4], np.int32)]
-    wanted = run_onnxruntime(node_model("MultiHeadAttention", plain, num_heads=heads, **MICROSOFT), plain)[0]
-    given: list[Any] = list(tokens)
+    reference = run_onnxruntime(node_model("MultiHeadAttention", plain, num_heads=heads, **MICROSOFT), plain)[0]
+    arguments: list[Any] = list(tokens)
     if packed:
-        given = [np.stack([part.reshape(6, heads, size) for part in tokens], 2), None, None]
-    inputs = [*given, bias, offsets, np.array([0, 2, 6], np.int32)]
-    expected = [wanted.reshape(8, hidden)[places]]
+        arguments = [np.stack([part.reshape(6, heads, size) for part in tokens], 2), None, None]
+    inputs = [*arguments, bias, offsets, np.array([0, 2, 6], np.int32)]
+    expected = [reference.reshape(8, hidden)[places]]
     check("PackedMultiHeadAttention", inputs, expected=expected, num_heads=heads, **CLOSE, **MICROSOFT)
 
 

@@ -185,10 +185,10 @@ def looping(body: onnx.GraphProto, inputs: Sequence[str], outputs: Sequence[str]
 
 
 def loop_body(count: int, results: Sequence[str] = ("still", "w")) -> onnx.GraphProto:
-    given = [value("i", [], INT64), value("going", [], BOOL), value("v"), value("u")][:count]
+    arguments = [value("i", [], INT64), value("going", [], BOOL), value("v"), value("u")][:count]
     return helper.make_graph(
         [node("Identity", ["going"], ["still"]), node("Neg", ["x"], ["w"])],
-        "body", given, [value(name, None) for name in results],
+        "body", arguments, [value(name, None) for name in results],
     )  # fmt: skip
 
 
@@ -242,7 +242,7 @@ HUGE = 2**40
     ids=lambda part: re.sub(r"\s+", " ", str(part))[:50],
 )
 def test_results_past_memory(tmp_path: Path, op: str, inputs: list[Any], attributes: dict[str, Any]) -> None:
-    """Whether or not loading can tell already, an error names the node, and nothing is allocated."""
+    """At load or in the run, an error names the node, and nothing is allocated."""
     path = save(tmp_path, single(op, inputs, **attributes))
 
     def load_and_run() -> None:
@@ -260,8 +260,8 @@ def test_results_past_memory(tmp_path: Path, op: str, inputs: list[Any], attribu
     [("Expand", [HUGE]), ("ConstantOfShape", [2**20, 2**20]), ("Tile", [HUGE]), ("Expand", [2**62, 2**62])],
 )
 def test_sizes_past_memory_that_arrive_with_the_data(tmp_path: Path, op: str, shape: list[int]) -> None:
-    given = [([len(shape)], INT64)] if op == "ConstantOfShape" else [floats(1), ([len(shape)], INT64)]
-    path = save(tmp_path, single(op, given))
+    arguments = [([len(shape)], INT64)] if op == "ConstantOfShape" else [floats(1), ([len(shape)], INT64)]
+    path = save(tmp_path, single(op, arguments))
     loaded = weft.load(path)
     with pytest.raises((OutOfMemoryError, ExecutionError)) as caught:
         loaded(shape)
@@ -276,8 +276,8 @@ def test_sizes_that_no_array_has_though_one_is_nothing(tmp_path: Path, op: str, 
     if reason:
         pytest.skip(reason)
     shape = [HUGE, HUGE, 0]
-    given = [([3], INT64)] if op == "ConstantOfShape" else [floats(1, 1, 1), ([3], INT64)]
-    loaded = weft.load(save(tmp_path, single(op, given)), device=device)
+    arguments = [([3], INT64)] if op == "ConstantOfShape" else [floats(1, 1, 1), ([3], INT64)]
+    loaded = weft.load(save(tmp_path, single(op, arguments)), device=device)
     with pytest.raises(ExecutionError, match="culprit"):
         loaded(shape)
 
@@ -286,7 +286,7 @@ def test_sizes_that_no_array_has_though_one_is_nothing(tmp_path: Path, op: str, 
 
 
 @pytest.mark.parametrize(
-    ("op", "inputs", "attributes", "feeds", "said"),
+    ("op", "inputs", "attributes", "feeds", "message"),
     [
         ("Gather", [[3], ([1], INT64)], {}, [floats(3), ints(3)], "index 3 is out of range"),
         ("Gather", [[3], ([1], INT64)], {}, [floats(3), ints(-4)], "out of range"),
@@ -315,15 +315,15 @@ def test_sizes_that_no_array_has_though_one_is_nothing(tmp_path: Path, op: str, 
     ids=lambda part: re.sub(r"\s+", " ", str(part))[:40],
 )  # fmt: skip
 def test_data_that_does_not_fit(
-    tmp_path: Path, op: str, inputs: list[Any], attributes: dict[str, Any], feeds: list[Any] | None, said: str | None
+    tmp_path: Path, op: str, inputs: list[Any], attributes: dict[str, Any], feeds: list[Any] | None, message: str | None
 ) -> None:
     path = save(tmp_path, single(op, inputs, 2 if op in ("Split", "TopK") else 1, **attributes))
-    if said is None:
+    if message is None:
         weft.load(path)(*feeds or ())
         return
     with pytest.raises(ModelError if feeds is None else (ExecutionError, InputError)) as caught:
         weft.load(path)(*feeds or ())
-    for text in (str(path), "culprit", said):
+    for text in (str(path), "culprit", message):
         assert text in str(caught.value)
 
 

@@ -176,8 +176,8 @@ def test_pad(mode: str, pads: tuple[int, ...]) -> None:
     expected = None
     if mode == "wrap" and min(pads) < 0:  # onnxruntime wraps around to elements that were cropped away
         ends = list(zip(pads[:3], pads[3:]))
-        kept = X[tuple(slice(max(-a, 0), size - max(-b, 0)) for size, (a, b) in zip(X.shape, ends))]
-        expected = [np.pad(kept, [(max(a, 0), max(b, 0)) for a, b in ends], mode="wrap")]
+        remaining = X[tuple(slice(max(-a, 0), size - max(-b, 0)) for size, (a, b) in zip(X.shape, ends))]
+        expected = [np.pad(remaining, [(max(a, 0), max(b, 0)) for a, b in ends], mode="wrap")]
     check("Pad", inputs, opset=19, mode=mode, constants=[1], expected=expected)
     check("Pad", inputs, opset=19, mode=mode, expected=expected)
     if mode != "wrap":
@@ -306,5 +306,5 @@ def test_bounds_of_slices_are_clamped_as_by_onnxruntime(device: str) -> None:
     for size, start, end, step in product((0, 3), bounds, bounds, (-2, -1, 1, 2)):
         numbers = {"starts": np.array([start]), "ends": np.array([end]), "steps": np.array([step])}
         inputs = {"x": np.arange(size, dtype=np.float32), **numbers}
-        wanted = peer.run(None, inputs)[0]
-        np.testing.assert_array_equal(model.run(inputs)["y"], wanted, err_msg=f"{size} {start}:{end}:{step}")
+        reference = peer.run(None, inputs)[0]
+        np.testing.assert_array_equal(model.run(inputs)["y"], reference, err_msg=f"{size} {start}:{end}:{step}")

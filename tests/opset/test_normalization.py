@@ -30,8 +30,8 @@ def test_batch_normalization(shape: tuple[int, ...], opset: int) -> None:
 def test_batch_normalization_per_activation() -> None:
     x = random_array(1, (2, 3, 4))
     scale, bias, mean, variance = (random_array(n, (3, 4), low=0.5) for n in range(2, 6))
-    wanted = (x - mean) / np.sqrt(variance + 1e-5) * scale + bias
-    check("BatchNormalization", [x, scale, bias, mean, variance], opset=7, expected=[wanted], rtol=1e-4, spatial=0)
+    reference = (x - mean) / np.sqrt(variance + 1e-5) * scale + bias
+    check("BatchNormalization", [x, scale, bias, mean, variance], opset=7, expected=[reference], rtol=1e-4, spatial=0)
 
 
 @pytest.mark.parametrize(("opset", "outputs"), [(9, 5), (14, 3), (15, 3)])
@@ -40,10 +40,12 @@ def test_batch_normalization_training(opset: int, outputs: int) -> None:
     average, spread = x.mean((0, 2)), x.var((0, 2))
     column = lambda v: v.reshape(1, 3, 1)  # noqa: E731
     y = (x - column(average)) / np.sqrt(column(spread) + 1e-5) * column(scale) + column(bias)
-    wanted = [y, mean * 0.7 + average * 0.3, variance * 0.7 + spread * 0.3, average, spread][:outputs]
+    reference = [y, mean * 0.7 + average * 0.3, variance * 0.7 + spread * 0.3, average, spread][:outputs]
     options: dict[str, Any] = {"momentum": 0.7, **({"training_mode": 1} if opset >= 14 else {})}
     inputs = [x, scale, bias, mean, variance]
-    check("BatchNormalization", inputs, opset=opset, outputs=outputs, expected=wanted, rtol=1e-4, atol=1e-5, **options)
+    check(
+        "BatchNormalization", inputs, opset=opset, outputs=outputs, expected=reference, rtol=1e-4, atol=1e-5, **options
+    )
 
 
 def test_batch_normalization_of_mixed_types() -> None:
@@ -76,8 +78,8 @@ def test_layer_normalization_statistics() -> None:
     wide = x.astype(np.float32)
     mean, variance = wide.mean(-1, keepdims=True), wide.var(-1, keepdims=True)
     scale = np.ones(4, ml_dtypes.bfloat16)
-    wanted = [None, mean, 1 / np.sqrt(variance + 1e-5)]
-    check("LayerNormalization", [x, scale], opset=17, outputs=3, expected=wanted, rtol=1e-4)
+    reference = [None, mean, 1 / np.sqrt(variance + 1e-5)]
+    check("LayerNormalization", [x, scale], opset=17, outputs=3, expected=reference, rtol=1e-4)
 
 
 @pytest.mark.parametrize("axis", [-1, 1, 0])
@@ -85,8 +87,8 @@ def test_rms_normalization(axis: int) -> None:
     x = random_array(1, (2, 3, 4))
     scale = random_array(2, x.shape[axis:])
     axes = tuple(range(axis % 3, 3))
-    wanted = x / np.sqrt((x * x).mean(axes, keepdims=True) + 1e-5) * scale
-    check("RMSNormalization", [x, scale], opset=23, expected=[wanted], rtol=1e-4, axis=axis)
+    reference = x / np.sqrt((x * x).mean(axes, keepdims=True) + 1e-5) * scale
+    check("RMSNormalization", [x, scale], opset=23, expected=[reference], rtol=1e-4, axis=axis)
 
 
 @pytest.mark.parametrize(("opset", "per"), [(18, 2), (21, 6)])
@@ -96,8 +98,8 @@ def test_group_normalization(opset: int, per: int, shape: tuple[int, ...]) -> No
     grouped = x.reshape(2, 2, -1)
     normal = (grouped - grouped.mean(-1, keepdims=True)) / np.sqrt(grouped.var(-1, keepdims=True) + 1e-5)
     column = lambda v: np.repeat(v, 6 // per).reshape(1, 6, *(1,) * (len(shape) - 2))  # noqa: E731
-    wanted = normal.reshape(shape) * column(scale) + column(bias)
-    check("GroupNormalization", [x, scale, bias], opset=opset, expected=[wanted], rtol=1e-4, atol=1e-5, num_groups=2)
+    reference = normal.reshape(shape) * column(scale) + column(bias)
+    check("GroupNormalization", [x, scale, bias], opset=opset, expected=[reference], rtol=1e-4, atol=1e-5, num_groups=2)
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 9])
@@ -111,8 +113,8 @@ def test_local_response_normalization_by_negative_numbers() -> None:
     """Powers of negative numbers are NaN; of -infinity, infinity."""
     x = np.float32([[0.5, 1, 2, np.inf, 3]]).reshape(1, 5, 1)
     with np.errstate(all="ignore"):
-        wanted = x / (np.float32(0.25) - x * x) ** np.float32(0.75)
-    check("LRN", [x], opset=13, expected=[wanted], rtol=1e-4, size=1, alpha=-1.0, bias=0.25)
+        reference = x / (np.float32(0.25) - x * x) ** np.float32(0.75)
+    check("LRN", [x], opset=13, expected=[reference], rtol=1e-4, size=1, alpha=-1.0, bias=0.25)
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (2, 5, 3), (1, 5, 2, 2, 2)], ids=str)
@@ -138,8 +140,8 @@ def test_lp_normalization(p: int, axis: int) -> None:
     x = random_array(1, (2, 3, 4))
     x[0] = 0
     norm = np.linalg.norm(x, p, axis, keepdims=True)
-    wanted = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
-    check("LpNormalization", [x], opset=22, expected=[wanted], rtol=1e-4, p=p, axis=axis)
+    reference = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
+    check("LpNormalization", [x], opset=22, expected=[reference], rtol=1e-4, p=p, axis=axis)
 
 
 @pytest.mark.parametrize("axes", [None, [0, 2, 3], [1], [-1, 0]], ids=str)
@@ -147,6 +149,6 @@ def test_lp_normalization(p: int, axis: int) -> None:
 def test_mean_variance_normalization(axes: list[int] | None, opset: int) -> None:
     x = random_array(1, (2, 3, 4, 5))
     along = tuple(axes or (0, 2, 3))
-    wanted = (x - x.mean(along, keepdims=True)) / (x.std(along, keepdims=True) + 1e-9)
+    reference = (x - x.mean(along, keepdims=True)) / (x.std(along, keepdims=True) + 1e-9)
     options = {} if axes is None else {"axes": axes}
-    check("MeanVarianceNormalization", [x], opset=opset, expected=[wanted], rtol=1e-4, atol=1e-5, **options)
+    check("MeanVarianceNormalization", [x], opset=opset, expected=[reference], rtol=1e-4, atol=1e-5, **options)

@@ -52,11 +52,11 @@ def test_average_pool_with_ceiling(case: tuple[Any, ...], opset: int) -> None:
 @pytest.mark.parametrize("included", [0, 1])
 @pytest.mark.parametrize("dilations", [[1, 1], [2, 3]], ids=str)
 def test_average_pool_counts(ceil_mode: int, included: int, dilations: list[int]) -> None:
-    """The divisor counts the taps of a window within the tensor or, if asked, within the tensor and its pads."""
+    """The divisor counts the taps of a window in the tensor or, with count_include_pad, in the tensor and its pads."""
     x, kernel, strides, pads = random_array(1, (2, 1, 9, 10)), (3, 2), (2, 3), (2, 1, 1, 1)
-    wanted = _averages(x, kernel, strides, pads, dilations, bool(ceil_mode), bool(included))
+    reference = _averages(x, kernel, strides, pads, dilations, bool(ceil_mode), bool(included))
     check(
-        "AveragePool", [x], opset=22, expected=[wanted], kernel_shape=kernel, strides=strides, pads=pads,
+        "AveragePool", [x], opset=22, expected=[reference], kernel_shape=kernel, strides=strides, pads=pads,
         dilations=dilations, ceil_mode=ceil_mode, count_include_pad=included,
     )  # fmt: skip
 
@@ -93,9 +93,9 @@ def test_max_pool_numbers_columns_first() -> None:
     x = np.zeros((1, 2, 2, 3, 4), np.float32)
     x[0, 1, 1, 2, 3] = 1
     x[0, 0, 0, 1, 2] = 1
-    wanted = np.array([0 + 1 * 2 + 2 * 6, 24 + 1 + 2 * 2 + 3 * 6], np.int64).reshape(1, 2, 1, 1, 1)
+    reference = np.array([0 + 1 * 2 + 2 * 6, 24 + 1 + 2 * 2 + 3 * 6], np.int64).reshape(1, 2, 1, 1, 1)
     ones = np.ones((1, 2, 1, 1, 1), np.float32)
-    check("MaxPool", [x], opset=12, outputs=2, expected=[ones, wanted], kernel_shape=[2, 3, 4], storage_order=1)
+    check("MaxPool", [x], opset=12, outputs=2, expected=[ones, reference], kernel_shape=[2, 3, 4], storage_order=1)
 
 
 @pytest.mark.parametrize("case", CEILING, ids=str)
@@ -114,8 +114,8 @@ def test_max_pool_with_dilations(opset: int) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float16, np.float64], ids=lambda d: d.__name__)
 def test_max_pool_types(dtype: Any) -> None:
     x = random_array(1, (1, 1, 4, 4), dtype, low=0 if dtype == np.uint8 else -9, high=9)
-    wanted = x.reshape(1, 1, 2, 2, 2, 2).max(axis=(3, 5))
-    check("MaxPool", [x], opset=12, expected=[wanted], kernel_shape=[2, 2], strides=[2, 2])
+    reference = x.reshape(1, 1, 2, 2, 2, 2).max(axis=(3, 5))
+    check("MaxPool", [x], opset=12, expected=[reference], kernel_shape=[2, 2], strides=[2, 2])
 
 
 def test_max_pool_of_minus_infinity() -> None:
@@ -135,8 +135,8 @@ def test_lp_pool(p: int, opset: int, case: tuple[Any, ...]) -> None:
 def test_lp_pool_with_dilations_and_ceiling() -> None:
     x = random_array(1, (1, 1, 8))
     taps = [[0, 2], [3, 5], [6]]
-    wanted = np.array([[[np.abs(x[0, 0, tap]).sum() for tap in taps]]], np.float32)
-    check("LpPool", [x], opset=22, expected=[wanted], p=1, kernel_shape=[2], strides=[3], dilations=[2], ceil_mode=1)
+    reference = np.array([[[np.abs(x[0, 0, tap]).sum() for tap in taps]]], np.float32)
+    check("LpPool", [x], opset=22, expected=[reference], p=1, kernel_shape=[2], strides=[3], dilations=[2], ceil_mode=1)
 
 
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])

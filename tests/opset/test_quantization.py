@@ -32,7 +32,7 @@ def test_there_and_back(dtype: Any, granularity: str, with_zero_point: bool) -> 
     options = {"axis": axis} if with_zero_point else {"axis": axis, "output_dtype": NUMBERS[DType(name(dtype))]}
     quantized = random_array(4, (2, 3, 4), dtype, low=0, high=1)
     there, back = None, None
-    if np.dtype(dtype).kind == "V":  # onnxruntime hands no packed types out
+    if np.dtype(dtype).kind == "V":  # onnxruntime returns no packed types
         spread = [
             p if p.ndim == 0 or axis == -1 else p[:, None] for p in (scale, np.zeros(()) if zero is None else zero)
         ]
@@ -56,7 +56,7 @@ def test_older_opsets(opset: int) -> None:
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=name)
 def test_rounding_and_bounds(dtype: Any) -> None:
-    """Halves go to even; what is out of range, however far, goes to the nearest bound."""
+    """Halves round to even; numbers out of range saturate."""
     limits = ml_dtypes.iinfo(dtype)
     x = np.array([0.5, 1.5, -0.5, -1.5, 2.5, 1e9, -1e9, 1e30, -1e30, np.inf, -np.inf], np.float32)
     expected = (

@@ -1,4 +1,4 @@
-"""Random numbers: their distribution, what seeds promise, and dropout."""
+"""Random numbers: distributions, seeds and dropout."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def test_dropout_in_training(ratio: float | None, dtype: Any, constants: tuple[i
     inputs = [x, share, np.array(True)]
     stored = [position for position in constants if inputs[position] is not None]
     y, mask = draw("Dropout", inputs, 13, 2, seed=3, constants=stored)
-    kept = 1 - (0.5 if ratio is None else ratio)
+    keep_ratio = 1 - (0.5 if ratio is None else ratio)
     assert y.dtype == dtype
     assert mask.dtype == np.bool_
-    assert abs(mask.mean() - kept) < 0.05
-    expected = np.where(mask, x.astype(np.float64) / kept, 0)
+    assert abs(mask.mean() - keep_ratio) < 0.05
+    expected = np.where(mask, x.astype(np.float64) / keep_ratio, 0)
     np.testing.assert_allclose(y.astype(np.float64), expected, rtol=2e-3 if dtype == np.float16 else 1e-6)
 
 

@@ -53,8 +53,8 @@ def test_layers(op: str, direction: str, bias: bool, lengths: bool, initial: boo
 def test_versions(op: str, opset: int) -> None:
     inputs = layer_inputs(op, "forward", bias=True, lengths=False, initial=True)
     outputs = 3 if op == "LSTM" else 2
-    wanted = run_onnxruntime(node_model(op, inputs, opset=14, outputs=outputs, hidden_size=HIDDEN), inputs)
-    check_layer(op, inputs, opset, expected=wanted)
+    reference = run_onnxruntime(node_model(op, inputs, opset=14, outputs=outputs, hidden_size=HIDDEN), inputs)
+    check_layer(op, inputs, opset, expected=reference)
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
@@ -107,9 +107,9 @@ def test_batch_first(op: str, direction: str) -> None:
     outputs = 3 if op == "LSTM" else 2
     model = node_model(op, inputs, opset=14, outputs=outputs, hidden_size=HIDDEN, direction=direction)
     whole, *lasts = run_onnxruntime(model, inputs)
-    wanted = [whole.transpose(2, 0, 1, 3), *(last.transpose(1, 0, 2) for last in lasts)]
+    reference = [whole.transpose(2, 0, 1, 3), *(last.transpose(1, 0, 2) for last in lasts)]
     turned = [value.swapaxes(0, 1) if number in (0, 5, 6) else value for number, value in enumerate(inputs)]
-    check_layer(op, turned, direction=direction, layout=1, expected=wanted)
+    check_layer(op, turned, direction=direction, layout=1, expected=reference)
 
 
 @pytest.mark.parametrize("op", GATES)
@@ -117,8 +117,8 @@ def test_narrow_floats(op: str) -> None:
     inputs = layer_inputs(op, "forward", bias=True, lengths=False, initial=True)
     narrow = [value if value is None else value.astype(np.float16) for value in inputs]
     wide = [value if value is None else value.astype(np.float32) for value in narrow]
-    wanted = run_onnxruntime(node_model(op, wide, opset=14, hidden_size=HIDDEN), wide)[0].astype(np.float16)
-    check(op, narrow, opset=14, expected=[wanted], rtol=1e-2, atol=1e-3, hidden_size=HIDDEN)
+    reference = run_onnxruntime(node_model(op, wide, opset=14, hidden_size=HIDDEN), wide)[0].astype(np.float16)
+    check(op, narrow, opset=14, expected=[reference], rtol=1e-2, atol=1e-3, hidden_size=HIDDEN)
 
 
 @pytest.mark.parametrize(

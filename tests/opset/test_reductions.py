@@ -33,8 +33,8 @@ def test_reductions(kind: str, axes: list[int] | None, keepdims: int, opset: int
         inputs = [x] if axes is None else [x, as_axes(axes)]
         check(f"Reduce{kind}", inputs, opset=opset, constants=range(1, len(inputs)), keepdims=keepdims)
     else:
-        given = {} if axes is None else {"axes": axes}
-        check(f"Reduce{kind}", [x], opset=opset, keepdims=keepdims, **given)
+        arguments = {} if axes is None else {"axes": axes}
+        check(f"Reduce{kind}", [x], opset=opset, keepdims=keepdims, **arguments)
 
 
 @pytest.mark.parametrize("kind", ["Sum", "Mean", "Prod", "Max", "Min", "L1", "SumSquare"])
@@ -81,9 +81,9 @@ def test_reductions_of_scalars(kind: str) -> None:
 )
 def test_reductions_of_nothing(kind: str, expected: float) -> None:
     x = np.empty((2, 0, 3), np.float32)
-    wanted = np.full((2, 1, 3), expected, np.float32)
+    reference = np.full((2, 1, 3), expected, np.float32)
     model = node_model(f"Reduce{kind}", [x, as_axes([1])], opset=20, constants=[1])
-    np.testing.assert_array_equal(run_weft(model, [x])[0], wanted)
+    np.testing.assert_array_equal(run_weft(model, [x])[0], reference)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -123,8 +123,8 @@ def test_positions(op: str, axis: int, keepdims: int, last: int, dtype: Any) -> 
 def test_softmax(op: str, axis: int | None, opset: int) -> None:
     if opset == 7 and axis == -1:
         axis = 2
-    given = {} if axis is None else {"axis": axis}
-    check(op, [random_array(7, (2, 3, 4))], opset=opset, **given)
+    arguments = {} if axis is None else {"axis": axis}
+    check(op, [random_array(7, (2, 3, 4))], opset=opset, **arguments)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])

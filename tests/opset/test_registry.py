@@ -1,4 +1,4 @@
-"""A definition says the same whether its module puts the evaluation of annotations off or not."""
+"""The schema of a definition does not depend on `from __future__ import annotations`."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SIGNATURES = {
 
 @pytest.mark.parametrize("signature", SIGNATURES)
 def test_annotations_that_are_evaluated_say_the_same(signature: str) -> None:
-    plain, put_off = (
+    evaluated, postponed = (
         described(prefix, SIGNATURES[signature]) for prefix in ("", "from __future__ import annotations\n")
     )
-    expected = list(put_off.attributes)
+    expected = list(postponed.attributes)
     for number, each in enumerate(expected):
         if each.annotation == "np.ndarray":
             expected[number] = registry.AttributeParameter(each.name, "np.ndarray[Any, Any]", each.default)
-    assert plain.attributes == tuple(expected)
-    assert [each.kind for each in plain.inputs] == [each.kind for each in put_off.inputs]
-    assert [each.optional for each in plain.inputs] == [each.optional for each in put_off.inputs]
-    assert (plain.outputs, plain.variadic, plain.counts_outputs) == (
-        put_off.outputs,
-        put_off.variadic,
-        put_off.counts_outputs,
+    assert evaluated.attributes == tuple(expected)
+    assert [each.kind for each in evaluated.inputs] == [each.kind for each in postponed.inputs]
+    assert [each.optional for each in evaluated.inputs] == [each.optional for each in postponed.inputs]
+    assert (evaluated.outputs, evaluated.variadic, evaluated.counts_outputs) == (
+        postponed.outputs,
+        postponed.variadic,
+        postponed.counts_outputs,
     )
 
 
@@ -53,7 +53,7 @@ def test_a_definition_of_someone_elses_takes_numbers(monkeypatch: pytest.MonkeyP
         return elementwise(lambda v: v * factor, x)
 
     scaled.__annotations__ = {"x": Tensor, "factor": float, "return": Tensor}
-    monkeypatch.setitem(registry._definitions, ("theirs", "Scaled"), [])
+    monkeypatch.setitem(registry._registrations, ("theirs", "Scaled"), [])
     registry.op("Scaled", domain="theirs")(scaled)
     graph = weft.Graph()
     graph.output(weft.ops.domain("theirs").scaled(graph.input("x", ("n",), "float32"), factor=2.0), "y")

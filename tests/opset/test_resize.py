@@ -156,8 +156,8 @@ def test_open_sizes_like_onnxruntime(mode: str, size: tuple[int, int]) -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10)
     (expected,) = onnxruntime_run(model, {"x": x})
-    found = weft.load(model, device="cpu").run({"x": x})
-    np.testing.assert_allclose(found["y"], expected, rtol=1e-3, atol=2e-4)
+    actual = weft.load(model, device="cpu").run({"x": x})
+    np.testing.assert_allclose(actual["y"], expected, rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])

@@ -15,17 +15,17 @@ RATE = np.array(0.1, np.float32)
 
 
 def states(kinds: int, dtype: Any = np.float32) -> list[Any]:
-    """Two variables of different shapes; what must not be negative is not."""
+    """Create two variables of different shapes, with squares that are not negative."""
     return [random_array(kind * 2 + n, shape, dtype, low=0.1, high=2) for kind in range(kinds) for n, shape in
             enumerate([(3,), (2, 4)])]  # fmt: skip
 
 
 def compare(op: str, count: int, kinds: int, step: Any, dtype: Any = np.float32, **attributes: Any) -> None:
-    given = states(kinds, dtype)
-    grouped = [[given[kind * 2 + n].astype(np.float64) for kind in range(kinds)] for n in range(2)]
+    arguments = states(kinds, dtype)
+    grouped = [[arguments[kind * 2 + n].astype(np.float64) for kind in range(kinds)] for n in range(2)]
     results = [step(*group) for group in grouped]
     expected = [result[kind].astype(dtype) for kind in range(kinds - 1) for result in results]
-    inputs = [RATE.astype(dtype), np.array(count, np.int64), *given]
+    inputs = [RATE.astype(dtype), np.array(count, np.int64), *arguments]
     check(op, inputs, opset=1, domain=DOMAIN, outputs=len(expected), expected=expected, rtol=1e-5, **attributes)
 
 

@@ -20,7 +20,7 @@ from weft.ir.dtypes import DType
 from weft.ir.program import Map, Step, TensorProgram, Value, bodies
 from weft.ir.scalar import Apply, Index, Load, walk
 from weft.ir.types import TensorType
-from weft.passes.simplify import simplify_movement
+from weft.passes.movement import simplify_movement
 
 RNG = np.random.default_rng(11)
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -32,11 +32,11 @@ def random(*shape: int) -> np.ndarray:
 
 def kinds(program: TensorProgram) -> Counter[str]:
     """How many steps of each kind there are, bodies included."""
-    found = Counter(type(step.primitive).__name__ for step in program.steps)
+    results = Counter(type(step.primitive).__name__ for step in program.steps)
     for step in program.steps:
         for body in bodies(step.primitive):
-            found += kinds(body)
-    return found
+            results += kinds(body)
+    return results
 
 
 def functions(program: TensorProgram) -> Counter[str]:
@@ -51,11 +51,11 @@ def check(built: onnx.ModelProto, **feeds: np.ndarray) -> TensorProgram:
     expected = onnxruntime_run(built, feeds)
     before = traced(built)
     plain = run(before, [feeds[entry.name] for entry in before.inputs])
-    for found in (list(loaded.run(feeds).values()), plain):
-        for array, wanted in zip(found, expected, strict=True):
-            assert array.dtype == wanted.dtype
-            assert array.shape == wanted.shape
-            np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-5)
+    for results in (list(loaded.run(feeds).values()), plain):
+        for array, reference in zip(results, expected, strict=True):
+            assert array.dtype == reference.dtype
+            assert array.shape == reference.shape
+            np.testing.assert_allclose(array, reference, rtol=1e-4, atol=1e-5)
     return loaded.program
 
 
@@ -102,11 +102,11 @@ def test_a_model_of_identities_has_no_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "kept"), [(TensorProto.DOUBLE, 0), (TensorProto.FLOAT16, 2), (TensorProto.INT32, 2), (FLOAT, 0)]
+    ("first", "casts"), [(TensorProto.DOUBLE, 0), (TensorProto.FLOAT16, 2), (TensorProto.INT32, 2), (FLOAT, 0)]
 )
-def test_casts_there_and_back_vanish_where_they_lose_nothing(first: int, kept: int) -> None:
+def test_casts_there_and_back_vanish_where_they_lose_nothing(first: int, casts: int) -> None:
     program = check(chain(("Cast", {"to": first}), ("Cast", {"to": FLOAT}), ("Neg", {})), x=random(2, 3, 4) * 9)
-    assert functions(program)["cast"] == kept
+    assert functions(program)["cast"] == casts
 
 
 def test_casts_of_integers() -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.ir.program import Contract, Convolve, tensor_dtype
+from weft.ir.program import Contract, Convolve
 
 Array = np.ndarray[Any, Any]
 DEVICES = ("reference", "cpu")
@@ -64,15 +64,15 @@ def test_dequantized_operands(seed: int) -> None:
     constant = bool(random.random() < 0.6)
     left = Side(random, (*batch, m, k), -2, constant=constant and random.random() < 0.2)
     right = Side(random, (k, n) if constant else (*batch, k, n), -1, constant=constant and not left.constant)
-    given = {name: side.numbers for name, side in (("a", left), ("b", right)) if not side.constant}
-    wanted = left.real() @ right.real()
-    model = model_of(left, right, wanted.ndim)
+    feeds = {name: side.numbers for name, side in (("a", left), ("b", right)) if not side.constant}
+    expected = left.real() @ right.real()
+    model = model_of(left, right, expected.ndim)
     for device in DEVICES:
         loaded = weft.load(model, device=device, cache=False)
         (product,) = [step for step in loaded.program.steps if isinstance(step.primitive, Contract)]
-        assert tensor_dtype(product.results[0]).name == "int32"
-        (found,) = loaded.run(given).values()
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+        assert product.results[0].dtype.name == "int32"
+        (actual,) = loaded.run(feeds).values()
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 def test_scales_along_the_sums_stay_floats() -> None:
@@ -80,10 +80,10 @@ def test_scales_along_the_sums_stay_floats() -> None:
     left, right = Side(random, (5, 16), -2, constant=False), Side(random, (16, 7), -2, constant=True)
     right.zero = np.zeros(16, right.kind)
     right.scale = np.asarray(random.uniform(0.01, 0.1, 16), np.float32)
-    wanted = left.real() @ right.real()
+    expected = left.real() @ right.real()
     for device in DEVICES:
-        (found,) = weft.load(model_of(left, right, 2), device=device, cache=False).run({"a": left.numbers}).values()
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+        (actual,) = weft.load(model_of(left, right, 2), device=device, cache=False).run({"a": left.numbers}).values()
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -93,18 +93,18 @@ def test_integer_products(seed: int, device: str) -> None:
     left, right = Side(random, (13, 37), -2, constant=False), Side(random, (37, 21), -1, constant=seed % 2 == 0)
     values = [("a_zero", left.zero), ("b_zero", right.zero)] + [("b", right.numbers)] * right.constant
     initializers = [numpy_helper.from_array(array, name) for name, array in values]
-    given = {"a": left.numbers} | ({} if right.constant else {"b": right.numbers})
+    feeds = {"a": left.numbers} | ({} if right.constant else {"b": right.numbers})
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in given.items()
+        for name, array in feeds.items()
     ]
     node = helper.make_node("MatMulInteger", ["a", "b", "a_zero", "b_zero"], ["y"])
     outputs = [helper.make_tensor_value_info("y", TensorProto.INT32, [13, 21])]
     graph = helper.make_graph([node], "g", inputs, outputs, initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    (found,) = weft.load(model, device=device, cache=False).run(given).values()
+    (actual,) = weft.load(model, device=device, cache=False).run(feeds).values()
     centered = [side.numbers.astype(np.int64) - side.zero.astype(np.int64) for side in (left, right)]
-    np.testing.assert_array_equal(found, centered[0] @ centered[1])
+    np.testing.assert_array_equal(actual, centered[0] @ centered[1])
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -129,11 +129,11 @@ def test_convolutions(seed: int) -> None:
         [helper.make_tensor_value_info("y", TensorProto.DOUBLE, [None] * (spatial + 2))],
     )
     oracle = helper.make_model(plain, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    (wanted,) = weft.load(oracle, device="reference").run({"a": x.real(), "b": w.real()}).values()
+    (expected,) = weft.load(oracle, device="reference").run({"a": x.real(), "b": w.real()}).values()
     for device in DEVICES:
         loaded = weft.load(model, device=device, cache=False)
         (product,) = [step for step in loaded.program.steps if isinstance(step.primitive, Convolve)]
         centered = (w.zero == (128 if w.kind is np.uint8 else 0)).all()
-        assert tensor_dtype(product.results[0]).name == ("int32" if centered else "float32")
-        (found,) = loaded.run({"a": x.numbers}).values()
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+        assert product.results[0].dtype.name == ("int32" if centered else "float32")
+        (actual,) = loaded.run({"a": x.numbers}).values()
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())

@@ -74,9 +74,9 @@ class Builder:
         size = int(np.prod(shape))
         first = self.pick([number for number in range(1, size + 1) if size % number == 0])
         target = self.pick([(size,), (first, size // first), (1, first, size // first)])
-        given = list(target)
-        given[int(self.rng.integers(len(given)))] = -1
-        self.emit("Reshape", [x, self.constant(np.int64(given))], target)
+        shape = list(target)
+        shape[int(self.rng.integers(len(shape)))] = -1
+        self.emit("Reshape", [x, self.constant(np.int64(shape))], target)
 
     def slice(self, x: str, shape: tuple[int, ...]) -> None:
         axis = int(self.rng.integers(len(shape)))
@@ -188,8 +188,8 @@ def graphs(draw: st.DrawFn) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     for _ in range(draw(st.integers(4, 16))):
         if max(int(np.prod(shape)) for shape in builder.shapes.values()) < 4000:
             builder.step()
-    made = [name for name in builder.shapes if name not in feeds]
-    outputs = [name for name in made if name not in {used for entry in builder.nodes for used in entry.input}]
+    computed = [name for name in builder.shapes if name not in feeds]
+    outputs = [name for name in computed if name not in {used for entry in builder.nodes for used in entry.input}]
     outputs = outputs or ["p"]
     typeless = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
     if outputs == ["p"]:
@@ -203,8 +203,8 @@ UNSTEADY = {"Tanh", "Sigmoid", "Erf", "Softmax", "ReduceMean"}
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 @given(graphs())
-def test_random_graphs(made: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:
-    built, feeds = made
+def test_random_graphs(case: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:
+    built, feeds = case
     expected = onnxruntime_run(built, feeds)
     loaded = weft.load(built)
     before = traced(built)
@@ -221,11 +221,11 @@ def test_random_graphs(made: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> N
         pass
     steps = any(entry.op_type in ("Floor", "Cast") for entry in built.graph.node)
     unsteady = any(entry.op_type in UNSTEADY for entry in built.graph.node)
-    for stage, found in by_stage.items():
-        for array, wanted in zip(found, expected, strict=True):
-            assert array.shape == wanted.shape, stage
+    for stage, results in by_stage.items():
+        for array, reference in zip(results, expected, strict=True):
+            assert array.shape == reference.shape, stage
             if steps and unsteady:  # a rounding error of one step may decide on which side of an integer it lies
-                away = np.abs(array - wanted) > 1e-4 + 1e-4 * np.abs(wanted)
+                away = np.abs(array - reference) > 1e-4 + 1e-4 * np.abs(reference)
                 assert away.mean() < 0.5, stage
             else:
-                np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-5, err_msg=stage)
+                np.testing.assert_allclose(array, reference, rtol=1e-4, atol=1e-5, err_msg=stage)

@@ -36,9 +36,9 @@ def check(built: onnx.ModelProto, *runs: dict[str, Array]) -> TensorProgram:
     for feeds in runs:
         expected = onnxruntime_run(built, feeds)
         for loaded in devices:
-            for found, wanted in zip(loaded.run(feeds).values(), expected, strict=True):
-                assert found.shape == wanted.shape
-                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+            for actual, reference in zip(loaded.run(feeds).values(), expected, strict=True):
+                assert actual.shape == reference.shape
+                np.testing.assert_allclose(actual, reference, rtol=1e-4, atol=1e-5)
     return devices[0].program
 
 
@@ -139,8 +139,8 @@ def test_a_scan_over_nothing_computes_nothing() -> None:
     built = parsed(text, **weights())
     feeds = cell_inputs(0, 2)
     for device in ("reference", "cpu"):
-        found = weft.load(built, device=device).run(feeds)
-        np.testing.assert_array_equal(found["h1"], feeds["h0"])
+        actual = weft.load(built, device=device).run(feeds)
+        np.testing.assert_array_equal(actual["h1"], feeds["h0"])
 
 
 def test_products_of_what_is_carried_stay() -> None:
@@ -235,17 +235,17 @@ def test_siblings_that_others_see_stay_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "number", "gone"),
+    ("op", "number", "folded"),
     [("Mul", 1.0, True), ("Div", 1.0, True), ("Sub", 0.0, True), ("Add", 0.0, False), ("Sub", -0.0, False),
      ("Pow", 1.0, True), ("Mul", -1.0, False)],
 )  # fmt: skip
-def test_neutral_numbers_vanish(op: str, number: float, gone: bool) -> None:
+def test_neutral_numbers_vanish(op: str, number: float, folded: bool) -> None:
     built = parsed(f"agraph (float[N] x) => (float[N] y) {{ y = {op}(x, k) }}", k=np.float32(number).reshape(()))
     x = np.array([0.0, -0.0, 1.5, -np.inf, np.nan], np.float32)
     program = check(built, {"x": x})
-    assert (not functions(program)) == gone
-    found = weft.load(built, device="cpu").run({"x": x})["y"]
-    np.testing.assert_array_equal(np.signbit(found[:4]), np.signbit(onnxruntime_run(built, {"x": x})[0][:4]))
+    assert (not functions(program)) == folded
+    actual = weft.load(built, device="cpu").run({"x": x})["y"]
+    np.testing.assert_array_equal(np.signbit(actual[:4]), np.signbit(onnxruntime_run(built, {"x": x})[0][:4]))
 
 
 def test_a_square_is_a_product() -> None:
@@ -279,14 +279,14 @@ def test_values_of_different_bodies_have_different_numbers() -> None:
     )
     x = random(1, 4, 3, 3)
     program = check(built, {"c": np.array(True), "x": x}, {"c": np.array(False), "x": x})
-    made: list[int] = []
+    numbers: list[int] = []
     pending = [program]
     while pending:
         current = pending.pop()
-        made += [value.number for value in (*current.inputs, *current.constants)]
-        made += [value.number for step in current.steps for value in step.results]
+        numbers += [value.number for value in (*current.inputs, *current.constants)]
+        numbers += [value.number for step in current.steps for value in step.results]
         pending += [body for step in current.steps for body in bodies(step.primitive)]
-    assert len(made) == len(set(made))
+    assert len(numbers) == len(set(numbers))
 
 
 @pytest.mark.parametrize("directions", [1, 2])
@@ -311,12 +311,12 @@ def test_layers_of_bytes_multiply_bytes(directions: int) -> None:
     )
     built.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
     x = {"x": random(7, 3, size)}
-    (wanted,) = onnxruntime_run(built, x)
+    (reference,) = onnxruntime_run(built, x)
     for device in ("reference", "cpu"):
         loaded = weft.load(built, device=device)
-        (found,) = loaded.run(x).values()
+        (actual,) = loaded.run(x).values()
         np.testing.assert_allclose(
-            found, wanted, atol=4e-3
+            actual, reference, atol=4e-3
         )  # a number that is rounded the other way changes all after it
     program = loaded.program
     programs = [program, *(body for step in program.steps for body in bodies(step.primitive))]

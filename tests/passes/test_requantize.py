@@ -68,11 +68,11 @@ def test_what_follows_is_joined(seed: int, kind: str, activation: str) -> None:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    (wanted,) = session.run(None, {"x": x})
+    (expected,) = session.run(None, {"x": x})
     for device in ("reference", "cpu"):
         loaded = weft.load(model, device=device, cache=False)
-        (found,) = loaded.run({"x": x}).values()
-        distance = np.abs(found.astype(np.float64) - wanted) / step
+        (actual,) = loaded.run({"x": x}).values()
+        distance = np.abs(actual.astype(np.float64) - expected) / step
         assert distance.max() <= 1.01
         assert (distance > 0.5).mean() <= 0.01
     expressions = [item.primitive.expression for item in loaded.program.steps if isinstance(item.primitive, Map)]
@@ -96,12 +96,12 @@ def test_rounding_to_bytes_takes_all_numbers() -> None:
             [numpy_helper.from_array(np.float32(1.0), "s"), numpy_helper.from_array(np.asarray(zero), "z")],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        found = [
+        actual = [
             next(iter(weft.load(model, device=device, cache=False).run({"x": x}).values()))
             for device in ("reference", "cpu")
         ]
-        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_array_equal(actual[0], actual[1])
         limits = np.iinfo(zero.dtype)
         real = x[~np.isnan(x)].astype(np.float64)
-        wanted = np.clip(np.rint(real) + float(zero), limits.min, limits.max).astype(zero.dtype)
-        np.testing.assert_array_equal(found[1][~np.isnan(x)], wanted)
+        expected = np.clip(np.rint(real) + float(zero), limits.min, limits.max).astype(zero.dtype)
+        np.testing.assert_array_equal(actual[1][~np.isnan(x)], expected)

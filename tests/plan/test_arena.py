@@ -10,7 +10,7 @@ from counting import lines_run
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from weft.plan.arena import Lifetime, most_alive, place
+from weft.plan.arena import Lifetime, most_alive, place_blocks
 
 
 def random_blocks(seed: int, count: int) -> list[Lifetime]:
@@ -28,8 +28,8 @@ def random_blocks(seed: int, count: int) -> list[Lifetime]:
 def test_no_byte_is_shared(seed: int, count: int, alignment: int) -> None:
     note(f"seed {seed}")
     blocks = random_blocks(seed, count)
-    arena = place(blocks, alignment)
-    assert arena == place(blocks, alignment)
+    arena = place_blocks(blocks, alignment)
+    assert arena == place_blocks(blocks, alignment)
     assert arena.size >= arena.lower_bound
     for number, (block, start) in enumerate(zip(blocks, arena.offsets)):
         assert start % alignment == 0
@@ -43,12 +43,12 @@ def test_no_byte_is_shared(seed: int, count: int, alignment: int) -> None:
 @pytest.mark.parametrize("count", [20, 60, 200, 1000])
 def test_close_to_the_lower_bound(count: int) -> None:
     for seed in range(5):
-        arena = place(random_blocks(seed, count), 64)
+        arena = place_blocks(random_blocks(seed, count), 64)
         assert arena.size <= 1.01 * arena.lower_bound, seed
 
 
 def test_work_grows_with_the_number_of_blocks() -> None:
-    few, many = (lines_run(partial(place, random_blocks(3, count), 64)) for count in (250, 1000))
+    few, many = (lines_run(partial(place_blocks, random_blocks(3, count), 64)) for count in (250, 1000))
     assert many < 1.5 * 4 * few
     assert many < 200_000
 

@@ -64,7 +64,7 @@ def data(batch: int = 1) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(files.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(entries, "package_digest", lambda: "this version")  # whoever edits weft while tests run
+    monkeypatch.setattr(entries, "package_digest", lambda: "this version")  # sources may be edited while tests run
     code.shared_cache.cache_clear()
     yield tmp_path
     code.shared_cache.cache_clear()
@@ -99,12 +99,12 @@ def test_what_is_no_amount_of_memory(text: int | str, file: Path) -> None:
 
 
 def test_the_prediction_is_what_is_allocated(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
+    arena_sizes: list[int] = []
     take = Arenas.take
 
     def note(self: Arenas, size: int, regions: int) -> object:
         arena = take(self, size, regions)
-        taken.append(arena._memory.nbytes)
+        arena_sizes.append(arena._memory.nbytes)
         return arena
 
     monkeypatch.setattr(Arenas, "take", note)
@@ -112,14 +112,14 @@ def test_the_prediction_is_what_is_allocated(dynamic: Path, monkeypatch: pytest.
     for batch in (1, 3):
         memory = model.memory({"batch": batch})
         assert memory == model.memory({"x": (batch, 8, SIDE, SIDE)})
-        assert not taken
+        assert not arena_sizes
         outputs = model.run({"x": data(batch)})
-        assert taken == [memory.arena + memory.workspace] or memory.workspace > 128
-        assert memory.arena <= taken.pop() <= memory.arena + memory.workspace
+        assert arena_sizes == [memory.arena + memory.workspace] or memory.workspace > 128
+        assert memory.arena <= arena_sizes.pop() <= memory.arena + memory.workspace
         assert memory.outputs == sum(array.nbytes for array in outputs.values())
         assert memory.peak == memory.weights + memory.arena + memory.workspace + memory.outputs
         assert memory.lower_bound <= memory.arena <= 1.01 * memory.lower_bound < memory.without_reuse
-        taken.clear()
+        arena_sizes.clear()
 
 
 def test_sizes_that_are_not_given_are_said(dynamic: Path) -> None:
@@ -130,11 +130,11 @@ def test_sizes_that_are_not_given_are_said(dynamic: Path) -> None:
     assert model.memory({"batch": 2}).arena > 1.9 * model.memory().arena
     with pytest.raises(weft.InputError, match="no dynamic dim"):
         model.memory({"rows": 3})
-    with pytest.raises(weft.InputError, match="no shape of"):
+    with pytest.raises(weft.InputError, match="does not fit"):
         model.memory({"x": (1, 9, SIDE, SIDE)})
     with pytest.raises(weft.InputError, match="no input"):
         model.memory({"y": (1, 9)})
-    with pytest.raises(weft.DeviceError, match="plans no memory"):
+    with pytest.raises(weft.DeviceError, match="has no memory plan"):
         weft.load(dynamic, device="reference").memory()
 
 
@@ -177,7 +177,7 @@ def test_a_limit_holds_for_every_new_shape(dynamic: Path) -> None:
             np.testing.assert_array_equal(array, expected[name])
         with pytest.raises(weft.OutOfMemoryError, match="memory_limit"):
             model.run({"x": data(3)})
-    with pytest.raises(weft.DeviceError, match="knows no memory_limit"):
+    with pytest.raises(weft.DeviceError, match="does not support memory_limit"):
         weft.load(dynamic, device="reference", memory_limit="1GB")
 
 
@@ -335,4 +335,4 @@ def test_weft_plan_refuses_what_it_cannot_do(dynamic: Path, capsys: pytest.Captu
     assert main(["plan", str(dynamic), "--picture", "map.gif"]) == 1
     assert main(["plan", str(dynamic), "--shape", "rows=2"]) == 1
     assert main(["plan", str(dynamic), "--device", "reference"]) == 1
-    assert "plans no memory" in capsys.readouterr().err
+    assert "has no memory plan" in capsys.readouterr().err

@@ -102,10 +102,10 @@ def test_short_runs_wake_nobody() -> None:
 
 def test_short_launches_in_a_row_are_joined() -> None:
     short = [sized(1e3, 1e3, after=(number - 1,) if number else ()) for number in range(5)]
-    assert cost.joined(short, PEAK) == [False, True, True, True, True]
+    assert cost.find_sequences(short, PEAK) == [False, True, True, True, True]
     apart = [sized(1e3, 1e3, after=()) for _ in range(3)]
-    assert cost.joined(apart, PEAK) == [False, False, False]
+    assert cost.find_sequences(apart, PEAK) == [False, False, False]
     large = sized(1e8, 0, after=(0,))
-    assert cost.joined([short[0], large, sized(1e3, 1e3, after=(1,))], PEAK) == [False, False, False]
+    assert cost.find_sequences([short[0], large, sized(1e3, 1e3, after=(1,))], PEAK) == [False, False, False]
     many = [sized(1e3, 1e3, after=(number - 1,)) for number in range(300)]
-    assert 2 < cost.joined(many, PEAK).count(False) < 20
+    assert 2 < cost.find_sequences(many, PEAK).count(False) < 20

@@ -45,15 +45,15 @@ def check(proto: onnx.ModelProto, shapes: dict[str, list[int]]) -> Plan:
 
 def overwriting(plan: Plan) -> list[str]:
     """The nodes of launches that write where they read."""
-    found = []
+    origins = []
     for entry in plan.launches:
         if isinstance(entry, PlannedLaunch):
             buffers = [buffer for buffer in entry.kernel.buffers if buffer.local_size is None]
             written = {place for place, buffer in zip(entry.buffers, buffers) if buffer.written}
             read = {place for place, buffer in zip(entry.buffers, buffers) if not buffer.written}
             if written & read:
-                found.append(entry.origin)
-    return found
+                origins.append(entry.origin)
+    return origins
 
 
 def weights(*shape: int, seed: int = 0) -> Array:

@@ -18,7 +18,7 @@ from weft.ir.program import Map, Step, TensorProgram
 from weft.ir.scalar import Apply, Literal
 from weft.opset.trace import Evaluator
 from weft.passes import PIPELINE
-from weft.report.comparison import CODE, TOLERANCES, Method, ModelComparison, compare
+from weft.report.comparison import CODE, TOLERANCES, Method, ModelComparison, compare_layers
 from weft.report.contenders import Content, InFloat64, Known, OnDevice, Unavailable, all_possible
 from weft.report.deviation import difference
 from weft.report.layers import ModelLayer, batches, layers
@@ -123,7 +123,7 @@ CHAIN = tuple(
 
 
 def compared(other: Chain, base: Chain | None = None, **method: Any) -> ModelComparison:
-    return compare(CHAIN, {"x": X}, base or Chain("base"), [other], Method(**method))
+    return compare_layers(CHAIN, {"x": X}, base or Chain("base"), [other], Method(**method))
 
 
 def test_contenders_that_agree() -> None:
@@ -250,7 +250,7 @@ def test_tolerances_follow_types_and_depth() -> None:
     built = quantised()
     graph = weft.load(built, device="reference").source.graph
     others = [OnDevice("cpu", built, "cpu", {"x": X})]
-    (findings,) = compare(layers(graph, {"x": X}), {"x": X}, InFloat64(graph, {"x": X}), others).findings
+    (findings,) = compare_layers(layers(graph, {"x": X}), {"x": X}, InFloat64(graph, {"x": X}), others).findings
     codes, real, best = findings.deviations
     assert codes.difference is not None
     assert codes.allowed == pytest.approx(1 / codes.difference.scale)  # one step
@@ -267,7 +267,7 @@ def test_float16_is_allowed_more_than_float32() -> None:
     )
     graph = weft.load(built, device="reference").source.graph
     others = [OnDevice("cpu", built, "cpu", {"x": X})]
-    (findings,) = compare(layers(graph, {"x": X}), {"x": X}, InFloat64(graph, {"x": X}), others).findings
+    (findings,) = compare_layers(layers(graph, {"x": X}), {"x": X}, InFloat64(graph, {"x": X}), others).findings
     tolerance = TOLERANCES[DType.float16]
     assert [deviation.allowed for deviation in findings.deviations] == pytest.approx([tolerance, tolerance * 2**0.5])
     assert 1e-5 < findings.deviations[1].error < 1e-3  # float64 has not rounded, the device has
@@ -299,7 +299,7 @@ def test_a_kernel_that_is_wrong_only_where_nodes_are_fused(monkeypatch: pytest.M
     inputs = {"x": X}
     graph = weft.load(built, device="reference").source.graph
     others = [OnDevice("cpu", built, "cpu", inputs)]
-    (findings,) = compare(layers(graph, inputs), inputs, InFloat64(graph, inputs), others).findings
+    (findings,) = compare_layers(layers(graph, inputs), inputs, InFloat64(graph, inputs), others).findings
     assert findings.first is None
     assert findings.wrong == ()
     assert not findings.agrees

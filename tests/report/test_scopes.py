@@ -7,10 +7,10 @@ import pytest
 from onnx import helper
 from report import view_models
 
-from weft.compiler import is_defined
 from weft.frontend.outline import outline
 from weft.frontend.source import copy_model, open_model
 from weft.report.scopes import MANY, TOO_MANY, ScopeTree, scope_tree
+from weft.runtime.model_files import is_defined
 
 
 def tree(content: bytes) -> ScopeTree:

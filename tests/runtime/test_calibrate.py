@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cost.made_up import PLAIN
+from cost.calibrations import PLAIN
 
 from weft.backends.cpu.device import CpuBackend, CpuDriver
 from weft.backends.device import Device
@@ -18,7 +18,7 @@ from weft.cost.calibration import Calibration, from_record
 from weft.errors import DeviceError
 from weft.ir.dtypes import DType
 from weft.runtime import calibrate
-from weft.runtime.calibrate import calibrated, device_identity, known_calibration, recalibrated
+from weft.runtime.calibrate import device_identity, get_calibration, known_calibration, measure_calibration
 
 Measure = Callable[[], int]
 
@@ -27,7 +27,7 @@ Measure = Callable[[], int]
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     monkeypatch.setattr(calibrate, "package_digest", lambda: "this weft")
-    monkeypatch.setattr(calibrate, "_known", {})
+    monkeypatch.setattr(calibrate, "_calibrations", {})
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def measurements(monkeypatch: pytest.MonkeyPatch) -> Measure:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in another process."""
-    monkeypatch.setattr(calibrate, "_known", {})
+    monkeypatch.setattr(calibrate, "_calibrations", {})
 
 
 def test_the_processor_is_measured_through_its_own_driver() -> None:
     heard: list[str] = []
-    found = recalibrated("cpu", 1, heard.append)
+    found = measure_calibration("cpu", 1, heard.append)
     assert found.device == "cpu"
     assert found.peak.flops > 0
     assert dict(found.products)[DType.float32] > 0
@@ -59,36 +59,36 @@ def test_the_processor_is_measured_through_its_own_driver() -> None:
     assert found.host_step_seconds > 0
     assert (found.units, found.upload.seconds, found.saturation) == (1, 0.0, 0.0)
     assert "products of float32" in heard
-    assert calibrated("cpu", 1) is found
+    assert get_calibration("cpu", 1) is found
 
 
 def test_measured_once_and_kept(measurements: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     assert known_calibration("cpu", None) is None
-    first = calibrated("cpu")
-    assert calibrated("cpu") is first
+    first = get_calibration("cpu")
+    assert get_calibration("cpu") is first
     forget(monkeypatch)
-    assert calibrated("cpu") == first
+    assert get_calibration("cpu") == first
     assert known_calibration("cpu", None) == first
     assert measurements() == 1
-    assert recalibrated("cpu") != first
+    assert measure_calibration("cpu") != first
     assert measurements() == 2
 
 
 def test_measured_again_when_driver_hardware_threads_or_weft_change(
     measurements: Measure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calibrated("cpu")
-    calibrated("cpu", 1)
+    get_calibration("cpu")
+    get_calibration("cpu", 1)
     assert measurements() == 2
     monkeypatch.setattr(CpuDriver, "identity", lambda _: "another processor")
-    calibrated("cpu")
+    get_calibration("cpu")
     assert measurements() == 3
     changed = [Device("cpu", True, "the same name, another driver", driver="2.0")]
     monkeypatch.setattr(CpuBackend, "devices", lambda _: changed)
-    calibrated("cpu")
+    get_calibration("cpu")
     assert measurements() == 4
     monkeypatch.setattr(calibrate, "package_digest", lambda: "another weft")
-    calibrated("cpu")
+    get_calibration("cpu")
     assert measurements() == 5
 
 
@@ -96,11 +96,11 @@ def test_measured_again_when_driver_hardware_threads_or_weft_change(
 def test_damaged_files_are_as_good_as_none(
     damage: str, measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calibrated("cpu")
+    get_calibration("cpu")
     (file,) = (tmp_path / "calibrations").iterdir()
     file.write_text(damage)
     forget(monkeypatch)
-    calibrated("cpu")
+    get_calibration("cpu")
     assert measurements() == 2
     assert from_record(json.loads(file.read_text())).identity == device_identity("cpu", None)
 
@@ -108,29 +108,29 @@ def test_damaged_files_are_as_good_as_none(
 def test_a_file_of_another_device_is_not_taken_for_this_one(
     measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calibrated("cpu")
+    get_calibration("cpu")
     (file,) = (tmp_path / "calibrations").iterdir()
     file.write_text(file.read_text().replace(device_identity("cpu", None), "0" * 64))
     forget(monkeypatch)
-    calibrated("cpu")
+    get_calibration("cpu")
     assert measurements() == 2
 
 
 def test_files_that_others_could_have_written_are_not_read(
     measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calibrated("cpu")
+    get_calibration("cpu")
     (file,) = (tmp_path / "calibrations").iterdir()
     file.chmod(0o666)
     forget(monkeypatch)
     with pytest.warns(UserWarning, match="not used"):
-        calibrated("cpu")
+        get_calibration("cpu")
     assert measurements() == 2
 
 
 def test_what_compiles_nothing_cannot_be_measured() -> None:
-    with pytest.raises(DeviceError, match="compiles nothing"):
-        calibrated("reference")
+    with pytest.raises(DeviceError, match="compiles no kernels"):
+        get_calibration("reference")
     assert len(device_identity("reference", None)) == 64
 
 
@@ -138,7 +138,7 @@ def test_weft_devices_calibrate(measurements: Measure, capsys: pytest.CaptureFix
     assert main(["devices", "--calibrate", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert from_record(told["calibrations"]["cpu"]).launch_seconds > 0
-    assert "compiles nothing" in told["not measured"]["reference"]
+    assert "compiles no kernels" in told["not measured"]["reference"]
     assert main(["devices", "--calibrate"]) == 0
     shown = capsys.readouterr().out
     assert "products of float32" in shown

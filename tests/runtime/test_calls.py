@@ -16,7 +16,7 @@ import weft
 from weft.backends.cpu import section
 from weft.backends.cpu.pool import runner
 from weft.cost.roofline import Peak
-from weft.ir.numbers import Numbers
+from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.work import NativeSection
 from weft.plan.schedule import side_by_side
 from weft.plan.sections import make_plan
@@ -211,8 +211,8 @@ def test_steps_side_by_side_are_sound(threads: int) -> None:
     (section,) = (part for part in program.sections if isinstance(part, NativeSection))
     numbers = range(len(section.tasks))
     slow = Peak(1e8, 1e8)  # everything takes long, so that company pays
-    steps = side_by_side(section, numbers, Numbers({}), slow, threads)
-    assert steps == side_by_side(section, numbers, Numbers({}), slow, threads)
+    steps = side_by_side(section, numbers, DimEvaluator({}), slow, threads)
+    assert steps == side_by_side(section, numbers, DimEvaluator({}), slow, threads)
     assert sorted(task for step in steps for task in step) == list(numbers)
     constants = {v: c for v, c in program.constants.items() if isinstance(c, np.ndarray)}
     assert len(steps) < len(numbers)

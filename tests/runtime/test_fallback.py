@@ -20,6 +20,7 @@ from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.webgpu.driver import WebGpuDriver
 from weft.cli import main
 from weft.errors import DeviceError, DeviceFallbackError, DeviceLostError, FallbackWarning
+from weft.runtime import session_pool
 
 GPU = "webgpu:llvmpipe"
 GPU_NAME = "webgpu:0"
@@ -62,7 +63,7 @@ def test_an_absent_device(caplog: pytest.LogCaptureFixture) -> None:
     assert (report.device, report.pick) == ("cpu", "chain")
     assert [(a.device, a.stage) for a in report.attempts] == [("cuda", "finding"), ("webgpu:99", "finding")]
     assert "no driver of an NVIDIA GPU" in str(report)
-    assert any("cuda is not here" in record.message for record in caplog.records)
+    assert any("cuda is not available" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shader compiler crashed"), DeviceError("no"), MemoryError()])
@@ -192,8 +193,10 @@ def test_warming(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compiled_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     model = weft.load(affine(), device="reference")
     opened = []
-    real = model.deployment.opener.open
-    monkeypatch.setattr(model.deployment.opener, "open", lambda device, *_: opened.append(device) or real(device))
+    real = session_pool.open_session
+    monkeypatch.setattr(
+        session_pool, "open_session", lambda pipeline: opened.append(pipeline.driver.name) or real(pipeline)
+    )
     there = model.on("cpu")
     threads = [threading.Thread(target=there.run, args=({"x": X},)) for _ in range(4)]
     for thread in threads:

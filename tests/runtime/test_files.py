@@ -456,12 +456,12 @@ def definitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str
     assert foreign.foreign_digest() == foreign.foreign_digest() != None  # noqa: E711
 
     def name(function: Any) -> str | None:
-        monkeypatch.setitem(registry._definitions, ("theirs", "Op"), [])
+        monkeypatch.setitem(registry._registrations, ("theirs", "Op"), [])
         registry.op("Op", domain="theirs")(function)
         return foreign.foreign_digest()
 
     yield name
-    registry._definitions.pop(("theirs", "Op"), None)
+    registry._registrations.pop(("theirs", "Op"), None)
 
 
 def compiled(text: str, **names: Any) -> Any:
@@ -470,6 +470,7 @@ def compiled(text: str, **names: Any) -> Any:
     exec(text, space)
     found = space["f"]
     assert isinstance(found, FunctionType)
+    found.__annotations__["return"] = "Tensor"
     return found
 
 

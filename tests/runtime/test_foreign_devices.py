@@ -137,7 +137,7 @@ def test_memory_of_its_own_ends_and_is_given_back() -> None:
         weft.load(two_sections(), device="acme_card", memory_limit=100)
     del model
     gc.collect()
-    assert card.taken == 0
+    assert card.allocated == 0
 
 
 def test_it_is_used_only_if_it_is_named() -> None:

@@ -201,7 +201,7 @@ def test_other_threads_go_on_during_a_run() -> None:
 def test_helpers_are_used_again() -> None:
     before = threading.active_count()
     for number in range(20):
-        assert interrupts.watched(lambda x: x + 1, number, timeout=10) == number + 1
+        assert interrupts.run_watched(lambda x: x + 1, number, timeout=10) == number + 1
     assert threading.active_count() <= before + 2
 
 
@@ -211,14 +211,14 @@ def test_a_helper_hears_that_nobody_waits() -> None:
     def work() -> None:
         try:
             while True:
-                interrupts.check()
+                interrupts.raise_if_abandoned()
                 time.sleep(0.001)
-        except interrupts.Abandoned:
+        except interrupts.RunAbandoned:
             heard.set()
             raise
 
     with pytest.raises(weft.RunTimeoutError):
-        interrupts.watched(work, timeout=0.01)
+        interrupts.run_watched(work, timeout=0.01)
     assert heard.wait(10)
 
 

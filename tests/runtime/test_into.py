@@ -217,7 +217,7 @@ BAD: list[tuple[Any, str]] = [
     ({"y": None}, "NoneType"),
     ({"y": X.tolist()}, "is a list"),
     ({"y": np.float32(1)}, "may not be written to|only copies"),
-    ({"y": object()}, "whose memory cannot be reached"),
+    ({"y": object()}, "whose memory is not accessible"),
 ]
 
 

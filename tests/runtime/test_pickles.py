@@ -25,7 +25,7 @@ import weft
 from weft import errors
 from weft.compat import onnxruntime as drop_in
 from weft.errors import Attempt, ChangedFileError, DeviceFallbackError, InputError, WeftError
-from weft.runtime import received
+from weft.runtime import worker_cache
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -74,9 +74,9 @@ def test_a_pickle_of_a_path_is_small_and_has_no_weights(tmp_path: Path) -> None:
 
 def test_options_travel_but_for_the_dump(path: Path, tmp_path: Path) -> None:
     model = weft.load(path, device="cpu", threads=1, precision="strict", prefer="speed", dump=tmp_path / "dump")
-    options = again(model).deployment.opener.options
+    options = again(model).pool.options
     assert (options.threads, options.precision, options.prefer, options.dump) == (1, "strict", "speed", None)
-    assert again(weft.load(path, device="cpu", outputs=["y"])).deployment.opener.options.outputs == ("y",)
+    assert again(weft.load(path, device="cpu", outputs=["y"])).pool.options.outputs == ("y",)
 
 
 def test_the_receiver_chooses_a_device_as_a_load_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_the_receiver_chooses_a_device_as_a_load_does(path: Path, monkeypatch: p
     monkeypatch.setenv("WEFT_DEVICE", "reference")
     assert pickle.loads(content).device == "reference"
     chain = again(weft.load(path, device=["cpu", "reference"]))
-    assert [chain.device, *chain._following] == ["cpu", "reference"]
+    assert [chain.device, *chain._fallbacks] == ["cpu", "reference"]
 
 
 def test_a_model_of_a_graph() -> None:
@@ -106,7 +106,7 @@ def test_a_saved_program_is_opened_again_and_must_be_the_same(path: Path, tmp_pa
     assert pickle.loads(content)(X).tolist() == (X * 2).tolist()
     onnx.save(product(3.0), path)
     weft.compile(path, saved, device="cpu")
-    with pytest.raises(ChangedFileError, match="holds something else"):
+    with pytest.raises(ChangedFileError, match="has other content"):
         pickle.loads(content)
 
 
@@ -167,7 +167,7 @@ def test_sessions_of_the_drop_in(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert other.run(None, {"x": X})[0].tolist() == (X * 2).tolist()
     assert other.get_providers() == session.get_providers()
     onnx.save(product(3.0), path)
-    with pytest.raises(Exception, match="holds something else"):
+    with pytest.raises(Exception, match="has other content"):
         again(session)
 
 
@@ -255,8 +255,8 @@ def test_every_error_and_warning_is_covered() -> None:
 def test_a_worker_holds_the_model_that_it_was_sent_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = pickle.dumps(weft.load(path, device="cpu"))
     assert pickle.loads(content).session() is not pickle.loads(content).session()  # no worker
-    monkeypatch.setattr(received, "is_pool_worker", lambda: True)
-    monkeypatch.setattr(received, "_held", [])
+    monkeypatch.setattr(worker_cache, "is_pool_worker", lambda: True)
+    monkeypatch.setattr(worker_cache, "_cached", [])
     first, second = pickle.loads(content), pickle.loads(content)
     session = weakref.ref(first.session())
     assert session() is second.session()
@@ -265,10 +265,10 @@ def test_a_worker_holds_the_model_that_it_was_sent_last(path: Path, monkeypatch:
     assert first(X).tolist() == pickle.loads(content)(X).tolist() == (X * 2).tolist()
     changed = again(second)
     assert changed(X).tolist() == (X * 0).tolist()
-    assert again(weft.load(path, device="cpu", threads=1)).deployment.opener.threads == 1
+    assert again(weft.load(path, device="cpu", threads=1)).pool.options.threads == 1
     del first, second, changed
     gc.collect()
     assert session() is None
     onnx.save(product(3.0), path)
-    with pytest.raises(ChangedFileError, match="holds something else"):
+    with pytest.raises(ChangedFileError, match="has other content"):
         pickle.loads(content)

@@ -16,7 +16,7 @@ from weft.errors import DeviceError, DeviceFallbackError
 from weft.logs import DEVICES
 from weft.runtime.devices import choose
 from weft.runtime.environment import VARIABLES
-from weft.runtime.policy import in_force, route
+from weft.runtime.policy import resolve_settings, route
 
 ROOT = Path(__file__).parents[2]
 GPU = "webgpu:llvmpipe"
@@ -44,13 +44,13 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_names_a_device(device: Any, variables: dict[str, str], value: Any, origin: str) -> None:
-    found = in_force(device, variables).device
+    found = resolve_settings(device, variables).device
     assert (found.value, found.origin) == (value, origin)
 
 
 def test_arguments_win_over_the_environment() -> None:
     variables = {"WEFT_DEVICES": "cpu,reference", "WEFT_DENY_DEVICES": "webgpu", "WEFT_PICK": "order"}
-    found = in_force(weft.DevicePolicy(allow="cpu", pick="benchmark"), variables)
+    found = resolve_settings(weft.DevicePolicy(allow="cpu", pick="benchmark"), variables)
     told = {setting.name: (setting.value, setting.origin) for setting in found}
     assert told == {
         "device": ("auto", "default"),
@@ -71,11 +71,11 @@ def test_arguments_win_over_the_environment() -> None:
         (lambda: weft.DevicePolicy(allow=[]), "allow names no device"),
         (lambda: weft.DevicePolicy(allow=[1]), "allow must be a name or a list of names"),  # type: ignore[list-item]
         (lambda: weft.DevicePolicy(deny=7), "deny must be a name or a list of names"),  # type: ignore[arg-type]
-        (lambda: in_force([]), "device names no device"),
-        (lambda: in_force(7), "device must be a name or a list of names, not 7"),  # type: ignore[arg-type]
-        (lambda: in_force("auto", {"WEFT_PICK": "luck"}), "WEFT_PICK must be one of"),
-        (lambda: in_force("auto", {"WEFT_DEVICE": "cpu", "WEFT_DEVICE_CHAIN": "cpu"}), "are both set"),
-        (lambda: route(["cuda", "webgpu:99"]), "no device serves this model:\n  cuda failed in finding"),
+        (lambda: resolve_settings([]), "device names no device"),
+        (lambda: resolve_settings(7), "device must be a name or a list of names, not 7"),  # type: ignore[arg-type]
+        (lambda: resolve_settings("auto", {"WEFT_PICK": "luck"}), "WEFT_PICK must be one of"),
+        (lambda: resolve_settings("auto", {"WEFT_DEVICE": "cpu", "WEFT_DEVICE_CHAIN": "cpu"}), "are both set"),
+        (lambda: route(["cuda", "webgpu:99"]), "no device can run this model:\n  cuda failed in finding"),
         (lambda: route(weft.DevicePolicy(allow="cuda")), "cuda failed in finding"),
         (lambda: route(weft.DevicePolicy(deny=["cpu", "webgpu"])), "no device is left: cpu, webgpu is denied by arg"),
     ],
@@ -155,5 +155,5 @@ def test_the_logger_is_quiet_unless_somebody_listens() -> None:
     ],
 )
 def test_a_device_that_may_be_meant(name: str, meant: str) -> None:
-    with pytest.raises(weft.DeviceError, match=f"{meant!r} may be meant"):
+    with pytest.raises(weft.DeviceError, match=f"did you mean {meant!r}"):
         choose(name)

@@ -13,7 +13,7 @@ from test_api import X, Y, affine
 import weft
 from weft.cache import serialization
 from weft.cli import main
-from weft.ir.compiled import CompiledProgram, compiled
+from weft.ir.compiled import CompiledProgram, build_compiled_program
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Kernel, MultiplyTiles, Repeat, Sums, TileForm
 from weft.ir.program import Value
@@ -47,7 +47,9 @@ def multiplying(tile: DType, operand: DType) -> CompiledProgram:
     body = (Sums("sums", 16, 16, DType.float32), Repeat("k", 0, 2, 1, (MultiplyTiles("sums", "left", "right"),)))
     launch = Launch(Kernel("product", tuple(tiles), (), 32, body), 1, (), ())
     task = Task(Work((launch,)), (Value(0, TensorType(operand, (16, 16))),), (), "node", template="tiles")
-    return compiled(weft.load(affine(), device="reference").program, (NativeSection((task,), {}, (), ()),), ())
+    return build_compiled_program(
+        weft.load(affine(), device="reference").program, (NativeSection((task,), {}, (), ()),), ()
+    )
 
 
 @pytest.mark.parametrize(

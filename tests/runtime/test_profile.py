@@ -17,14 +17,14 @@ import weft
 from weft.backends.cpu.peak import known_peak
 from weft.cli import main
 from weft.cli.kernel_table import print_kernels
-from weft.cost.effort import copy_effort, effort
+from weft.cost.effort import copy_effort, estimate_effort
 from weft.cost.roofline import Peak
 from weft.errors import DeviceError, InputError
 from weft.ir.dims import axis, symbol
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
 from weft.ir.program import Contract, Map, Step, Value, join_origins
-from weft.ir.record import HostRecord, NativeRecord, RunRecord
+from weft.ir.run_record import HostRecord, NativeRecord, RunRecord
 from weft.ir.scalar import Apply, Index, Load
 from weft.ir.types import TensorType
 from weft.ir.work import Allocation, PlannedLaunch
@@ -51,7 +51,7 @@ def test_a_product_with_its_epilogue_counts_both_and_moves_each_value_once() -> 
         Step(Contract((0, 1), (1, 2), (0, 2)), (left, right), (middle,), "product"),
         Step(Map(Apply("exp", (load,), DType.float32)), (middle,), (result,), "exponential"),
     )
-    needed = effort(steps, (left, right), (result,))
+    needed = estimate_effort(steps, (left, right), (result,))
     assert needed.flops == 2 * 5 * 3 * batch + 3 * batch
     assert needed.bytes == 4 * (5 * batch + 15 + 3 * batch)
 
@@ -60,7 +60,7 @@ def test_a_gather_reads_no_more_than_it_makes() -> None:
     table, indices, result = tensor(0, 30_000, 64), tensor(1, 8), tensor(2, 8, 64)
     index = Apply("cast", (Load(1, (Index(axis(0, 8)),), DType.float32),), DType.int64)
     read = Load(0, (index, Index(axis(1, 64))), DType.float32)
-    needed = effort((Step(Map(read), (table, indices), (result,), "gather"),), (table, indices), (result,))
+    needed = estimate_effort((Step(Map(read), (table, indices), (result,), "gather"),), (table, indices), (result,))
     assert needed.bytes == 4 * (8 * 64 + 8 + 8 * 64)
     assert needed.flops == 0
     assert copy_effort(result).bytes == 2 * 4 * 8 * 64

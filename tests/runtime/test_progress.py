@@ -20,7 +20,7 @@ from rich.file_proxy import FileProxy
 
 import weft
 from weft.runtime import progress
-from weft.runtime.progress import NotebookLine, Stages, expected_seconds, is_notebook, stages, times
+from weft.runtime.progress import NotebookLine, Stages, expected_seconds, format_times, is_notebook, stages
 
 Said = tuple[str, float, float, "float | None"]
 
@@ -47,8 +47,8 @@ class Heard:
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     found = Heard()
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    monkeypatch.setattr(progress, "EVERY", 0.001)
-    monkeypatch.setattr(progress, "_shown", lambda: found)
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "_make_display", lambda: found)
     monkeypatch.setattr(progress, "_is_watched", lambda: True)
     return found
 
@@ -96,7 +96,7 @@ def test_the_share_only_grows_and_is_whole_for_nobody(monkeypatch: pytest.Monkey
             assert left is None or left >= 0.0
             shares.append(share)
     assert shares == sorted(shares)
-    assert 0.0 < shares[0] < shares[-1] <= progress.MOST
+    assert 0.0 < shares[0] < shares[-1] <= progress.MAX_FRACTION
 
 
 def test_what_is_left_follows_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_nothing_is_shown_before_patience_ends_to_nobody_or_twice(
             assert not inner.is_seen
     assert all(said[0] != "loading: reading" for said in heard.said)
     assert heard.stopped == 1
-    monkeypatch.setattr(progress, "_shown", lambda: pytest.fail("shown"))
+    monkeypatch.setattr(progress, "_make_display", lambda: pytest.fail("shown"))
     monkeypatch.setattr(progress, "PATIENCE", 1000.0)
     with stages("loading") as quick:
         quick.stage("reading")
@@ -161,18 +161,18 @@ def test_nothing_is_shown_before_patience_ends_to_nobody_or_twice(
 def test_what_others_work_at_is_asked_for() -> None:
     told, done = Stages("loading", show=False), [0]
     told.follow("compiling kernels", lambda: done[0], 8)
-    assert told.look()[:2] == ("loading: compiling kernels 0 of 8", 0.0)
+    assert told.snapshot()[:2] == ("loading: compiling kernels 0 of 8", 0.0)
     done[0] = 4
-    assert told.look()[:2] == ("loading: compiling kernels 4 of 8", 0.5)
+    assert told.snapshot()[:2] == ("loading: compiling kernels 4 of 8", 0.5)
     told.stage("starting")
-    assert told.look()[0] == "loading: starting"
+    assert told.snapshot()[0] == "loading: starting"
 
 
 def test_names_do_nothing_to_a_terminal() -> None:
     told = Stages("comparing", show=False)
     told.stage("\x1b[2Jlayer\nof [red]many[/red] " + "x" * 1000)
     assert told.text.startswith(r"comparing: \x1b[2Jlayer\nof [red]many")
-    assert len(told.text) <= progress.LONGEST
+    assert len(told.text) <= progress.MAX_STAGE
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_names_do_nothing_to_a_terminal() -> None:
     [(3.2, None, "0:03"), (10.0, 10.0, "0:10, about 0:10 left"), (3700.0, 0.0, "1:01:40, about 0:00 left")],
 )
 def test_times(elapsed: float, left: float | None, said: str) -> None:
-    assert times(elapsed, left) == said
+    assert format_times(elapsed, left) == said
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_a_device_that_comes_later_is_shown_too(tmp_path: Path, monkeypatch: pyt
             looks.append(told)
 
         def end(self) -> None:
-            progress._only.release()
+            progress._display_lock.release()
 
-    monkeypatch.setattr(progress, "_Look", Look)
+    monkeypatch.setattr(progress, "_Viewer", Look)
     monkeypatch.setattr(progress, "_is_watched", lambda: True)
     model = weft.load(small(tmp_path), device="reference")
     assert [told.is_over for told in looks] == [True]
@@ -265,7 +265,7 @@ def test_a_terminals_bar_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp437", "nonsense"])
 def test_a_line_fits_its_terminal(width: int, encoding: str) -> None:
     marks = progress._marks(encoding)
-    words, done, rest, clock = progress._fitted("loading: " + "x" * 60, 0.5, "1:15, about 1:15 left", width, marks)
+    words, done, rest, clock = progress._fit_line("loading: " + "x" * 60, 0.5, "1:15, about 1:15 left", width, marks)
     line = words + done + rest + clock
     assert len(line) <= width
     assert clock.startswith("1:15")

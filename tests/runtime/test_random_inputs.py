@@ -55,7 +55,7 @@ def test_a_seed_is_data() -> None:
         ({"batch": 0}, "batch must be a positive number"),
         ({"batch": "many"}, "batch must be a positive number"),
         ({"shapes": {"width": 3}}, "no dynamic dim 'width'"),
-        ({"shapes": {"x": (1, 2, 5)}}, "no shape of"),
+        ({"shapes": {"x": (1, 2, 5)}}, "does not fit"),
         ({"shapes": 3}, "shapes must be a dict"),
         ({"seed": -1}, "seed must be a whole number"),
     ],
@@ -78,7 +78,7 @@ def test_other_things_than_models_are_refused(given: Any) -> None:
 
 def test_sizes_for_inputs_that_are_given_are_refused() -> None:
     loaded = affine()
-    with pytest.raises(weft.InputError, match="sizes are stated for inputs that are given"):
+    with pytest.raises(weft.InputError, match="batch and shapes are for random inputs"):
         loaded.profile({"x": np.ones((1, 1, 4), np.float32)}, batch=8)
 
 

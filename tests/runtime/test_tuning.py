@@ -82,8 +82,8 @@ def test_the_quickest_is_kept_and_taken() -> None:
     seen: list[Any] = []
     found = tune(groups, opened, "float32", 1e9, timer=last_is_best(seen))
     assert [one.uses for one in found.timed] == [2, 1]  # the largest share first
-    assert (found.known, found.left) == (0, 0)
-    assert all(1 < one.ways <= tuning.MOST_WAYS for one in found.timed)
+    assert (found.tuned_before, found.left) == (0, 0)
+    assert all(1 < one.ways <= tuning.MOST_TILINGS for one in found.timed)
     assert all(one.best != one.before and one.best_seconds < one.before_seconds for one in found.timed)
     assert {shape for _, (shape,) in seen} == {(512, 1024)}
     first = found.timed[0].ways
@@ -95,7 +95,7 @@ def test_the_quickest_is_kept_and_taken() -> None:
     for number in (first - 1, len(seen) - 1):  # the last of both products
         assert set(kernels(seen[number][0])) <= set(kernels(after))
     again = tune(*fused(layers()), "float32", 1e9, timer=last_is_best([]))
-    assert (again.timed, again.known) == ((), 2)
+    assert (again.timed, again.tuned_before) == ((), 2)
     assert len(tune(*fused(layers()), "float32", 1e9, timer=last_is_best([]), again=True).timed) == 2
     assert kernels(session_program(weft.load(layers(), device="cuda", cache=False))) == kernels(before)
 
@@ -138,7 +138,7 @@ def test_ways_that_the_device_refuses_are_left_out() -> None:
 
     found = tune(*fused(layers()), "float32", 1e9, timer=timer)
     assert found.timed
-    assert all(one.ways < tuning.MOST_WAYS for one in found.timed)
+    assert all(one.ways < tuning.MOST_TILINGS for one in found.timed)
 
 
 @pytest.mark.usefixtures("driver")

@@ -30,15 +30,16 @@ from weft.cache import code, entries, sources
 from weft.cache import files as own_files
 from weft.compiler import Pipeline
 from weft.errors import ChangedFileError, DeviceLostError, InputError
-from weft.ir.alike import alike
 from weft.ir.compiled import CompiledProgram
-from weft.ir.packing import array_of
+from weft.ir.equality import is_identical
+from weft.ir.packing import load_constant
 from weft.ir.program import bodies
 from weft.ir.work import HostSection, ScanTask, Section, Work, all_works
-from weft.loading import ModelOpener
-from weft.runtime import deployment
+from weft.runtime.model_files import ModelFiles
+from weft.runtime.options import LoadOptions
 from weft.runtime.progress import Stages
 from weft.runtime.session import Session
+from weft.runtime.session_pool import SessionPool
 
 Array = np.ndarray[Any, Any]
 SEED = 12
@@ -104,7 +105,7 @@ def check_saved(
     mine, other = (each.session().whole.program for each in (model, fresh))
     if isinstance(mine, CompiledProgram):
         assert isinstance(other, CompiledProgram)
-        assert alike(contents(mine), contents(other))
+        assert is_identical(contents(mine), contents(other))
     if usual:
         for array, peer in zip(found.values(), onnxruntime.InferenceSession(path).run(None, feeds)):
             np.testing.assert_allclose(array, peer, rtol=1e-4, atol=1e-4)
@@ -134,7 +135,7 @@ def section_contents(section: Section) -> list[Any]:
 def work_contents(work: Work) -> tuple[Any, ...]:
     """Kernels are known by their names, which their code is a part of."""
     launches = [(launch.kernel.name, launch.blocks, launch.parameters, launch.buffers) for launch in work.launches]
-    return launches, work.workspaces, work.overwritable, work.copies, [*map(array_of, work.constants)]
+    return launches, work.workspaces, work.overwritable, work.copies, [*map(load_constant, work.constants)]
 
 
 @pytest.mark.parametrize("make", [image_network, text_network])
@@ -181,13 +182,11 @@ def test_weights_of_real_models(entry: CatalogModel, device: str, tmp_path: Path
     for name, change in zip(picked, OTHERS.values()):
         old = model.weights[name]
         model.set_weight(name, change(old, random).astype(np.float32))
-        opener = model.deployment.opener
-        assert isinstance(opener, ModelOpener)
-        pipeline = Pipeline(opener.files, opener.options, device, Stages("building", show=False))
+        pipeline = Pipeline(model.pool.files, model.pool.options, device, Stages("building", show=False))
         found, expected = model.session().whole.program, pipeline.compile(pipeline.specialise(None, ()))
         assert isinstance(found, CompiledProgram)
         assert isinstance(expected, CompiledProgram)
-        assert alike(contents(found), contents(expected)), name
+        assert is_identical(contents(found), contents(expected)), name
         model.set_weight(name, old)
     model.set_weights({name: model.weights[name] * 1.01 for name in picked})
     check_saved(model, random_inputs(entry, seed=SEED), tmp_path, usual=False)
@@ -364,29 +363,26 @@ def test_runs_see_all_old_or_all_new_weights(device: str) -> None:
     assert len(seen) > 1
 
 
-class SlowOpener:
-    """What opens sessions while others set weights."""
+class SlowPool(SessionPool):
+    """A pool that calls a function while it opens its first session."""
 
-    def __init__(self, files: Any, during: Callable[[], None] = lambda: None) -> None:
-        self.files = files
-        self.file = files.file
+    def __init__(self, during: Callable[[], None] = lambda: None) -> None:
+        files = weft.load(pair(2), device="reference").pool.files
+        super().__init__(files, LoadOptions(), Stages("loading", show=False))
         self.during = during
 
-    def open(self, device: str, progress: Any = None) -> Any:  # noqa: ARG002
+    def _open(self, device: str, files: Any, progress: Any) -> Any:  # noqa: ARG002
         during, self.during = self.during, lambda: None
         during()
-        return Opened(device, self.files)
+        return FakeSession(device, files)
 
-    def with_weights(self, changed: Any) -> Any:
-        return SlowOpener(self.files.with_weights(changed))
-
-    def renew(self, session: Any) -> Any:
+    def _renew(self, session: Any, files: Any) -> Any:
         if session.device == "lost":
             raise DeviceLostError("it is gone")
-        return Opened(session.device, self.files)
+        return FakeSession(session.device, files)
 
 
-class Opened:
+class FakeSession:
     def __init__(self, device: str, files: Any) -> None:
         self.device = device
         self.files = files
@@ -397,24 +393,21 @@ def number_in(session: Any) -> float:
 
 
 def test_what_is_compiled_while_weights_are_set_has_the_new_ones() -> None:
-    files = weft.load(pair(2), device="reference").deployment.opener.files
-    opener = SlowOpener(files, lambda: found.set_weights({"left": np.full((2, 2), 7, np.float32)}))
-    found: Any = deployment.Deployment(opener)  # type: ignore[arg-type]
-    assert number_in(found.session("one")) == 7
-    assert number_in(found.session("two")) == 7
-    found.set_weights({"left": np.full((2, 2), 8, np.float32)})
-    assert {number_in(session) for session in found.sessions.values()} == {8}
+    pool = SlowPool(lambda: pool.set_weights({"left": np.full((2, 2), 7, np.float32)}))
+    assert number_in(pool.session("one")) == 7
+    assert number_in(pool.session("two")) == 7
+    pool.set_weights({"left": np.full((2, 2), 8, np.float32)})
+    assert {number_in(session) for session in pool.sessions.values()} == {8}
 
 
 def test_a_lost_device_does_not_keep_others_from_new_weights() -> None:
-    files = weft.load(pair(2), device="reference").deployment.opener.files
-    found: Any = deployment.Deployment(SlowOpener(files))  # type: ignore[arg-type]
-    found.session("lost"), found.session("well")
-    found.set_weights({"left": np.full((2, 2), 8, np.float32)})
-    assert list(found.sessions) == ["well"]
-    assert number_in(found.session("well")) == 8
-    assert number_in(found.session("lost")) == 8
-    assert found.history.attempts[0].device == "lost"
+    pool = SlowPool()
+    pool.session("lost"), pool.session("well")
+    pool.set_weights({"left": np.full((2, 2), 8, np.float32)})
+    assert list(pool.sessions) == ["well"]
+    assert number_in(pool.session("well")) == 8
+    assert number_in(pool.session("lost")) == 8
+    assert pool.history.attempts[0].device == "lost"
 
 
 def test_an_error_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,14 +415,14 @@ def test_an_error_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -
     other = model.on("reference")
     x = np.eye(2, dtype=np.float32)
     before = [each.run({"x": x})["a"].tolist() for each in (model, other)]
-    renew = Pipeline.renew
+    renew = SessionPool._renew
 
-    def failing(self: Pipeline, session: Session) -> Session:
-        if self.driver.name == "reference":
+    def failing(self: SessionPool, session: Session, files: ModelFiles) -> Session:
+        if session.device == "reference":
             raise MemoryError
-        return renew(self, session)
+        return renew(self, session, files)
 
-    monkeypatch.setattr(Pipeline, "renew", failing)
+    monkeypatch.setattr(SessionPool, "_renew", failing)
     with pytest.raises(MemoryError):
         model.set_weight("left", np.full((2, 2), 9, np.float32))
     assert [each.run({"x": x})["a"].tolist() for each in (model, other)] == before
@@ -512,7 +505,9 @@ def packed_arrays(model: weft.Model) -> list[Array]:
     program = model.session().whole.program
     assert isinstance(program, CompiledProgram)
     sections = [section for section in program.sections if not isinstance(section, HostSection)]
-    return [array_of(constant) for section in sections for work in all_works(section) for constant in work.constants]
+    return [
+        load_constant(constant) for section in sections for work in all_works(section) for constant in work.constants
+    ]
 
 
 def test_code_that_weights_are_a_part_of_is_not_kept_on_disk(cache: Path, compiled: list[str], tmp_path: Path) -> None:
@@ -613,7 +608,7 @@ def test_a_pickle_whose_file_is_another_one(tmp_path: Path) -> None:
     onnx.save(pair(2), path)
     content = pickle.dumps(weft.load(path, device="cpu"))
     onnx.save(pair(3), path)
-    with pytest.raises(ChangedFileError, match="holds something else"):
+    with pytest.raises(ChangedFileError, match="has other content"):
         pickle.loads(content)
     path.unlink()
     with pytest.raises(ChangedFileError, match="No such file"):
@@ -628,7 +623,7 @@ def test_a_pickle_of_a_model_with_external_data(tmp_path: Path) -> None:
     assert len(content) < 2400
     assert pickle.loads(content).run({"x": x})["y"].tolist() == model.run({"x": x})["y"].tolist()
     (tmp_path / "weights.bin").write_bytes(bytes(16 + 2400))
-    with pytest.raises(ChangedFileError, match=r"weights.bin holds something else"):
+    with pytest.raises(ChangedFileError, match=r"weights.bin has other content"):
         pickle.loads(content)
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(ChangedFileError, match=r"weights.bin"):

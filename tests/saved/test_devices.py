@@ -9,7 +9,7 @@ import pytest
 from saved.saved_models import sample, write_model
 
 import weft
-from weft.backends.device import KeepingDriver
+from weft.backends.device import LoadingDriver
 
 GPU = "webgpu:0"
 
@@ -30,14 +30,14 @@ def saved(tmp_path: Path) -> Path:
 def test_each_device_has_its_program(saved: Path, tmp_path: Path) -> None:
     for device in (GPU, "cpu"):
         assert np.array_equal(result(saved, device=device), result(tmp_path / "m.onnx", device=device))
-        files = weft.load(saved, device=device).deployment.opener.files
+        files = weft.load(saved, device=device).pool.files
         session = weft.load(saved, device=device).session()
         assert files.prepared(session.driver, "float32", None).program is session.whole.program
 
 
 def test_another_driver_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = weft.load(saved, device=GPU).session()
-    assert isinstance(session.driver, KeepingDriver)
+    assert isinstance(session.driver, LoadingDriver)
     monkeypatch.setattr(type(session.driver), "identity", lambda _: "another")
     with pytest.raises(weft.DeviceError, match="needs another device, driver or version"):
         weft.load(saved, device=GPU)

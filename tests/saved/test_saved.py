@@ -152,7 +152,7 @@ def test_code_for_classes_of_processors_is_as_close_as_any(model: Path, tmp_path
     saved = tmp_path / "m.weft"
     weft.compile(model, saved, target=target)
     needs = weft.load(model, device="cpu").session().driver.for_target(target).needs()
-    if portability.lack_for(needs) is not None:
+    if portability.describe_lack(needs) is not None:
         pytest.skip(f"this machine is no {target}")
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     assert np.allclose(result(saved), session.run(None, {"x": sample()})[0], rtol=1e-5)
@@ -173,7 +173,7 @@ def test_code_for_another_machine_is_refused_or_made_anew(model: Path, tmp_path:
 
 def test_names_of_devices_targets_and_paths_are_checked(model: Path, tmp_path: Path) -> None:
     for wrong, error in (
-        ({"target": "z80"}, "no processor 'z80'"),
+        ({"target": "z80"}, "unknown processor 'z80'"),
         ({"device": "nothing"}, "no device"),
         ({"device": "reference"}, "nothing to save"),
         ({"target": ()}, "must be names"),
@@ -195,7 +195,7 @@ def test_what_was_left_open_is_as_the_file_has_it(model: Path, tmp_path: Path) -
     weft.compile(model, saved, precision="fast", outputs=["s"])
     loaded = weft.load(saved)
     assert [spec.name for spec in loaded.outputs] == ["s"]
-    assert loaded.deployment.opener.options.precision == "fast"
+    assert loaded.pool.options.precision == "fast"
     again = pickle.loads(pickle.dumps(loaded))
     assert np.array_equal(again.run({"x": sample()})["s"], loaded.run({"x": sample()})["s"])
 
@@ -208,7 +208,7 @@ def test_a_pickled_model_finds_its_file_or_says_that_it_is_another(model: Path, 
     expected = result(model)
     assert np.array_equal(pickle.loads(kept).run({"x": sample()})["y"], expected)
     weft.compile(write_model(tmp_path / "other.onnx", seed=4), saved)
-    with pytest.raises(weft.ChangedFileError, match="holds something else"):
+    with pytest.raises(weft.ChangedFileError, match="has other content"):
         pickle.loads(kept)
     saved.unlink()
     with pytest.raises(weft.ChangedFileError, match="since the model was pickled"):
@@ -232,7 +232,7 @@ def test_what_is_loaded_outlives_its_file(model: Path, tmp_path: Path) -> None:
 
 def test_arrays_that_programs_have_in_common_are_there_once(model: Path, tmp_path: Path) -> None:
     weft.compile(model, tmp_path / "m.weft", target=("x86-64-v4", "x86-64-v3", "aarch64"))
-    manifest = weft.load(tmp_path / "m.weft", recompile=True).deployment.opener.files.manifest
+    manifest = weft.load(tmp_path / "m.weft", recompile=True).pool.files.manifest
     assert len({block.name for block in manifest.blocks}) == len(manifest.blocks)
     first, second, third = (set(program.arrays) for program in manifest.programs)
     assert first & second & third  # the bias, which nobody packs

@@ -82,8 +82,10 @@ def _as_they_are(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load_weft(setup: Setup) -> Loaded:
-    load = import_module("weft.loading").load
-    model = load(setup.path, device=setup.device, threads=setup.threads, precision=setup.precision, **setup.further)
+    from weft.loading import load
+
+    options: dict[str, Any] = {"precision": setup.precision, **setup.further}
+    model = load(setup.path, device=setup.device, threads=setup.threads, **options)
     return Loaded(model, _as_they_are, model.run, lambda result: list(result.values()))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.bench.engines import PEERS, WEFT, Setup
 from weft.bench.rounds import Block, Spread, spread_of, take_turns, time_block
-from weft.errors import ExecutionError, InputError, WeftError, shown
+from weft.errors import ExecutionError, InputError, WeftError, short_repr
 from weft.runtime.model import Model
 from weft.threads import usable_cores
 
@@ -21,7 +21,7 @@ def times_in_turn(model: Model, inputs: Mapping[str, Any], seconds: float, again
     for name in against:
         engine = PEERS.get(name)
         if engine is None:
-            problem = f"there is no engine {shown(name)} to compare with"
+            problem = f"there is no engine {short_repr(name)} to compare with"
             raise InputError(problem, file=model.file, hint=f"weft knows {', '.join(PEERS)}")
         if engine.missing is not None:
             raise InputError(engine.missing, file=model.file)
@@ -32,7 +32,7 @@ def times_in_turn(model: Model, inputs: Mapping[str, Any], seconds: float, again
         if against:
             path = Path(stack.enter_context(TemporaryDirectory(prefix="weft-bench-"))) / "model.onnx"
             model.save(path)
-            setup = Setup(str(path), model.device, model.deployment.opener.threads or usable_cores())
+            setup = Setup(str(path), model.device, model.pool.options.threads or usable_cores())
             blocks.update((name, _block(name, setup, given, model.file)) for name in dict.fromkeys(against))
         return {name: spread_of(times) for name, times in take_turns(blocks, seconds).items()}
 

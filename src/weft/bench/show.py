@@ -46,10 +46,13 @@ def show_report(report: BenchReport, missing: Sequence[str], console: Console) -
     for model in report.models:
         for engine, reason in model.failures.items():
             console.print(
-                Text(f"not measured: {engine} on {output.printable(model.model)}: {_shortened(reason)}", "yellow")
+                Text(
+                    f"not measured: {engine} on {output.escape_unprintable(model.model)}: {_shortened(reason)}",
+                    "yellow",
+                )
             )
     for name, reason in report.left_out.items():
-        console.print(Text(f"left out: {output.printable(name)}: {reason}", "bold red"))
+        console.print(Text(f"left out: {output.escape_unprintable(name)}: {reason}", "bold red"))
     for line in _loud_lines(report):
         console.print(Text(line, "bold white on red"))
     for line in mean_lines(report):
@@ -84,7 +87,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             console.print(Text(f"{engine} moved by {ratio:.3f}: so much is the machine, or another version", "dim"))
     for when, names in (("before", comparison.only_before), ("after", comparison.only_after)):
         if names:
-            console.print(Text(f"only {when}: {', '.join(map(output.printable, names))}", "yellow"))
+            console.print(Text(f"only {when}: {', '.join(map(output.escape_unprintable, names))}", "yellow"))
 
 
 def progress_line(result: ModelResult) -> str:
@@ -102,8 +105,8 @@ def mean_lines(report: BenchReport) -> Iterator[str]:
     for mean in means(report):
         yield (
             f"{mean.engine} / {SUBJECT}: geometric mean {mean.ratio:.3f} over {mean.models} models, "
-            f"worst {mean.worst[1]:.3f} ({output.printable(mean.worst[0])}), "
-            f"best {mean.best[1]:.3f} ({output.printable(mean.best[0])})"
+            f"worst {mean.worst[1]:.3f} ({output.escape_unprintable(mean.worst[0])}), "
+            f"best {mean.best[1]:.3f} ({output.escape_unprintable(mean.best[0])})"
         )
 
 
@@ -158,8 +161,8 @@ def _bytes(number: int | None) -> str:
 def _loud_lines(report: BenchReport) -> Iterator[str]:
     for model, found in mismatches(report.models):
         far = "cannot be compared" if found.difference is None else f"differ by {found.difference:.2g}"
-        yield f"MISMATCH: {output.printable(model)}: {found.engine}'s outputs {far} (of the largest magnitude)"
+        yield f"MISMATCH: {output.escape_unprintable(model)}: {found.engine}'s outputs {far} (of the largest magnitude)"
     for result in report.models:
         if any(found.agrees is None for found in result.measurements):
             how = f" ({JUDGE.missing})" if JUDGE.missing else ""
-            yield f"NOT COMPARED: {output.printable(result.model)}: {JUDGE.name} gave no outputs{how}"
+            yield f"NOT COMPARED: {output.escape_unprintable(result.model)}: {JUDGE.name} gave no outputs{how}"

@@ -16,15 +16,14 @@ import numpy as np
 from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.sizes import as_tensor, has_sizes
-from weft.errors import GraphError, InvalidModelError, WeftError, shown
+from weft.errors import GraphError, InvalidModelError, WeftError, short_repr
 from weft.frontend.schemas import InputRule, input_rules
+from weft.ir.arrays import Array
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_number, from_numpy
 from weft.ir.graph import Attribute
 from weft.ir.types import MapType, OptionalType, SequenceType, TensorType
 from weft.opset.registry import AttributeParameter, Definition
-
-Array = np.ndarray[Any, Any]
 
 _LARGEST_FLOAT = DType.float32.limits[1]  # of an attribute
 _PREFERRED = tuple(sorted(DType, key=lambda dtype: dtype not in (DType.float32, DType.int64, DType.int32)))
@@ -44,7 +43,7 @@ def as_dtype(given: Any) -> DType:
         return from_numpy(np.dtype(given)) if given is not str else DType.string
     except Exception:  # numpy's, or that of a class of someone else's
         known = ", ".join(str(dtype) for dtype in DType)
-        raise GraphError(f"{shown(given)} is no dtype that weft knows", hint=f"use one of {known}") from None
+        raise GraphError(f"{short_repr(given)} is no dtype that weft knows", hint=f"use one of {known}") from None
 
 
 def as_array(given: Any, what: str, dtype: DType | None = None) -> Array:
@@ -62,7 +61,7 @@ def _exact_array(given: Any, what: str) -> Array:
     except Exception as error:  # whatever comes of a class of someone else's
         raise GraphError(f"{what} is no array: {error}") from None
     if array.dtype.kind in "USO" and not all(isinstance(each, str) for each in array.reshape(-1).tolist()):
-        raise GraphError(f"{what} holds {shown(given)}, which is neither a number nor a text")
+        raise GraphError(f"{what} holds {short_repr(given)}, which is neither a number nor a text")
     return array.astype(from_numpy(array.dtype).numpy, copy=False)
 
 
@@ -105,7 +104,7 @@ def as_attribute(definition: Definition, parameter: AttributeParameter, given: A
             wrong = [each for each, plain in zip(given, elements) if plain is None]
             if not wrong:
                 return tuple(elements)
-            found = f"but it has {shown(wrong[0])}"
+            found = f"but it has {short_repr(wrong[0])}"
             raise GraphError(f"{definition.name}: attribute {parameter.name!r} must be {parameter.annotation}, {found}")
         case "np.ndarray[Any, Any]" | "Array":
             return as_array(given, f"attribute {parameter.name}")
@@ -116,7 +115,7 @@ def as_attribute(definition: Definition, parameter: AttributeParameter, given: A
     if plain is not None:
         return plain
     wanted = "a function or a type" if parameter.annotation == "Any" else parameter.annotation
-    raise GraphError(f"{definition.name}: attribute {parameter.name!r} must be {wanted}, not {shown(given)}")
+    raise GraphError(f"{definition.name}: attribute {parameter.name!r} must be {wanted}, not {short_repr(given)}")
 
 
 def _plain(given: Any, kind: str) -> int | float | str | None:
@@ -197,7 +196,7 @@ def converted(array: Array, dtype: DType, label: str) -> Array:
             kept = np.isfinite(result) | ~np.isfinite(array) if rounds else result.astype(array.dtype) == array
         wraps = dtype.is_integer and array.size and not _is_within(array, *dtype.limits)
         if not np.all(kept) or wraps:
-            raise GraphError(f"{label} should be {dtype}, which cannot hold {shown(array.tolist())}")
+            raise GraphError(f"{label} should be {dtype}, which cannot hold {short_repr(array.tolist())}")
         array = result
     array.flags.writeable = False
     return array

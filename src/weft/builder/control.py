@@ -20,7 +20,7 @@ from weft.builder.functions import NodeCall, add, blaming_the_caller, draft_of
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
 from weft.builder.signatures import bound
-from weft.errors import GraphError, shown
+from weft.errors import GraphError, short_repr
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attribute
@@ -230,7 +230,7 @@ def _definition(draft: Draft, function: str) -> Definition:
 
 def _function(given: Any, what: str) -> Callable[..., Any]:
     if not callable(given):
-        raise GraphError(f"{what} must be a function, not {shown(given)}", hint="def body(...): return ...")
+        raise GraphError(f"{what} must be a function, not {short_repr(given)}", hint="def body(...): return ...")
 
     def called(*tensors: Any) -> Any:
         try:
@@ -247,7 +247,7 @@ def _function(given: Any, what: str) -> Callable[..., Any]:
 
 def _listed(given: Sequence[Any], what: str) -> Sequence[Any]:
     if not isinstance(given, (list, tuple)):
-        raise GraphError(f"{what} must be a list, not {shown(given)}", hint="put one into a list as well")
+        raise GraphError(f"{what} must be a list, not {short_repr(given)}", hint="put one into a list as well")
     return given
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from weft.builder.handle import Handle
-from weft.errors import GraphError, InvalidModelError, shown
+from weft.errors import GraphError, InvalidModelError, short_repr
 from weft.frontend.schemas import gone_since, output_dtypes
 from weft.ir import dims
 from weft.ir.dims import Symbol
@@ -91,7 +91,7 @@ class Draft:
     def take_name(self, name: str) -> str:
         """Reserve a name that the user gave."""
         if not isinstance(name, str) or not name:
-            raise GraphError(f"a name must be a text that is not empty, not {shown(name)}")
+            raise GraphError(f"a name must be a text that is not empty, not {short_repr(name)}")
         if name in self._names:
             raise GraphError(f"the name {name!r} is taken", hint="every name in a graph must be another one")
         self._names[name] = None

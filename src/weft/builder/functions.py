@@ -19,7 +19,7 @@ from weft.builder.draft import Draft, current_draft
 from weft.builder.handle import Handle
 from weft.builder.naming import python_name
 from weft.builder.signatures import bound, description, newest, signature
-from weft.errors import GraphError, WeftError, shown
+from weft.errors import GraphError, WeftError, short_repr
 from weft.ir.graph import Attribute
 from weft.opset.registry import Definition
 from weft.records import dataclass
@@ -144,7 +144,7 @@ def _output_count(definition: Definition, given: Any) -> int | None:
     if given is None:
         return None if definition.outputs is None else least
     if not isinstance(given, int) or given < least or (most is not None and given > most):
-        raise GraphError(f"{definition.name} has {least} to {most or 'many'} outputs, not {shown(given)}")
+        raise GraphError(f"{definition.name} has {least} to {most or 'many'} outputs, not {short_repr(given)}")
     return given
 
 

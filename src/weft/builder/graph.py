@@ -26,7 +26,7 @@ from weft.builder.finish import finished
 from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.tensor import ArrayLike, DTypeLike, GraphTensor
-from weft.errors import GraphError, shown
+from weft.errors import GraphError, short_repr
 from weft.frontend.schemas import newest_known, newest_opsets
 from weft.frontend.source import OpenedModel
 from weft.frontend.write import ModelProto, is_one_message, write_file, write_model
@@ -35,7 +35,7 @@ from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
 from weft.ir.types import Shape, TensorType, Type
 from weft.loading import load
-from weft.quantities import counted, shortened
+from weft.quantities import format_plural, shorten
 from weft.runtime.model import Model
 
 Size = Union[int, str, None]
@@ -73,7 +73,7 @@ class GraphBuilder:
     @blaming_the_caller
     def __init__(self, name: str = "graph", opset: int | Mapping[str, int] | None = None) -> None:
         if not isinstance(name, str) or not name:
-            raise GraphError(f"a name must be a text that is not empty, not {shown(name)}")
+            raise GraphError(f"a name must be a text that is not empty, not {short_repr(name)}")
         self.name = name
         self._draft = Draft(name, _opsets(opset), Interpreter(), GraphTensor)
         self._named: set[str] = set()  # values whose names are the user's
@@ -118,7 +118,7 @@ class GraphBuilder:
         shape, dtype: what it is, where nothing is known of it before a run; else they are not needed.
         """
         if not isinstance(tensor, Handle):
-            raise GraphError(f"an output must be a tensor, not {shown(tensor)}", hint="graph.constant makes one")
+            raise GraphError(f"an output must be a tensor, not {short_repr(tensor)}", hint="graph.constant makes one")
         if self._draft.level is not self._draft.top:
             raise GraphError("an output cannot be set inside of a body", hint="let the body return it")
         self._draft.check(tensor)
@@ -164,8 +164,8 @@ class GraphBuilder:
         self._entered.pop().close()
 
     def __repr__(self) -> str:
-        counts = f"{counted(len(self._draft.top.nodes), 'node')}, {counted(len(self._outputs), 'output')}"
-        return f"Graph({shortened(self.name)!r}: {counts})"
+        counts = f"{format_plural(len(self._draft.top.nodes), 'node')}, {format_plural(len(self._outputs), 'output')}"
+        return f"Graph({shorten(self.name)!r}: {counts})"
 
     def _declared(self, tensor: Handle, name: str, shape: Sequence[Size] | None, dtype: DTypeLike | None) -> Type:
         """The type of an output: what is known, and what the user says of the rest."""
@@ -194,7 +194,7 @@ def _opsets(given: int | Mapping[str, int] | None) -> dict[str, int]:
         most = newest_known().get(domain)
         if not isinstance(version, int) or version < 1 or (most is not None and version > most):
             known = f"; the installed onnx knows 1 to {most}" if most is not None else ""
-            raise GraphError(f"there is no opset {shown(version)} of {domain or 'ai.onnx'}{known}")
+            raise GraphError(f"there is no opset {short_repr(version)} of {domain or 'ai.onnx'}{known}")
     if "ai.onnx" in asked:
         asked[""] = asked.pop("ai.onnx")
     return {**newest_opsets(), **asked}
@@ -203,7 +203,7 @@ def _opsets(given: int | Mapping[str, int] | None) -> dict[str, int]:
 def _shape(name: str, given: Sequence[Size]) -> Shape:
     if not isinstance(given, Sequence) or isinstance(given, str):
         hint = 'for instance ("batch", 3, 224, 224), and () for a scalar'
-        raise GraphError(f"{name!r}: a shape is a list of sizes, not {shown(given)}", hint=hint)
+        raise GraphError(f"{name!r}: a shape is a list of sizes, not {short_repr(given)}", hint=hint)
     return tuple(_size(name, at, size) for at, size in enumerate(given))
 
 
@@ -215,7 +215,7 @@ def _size(name: str, at: int, given: Size) -> Dim:
             raise GraphError(f"{name!r}: {given!r} is no name for a size", hint='use letters and digits, as in "batch"')
         return dims.symbol(given)
     if isinstance(given, bool) or not hasattr(given, "__index__") or int(given) < 0:
-        raise GraphError(f"{name!r}: a size is an int, a name or None, not {shown(given)}")
+        raise GraphError(f"{name!r}: a size is an int, a name or None, not {short_repr(given)}")
     return int(given)
 
 

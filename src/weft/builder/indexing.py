@@ -13,7 +13,7 @@ import numpy as np
 
 from weft import ops
 from weft.builder.handle import Handle
-from weft.errors import GraphError, shown
+from weft.errors import GraphError, short_repr
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType
 from weft.ir.types import TensorType
@@ -53,7 +53,9 @@ def _expanded(x: GraphTensor, items: list[Any]) -> list[Any]:
     """The items with the ellipsis, or what is missing at the end, as full slices."""
     for item in items:
         if not (item is None or item is Ellipsis or isinstance(item, slice) or _is_number(item) or _is_array(item)):
-            raise GraphError(f"{shown(item)} is no index", hint="use integers, slices, None, ..., tensors or arrays")
+            raise GraphError(
+                f"{short_repr(item)} is no index", hint="use integers, slices, None, ..., tensors or arrays"
+            )
     used = sum(_axes_of(item) for item in items)
     rank = len(x.shape)
     if used > rank:
@@ -90,10 +92,10 @@ def _sliced(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
     for axis, item in cuts:
         step = 1 if item.step is None else item.step
         if not _is_number(step) or isinstance(step, Expr) or step == 0:
-            raise GraphError(f"the step of a slice must be an integer other than 0, not {shown(step)}")
+            raise GraphError(f"the step of a slice must be an integer other than 0, not {short_repr(step)}")
         for bound in (item.start, item.stop):
             if bound is not None and not _is_number(bound) and not isinstance(bound, Handle):
-                raise GraphError(f"the bounds of a slice must be integers, not {shown(bound)}")
+                raise GraphError(f"the bounds of a slice must be integers, not {short_repr(bound)}")
         if step < 0:
             x, start, stop = _reversed_bounds(x, axis, item.start, item.stop)
         else:

@@ -10,7 +10,7 @@ import numpy as np
 from weft.builder.draft import Draft
 from weft.builder.handle import Handle
 from weft.builder.naming import names_of
-from weft.errors import GraphError, shown
+from weft.errors import GraphError, short_repr
 from weft.ir import dims
 from weft.ir.dims import Axis, Expr, Symbol
 from weft.ir.dtypes import DType
@@ -54,7 +54,7 @@ class _Writer:
             return computed.handle if isinstance(computed, _Size) else self.constant([computed])
         if not isinstance(given, (int, np.integer)):
             raise GraphError(
-                f"a list with sizes or tensors in it holds integers, not {shown(given)}", hint=_HOW_TO_JOIN
+                f"a list with sizes or tensors in it holds integers, not {short_repr(given)}", hint=_HOW_TO_JOIN
             )
         return self.constant([int(given)])
 

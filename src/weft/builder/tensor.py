@@ -13,11 +13,11 @@ from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.indexing import index
 from weft.builder.sizes import as_tensor
-from weft.errors import GraphError, shown
+from weft.errors import GraphError, short_repr
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType
 from weft.ir.types import Shape, TensorType
-from weft.quantities import shortened
+from weft.quantities import shorten
 
 Axes = Union[int, Sequence[int], None]
 
@@ -57,7 +57,7 @@ class GraphTensor(Handle):
         return len(self.shape)
 
     def __repr__(self) -> str:
-        return f"Tensor({shortened(self.name)}: {shortened(str(self.type), 120)})"
+        return f"Tensor({shorten(self.name)}: {shorten(str(self.type), 120)})"
 
     @blaming_the_caller
     def __len__(self) -> int:
@@ -275,7 +275,7 @@ def _axes(given: Any) -> list[int] | None:
     numbers = list(given) if isinstance(given, (list, tuple, range, np.ndarray)) else [given]
     for number in numbers:
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
-            raise GraphError(f"an axis is a whole number, not {shown(number)}")
+            raise GraphError(f"an axis is a whole number, not {short_repr(number)}")
     return [int(number) for number in numbers]
 
 

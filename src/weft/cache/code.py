@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from weft.cache.files import STALE, UNFINISHED, cache_folder, read_file, write_file
-from weft.cache.hashing import sha256
 
 MOST_BYTES = 512 * 1024**2
 SUFFIX = ".weft"

@@ -13,13 +13,13 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
 from weft.cache.files import read_file, write_file
-from weft.cache.hashing import sha256
 from weft.ir.packing import release_pages
-from weft.threads import Team, usable_cores
+from weft.threads import HelperPool, usable_cores
 
 CHUNK = 4 * 1024**2
 PIECE = 256 * 1024  # bytes of a file that are read at once
@@ -69,7 +69,7 @@ def digest(content: memoryview | ContentFile) -> str:
         return _combined(content.size, _file_parts(content))
 
     def part(start: int) -> bytes:
-        found = sha256(content[start : start + CHUNK], len(content)).digest()
+        found = sha256(content[start : start + CHUNK]).digest()
         if start % (RELEASED * CHUNK) == 0:
             release_pages(content)
         return found
@@ -85,7 +85,7 @@ def _combined(size: int, part: Callable[[int], bytes]) -> str:
     if len(starts) == 1:
         parts = [part(0)]
     else:
-        with Team(min(usable_cores(), len(starts))) as workers:
+        with HelperPool(min(usable_cores(), len(starts))) as workers:
             parts = list(workers.map(part, starts))
     return name_of(size, parts)
 
@@ -102,7 +102,7 @@ def name_of(size: int, parts: Iterable[bytes]) -> str:
 
 def _file_parts(file: ContentFile) -> Callable[[int], bytes]:
     def part(start: int) -> bytes:
-        found, piece = sha256(size=file.size), memoryview(bytearray(min(PIECE, file.size)))
+        found, piece = sha256(), memoryview(bytearray(min(PIECE, file.size)))
         end = min(start + CHUNK, file.size)
         while start < end:
             count = file.read_into(piece[: end - start], start)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from weft.errors import CacheWarning
 from weft.logs import CACHE
-from weft.threads import lock
+from weft.threads import make_lock
 
 VARIABLE = "WEFT_CACHE"
 """The environment variable that names another folder; empty means no cache on disk."""
@@ -32,7 +32,7 @@ _ROOT = 0
 GOOD_FOR = 1.0  # seconds in which a folder is not looked at again: only its owner could open it to others
 _checked: dict[Path, float] = {}  # when a folder was found good
 _warned: set[str] = set()
-_telling = lock()
+_telling = make_lock()
 
 
 def cache_folder() -> Path | None:

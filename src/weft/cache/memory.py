@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from threading import Condition
 from typing import IO, Any
 
@@ -17,8 +18,7 @@ import numpy as np
 
 from weft.cache import serialization
 from weft.cache.digests import CHUNK, chunks, name_of
-from weft.cache.hashing import MUCH, sha256
-from weft.ir.packing import AnonymousMap, pieces_of
+from weft.ir.packing import AnonymousMap, iterate_chunks
 
 _FIXED = 0x10  # MAP_FIXED, which Python has no name for
 
@@ -53,7 +53,7 @@ class ArraysInMemory:
         whole, place = np.frombuffer(self.room, np.uint8), 0
         for constant in saved.arrays:
             end = place
-            for piece in pieces_of(constant):
+            for piece in iterate_chunks(constant):
                 content = piece.view(np.uint8)
                 whole[end : end + content.size] = content
                 end += content.size
@@ -89,7 +89,7 @@ class ArraysInMemory:
                 if self._given_up:
                     raise OSError("there is nothing to be written")
             piece = self.room[place:end]
-            parts.append(sha256(piece, MUCH).digest())
+            parts.append(sha256(piece).digest())
             file.write(piece)
             file.flush()
             self._map(file.fileno(), place, end, start + place)

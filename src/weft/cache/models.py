@@ -17,6 +17,7 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,8 @@ from weft.cache.files import (
     read_file,
     write_file,
 )
-from weft.cache.hashing import sha256
 from weft.cache.memory import ArraysInMemory
-from weft.ir.packing import pieces_of
+from weft.ir.packing import iterate_chunks
 from weft.logs import CACHE
 from weft.quantities import format_bytes
 from weft.records import dataclass
@@ -296,7 +296,7 @@ class UnfinishedEntry:
 
     def _write(self, saved: serialization.SerializedValue) -> None:
         for constant in saved.arrays:
-            for piece in pieces_of(constant):
+            for piece in iterate_chunks(constant):
                 self._file.write(piece.view(np.uint8).data)
             self._file.seek(serialization.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
         self._file.flush()
@@ -338,7 +338,7 @@ class UnfinishedEntry:
 
 def _checksum(key: str, *parts: bytes | memoryview) -> bytes:
     """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
-    found = sha256(key.encode(), sum(map(len, parts)))
+    found = sha256(key.encode())
     for part in parts:
         found.update(part)
     return found.digest()

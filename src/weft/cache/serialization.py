@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.kernel import Kernel
@@ -24,7 +25,6 @@ from weft.ir.packing import Constant, Packing
 from weft.ir.work import Reference
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 
 

@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
 from weft.cache.digests import SETTLED, identity, key_of
 from weft.cache.files import cache_folder, read_file, write_file
-from weft.cache.hashing import MUCH, sha256
 
 LIBRARIES = ("ml_dtypes", "numpy", "onnx")
 """Those whose version shows in a compiled model: in constants that were folded, and in what the file's ops mean."""
@@ -54,7 +54,7 @@ def content_digest(package: Path, folders: Sequence[str] = ()) -> str | None:
             return known
     try:
         parts = [
-            (path[len(root) + 1 :].replace(os.sep, "/"), sha256(Path(path).read_bytes(), MUCH).hexdigest())
+            (path[len(root) + 1 :].replace(os.sep, "/"), sha256(Path(path).read_bytes()).hexdigest())
             for path, _ in found
         ]
     except OSError:

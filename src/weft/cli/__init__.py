@@ -189,8 +189,8 @@ def _report(error: Exception) -> None:
     from weft.cli import output
 
     console = output.error_console()
-    head, mark, rest = filled(output.printable(f"error: {' '.join(text.split())}")).partition(":")
+    head, mark, rest = filled(output.escape_unprintable(f"error: {' '.join(text.split())}")).partition(":")
     console.print(Text.assemble((head + mark, "bold red"), (rest, "red")), soft_wrap=True)
     if hint:
-        shown = filled(f"  hint: {output.printable(' '.join(hint.split()))}")
+        shown = filled(f"  hint: {output.escape_unprintable(' '.join(hint.split()))}")
         console.print(Text(shown, "dim"), soft_wrap=True)

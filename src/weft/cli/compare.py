@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from weft.cli import inputs, options, output, values
 from weft.cli.comparison_table import print_comparison
 from weft.cli.inputs import Given
-from weft.compat.onnxruntime_values import PEER, InOnnxruntime
-from weft.errors import InputError
-from weft.ir.dtypes import DType, from_numpy
-from weft.ir.narrowed import NarrowedProduct
+from weft.ir.dtypes import from_numpy
 from weft.ir.specs import signature
 from weft.loading import open_pipeline
-from weft.opset.lower import untraced
-from weft.report.comparison import Deviation, Findings, Method, ModelComparison, compare
-from weft.report.contenders import Contender, InFloat64, OnDevice
+from weft.opset.lower import build_untraced_program
+from weft.report.compare import DEFAULT_DEVICES, PEER, check_devices, compare_on_devices
+from weft.report.comparison import Deviation, Findings, ModelComparison
 from weft.report.deviation import Difference
-from weft.report.layers import layers
 from weft.runtime.device_report import rounding_text
 from weft.runtime.options import NARROW, PRECISIONS, LoadOptions
-from weft.runtime.policy import route
-from weft.runtime.progress import stages
 
-DEFAULT_DEVICES = "reference,auto"
 LOADED = ("threads", "memory_limit", "prefer")
 """Options of all devices; --devices and --precision say what they differ in."""
 EXAMPLES = (
@@ -50,7 +42,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--devices",
         metavar="A,B,…",
-        help=f"devices of weft, or {PEER}; the others are compared with the first (default {DEFAULT_DEVICES})",
+        help=f"devices of weft, or {PEER}; the others are compared with the first "
+        f"(default {','.join(DEFAULT_DEVICES)})",
     )
     parser.add_argument("--truth", action="store_true", help="compare all of them with a run in float64 instead")
     parser.add_argument(
@@ -80,59 +73,23 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    devices = _devices(args)
-    model = open_pipeline(args.model, LoadOptions(device="reference"))
-    source = model.read()
-    graph = source.graph
-    made = inputs.inputs_for(args, signature(graph, untraced(graph)), lambda: source)
-    arrays = made.arrays
+    names = None if args.devices is None else [name.strip() for name in args.devices.split(",") if name.strip()]
+    devices = check_devices(names, truth=args.truth, against=args.against is not None)
+    source = open_pipeline(args.model, LoadOptions(device="reference")).read()
+    input_set = inputs.inputs_for(args, signature(source.graph, build_untraced_program(source.graph)), lambda: source)
     loading = {name: getattr(args, name) for name in LOADED}
-    base: Contender
-    if args.truth:
-        base = InFloat64(graph, arrays)
-    else:
-        base = _contender(args.model, devices[0], arrays, "", loading)
-    loading["precision"] = args.precision
-    compared = devices if args.truth else devices[1:]
-    others = [_contender(args.model, device, arrays, "", loading) for device in compared]
-    if args.against is not None:
-        suffix = f" of {Path(args.against).name}"
-        others = [_contender(args.against, device, arrays, suffix, loading) for device in devices]
-    products = DType.float16 if args.precision in NARROW else None  # tf32 has as many bits behind the point
-    method = Method(args.tolerance, alone=not args.quick, products=products)
-    with stages("comparing") as progress:
-        comparison = compare(layers(graph, arrays), arrays, base, others, method, progress.stage)
+    how = (args.truth, args.against, args.tolerance, args.precision, args.quick, loading)
+    comparison = compare_on_devices(args.model, input_set.arrays, devices, *how)
     if args.json:
-        told = {"model": args.model, "against": args.against, "sizes": made.sizes, "inputs": _inputs_record(made.given)}
-        output.print_json({**told, "precision": args.precision, **_record(comparison), "narrowed": _narrowed(others)})
+        facts = {"model": args.model, "against": args.against, "sizes": input_set.sizes}
+        facts |= {"inputs": _inputs_record(input_set.given), "precision": args.precision}
+        output.print_json({**facts, **_record(comparison), "narrowed": comparison.narrowed})
     else:
-        print_comparison(comparison, made.given, args.all)
+        print_comparison(comparison, input_set.given, args.all)
         if args.precision in NARROW:
-            for name, found in _narrowed(others).items():
-                output.console().print(f"{name}: {rounding_text(args.precision, found)}", highlight=False)
-    return 0 if all(findings.agrees for findings in comparison.findings) else 1
-
-
-def _devices(args: argparse.Namespace) -> list[str]:
-    default = DEFAULT_DEVICES if args.against is None else "auto"
-    devices = [name.strip() for name in (args.devices or default).split(",") if name.strip()]
-    if len(set(devices)) != len(devices):
-        raise InputError(f"--devices {args.devices}: a device is named twice")
-    if not devices or (len(devices) < 2 and not args.truth and args.against is None):
-        hint = "name another one, or compare with --truth, or with another file by --against"
-        raise InputError(f"--devices {args.devices}: there is nothing to compare", hint=hint)
-    return devices
-
-
-def _narrowed(contenders: Sequence[Contender]) -> dict[str, tuple[NarrowedProduct, ...]]:
-    """The products of each that round their operands."""
-    return {one.name: one.narrowed for one in contenders if isinstance(one, OnDevice)}
-
-
-def _contender(path: str, device: str, arrays: Mapping[str, Any], suffix: str, loading: Mapping[str, Any]) -> Contender:
-    if device == PEER:
-        return InOnnxruntime(f"{device}{suffix}", path, arrays)
-    return OnDevice(f"{route(device).devices[0]}{suffix}", path, device, arrays, **loading)
+            for name, products in comparison.narrowed.items():
+                output.console().print(f"{name}: {rounding_text(args.precision, products)}", highlight=False)
+    return 0 if comparison.agrees else 1
 
 
 def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:

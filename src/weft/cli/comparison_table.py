@@ -36,7 +36,7 @@ def print_comparison(comparison: ModelComparison, given: Sequence[Given], every:
         console.print()
         _print_findings(comparison, findings, console)
     console.print()
-    console.print(Text(output.printable(f"inputs: {', '.join(map(_given_text, given))}"), "dim"))
+    console.print(Text(output.escape_unprintable(f"inputs: {', '.join(map(_given_text, given))}"), "dim"))
     console.print(Text(_tolerance_text(comparison), "dim"))
 
 
@@ -200,7 +200,7 @@ def _print_reasons(what: str, reasons: Sequence[str], console: Console) -> None:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(output.printable(text), style))
+    console.print(Text(output.escape_unprintable(text), style))
 
 
 def _layer_text(layer: ModelLayer) -> str:

@@ -124,11 +124,11 @@ def _operators() -> list[str]:
 def _specs(model: str) -> Any:
     from weft.ir.specs import signature
     from weft.loading import open_pipeline
-    from weft.opset.lower import untraced
+    from weft.opset.lower import build_untraced_program
     from weft.runtime.options import LoadOptions
 
     graph = open_pipeline(str(Path(model).expanduser()), LoadOptions(device="reference")).read().graph
-    return signature(graph, untraced(graph)).inputs
+    return signature(graph, build_untraced_program(graph)).inputs
 
 
 def _inputs(model: str) -> list[str]:

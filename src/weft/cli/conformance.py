@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     _print_report(console, report, known, verbose=args.all_ops)
     stale = stale_entries(report, known, whole=not args.pattern and set(kinds) == set(KINDS))
     for line in stale:
-        console.print(output.printable(line), soft_wrap=True)
+        console.print(output.escape_unprintable(line), soft_wrap=True)
     if args.json:
         output.print_json(report.to_json())
     if args.output is not None:
@@ -124,7 +124,7 @@ def _print_report(console: Console, report: ConformanceReport, known: Mapping[st
     for case in report.cases:
         if case.status != "passed":
             label = "known failure" if case.status == "failed" and is_known(case, known) else case.status
-            console.print(output.printable(f"{label}: {case.name}: {case.reason}"), soft_wrap=True)
+            console.print(output.escape_unprintable(f"{label}: {case.name}: {case.reason}"), soft_wrap=True)
 
 
 def _table(title: str, key: str, tallies: dict[str, Tally]) -> FittedTable:

@@ -17,8 +17,8 @@ from weft.cli.output import format_bytes
 from weft.cost.calibration import Calibration, Transfer, to_record
 from weft.errors import WeftError
 from weft.ir.dtypes import DType
-from weft.runtime.calibrate import recalibrated
-from weft.runtime.policy import DEFAULT, in_force, route
+from weft.runtime.calibrate import measure_calibration
+from weft.runtime.policy import DEFAULT, resolve_settings, route
 from weft.runtime.progress import stages
 
 PRODUCT_TYPES = (DType.float32, DType.float16, DType.bfloat16, DType.float64, DType.int8)  # that are measured
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     console = output.console()
     console.print(output.table("", ("device", "here", "what, or why not"), rows, whole=("device", "here")))
     console.print()
-    said = [setting for setting in in_force() if setting.origin != DEFAULT]
+    said = [setting for setting in resolve_settings() if setting.origin != DEFAULT]
     if said:  # by the environment, or by a program
         return _print_policy()
     console.print(f"models are tried on: {', '.join(route().devices)}; weft devices --policy says why")
@@ -75,7 +75,7 @@ def _calibrate(names: Sequence[str], as_json: bool) -> int:
     with stages("measuring") as progress:
         for name in names:
             try:
-                found[name] = recalibrated(name, None, progress.stage)
+                found[name] = measure_calibration(name, None, progress.stage)
             except WeftError as error:
                 problems[name] = error.problem
     if as_json:
@@ -119,7 +119,7 @@ _FIGURES: dict[str, Callable[[Calibration], str]] = {
 
 
 def _print_policy(as_json: bool = False) -> int:
-    settings = in_force()
+    settings = resolve_settings()
     if as_json:
         output.print_json({"policy": [asdict(setting) for setting in settings], "serves": route().devices})
         return 0

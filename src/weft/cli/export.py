@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     console = output.console()
-    rows = [(output.printable(str(path)), format_bytes(path.stat().st_size)) for path in files]
+    rows = [(output.escape_unprintable(str(path)), format_bytes(path.stat().st_size)) for path in files]
     console.print(output.table(f"{made.interface.name}, a C library", ("file", "size"), rows, ("size",)))
     build = f"cc -O2 {made.example} {made.object} -lm -o {made.interface.name}_example"
     console.print("\nThis builds the example:")
-    console.print(Text(output.printable(build), "dim"), soft_wrap=True)
+    console.print(Text(output.escape_unprintable(build), "dim"), soft_wrap=True)
     return 0

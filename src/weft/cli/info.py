@@ -12,7 +12,6 @@ from rich.text import Text
 import weft
 from weft.cli import options, output
 from weft.cli.sizes import check_sizes, sizes_of_file
-from weft.compiler import is_defined
 from weft.cost.programs import at_sizes, costs_by_origin, program_cost
 from weft.frontend import read_model
 from weft.ir.dims import Dim
@@ -22,6 +21,7 @@ from weft.loading import open_graph
 from weft.plan.usual_sizes import likely_sizes
 from weft.report.summary import count_ops, find_dynamic_dims, summarize_weights, walk_nodes
 from weft.runtime.model import Model
+from weft.runtime.model_files import is_defined
 
 LONGEST_TEXT = 120
 UNKNOWN = "–"
@@ -137,7 +137,7 @@ def _number(flops: Dim) -> int | None:
 
 
 def _print(record: dict[str, Any], console: Console) -> None:
-    console.print(Text(output.printable(record["file"]), "bold"))
+    console.print(Text(output.escape_unprintable(record["file"]), "bold"))
     console.print(output.facts(_facts(record)))
     for title in ("inputs", "outputs"):
         rows = [
@@ -175,7 +175,7 @@ def _facts(record: dict[str, Any]) -> list[tuple[str, object]]:
     if "problem" in record:
         facts += [
             ("nodes", f"{record['nodes']:,}"),
-            ("cannot run", Text(output.printable(record["problem"].splitlines()[0]), "red")),
+            ("cannot run", Text(output.escape_unprintable(record["problem"].splitlines()[0]), "red")),
         ]
     else:
         facts += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from rich.text import Text
@@ -14,6 +14,7 @@ from weft.cli import options, output, values
 from weft.cli.picture_options import add_picture_options, directions
 from weft.cli.sizes import Sizes, check_sizes, sizes_for
 from weft.errors import InputError
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.graph import OnnxModel
 from weft.ir.specs import TensorSpec
@@ -24,11 +25,9 @@ from weft.readers.companions import companion, is_rate, main_inputs, rate_for
 from weft.readers.content import DataSource, Kind, source_at
 from weft.readers.read import Reading, Terms, read_input
 from weft.records import dataclass
-from weft.runtime.generated_inputs import ONES, RANDOM, ZEROS, made_up
+from weft.runtime.generated_inputs import ONES, RANDOM, ZEROS, generate_input
 from weft.runtime.model import Model
 from weft.runtime.random_inputs import fitting_sizes
-
-Array = np.ndarray[Any, Any]
 
 FILLS = tuple(f"@{fill}" for fill in (RANDOM, ZEROS, ONES))
 
@@ -124,7 +123,7 @@ def tell(given: Sequence[Given]) -> None:
     for item in given:
         if item.told:
             line = f"input {item.name}: {item.told}"
-            output.error_console().print(Text(output.printable(line), "dim"))
+            output.error_console().print(Text(output.escape_unprintable(line), "dim"))
 
 
 def _assumed(given: Sequence[Given], specs: Sequence[TensorSpec], asked: Sequence[str]) -> Sizes:
@@ -352,7 +351,7 @@ def _make(spec: TensorSpec, source: str, sizes: Sizes, random: np.random.Generat
         if isinstance(dim, str):
             sizes.setdefault(dim, 1)
     try:
-        return made_up(spec, sizes, random, source[1:])
+        return generate_input(spec, sizes, random, source[1:])
     except InputError as error:
         hint = "give smaller sizes with --shape" if spec.shape else f"give a file: --input {spec.name}=file.npy"
         raise InputError(error.problem, hint=hint) from error.__cause__

@@ -26,7 +26,9 @@ def print_kernels(profile: Profile, ops: Mapping[str, str], most: int, console: 
     if others:
         seconds, share = sum(kernel.seconds for kernel in others), sum(kernel.share for kernel in others)
         rows.append((f"{len(others)} more", "", output.format_seconds(seconds), f"{share:.1%}", "", "", "", ""))
-    console.print(output.table(output.printable(profile.file), COLUMNS, rows, COLUMNS[2:7], ("kernel",), "nodes"))
+    console.print(
+        output.table(output.escape_unprintable(profile.file), COLUMNS, rows, COLUMNS[2:7], ("kernel",), "nodes")
+    )
     console.print()
     machine = profile.machine
     arithmetic = [output.format_count(machine.flops, "FLOP/s")]

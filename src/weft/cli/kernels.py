@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
-from weft.backends.device import CompilingDriver, Listing
-from weft.backends.naming import named
+from weft.backends.device import Listing
 from weft.cli import options, output
 from weft.cli.kernel_table import node_list, short_names
 from weft.cli.sizes import sizes_of_file
-from weft.errors import DeviceError, InputError
+from weft.errors import InputError
 from weft.loading import open_pipeline
-from weft.plan.usual_sizes import likely_sizes
-from weft.quantities import counted
-from weft.report.kernels import KernelUse, kernel_uses
+from weft.quantities import format_plural
+from weft.report.kernel_list import ModelKernel, list_kernels
 from weft.report.nodes import labelled, ops_by_node
 from weft.runtime.options import LoadOptions
 
@@ -49,61 +46,54 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     sizes = sizes_of_file(args)
     pipeline = open_pipeline(args.model, LoadOptions(**options.load_arguments(args), cache=False))
-    driver = pipeline.driver
-    if not isinstance(driver, CompilingDriver):
-        raise DeviceError(f"device {driver.name!r} builds no kernels", hint="name one that compiles: see weft devices")
-    driver.check_precision(args.precision)
-    program = pipeline.program()
-    sections = named(pipeline.build(pipeline.fuse(program)))
-    given = likely_sizes(program.inputs, program.guards, sizes)
-    uses = kernel_uses(sections, given)
-    chosen = [use for use in uses if any(name in use.name for name in args.names)]
-    if args.names and not chosen:
+    kernels = list_kernels(pipeline, sizes)
+    matches = [kernel for kernel in kernels if any(name in kernel.name for name in args.names)]
+    if args.names and not matches:
         raise InputError(f"no kernel with {' or '.join(args.names)} in its name", hint="leave -k out to see all names")
-    ops = ops_by_node(pipeline.read().graph)
     if args.json:
-        output.print_json([_record(use, driver.listings(use.kernel) if args.names else ()) for use in chosen or uses])
+        output.print_json([_record(kernel, with_code=bool(args.names)) for kernel in matches or kernels])
         return 0
+    ops = ops_by_node(pipeline.read().graph)
     console = output.console()
     if args.names:
-        for use in chosen:
-            _show(use, ops, driver.listings(use.kernel), console)
+        for kernel in matches:
+            _show(kernel, ops, console)
         return 0
-    names = short_names([use.name for use in uses], console)
-    rows = [_row(use, names[use.name], ops) for use in uses]
+    names = short_names([kernel.name for kernel in kernels], console)
+    rows = [_row(kernel, names[kernel.name], ops) for kernel in kernels]
     console.print(output.table(args.model, COLUMNS, rows, COLUMNS[3:], ("kernel",), "nodes"))
-    said = output.format_sizes(given, [name for name in given if name not in sizes])
-    count = counted(len(uses), "kernel")
-    console.print(Text(f"\n{count} for {driver.name}{f', FLOPs and bytes for {said}' if said else ''}", "dim"))
+    costs = output.format_sizes(kernels.sizes, [name for name in kernels.sizes if name not in sizes])
+    count = format_plural(len(kernels), "kernel")
+    console.print(Text(f"\n{count} for {kernels.device}{f', FLOPs and bytes for {costs}' if costs else ''}", "dim"))
     console.print(Text("weft kernels MODEL -k NAME shows one", "dim"))
     return 0
 
 
-def _row(use: KernelUse, name: str, ops: dict[str, str]) -> tuple[object, ...]:
+def _row(kernel: ModelKernel, name: str, ops: dict[str, str]) -> tuple[object, ...]:
     return (
         Text(name, "bold"),
-        Text(use.template, "cyan"),
-        node_list(use.nodes, ops),
-        use.launches,
-        NOTHING if use.flops is None else output.format_count(use.flops),
-        NOTHING if use.bytes is None else output.format_bytes(use.bytes),
+        Text(kernel.template, "cyan"),
+        node_list(kernel.nodes, ops),
+        kernel.launches,
+        NOTHING if kernel.flops is None else output.format_count(kernel.flops),
+        NOTHING if kernel.bytes is None else output.format_bytes(kernel.bytes),
     )
 
 
-def _show(use: KernelUse, ops: dict[str, str], listings: Sequence[Listing], console: Console) -> None:
-    console.print(Text(use.name, "bold"))
-    flops = NOTHING if use.flops is None else output.format_count(use.flops)
-    moved = NOTHING if use.bytes is None else output.format_bytes(use.bytes)
+def _show(kernel: ModelKernel, ops: dict[str, str], console: Console) -> None:
+    console.print(Text(kernel.name, "bold"))
+    flops = NOTHING if kernel.flops is None else output.format_count(kernel.flops)
+    moved = NOTHING if kernel.bytes is None else output.format_bytes(kernel.bytes)
     console.print(
         output.facts(
             [
-                ("template", f"{use.template}: {use.reason}" if use.reason else use.template),
-                ("nodes", ", ".join(labelled(use.nodes, ops))),
-                ("cost", f"{use.launches} launches, at least {flops} FLOPs and {moved} in all"),
+                ("template", f"{kernel.template}: {kernel.reason}" if kernel.reason else kernel.template),
+                ("nodes", ", ".join(labelled(kernel.nodes, ops))),
+                ("cost", f"{kernel.launches} launches, at least {flops} FLOPs and {moved} in all"),
             ]
         )
     )
-    for listing in (Listing("kernel", "python", ".txt", str(use.kernel)), *listings):
+    for listing in (Listing("kernel", "python", ".txt", kernel.ir), *kernel.listings()):
         console.print(Text(f"\n{listing.title}", "bold"))
         if console.is_terminal:
             code = Syntax(listing.text.rstrip(), listing.lexer, theme="ansi_dark", background_color="default")
@@ -113,17 +103,15 @@ def _show(use: KernelUse, ops: dict[str, str], listings: Sequence[Listing], cons
     console.print()
 
 
-def _record(use: KernelUse, listings: Sequence[Listing]) -> dict[str, Any]:
+def _record(kernel: ModelKernel, *, with_code: bool) -> dict[str, Any]:
     record = {
-        "name": use.name,
-        "template": use.template,
-        "reason": use.reason,
-        "nodes": use.nodes,
-        "launches": use.launches,
-        "flops": use.flops,
-        "bytes": use.bytes,
-        "lanes": use.kernel.lanes,
+        "name": kernel.name,
+        "template": kernel.template,
+        "reason": kernel.reason,
+        "nodes": kernel.nodes,
+        "launches": kernel.launches,
+        "flops": kernel.flops,
+        "bytes": kernel.bytes,
+        "lanes": kernel.lanes,
     }
-    if not listings:
-        return record
-    return {**record, "ir": str(use.kernel), "code": {listing.title: listing.text for listing in listings}}
+    return {**record, "ir": kernel.ir, "code": kernel.code} if with_code else record

@@ -25,7 +25,7 @@ def print_facts(facts: OpFacts, console: Console) -> None:
     """Its name and what it does, then a table for each kind of its parts."""
     console.print(Text(f"{facts.name} of {facts.domain or 'ai.onnx'}", "bold"))
     if facts.text:
-        console.print(Text(output.printable(facts.text)))
+        console.print(Text(output.escape_unprintable(facts.text)))
     console.print()
     rows: list[tuple[str, object]] = [("status", Text(MEANINGS[facts.status], STYLES[facts.status]))]
     if facts.listed:

@@ -189,17 +189,20 @@ def _model_record(looked: ModelOps) -> dict[str, object]:
 def _print_model(console: Any, looked: ModelOps) -> None:
     if looked.error:
         for line in looked.error.splitlines():
-            console.print(Text(output.printable(line), "red"))
+            console.print(Text(output.escape_unprintable(line), "red"))
         return
     if not looked.missing:
         console.print(
-            Text(output.printable(f"{looked.model}: weft has all operators of its {looked.nodes} nodes"), "green")
+            Text(
+                output.escape_unprintable(f"{looked.model}: weft has all operators of its {looked.nodes} nodes"),
+                "green",
+            )
         )
         return
     rows = [
         (
             each.domain or "ai.onnx",
-            Text(output.printable(each.op), "red"),
+            Text(output.escape_unprintable(each.op), "red"),
             each.version,
             each.count,
             each.node,
@@ -210,9 +213,9 @@ def _print_model(console: Any, looked: ModelOps) -> None:
     count = sum(each.count for each in looked.missing)
     title = f"{looked.model}: {count} of {looked.nodes} nodes"
     columns = ("domain", "operator", "opset", "nodes", "first node", "defined by")
-    console.print(output.table(output.printable(title), columns, rows, ("opset", "nodes")))
+    console.print(output.table(output.escape_unprintable(title), columns, rows, ("opset", "nodes")))
     for advice, names in _by_advice(looked).items():
-        console.print(Text(output.printable(f"  {', '.join(names)}: {advice}"), "dim"))
+        console.print(Text(output.escape_unprintable(f"  {', '.join(names)}: {advice}"), "dim"))
 
 
 def _by_advice(looked: ModelOps) -> dict[str, list[str]]:

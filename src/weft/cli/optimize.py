@@ -1,4 +1,4 @@
-"""`weft optimize`: a model with fewer nodes and the same results, written as ONNX, and what was done to it."""
+"""`weft optimize`: write a model with fewer nodes and the same results."""
 
 from __future__ import annotations
 
@@ -25,21 +25,24 @@ EXAMPLES = (
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("optimize", help="a model with fewer nodes and the same results, as ONNX")
     options.add_model(parser)
-    parser.add_argument("result", metavar="OUT", help="where the new model goes")
+    parser.add_argument("result", metavar="OUT", nargs="?", help="the file to write")
+    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write, instead of a second argument")
     options.add_sizes(parser, "that is fixed in the result")
     parser.add_argument("--opset", type=int, metavar="N", help="write the model in this newer opset")
     parser.add_argument(
         "--growth",
         default=str(GROWTH),
         metavar="BYTES",
-        help=f"how much larger a folded value may be than what it is computed from: 4096, 64K, 1M or {NO_LIMIT}"
-        " (default: 1M)",
+        help=f"the largest constant that folding may create: 4096, 64K, 1M or {NO_LIMIT} (default: 1M)",
     )
     parser.add_argument(
-        "--exact", action="store_true", help="keep the order of all arithmetic: nothing is moved into weights"
+        "--exact", action="store_true", help="keep the order of all arithmetic: fold nothing into weights"
     )
     parser.add_argument(
-        "--keep-inputs", action="store_true", help="weights that are inputs, too, can be overridden afterwards as well"
+        "--keep-inputs", action="store_true", help="keep initializers that are inputs, too, overridable"
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not compare the results of both models on random inputs"
     )
     options.add_json(parser)
 
@@ -47,12 +50,13 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     report = optimize(
         args.model,
-        args.result,
+        _result_path(args),
         sizes=sizes_of_file(args),
-        growth=_bytes(args.growth),
+        growth=_parse_bytes(args.growth),
         opset=args.opset,
         exact=args.exact,
         keep_inputs=args.keep_inputs,
+        verify=not args.no_verify,
     )
     if args.json:
         output.print_json(_record(args.model, report))
@@ -61,7 +65,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bytes(text: str) -> int | None:
+def _result_path(args: argparse.Namespace) -> str:
+    if (args.result is None) == (args.output is None):
+        raise InputError("name one file to write", hint="weft optimize model.onnx smaller.onnx")
+    return str(args.result or args.output)
+
+
+def _parse_bytes(text: str) -> int | None:
     if text == NO_LIMIT:
         return None
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
@@ -82,7 +92,6 @@ def _record(model: str, report: OptimizationReport) -> dict[str, Any]:
         "initializers": both(report.initializers),
         "bytes": both(report.bytes),
         "ops": {op: both(pair) for op, pair in report.ops.items()},
-        "done": report.done,
     }
 
 
@@ -99,12 +108,6 @@ def _print(model: str, report: OptimizationReport) -> None:
     rows.append((Text("file", "bold"), *sizes, ""))
     title = f"{Path(model).name} → {report.path}, opset {report.opset}"
     console.print(output.table(title, ("", "before", "after", "change"), rows, ("before", "after", "change")))
-    if report.done:
-        done = sorted(report.done.items(), key=lambda item: (-item[1], item[0]))
-        console.print()
-        console.print(output.table("what was done", ("", "times"), done, ("times",)))
-    else:
-        console.print(Text("Nothing could be done without.", "dim"))
 
 
 def _counts(pair: tuple[int, int]) -> tuple[object, ...]:

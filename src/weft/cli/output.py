@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.cli.fitted_tables import Facts, FittedTable, ellipsis, filled
+from weft.quantities import escape_unprintable as escape_unprintable
 from weft.quantities import format_bytes as format_bytes
 from weft.quantities import format_count as format_count
 from weft.quantities import format_seconds as format_seconds
-from weft.quantities import printable as printable
 
 NO_LIMIT = 1_000_000  # cells of a line in a pipe or a file
 LEAST_WIDTH = 24
@@ -75,7 +75,7 @@ def table(
     A cell may be a Text.
     """
     cells = [[_text(cell) for cell in row] for row in rows]
-    return FittedTable(printable(title), columns, cells, frozenset(right), frozenset(whole), below, spare)
+    return FittedTable(escape_unprintable(title), columns, cells, frozenset(right), frozenset(whole), below, spare)
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> Facts:
@@ -97,7 +97,7 @@ def format_sizes(sizes: Mapping[str, int], guessed: Sequence[str]) -> str:
 
 
 def _text(content: object) -> Text:
-    return content if isinstance(content, Text) else Text(printable(str(content)))
+    return content if isinstance(content, Text) else Text(escape_unprintable(str(content)))
 
 
 def plain_data(data: Any) -> Any:

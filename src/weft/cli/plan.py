@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     console = output.console()
     _print(plan, memory, args.verify, console)
     if args.picture is not None:
-        console.print(f"picture: {output.printable(str(args.picture))}")
+        console.print(f"picture: {output.escape_unprintable(str(args.picture))}")
         if args.picture.suffix.lower() == ".png" and not has_text():
             console.print("It has no text: that needs Pillow (pip install pillow). An .svg has it without.")
     return 0
@@ -147,7 +147,7 @@ def _print(plan: ProgramPlan, memory: Memory, verified: bool, console: Console) 
     alive = alive_at_peak(part.plan) if part is not None else []
     if alive:
         shown = [
-            (output.printable(one.name), output.format_bytes(one.size), one.origin.replace(" + ", ", "))
+            (output.escape_unprintable(one.name), output.format_bytes(one.size), one.origin.replace(" + ", ", "))
             for one in alive[:SHOWN_TENSORS]
         ]
         console.print()

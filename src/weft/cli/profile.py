@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     print_kernels(profile, ops, max(args.top, 0), console)
     _print_rest(profile, made.assumed, console)
     for what, path, _ in files:
-        console.print(f"{what}: {output.printable(str(path))}")
+        console.print(f"{what}: {output.escape_unprintable(str(path))}")
     return 0
 
 
@@ -90,4 +90,4 @@ def _print_rest(profile: Profile, guessed: Mapping[str, int], console: Console) 
     console.print(output.facts(facts))
     if guessed:
         sizes = ", ".join(f"{name} = {size}" for name, size in guessed.items())
-        console.print(Text(f"not given, so made up: {output.printable(sizes)} (--shape sets them)", "yellow"))
+        console.print(Text(f"not given, so made up: {output.escape_unprintable(sizes)} (--shape sets them)", "yellow"))

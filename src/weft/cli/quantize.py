@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         measure=not args.quick,
     )
     if report.prepared:
-        output.error_console().print(Text(output.printable(report.prepared), "dim"))
+        output.error_console().print(Text(output.escape_unprintable(report.prepared), "dim"))
     if args.json:
         output.print_json(record(report))
     else:
@@ -158,7 +158,7 @@ def _print(report: QuantizationReport, budget: float | None) -> None:
         "differences, relative to that of the value; alone: the layer on the model's own data"
     )
     for note in (f"form {report.form}, opset {report.opset}; {report.samples} {source} samples", terms):
-        console.print(Text(output.printable(note), "dim"))
+        console.print(Text(output.escape_unprintable(note), "dim"))
 
 
 def _print_layers(console: Any, layers: Sequence[LayerReport]) -> None:
@@ -176,7 +176,7 @@ def _print_layers(console: Any, layers: Sequence[LayerReport]) -> None:
     console.print(output.table(f"the worst {len(rows)} layers", COLUMNS, rows, COLUMNS[2:4]))
     left = [layer for layer in layers if not layer.narrowed and layer not in worst]
     if left:
-        console.print(Text(output.printable(f"{len(left)} more are left as they are; see --json"), "dim"))
+        console.print(Text(output.escape_unprintable(f"{len(left)} more are left as they are; see --json"), "dim"))
 
 
 def _badness(layer: LayerReport) -> float:

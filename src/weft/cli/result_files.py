@@ -15,9 +15,8 @@ import numpy as np
 from weft.cli.output import plain_data
 from weft.cli.written import STDOUT, write_bytes
 from weft.errors import ExecutionError, InputError
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
-
-Array = np.ndarray[Any, Any]
 
 SMALLEST_PICTURE = 16  # pixels of a side
 CHANNELS = (1, 3, 4)

@@ -10,10 +10,9 @@ import numpy as np
 from rich.text import Text
 
 from weft.cli import output
+from weft.ir.arrays import Array
 from weft.ir.dtypes import from_numpy
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 SHOWN_VALUES = 5
 WHOLE = 64  # elements of a tensor that is printed
@@ -179,7 +178,7 @@ def print_outputs(records: Sequence[Mapping[str, Any]], classes: ClassNames) -> 
         if item.get("nan") or item.get("infinite"):
             odd = [f"{item[key]} {word}" for key, word in (("nan", "NaN"), ("infinite", "infinite")) if item[key]]
             line = f"{item['name']} has {' and '.join(odd)} values; min, mean and max are of the others"
-            console.print(Text(output.printable(line), "bold yellow"))
+            console.print(Text(output.escape_unprintable(line), "bold yellow"))
     for item in records:
         if "classes" in item:
             _print_classes(console, item, classes)
@@ -216,7 +215,7 @@ def _print_classes(console: Any, item: Mapping[str, Any], classes: ClassNames) -
     left = item.get("samples", 0) - len(item["classes"])
     notes += [f"{left} more samples are not shown"] if left > 0 else []
     if notes:
-        console.print(Text(output.printable("; ".join(notes)), "dim"))
+        console.print(Text(output.escape_unprintable("; ".join(notes)), "dim"))
 
 
 def _print_whole(console: Any, item: Mapping[str, Any]) -> None:
@@ -224,9 +223,9 @@ def _print_whole(console: Any, item: Mapping[str, Any]) -> None:
     with np.printoptions(precision=5, suppress=True, linewidth=max(output.terminal_width() - 2, 40), threshold=WHOLE):
         text = str(array)
     console.print()
-    console.print(Text(output.printable(item["name"]), "bold"))
+    console.print(Text(output.escape_unprintable(item["name"]), "bold"))
     for line in text.splitlines():
-        console.print(Text(f"  {output.printable(line)}"), soft_wrap=True)
+        console.print(Text(f"  {output.escape_unprintable(line)}"), soft_wrap=True)
 
 
 def _first_values(item: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from weft.cli.labels import labels_of_model, read_labels
 from weft.cli.result_files import KINDS, check_target, save_outputs
 from weft.cli.results import SHOWN_VALUES, ClassNames, describe, dtype_name, print_outputs
 from weft.cli.written import STDOUT
-from weft.ir.narrowed import NarrowedProduct
+from weft.ir.narrowed_products import NarrowedProduct
 from weft.runtime.explain import HostStep
 from weft.runtime.model import Model
 
@@ -119,7 +119,7 @@ def _warn_of_unused(classes: ClassNames, outputs: Sequence[Mapping[str, Any]]) -
         each["label"] is not None and each["index"] is not None for row in rows for each in row
     ):
         line = f"--labels {classes.origin}: has {len(classes.names)} names, and no output has as many scores"
-        output.error_console().print(Text(output.printable(line), "bold yellow"))
+        output.error_console().print(Text(output.escape_unprintable(line), "bold yellow"))
 
 
 def _time_runs(model: Model, inputs: dict[str, Any], count: int) -> tuple[dict[str, Any], list[float]]:
@@ -144,7 +144,7 @@ def _print(record: dict[str, Any], made: InputSet, classes: ClassNames) -> None:
     if made.assumed:
         sizes = ", ".join(f"{name} = {size}" for name, size in made.assumed.items())
         line = f"assumed {sizes}; set another size with --shape {next(iter(made.assumed))}=N"
-        console.print(Text(output.printable(line), "dim"))
+        console.print(Text(output.escape_unprintable(line), "dim"))
     console.print()
     print_outputs(record["outputs"], classes)
     times = f"median of {record['runs']} runs" if record["runs"] > 1 else "one run"

@@ -37,11 +37,11 @@ def sizes_of_file(args: Namespace) -> Sizes:
 def declared_signature(model: str | Path) -> tuple[Signature, OnnxModel]:
     """What a file says that it takes and gives, without tracing it, and what else it says."""
     from weft.loading import open_pipeline
-    from weft.opset.lower import untraced
+    from weft.opset.lower import build_untraced_program
     from weft.runtime.options import LoadOptions
 
     source = open_pipeline(model, LoadOptions(device="reference")).read()
-    return signature(source.graph, untraced(source.graph), source.about), source
+    return signature(source.graph, build_untraced_program(source.graph), source.about), source
 
 
 def check_sizes(specs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> None:

@@ -21,9 +21,9 @@ from weft.errors import DeviceError
 from weft.ir.groups import FusedProgram
 from weft.ir.specs import signature
 from weft.loading import open_pipeline
-from weft.runtime.choice import likely_sizes
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import stages
+from weft.runtime.ranking import likely_sizes
 from weft.runtime.tuning import Tuning, tunable_target, tune
 
 SECONDS = 60.0
@@ -90,7 +90,7 @@ def _record(
         "hardware": driver.hardware,
         "sizes": dict(sizes),
         "products": [asdict(one) for one in tuning.timed],
-        "known": tuning.known,
+        "known": tuning.tuned_before,
         "left": tuning.left,
         "kept": kept,
         "written": written,
@@ -119,10 +119,10 @@ def _print(
         best = sum(one.uses * one.best_seconds for one in tuning.timed)
         console.print(f"\nall of them: {format_seconds(before)} before, {format_seconds(best)} now")
     said = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-    notes = [f"{len(rows)} products measured, {tuning.known} known before, {tuning.left} left"]
+    notes = [f"{len(rows)} products measured, {tuning.tuned_before} known before, {tuning.left} left"]
     notes += [f"for {said}; choices hold for these sizes"] if said else []
     notes += [f"kept in {kept}"] if kept is not None else []
     notes += [f"written to {written}"] if written is not None else []
     notes += ["more --seconds would measure those that are left"] if tuning.left else []
     for note in notes:
-        console.print(Text(output.printable(note), "dim"))
+        console.print(Text(output.escape_unprintable(note), "dim"))

@@ -12,7 +12,7 @@ from typing import Any
 from weft.cli import options, output
 from weft.cli.sizes import sizes_of_file
 from weft.cli.written import STDOUT, write_text
-from weft.quantities import format_bytes, printable
+from weft.quantities import escape_unprintable, format_bytes
 
 EXAMPLES = (
     ("look at a model", "weft view model.onnx"),
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     seconds = time.perf_counter() - began
     opened = args.open and has_browser() and _shown(place)
-    what = f"{printable(str(place))}: {format_bytes(len(text))}, made in {seconds:.1f} s"
+    what = f"{escape_unprintable(str(place))}: {format_bytes(len(text))}, made in {seconds:.1f} s"
     output.console().print(f"{what}{'; it opens in a browser' if opened else '; open it in a browser'}", soft_wrap=True)
     return 0
 

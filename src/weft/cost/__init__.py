@@ -1,10 +1,10 @@
-"""What work costs: all guesses of it, in one room.
+"""Cost models.
 
-- `effort`, `programs`: what steps and programs cost at least, operations and bytes as expressions over sizes
-- `expressions`, `sizes`: what an element costs, and what an unknown size is taken for
-- `profiles`: rates of classes of devices, which targets carry
-- `blocks`, `occupancy`, `tile_times`: what is worth a block, what keeps a device busy, how long tiles take, all from
-  such a profile: these choose kernels, and so decide bits, and never read a measurement
-- `roofline`, `launches`, `calibration`, `prediction`: how long work and runs take at least, and about, by what was
-  measured: these decide what runs where
+- `effort`, `programs`: the minimum operations and bytes of steps and programs, as expressions over sizes
+- `expressions`, `sizes`: the cost of an expression per element, and guesses for unknown sizes
+- `profiles`: static rates of device classes, which targets carry
+- `blocks`, `occupancy`, `tap_runs`, `tile_times`: block sizes, occupancy and kernel times from such a profile. These
+  choose kernels, and so the bits of results; they never read a measurement.
+- `roofline`, `launches`, `many_launches`, `calibration`, `prediction`: lower bounds and estimates of time from
+  measurements. These decide where and when work runs.
 """

@@ -1,11 +1,11 @@
-"""What one device was measured to do, and how long a piece of work takes there by it.
+"""Calibrations: measurements of one device, and estimates of time from them.
 
 A `Calibration` decides where work runs, never what is computed: kernels and bits follow from the static rates of a
-target. It extends the `Peak` that profiles show by what real runs add to it: what kernels of each kind reach of that
-peak, what launches, runs, transfers and steps on the host cost.
+target. It extends a measured `Peak` by what real runs add: the fraction of the peak that kernels of each kind reach,
+and the cost of launches, runs, transfers and host steps.
 
-An `Amount` is one group's work at given sizes. Its time is that of its launches, of its arithmetic or memory traffic,
-whichever is longer, on as many of the device's units as there is work for, and of waiting for weights from afar.
+An `Amount` is one group's work at given sizes. Its time consists of its launches, the longer of arithmetic and memory
+traffic, on as many of the device's units as there is work for, and of reading weights that are in no cache.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from weft.cost.roofline import Peak
 from weft.ir.dtypes import DType
 from weft.records import dataclass
 
-REACHED_BANDWIDTH = 0.6  # of what a loop that only reads is measured to do, about what kernels reach
+REACHED_BANDWIDTH = 0.6  # of the measured read bandwidth, which kernels reach
 Direction = Literal["up", "down"]  # from the host to the device, and back
 
 
 class WorkKind(str, Enum):
-    """Kinds of work that kernels do at speeds of their own."""
+    """Kinds of work with different efficiency."""
 
     PRODUCT = "product"
     CONVOLUTION = "convolution"
-    TRANSFORMED = "transformed"  # a convolution on transformed tiles, which saves products
+    TRANSFORMED = "transformed"  # a Winograd convolution
     DEPTHWISE = "depthwise"
     ATTENTION = "attention"
     ROWS = "rows"
@@ -45,15 +45,15 @@ class WorkKind(str, Enum):
 HEAVY = frozenset(
     (WorkKind.PRODUCT, WorkKind.CONVOLUTION, WorkKind.TRANSFORMED, WorkKind.ATTENTION, WorkKind.DEPTHWISE)
 )
-LIGHTER = 8.0  # times as long must work take that does little to each element, to leave nothing of a GPU idle
+LIGHT_WORK_FACTOR = 8.0  # factor on `saturation` for work with little arithmetic per element
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
     """One group's work: operations of a type, bytes read and written, and launches that wait for each other.
 
-    `far` are those of the bytes that no cache can have: weights of a model that is larger than it. `serial` is how many
-    operations a lane does one after the other, where lanes do not share what is reduced.
+    `far` are the bytes that cannot be cached: weights of a model that is larger than the cache. `serial` is the number
+    of operations that a lane does sequentially, if lanes do not share a reduction.
     """
 
     kind: WorkKind
@@ -67,7 +67,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Where time goes. Arithmetic and memory traffic overlap, so that of a piece of work only the longer counts."""
+    """Time by cause. Arithmetic and memory traffic overlap: for each group only the longer counts."""
 
     arithmetic: float = 0.0
     memory: float = 0.0
@@ -88,7 +88,7 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What it takes to bring bytes to a device or back: seconds to begin with, and bytes a second."""
+    """The cost of a transfer to or from a device: latency in seconds, and bytes per second."""
 
     seconds: float = 0.0
     bandwidth: float = inf
@@ -96,12 +96,11 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Of one device, with all its threads. `identity` names what it holds for: hardware, driver, threads, weft.
+    """Measurements of one device with all its threads; `identity` names hardware, driver, threads and weft version.
 
-    `products` are the operations a second that large products of a type reach, `reached` what part of that (float32's,
-    if a type has none) work of other kinds does, of models' sizes. Work that takes less than `saturation` leaves some
-    of a GPU idle, the more the shorter it is. On a CPU, one of its `units` does short work alone; it takes
-    `share_seconds` to divide longer work among them.
+    `products` are the operations per second that large products of a type reach, `reached` the fraction of that (of
+    float32's, if a type has none) for work of other kinds at typical sizes. Work shorter than `saturation` leaves some
+    of a GPU idle. On a CPU, one of its `units` does short work alone; dividing longer work takes `share_seconds`.
     """
 
     device: str
@@ -112,96 +111,96 @@ class Calibration:
     saturation: float = 0.0  # seconds
     units: float = 1.0
     share_seconds: float = 0.0
-    launch_seconds: float  # of a launch after another in the same run
-    serial_seconds: float = 0.0  # of an operation that a lane does for itself, after the one before
-    iteration_seconds: float  # of a launch in a scan, which does the same over and over
-    run_seconds: float  # of a run beside its work: submission, waiting, the way through Python
-    host_step_seconds: float  # of interrupting the device for a step on the host, the step itself left out
+    launch_seconds: float  # of one launch in a run
+    serial_seconds: float = 0.0  # of an operation that depends on the previous one
+    iteration_seconds: float  # of a launch in a scan
+    run_seconds: float  # overhead of a run: submission, waiting, Python
+    host_step_seconds: float  # overhead of interrupting the device for a host step
     upload: Transfer = Transfer()
     download: Transfer = Transfer()
 
     def flops(self, kind: WorkKind, dtype: DType) -> float:
-        """Operations a second that work of a kind reaches with all units."""
+        """Return the operations per second that work of a kind reaches with all units."""
         rates = dict(self.products)
         rate = rates.get(dtype, rates.get(DType.float32, self.peak.flops))
         return rate * dict(self.reached).get(kind, 1.0)
 
     def bandwidth(self, bytes: float) -> float:
-        """Bytes a second that work on so many reads and writes."""
+        """Return the bandwidth for work on this many bytes."""
         peak = self.peak
         return max(peak.cache_bandwidth, peak.bandwidth) if bytes <= peak.cache_bytes else peak.bandwidth
 
 
 def work_seconds(amount: Amount, calibration: Calibration, *, iterated: bool = False) -> Seconds:
-    """How long a device takes for one group's work; `iterated`: as a part of a scan's body."""
-    each = calibration.iteration_seconds if iterated else calibration.launch_seconds
-    launches = amount.launches * each
+    """Estimate the time of one group's work; `iterated` says that it is in a scan's body."""
+    per_launch = calibration.iteration_seconds if iterated else calibration.launch_seconds
+    launches = amount.launches * per_launch
     busy = amount.flops / calibration.flops(amount.kind, amount.dtype)
-    idle = sqrt(busy * calibration.saturation * (1.0 if amount.kind in HEAVY else LIGHTER))
+    idle = sqrt(busy * calibration.saturation * (1.0 if amount.kind in HEAVY else LIGHT_WORK_FACTOR))
     arithmetic = max(busy, idle, amount.serial * calibration.serial_seconds)
     near = amount.bytes - amount.far
     memory = near / (REACHED_BANDWIDTH * calibration.bandwidth(near))
     waiting = amount.far / (REACHED_BANDWIDTH * calibration.peak.bandwidth)
-    taken = _divided(max(arithmetic, memory), calibration)
+    longer = _divide_work(max(arithmetic, memory), calibration)
     if arithmetic >= memory:
-        return Seconds(arithmetic=taken, memory=waiting, launches=launches)
-    return Seconds(memory=taken + waiting, launches=launches)
+        return Seconds(arithmetic=longer, memory=waiting, launches=launches)
+    return Seconds(memory=longer + waiting, launches=launches)
 
 
 def transfer_seconds(bytes: float, calibration: Calibration, direction: Direction) -> float:
-    """How long one transfer of so many bytes takes; nothing where the device works on the host's memory."""
+    """Estimate the time of one transfer; 0 for devices that use host memory."""
     transfer = calibration.upload if direction == "up" else calibration.download
     return transfer.seconds + bytes / transfer.bandwidth
 
 
-def _divided(seconds: float, calibration: Calibration) -> float:
-    """The time of work that takes all units so long if they share it evenly: they do, or one of them does it all."""
+def _divide_work(seconds: float, calibration: Calibration) -> float:
+    """Return the time of work: divided among all units, or done by one of them, whichever is faster."""
     return min(seconds * calibration.units, seconds + calibration.share_seconds)
 
 
-# -- as a record on disk ---------------------------------------------------------------------------------------------
+# -- JSON records ----------------------------------------------------------------------------------------------------
 
 
 def to_record(calibration: Calibration) -> dict[str, Any]:
-    """The calibration in JSON's types."""
+    """Convert a calibration to JSON types."""
     record = asdict(calibration)
-    for name in ("upload", "download"):  # JSON knows no infinity
+    for name in ("upload", "download"):  # JSON has no infinity
         if not isfinite(record[name]["bandwidth"]):
             record[name]["bandwidth"] = None
     return record
 
 
 def from_record(record: Any) -> Calibration:
-    """The calibration that `to_record` gave; ValueError, TypeError or KeyError for anything else."""
+    """Read the result of `to_record`; raise ValueError, TypeError or KeyError for anything else."""
     numbers = {field.name: record[field.name] for field in fields(Calibration)}
     for name in ("upload", "download"):
         seconds, bandwidth = record[name]["seconds"], record[name]["bandwidth"]
-        numbers[name] = Transfer(_number(seconds), inf if bandwidth is None else _rate(bandwidth))
+        numbers[name] = Transfer(_read_number(seconds), inf if bandwidth is None else _read_rate(bandwidth))
     peak = record["peak"]
-    caches = _number(peak["cache_bytes"]), _number(peak["cache_bandwidth"])
-    numbers["peak"] = Peak(_rate(peak["flops"]), _rate(peak["bandwidth"]), *caches)
-    numbers["products"] = tuple((DType(name), _rate(rate)) for name, rate in record["products"])
-    numbers["reached"] = tuple((WorkKind(name), _rate(rate)) for name, rate in record["reached"])
-    for name in _PLAIN:
-        numbers[name] = _number(record[name])
+    caches = _read_number(peak["cache_bytes"]), _read_number(peak["cache_bandwidth"])
+    numbers["peak"] = Peak(_read_rate(peak["flops"]), _read_rate(peak["bandwidth"]), *caches)
+    numbers["products"] = tuple((DType(name), _read_rate(rate)) for name, rate in record["products"])
+    numbers["reached"] = tuple((WorkKind(name), _read_rate(rate)) for name, rate in record["reached"])
+    for name in _NUMBERS:
+        numbers[name] = _read_number(record[name])
     if not all(isinstance(record[name], str) for name in ("device", "identity")):
-        raise TypeError("a device and what it is are texts")
+        raise TypeError("device and identity must be strings")
     return Calibration(**numbers)
 
 
-_PLAIN = (
+_NUMBERS = (
     "saturation", "units", "share_seconds", "launch_seconds", "serial_seconds", "iteration_seconds", "run_seconds",
     "host_step_seconds",
 )  # fmt: skip
 
 
-def _number(content: Any) -> float:
+def _read_number(content: Any) -> float:
     if isinstance(content, bool) or not isinstance(content, (int, float)) or not 0 <= content < inf:
-        raise ValueError(f"{content!r} is no measurement")
+        raise ValueError(f"{content!r} is not a measurement")
     return float(content)
 
 
-def _rate(content: Any) -> float:
-    if not _number(content):
-        raise ValueError("a rate of nothing")
+def _read_rate(content: Any) -> float:
+    if not _read_number(content):
+        raise ValueError("a rate must not be 0")
     return float(content)

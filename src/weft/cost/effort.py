@@ -1,10 +1,10 @@
-"""What steps cost at least, whatever kernels do them: floating-point operations, and bytes read and written.
+"""The minimum cost of steps, independent of kernels: floating-point operations, and bytes read and written.
 
-Both are dims, so one estimate serves all sizes. What counts as an operation: every arithmetic function of a map once
-per element (equal subexpressions once, index arithmetic not at all), one per element that a reduction, a pool or a
-running sum takes in, two per multiply-add of a contraction or convolution. Moves, casts, selections, comparisons,
-sorting and host functions are free. Bytes are those of the operands, as far as a step reads them, and of the results,
-each once; what passes between the steps of a group stays in registers and caches.
+Both are dims, so one estimate serves all sizes. Operations are: every arithmetic function of a map per element (equal
+subexpressions once, without index arithmetic), one per element of a reduction, pool window or running sum, two per
+multiply-add of a contraction or convolution. Moves, casts, selects, comparisons, sorting and host functions are free.
+Bytes are those that are read of the operands, and those of the results, each once; values between the steps of a group
+are free.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from weft.ir.program import (
     Value,
 )
 from weft.ir.scalar import FUNCTIONS, Apply, Scalar, loads
-from weft.ir.types import TensorType
 from weft.ir.work import Effort
 
 FREE_FUNCTIONS = frozenset(
@@ -38,58 +37,58 @@ FREE_FUNCTIONS = frozenset(
 
 
 class UnknownShapeError(Exception):
-    """A value of the step has a shape that only the run reveals."""
+    """Raised if the rank of a value is known only at run time."""
 
 
-def effort(steps: Sequence[Step], operands: Sequence[Value], results: Sequence[Value]) -> Effort:
-    """What steps done together cost: `operands` come from outside, `results` are seen outside."""
+def estimate_effort(steps: Sequence[Step], operands: Sequence[Value], results: Sequence[Value]) -> Effort:
+    """Estimate the effort of a group; `operands` come from outside, `results` are used outside."""
     flops: Dim = 0
     for step in steps:
-        flops = flops + step_flops(step)
-    return Effort(flops, bytes_moved(steps, operands, results))
+        flops = flops + count_step_flops(step)
+    return Effort(flops, count_bytes_moved(steps, operands, results))
 
 
-def bytes_moved(steps: Sequence[Step], operands: Sequence[Value], results: Sequence[Value]) -> Dim:
-    """The bytes that steps done together read and write."""
+def count_bytes_moved(steps: Sequence[Step], operands: Sequence[Value], results: Sequence[Value]) -> Dim:
+    """Return the bytes that a group reads and writes."""
     moved: Dim = 0
     for value in operands:
-        moved = moved + _bytes(value, _elements_read(value, steps))
+        moved = moved + value.itemsize * _elements_read(value, steps)
     for value in results:
-        moved = moved + _bytes(value, elements(value))
+        moved = moved + value.itemsize * count_elements(value)
     return moved
 
 
 def copy_effort(value: Value) -> Effort:
-    """What it costs to move a value."""
-    return Effort(0, 2 * _bytes(value, elements(value)))
+    """Return the effort of copying a value."""
+    return Effort(0, 2 * value.itemsize * count_elements(value))
 
 
-def step_flops(step: Step) -> Dim:
-    """The operations of a step; the programs inside it count nothing."""
+def count_step_flops(step: Step) -> Dim:
+    """Return the operations of a step, without its bodies."""
     match step.primitive:
         case Map(expression):
-            operations = _operations(expression)
-            return operations * elements(step.results[0]) if operations else 0
+            operations = _count_operations(expression)
+            return operations * count_elements(step.results[0]) if operations else 0
         case Reduce() | ArgReduce() | Cumulate():
-            return elements(step.operands[0])
+            return count_elements(step.operands[0])
         case Contract():
             return _contract_flops(step, step.primitive)
         case Convolve():
             return _convolve_flops(step, step.primitive)
         case Pool(_, window):
-            return elements(step.results[0]) * product(window)
+            return count_elements(step.results[0]) * product(window)
         case Scatter(domain, _, update, reduction):
-            return product(domain) * (_operations(update) + (reduction != "none"))
+            return product(domain) * (_count_operations(update) + (reduction != "none"))
         case _:
             return 0
 
 
-def elements(value: Value) -> Dim:
-    return product(_shape(value))
+def count_elements(value: Value) -> Dim:
+    return product(_require_shape(value))
 
 
 def _contract_flops(step: Step, contract: Contract) -> Dim:
-    left, right = (_shape(value) for value in step.operands)
+    left, right = (_require_shape(value) for value in step.operands)
     sizes: dict[int, Dim] = {}
     for label, size in zip((*contract.left, *contract.right), (*left, *right), strict=True):
         if sizes.get(label, 1) == 1:
@@ -98,45 +97,40 @@ def _contract_flops(step: Step, contract: Contract) -> Dim:
 
 
 def _convolve_flops(step: Step, convolve: Convolve) -> Dim:
-    """Each point on the side with w's outer channels (input if transposed) meets one filter: C/groups times K."""
+    """Count operations: each point of the result (input if transposed) takes one filter of C/groups times K."""
     points = step.operands[0] if convolve.transposed else step.results[0]
-    return 2 * elements(points) * product(_shape(step.operands[1])[1:])
+    return 2 * count_elements(points) * product(_require_shape(step.operands[1])[1:])
 
 
 @lru_cache(maxsize=4096)
-def _operations(expression: Scalar) -> int:
-    """Arithmetic functions evaluated for one element."""
-    seen: set[Scalar] = set()
+def _count_operations(expression: Scalar) -> int:
+    """Count the arithmetic functions evaluated for one element."""
+    visited: set[Scalar] = set()
     pending = [expression]
     while pending:
         node = pending.pop()
-        if isinstance(node, Apply) and node not in seen:
-            seen.add(node)
+        if isinstance(node, Apply) and node not in visited:
+            visited.add(node)
             pending.extend(node.arguments)
-    return sum(isinstance(node, Apply) and node.function not in FREE_FUNCTIONS for node in seen)
+    return sum(isinstance(node, Apply) and node.function not in FREE_FUNCTIONS for node in visited)
 
 
 def _elements_read(value: Value, steps: Sequence[Step]) -> Dim:
-    """How much of a value the steps read: a map that slices or gathers, no more than it has elements to make."""
+    """Return how many elements of a value the steps read; a map reads at most one per load and result element."""
     most: Dim = 0
     for step in steps:
         if value not in step.operands:
             continue
-        whole = elements(value)
+        whole = count_elements(value)
         if not isinstance(step.primitive, Map):
             return whole
         number = step.operands.index(value)
         count = sum(load.operand == number for load in loads(step.primitive.expression))
-        most = maximum(most, minimum(whole, count * elements(step.results[0])))
+        most = maximum(most, minimum(whole, count * count_elements(step.results[0])))
     return most
 
 
-def _bytes(value: Value, count: Dim) -> Dim:
-    assert isinstance(value.type, TensorType)
-    return value.type.dtype.numpy.itemsize * count
-
-
-def _shape(value: Value) -> tuple[Dim, ...]:
-    if isinstance(value.type, TensorType) and value.type.shape is not None:
-        return value.type.shape
-    raise UnknownShapeError
+def _require_shape(value: Value) -> tuple[Dim, ...]:
+    if not value.has_shape:
+        raise UnknownShapeError
+    return value.shape

@@ -1,21 +1,18 @@
-"""What an expression costs an element: instructions, about."""
+"""Estimate the instructions of an expression per element."""
 
 from __future__ import annotations
 
 from weft.ir import dims
 from weft.ir.dims import Compound, Dim
-from weft.ir.kernel import Statement
 from weft.ir.scalar import Apply, Index, Load, Scalar, walk
-
-Body = tuple[Statement, ...]
 
 
 def cost(expression: Scalar) -> int:
-    """Instructions of an expression, about."""
-    return sum(map(_cost_of_node, walk(expression)))
+    """Estimate the instructions of an expression."""
+    return sum(map(_node_cost, walk(expression)))
 
 
-def _cost_of_node(node: Scalar) -> int:
+def _node_cost(node: Scalar) -> int:
     match node:
         case Apply(function):
             return _COSTS.get(function, 1)
@@ -25,13 +22,13 @@ def _cost_of_node(node: Scalar) -> int:
             return 0
 
 
-def weight_of(expression: Scalar) -> int:
-    """The work of one element, where a few instructions count as nothing beside the memory that they use."""
+def relative_work(expression: Scalar) -> int:
+    """Return the relative work of one element, of which memory access is 1 and 16 instructions are another 1."""
     return 1 + cost(expression) // 16
 
 
 def divides(place: Dim) -> bool:
-    """Whether a place takes divisions that are no shifts, which cost more than to look it up."""
+    """Whether an index needs divisions other than shifts, which cost more than loading it."""
     compounds = [atom for atom in dims.atoms(place) if isinstance(atom, Compound) and atom.operation in ("//", "%")]
     return any(not isinstance(atom.right, int) or atom.right & (atom.right - 1) != 0 for atom in compounds)
 

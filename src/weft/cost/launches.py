@@ -1,7 +1,7 @@
-"""How long launches take, by a model: arithmetic and memory traffic at the rates of a device, and what sharing costs.
+"""Estimate the time of launches from arithmetic and memory traffic.
 
-It is right within a factor of two for most kernels, which is enough to tell what is worth dividing, or waking another
-thread for.
+The model is accurate within a factor of two for most kernels, which is enough to decide whether to share a launch among
+threads, or to wake another thread.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from math import inf
 from weft.cost.roofline import Peak
 from weft.ir.work import PlannedLaunch, Repeated
 
-EFFICIENCY = 0.6  # of the arithmetic that a device can do, about what kernels reach
-CACHED_BYTES = 1 << 20  # of a launch, up to which they come from caches
-CACHE_SPEED = 4.0  # of caches, in that of memory
-START = 1e-7  # seconds before a kernel does anything
+EFFICIENCY = 0.6  # fraction of peak arithmetic that kernels reach
+CACHED_BYTES = 1 << 20  # of a launch that fit in caches
+CACHE_SPEED = 4.0  # cache bandwidth relative to memory
+LAUNCH_OVERHEAD = 1e-7  # overhead of a launch in seconds
 
-WORTH_SHARING = 2e-6  # seconds that a launch must take to be spread over threads
-WORTH_WAKING = 30e-6  # seconds that launches worth sharing must take in all, for a run to ask for other threads
-LONG = 5e-3  # seconds of a run that somebody may want to end before
-IN_ONE_GO = 0.5e-3  # seconds that a thread may be at a launch before it looks whether that is so
-BLOCKING = 0.5  # seconds of a run that is left to another thread, whatever its pieces are expected to take
-ONE_BLOCK = 2e-3  # seconds of a single block with which it is, too: some take many times what is expected
-ONE_BLOCK_OF_TRAFFIC = 20e-6  # the same where only the traffic is known, which tells little of a sort
-FEWEST_PIECES = 64  # of a launch of which nothing is known
-MOST_JOINED = 10e-6  # seconds that launches may take which one thread runs in a row
+WORTH_SHARING = 2e-6  # seconds from which on a launch is shared among threads
+WORTH_WAKING = 30e-6  # seconds of shared launches from which on a run wakes other threads
+LONG = 5e-3  # seconds from which on a run must be interruptible
+CHECK_INTERVAL = 0.5e-3  # seconds between two checks for an interrupt
+BLOCKING = 0.5  # seconds from which on a run is left to another thread
+BLOCKING_BLOCK = 2e-3  # the same for a single block: some take much longer than estimated
+BLOCKING_BLOCK_TRAFFIC = 20e-6  # the same if only the traffic is known, which underestimates sorts
+FEWEST_CHECKS = 64  # of a launch of unknown cost
+LONGEST_SEQUENCE = 10e-6  # limit on the seconds of launches that one thread runs in sequence
 
 
 def seconds(flops: float, bytes: float, peak: Peak) -> float:
-    """How long one thread, whose peak is given, takes for so much work."""
+    """Estimate the time of some work on one thread with this peak."""
     speed = peak.bandwidth * (CACHE_SPEED if bytes <= CACHED_BYTES else 1.0)
-    return START + max(flops / (EFFICIENCY * peak.flops), bytes / speed)
+    return LAUNCH_OVERHEAD + max(flops / (EFFICIENCY * peak.flops), bytes / speed)
 
 
 def launch_seconds(launch: PlannedLaunch, peak: Peak) -> float:
-    """How long one thread takes for a launch; infinite where nothing is known of it."""
+    """Estimate the time of a launch on one thread; infinite if its effort is unknown."""
     if launch.blocks == 0:
         return 0.0
     return seconds(launch.flops, launch.bytes, peak) if launch.flops or launch.bytes else inf
@@ -46,57 +46,57 @@ def is_worth_sharing(launch: PlannedLaunch, peak: Peak) -> bool:
 
 
 def is_worth_waking(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
-    """Whether a run is long enough for other threads to be of help."""
+    """Whether a run is long enough to wake other threads."""
     total = 0.0
     for entry in launches:
-        inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
-        total += times * sum(launch_seconds(launch, peak) for launch in inside if is_worth_sharing(launch, peak))
+        inner, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
+        total += times * sum(launch_seconds(launch, peak) for launch in inner if is_worth_sharing(launch, peak))
     return total >= WORTH_WAKING
 
 
 def is_long(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
-    """Whether a run may take long enough for somebody to lose patience, by one thread's time."""
+    """Whether a run may take long enough, on one thread, that it must be interruptible."""
     total = 0.0
     for entry in launches:
-        inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
-        total += times * sum(launch_seconds(launch, peak) for launch in inside)
+        inner, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
+        total += times * sum(launch_seconds(launch, peak) for launch in inner)
     return total >= LONG
 
 
 def may_block(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
-    """Whether a run takes so long in all, or a single block of it, that nobody should be kept waiting inside of it."""
+    """Whether a run, or a single block of it, takes so long that another thread should do it."""
     total = 0.0
     for entry in launches:
-        inside, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
-        for launch in inside:
-            taken = launch_seconds(launch, peak)
-            if taken == inf:  # a part of work that is told of another launch
+        inner, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
+        for launch in inner:
+            duration = launch_seconds(launch, peak)
+            if duration == inf:  # its effort is counted with another launch
                 continue
-            total += times * taken
-            if taken / max(launch.blocks, 1) > (ONE_BLOCK if launch.flops else ONE_BLOCK_OF_TRAFFIC):
+            total += times * duration
+            if duration / max(launch.blocks, 1) > (BLOCKING_BLOCK if launch.flops else BLOCKING_BLOCK_TRAFFIC):
                 return True
     return total >= BLOCKING
 
 
-def blocks_in_one_go(launch: PlannedLaunch, peak: Peak) -> int:
-    """How many blocks of a launch a thread may run before it looks whether the run is to end."""
-    taken = launch_seconds(launch, peak)
-    if taken == inf:
-        return max(1, launch.blocks // FEWEST_PIECES)
-    return launch.blocks if taken <= IN_ONE_GO else max(1, int(launch.blocks * IN_ONE_GO / taken))
+def blocks_between_checks(launch: PlannedLaunch, peak: Peak) -> int:
+    """Return how many blocks of a launch a thread runs between two checks for an interrupt."""
+    duration = launch_seconds(launch, peak)
+    if duration == inf:
+        return max(1, launch.blocks // FEWEST_CHECKS)
+    return launch.blocks if duration <= CHECK_INTERVAL else max(1, int(launch.blocks * CHECK_INTERVAL / duration))
 
 
-def joined(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> list[bool]:
-    """Which launches one thread should run right after the one before: short ones that need its result."""
+def find_sequences(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> list[bool]:
+    """Decide which launches the same thread runs right after the previous one: short ones that depend on it."""
     result: list[bool] = []
-    row = inf  # seconds of the present row
+    sequence = inf  # seconds of the current sequence
     for number, entry in enumerate(launches):
         if isinstance(entry, Repeated) or is_worth_sharing(entry, peak):
-            row = inf
+            sequence = inf
             result.append(False)
             continue
-        taken = launch_seconds(entry, peak)
+        duration = launch_seconds(entry, peak)
         follows = entry.after is None or number - 1 in entry.after
-        result.append(follows and row + taken <= MOST_JOINED)
-        row = row + taken if result[-1] else taken
+        result.append(follows and sequence + duration <= LONGEST_SEQUENCE)
+        sequence = sequence + duration if result[-1] else duration
     return result

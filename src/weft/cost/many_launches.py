@@ -1,30 +1,28 @@
-"""How long launches take, by the model of cost/launches.py, for all launches of a plan at once."""
+"""The model of cost/launches.py, vectorized over all launches of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import inf
-from typing import Any
 
 import numpy as np
 
 from weft.cost import launches as model
 from weft.cost.roofline import Peak
+from weft.ir.arrays import Array
 
-Array = np.ndarray[Any, Any]
 
-
-class ManyLaunches:
-    """Numbers of blocks, operations and bytes of launches, one after the other."""
+class LaunchArrays:
+    """Launches of a plan, as arrays of blocks, operations and bytes."""
 
     def __init__(self, blocks: Array, flops: Array, bytes: Array, peak: Peak) -> None:
         self._blocks, self._flops = blocks, flops
         speed = np.where(bytes <= model.CACHED_BYTES, peak.bandwidth * model.CACHE_SPEED, peak.bandwidth)
-        taken = model.START + np.maximum(flops / (model.EFFICIENCY * peak.flops), bytes / speed)
-        taken[(flops == 0) & (bytes == 0)] = np.inf
-        taken[blocks == 0] = 0.0
-        self.seconds = taken
-        self.worth_sharing = (blocks > 1) & (taken >= model.WORTH_SHARING)
+        seconds = model.LAUNCH_OVERHEAD + np.maximum(flops / (model.EFFICIENCY * peak.flops), bytes / speed)
+        seconds[(flops == 0) & (bytes == 0)] = np.inf
+        seconds[blocks == 0] = 0.0
+        self.seconds = seconds
+        self.worth_sharing = (blocks > 1) & (seconds >= model.WORTH_SHARING)
 
     @property
     def is_worth_waking(self) -> bool:
@@ -36,24 +34,24 @@ class ManyLaunches:
 
     @property
     def may_block(self) -> bool:
-        known = np.isfinite(self.seconds)
-        most = np.where(self._flops > 0, model.ONE_BLOCK, model.ONE_BLOCK_OF_TRAFFIC)
+        is_known = np.isfinite(self.seconds)
+        most = np.where(self._flops > 0, model.BLOCKING_BLOCK, model.BLOCKING_BLOCK_TRAFFIC)
         long = self.seconds > most * np.maximum(self._blocks, 1)
-        return bool((long & known).any() or self.seconds[known].sum() >= model.BLOCKING)
+        return bool((long & is_known).any() or self.seconds[is_known].sum() >= model.BLOCKING)
 
     @property
-    def in_one_go(self) -> Array:
-        """How many blocks of each a thread may run before it looks whether the run is to end."""
-        pieces = np.where(np.isfinite(self.seconds), self._blocks, self._blocks // model.FEWEST_PIECES)
-        long = np.isfinite(self.seconds) & (self.seconds > model.IN_ONE_GO)
-        pieces[long] = (self._blocks[long] * model.IN_ONE_GO / self.seconds[long]).astype(np.int64)
-        return np.maximum(pieces, 1)
+    def blocks_between_checks(self) -> Array:
+        """The blocks of each launch that a thread runs between two checks for an interrupt."""
+        blocks = np.where(np.isfinite(self.seconds), self._blocks, self._blocks // model.FEWEST_CHECKS)
+        long = np.isfinite(self.seconds) & (self.seconds > model.CHECK_INTERVAL)
+        blocks[long] = (self._blocks[long] * model.CHECK_INTERVAL / self.seconds[long]).astype(np.int64)
+        return np.maximum(blocks, 1)
 
-    def joined(self, after: Sequence[Collection[int]]) -> list[bool]:
-        """Which of them one thread should run right after the one before, where each waits for given others."""
+    def find_sequences(self, after: Sequence[Collection[int]]) -> list[bool]:
+        """Decide which launches the same thread runs right after the previous one; `after` are dependencies."""
         result: list[bool] = []
-        row = inf  # seconds of the present row
-        for number, (taken, shared) in enumerate(zip(self.seconds.tolist(), self.worth_sharing.tolist())):
-            result.append(not shared and number - 1 in after[number] and row + taken <= model.MOST_JOINED)
-            row = inf if shared else row + taken if result[-1] else taken
+        sequence = inf  # seconds of the current sequence
+        for number, (duration, shared) in enumerate(zip(self.seconds.tolist(), self.worth_sharing.tolist())):
+            result.append(not shared and number - 1 in after[number] and sequence + duration <= model.LONGEST_SEQUENCE)
+            sequence = inf if shared else sequence + duration if result[-1] else duration
         return result

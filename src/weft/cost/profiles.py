@@ -1,7 +1,7 @@
-"""Profiles of classes of devices, and what a measurement makes of one.
+"""Static profiles of device classes.
 
-Kernels are chosen by these, and so the bits of results depend on them: they are either the same for all devices of a
-kind, or scaled by powers of two, so that a device comes out as the same class whenever it is measured.
+Profiles determine which kernels are chosen, and so the bits of results. They are the same for all devices of a kind, or
+scale_profile by powers of two, so that repeated measurements of a device give the same class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import log2
 from weft.cost.roofline import Peak
 from weft.ir.target import Rates
 
-CORE = Rates(  # of a CPU with 512-bit vectors; others are taken for it, so that all cut work into the same blocks
+CORE = Rates(  # of a CPU with 512-bit vectors; used for all CPUs, so that they split work into the same blocks
     compute_units=1,
     unit_flops=1e11,
     memory_bandwidth=1e11 / 9,
@@ -21,7 +21,7 @@ CORE = Rates(  # of a CPU with 512-bit vectors; others are taken for it, so that
     launch_seconds=2e-7,
     latency_seconds=1e-7,
 )
-LARGE_GPU = Rates(  # what kernels reach of an NVIDIA H200, and what a GPU of which nothing was measured is taken for
+LARGE_GPU = Rates(  # what kernels reach on an NVIDIA H200; the default for GPUs
     compute_units=132,
     unit_flops=4.5e11,
     memory_bandwidth=2.5e12,
@@ -30,7 +30,7 @@ LARGE_GPU = Rates(  # what kernels reach of an NVIDIA H200, and what a GPU of wh
     launch_seconds=2e-6,
     latency_seconds=3.5e-7,
 )
-SOFTWARE_GPU = Rates(  # threads that some cores of a CPU do one vector after the other
+SOFTWARE_GPU = Rates(  # a software rasteriser on a few CPU cores
     compute_units=8,
     unit_flops=1.25e9,
     memory_bandwidth=1e10,
@@ -39,19 +39,19 @@ SOFTWARE_GPU = Rates(  # threads that some cores of a CPU do one vector after th
     launch_seconds=2e-6,
     latency_seconds=1e-7,
 )
-REACHED_BANDWIDTH = 0.6  # of what a loop that only reads is measured to do, about what kernels reach
-_SMALLEST, _LARGEST = -8, 3  # powers of two between which devices lie
+REACHED_BANDWIDTH = 0.6  # of the measured read bandwidth, which kernels reach
+_SMALLEST, _LARGEST = -8, 3  # range of the exponents
 
 
-def scale_of(measured: Peak, profile: Rates) -> tuple[int, int]:
-    """Which powers of two a device's arithmetic and bandwidth are of a profile's."""
+def find_scale(measured: Peak, profile: Rates) -> tuple[int, int]:
+    """Return the exponents by which a device's arithmetic and bandwidth differ from a profile's."""
     arithmetic = measured.flops / (profile.compute_units * profile.unit_flops)
     bandwidth = REACHED_BANDWIDTH * measured.bandwidth / profile.memory_bandwidth
-    return _power(arithmetic), _power(bandwidth)
+    return _round_exponent(arithmetic), _round_exponent(bandwidth)
 
 
-def scaled(profile: Rates, scale: tuple[int, int]) -> Rates:
-    """A device of as fast units, but more or fewer of them, and with another bandwidth."""
+def scale_profile(profile: Rates, scale: tuple[int, int]) -> Rates:
+    """Scale a profile: units of the same speed, but more or fewer of them, and another bandwidth."""
     units, bandwidth = (2.0**power for power in scale)
     return replace(
         profile,
@@ -61,5 +61,5 @@ def scaled(profile: Rates, scale: tuple[int, int]) -> Rates:
     )
 
 
-def _power(ratio: float) -> int:
+def _round_exponent(ratio: float) -> int:
     return max(_SMALLEST, min(round(log2(max(ratio, 2.0**_SMALLEST))), _LARGEST))

@@ -1,7 +1,4 @@
-"""The arithmetic of a tensor program: floating-point operations as an expression over its dynamic dims.
-
-What counts as one is said in `weft.cost.effort`.
-"""
+"""Count the floating-point operations of a program, as an expression over its dynamic dims (see `weft.cost.effort`)."""
 
 from __future__ import annotations
 
@@ -9,16 +6,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from weft.cost.effort import UnknownShapeError, step_flops
-from weft.ir.dims import Dim, Expr, maximum, substitute
+from weft.cost.effort import UnknownShapeError, count_step_flops
+from weft.ir.dims import Dim, from_atom, maximum, substitute
 from weft.ir.program import Branch, Late, Loop, Scan, Step, TensorProgram
 from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`flops` of one run. `unknown` names the nodes whose work only the run reveals; of a loop among them one trip
-    is counted, of anything else nothing.
+    """The operations of one run.
+
+    `unknown` names the nodes whose cost is known only at run time; such a loop counts as one iteration, other nodes as
+    0.
     """
 
     flops: Dim
@@ -26,7 +25,7 @@ class Cost:
 
 
 def program_cost(program: TensorProgram) -> Cost:
-    """The cost of running all steps once."""
+    """Return the cost of running all steps once."""
     total: Dim = 0
     unknown: list[str] = []
     for step in program.steps:
@@ -40,7 +39,7 @@ def program_cost(program: TensorProgram) -> Cost:
 
 
 def costs_by_origin(program: TensorProgram) -> dict[str, Dim]:
-    """The operations that each ONNX node stands for, where they are known."""
+    """Return the operations of each ONNX node for which they are known."""
     totals: dict[str, Dim] = {}
     for step in program.steps:
         try:
@@ -52,7 +51,7 @@ def costs_by_origin(program: TensorProgram) -> dict[str, Dim]:
 
 
 def step_cost(step: Step, program: TensorProgram) -> Cost:
-    """The cost of one step of `program`, the programs inside it included."""
+    """Return the cost of one step of `program`, including its bodies."""
     match step.primitive:
         case Scan(body, _, _, length):
             inner = program_cost(body)
@@ -69,19 +68,19 @@ def step_cost(step: Step, program: TensorProgram) -> Cost:
         case Late():
             return Cost(0, (step.origin,))
         case _:
-            return Cost(step_flops(step))
+            return Cost(count_step_flops(step))
 
 
 def at_sizes(dim: Dim, sizes: Mapping[str, int]) -> Dim:
-    """`dim` with the given sizes put in; symbols without one stay."""
-    return substitute(dim, lambda atom: sizes.get(str(atom), Expr((((atom,), 1),))))
+    """Substitute sizes in `dim`; symbols without one stay."""
+    return substitute(dim, lambda atom: sizes.get(str(atom), from_atom(atom)))
 
 
 def _constant_trips(step: Step, body: TensorProgram, program: TensorProgram) -> int | None:
-    """How often a loop runs, where its count is a constant and nothing can end it early."""
+    """Return the iterations of a loop with a constant count and no early exit."""
     trips, condition = step.operands[:2]
     count = program.constants.get(trips)
-    kept = body.outputs[0] == body.inputs[1] or np.all(body.constants.get(body.outputs[0], False))
-    if not isinstance(count, np.ndarray) or not kept or not np.all(program.constants.get(condition, False)):
+    continues = body.outputs[0] == body.inputs[1] or np.all(body.constants.get(body.outputs[0], False))
+    if not isinstance(count, np.ndarray) or not continues or not np.all(program.constants.get(condition, False)):
         return None
     return max(int(count.reshape(-1)[0]), 0)

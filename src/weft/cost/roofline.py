@@ -1,6 +1,6 @@
-"""The roofline: what a device was measured to do at most, and the fewest seconds that this leaves for some work.
+"""The roofline model: a device's measured peak rates, and the minimum time that they imply.
 
-Where lanes multiply tiles together (tensor cores), arithmetic has a rate for each type of tiles.
+Tensor cores have a rate for each type of tiles.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
 from weft.records import dataclass
 
-_NUMBER = re.compile(r"_\d+$")
+_SUFFIX = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
 class TileArithmetic:
-    """What a kernel multiplies tiles of, and how often for each product that it is to compute.
+    """The tile type of a kernel, and the number of tile products per product.
 
-    Numbers in several parts take a product for each pair of parts.
+    Numbers that are split into several parts take a product for each pair of parts.
     """
 
     kind: str
@@ -29,9 +29,9 @@ class TileArithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a device was measured to do at most, with all its threads: float32 operations and bytes read, per second.
+    """Measured peak rates of a device with all its threads: float32 operations and bytes read, per second.
 
-    Up to `cache_bytes` that are read over and over come faster; 0 where that was not measured.
+    Data of up to `cache_bytes` is read at `cache_bandwidth`; both are 0 if not measured.
     """
 
     flops: float
@@ -40,33 +40,33 @@ class Peak:
     cache_bandwidth: float = 0.0
 
     def arithmetic(self, tiles: TileArithmetic | None) -> float:  # noqa: ARG002
-        """Operations a second, of products of tiles if such are given."""
+        """Return the operations per second, for tile products if given."""
         return self.flops
 
     def roofline(self, flops: float, bytes: float, tiles: TileArithmetic | None = None) -> float:
-        """The fewest seconds that so much work can take."""
+        """Return the minimum time of some work."""
         return max(flops / self.arithmetic(tiles), bytes / self.bandwidth)
 
     def bound(self, flops: float, bytes: float, tiles: TileArithmetic | None = None) -> str:
-        """What keeps so much work from taking less: "arithmetic" or "memory"."""
+        """Return the bottleneck of some work: "arithmetic" or "memory"."""
         return "arithmetic" if flops / self.arithmetic(tiles) >= bytes / self.bandwidth else "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class TilePeak(Peak):
-    """The same of a device that multiplies tiles: operations a second by what they are of, as `tile_kind` names it."""
+    """The peak rates of a device with tensor cores; `products` are operations per second by `tile_kind`."""
 
     products: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def arithmetic(self, tiles: TileArithmetic | None) -> float:
-        """That of the tiles, or of float32 where it is not known."""
+        """Return the rate of tile products, or that of float32 if unknown."""
         if tiles is None or tiles.kind not in self.products:
             return self.flops
         return self.products[tiles.kind] / tiles.times
 
 
 def tile_kind(dtype: DType) -> str:
-    """Types whose tiles are multiplied at the same rate, as one name; of float32 only some bits take part."""
+    """Return the name shared by types whose tiles are multiplied at the same rate; float32 is rounded to tf32."""
     if dtype is DType.float32:
         return "tf32"
     if dtype.bits == 8:
@@ -75,13 +75,13 @@ def tile_kind(dtype: DType) -> str:
 
 
 def tile_arithmetic(kernel: Kernel) -> TileArithmetic | None:
-    """The products of tiles in a kernel, which need not have its body any more; None where there are none.
+    """Return the tile products of a kernel, from its buffers alone, or None if it has none.
 
-    Tiles for the parts of the same numbers are those that a builder gave one name, and told apart by numbers. Of three
-    parts each the six largest products are computed, of two the three largest.
+    Tiles for the parts of the same numbers share a name and differ in a numeric suffix. Of three parts each, the six
+    largest products are computed; of two, the three largest.
     """
     tiles = [buffer for buffer in kernel.buffers if buffer.tile is not None]
     if not tiles:
         return None
-    parts = len(tiles) / len({_NUMBER.sub("", tile.name) for tile in tiles})
+    parts = len(tiles) / len({_SUFFIX.sub("", tile.name) for tile in tiles})
     return TileArithmetic(tile_kind(tiles[0].dtype), parts * (parts + 1) / 2)

@@ -1,26 +1,24 @@
-"""Sizes as numbers, for decisions that cannot be wrong, only slow."""
+"""Guess unknown sizes, for decisions that affect only speed."""
 
 from __future__ import annotations
 
 from weft.ir import dims
-from weft.ir.dims import Dim
-from weft.ir.kernel import Statement
+from weft.ir.dims import Dim, Symbol
 
-Body = tuple[Statement, ...]
+UNKNOWN_SIZE = 64  # the guess for a size that is known only at run time
 
 
-UNKNOWN_SIZE = 64  # what a size is taken for when work is estimated and only a run will tell
+def guess_size(symbol: Symbol) -> int:
+    """Guess a size within its bounds."""
+    guess = max(UNKNOWN_SIZE, symbol.low or 0)
+    return guess if symbol.high is None else min(guess, symbol.high)
 
 
 def estimate(size: Dim) -> int:
-    """A size as a number, for decisions that cannot be wrong, only slow."""
+    """Return a size, with guesses for its symbols."""
     if isinstance(size, int):
         return size
-    guesses = {}
-    for symbol in dims.symbols(size):
-        at_least = max(UNKNOWN_SIZE, symbol.low or 0)
-        guesses[symbol.name] = at_least if symbol.high is None else min(at_least, symbol.high)
     try:
-        return max(dims.evaluate(size, guesses), 0)
+        return max(dims.evaluate(size, {symbol.name: guess_size(symbol) for symbol in dims.symbols(size)}), 0)
     except ZeroDivisionError:  # the guesses make a divisor 0
         return UNKNOWN_SIZE

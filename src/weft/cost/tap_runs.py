@@ -1,4 +1,4 @@
-"""Which taps of a convolution's windows meet its input: all but at the edges, and few where windows are wide for it."""
+"""Split the outputs of a convolution into runs with the same taps inside the input, to skip the padding."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from weft.ir.program import Convolve
 from weft.records import dataclass
 
 _MOST_RUNS = 3  # along an axis
-_WORTH = 0.8  # of all products, at most, that are left where runs are told apart
+_MOST_REMAINING = 0.8  # limit on the remaining fraction of products
 
 
 @dataclass(frozen=True, slots=True)
 class TapRun:
-    """Outputs from `first` on, `count` of them, that all meet the input with the same `taps` from `tap` on."""
+    """`count` outputs from `first` on whose taps inside the input are the `taps` from `tap` on."""
 
     first: int
     count: int
@@ -24,39 +24,39 @@ class TapRun:
     taps: int
 
 
-def worthwhile_runs(
+def find_worthwhile_runs(
     primitive: Convolve, sizes: Sequence[Dim], kernel: Sequence[Dim], outputs: Sequence[Dim]
 ) -> list[list[TapRun]] | None:
-    """The runs along each axis; None where sizes are not known, or hardly a product is saved by telling them apart."""
+    """Return the runs along each axis; None if sizes are unknown, or too few products are saved."""
     if primitive.transposed:
         return None
-    found: list[list[TapRun]] = []
+    runs_by_axis: list[list[TapRun]] = []
     share = 1.0
     axes = zip(sizes, kernel, outputs, primitive.strides, primitive.dilations, primitive.pads)
     for size, taps, count, stride, dilation, (pad, _) in axes:
         if not (isinstance(size, int) and isinstance(taps, int) and isinstance(count, int) and isinstance(pad, int)):
             return None
-        runs = tap_runs(size, taps, count, stride, dilation, pad)
+        runs = find_tap_runs(size, taps, count, stride, dilation, pad)
         if len(runs) > _MOST_RUNS or any(run.taps <= 0 for run in runs) or not runs:
             return None
         share *= sum(run.count * run.taps for run in runs) / (count * taps)
-        found.append(runs)
-    return found if share <= _WORTH else None
+        runs_by_axis.append(runs)
+    return runs_by_axis if share <= _MOST_REMAINING else None
 
 
-def share_of_products(runs: Sequence[Sequence[TapRun]], kernel: Sequence[int]) -> float:
-    """The part of all products that is left."""
+def remaining_products(runs: Sequence[Sequence[TapRun]], kernel: Sequence[int]) -> float:
+    """Return the fraction of products that remains."""
     return prod(
         sum(run.count * run.taps for run in along) / (sum(run.count for run in along) * taps)
         for along, taps in zip(runs, kernel)
     )
 
 
-def tap_runs(size: int, taps: int, count: int, stride: int, dilation: int, pad: int) -> list[TapRun]:
-    """All outputs along an axis, in runs, or the first few of more; those that meet nothing have no taps."""
+def find_tap_runs(size: int, taps: int, count: int, stride: int, dilation: int, pad: int) -> list[TapRun]:
+    """Return the runs of outputs along an axis, only the first few if there are many."""
 
-    def met(output: int) -> tuple[int, int]:
-        """The first tap that meets the input and the one after the last; neither grows with the output."""
+    def taps_inside(output: int) -> tuple[int, int]:
+        """Return the first tap inside the input and the one after the last; neither grows with the output."""
         start = output * stride - pad
         first = min(max(-(start // dilation), 0), taps)
         return first, min(max((size - 1 - start) // dilation + 1, first), taps)
@@ -64,8 +64,8 @@ def tap_runs(size: int, taps: int, count: int, stride: int, dilation: int, pad: 
     runs: list[TapRun] = []
     output = 0
     while output < count and len(runs) <= _MOST_RUNS:
-        tap, end = met(output)
-        after = output + bisect_left(range(output, count), True, key=lambda later: met(later) != (tap, end))
+        tap, end = taps_inside(output)
+        after = output + bisect_left(range(output, count), True, key=lambda later: taps_inside(later) != (tap, end))
         runs.append(TapRun(output, after - output, tap if end > tap else 0, end - tap))
         output = after
     return runs

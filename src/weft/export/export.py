@@ -14,7 +14,7 @@ from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import emit
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
-from weft.backends.naming import named
+from weft.backends.naming import with_unique_names
 from weft.compiler import Pipeline
 from weft.errors import InputError, UnsupportedModelError, WeftError
 from weft.export.archive import archive
@@ -27,14 +27,14 @@ from weft.export.observed import USUAL_SIZE, deciding_inputs, symbols_of, take_o
 from weft.export.units import CodeUnit, UnitBuilder
 from weft.export.weights import WeightLayout, gather
 from weft.frontend.source import ModelSource
-from weft.garbage import seldom_collected
+from weft.garbage import collect_rarely
 from weft.ir.graph import GraphValue
 from weft.ir.kernel import Kernel
 from weft.ir.types import TensorType
 from weft.ir.work import all_works
 from weft.loading import open_pipeline
 from weft.plan.usual_sizes import usual_sizes
-from weft.quantities import format_bytes, shortened
+from weft.quantities import format_bytes, shorten
 from weft.records import dataclass
 from weft.runtime.arguments import Shapes, whole_shapes
 from weft.runtime.devices import HOST
@@ -61,7 +61,7 @@ class Exported:
     def __repr__(self) -> str:
         written = [self.header, self.object, self.library, self.weights, self.example]
         names = ", ".join(path.name for path in written if path is not None)
-        return f"<{shortened(str(self.header.parent))}: {names}; {format_bytes(self.weight_bytes)} of weights>"
+        return f"<{shorten(str(self.header.parent))}: {names}; {format_bytes(self.weight_bytes)} of weights>"
 
 
 def export_c(
@@ -88,7 +88,7 @@ def export_c(
     if name is not None and called != name:
         raise InputError(f"{name!r} is no name for functions of C", hint=f"for instance {called}")
     options = LoadOptions(device=HOST, precision=precision, outputs=outputs, recompile=True, cache=False)
-    with stages("exporting") as progress, seldom_collected():
+    with stages("exporting") as progress, collect_rarely():
         pipeline = _pipeline(source, options, progress)
         return _export(
             pipeline, Path(folder), called, cpu_target(target), whole_shapes(sizes, pipeline.file), embed=embed
@@ -97,7 +97,7 @@ def export_c(
 
 def _pipeline(source: Any, options: LoadOptions, progress: Stages) -> Pipeline:
     if isinstance(source, Model):
-        return Pipeline(source.deployment.opener.files, options, HOST, progress)
+        return Pipeline(source.pool.files, options, HOST, progress)
     pipeline = open_pipeline(source, options)
     pipeline.progress = progress
     return pipeline
@@ -115,7 +115,7 @@ def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, siz
         usual |= {symbol.name: USUAL_SIZE for symbol in symbols_of(observed)}
         builder = UnitBuilder(program.inputs, symbols_of(observed), usual)
         programs = [program, *(sizes.program for sizes in observed)]
-        sections = [named(pipeline.build(pipeline.fuse(one))) for one in programs]
+        sections = [with_unique_names(pipeline.build(pipeline.fuse(one))) for one in programs]
         whole, *small = [builder.build(one, parts, {}) for one, parts in zip(programs, sections)]
     except WeftError as error:
         raise error.at(file=pipeline.file) from error.__cause__

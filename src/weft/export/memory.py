@@ -15,14 +15,13 @@ from dataclasses import field
 from typing import Any
 
 from weft.ir import dims
+from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.dims import Dim, Expr, Symbol
-from weft.ir.numbers import Numbers
 from weft.ir.program import Value
-from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, ScanTask
-from weft.plan.arena import Lifetime, place
+from weft.plan.arena import Lifetime, place_blocks
 from weft.plan.order import choose_order
-from weft.plan.storage import Sizes, StoragePlan, arrange
+from weft.plan.storage import Sizes, StoragePlan, plan_storage
 from weft.records import dataclass
 
 ALIGNMENT = 64
@@ -87,13 +86,11 @@ def _replaced(atom: Symbol | dims.Axis, bindings: Bindings) -> Dim:
 
 
 def shape_of(value: Value, bindings: Bindings) -> tuple[Dim, ...]:
-    assert isinstance(value.type, TensorType)
-    return tuple([bound(dim, bindings) for dim in value.type.shape or ()])
+    return tuple([bound(dim, bindings) for dim in value.shape])
 
 
 def value_bytes(value: Value, bindings: Bindings) -> Dim:
-    assert isinstance(value.type, TensorType)
-    return dims.product(shape_of(value, bindings)) * value.type.dtype.numpy.itemsize
+    return dims.product(shape_of(value, bindings)) * value.itemsize
 
 
 def aligned(size: Dim) -> Dim:
@@ -106,8 +103,7 @@ def bind_body(task: ScanTask, outer: Bindings) -> dict[str, Dim]:
     for number, (inside, outside) in enumerate(zip(task.program.inputs, task.operands)):
         shape = shape_of(outside, outer)
         is_sequence = primitive.carries <= number < primitive.carries + primitive.sequences
-        assert isinstance(inside.type, TensorType)
-        for dim, size in zip(inside.type.shape or (), shape[1:] if is_sequence else shape):
+        for dim, size in zip(inside.shape, shape[1:] if is_sequence else shape):
             symbol = dims.as_symbol(dim)
             if symbol is not None and size != dim:
                 inner[symbol.name] = size
@@ -118,7 +114,7 @@ class MemoryPlanner:
     """Lays sections out. `usual` are sizes that decide who lies above whom."""
 
     def __init__(self, usual: Mapping[str, int]) -> None:
-        self.usual = Numbers(usual)
+        self.usual = DimEvaluator(usual)
         self.definitions: list[DefinedSize] = []
 
     def lay_out(self, section: NativeSection, given: Collection[Value], bindings: Bindings) -> SectionLayout:
@@ -172,7 +168,7 @@ class MemoryPlanner:
             if isinstance(task, ScanTask)
         }
         by_task = {id(section.tasks[number]): scan.base + scan.body.total for number, scan in scans.items()}
-        symbolic: Any = (  # the arithmetic of arrange() is that of dims; it takes what is not sure for not so
+        symbolic: Any = (  # the arithmetic of plan_storage() is that of dims; it takes what is not sure for not so
             lambda dim: bound(dim, bindings),
             lambda value: value_bytes(value, bindings),
             lambda task: by_task[id(task)],
@@ -181,7 +177,7 @@ class MemoryPlanner:
         for position, number in enumerate(order):
             places[number] = position
         spans = [(position, position) for position in places]
-        choices = [arrange(section, Sizes(*symbolic), spans, given, join=join) for join in (True, False)]
+        choices = [plan_storage(section, Sizes(*symbolic), spans, given, join=join) for join in (True, False)]
         storage = min(choices if len(choices[0].skipped) > 1 else choices[:1], key=self._arena_size)
         offsets, total = self.place(_stretches(storage))
         return SectionLayout(order, storage, offsets, total, scans)
@@ -208,11 +204,11 @@ class MemoryPlanner:
         return [Lifetime(self._usual(piece.size), piece.first, piece.last) for piece in pieces]
 
     def _arena_size(self, storage: StoragePlan) -> int:
-        return place(self._usual_lifetimes(_stretches(storage)), ALIGNMENT).size
+        return place_blocks(self._usual_lifetimes(_stretches(storage)), ALIGNMENT).size
 
     def place(self, given: Sequence[Stretch]) -> tuple[dict[Owner, Dim], Dim]:
         """Offsets of pieces by their owners, and what all take together."""
-        usual = place(self._usual_lifetimes(given), ALIGNMENT).offsets
+        usual = place_blocks(self._usual_lifetimes(given), ALIGNMENT).offsets
         pieces = [given[n] for n in sorted(range(len(usual)), key=lambda n: (usual[n], n))]
         offsets: dict[Owner, Dim] = {}
         ends: list[Dim] = []
@@ -225,7 +221,7 @@ class MemoryPlanner:
 
 
 def _stretches(storage: StoragePlan) -> list[Stretch]:
-    return [Stretch(piece.owner, piece.size, piece.first, piece.last) for piece in storage.pieces]
+    return [Stretch(piece.owner, piece.size, piece.first, piece.last) for piece in storage.blocks]
 
 
 def _meet(one: Stretch, other: Stretch) -> bool:

@@ -13,7 +13,6 @@ from math import prod
 from weft.ir import dims
 from weft.ir.dims import Symbol
 from weft.ir.program import HOST_STEPS, Observe, Scan, Step, TensorProgram, Value
-from weft.ir.types import TensorType
 from weft.records import dataclass
 
 MOST_DECIDING = 64  # elements of an input that sizes may come from
@@ -77,12 +76,11 @@ def _needed(value: Value, makers: Mapping[Value, Step], program: TensorProgram) 
 
 
 def _is_small(value: Value) -> bool:
-    return _has_size(value) and prod(value.type.shape or ()) <= MOST_DECIDING  # type: ignore[union-attr]
+    return _has_size(value) and prod(value.shape) <= MOST_DECIDING
 
 
 def _has_size(value: Value) -> bool:
-    shape = value.type.shape if isinstance(value.type, TensorType) else None
-    return shape is not None and all(isinstance(dim, int) for dim in shape)
+    return value.has_shape and all(isinstance(dim, int) for dim in value.shape)
 
 
 def _used(program: TensorProgram, gone: set[int]) -> tuple[Step, ...]:

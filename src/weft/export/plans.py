@@ -16,7 +16,7 @@ from weft.export.observed import ObservedSizes
 from weft.export.units import CodeUnit
 from weft.ir import dims
 from weft.ir.dims import LARGEST_SIZE, Dim, Expr
-from weft.ir.program import Value, tensor_dtype
+from weft.ir.program import Value
 from weft.records import dataclass
 
 
@@ -149,7 +149,7 @@ class PlanWriter:
             text.emit(f"store i64 {value}, ptr {place}, align 8")
         number = len(self.interface.sizes)
         for found, (unit, sizes) in zip(rooms, observed, strict=True):
-            width = tensor_dtype(unit.outputs[0]).numpy.itemsize * 8
+            width = unit.outputs[0].dtype.numpy.itemsize * 8
             call = f'call i32 @"{self.name}.observe{unit.number}"(ptr %given, ptr %sizes, ptr {found}, ptr null)'
             text.fail_with(text.assign(call))
             for index, symbol in enumerate(sizes.symbols):

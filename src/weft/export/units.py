@@ -12,11 +12,10 @@ from typing import Any
 
 from weft.errors import UnsupportedModelError
 from weft.export.memory import Bindings, MemoryPlanner, Owner, SectionLayout, Stretch, bound, shape_of, value_bytes
-from weft.fuse.host import host_by_nature, missing_kernel
+from weft.fuse.host import explain_missing_kernel, host_only_reason
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
 from weft.ir.program import Branch, Guard, Loop, Step, TensorProgram, Value, step_name
-from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Section
 from weft.records import dataclass
 
@@ -59,7 +58,9 @@ class UnitBuilder:
 
     def __init__(self, inputs: Sequence[Value], observed: Sequence[Symbol], usual: Mapping[str, int]) -> None:
         self._usual = usual
-        self._known = {symbol.name for value in inputs for dim in _shape(value) for symbol in dims.symbols(dim)}
+        self._known = {
+            symbol.name for value in inputs for dim in (value.known_shape or ()) for symbol in dims.symbols(dim)
+        }
         self._known.update(symbol.name for symbol in observed)
         self._count = 0
 
@@ -121,7 +122,7 @@ class UnitBuilder:
         for inside, outside in zip(taken, given):
             if outside is None:
                 continue
-            for dim, size in zip(_shape(inside), shape_of(outside, outer)):
+            for dim, size in zip((inside.known_shape or ()), shape_of(outside, outer)):
                 symbol = dims.as_symbol(dim)
                 if symbol is not None and size != dim:
                     inner[symbol.name] = size
@@ -167,7 +168,7 @@ def _checked_bodies(step: Step) -> tuple[TensorProgram, ...]:
         case Loop(_, carries) if len(step.results) > carries:
             reason = "how much it gives depends on data"
         case _:
-            reason = host_by_nature(step) or missing_kernel(step)
+            reason = host_only_reason(step) or explain_missing_kernel(step)
     raise UnsupportedModelError(
         f"code without Python cannot do a step, {step_name(step)}: {reason}", node=step.origin or None, hint=HINT
     )
@@ -179,7 +180,7 @@ def made_by(item: Item) -> tuple[Value, ...]:
 
 
 def _is_plain(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.shape is not None
+    return value.has_shape
 
 
 def _given(step: Step, which: int) -> list[Value | None]:
@@ -235,7 +236,3 @@ def _spaces(
             for number, value in enumerate(item.operands[2 : 2 + item.primitive.carries]):
                 for half in range(2):
                     yield Stretch((place, number, half), value_bytes(value, bindings), place, place)
-
-
-def _shape(value: Value) -> tuple[Dim, ...]:
-    return (value.type.shape or ()) if isinstance(value.type, TensorType) else ()

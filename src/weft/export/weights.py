@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from weft.export.units import CodeUnit
+from weft.ir.arrays import Array
 from weft.ir.compiled import section_constants
-from weft.ir.packing import array_of
+from weft.ir.packing import load_constant
 from weft.ir.program import Step, Value
 from weft.ir.work import all_works
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 _WORDS = 1 << 20  # that are summed up at a time
 _SPREAD = 0x9E3779B97F4A7C15
@@ -70,7 +69,7 @@ def gather(units: Sequence[CodeUnit]) -> WeightLayout:
     packed: dict[tuple[int, int], int] = {}
     for work in {id(work): work for unit in units for part in unit.sections for work in all_works(part)}.values():
         for number, constant in enumerate(work.constants):
-            packed[id(work), number] = add(array_of(constant))
+            packed[id(work), number] = add(load_constant(constant))
     return WeightLayout(tuple(arrays), values, packed, end)
 
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from weft.errors import ModelError
+from weft.errors import MissingFileError, ModelError
 from weft.frontend.formats import path_hint
-from weft.threads import lock
+from weft.threads import make_lock
 
 SMALL = 1 << 20  # bytes that a copy in memory may take
 PIECE = 1 << 20  # bytes that are copied at once
@@ -39,7 +39,7 @@ class OpenFile:
         self.name = name
         self.descriptor = descriptor
         self._start = start
-        self._lock = lock()
+        self._lock = make_lock()
         # Not when the interpreter ends: threads that nobody waits for may still read.
         weakref.finalize(self, os.close, descriptor).atexit = False
         self.size: int = max(self.status().st_size - start, 0)
@@ -120,7 +120,8 @@ def _read_pipe(descriptor: int, name: str) -> bytes:
 
 def unreadable(name: str, error: Exception) -> ModelError:
     reason = getattr(error, "strerror", None) or str(error)
-    return ModelError(f"{name} cannot be read: {reason}", hint=path_hint(name))
+    kind = MissingFileError if isinstance(error, FileNotFoundError) else ModelError
+    return kind(f"{name} cannot be read: {reason}", hint=path_hint(name))
 
 
 # -- private copies --------------------------------------------------------------------------------------------------

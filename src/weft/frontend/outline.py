@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
-import numpy as np
 import onnx
 
 from weft.errors import InvalidModelError, WeftError
@@ -23,10 +21,9 @@ from weft.frontend.source import OpenedModel, blaming
 from weft.frontend.storage import WeightStorage
 from weft.frontend.tensors import ELEMENT_TYPES, read_sparse_tensor, read_tensor
 from weft.frontend.wire import cut_weights
+from weft.ir.arrays import Array
 from weft.ir.types import Type
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 MOST_ITEMS = 64  # of a list that an attribute holds
 MOST_TEXT = 2000  # characters of a text that is shown

@@ -16,9 +16,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 
 from weft.errors import InputError
@@ -27,10 +25,10 @@ from weft.frontend.source import OpenedModel
 from weft.frontend.storage import cut_external, location_of, stored_outside
 from weft.frontend.tensors import encoded_strings, external_size, raw_bytes
 from weft.frontend.wire import DELIMITED, LARGE, MESSAGE_SCHEMAS, VARINT, Chunk, delimited, read_field, varint
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import inside_prefix
 
-Array = np.ndarray[Any, Any]
 Parts = Sequence[Chunk]
 Change = Callable[[int, int, int], "tuple[int, Parts] | None"]
 """What becomes of the field of a number that lies from here to there: another number and content, or None."""

@@ -10,16 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx
 
 from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
 from weft.frontend.storage import WeightStorage, find_extent, read_cut, read_external, stored_outside
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
-
-Array = np.ndarray[Any, Any]
 
 FLOAT_DATA, RAW_DATA, DOUBLE_DATA = 4, 9, 10  # TensorProto's field numbers
 LARGEST_DENSE = 2**31

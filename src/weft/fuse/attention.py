@@ -1,7 +1,7 @@
-"""Attention in a program: scores from a contraction, a softmax along the keys, and a contraction with the values.
+"""Match attention: a contraction for the scores, a softmax along the keys, and a contraction with the values.
 
-Exporters write this in many ways: scaled before or after the product, masked, guarded against rows without a visible
-key, with reshapes and transpositions between. The softmax is therefore found from its end, with every map inlined
+Exporters write this in many forms: scaled before or after the product, masked, guarded against rows without visible
+keys, with reshapes and transposes in between. The softmax is therefore matched from its end, with every map inlined
 into one expression, which must be exp(score - largest) / total.
 """
 
@@ -11,30 +11,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from weft.fuse.causal import causal_bounds
-from weft.fuse.elements import NotFoundError, Program, shape_of
+from weft.fuse.causal import find_causal_bounds
+from weft.fuse.elements import Definitions, NotFoundError, require_shape
 from weft.ir import dims
-from weft.ir.access import axes_of_shape, nonlinear_axes
+from weft.ir.access import axes_of_shape, find_nonlinear_axes
 from weft.ir.attention import Attention, CausalBound
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Contract, Map, Reduce, Reshape, Step, TensorProgram, Value, tensor_dtype
-from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar, loads, rebuild
+from weft.ir.program import Contract, Map, Reduce, Reshape, Step, TensorProgram, Value
+from weft.ir.scalar import ELEMENT, Apply, Index, Literal, Load, Placeholder, Scalar, loads, rebuild
 from weft.ir.target import Float32Products, Target, ThreadTarget
 from weft.ir.types import Shape
 from weft.records import dataclass
 
 NARROW = (DType.float16, DType.bfloat16)
 LONGEST_PATH = 40  # steps between the two contractions
-FEWEST_ROWS = 4  # below, products are bound by memory, and keys are better read in place
-WIDEST = 256  # numbers of a query, or of a value
+FEWEST_ROWS = 4  # with fewer, products are memory-bound, and keys are better read in place
+WIDEST = 256  # elements of a query, or of a value
 FEW_LOADS, MANY = 2, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
-    """What attentions a target has kernels for: of which types, of float32 with how many rows at least, and with how
-    many loads at most in what a key or value is computed from again by each block.
+class AttentionSupport:
+    """The attentions for which a target has kernels.
+
+    `fewest_rows` is for float32; `most_loads` limits the loads in the expression of a key or value, which every block
+    evaluates again.
     """
 
     types: frozenset[DType] = frozenset({DType.float32})
@@ -42,37 +44,39 @@ class Sought:
     most_loads: int = MANY
 
 
-USUAL = Sought()
+DEFAULT_SUPPORT = AttentionSupport()
 
 
-def sought_by(target: Target) -> Sought:
-    """Where tiles are multiplied together, narrow types too; and keys may be split, so that one row is enough."""
+def attention_support(target: Target) -> AttentionSupport:
+    """Return what a target supports; tensor cores also take narrow types, and split keys, so that one row is enough."""
     if not isinstance(target, ThreadTarget) or not target.tile_products:
-        return USUAL
+        return DEFAULT_SUPPORT
     narrow = {dtype for dtype in NARROW if target.tile_product(dtype, dtype) is not None}
     exact = target.float32_products is Float32Products.EXACT
-    return Sought(frozenset({DType.float32, *narrow}), FEWEST_ROWS if exact else 1, FEW_LOADS)
+    return AttentionSupport(frozenset({DType.float32, *narrow}), FEWEST_ROWS if exact else 1, FEW_LOADS)
 
 
-def find_attention(program: TensorProgram, sought: Sought = USUAL) -> list[tuple[tuple[Step, ...], Attention]]:
-    """Each attention with its steps in the program's order; nobody else reads what they make, but for the last.
+def find_attention(
+    program: TensorProgram, support: AttentionSupport = DEFAULT_SUPPORT
+) -> list[tuple[tuple[Step, ...], Attention]]:
+    """Find all attentions with their steps in program order; only the last step's result is used elsewhere.
 
-    Loads name values by number (see `numbered`).
+    Loads refer to values by number (see `number_loads`).
     """
-    taken: set[int] = set()
-    found: list[tuple[tuple[Step, ...], Attention]] = []
-    known = Program(program.steps, program.outputs, program.constants)
+    used: set[int] = set()
+    matches: list[tuple[tuple[Step, ...], Attention]] = []
+    definitions = Definitions(program.steps, program.outputs, program.constants)
     for step in program.steps:
-        match = _match(known, step, sought) if isinstance(step.primitive, Contract) else None
-        if match is not None and not any(id(member) in taken for member in match[1]):
+        match = _match_attention(definitions, step, support) if isinstance(step.primitive, Contract) else None
+        if match is not None and not any(id(member) in used for member in match[1]):
             members = {id(member) for member in match[1]}
-            taken |= members
-            found.append((tuple(other for other in program.steps if id(other) in members), match[0]))
-    return found
+            used |= members
+            matches.append((tuple(member for member in program.steps if id(member) in members), match[0]))
+    return matches
 
 
-def numbered(attention: Attention, operands: Sequence[Value]) -> Attention:
-    """The attention with loads from operands by their position."""
+def number_loads(attention: Attention, operands: Sequence[Value]) -> Attention:
+    """Rewrite loads to refer to operands by position."""
     numbers = {value.number: position for position, value in enumerate(operands)}
 
     def renumber(load: Load) -> Scalar:
@@ -88,67 +92,71 @@ def numbered(attention: Attention, operands: Sequence[Value]) -> Attention:
     )
 
 
-def _match(program: Program, step: Step, sought: Sought) -> tuple[Attention, tuple[Step, ...]] | None:
-    """The attention that ends with a contraction, and its steps.
+def _match_attention(
+    program: Definitions, step: Step, support: AttentionSupport
+) -> tuple[Attention, tuple[Step, ...]] | None:
+    """Match the attention that ends with a contraction; return it with its steps.
 
-    Products with constants are none: those are packed when compiling, not in every run.
+    Products with constants do not match: constants are packed at compile time.
     """
     for side in (0, 1):
         weights, values = step.operands[side], step.operands[1 - side]
-        if not isinstance(program.maker(weights), (Map, Reshape)) or tensor_dtype(weights) not in sought.types:
+        if not isinstance(program.primitive_of(weights), (Map, Reshape)) or weights.dtype not in support.types:
             continue
         if values in program.constants:
             continue
-        for product in _products(program, weights, sought.types):
+        for product in _find_products(program, weights, support.types):
             try:
-                return _Matcher(program, product, step, side, sought).match()
+                return _Matcher(program, product, step, side, support).match()
             except NotFoundError:
                 continue
     return None
 
 
-def _products(program: Program, weights: Value, types: frozenset[DType]) -> list[Step]:
-    """The contractions that weights are made from by maps and reductions."""
-    pending, seen, found = [weights], {weights}, []
-    while pending and len(seen) < LONGEST_PATH:
+def _find_products(program: Definitions, weights: Value, types: frozenset[DType]) -> list[Step]:
+    """Find the contractions from which maps and reductions compute the weights."""
+    pending, visited, products = [weights], {weights}, []
+    while pending and len(visited) < LONGEST_PATH:
         step = program.makers.get(pending.pop())
         if step is None:
             continue
-        if isinstance(step.primitive, Contract) and tensor_dtype(step.results[0]) in types:
+        if isinstance(step.primitive, Contract) and step.results[0].dtype in types:
             if not any(operand in program.constants for operand in step.operands):
-                found.append(step)
+                products.append(step)
         elif isinstance(step.primitive, (Map, Reduce, Reshape)):
-            pending += [value for value in step.operands if value not in seen]
-            seen.update(step.operands)
-    return found
+            pending += [value for value in step.operands if value not in visited]
+            visited.update(step.operands)
+    return products
 
 
 class _Matcher:
-    """The search from a contraction with values back to the product of queries and keys."""
+    """Matches from a contraction with values back to the product of queries and keys."""
 
-    def __init__(self, program: Program, product: Step, final: Step, side: int, sought: Sought) -> None:
-        self.program, self.sought = program, sought
+    def __init__(self, program: Definitions, product: Step, final: Step, side: int, support: AttentionSupport) -> None:
+        self.program, self.support = program, support
         self.product, self.final = product, final
         self.weights, self.values = final.operands[side], final.operands[1 - side]
         assert isinstance(final.primitive, Contract)
         self.weight_labels = (final.primitive.left, final.primitive.right)[side]
         self.value_labels = (final.primitive.left, final.primitive.right)[1 - side]
         self.output = final.primitive.output
-        self.shape = shape_of(self.weights)
-        self.inside = program.made_from(product.results[0])
+        self.shape = require_shape(self.weights)
+        self.inside = program.find_dependents(product.results[0])
         self.steps: dict[int, Step] = {id(product): product, id(final): final}
 
     def match(self) -> tuple[Attention, tuple[Step, ...]]:
-        score, divisor, shifts_nothing, drops_nan = self.softmax()
-        query, key, depth, key_axes = self.factors(score)
-        value, width, value_axes = self.weighed()
+        score, divisor, shifts_nothing, drops_nan = self.match_softmax()
+        query, key, depth, key_axes = self.match_product(score)
+        value, width, value_axes = self.match_values()
         rows = tuple(axis for axis in range(len(self.shape) - 1) if axis not in key_axes | value_axes)
-        rows, bounds = self.visible_rows(widened(score), tuple(axis for axis in rows if self.shape[axis] != 1))
+        rows, bounds = self.find_visible_rows(
+            widen_expression(score), tuple(axis for axis in rows if self.shape[axis] != 1)
+        )
         count = dims.product(self.shape[axis] for axis in rows)
-        fewest = 1 if tensor_dtype(self.weights) in NARROW else self.sought.fewest_rows
+        fewest = 1 if self.weights.dtype in NARROW else self.support.fewest_rows
         _require(not isinstance(count, int) or count >= fewest)
-        axes, epilogue = self.after()
-        at_hand = Held(AT_HAND, tensor_dtype(self.product.results[0]))
+        axes, epilogue = self.match_epilogue()
+        element = Placeholder(ELEMENT, self.product.results[0].dtype)
         own = self.product.results[0].number
         attention = Attention(
             shape=self.shape,
@@ -158,8 +166,8 @@ class _Matcher:
             query=query,
             key=key,
             value=value,
-            score=widened(rebuild(score, lambda load: at_hand if load.operand == own else load)),
-            divisor=rebuild(divisor, lambda _: Held(AT_HAND, DType.float32)),
+            score=widen_expression(rebuild(score, lambda load: element if load.operand == own else load)),
+            divisor=rebuild(divisor, lambda _: Placeholder(ELEMENT, DType.float32)),
             shifts_nothing=shifts_nothing,
             drops_nan=drops_nan,
             causal_bounds=bounds,
@@ -174,8 +182,8 @@ class _Matcher:
 
     # -- softmax -----------------------------------------------------------------------------------------------------
 
-    def softmax(self) -> tuple[Scalar, Scalar, bool, bool]:
-        """The score, the divisor, and how the softmax treats rows of nothing but -inf."""
+    def match_softmax(self) -> tuple[Scalar, Scalar, bool, bool]:
+        """Match the softmax; return score, divisor, and how it treats rows of only -inf."""
         weight = self.element(self.weights, axes_of_shape(self.shape))
         drops_nan = False
         match weight:
@@ -189,7 +197,7 @@ class _Matcher:
         match weight:
             case Apply("divide", (Apply("exp", (Apply("subtract", (score, shift)),)) as power, divisor)):
                 _require(score.dtype is DType.float32)
-                largest, shifts_nothing = _shift(shift)
+                largest, shifts_nothing = _match_shift(shift)
                 self.require_reduced(largest, "maximum", score)
                 totals = set(loads(divisor))
                 _require(len(totals) == 1)
@@ -198,42 +206,44 @@ class _Matcher:
         raise NotFoundError
 
     def element(self, value: Value, places: Sequence[Dim]) -> Scalar:
-        """A value as an expression of the products, of numbers of rows and of what has nothing to do with either."""
-        passed: list[Step] = []
-        expression = self.program.element(value, places, self.is_passed, passed)
-        self.steps.update({id(step): step for step in passed})
+        """Expand a value to an expression of the product, of row values and of unrelated values."""
+        inlined: list[Step] = []
+        expression = self.program.element(value, places, self.is_inlined, inlined)
+        self.steps.update({id(step): step for step in inlined})
         return expression
 
-    def is_passed(self, value: Value) -> bool:
-        maker = self.program.maker(value)
+    def is_inlined(self, value: Value) -> bool:
+        maker = self.program.primitive_of(value)
         if isinstance(maker, Map) and any(load.checked for load in loads(maker.expression)):
-            return False  # a step of its own tells of faults of the data
+            return False  # a checked load must stay in its own step
         return value in self.inside and isinstance(maker, (Map, Reshape))
 
     def require_reduced(self, load: Load, kind: str, element: Scalar) -> None:
-        """That a row's number is the reduction of this element along the keys."""
-        step = self.program.maker_of(load.operand)
+        """Require that a load reads the reduction of this element along the keys."""
+        step = self.program.step_of(load.operand)
         _require(step is not None and isinstance(step.primitive, Reduce))
         assert step is not None and isinstance(step.primitive, Reduce)
         _require(step.primitive.kind == kind and len(step.primitive.axes) == 1)
         places = [index.value for index in load.indices if isinstance(index, Index)]
         places.insert(step.primitive.axes[0], dims.axis(len(self.shape) - 1, self.shape[-1]))
-        _require(len(places) == len(shape_of(step.operands[0])))
+        _require(len(places) == len(require_shape(step.operands[0])))
         _require(self.element(step.operands[0], places) == element)
         self.steps[id(step)] = step
 
-    def visible_rows(self, score: Scalar, rows: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[CausalBound, ...]]:
-        """Rows that see about as many keys (only the innermost where keys are hidden), and where that ends."""
+    def find_visible_rows(
+        self, score: Scalar, rows: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[CausalBound, ...]]:
+        """Return the axes of rows that see about the same keys (only the innermost if masked), and causal bounds."""
         if not rows:
             return rows, ()
-        masks = rebuild(score, self.program.inside_map)
-        bounds = causal_bounds(masks, len(self.shape) - 1, rows[-1])
+        masks = rebuild(score, self.program.expand_load)
+        bounds = find_causal_bounds(masks, len(self.shape) - 1, rows[-1])
         return (rows[-1:] if bounds else rows), bounds
 
     # -- operands ----------------------------------------------------------------------------------------------------
 
-    def factors(self, score: Scalar) -> tuple[Scalar, Scalar, int, set[int]]:
-        """Query, key, the length of their products, and the axes along which keys change."""
+    def match_product(self, score: Scalar) -> tuple[Scalar, Scalar, int, set[int]]:
+        """Match the product; return query, key, depth, and the axes along which keys change."""
         contract = self.product.primitive
         assert isinstance(contract, Contract)
         own = {load for load in loads(score) if load.operand == self.product.results[0].number}
@@ -252,55 +262,55 @@ class _Matcher:
         summed = {label for label in (*key_labels, *query_labels) if label not in contract.output}
         _require(len(summed) == 1 and summed <= set(key_labels) and summed <= set(query_labels))
         (label,) = summed
-        depth = shape_of(keys)[key_labels.index(label)]
+        depth = require_shape(keys)[key_labels.index(label)]
         _require(isinstance(depth, int) and depth <= WIDEST)
         assert isinstance(depth, int)
         at[label] = last + 1
-        axes = [dims.axis(axis, size) for axis, size in enumerate((*self.shape, depth))]
-        query, _ = self.operand(queries, query_labels, at, axes, MANY)
-        key, changing = self.operand(keys, key_labels, at, axes, self.sought.most_loads)
+        axes = axes_of_shape((*self.shape, depth))
+        query, _ = self.expand_operand(queries, query_labels, at, axes, MANY)
+        key, changing = self.expand_operand(keys, key_labels, at, axes, self.support.most_loads)
         return query, key, depth, changing - {last, last + 1}
 
-    def weighed(self) -> tuple[Scalar, int, set[int]]:
-        """The value, the length of the results, and the axes along which values change."""
+    def match_values(self) -> tuple[Scalar, int, set[int]]:
+        """Match the contraction with values; return value, width, and the axes along which values change."""
         last = len(self.shape) - 1
         *places, summed = self.weight_labels
         _require(len(set(self.weight_labels)) == len(self.shape) and summed not in self.output)
         _require(set(places) <= set(self.output) and summed in self.value_labels)
         columns = [label for label in self.value_labels if label not in self.weight_labels]
         _require(len(columns) == 1 and columns[0] in self.output)
-        width = shape_of(self.values)[self.value_labels.index(columns[0])]
+        width = require_shape(self.values)[self.value_labels.index(columns[0])]
         _require(isinstance(width, int) and width <= WIDEST and len(set(self.value_labels)) == len(self.value_labels))
         assert isinstance(width, int)
         at = {label: axis for axis, label in enumerate((*self.weight_labels, columns[0]))}
-        axes = [dims.axis(axis, size) for axis, size in enumerate((*self.shape, width))]
-        value, changing = self.operand(self.values, self.value_labels, at, axes, self.sought.most_loads)
+        axes = axes_of_shape((*self.shape, width))
+        value, changing = self.expand_operand(self.values, self.value_labels, at, axes, self.support.most_loads)
         return value, width, changing - {last, last + 1}
 
-    def operand(
+    def expand_operand(
         self, value: Value, labels: Sequence[int], at: Mapping[int, int], axes: Sequence[Dim], most_loads: int
     ) -> tuple[Scalar, set[int]]:
-        """An operand's element, through maps that nobody else reads, and the axes along which it changes."""
-        sizes = shape_of(value)
+        """Expand an operand through maps without other readers; return its element and the axes it varies along."""
+        sizes = require_shape(value)
         used = [at[label] if size != 1 and label in at else None for label, size in zip(labels, sizes)]
         _require(all(size == 1 or label in at for label, size in zip(labels, sizes)))
         places = [0 if axis is None else axes[axis] for axis in used]
         changing = {axis for axis in used if axis is not None}
         last = len(self.shape) - 1
-        for passed_by in (self.program.is_private, self.is_moved, lambda _: False):
-            passed: list[Step] = []
+        for can_inline in (self.program.is_private, self.is_moved, lambda _: False):
+            inlined: list[Step] = []
             try:
-                expression = self.program.element(value, places, passed_by, passed)
+                expression = self.program.element(value, places, can_inline, inlined)
             except NotFoundError:
                 continue
-            if _is_even(expression, {last, last + 1}) and len(set(loads(expression))) <= most_loads:
-                self.steps.update({id(step): step for step in passed})
+            if _is_linear(expression, {last, last + 1}) and len(set(loads(expression))) <= most_loads:
+                self.steps.update({id(step): step for step in inlined})
                 return expression, changing
         raise NotFoundError
 
     def is_moved(self, value: Value) -> bool:
-        """Whether a value is made for one reader alone, each element from one of another tensor."""
-        maker = self.program.maker(value)
+        """Whether a value has one reader, and each element comes from one element of another tensor."""
+        maker = self.program.primitive_of(value)
         several = isinstance(maker, Map) and sum(bool(load.indices) for load in set(loads(maker.expression))) > 1
         return not several and self.program.is_private(value)
 
@@ -310,8 +320,8 @@ class _Matcher:
     def result(self) -> Value:
         return self._result
 
-    def after(self) -> tuple[tuple[int, ...], Scalar | None]:
-        """The axes of the result, and what a map does to each element, maybe in another order of axes."""
+    def match_epilogue(self) -> tuple[tuple[int, ...], Scalar | None]:
+        """Match a map after the contraction; return the result's axes, possibly permuted, and its epilogue."""
         last = len(self.shape) - 1
         numbers = {label: axis for axis, label in enumerate(self.weight_labels)}
         axes = tuple(numbers.get(label, last + 1) for label in self.output)
@@ -320,61 +330,61 @@ class _Matcher:
         if step is None or not isinstance(step.primitive, Map):
             return axes, None
         own = self._result.number
-        numbered = [value.number for value in step.operands]
+        numbers_of_operands = [value.number for value in step.operands]
         expression = rebuild(
             step.primitive.expression,
-            lambda load: replace(load, operand=numbered[load.operand]),
+            lambda load: replace(load, operand=numbers_of_operands[load.operand]),
         )
         places = {load.indices for load in loads(expression) if load.operand == own}
-        order = _permutation(places, shape_of(self._result), shape_of(step.results[0]))
+        order = _match_permutation(places, require_shape(self._result), require_shape(step.results[0]))
         if order is None:
             return axes, None
         self.steps[id(step)] = step
         self._result = step.results[0]
-        at_hand = Held(AT_HAND, tensor_dtype(self.final.results[0]))
-        epilogue = rebuild(expression, lambda load: at_hand if load.operand == own else load)
+        element = Placeholder(ELEMENT, self.final.results[0].dtype)
+        epilogue = rebuild(expression, lambda load: element if load.operand == own else load)
         moved = [0] * len(axes)
         for axis, place in enumerate(order):
             moved[place] = axes[axis]
-        return tuple(moved), None if epilogue == at_hand else epilogue
+        return tuple(moved), None if epilogue == element else epilogue
 
 
-def widened(expression: Scalar) -> Scalar:
-    """What is computed in float16 or bfloat16 as float32, so that nothing is rounded on the way."""
-    done: dict[int, Scalar] = {}
+def widen_expression(expression: Scalar) -> Scalar:
+    """Compute float16 and bfloat16 expressions in float32, without intermediate rounding."""
+    copies: dict[int, Scalar] = {}
 
-    def wide(node: Scalar) -> Scalar:
-        known = done.get(id(node))
-        if known is None:
-            known = done[id(node)] = _widened(node, wide)
-        return known
+    def widen(node: Scalar) -> Scalar:
+        copy = copies.get(id(node))
+        if copy is None:
+            copy = copies[id(node)] = _widen_node(node, widen)
+        return copy
 
-    return wide(expression)
+    return widen(expression)
 
 
-def _widened(node: Scalar, wide: Callable[[Scalar], Scalar]) -> Scalar:
+def _widen_node(node: Scalar, widen: Callable[[Scalar], Scalar]) -> Scalar:
     is_narrow = node.dtype in NARROW
     match node:
         case Literal(value) if is_narrow:
             return Literal(value, DType.float32)
-        case Held(key) if is_narrow:
-            return Held(key, DType.float32)
+        case Placeholder(key) if is_narrow:
+            return Placeholder(key, DType.float32)
         case Load() if is_narrow:
             return Apply("cast", (node,), DType.float32)
         case Apply("bitcast"):
             return node
         case Apply("cast", (inner,), dtype) if inner.dtype in NARROW:
-            return wide(inner) if is_narrow or dtype is DType.float32 else Apply("cast", (wide(inner),), dtype)
-        case Apply("cast", (Apply() | Held() as inner,), _) if is_narrow and inner.dtype is DType.float32:
-            return wide(inner)
+            return widen(inner) if is_narrow or dtype is DType.float32 else Apply("cast", (widen(inner),), dtype)
+        case Apply("cast", (Apply() | Placeholder() as inner,), _) if is_narrow and inner.dtype is DType.float32:
+            return widen(inner)
         case Apply(function, arguments, dtype):
-            return Apply(function, tuple(map(wide, arguments)), DType.float32 if is_narrow else dtype)
+            return Apply(function, tuple(map(widen, arguments)), DType.float32 if is_narrow else dtype)
         case _:
             return node
 
 
-def _shift(shift: Scalar) -> tuple[Load, bool]:
-    """The largest score of a row in what is subtracted, and whether that is 0 where the largest is -inf."""
+def _match_shift(shift: Scalar) -> tuple[Load, bool]:
+    """Match the row maximum in the subtrahend; return it and whether 0 replaces a maximum of -inf."""
     match shift:
         case Load():
             return shift, False
@@ -384,28 +394,28 @@ def _shift(shift: Scalar) -> tuple[Load, bool]:
     raise NotFoundError
 
 
-def _is_even(expression: Scalar, axes: set[int]) -> bool:
-    """Whether all loads are at places that are linear in the given axes."""
+def _is_linear(expression: Scalar, axes: set[int]) -> bool:
+    """Whether the indices of all loads are linear in the given axes."""
     return all(
-        isinstance(index, Index) and not nonlinear_axes(index.value) & axes
+        isinstance(index, Index) and not find_nonlinear_axes(index.value) & axes
         for load in loads(expression)
         for index in load.indices
     )
 
 
-def _permutation(places: set[tuple[Scalar, ...]], source: Shape, result: Shape) -> list[int] | None:
-    """The axis of the result that each axis of the source becomes, where elements are read at one place each."""
+def _match_permutation(places: set[tuple[Scalar, ...]], source: Shape, result: Shape) -> list[int] | None:
+    """Return the result's axis for each axis of the source if the map only permutes axes."""
     if len(places) != 1 or sorted(map(str, source)) != sorted(map(str, result)):
         return None
     (indices,) = places
     free = list(range(len(result)))
     order: list[int] = []
     for index, size in zip(indices, source):
-        fits = [a for a in free if result[a] == size and index == Index(dims.axis(a, result[a]))]
-        if not fits:
+        matching = [a for a in free if result[a] == size and index == Index(dims.axis(a, result[a]))]
+        if not matching:
             return None
-        order.append(fits[0])
-        free.remove(fits[0])
+        order.append(matching[0])
+        free.remove(matching[0])
     return order
 
 

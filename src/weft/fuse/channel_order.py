@@ -1,23 +1,22 @@
-"""Orders of channels: maps that only say which channel of a value lies where.
+"""Match maps that only reorder channels, which 1 x 1 convolutions can read through.
 
-A 1 x 1 convolution reads its input channel by channel, and so takes each from where it lies without such a map being
-done: channel shuffles before convolutions with groups, and slices of channels, cost nothing then.
+A 1 x 1 convolution reads its input channel by channel, in any order. So channel shuffles before grouped convolutions
+and slices of channels need no copy.
 """
 
 from __future__ import annotations
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim
-from weft.ir.program import Convolve, Map, Step, TensorProgram, Value, tensor_dtype
-from weft.ir.scalar import Index, Load
-from weft.ir.types import Shape, TensorType
+from weft.ir.program import Convolve, Map, Step, TensorProgram, Value
+from weft.ir.scalar import Index, Load, identity_indices
 
 CHANNEL = 1
-MOST_PERIOD = 16  # channels after which an order must repeat itself
+MOST_PERIOD = 16  # limit on the channels after which an order repeats
 
 
-def read_in_place(program: TensorProgram) -> set[Value]:
-    """What convolutions read, each its only reader, from maps that give channels an order."""
+def find_channel_reorderings(program: TensorProgram) -> set[Value]:
+    """Find the results of channel reorderings whose only reader is a convolution that can read through them."""
     makers = {step.results[0]: step for step in program.steps if isinstance(step.primitive, Map)}
     uses: dict[Value, int] = {}
     for value in (*program.outputs, *(operand for step in program.steps for operand in step.operands)):
@@ -25,40 +24,40 @@ def read_in_place(program: TensorProgram) -> set[Value]:
     return {
         step.operands[0]
         for step in program.steps
-        if isinstance(step.primitive, Convolve) and _takes_any_order(step.primitive, step)
+        if isinstance(step.primitive, Convolve) and _reads_any_channel_order(step.primitive, step)
         if step.operands[0] in makers and uses[step.operands[0]] == 1
-        if channel_order(makers[step.operands[0]]) is not None
+        if match_channel_order(makers[step.operands[0]]) is not None
     }
 
 
-def _takes_any_order(primitive: Convolve, step: Step) -> bool:
-    """Whether the kernel is 1 x 1, without padding, and sums up several channels."""
+def _reads_any_channel_order(primitive: Convolve, step: Step) -> bool:
+    """Whether the convolution is 1 x 1, without padding, and sums over several channels."""
     x, w = step.operands
-    if primitive.transposed or any(pad != (0, 0) for pad in primitive.pads) or tensor_dtype(x) is not tensor_dtype(w):
+    if primitive.transposed or any(pad != (0, 0) for pad in primitive.pads) or x.dtype is not w.dtype:
         return False
-    return _shape(w)[1] != 1 and all(size == 1 for size in _shape(w)[2:])
+    return w.shape[1] != 1 and all(size == 1 for size in w.shape[2:])
 
 
-def channel_order(step: Step) -> Dim | None:
-    """Which channel of its operand a map puts at place i1 of [N, C, *S]; None where that is not all that it does."""
+def match_channel_order(step: Step) -> Dim | None:
+    """Return the source channel of channel i1 if a map of [N, C, *S] only reorders channels, else None."""
     assert isinstance(step.primitive, Map)
-    load, shape = step.primitive.expression, _shape(step.results[0])
+    load, shape = step.primitive.expression, step.results[0].shape
     if not isinstance(load, Load) or load.checked or len(load.indices) != len(shape) or len(shape) < 3:
         return None
-    plain = [Index(dims.axis(axis, size)) for axis, size in enumerate(shape)]
-    if any(index != place for axis, (index, place) in enumerate(zip(load.indices, plain)) if axis != CHANNEL):
+    own_indices = identity_indices(shape)
+    if any(index != place for axis, (index, place) in enumerate(zip(load.indices, own_indices)) if axis != CHANNEL):
         return None
-    source, index = _shape(step.operands[0]), load.indices[CHANNEL]
+    source, index = step.operands[0].shape, load.indices[CHANNEL]
     if not isinstance(index, Index) or source[:1] + source[2:] != shape[:1] + shape[2:]:
         return None
     others = [atom for atom in dims.atoms(index.value) if isinstance(atom, Axis) and atom.position != CHANNEL]
     inside = dims.is_at_least(index.value, 0) and dims.is_at_least(source[CHANNEL] - 1, index.value)
-    known = inside and not others and not dims.symbols(index.value) and period_of(index.value)[0]
-    return index.value if known else None
+    is_periodic = inside and not others and not dims.symbols(index.value) and find_period(index.value)[0]
+    return index.value if is_periodic else None
 
 
-def period_of(order: Dim) -> tuple[int, int]:
-    """After how many channels an order goes on as before, and how much further along; (0, 0) if it does not soon."""
+def find_period(order: Dim) -> tuple[int, int]:
+    """Return the period of an order and its advance per period; (0, 0) if there is no short period."""
     turn = dims.symbol("turn", 0)
 
     def at(place: Dim) -> Dim:
@@ -71,7 +70,3 @@ def period_of(order: Dim) -> tuple[int, int]:
         ):
             return period, advance
     return 0, 0
-
-
-def _shape(value: Value) -> Shape:
-    return (value.type.shape or ()) if isinstance(value.type, TensorType) else ()

@@ -1,9 +1,9 @@
-"""Which groups are left to the host, and why."""
+"""Decide which groups run on the host, and why."""
 
 from __future__ import annotations
 
 from weft.ir.dtypes import DType
-from weft.ir.groups import Group, HostGroup, is_tensor
+from weft.ir.groups import Group, HostGroup
 from weft.ir.program import (
     ArgReduce,
     Branch,
@@ -27,7 +27,6 @@ from weft.ir.program import (
 )
 from weft.ir.scalar import computed_dtypes
 from weft.ir.target import Target
-from weft.ir.types import TensorType
 
 NATIVE_PRIMITIVES = (
     Map, Reshape, Concat, Dims, Reduce, ArgReduce, Contract, Convolve, Pool, Cumulate, Sort, Scatter,
@@ -36,8 +35,8 @@ NATIVE_PRIMITIVES = (
 NATIVE_TYPES = frozenset(dtype for dtype in DType if dtype.is_integer or dtype.is_float or dtype is DType.bool)
 
 
-def host_by_nature(step: Step) -> str | None:
-    """What about a step only makes sense on the host, if anything."""
+def host_only_reason(step: Step) -> str | None:
+    """Return why a step can run only on the host, or None."""
     match step.primitive:
         case Observe():
             return "its values become sizes"
@@ -46,30 +45,30 @@ def host_by_nature(step: Step) -> str | None:
         case Host("refuse", attributes):
             return f"a body that raises an error if it runs: {dict(attributes)['problem']}"
         case Host(function):
-            return f"{function.replace('_', ' ')} has no fixed form in memory, or sizes that depend on data"
+            return f"{function.replace('_', ' ')} has no fixed memory layout, or has data-dependent sizes"
         case Random(seed=None):
             return "new random numbers in every run"
         case Late():
-            return "ranks or types that only the run reveals"
+            return "ranks or types are known only at run time"
     for value in (*step.operands, *step.results):
-        if not isinstance(value.type, TensorType):
+        if not value.is_tensor:
             return f"works on a {value.type}"
-        if value.type.shape is None:
-            return f"the rank of {value.name or value} is known only in the run"
+        if not value.has_shape:
+            return f"the rank of {value.name or value} is known only at run time"
     return "works on strings" if DType.string in computed_types(step) else None
 
 
-def missing_kernel(step: Step) -> str:
-    """What there is no kernel for."""
+def explain_missing_kernel(step: Step) -> str:
+    """Explain why there is no kernel for a step."""
     kind = type(step.primitive).__name__.lower()
     if not isinstance(step.primitive, NATIVE_PRIMITIVES):
         return f"there is no kernel for {kind}"
-    types = [value.type for value in (*step.operands, *step.results)]
-    dtypes = dict.fromkeys(type.dtype for type in types if isinstance(type, TensorType))
-    lacking = [dtype for dtype in dtypes if dtype not in NATIVE_TYPES]
-    if lacking:
-        return f"there is no kernel for {kind} of {', '.join(map(str, lacking))}"
-    return f"the device does not compute {kind} of {', '.join(map(str, dtypes))}, or not of so many operands"
+    values = (*step.operands, *step.results)
+    dtypes = dict.fromkeys(value.dtype for value in values if value.is_tensor)
+    unsupported = [dtype for dtype in dtypes if dtype not in NATIVE_TYPES]
+    if unsupported:
+        return f"there is no kernel for {kind} of {', '.join(map(str, unsupported))}"
+    return f"the device does not compute {kind} of {', '.join(map(str, dtypes))}, or not with this many operands"
 
 
 def _is_native(group: Group, target: Target) -> bool:
@@ -82,26 +81,27 @@ def _is_native(group: Group, target: Target) -> bool:
     if isinstance(group.steps[0].primitive, Map) and len(group.operands) + 2 > target.most_buffers:
         return False
     return all(
-        isinstance(step.primitive, NATIVE_PRIMITIVES) and all(map(is_tensor, (*step.operands, *step.results)))
+        isinstance(step.primitive, NATIVE_PRIMITIVES)
+        and all(value.has_shape for value in (*step.operands, *step.results))
         for step in group.steps
     )
 
 
 def computed_types(step: Step) -> frozenset[DType]:
-    """The types of what a step reads, writes and computes on the way."""
-    found = {value.type.dtype for value in (*step.operands, *step.results) if isinstance(value.type, TensorType)}
+    """Return the types of a step's operands, results and intermediate results."""
+    dtypes = {value.dtype for value in (*step.operands, *step.results) if value.is_tensor}
     match step.primitive:
         case Map(expression):
-            found.update(computed_dtypes(expression))
+            dtypes.update(computed_dtypes(expression))
         case Random():
-            found.add(DType.float64)
-    return frozenset(found)
+            dtypes.add(DType.float64)
+    return frozenset(dtypes)
 
 
 def host_group(group: Group, target: Target) -> HostGroup | None:
-    """The group as one for the host; None where there are kernels for it."""
+    """Return a host group with the reason, or None if there are kernels for the group."""
     if _is_native(group, target):
         return None
-    reasons = [host_by_nature(step) for step in group.steps]
+    reasons = [host_only_reason(step) for step in group.steps]
     reason = next((reason for reason in reasons if reason is not None), None)
-    return HostGroup(group.steps, group.operands, group.results, reason or missing_kernel(group.steps[0]))
+    return HostGroup(group.steps, group.operands, group.results, reason or explain_missing_kernel(group.steps[0]))

@@ -1,7 +1,7 @@
-"""Fusion of maps: a map that only another map needs, or that is too cheap to be stored, is computed in its reader.
+"""Inline maps into their readers, if they have a single reader or are too cheap to be stored.
 
-TensorProgram -> TensorProgram. Work is never multiplied: a reader with more elements than the map it reads takes in
-only what costs next to nothing, and an expression stops growing at some size.
+Work is not duplicated: a reader with more elements than the map it reads inlines only cheap maps, and the size of an
+expression is limited.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.cost.expressions import divides
-from weft.fuse.channel_order import read_in_place
-from weft.fuse.quantized import kept_bytes
+from weft.fuse.channel_order import find_channel_reorderings
+from weft.fuse.quantized import find_stored_bytes
 from weft.ir import dims
-from weft.ir.dims import Axis, Dim, Symbol
+from weft.ir.dims import Axis
 from weft.ir.program import Map, Step, TensorProgram, Value, join_origins
-from weft.ir.scalar import Apply, Index, Load, Scalar, rebuild, walk
-from weft.ir.types import Shape, TensorType
+from weft.ir.scalar import Apply, Index, Load, Scalar, identity_indices, rebuild, walk
+from weft.ir.types import Shape
 from weft.records import dataclass
 
 LARGEST_EXPRESSION = 160  # nodes
@@ -29,8 +29,8 @@ COSTLY = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A map, and what is asked of its expression again and again."""
+class _MapInfo:
+    """A map with precomputed properties of its expression."""
 
     step: Step
     expression: Scalar
@@ -40,36 +40,36 @@ class _Known:
 
 
 def inline_maps(program: TensorProgram, most_operands: int = MANY) -> TensorProgram:
-    """Fuse maps into the maps that read them; what nobody reads any more is dropped.
+    """Inline maps into the maps that read them, and drop maps without readers.
 
-    A map that takes in others reads no more than `most_operands`.
+    A map with inlined ones has at most `most_operands` operands.
     """
-    maps: dict[Value, _Known] = {}
-    readers = _readers(program)
-    in_place = read_in_place(program)
-    kept = kept_bytes(program)
+    maps: dict[Value, _MapInfo] = {}
+    readers = _find_readers(program)
+    in_place = find_channel_reorderings(program)
+    stored = find_stored_bytes(program)
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step.primitive, Map):
-            known = _know(step)
-            known = known if step.results[0] in in_place else _take_in(known, maps, readers, most_operands)
-            step = known.step
-            if step.results[0] not in kept:
-                maps[step.results[0]] = known
+            info = _analyse(step)
+            info = info if step.results[0] in in_place else _inline_all(info, maps, readers, most_operands)
+            step = info.step
+            if step.results[0] not in stored:
+                maps[step.results[0]] = info
         steps.append(step)
-    return replace(program, steps=_needed(steps, program.outputs))
+    return replace(program, steps=_drop_unread_maps(steps, program.outputs))
 
 
-def _know(step: Step) -> _Known:
+def _analyse(step: Step) -> _MapInfo:
     assert isinstance(step.primitive, Map)
     nodes = list(walk(step.primitive.expression))
     loads = tuple(node for node in nodes if isinstance(node, Load))
     is_costly = any(isinstance(node, Apply) and node.function in COSTLY for node in nodes)
-    return _Known(step, step.primitive.expression, len(nodes), loads, is_costly)
+    return _MapInfo(step, step.primitive.expression, len(nodes), loads, is_costly)
 
 
-def _readers(program: TensorProgram) -> dict[Value, set[Value | None]]:
-    """Who reads each value, by first result; None stands for the world outside and for steps without results."""
+def _find_readers(program: TensorProgram) -> dict[Value, set[Value | None]]:
+    """Return the readers of each value by first result; None stands for outputs and steps without results."""
     readers: dict[Value, set[Value | None]] = {}
     for step in program.steps:
         for operand in step.operands:
@@ -79,8 +79,10 @@ def _readers(program: TensorProgram) -> dict[Value, set[Value | None]]:
     return readers
 
 
-def _take_in(outer: _Known, maps: Mapping[Value, _Known], readers: dict[Value, set[Value | None]], most: int) -> _Known:
-    """The map with others inlined, as long as there are any; one that is left without readers reads no more itself."""
+def _inline_all(
+    outer: _MapInfo, maps: Mapping[Value, _MapInfo], readers: dict[Value, set[Value | None]], most: int
+) -> _MapInfo:
+    """Inline maps into `outer` repeatedly, and update readers; a map without readers no longer reads its operands."""
     reader = outer.step.results[0]
     while True:
         for operand in outer.step.operands:
@@ -89,7 +91,7 @@ def _take_in(outer: _Known, maps: Mapping[Value, _Known], readers: dict[Value, s
                 continue
             if not _may_inline(inner, outer, only_reader=readers[operand] == {reader}):
                 continue
-            outer = _know(_inline(outer, inner))
+            outer = _analyse(_inline(outer, inner))
             readers[operand].discard(reader)
             for source in inner.step.operands:
                 readers[source].add(reader)
@@ -100,14 +102,14 @@ def _take_in(outer: _Known, maps: Mapping[Value, _Known], readers: dict[Value, s
             return outer
 
 
-def _may_inline(inner: _Known, outer: _Known, *, only_reader: bool) -> bool:
+def _may_inline(inner: _MapInfo, outer: _MapInfo, *, only_reader: bool) -> bool:
     checks = any(load.checked for load in inner.loads)
-    if checks and len(_shape(inner.step.results[0])) < len(_shape(outer.step.results[0])):
-        return False  # faults of the data are told once, not by each of many readers
-    if _is_table(inner) and len(_shape(inner.step.results[0])) < len(_shape(outer.step.results[0])):
+    if checks and inner.step.results[0].rank < outer.step.results[0].rank:
+        return False  # an index is checked once, not by each of many readers
+    if _is_index_table(inner) and inner.step.results[0].rank < outer.step.results[0].rank:
         return False
     position = outer.step.operands.index(inner.step.results[0])
-    shape = _shape(inner.step.results[0])
+    shape = inner.step.results[0].shape
     own = [load for load in outer.loads if load.operand == position]
     if outer.nodes + inner.nodes * len(own) > LARGEST_EXPRESSION:
         return False
@@ -116,47 +118,47 @@ def _may_inline(inner: _Known, outer: _Known, *, only_reader: bool) -> bool:
     cheap = inner.nodes <= CHEAP_NODES and not inner.is_costly and not _is_worth_storing(inner, outer)
     if cheap and _reads_less(inner):
         return True
-    same_size = dims.product(_shape(outer.step.results[0])) == dims.product(shape)
+    same_size = dims.product(outer.step.results[0].shape) == dims.product(shape)
     return only_reader and (cheap or (same_size and len({load.indices for load in own}) == 1))
 
 
-def _is_table(inner: _Known) -> bool:
-    """Whether the map is made of its indices alone, by divisions."""
+def _is_index_table(inner: _MapInfo) -> bool:
+    """Whether the map computes only with its indices, and expensively."""
     if inner.loads:
         return False
     indices = [node.value for node in walk(inner.expression) if isinstance(node, Index)]
     return inner.is_costly or any(map(divides, indices))
 
 
-def _is_worth_storing(inner: _Known, outer: _Known) -> bool:
-    """Whether the map reads neighbours at uneven places, as padding by reflection does, for several readers each."""
-    shape = _shape(inner.step.results[0])
+def _is_worth_storing(inner: _MapInfo, outer: _MapInfo) -> bool:
+    """Whether the map's strides vary, as in reflection padding, and elements are read more than once."""
+    shape = inner.step.results[0].shape
     indices = [index.value for load in inner.loads for index in load.indices if isinstance(index, Index)]
     uneven = any(dims.is_uneven(index, len(shape) - 1) for index in indices)
-    return uneven and not dims.is_at_least(dims.product(shape), dims.product(_shape(outer.step.results[0])))
+    return uneven and not dims.is_at_least(dims.product(shape), dims.product(outer.step.results[0].shape))
 
 
 def _is_inside(load: Load, shape: Shape) -> bool:
-    """Whether the indices are sizes alone and certain to lie in the tensor, so that they may replace its axes."""
+    """Whether the indices depend only on axes and sizes, and are certain to be in range."""
     return all(
         isinstance(index, Index) and dims.is_at_least(index.value, 0) and dims.is_at_least(size - 1, index.value)
         for index, size in zip(load.indices, shape)
     )
 
 
-def _reads_less(inner: _Known) -> bool:
-    """Whether computing the map again reads no more memory than reading its stored result would."""
+def _reads_less(inner: _MapInfo) -> bool:
+    """Whether recomputing the map reads no more memory than reading its result."""
     return len(inner.loads) <= 1
 
 
-def _inline(outer: _Known, inner: _Known) -> Step:
-    """The outer map with the inner one's expression in the place of its loads, and each operand once, in the order of
-    their first loads.
+def _inline(outer: _MapInfo, inner: _MapInfo) -> Step:
+    """Replace the outer map's loads of the inner one by the inner expression.
+
+    Each operand occurs once, in the order of first loads.
     """
     position = outer.step.operands.index(inner.step.results[0])
-    shape = _shape(inner.step.results[0])
-    plain = tuple(Index(dims.axis(number, size)) for number, size in enumerate(shape))
-    single = sum(1 for load in outer.loads if load.operand == position) == 1  # two places are two trees
+    own_indices = identity_indices(inner.step.results[0].shape)
+    single = sum(1 for load in outer.loads if load.operand == position) == 1  # several loads need separate copies
     order: dict[Value, int] = {}
 
     def number(load: Load, operands: Sequence[Value]) -> Scalar:
@@ -167,40 +169,35 @@ def _inline(outer: _Known, inner: _Known) -> Step:
         return number(load, inner.step.operands)
 
     def keeps_numbers() -> bool:
-        """Whether the inner map's operands have their numbers in the result as well; one that it has twice has two."""
+        """Whether the inner map's operands keep their numbers, which a repeated operand does not."""
         twice = len(set(inner.step.operands)) < len(inner.step.operands)
         if twice or tuple(order) != inner.step.operands[: len(order)]:
             return False
         order.update((operand, place) for place, operand in enumerate(inner.step.operands))
         return True
 
-    def through(load: Load) -> Scalar:
+    def read_operand(load: Load) -> Scalar:
         if load.operand != position:
             return number(load, outer.step.operands)
-        if load.indices == plain:
+        if load.indices == own_indices:
             return inner.expression if single and keeps_numbers() else rebuild(inner.expression, renumber)
         places = [index.value for index in load.indices if isinstance(index, Index)]
-        return rebuild(inner.expression, renumber, lambda atom: _place(atom, places))
+        return rebuild(
+            inner.expression,
+            renumber,
+            lambda atom: places[atom.position] if isinstance(atom, Axis) else dims.from_atom(atom),
+        )
 
-    expression = rebuild(outer.expression, through)
+    expression = rebuild(outer.expression, read_operand)
     origin = join_origins([inner.step.origin, outer.step.origin])
     return replace(outer.step, origin=origin, primitive=Map(expression), operands=tuple(order))
 
 
-def _place(atom: Symbol | Axis, places: list[Dim]) -> Dim:
-    return places[atom.position] if isinstance(atom, Axis) else dims.symbol(atom.name, atom.low, atom.high)
-
-
-def _needed(steps: list[Step], outputs: tuple[Value, ...]) -> tuple[Step, ...]:
+def _drop_unread_maps(steps: list[Step], outputs: tuple[Value, ...]) -> tuple[Step, ...]:
     needed = set(outputs)
-    kept: list[Step] = []
+    result: list[Step] = []
     for step in reversed(steps):
         if not isinstance(step.primitive, Map) or needed.intersection(step.results):
-            kept.append(step)
+            result.append(step)
             needed.update(step.operands)
-    return tuple(reversed(kept))
-
-
-def _shape(value: Value) -> Shape:
-    assert isinstance(value.type, TensorType)
-    return value.type.shape or ()
+    return tuple(reversed(result))

@@ -1,8 +1,7 @@
-"""The stage that assigns layouts: which order of axes each value is stored in.
+"""Assign memory layouts to values.
 
-Convolutions and pools work on channels as neighbours; maps and concats follow what they read, or what reads them.
-Everything else, and all that the world outside sees, is row-major. Where a reader needs another layout than its value
-has, the work between them converts it.
+Convolutions and pools work on contiguous channels; maps and concatenations follow their operands or readers. Everything
+else, and all inputs and outputs, is row-major. If a reader needs another layout, kernels in between convert the value.
 """
 
 from __future__ import annotations
@@ -16,45 +15,45 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import ArgReduce, Concat, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
 from weft.ir.scalar import Index, Load, walk
 from weft.ir.target import Target
-from weft.ir.types import Shape, TensorType
+from weft.ir.types import Shape
 
 
 def assign_layouts(fused: FusedProgram, _: Target) -> FusedProgram:
-    """The layout of every tensor that kernels read or make; what the host or the world outside sees is row-major."""
+    """Assign layouts to the tensors of kernels; those that the host or the caller sees are row-major."""
     layouts: dict[Value, Layout] = {}
     for on_device, groups in stretches(fused.groups):
         if on_device:
-            layouts |= _section_layouts(fused.program, groups)
+            layouts |= _assign_section_layouts(fused.program, groups)
     return replace(fused, layouts=layouts)
 
 
-def _section_layouts(program: TensorProgram, groups: Sequence[Group]) -> dict[Value, Layout]:
+def _assign_section_layouts(program: TensorProgram, groups: Sequence[Group]) -> dict[Value, Layout]:
     inputs, outputs = section_values(program, groups)
     constants = [value for group in groups for value in group.operands if value in program.constants]
-    wanted = _wanted_last(groups)
-    layouts: dict[Value, Layout] = {value: row_major(rank(value)) for value in (*inputs, *constants)}
+    read_by_convolutions = _find_convolution_inputs(groups)
+    layouts: dict[Value, Layout] = {value: row_major(len(value.known_shape or ())) for value in (*inputs, *constants)}
     fixed = {*layouts, *outputs}
     for group in groups:
-        last = _makes_channels_last(group, layouts, wanted)
+        last = _produces_channels_last(group, layouts, read_by_convolutions)
         for value in group.results:
-            channels = last and value not in fixed and rank(value) >= 3 and _has_all_axes(group, value)
-            layouts[value] = channels_last(rank(value)) if channels else row_major(rank(value))
+            channels = last and value not in fixed and value.rank >= 3 and _is_full(group, value)
+            layouts[value] = channels_last(value.rank) if channels else row_major(value.rank)
     return layouts
 
 
 def needed_layout(group: Group, value: Value, layouts: Mapping[Value, Layout]) -> Layout:
-    """The layout in which a group must find one of its operands."""
+    """Return the layout in which a group needs one of its operands."""
     number = next(number for number, step in enumerate(group.steps) if value in step.operands)
     if number + 1 < len(group.steps) and isinstance(group.steps[number + 1].primitive, Convolve):
-        return channels_last(rank(value))
+        return channels_last(value.rank)
     step = group.steps[number]
     match step.primitive:
         case Convolve() if value == step.operands[0]:
-            return channels_last(rank(value))
+            return channels_last(value.rank)
         case Map() | Pool() | Concat() | Reduce() | ArgReduce():
             return layouts[value]
         case _:
-            return row_major(rank(value))
+            return row_major(value.rank)
 
 
 def same_in_memory(a: Layout, b: Layout, shape: Shape) -> bool:
@@ -63,51 +62,47 @@ def same_in_memory(a: Layout, b: Layout, shape: Shape) -> bool:
     return first == second
 
 
-def rank(value: Value) -> int:
-    return len(value.type.shape or ()) if isinstance(value.type, TensorType) else 0
-
-
-def _wanted_last(groups: Sequence[Group]) -> set[Value]:
-    """Values that a convolution reads, directly or through maps that keep their axes."""
-    wanted: set[Value] = set()
+def _find_convolution_inputs(groups: Sequence[Group]) -> set[Value]:
+    """Find the values that a convolution reads, directly or through maps that keep their axes."""
+    read_by_convolutions: set[Value] = set()
     for group in reversed(groups):
         for step in reversed(group.steps):
             match step.primitive:
                 case Convolve():
-                    wanted.add(step.operands[0])
-                case Map() | Pool() | Concat() if step.results[0] in wanted:
-                    wanted.update(value for value in step.operands if _keeps_axes(step, value))
-    return wanted
+                    read_by_convolutions.add(step.operands[0])
+                case Map() | Pool() | Concat() if step.results[0] in read_by_convolutions:
+                    read_by_convolutions.update(value for value in step.operands if _keeps_axes(step, value))
+    return read_by_convolutions
 
 
-def _makes_channels_last(group: Group, layouts: dict[Value, Layout], wanted: set[Value]) -> bool:
+def _produces_channels_last(group: Group, layouts: dict[Value, Layout], read_by_convolutions: set[Value]) -> bool:
     first = group.steps[0]
     if isinstance(group, RowGroup):
         full = [value for value in group.operands if group.frame.is_full(value)]
-        return bool(full) and all(layouts[value] != row_major(rank(value)) for value in full)
+        return bool(full) and all(layouts[value] != row_major(value.rank) for value in full)
     match first.primitive:
         case Convolve():
             return True
         case Pool():
-            return layouts[first.operands[0]] != row_major(rank(first.operands[0]))
+            return layouts[first.operands[0]] != row_major(first.operands[0].rank)
         case Map() | Concat():
-            if first.results[0] in wanted:
+            if first.results[0] in read_by_convolutions:
                 return True
             return any(
-                _keeps_axes(first, value) and layouts[value] != row_major(rank(value)) for value in first.operands
+                _keeps_axes(first, value) and layouts[value] != row_major(value.rank) for value in first.operands
             )
         case _:
             return False
 
 
-def _has_all_axes(group: Group, value: Value) -> bool:
-    """Whether a value of a row group is more than a number for each row."""
+def _is_full(group: Group, value: Value) -> bool:
+    """Whether a value of a row group has an element for each point of the domain."""
     return not isinstance(group, RowGroup) or group.frame.is_full(value)
 
 
 def _keeps_axes(step: Step, value: Value) -> bool:
-    """Whether a step reads a value at the place that it writes, axis by axis."""
-    if rank(value) != rank(step.results[0]) or rank(value) < 3:
+    """Whether each axis of a step's result depends only on the same axis of a value."""
+    if value.rank != step.results[0].rank or value.rank < 3:
         return False
     if not isinstance(step.primitive, Map):
         return True

@@ -1,8 +1,8 @@
-"""Maps on quantized numbers, with fewer instructions and the same bits.
+"""Simplify maps on quantized numbers, bitwise equal.
 
-A number that is bounded, and so never NaN, needs no detour through an integer where it is quantized and dequantized
-again. A target that cannot multiply and add at once gets its quotients back. Of quantized products that meet, all but
-the last one are stored as bytes.
+A bounded number, which is never NaN, need not be converted to an integer to be quantized and dequantized. On targets
+without fused multiply-add, divisions are restored. Of quantized products that one map combines, all but the last are
+stored as bytes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from dataclasses import replace
 
 from weft.ir.dtypes import DType
 from weft.ir.magnitudes import BYTES, Magnitudes
-from weft.ir.program import Contract, Convolve, Map, Step, TensorProgram, Value, tensor_dtype
+from weft.ir.program import Contract, Convolve, Map, Step, TensorProgram, Value
 from weft.ir.scalar import Apply, Literal, Scalar
-from weft.ir.types import TensorType
 
 FLOAT32 = DType.float32
-_FAR = 6  # maps from a product on that are looked through
+_LONGEST_PATH = 6  # limit on the maps between a product and its use
 
 
 def simplify_quantized(program: TensorProgram, fused_multiply_add: bool) -> TensorProgram:
-    """Every map in its simpler form."""
+    """Simplify the expression of every map on quantized numbers."""
     if not any(_is_bytes(operand) or _is_sum(operand) for step in program.steps for operand in step.operands):
         return program
     steps: list[Step] = []
@@ -34,57 +33,57 @@ def simplify_quantized(program: TensorProgram, fused_multiply_add: bool) -> Tens
     return replace(program, steps=tuple(steps))
 
 
-def kept_bytes(program: TensorProgram) -> set[Value]:
-    """Quantized products that meet a later one: they are stored as the bytes that they are, not as their sums."""
+def find_stored_bytes(program: TensorProgram) -> set[Value]:
+    """Find quantized products that a map combines with a later one: they are stored as bytes, not as sums."""
     makers = {result: step for step in program.steps for result in step.results}
     order = {step.results[0]: place for place, step in enumerate(program.steps) if step.results}
-    kept: set[Value] = set()
+    stored: set[Value] = set()
     for step in program.steps:
         if not isinstance(step.primitive, Map) or len(step.operands) < 2:
             continue
-        found = {}
+        narrow_values = {}
         for operand in step.operands:
-            path = _path_to_product(operand, makers)
+            path = _find_path_to_product(operand, makers)
             if path is not None and (narrow := [value for value in path[1:] if _is_bytes(value)]):
-                found[path[0]] = narrow[-1]
-        for product in sorted(found, key=lambda value: order[value])[:-1]:
-            kept.add(found[product])
-    return kept
+                narrow_values[path[0]] = narrow[-1]
+        for product in sorted(narrow_values, key=lambda value: order[value])[:-1]:
+            stored.add(narrow_values[product])
+    return stored
 
 
-def _path_to_product(value: Value, makers: dict[Value, Step]) -> list[Value] | None:
-    """From the sum that a product makes, through maps of it and constants, to a value."""
+def _find_path_to_product(value: Value, makers: dict[Value, Step]) -> list[Value] | None:
+    """Return the path from the int32 sum of a product through maps to a value."""
     path = [value]
-    for _ in range(_FAR):
+    for _ in range(_LONGEST_PATH):
         step = makers.get(path[0])
         if step is None:
             return None
         if isinstance(step.primitive, (Contract, Convolve)):
             return path if _is_sum(path[0]) else None
-        made = [operand for operand in step.operands if operand in makers]
-        if not isinstance(step.primitive, Map) or len(made) != 1:
+        computed = [operand for operand in step.operands if operand in makers]
+        if not isinstance(step.primitive, Map) or len(computed) != 1:
             return None
-        path.insert(0, made[0])
+        path.insert(0, computed[0])
     return None
 
 
 class _Simplifier:
-    """One expression's simpler copy; parts that stay the same stay the same objects."""
+    """Simplifies one expression; unchanged subtrees stay the same objects."""
 
     def __init__(self, magnitudes: Magnitudes, fused_multiply_add: bool) -> None:
         self.magnitudes, self.fused_multiply_add = magnitudes, fused_multiply_add
-        self.done: dict[int, Scalar] = {}
-        self.alive: list[Scalar] = []  # keeps identities unique
+        self.copies: dict[int, Scalar] = {}
+        self.alive: list[Scalar] = []  # keeps ids unique
 
     def copy(self, node: Scalar) -> Scalar:
-        known = self.done.get(id(node))
-        if known is None:
-            known = self.simpler(node)
-            self.done[id(node)] = known
-            self.alive += [node, known]
-        return known
+        simplified = self.copies.get(id(node))
+        if simplified is None:
+            simplified = self.simplify(node)
+            self.copies[id(node)] = simplified
+            self.alive += [node, simplified]
+        return simplified
 
-    def simpler(self, node: Scalar) -> Scalar:
+    def simplify(self, node: Scalar) -> Scalar:
         if not isinstance(node, Apply):
             return node
         parts = tuple(map(self.copy, node.arguments))
@@ -92,15 +91,15 @@ class _Simplifier:
         node = node if same else Apply(node.function, parts, node.dtype)
         match node:
             case Apply("cast", (Apply("subtract", (Apply("cast", (inner,)), Literal(int(zero)))),), DType.float32):
-                return self.dequantized(inner, zero) or node
+                return self.requantize_as_float(inner, zero) or node
             case Apply("cast", (Apply("cast", (inner,), DType.int32),), DType.float32):
-                return self.dequantized(inner, 0) or node
+                return self.requantize_as_float(inner, 0) or node
             case Apply("fma", (Apply("fma", (_, divisor, number)), _, _)) if not self.fused_multiply_add:
                 return Apply("divide", (number, divisor), node.dtype)
         return node
 
-    def dequantized(self, byte: Scalar, zero: int) -> Scalar | None:
-        """A number that was just quantized, less its zero point, as a float."""
+    def requantize_as_float(self, byte: Scalar, zero: int) -> Scalar | None:
+        """Return a number that was just quantized, minus its zero point, as a float."""
         match byte:
             case Apply("cast", (Apply("minimum", (Apply("maximum", (moved, Literal(low))), Literal(high))),), dtype):
                 if dtype not in BYTES or not isinstance(low, float) or not isinstance(high, float):
@@ -119,14 +118,14 @@ class _Simplifier:
 
     def is_bounded(self, value: Scalar) -> bool:
         match value:
-            case Apply("fma", (Apply("fma", (_, _, number)), _, _)):  # a quotient of a bounded number
+            case Apply("fma", (Apply("fma", (_, _, number)), _, _)):  # a division of a bounded number
                 return self.is_bounded(number)
         return self.magnitudes.of(value) is not None
 
 
 def _is_bytes(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.dtype in BYTES
+    return value.is_tensor and value.dtype in BYTES
 
 
 def _is_sum(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and tensor_dtype(value) is DType.int32
+    return value.is_tensor and value.dtype is DType.int32

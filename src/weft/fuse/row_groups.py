@@ -1,8 +1,4 @@
-"""Which steps of a program share their rows, so that one kernel can do them.
-
-A group has one domain and one set of reduced axes. Each of its values is either full, an element for each point of
-the domain, or a row value, one for each row, with the reduced axes missing or of size 1.
-"""
+"""Find maps and reductions that share their rows (ir/rows.py), so that one kernel can compute them."""
 
 from __future__ import annotations
 
@@ -13,17 +9,16 @@ from weft.ir import dims
 from weft.ir.program import Contract, Convolve, Map, Pool, Reduce, Step, TensorProgram, Value
 from weft.ir.rows import RowFrame
 from weft.ir.scalar import walk
-from weft.ir.types import Shape, TensorType
 
-TAKES_MAPS = (Contract, Convolve, Pool)  # steps that a map after them is better joined with
-LONGEST_ROW = 1 << 18  # elements, beyond which few rows are better done by all threads together
-LARGEST_GROUP = 400  # nodes of its expressions
+TAKES_MAPS = (Contract, Convolve, Pool)  # heavy steps, which take the map after them as epilogue
+LONGEST_ROW = 1 << 18  # elements; a few longer rows are better computed by all threads together
+LARGEST_GROUP = 400  # nodes of all its expressions
 
 
-def row_frame(steps: Sequence[Step]) -> RowFrame | None:
-    """The rows that all steps share; None where they share none."""
+def find_row_frame(steps: Sequence[Step]) -> RowFrame | None:
+    """Return the rows that all steps share, or None."""
     first = next((step for step in steps if isinstance(step.primitive, Reduce)), None)
-    domain = None if first is None else _shape(first.operands[0])
+    domain = None if first is None else first.operands[0].known_shape
     if first is None or domain is None:
         return None
     assert isinstance(first.primitive, Reduce)
@@ -32,19 +27,19 @@ def row_frame(steps: Sequence[Step]) -> RowFrame | None:
     return frame if all(frame.fits(step, inside) for step in steps) else None
 
 
-def find_row_groups(program: TensorProgram, apart: Collection[int] = ()) -> list[tuple[Step, ...]]:
-    """Groups of two steps or more around reductions, each in the program's order, of steps whose ids are not `apart`.
+def find_row_groups(program: TensorProgram, excluded: Collection[int] = ()) -> list[tuple[Step, ...]]:
+    """Find groups of at least two steps around reductions, in program order; steps whose ids are `excluded` stay out.
 
-    A group can be done where its last step stands: whoever else reads its values comes later.
+    A group can run at the position of its last step: all other readers of its values come later.
     """
     finder = _Finder(program)
-    finder.taken |= {number for number, step in enumerate(program.steps) if id(step) in apart}
+    finder.grouped |= {number for number, step in enumerate(program.steps) if id(step) in excluded}
     groups = []
     for number, step in enumerate(program.steps):
-        if isinstance(step.primitive, Reduce) and number not in finder.taken:
+        if isinstance(step.primitive, Reduce) and number not in finder.grouped:
             group = finder.grow(number)
             if len(group) > 1:
-                finder.taken |= group
+                finder.grouped |= group
                 groups.append(tuple(program.steps[member] for member in sorted(group)))
     return groups
 
@@ -52,7 +47,7 @@ def find_row_groups(program: TensorProgram, apart: Collection[int] = ()) -> list
 class _Finder:
     def __init__(self, program: TensorProgram) -> None:
         self.steps = program.steps
-        self.taken: set[int] = set()
+        self.grouped: set[int] = set()
         self.maker = {value: number for number, step in enumerate(self.steps) for value in step.results}
         self.readers: dict[Value, set[int]] = {}
         for number, step in enumerate(self.steps):
@@ -62,8 +57,8 @@ class _Finder:
             self.readers.setdefault(output, set()).add(len(self.steps))
 
     def grow(self, first: int) -> set[int]:
-        """The largest group around a reduction, found by adding neighbours in the program's order."""
-        frame = row_frame([self.steps[first]])
+        """Grow a group around a reduction by adding neighbours in program order."""
+        frame = find_row_frame([self.steps[first]])
         group = {first}
         if frame is None:
             return group
@@ -75,29 +70,29 @@ class _Finder:
             group.add(added)
 
     def neighbours(self, group: set[int]) -> set[int]:
-        found: set[int] = set()
+        numbers: set[int] = set()
         for number in group:
-            found |= {self.maker[value] for value in self.steps[number].operands if value in self.maker}
-            found |= {reader for value in self.steps[number].results for reader in self.readers.get(value, ())}
-        return {number for number in found if number < len(self.steps) and number not in self.taken}
+            numbers |= {self.maker[value] for value in self.steps[number].operands if value in self.maker}
+            numbers |= {reader for value in self.steps[number].results for reader in self.readers.get(value, ())}
+        return {number for number in numbers if number < len(self.steps) and number not in self.grouped}
 
     def may_join(self, frame: RowFrame, group: set[int], number: int) -> bool:
         step = self.steps[number]
-        if not isinstance(step.primitive, (Map, Reduce)) or self.belongs_to_another(step, group):
+        if not isinstance(step.primitive, (Map, Reduce)) or self.is_heavy_epilogue(step, group):
             return False
         larger = group | {number}
         inside = self.values(larger)
-        if not self.is_worth_it(frame) and not self.is_lone(frame, step, larger):
+        if not self.suits_threads(frame) and not self.is_prologue_or_epilogue(frame, step, larger):
             return False
         last = max(larger)
         return (
             all(frame.fits(self.steps[member], inside) for member in larger)
-            and sum(map(_nodes, (self.steps[member] for member in larger))) <= LARGEST_GROUP
+            and sum(map(_count_nodes, (self.steps[member] for member in larger))) <= LARGEST_GROUP
             and all(reader > last or reader in larger for value in inside for reader in self.readers.get(value, ()))
         )
 
-    def belongs_to_another(self, step: Step, group: set[int]) -> bool:
-        """Whether the step only finishes what a heavy one made."""
+    def is_heavy_epilogue(self, step: Step, group: set[int]) -> bool:
+        """Whether the step is the epilogue of a heavy step."""
         for operand in step.operands:
             maker = self.maker.get(operand)
             outside = maker is not None and maker not in group and isinstance(self.steps[maker].primitive, TAKES_MAPS)
@@ -105,8 +100,8 @@ class _Finder:
                 return True
         return False
 
-    def is_lone(self, frame: RowFrame, step: Step, group: set[int]) -> bool:
-        """Whether the step only prepares or finishes one reduction, which threads can share."""
+    def is_prologue_or_epilogue(self, frame: RowFrame, step: Step, group: set[int]) -> bool:
+        """Whether the step is only a prologue or epilogue of the reduction."""
         if isinstance(step.primitive, Reduce):
             return False
         return not frame.is_full(step.results[0]) or self.readers.get(step.results[0], set()) <= group
@@ -115,16 +110,12 @@ class _Finder:
         return {value for number in group for value in self.steps[number].results}
 
     @staticmethod
-    def is_worth_it(frame: RowFrame) -> bool:
-        """Whether rows are short enough, or many enough, for one thread to do each."""
+    def suits_threads(frame: RowFrame) -> bool:
+        """Whether rows are short enough, or enough, to compute each in one thread."""
         rows = dims.product(size for axis, size in enumerate(frame.domain) if axis not in frame.reduced)
         row = dims.product(frame.domain[axis] for axis in frame.reduced)
         return estimate(row) <= LONGEST_ROW or estimate(rows) >= 4
 
 
-def _nodes(step: Step) -> int:
+def _count_nodes(step: Step) -> int:
     return sum(1 for _ in walk(step.primitive.expression)) if isinstance(step.primitive, Map) else 1
-
-
-def _shape(value: Value) -> Shape | None:
-    return value.type.shape if isinstance(value.type, TensorType) else None

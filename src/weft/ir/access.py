@@ -1,8 +1,8 @@
-"""How index arithmetic and expressions depend on the axes of their domain: strides, places, what is not linear."""
+"""Analyse how index arithmetic and expressions depend on the axes of their domain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Expr
@@ -11,69 +11,67 @@ from weft.ir.types import Shape
 
 
 def stride_along(value: Dim, position: int) -> Dim:
-    """The factor of an axis in an offset that is linear in it."""
+    """Return the coefficient of an axis in an offset that is linear in it."""
     total: Dim = 0
     for monomial, coefficient in value.terms if isinstance(value, Expr) else ():
         rest = [atom for atom in monomial if not (isinstance(atom, Axis) and atom.position == position)]
         if len(rest) < len(monomial):
             term: Dim = coefficient
             for atom in rest:
-                term = term * Expr((((atom,), 1),))
+                term = term * dims.from_atom(atom)
             total = total + term
     return total
 
 
 def without_axis(value: Dim, position: int) -> Dim:
-    """The value where an axis stands at 0."""
+    """Evaluate the value at position 0 of an axis."""
 
-    def place(atom: dims.Symbol | Axis) -> Dim:
-        if isinstance(atom, Axis):
-            return 0 if atom.position == position else dims.axis(atom.position, atom.size)
-        return dims.symbol(atom.name, atom.low, atom.high)
+    def replace(atom: dims.Symbol | Axis) -> Dim:
+        return 0 if isinstance(atom, Axis) and atom.position == position else dims.from_atom(atom)
 
-    return dims.substitute(value, place)
+    return dims.substitute(value, replace)
 
 
-def nonlinear_axes(value: Dim) -> set[int]:
-    """Axes inside quotients and the like, or multiplied with each other."""
+def find_nonlinear_axes(value: Dim) -> set[int]:
+    """Find axes inside compound atoms (quotients, remainders, extremes) or multiplied with each other."""
     if isinstance(value, int):
         return set()
-    found: set[int] = set()
+    positions: set[int] = set()
     for monomial, _ in value.terms:
-        plain = [atom for atom in monomial if isinstance(atom, Axis)]
-        if len(plain) > 1:
-            found |= {atom.position for atom in plain}
+        linear = [atom for atom in monomial if isinstance(atom, Axis)]
+        if len(linear) > 1:
+            positions |= {atom.position for atom in linear}
         for atom in monomial:
             if not isinstance(atom, Axis):
-                inner = dims.atoms(Expr((((atom,), 1),)))
-                found |= {other.position for other in inner if isinstance(other, Axis)}
-    return found
+                inner = dims.atoms(dims.from_atom(atom))
+                positions |= {nested.position for nested in inner if isinstance(nested, Axis)}
+    return positions
 
 
-def axes_of(scalar: Scalar) -> set[int]:
-    """Every axis that an expression depends on."""
-    found: set[int] = set()
+def find_axes(scalar: Scalar) -> set[int]:
+    """Find every axis that an expression depends on."""
+    positions: set[int] = set()
     for node in walk(scalar):
         if isinstance(node, (Index, FlatLoad)):
             value = node.value if isinstance(node, Index) else node.offset
-            found |= {atom.position for atom in dims.atoms(value) if isinstance(atom, Axis)}
-    return found
+            positions |= {atom.position for atom in dims.atoms(value) if isinstance(atom, Axis)}
+    return positions
 
 
-def move_axes(scalar: Scalar, axes: Mapping[int, Dim]) -> Scalar:
-    """The expression with its axes replaced."""
+def substitute_axes(scalar: Scalar, axes: Mapping[int, Dim] | Sequence[Dim]) -> Scalar:
+    """Replace the axes of an expression."""
 
-    def place(atom: dims.Symbol | Axis) -> Dim:
-        return axes[atom.position] if isinstance(atom, Axis) else dims.symbol(atom.name, atom.low, atom.high)
+    def replace(atom: dims.Symbol | Axis) -> Dim:
+        return axes[atom.position] if isinstance(atom, Axis) else dims.from_atom(atom)
 
-    return rebuild(scalar, atom=place)
+    return rebuild(scalar, atom=replace)
 
 
-def compared_indices(condition: Scalar) -> list[tuple[Dim, str, Dim]]:
-    """The comparisons of indices that hold wherever a condition does: (left, relation, right)."""
+def find_index_comparisons(condition: Scalar) -> list[tuple[Dim, str, Dim]]:
+    """Find the index comparisons (left, relation, right) that a condition implies."""
     match condition:
         case Apply("logical_and", (left, right)):
-            return compared_indices(left) + compared_indices(right)
+            return find_index_comparisons(left) + find_index_comparisons(right)
         case Apply(relation, (Index(left), Index(right))):
             return [(left, relation, right)]
         case Apply(relation, (Index(left), Literal(int(right)))):

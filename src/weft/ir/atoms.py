@@ -1,6 +1,6 @@
-"""What polynomials are made of: named sizes, loop variables, and operations that do not simplify.
+"""The atoms of symbolic integers: named sizes, loop variables, and operations that do not simplify.
 
-There is one object for each atom (ir/interned.py). `order` is the text by which the factors of a term are sorted.
+Atoms are interned (ir/interned.py). `order` is the text by which the factors of a term are sorted.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Symbol:
     def __new__(cls, name: str, low: int | None = 1, high: int | None = None) -> Symbol:
         key = name, low, high
         entry = _find_symbol(key)
-        found = None if entry is None else entry()
-        if found is not None:
-            return found
-        made = object.__new__(cls)
-        made.name, made.low, made.high = key
-        made.order = f"Symbol:{name}"
-        return _SYMBOLS.keep(key, made)
+        existing = None if entry is None else entry()
+        if existing is not None:
+            return existing
+        new = object.__new__(cls)
+        new.name, new.low, new.high = key
+        new.order = f"Symbol:{name}"
+        return _SYMBOLS.add(key, new)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Symbol, (self.name, self.low, self.high)
@@ -56,13 +56,13 @@ class Axis:
     def __new__(cls, position: int, size: Dim) -> Axis:
         key = position, size
         entry = _find_axis(key)
-        found = None if entry is None else entry()
-        if found is not None:
-            return found
-        made = object.__new__(cls)
-        made.position, made.size = key
-        made.order = f"Axis:i{position}"
-        return _AXES.keep(key, made)
+        existing = None if entry is None else entry()
+        if existing is not None:
+            return existing
+        new = object.__new__(cls)
+        new.position, new.size = key
+        new.order = f"Axis:i{position}"
+        return _AXES.add(key, new)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Axis, (self.position, self.size)
@@ -87,15 +87,15 @@ class Compound:
     def __new__(cls, operation: str, left: Dim, right: Dim) -> Compound:
         key = operation, left, right
         entry = _find_compound(key)
-        found = None if entry is None else entry()
-        if found is not None:
-            return found
-        made = object.__new__(cls)
-        made.operation, made.left, made.right = key
-        return _COMPOUNDS.keep(key, made)
+        existing = None if entry is None else entry()
+        if existing is not None:
+            return existing
+        new = object.__new__(cls)
+        new.operation, new.left, new.right = key
+        return _COMPOUNDS.add(key, new)
 
     def __getattr__(self, name: str) -> str:
-        """`order`, which is written when it is first asked for: those that are only read need none."""
+        """Compute `order` on first use: unpickled atoms often never need it."""
         if name != "order":
             raise AttributeError(name)
         self.order = order = f"Compound:{self}"

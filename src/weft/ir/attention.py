@@ -1,4 +1,4 @@
-"""Attention as data: a softmax between two products, as expressions of its operands."""
+"""Attention: a softmax between two matrix products, as expressions of its operands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CausalBound:
-    """Keys from `bound` on are hidden from a row: `score` is about what they have."""
+    """Keys from `bound` on are masked for a row, with scores of about `score`."""
 
     bound: Dim
     score: float
@@ -21,8 +21,9 @@ class Attention:
     """result[places, column] = sum over keys of softmax(score)[places, key] * value[places, key, column].
 
     Expressions are over the axes of `shape` (the places, then the keys) and, after these, `depth` (query and key) or
-    `width` (value). Along the places `rows` neither keys nor values change. What is at hand (`AT_HAND`) is in `score`
-    the product of query and key, in `divisor` the total, and in `epilogue`, over the axes of the result, an element.
+    `width` (value). Keys and values are constant along the places `rows`. The placeholder `ELEMENT` stands for the
+    product of query and key in `score`, for the sum of exponentials in `divisor`, and in `epilogue`, over the result's
+    axes, for an element of the result.
     """
 
     shape: Shape
@@ -34,8 +35,8 @@ class Attention:
     value: Scalar
     score: Scalar
     divisor: Scalar
-    shifts_nothing: bool  # where all of a row is -inf its scores are shifted by 0; else they become NaN
-    drops_nan: bool  # weights that are NaN are 0
+    shifts_nothing: bool  # a row of only -inf is shifted by 0; otherwise its scores become NaN
+    drops_nan: bool  # NaN weights are replaced by 0
     causal_bounds: tuple[CausalBound, ...]
-    axes: tuple[int, ...]  # of the result, as numbers of axes above
+    axes: tuple[int, ...]  # of the result, as indices of the axes above
     epilogue: Scalar | None

@@ -1,4 +1,4 @@
-"""A program with its machine code: all that a run needs, so that it can be kept and loaded without a compiler."""
+"""Compiled programs: sections with machine code, which can be cached and run without a compiler."""
 
 from __future__ import annotations
 
@@ -10,53 +10,51 @@ import numpy as np
 
 from weft.errors import InternalError
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Dim
-from weft.ir.narrowed import NarrowedProduct, narrowed_in
+from weft.ir.narrowed_products import NarrowedProduct, find_narrowed_products
 from weft.ir.program import Guard, TensorProgram, Value, with_bodies
-from weft.ir.types import TensorType
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-
 
 class AwaitedObjects(Sequence[bytes]):
-    """Code that may still be compiled: who looks at it waits until all of it is there, or hears what went wrong."""
+    """Object code that may still be compiling; access waits for all of it, and raises what compilation raised."""
 
     def __init__(self, pending: Sequence[Callable[[], bytes]]) -> None:
         self._pending = tuple(pending)
-        self._made: tuple[bytes, ...] | None = None
+        self._objects: tuple[bytes, ...] | None = None
 
-    def made(self) -> tuple[bytes, ...]:
-        """All of it, once it is compiled."""
-        made = self._made
-        if made is None:
-            made = self._made = tuple([wait() for wait in self._pending])
+    def wait(self) -> tuple[bytes, ...]:
+        """Wait for all object files."""
+        objects = self._objects
+        if objects is None:
+            objects = self._objects = tuple([future() for future in self._pending])
             self._pending = ()
-        return made
+        return objects
 
-    def number_made(self) -> int:
-        """How much of it is there by now."""
-        return len(self) - sum(not getattr(wait, "is_done", True) for wait in self._pending)
+    def count_ready(self) -> int:
+        """Count the object files that are ready."""
+        return len(self) - sum(not getattr(future, "is_done", True) for future in self._pending)
 
     def __len__(self) -> int:
-        return len(self._pending if self._made is None else self._made)
+        return len(self._pending if self._objects is None else self._objects)
 
     def __getitem__(self, place: Any) -> Any:
-        return self.made()[place]
+        return self.wait()[place]
 
     def __eq__(self, other: object) -> bool:
-        return self.made() == (other.made() if isinstance(other, AwaitedObjects) else other)
+        return self.wait() == (other.wait() if isinstance(other, AwaitedObjects) else other)
 
     __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledProgram:
-    """Sections whose kernels have names of their own, under which the objects hold their code.
+    """Sections with unique kernel names, and the object files that define these kernels.
 
-    `constants` are those that the sections read as they are, or that are outputs. Without slots it can be referred to
-    weakly, so that all who load a model in a process share one. `narrowed` are the products that round their operands.
+    `constants` are those that sections read without packing, and those that are outputs. `narrowed` are the products
+    that round their operands. The class has no slots, so that sessions can share one through a weak reference.
     """
 
     inputs: tuple[Value, ...]
@@ -68,13 +66,15 @@ class CompiledProgram:
     narrowed: tuple[NarrowedProduct, ...] = ()
 
 
-def compiled(program: TensorProgram, sections: tuple[Section, ...], objects: Sequence[bytes]) -> CompiledProgram:
-    """What a run needs of a program, once its sections have their code."""
+def build_compiled_program(
+    program: TensorProgram, sections: tuple[Section, ...], objects: Sequence[bytes]
+) -> CompiledProgram:
+    """Build the compiled form of a program from its sections and their code."""
     constants = _read_constants(program, sections)
-    _verify_made(program, constants, sections)
-    narrowed = tuple(narrowed_in(sections))
+    _verify_defined(program, constants, sections)
+    narrowed = tuple(find_narrowed_products(sections))
     return CompiledProgram(
-        program.inputs, program.outputs, program.guards, constants, _lean(sections), objects, narrowed
+        program.inputs, program.outputs, program.guards, constants, _strip_bodies(sections), objects, narrowed
     )
 
 
@@ -88,41 +88,41 @@ def _read_constants(program: TensorProgram, sections: tuple[Section, ...]) -> di
     return {value: content for value, content in program.constants.items() if value in read}
 
 
-def _verify_made(program: TensorProgram, constants: Mapping[Value, Any], sections: tuple[Section, ...]) -> None:
-    """Raise InternalError where a section reads what nothing makes: a plan would find a place for it all the same."""
-    made = {*program.inputs, *constants}
+def _verify_defined(program: TensorProgram, constants: Mapping[Value, Any], sections: tuple[Section, ...]) -> None:
+    """Raise InternalError if a section reads a value that is never defined: planning would not notice."""
+    defined = {*program.inputs, *constants}
     for section in sections:
         if isinstance(section, NativeSection):
-            made.update(section.aliases, *(task.results for task in section.tasks))
-            unmade = read_values(section) - made
-            if unmade:
-                raise InternalError(f"{min(unmade, key=lambda value: value.number)} is read and never made")
+            defined.update(section.aliases, *(task.results for task in section.tasks))
+            undefined = read_values(section) - defined
+            if undefined:
+                raise InternalError(f"{min(undefined, key=lambda value: value.number)} is read but never defined")
         else:
-            made.update(*(step.results for step in section.steps))
+            defined.update(*(step.results for step in section.steps))
 
 
-def _lean(sections: tuple[Section, ...]) -> tuple[Section, ...]:
-    """Sections without the steps of the programs inside, which have sections of their own."""
+def _strip_bodies(sections: tuple[Section, ...]) -> tuple[Section, ...]:
+    """Drop the steps of nested programs, whose sections replace them."""
     return tuple(
         replace(_without_bodies(section), symbols=section_symbols(section))
         if isinstance(section, NativeSection)
-        else _lean_host(section)
+        else _strip_host_section(section)
         for section in sections
     )
 
 
-def _lean_host(section: HostSection) -> HostSection:
+def _strip_host_section(section: HostSection) -> HostSection:
     parts = iter(section.bodies)
 
     def lean(body: TensorProgram) -> TensorProgram:
         return replace(body, steps=(), constants=_read_constants(body, next(parts)))
 
     steps = tuple(replace(step, primitive=with_bodies(step.primitive, lean)) for step in section.steps)
-    return HostSection(steps, tuple(map(_lean, section.bodies)))
+    return HostSection(steps, tuple(map(_strip_bodies, section.bodies)))
 
 
 def read_values(section: NativeSection) -> set[Value]:
-    """What a section's tasks read from memory; a packed constant is read from its packing instead."""
+    """Return the values that a section's tasks read from memory; packed constants are not among them."""
     read: set[Value] = set()
     for value in (operand for task in section.tasks for operand in read_operands(task)):
         read.add(value)
@@ -133,19 +133,19 @@ def read_values(section: NativeSection) -> set[Value]:
 
 
 def section_constants(section: NativeSection, constants: Mapping[Value, Any]) -> dict[Value, Array]:
-    """The constants that tasks read from memory, contiguous; those of scans' bodies too."""
-    found: dict[Value, Array] = {}
+    """Return the constants that tasks, including those in scans, read from memory, as contiguous arrays."""
+    arrays: dict[Value, Array] = {}
     for task in section.tasks:
         if isinstance(task, ScanTask):
-            found |= section_constants(task.body, task.program.constants)
+            arrays |= section_constants(task.body, task.program.constants)
     for value in read_values(section):
         if value in constants:
-            found[value] = np.ascontiguousarray(constants[value])
-    return found
+            arrays[value] = np.ascontiguousarray(constants[value])
+    return arrays
 
 
 def read_operands(task: Task | ScanTask) -> list[Value]:
-    """The operands that a task reads from memory."""
+    """Return the operands that a task reads from memory."""
     if isinstance(task, ScanTask):
         return list(task.operands)
     used = {r.number for launch in task.work.launches for r in launch.references if r.kind == "operand"}
@@ -156,10 +156,10 @@ def _without_bodies(section: NativeSection) -> NativeSection:
     """Scans' programs without their steps and packed constants: the sections of their bodies say it all."""
     if not any(isinstance(task, ScanTask) for task in section.tasks):
         return section
-    return replace(section, tasks=tuple(_lean_scan(t) if isinstance(t, ScanTask) else t for t in section.tasks))
+    return replace(section, tasks=tuple(_strip_scan(t) if isinstance(t, ScanTask) else t for t in section.tasks))
 
 
-def _lean_scan(task: ScanTask) -> ScanTask:
+def _strip_scan(task: ScanTask) -> ScanTask:
     read = {*read_values(task.body), *task.program.outputs}
     constants = {value: content for value, content in task.program.constants.items() if value in read}
     program = replace(task.program, steps=(), constants=constants)
@@ -168,38 +168,33 @@ def _lean_scan(task: ScanTask) -> ScanTask:
 
 
 def section_symbols(section: NativeSection) -> tuple[str, ...]:
-    """The sizes that a section's plan depends on."""
+    """Return the symbols that a section's plan depends on."""
     return tuple(sorted(_symbols(section)))
 
 
 def _symbols(section: NativeSection) -> set[str]:
-    found: set[Dim] = set()
+    expressions: set[Dim] = set()
     inner: set[str] = set()
     for task in section.tasks:
         for value in (*task.operands, *task.results):
-            found.update(_shape(value))
+            expressions.update(value.shape)
         if isinstance(task, ScanTask):
-            found.add(task.primitive.length)
-            inner |= _symbols(task.body) - _bound_inside(task)
+            expressions.add(task.primitive.length)
+            inner |= _symbols(task.body) - _bound_symbols(task)
             continue
         for launch in task.work.launches:
-            found.add(launch.blocks)
-            found.update(launch.values)
-        found.update(workspace.size for workspace in task.work.workspaces)
-        found.update((task.effort.flops, task.effort.bytes))
-    found.update(dim for value in section.outputs for dim in _shape(value))
-    return inner | _names(found)
+            expressions.add(launch.blocks)
+            expressions.update(launch.values)
+        expressions.update(workspace.size for workspace in task.work.workspaces)
+        expressions.update((task.effort.flops, task.effort.bytes))
+    expressions.update(dim for value in section.outputs for dim in value.shape)
+    return inner | _symbol_names(expressions)
 
 
-def _bound_inside(task: ScanTask) -> set[str]:
-    """The sizes that a scan's body learns from its inputs."""
-    return _names({dim for value in task.program.inputs for dim in _shape(value)})
+def _bound_symbols(task: ScanTask) -> set[str]:
+    """Return the symbols that a scan's body binds from its inputs."""
+    return _symbol_names({dim for value in task.program.inputs for dim in value.shape})
 
 
-def _names(found: set[Dim]) -> set[str]:
-    return {symbol.name for dim in found for symbol in dims.symbols(dim)}
-
-
-def _shape(value: Value) -> tuple[Dim, ...]:
-    assert isinstance(value.type, TensorType)
-    return value.type.shape or ()
+def _symbol_names(expressions: set[Dim]) -> set[str]:
+    return {symbol.name for dim in expressions for symbol in dims.symbols(dim)}

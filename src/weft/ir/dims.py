@@ -1,7 +1,7 @@
 """Symbolic integers: the sizes of dimensions and the indices inside kernels.
 
-A `Dim` is an int or an `Expr`: a polynomial with integer coefficients over atoms, kept in a canonical form, so that
-equal polynomials compare equal. Atoms are named symbols, the loop variables of a map (`Axis`), and quotients,
+A `Dim` is an int or an `Expr`: a polynomial with integer coefficients over atoms, in a canonical form, so that equal
+polynomials compare equal. Atoms are named symbols, the loop variables of a map (`Axis`), and quotients,
 remainders, minima and maxima that do not simplify. Arithmetic never leaves an `Expr` where an int would do.
 """
 
@@ -27,24 +27,24 @@ Interval = tuple["int | None", "int | None"]
 
 
 LARGEST_SIZE = 10**9 - 1
-"""What a named size is assumed not to exceed, so that "to the end" in a slice is recognised as such."""
+"""The assumed upper bound of a named size, with which "to the end" in a slice is recognised."""
 
 LARGEST_POSITION = 2**31 - 1
-"""The largest size along which 32 bits hold a position."""
+"""The largest size whose positions fit in a signed 32-bit integer."""
 
 
 MOST_PARTS = 1000
-"""How many terms and atoms the sizes of a tensor may have, and how many terms their product; real ones have some 60."""
+"""Limit on the terms and atoms of a tensor's sizes, and on the terms of their product; real models reach about 60."""
 
 MOST_TERMS = 8 * MOST_PARTS
-"""How many terms a polynomial may have, of sizes or of places in a tensor."""
+"""Limit on the terms of a polynomial of sizes or indices."""
 
 LARGEST_FACTOR = 2**32
-"""What a size is multiplied with is no larger: 64 bits, in which models compute with sizes, would not hold it."""
+"""Limit on the factor of a size: models compute sizes in 64 bits, which would overflow beyond it."""
 
 
 class UndecidedError(WeftError):
-    """A question about symbolic integers has different answers for different sizes, or an answer too long to use."""
+    """Raised for a question about symbolic integers whose answer depends on the sizes, or is too long to use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class Equality:
 
 
 class Expr:
-    """A polynomial that is not a plain int. Build it with operators, `symbol` and `axis`; it is immutable.
+    """An immutable polynomial that is not a plain int. Build it with operators, `symbol` and `axis`.
 
-    There is one object for each polynomial, which keeps what is often asked of it.
+    Polynomials are interned, and cache their atoms, bounds and text.
     """
 
     __slots__ = ("__weakref__", "_atoms", "_bounds", "_names", "_symbols", "_text", "terms")
@@ -75,13 +75,13 @@ class Expr:
 
     def __new__(cls, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
         entry = _find_expr(terms)
-        found = None if entry is None else entry()
-        if found is not None:
-            return found
-        made = object.__new__(cls)
-        made.terms = terms
-        made._atoms = made._bounds = made._names = made._symbols = made._text = None
-        return _EXPRS.keep(terms, made)
+        existing = None if entry is None else entry()
+        if existing is not None:
+            return existing
+        new = object.__new__(cls)
+        new.terms = terms
+        new._atoms = new._bounds = new._names = new._symbols = new._text = None
+        return _EXPRS.add(terms, new)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Expr, (self.terms,)
@@ -143,12 +143,12 @@ class Expr:
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = self._written()
+            self._text = self._format()
         return self._text
 
     __repr__ = __str__
 
-    def _written(self) -> str:
+    def _format(self) -> str:
         parts: list[str] = []
         for monomial, coefficient in self.terms:
             factors = [_factor(atom, alone=len(monomial) == 1 and coefficient == 1) for atom in monomial]
@@ -166,17 +166,21 @@ _find_expr = _EXPRS.find
 
 @lru_cache(maxsize=65536)
 def symbol(name: str, low: int | None = 1, high: int | None = LARGEST_SIZE) -> Expr:
-    """A named size within [low, high]; a run checks that its inputs keep to that."""
-    return Expr((((Symbol(name, low, high),), 1),))
+    """Return a named size within [low, high]; runs check that their inputs keep to these bounds."""
+    return from_atom(Symbol(name, low, high))
 
 
 def axis(position: int, size: Dim) -> Dim:
-    """The loop variable of output dimension `position`; it is plainly 0 where the size is 1."""
-    return 0 if size == 1 else Expr((((Axis(position, size),), 1),))
+    """Return the loop variable of output dimension `position`, or 0 if the size is 1."""
+    return 0 if size == 1 else from_atom(Axis(position, size))
+
+
+def from_atom(atom: Atom) -> Expr:
+    return Expr((((atom,), 1),))
 
 
 def floordiv(a: Dim, b: Dim) -> Dim:
-    """The quotient rounded down, simplified as far as the bounds of the atoms allow."""
+    """Divide, rounding down, and simplify as far as the bounds of the atoms allow."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if b == 1:
@@ -195,7 +199,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         common = reduce(gcd, (abs(c) for _, c in _terms(rest)), b)
         return whole + _divide_remainder(floordiv(rest, common), b // common)
     whole, rest = _split_symbolic(a, b)
-    return whole if _within(rest, b) else whole + _compound("//", rest, b)
+    return whole if _within(rest, b) else whole + from_atom(Compound("//", rest, b))
 
 
 def _divide_remainder(a: Dim, b: int) -> Dim:
@@ -205,20 +209,20 @@ def _divide_remainder(a: Dim, b: int) -> Dim:
         inner = a.terms[0][0][0]
         if isinstance(inner, Compound) and inner.operation == "//" and isinstance(inner.right, int):
             return floordiv(inner.left, inner.right * b)
-    return _compound("//", a, b)
+    return from_atom(Compound("//", a, b))
 
 
 def mod(a: Dim, b: Dim) -> Dim:
-    """The remainder of `floordiv`, in [0, b) for a positive b."""
+    """Return the remainder of `floordiv`, in [0, b) for a positive b."""
     if isinstance(a, int) and isinstance(b, int):
         return a % b
     if b == 1 or _divide_exactly(a, b) is not None:
         return 0
     if isinstance(b, int) and b > 0:
         _, rest = _split_multiples(a, b)
-        return rest if _within(rest, b) else _compound("%", rest, b)
+        return rest if _within(rest, b) else from_atom(Compound("%", rest, b))
     _, rest = _split_symbolic(a, b)
-    return rest if _within(rest, b) else _compound("%", rest, b)
+    return rest if _within(rest, b) else from_atom(Compound("%", rest, b))
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
@@ -241,7 +245,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def decide_less(a: Dim, b: Dim) -> bool:
-    """Whether a < b; UndecidedError where that depends on the sizes."""
+    """Whether a < b; raise UndecidedError if that depends on the sizes."""
     if is_at_least(b, a + 1):
         return True
     if is_at_least(a, b):
@@ -250,7 +254,7 @@ def decide_less(a: Dim, b: Dim) -> bool:
 
 
 def decide_equal(a: Dim, b: Dim) -> bool:
-    """Whether two dims are equal; UndecidedError where that depends on the sizes."""
+    """Whether two dims are equal; raise UndecidedError if that depends on the sizes."""
     if a == b:
         return True
     low, high = bounds(a - b)
@@ -266,7 +270,7 @@ def is_at_least(a: Dim, b: Dim) -> bool:
 
 
 def bounds(dim: Dim) -> Interval:
-    """An interval that holds the value for every assignment; None means unbounded."""
+    """Return an interval that contains the value for all sizes; None means unbounded."""
     if isinstance(dim, int):
         return dim, dim
     if dim._bounds is None:
@@ -277,36 +281,36 @@ def bounds(dim: Dim) -> Interval:
 def _find_bounds(dim: Expr) -> Interval:
     low, high = _tight_interval(dim)
     loops = [atom for atom in _top_atoms(dim) if isinstance(atom, Axis) and not isinstance(atom.size, int)]
-    if loops:  # i < n is lost in plain interval arithmetic: put the extremes in, too
+    if loops:  # interval arithmetic ignores i < n: also evaluate at both ends of the loops
         low = _larger(low, _tight_interval(_at_extreme(dim, loops, lowest=True))[0])
         high = _smaller(high, _tight_interval(_at_extreme(dim, loops, lowest=False))[1])
     return low, high
 
 
 def is_tractable(sizes: Iterable[Dim]) -> bool:
-    """Whether a tensor's sizes are short enough to compute with: to multiply, to compare, to print."""
+    """Whether a tensor's sizes are short enough to multiply, compare and print."""
     parts, terms = 0, 1
     for dim in sizes:
         if not isinstance(dim, int):
-            parts += _parts(dim)
+            parts += _count_parts(dim)
             terms *= len(dim.terms)
     return parts <= MOST_PARTS and terms <= MOST_PARTS
 
 
 @lru_cache(maxsize=65536)
-def _parts(dim: Expr) -> int:
-    """Terms and atoms of the whole tree; more than there may be where a factor is too large."""
+def _count_parts(dim: Expr) -> int:
+    """Count the terms and atoms of the whole tree; a factor that is too large exceeds the limit."""
     count = 0
     for monomial, coefficient in dim.terms:
         count += 1 + len(monomial) + (MOST_PARTS if monomial and abs(coefficient) > LARGEST_FACTOR else 0)
         for atom in monomial:
             if isinstance(atom, Compound):
-                count += sum(1 if isinstance(part, int) else _parts(part) for part in (atom.left, atom.right))
+                count += sum(1 if isinstance(part, int) else _count_parts(part) for part in (atom.left, atom.right))
     return count
 
 
 def symbols(dim: Dim) -> frozenset[Symbol]:
-    """The named symbols that occur anywhere in `dim`."""
+    """Return the named symbols that occur anywhere in `dim`."""
     if isinstance(dim, int):
         return _NO_SYMBOLS
     if dim._symbols is None:
@@ -315,7 +319,7 @@ def symbols(dim: Dim) -> frozenset[Symbol]:
 
 
 def symbol_names(dim: Dim) -> frozenset[str]:
-    """The names of these symbols."""
+    """Return the names of the symbols that occur anywhere in `dim`."""
     if isinstance(dim, int):
         return _NO_NAMES
     if dim._names is None:
@@ -325,17 +329,17 @@ def symbol_names(dim: Dim) -> frozenset[str]:
 
 @lru_cache(maxsize=65536)
 def monomial_names(monomial: Monomial) -> frozenset[str]:
-    """The names of the symbols that occur anywhere in a product of atoms."""
-    found: set[str] = set()
+    """Return the names of the symbols that occur anywhere in a product of atoms."""
+    names: set[str] = set()
     for atom in monomial:
         match atom:
             case Symbol(name):
-                found.add(name)
+                names.add(name)
             case Compound(_, left, right):
-                found |= symbol_names(left) | symbol_names(right)
+                names |= symbol_names(left) | symbol_names(right)
             case Axis(_, size):
-                found |= symbol_names(size)
-    return frozenset(found)
+                names |= symbol_names(size)
+    return frozenset(names)
 
 
 _NO_SYMBOLS: frozenset[Symbol] = frozenset()
@@ -344,31 +348,31 @@ _NO_ATOMS: frozenset[Atom] = frozenset()
 
 
 def atoms(dim: Dim) -> frozenset[Atom]:
-    """Every atom in `dim`, inside compounds and axis sizes too."""
+    """Return every atom in `dim`, including those inside compounds and axis sizes."""
     if isinstance(dim, int):
         return _NO_ATOMS
     if dim._atoms is None:
-        found: set[Atom] = set()
+        result: set[Atom] = set()
         for atom in _top_atoms(dim):
-            found.add(atom)
+            result.add(atom)
             match atom:
                 case Compound(_, left, right):
-                    found |= atoms(left) | atoms(right)
+                    result |= atoms(left) | atoms(right)
                 case Axis(_, size):
-                    found |= atoms(size)
-        dim._atoms = frozenset(found)
+                    result |= atoms(size)
+        dim._atoms = frozenset(result)
     return dim._atoms
 
 
 def is_uneven(dim: Dim, position: int) -> bool:
-    """Whether steps along the axis at `position` may differ: a quotient, a remainder or an extreme depends on it."""
+    """Whether the stride along the axis at `position` may vary: a quotient, remainder or extreme depends on it."""
     compounds = [atom for atom in atoms(dim) if isinstance(atom, Compound)]
     inside = [atom for compound in compounds for part in (compound.left, compound.right) for atom in atoms(part)]
     return any(isinstance(atom, Axis) and atom.position == position for atom in inside)
 
 
 def as_symbol(dim: Dim) -> Symbol | None:
-    """The symbol that `dim` is, alone."""
+    """Return the symbol if `dim` is nothing but a symbol."""
     if isinstance(dim, Expr) and len(dim.terms) == 1:
         monomial, coefficient = dim.terms[0]
         if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
@@ -377,7 +381,7 @@ def as_symbol(dim: Dim) -> Symbol | None:
 
 
 def fold(dim: Dim, leaf: Callable[[Symbol | Axis], Any], functions: Mapping[str, Callable[[Any, Any], Any]]) -> Any:
-    """Evaluate in another arithmetic: `leaf` gives each symbol and axis a value, `functions` the four compounds."""
+    """Evaluate in another arithmetic: `leaf` maps symbols and axes to values, `functions` implements the compounds."""
     if isinstance(dim, int):
         return dim
     total: Any = 0
@@ -394,7 +398,7 @@ def fold(dim: Dim, leaf: Callable[[Symbol | Axis], Any], functions: Mapping[str,
 
 
 def substitute(dim: Dim, replace: Callable[[Symbol | Axis], Dim]) -> Dim:
-    """Put other dims in the place of symbols and axes, simplifying again."""
+    """Replace symbols and axes by other dims, and simplify."""
     if isinstance(dim, int):
         return dim
     total: dict[Monomial, int] = {}
@@ -412,7 +416,7 @@ def substitute(dim: Dim, replace: Callable[[Symbol | Axis], Dim]) -> Dim:
 
 
 def weighted_sum(weights: Iterable[Dim], values: Iterable[Dim]) -> Dim:
-    """The sum of the products of pairs."""
+    """Sum the products of pairs."""
     total: dict[Monomial, int] = {}
     for weight, value in zip(weights, values):
         _accumulate(total, value * weight)
@@ -428,7 +432,7 @@ def _accumulate(total: dict[Monomial, int], dim: Dim) -> None:
 
 
 def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
-    """The value for given sizes; KeyError for a symbol without one."""
+    """Return the value for given sizes; raise KeyError for a symbol without one."""
     return dim if isinstance(dim, int) else int(fold(dim, lambda atom: sizes[str(atom)], _NUMERIC))
 
 
@@ -488,16 +492,16 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _from_terms(total: dict[Monomial, int]) -> Dim:
-    kept = [term for term in total.items() if term[1]]
-    if len(kept) > 1:
-        if len(kept) > MOST_TERMS:
+    terms = [term for term in total.items() if term[1]]
+    if len(terms) > 1:
+        if len(terms) > MOST_TERMS:
             raise UndecidedError(f"a sum of sizes has more than {MOST_TERMS} terms")
-        kept.sort(key=_term_order)
-    elif not kept:
+        terms.sort(key=_term_order)
+    elif not terms:
         return 0
-    elif not kept[0][0]:
-        return kept[0][1]
-    return Expr(tuple(kept))
+    elif not terms[0][0]:
+        return terms[0][1]
+    return Expr(tuple(terms))
 
 
 def _term_order(term: tuple[Monomial, int]) -> tuple[int, tuple[str, ...]]:
@@ -513,7 +517,7 @@ _atom_order = attrgetter("order")
 
 
 def _divide_exactly(a: Dim, b: Dim) -> Dim | None:
-    """a / b where that leaves no remainder, by long division of polynomials."""
+    """Return a / b if there is no remainder, by polynomial long division."""
     if a == b:
         return 1
     if b == 0:
@@ -550,7 +554,7 @@ def _split_multiples(a: Dim, b: int) -> tuple[Dim, Dim]:
     rest: dict[Monomial, int] = {}
     for monomial, coefficient in _terms(a):
         quotient, remainder = divmod(coefficient, b)
-        if monomial and remainder:  # keep x - 1 as it is: turning -x into (b-1)x only obscures it
+        if monomial and remainder:  # keep x - 1: rewriting -x as (b-1)x would prevent simplification
             quotient, remainder = 0, coefficient
         whole[monomial] = quotient
         rest[monomial] = remainder
@@ -558,7 +562,7 @@ def _split_multiples(a: Dim, b: int) -> tuple[Dim, Dim]:
 
 
 def _split_symbolic(a: Dim, b: Dim) -> tuple[Dim, Dim]:
-    """(q, r) with a == b * q + r, where q gathers the terms that b divides."""
+    """(q, r) with a == b * q + r, where q collects the terms that b divides."""
     whole: Dim = 0
     rest: Dim = 0
     for monomial, coefficient in _terms(a):
@@ -576,10 +580,6 @@ def _within(a: Dim, b: Dim) -> bool:
     return is_at_least(a, 0) and is_at_least(b, a + 1)
 
 
-def _compound(operation: str, left: Dim, right: Dim) -> Dim:
-    return Expr((((Compound(operation, left, right),), 1),))
-
-
 def _choose(operation: str, a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b) if operation == "min" else max(a, b)
@@ -588,7 +588,7 @@ def _choose(operation: str, a: Dim, b: Dim) -> Dim:
     if is_at_least(b, a):
         return a if operation == "min" else b
     first, second = sorted((a, b), key=str)
-    return _compound(operation, first, second)
+    return from_atom(Compound(operation, first, second))
 
 
 def _top_atoms(dim: Expr) -> list[Atom]:
@@ -596,34 +596,34 @@ def _top_atoms(dim: Expr) -> list[Atom]:
 
 
 def _at_extreme(dim: Expr, loops: list[Axis], *, lowest: bool) -> Dim:
-    """`dim` with each loop variable at the end of its range that makes it least (or greatest), if that is certain."""
+    """Put each loop variable at the end of its range that minimises (or maximises) `dim`, if that is certain."""
     total: Dim = 0
     for monomial, coefficient in dim.terms:
-        looping = [atom for atom in monomial if isinstance(atom, Axis) and atom in loops]
-        others = _from_terms({tuple(atom for atom in monomial if atom not in looping): coefficient})
+        axes = [atom for atom in monomial if isinstance(atom, Axis) and atom in loops]
+        others = _from_terms({tuple(atom for atom in monomial if atom not in axes): coefficient})
         low, high = _interval(others)
         rises, falls = low is not None and low >= 0, high is not None and high <= 0
-        if not looping or not (rises or falls):
+        if not axes or not (rises or falls):
             total = total + _from_terms({monomial: coefficient})
-        elif rises != lowest:  # the last iteration; the first adds nothing
-            total = total + others * product(atom.size - 1 for atom in looping)
+        elif rises != lowest:  # the last iteration; at the first the term is 0
+            total = total + others * product(atom.size - 1 for atom in axes)
     return total
 
 
 def _tight_interval(dim: Dim) -> Interval:
-    """An interval that also knows that c * (x // c) is at most x, and by less than c."""
+    """Return an interval that also uses x - c < c * (x // c) <= x."""
     low, high = _interval(dim)
-    joined, below, above = dim, 0, 0
+    relaxed, below, above = dim, 0, 0
     for monomial, coefficient in _terms(dim):
         match monomial:
             case (Compound("//", left, int(divisor)),) if divisor > 0 and coefficient % divisor == 0:
                 times = coefficient // divisor
-                joined = joined - _from_terms({monomial: coefficient}) + times * left
+                relaxed = relaxed - _from_terms({monomial: coefficient}) + times * left
                 below -= max(times, 0) * (divisor - 1)
                 above += max(-times, 0) * (divisor - 1)
-    if joined is dim:
+    if relaxed is dim:
         return low, high
-    least, greatest = _interval(joined)
+    least, greatest = _interval(relaxed)
     return (
         _larger(low, None if least is None else least + below),
         _smaller(high, None if greatest is None else greatest + above),
@@ -683,7 +683,7 @@ def _atom_interval(atom: Atom) -> Interval:
                 return None, None
             if isinstance(right, int):
                 return (None if low is None else low // right), (None if high is None else high // right)
-            if high is not None and high < 0:  # the larger the divisor, the nearer to 0, but never there
+            if high is not None and high < 0:  # a larger divisor brings it nearer to 0, but it stays negative
                 return low, -1
             return (0, high) if low is not None and low >= 0 else (low, high)
         case Compound(operation, left, right):

@@ -46,7 +46,7 @@ class DType(str, Enum):
     string = "string"
 
     __str__ = str.__str__
-    __hash__ = str.__hash__  # that of its name, without a call of Python's
+    __hash__ = str.__hash__  # C implementation; equal to the name's hash
 
     is_float: _Bool
     is_signed: _Bool
@@ -73,12 +73,12 @@ class DType(str, Enum):
 
     @property
     def number(self) -> int:
-        """The number that ONNX files give this type."""
+        """The number of this type in ONNX files."""
         return _NUMBERS[self]
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the greatest finite number; integers come as ints."""
+        """The smallest and the largest finite number, as ints for integer types."""
         import ml_dtypes
 
         describe: Any = ml_dtypes.iinfo if self.is_integer else ml_dtypes.finfo
@@ -86,7 +86,7 @@ class DType(str, Enum):
         return (int(info.min), int(info.max)) if self.is_integer else (float(info.min), float(info.max))
 
 
-_NARROW = {  # by their names in ml_dtypes, which takes its time to import, and which most models need not
+_NARROW = {  # names in ml_dtypes, which is imported only when needed since that is slow
     DType.bfloat16: "bfloat16",
     DType.float8e4m3fn: "float8_e4m3fn",
     DType.float8e4m3fnuz: "float8_e4m3fnuz",
@@ -104,7 +104,7 @@ _NARROW = {  # by their names in ml_dtypes, which takes its time to import, and 
 
 
 class _NumpyTypes(dict[DType, "np.dtype[Any]"]):
-    """Those of numpy's own, and the others once one of them is asked for."""
+    """Maps to numpy dtypes; those of ml_dtypes are added on first use."""
 
     def __missing__(self, dtype: DType) -> np.dtype[Any]:
         self.add_narrow()
@@ -145,21 +145,21 @@ _FROM_NUMPY = {numpy: dtype for dtype, numpy in _NUMPY.items()}
 
 
 def from_numpy(dtype: np.dtype[Any]) -> DType:
-    """The DType that a numpy array of this dtype holds; object and unicode arrays hold strings."""
+    """Return the DType of a numpy array's elements; object and unicode arrays hold strings."""
     if dtype.kind in "OUST":
         return DType.string
-    found = _FROM_NUMPY.get(dtype.newbyteorder("="))
-    if found is None and "ml_dtypes" in sys.modules:  # as who has such an array has imported it
+    result = _FROM_NUMPY.get(dtype.newbyteorder("="))
+    if result is None and "ml_dtypes" in sys.modules:  # such an array cannot exist without it
         _NUMPY.add_narrow()
-        found = _FROM_NUMPY.get(dtype.newbyteorder("="))
-    if found is None:
+        result = _FROM_NUMPY.get(dtype.newbyteorder("="))
+    if result is None:
         raise UnsupportedModelError(f"numpy dtype {dtype} has no ONNX counterpart")
-    return found
+    return result
 
 
 def from_number(number: int) -> DType:
-    """The DType that ONNX files give this number, as in an attribute that names a type."""
-    found = _FROM_NUMBER.get(number)
-    if found is None:
-        raise UnsupportedModelError(f"element type number {number} is none that weft knows")
-    return found
+    """Return the DType with this number in ONNX files."""
+    result = _FROM_NUMBER.get(number)
+    if result is None:
+        raise UnsupportedModelError(f"unknown ONNX element type number {number}")
+    return result

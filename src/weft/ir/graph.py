@@ -1,6 +1,6 @@
-"""The model as its file says it: nodes are ONNX ops, values have names and declared types.
+"""The ONNX graph of a model file: nodes are ONNX ops, values have names and declared types.
 
-What the frontend promises: nodes are in topological order, every name is defined exactly once before its use (in
+The frontend guarantees: nodes are in topological order, every name is defined exactly once before its use (in
 this graph or an enclosing one), initializers match their declared dtype and dims, and weights are views of a private
 copy of the file wherever their encoding allows it.
 """
@@ -13,10 +13,10 @@ from typing import Any, Union
 
 import numpy as np
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, short_repr
 from weft.ir.metadata import Metadata
 from weft.ir.types import Type
-from weft.quantities import counted, shortened
+from weft.quantities import format_plural, shorten
 from weft.records import dataclass
 
 Attribute = Union[
@@ -57,27 +57,27 @@ class GraphValue:
 
     name: str
     type: Type | None
-    shows: str = ""  # for an output: the value it stands for, where that has another name
+    shows: str = ""  # for an output: the name of its value, if that differs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     name: str
     nodes: tuple[Node, ...]
-    inputs: tuple[GraphValue, ...]  # without those that an initializer gives a default
+    inputs: tuple[GraphValue, ...]  # without those that have an initializer as default
     outputs: tuple[GraphValue, ...]
     initializers: Mapping[str, np.ndarray[Any, Any]]
     defaults: tuple[GraphValue, ...] = field(default=())  # inputs that have an initializer and may be overridden
-    aliases: Mapping[str, str] = field(default_factory=dict)  # names in the file of values that have another one here
+    aliases: Mapping[str, str] = field(default_factory=dict)  # names in the file of values that are renamed here
 
     def __repr__(self) -> str:
-        inside = f"{counted(len(self.nodes), 'node')}, {counted(len(self.initializers), 'initializer')}"
-        return f"<graph {shortened(self.name)!r}: {inside}>"
+        inside = f"{format_plural(len(self.nodes), 'node')}, {format_plural(len(self.initializers), 'initializer')}"
+        return f"<graph {shorten(self.name)!r}: {inside}>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnnxModel:
-    """A whole file: the main graph and what `weft info` tells about it."""
+    """A model file: the main graph and what `weft info` shows."""
 
     graph: Graph
     opsets: Mapping[str, int]
@@ -86,43 +86,43 @@ class OnnxModel:
     file: str  # for messages: the path, or "<bytes>"
     metadata: Mapping[str, str]
     external: Mapping[str, memoryview] = field(default_factory=dict)  # files beside it that hold weights, by location
-    weights: tuple[str, ...] = ()  # those of `weight_arrays` that the file has itself, not a function
+    weights: tuple[str, ...] = ()  # names in `weight_arrays` that come from the file, not from a function
     about: Metadata = field(default_factory=Metadata)
 
     def __repr__(self) -> str:
-        return f"<ONNX model {shortened(self.file)}: {self.graph!r}>"
+        return f"<ONNX model {shorten(self.file)}: {self.graph!r}>"
 
 
 def weight_arrays(graph: Graph, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
-    """What initializers hold, and nodes that are constants, by the names of what they give.
+    """Return the arrays of initializers and constant nodes by name.
 
-    Those in a subgraph have its `inside_prefix` before their names, unless that is the name of something further out.
+    Names in a subgraph start with its `inside_prefix`; on a clash, the name of an outer graph wins.
     """
-    constants = ((node.outputs[0], content) for node in graph.nodes if (content := _constant(node)) is not None)
-    found = {prefix + name: array for name, array in (*graph.initializers.items(), *constants)}
+    constants = ((node.outputs[0], content) for node in graph.nodes if (content := _constant_of(node)) is not None)
+    arrays = {prefix + name: array for name, array in (*graph.initializers.items(), *constants)}
     for node in graph.nodes:
         for attribute, inner in node.attributes.items():
             if isinstance(inner, Graph):
                 for name, array in weight_arrays(inner, prefix + inside_prefix(node.outputs, attribute)).items():
-                    found.setdefault(name, array)
-    return found
+                    arrays.setdefault(name, array)
+    return arrays
 
 
 def inside_prefix(outputs: Sequence[str], attribute: str) -> str:
-    """What names of weights begin with in a subgraph: the first output of the node that has it, and the attribute."""
+    """Return the prefix of weight names in a subgraph: the node's first output and the attribute."""
     return f"{next(filter(None, outputs), '')}/{attribute}/"
 
 
 def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]], prefix: str = "") -> Graph:
-    """The graph with other arrays in place of some weights, by the names that `weight_arrays` gives them."""
+    """Replace some weights, by their names in `weight_arrays`."""
     if not any(name.startswith(prefix) for name in changed):
         return graph
     initializers = {name: changed.get(prefix + name, array) for name, array in graph.initializers.items()}
     own = {prefix + name for name in (*graph.initializers, *(name for node in graph.nodes for name in node.outputs))}
     inside = {name: array for name, array in changed.items() if name not in own}
 
-    def changed_node(node: Node) -> Node:
-        if _constant(node) is not None:
+    def replace_in_node(node: Node) -> Node:
+        if _constant_of(node) is not None:
             array = changed.get(prefix + node.outputs[0])
             return node if array is None else replace(node, attributes=dict.fromkeys(node.attributes, array))
         attributes = {
@@ -134,11 +134,11 @@ def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]], pref
         same = all(inner is node.attributes[name] for name, inner in attributes.items())
         return node if same else replace(node, attributes=attributes)
 
-    return replace(graph, initializers=initializers, nodes=tuple(map(changed_node, graph.nodes)))
+    return replace(graph, initializers=initializers, nodes=tuple(map(replace_in_node, graph.nodes)))
 
 
-def _constant(node: Node) -> np.ndarray[Any, Any] | None:
-    """What a node gives that is nothing but a tensor."""
+def _constant_of(node: Node) -> np.ndarray[Any, Any] | None:
+    """Return the tensor of a constant node."""
     if node.domain or node.inputs or len(node.outputs) != 1 or len(node.attributes) != 1:
         return None
     (content,) = node.attributes.values()
@@ -146,25 +146,27 @@ def _constant(node: Node) -> np.ndarray[Any, Any] | None:
 
 
 def subgraphs(node: Node) -> Iterator[Graph]:
-    """The graphs among a node's attributes."""
+    """Yield the graphs among a node's attributes."""
     for attribute in node.attributes.values():
         if isinstance(attribute, Graph):
             yield attribute
-        elif isinstance(attribute, tuple) and attribute and isinstance(attribute[0], Graph):  # all are of one kind
+        elif (
+            isinstance(attribute, tuple) and attribute and isinstance(attribute[0], Graph)
+        ):  # a tuple has one element type
             yield from (inner for inner in attribute if isinstance(inner, Graph))
 
 
 def ops_by_node(graph: Graph) -> dict[str, str]:
-    """The operator of every node that has a name, those of subgraphs too."""
-    found = {node.name: node.op for node in graph.nodes if node.name}
+    """Return the op of every named node, including those of subgraphs."""
+    ops = {node.name: node.op for node in graph.nodes if node.name}
     for node in graph.nodes:
         for inner in subgraphs(node):
-            found.update(ops_by_node(inner))
-    return found
+            ops.update(ops_by_node(inner))
+    return ops
 
 
 def free_names(graph: Graph) -> set[str]:
-    """The names that a graph uses and does not define."""
+    """Return the names that a graph uses but does not define."""
     used = {value.shows or value.name for value in graph.outputs}
     own = {value.name for value in graph.inputs} | set(graph.initializers)
     for node in graph.nodes:
@@ -176,19 +178,19 @@ def free_names(graph: Graph) -> set[str]:
 
 
 def needed_names(node: Node) -> set[str]:
-    """The values that a node may read: its inputs, what its subgraphs take from outside, and what its texts name."""
+    """Return the names that a node may read: its inputs, the captures of its subgraphs, and its string attributes."""
     texts = [content for content in node.attributes.values() if isinstance(content, str)]
     lists = (content for content in node.attributes.values() if isinstance(content, tuple))
-    lists = (content for content in lists if content and isinstance(content[0], str))  # all are of one kind
+    lists = (content for content in lists if content and isinstance(content[0], str))  # a tuple has one element type
     named = {*texts, *(part for content in lists for part in content if isinstance(part, str))}
     return {*node.inputs, *named, *(name for inner in subgraphs(node) for name in free_names(inner))} - {""}
 
 
 def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
-    """A model's graph that gives the named values, in this order, and has only the nodes and weights that they need.
+    """Cut a graph down to the nodes and weights that the named values need, with these as outputs.
 
-    A name is that of an output, an input, an initializer or the output of any node, as the file has it; those inside
-    the bodies of control flow mean something only while these run. The inputs stay as they are.
+    A name may be that of an output, input, initializer or node output, as in the file, but not of a value inside a
+    control flow body. The inputs stay.
     """
     outputs = find_outputs(graph, names)
     needed = {value.shows or value.name for value in outputs}
@@ -197,51 +199,51 @@ def with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
         if needed.intersection(node.outputs):
             nodes.append(node)
             needed |= needed_names(node)
-    given = {value.name for value in graph.defaults}
-    kept = {name: array for name, array in graph.initializers.items() if name in needed or name in given}
-    return replace(graph, nodes=tuple(reversed(nodes)), outputs=outputs, initializers=kept)
+    defaults = {value.name for value in graph.defaults}
+    initializers = {name: array for name, array in graph.initializers.items() if name in needed or name in defaults}
+    return replace(graph, nodes=tuple(reversed(nodes)), outputs=outputs, initializers=initializers)
 
 
 def find_outputs(graph: Graph, names: Sequence[str]) -> tuple[GraphValue, ...]:
-    """Values of a model's graph by name, as outputs; an InputError where it has none of a name."""
-    known = _values(graph)
-    unknown = [name for name in names if not isinstance(name, str) or name not in known]
+    """Find values of a graph by name, as outputs; raise InputError for an unknown name."""
+    values = _values(graph)
+    unknown = [name for name in names if not isinstance(name, str) or name not in values]
     if unknown:
-        raise _no_such_value(graph, unknown[0], known)
-    return tuple(known[name] for name in names)
+        raise _no_such_value(graph, unknown[0], values)
+    return tuple(values[name] for name in names)
 
 
 def value_names(graph: Graph) -> set[str]:
-    """The names of all values of a model's graph, those in the bodies of control flow aside."""
+    """Return the names of all values of a graph, without those in control flow bodies."""
     return set(_values(graph))
 
 
 def _values(graph: Graph) -> dict[str, GraphValue]:
-    """All values of a graph by name, as outputs."""
-    made = (name for node in graph.nodes for name in node.outputs if name)
+    """Return all values of a graph by name, as outputs."""
+    computed = (name for node in graph.nodes for name in node.outputs if name)
     return {
-        **{name: GraphValue(name, None) for name in (*made, *graph.initializers)},
+        **{name: GraphValue(name, None) for name in (*computed, *graph.initializers)},
         **{name: GraphValue(name, None, shows) for name, shows in graph.aliases.items()},
         **{value.name: value for value in (*graph.inputs, *graph.defaults, *graph.outputs)},
     }
 
 
-def _no_such_value(graph: Graph, name: object, known: Mapping[str, GraphValue]) -> InputError:
+def _no_such_value(graph: Graph, name: object, values: Mapping[str, GraphValue]) -> InputError:
     for node in graph.nodes:
         if any(name in _names_inside(inner) for inner in subgraphs(node)):
-            problem = f"{shown(name)} is a value inside of a body of {node.op}, and exists only while that runs"
+            problem = f"{short_repr(name)} is a value inside of a body of {node.op}, and exists only while that runs"
             outer = ", ".join(filter(None, node.outputs))
             return InputError(problem, node=node.name, hint=f"ask for what the node gives: {outer}")
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, 3) if isinstance(name, str) else []
+    close = get_close_matches(name, values, 3) if isinstance(name, str) else []
     outputs = ", ".join(value.name for value in graph.outputs)
     hint = f"did you mean {' or '.join(close)}?" if close else f"its outputs are {outputs}"
-    return InputError(f"the model has no output {shown(name)}, and no inner value of that name", hint=hint)
+    return InputError(f"the model has no output {short_repr(name)}, and no inner value of that name", hint=hint)
 
 
 def _names_inside(graph: Graph) -> set[str]:
-    """What a subgraph defines, and those inside it."""
+    """Return the names that a subgraph and its own subgraphs define."""
     names = {value.name for value in graph.inputs} | set(graph.initializers)
     for node in graph.nodes:
         names.update(node.outputs)

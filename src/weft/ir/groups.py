@@ -1,8 +1,8 @@
-"""Groups: which steps of a program become one piece of work, in which parts, and how their values lie in memory.
+"""Groups: the steps of a program that are fused into one kernel task, and the layouts of their values.
 
-This is what fusion hands to the kernels. A group's `operands` come from outside and its `results` are seen outside;
-`inputs` are the operands in the order in which its template counts them, which may name one twice. A `FusedProgram`
-holds every step in exactly one group, and groups in an order that the data allows.
+Fusion passes groups to the kernel templates. A group's `operands` come from outside and its `results` are used outside;
+`inputs` are the operands in the order that its template expects, possibly with repetitions. In a `FusedProgram` every
+step is in exactly one group, and groups are in topological order.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from itertools import groupby
 from typing import Union
 
 from weft.ir.attention import Attention
+from weft.ir.block_weights import BlockWeights
 from weft.ir.dims import Dim
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Step, TensorProgram, Value, step_text
 from weft.ir.rows import RowFrame
 from weft.ir.scalar import Scalar
-from weft.ir.types import TensorType
-from weft.ir.unpacking import BlockWeights
 from weft.records import dataclass
 
 Values = tuple[Value, ...]
@@ -27,9 +26,9 @@ Values = tuple[Value, ...]
 
 @dataclass(frozen=True, slots=True)
 class FusedMap:
-    """A map that is done where a heavy step reads or writes an element.
+    """A map that is applied where a heavy step reads or writes an element.
 
-    Loads count `operands`. After a step, the element is what is at hand (`AT_HAND`).
+    Loads index `operands`. In an epilogue, the placeholder `ELEMENT` is the step's result.
     """
 
     expression: Scalar
@@ -56,7 +55,7 @@ class MapGroup(StepGroup):
 
 
 class ReshapeGroup(StepGroup):
-    """A reshape: another shape for the same memory."""
+    """A reshape, whose result aliases its operand."""
 
     __slots__ = ()
 
@@ -65,18 +64,18 @@ class ReshapeGroup(StepGroup):
 class HeavyGroup:
     """A contraction, convolution or pool with the map after it.
 
-    With `channel_order`, a convolution reads channel `channel_order` of its input where it takes channel i1. With
-    `unpacked`, a map before a contraction makes its weights of constants; sources are the other operand and numbers.
+    With `channel_order`, a convolution reads channel `channel_order` of its input in place of channel i1. With
+    `block_weights`, a map before a contraction dequantizes its weights; sources are the other operand and the numbers.
     """
 
     steps: tuple[Step, ...]
     operands: Values
     results: Values
     heavy: Step
-    sources: Values  # what the heavy step reads: its operands, or what a map before it only puts in another order
+    sources: Values  # what the heavy step reads: its operands, or the source of a map that only reorders channels
     epilogue: FusedMap | None
     channel_order: Dim | None = None
-    unpacked: BlockWeights | None = None
+    block_weights: BlockWeights | None = None
 
     @property
     def inputs(self) -> Values:
@@ -85,7 +84,7 @@ class HeavyGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReduceGroup:
-    """A reduction of the elements that a map before it gives, with the map after it."""
+    """A reduction with the map that computes its elements and the map after it."""
 
     steps: tuple[Step, ...]
     operands: Values
@@ -115,7 +114,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class AttentionGroup:
-    """A softmax between two products; loads of the attention count `operands`."""
+    """A softmax between two products; loads of the attention index `operands`."""
 
     steps: tuple[Step, ...]
     operands: Values
@@ -129,7 +128,7 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScanGroup:
-    """A scan whose body the device does as a whole, iteration after iteration."""
+    """A scan that runs on the device as a whole."""
 
     steps: tuple[Step]
     operands: Values
@@ -139,7 +138,7 @@ class ScanGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostGroup:
-    """Steps that the host does, and why; `bodies` are the programs inside them, in order."""
+    """Steps that run on the host, with the reason; `bodies` are their nested programs, in order."""
 
     steps: tuple[Step, ...]
     operands: Values
@@ -154,7 +153,7 @@ Group = Union[KernelGroup, ScanGroup, HostGroup]
 
 @dataclass(frozen=True, slots=True)
 class TransformedTiles:
-    """That a convolution is computed on transformed tiles of `size` outputs along an axis, and why."""
+    """Winograd tiles of a convolution, with `size` outputs along each axis, and the reason for them."""
 
     size: int
     reason: str
@@ -162,7 +161,7 @@ class TransformedTiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedProgram:
-    """`layouts` has every tensor that kernels read or make, `tiles` what convolutions make on transformed tiles."""
+    """A program in groups; `layouts` has every tensor of kernels, `tiles` the results of Winograd convolutions."""
 
     program: TensorProgram
     groups: tuple[Group, ...]
@@ -174,29 +173,29 @@ class FusedProgram:
 
 
 def stretches(groups: Sequence[Group]) -> list[tuple[bool, tuple[Group, ...]]]:
-    """Groups that follow each other on the device (True) or on the host."""
-    parts = groupby(groups, lambda group: not isinstance(group, HostGroup))
-    return [(on_device, tuple(members)) for on_device, members in parts]
+    """Split groups into runs on the device (True) and on the host."""
+    runs = groupby(groups, lambda group: not isinstance(group, HostGroup))
+    return [(on_device, tuple(members)) for on_device, members in runs]
 
 
 def section_values(program: TensorProgram, groups: Sequence[Group]) -> tuple[Values, Values]:
-    """What a stretch of groups reads from outside, constants aside, and what of its results others see."""
-    own = {id(step) for group in groups for step in group.steps}
-    seen = set(program.outputs)
+    """Return the inputs (without constants) and outputs of consecutive groups."""
+    steps = {id(step) for group in groups for step in group.steps}
+    used_outside = set(program.outputs)
     for step in program.steps:
-        if id(step) not in own:
-            seen.update(step.operands)
-    made = dict.fromkeys(value for group in groups for value in group.results)
-    given = dict.fromkeys(value for group in groups for value in group.operands)
-    inputs = tuple(value for value in given if value not in made and value not in program.constants)
-    return inputs, tuple(value for value in made if value in seen)
+        if id(step) not in steps:
+            used_outside.update(step.operands)
+    results = dict.fromkeys(value for group in groups for value in group.results)
+    operands = dict.fromkeys(value for group in groups for value in group.operands)
+    inputs = tuple(value for value in operands if value not in results and value not in program.constants)
+    return inputs, tuple(value for value in results if value in used_outside)
 
 
-# -- as text ---------------------------------------------------------------------------------------------------------
+# -- printing ---------------------------------------------------------------------------------------------------------
 
 
 def group_name(group: Group) -> str:
-    """What kind of group it is, for people."""
+    """Return a readable name for the kind of a group."""
     match group:
         case HeavyGroup(heavy=heavy) | ReduceGroup(heavy=heavy):
             name = type(heavy.primitive).__name__.lower()
@@ -255,8 +254,3 @@ def _bodies(group: Group) -> tuple[FusedProgram, ...]:
 
 def _names(values: Sequence[Value]) -> str:
     return ", ".join(map(str, values))
-
-
-def is_tensor(value: Value) -> bool:
-    """Whether it is a tensor of known rank."""
-    return isinstance(value.type, TensorType) and value.type.shape is not None

@@ -1,6 +1,6 @@
-"""Values of which there is one object each, so that they are compared and hashed by identity.
+"""Interning: one object per value, so that values are compared and hashed by identity.
 
-An object is kept for as long as somebody else holds it.
+The table holds weak references: an object lives as long as something else refers to it.
 """
 
 from __future__ import annotations
@@ -9,41 +9,41 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 from weakref import ref
 
-from weft.threads import reentrant_lock
+from weft.threads import make_reentrant_lock
 
-Kept = TypeVar("Kept")
+Object = TypeVar("Object")
 
 
-class _Entry(ref[Kept]):
+class _Entry(ref[Object]):
     __slots__ = ("key",)
     key: Hashable
 
 
-class Interned(Generic[Kept]):
-    """The objects of a class by what they are made of. Keys are plain data, or of interned objects themselves."""
+class Interned(Generic[Object]):
+    """The interned objects of a class by key; keys consist of plain data and interned objects."""
 
     def __init__(self) -> None:
-        self._entries: dict[Hashable, _Entry[Kept]] = {}
-        self._lock = reentrant_lock()  # objects may go while their thread holds it
-        self.find = self._entries.get  # an entry to be called: what it gives is None where the object has gone
+        self._entries: dict[Hashable, _Entry[Object]] = {}
+        self._lock = make_reentrant_lock()  # a finalizer may run while its thread holds the lock
+        self.find = self._entries.get  # returns a weak reference to call, or None
 
-    def keep(self, key: Hashable, made: Kept) -> Kept:
-        """The object of this key: the one made, unless another thread was first."""
-        entry = _Entry(made, self._forget)
+    def add(self, key: Hashable, new: Object) -> Object:
+        """Return the object of this key: the new one, unless another thread was first."""
+        entry = _Entry(new, self._remove)
         entry.key = key
-        present = self._entries.setdefault(key, entry)  # at once, whatever other threads do
+        present = self._entries.setdefault(key, entry)  # atomic
         if present is entry:
-            return made
+            return new
         with self._lock:
             present = self._entries.get(key, entry)
-            found = present()
-            if found is not None:
-                return found
+            existing = present()
+            if existing is not None:
+                return existing
             self._entries[key] = entry
-            return made
+            return new
 
-    def _forget(self, entry: ref[Kept]) -> None:
-        key = entry.key  # type: ignore[attr-defined]  # it may be the end of the process: names of modules are gone
+    def _remove(self, entry: ref[Object]) -> None:
+        key = entry.key  # type: ignore[attr-defined]  # at exit, module globals are gone
         with self._lock:
             if self._entries.get(key) is entry:
                 del self._entries[key]

@@ -1,9 +1,8 @@
-"""Kernels: SPMD programs, a grid of independent blocks with a fixed number of lanes in each.
+"""Kernels: SPMD programs over a grid of independent blocks with a fixed number of lanes each.
 
 On a GPU a block is a workgroup and a lane an invocation; on a CPU a block is a task and the lanes are SIMD lanes: a
 varying value is a vector, a uniform one a scalar. Indices are symbolic integers (`Dim`) over the kernel's parameters
-and variables, all of them symbols by name; `LANE` is the number of the lane. Whether a value varies follows from
-whether it depends on the lane.
+and variables, which are symbols by name; `LANE` is the lane's index. A value varies if it depends on the lane.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ LANE = "lane"
 
 
 def variable(name: str, low: int | None = 0, high: int | None = None) -> Expr:
-    """A kernel's integer variable as a Dim; its bounds help the simplifier."""
+    """Return a kernel's integer variable as a Dim; its bounds help to simplify."""
     return dims.symbol(name, low, high)
 
 
 def lane(count: int) -> Expr:
-    """The number of the lane, in a block of `count`."""
+    """Return the index of the lane in a block of `count`."""
     return dims.symbol(LANE, 0, count - 1)
 
 
 def block(low: int = 0) -> Expr:
-    """The number of the block."""
+    """Return the index of the block."""
     return dims.symbol(BLOCK, low, None)
 
 
@@ -65,7 +64,7 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """The present content of a register that `Define` introduced."""
+    """The current value of a register that `Define` introduced."""
 
     name: str
     dtype: DType
@@ -74,9 +73,9 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """An element of a buffer, at `offset` (+ `indirect`, an int64 that data decides) elements from its start.
+    """Load the element of a buffer at `offset`, plus `indirect`, an int64 computed from data.
 
-    Where `mask` is false nothing is read, and the value is 0.
+    Lanes where `mask` is false read nothing; their value is 0.
     """
 
     buffer: str
@@ -88,14 +87,15 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A scalar function of `weft.ir.scalar.FUNCTIONS`, `fma` (a * b + c), or one of these.
+    """A scalar function of `weft.ir.scalar.FUNCTIONS`, `fma` (a * b + c), or one of these:
 
-    `dot4` takes three int32: the sum of the four uint8 in the first times the four int8 in the second, plus the third.
-    `dot2` takes two int32 of two bfloat16 each and a float32: the sum of the two products, plus the third. `half_bits`
-    is a float32 rounded to bfloat16, as that or its bits; for targets with `dot2`, and like that it takes subnormals
-    for 0. `small_half_bits` is the same for numbers that bfloat16 can hold, `emulated_half_bits` for other targets; it
-    keeps subnormals. Where numbers may be any, finite ones are rounded to finite ones.
-    `code4` (`code2`) is the lowest four (two) bits of an int32, less 8 (2), as a float32.
+    - `dot4` of three int32: the dot product of four uint8 in the first and four int8 in the second, plus the third
+    - `dot2` of two int32 with two bfloat16 each and a float32: the dot product plus the third
+    - `half_bits`: a float32 rounded to bfloat16, as bfloat16 or its bits; only for targets with `dot2`, and like it, it
+      flushes subnormals to 0. Finite numbers stay finite.
+    - `small_half_bits`: the same for numbers within the range of bfloat16
+    - `emulated_half_bits`: the same for other targets; it keeps subnormals
+    - `code4` (`code2`): the lowest four (two) bits of an int32, minus 8 (2), as a float32
     """
 
     function: str
@@ -105,7 +105,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Across:
-    """All lanes' values combined into a uniform one: sum, product, maximum or minimum."""
+    """A reduction over the lanes of a block to a uniform value: sum, product, maximum or minimum."""
 
     kind: str
     value: Code
@@ -117,7 +117,7 @@ class Across:
 
 Code = Union[Number, Integer, Register, Fetch, Call, Across]
 
-# the functions that combine two lanes' values, by the kind of an Across
+# the function that combines the values of two lanes, by the kind of an Across
 ACROSS_FUNCTIONS = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
 
 
@@ -126,7 +126,7 @@ ACROSS_FUNCTIONS = {"sum": "add", "product": "multiply", "maximum": "maximum", "
 
 @dataclass(frozen=True, slots=True)
 class Define:
-    """A new register; it may be assigned again, and keeps whether it varies."""
+    """Introduce a register; it may be reassigned, but stays varying or uniform."""
 
     name: str
     value: Code
@@ -152,7 +152,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Run the body for variable = start, start + step, ... below stop; all lanes together."""
+    """Run the body for variable = start, start + step, ... below stop, in all lanes."""
 
     variable: str
     start: Dim
@@ -173,7 +173,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """A name for uniform index arithmetic, from here to the end of the body."""
+    """Name uniform index arithmetic, until the end of the body."""
 
     name: str
     value: Dim
@@ -181,16 +181,16 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Transpose:
-    """Lane i's register number j and lane j's register number i change places; as many registers as lanes."""
+    """Exchange register j of lane i with register i of lane j; there are as many registers as lanes."""
 
     registers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A name for a buffer from a uniform offset on, to the end of the body; the place is computed here and kept.
+    """Name a buffer from a uniform offset on, until the end of the body; the address is computed once.
 
-    With a `dtype` the same bytes are elements of that type; the offset counts those of the buffer.
+    With a `dtype` the bytes are reinterpreted; the offset still counts elements of the buffer.
     """
 
     name: str
@@ -201,9 +201,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class FetchRun:
-    """New varying registers take neighbouring elements of a buffer, from `offset` on: a multiple of their number.
+    """Load consecutive elements of a buffer into new varying registers; `offset` is a multiple of their number.
 
-    Where `mask` is false nothing is read, and they are 0.
+    Lanes where `mask` is false read nothing; their values are 0.
     """
 
     registers: tuple[str, ...]
@@ -215,7 +215,7 @@ class FetchRun:
 
 @dataclass(frozen=True, slots=True)
 class PutRun:
-    """Write neighbouring elements of a buffer, from `offset` on: a multiple of their number."""
+    """Write consecutive elements of a buffer; `offset` is a multiple of their number."""
 
     buffer: str
     offset: Dim
@@ -225,7 +225,7 @@ class PutRun:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """What lanes of the block wrote before is there for all of them afterwards."""
+    """Make earlier writes of the block's lanes visible to all of its lanes."""
 
 
 # -- tile products: matrices that all lanes of a block multiply together ---------------------------------------------
@@ -233,11 +233,11 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class TileForm:
-    """What a local buffer is that holds a matrix: so many rows (of the left operand; columns of the right one), and so
-    many sums deep. A line of it is a row; where it is `turned`, all rows at one place along the depth.
+    """The shape of a matrix in local memory: `rows` (columns, for the right operand) by the summed `depth`.
 
-    Only `MoveRun`, `PutTile` and `MultiplyTiles` reach it: the order of its elements is the device's own. A
-    `TilePipeline` that writes it works on so many copies of it in turn.
+    A line is a row or, if `turned`, a column of the [rows, depth] matrix. Only `MoveRun`, `PutTile` and `MultiplyTiles`
+    access a tile, since the order of its elements depends on the device. A `TilePipeline` that writes a tile cycles
+    through `stages` copies of it.
     """
 
     rows: int
@@ -256,7 +256,7 @@ class TileForm:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """New sums of products, all 0, that belong to the block: [rows, columns]."""
+    """Introduce a [rows, columns] accumulator of the block, filled with 0."""
 
     name: str
     rows: int
@@ -266,11 +266,11 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class MultiplyTiles:
-    """Sums with the products of two tiles added: [rows, depth] times [columns, depth], both known by their rows.
+    """Add the product of two tiles, [rows, depth] times [columns, depth] transposed, to an accumulator.
 
-    Of float32 elements the first 10 bits behind the point take part (tf32); other types are multiplied exactly. What
-    is added up in one such statement may be rounded towards 0, a bit more than float32 would be, and of float8 to
-    some 13 bits of the largest; what there was before is added as float32.
+    Elements of float32 are rounded to tf32 (10 bits of mantissa); other types are multiplied exactly. The sum of one
+    statement may be rounded towards 0, slightly less accurately than float32, and for float8 to about 13 bits of the
+    largest term; it is added to the accumulator in float32.
     """
 
     sums: str
@@ -280,7 +280,7 @@ class MultiplyTiles:
 
 @dataclass(frozen=True, slots=True)
 class AddSums:
-    """Sums with other sums added, element by element, rounded as float32 is."""
+    """Add another accumulator, elementwise, in float32."""
 
     sums: str
     other: str
@@ -288,7 +288,7 @@ class AddSums:
 
 @dataclass(frozen=True, slots=True)
 class ScaleSums:
-    """Each row of sums times an element of a buffer: the one at `offset` for the first row, then its neighbours."""
+    """Multiply row i of an accumulator by the element at `offset` + i of a buffer."""
 
     sums: str
     buffer: str
@@ -297,7 +297,7 @@ class ScaleSums:
 
 @dataclass(frozen=True, slots=True)
 class PutSums:
-    """Sums into local memory: the one at [row, column] at `offset` + row * pitch + column, as the buffer's type."""
+    """Store an accumulator to local memory: [row, column] at `offset` + row * pitch + column, in the buffer's type."""
 
     sums: str
     buffer: str
@@ -307,8 +307,9 @@ class PutSums:
 
 @dataclass(frozen=True, slots=True)
 class MoveRun:
-    """Each lane moves `count` neighbouring elements of a buffer (16 bytes, from a multiple of as many on) into a line
-    of a tile, from `first` on; where `mask` is false they become 0. Only among the moves of a pipeline.
+    """Copy `count` consecutive elements (16 aligned bytes) of a buffer per lane to a line of a tile, from `first` on.
+
+    Where `mask` is false the elements become 0. Allowed only among the moves of a pipeline.
     """
 
     tile: str
@@ -322,9 +323,9 @@ class MoveRun:
 
 @dataclass(frozen=True, slots=True)
 class PutTile:
-    """Each lane writes neighbouring elements of a line of a tile, from `first` on: a multiple of their number.
+    """Write consecutive elements of a line of a tile per lane; `first` is a multiple of their number.
 
-    Until the tile is read, no other lane and no other such statement writes to the same place.
+    Each element is written at most once before the tile is read.
     """
 
     tile: str
@@ -336,12 +337,12 @@ class PutTile:
 
 @dataclass(frozen=True, slots=True)
 class TilePipeline:
-    """A loop over variable = start, ..., stop - 1 whose tiles are brought while earlier ones are worked on.
+    """A software-pipelined loop over variable = start, ..., stop - 1, which loads tiles ahead of their use.
 
-    In each turn `moves` move, and `puts` put what `fetches` brought into registers; then all lanes meet, and `body`
-    works on the tiles. Moves, fetches and puts of later turns go ahead of bodies as far as the tiles have stages. So
-    they use nothing that bodies write, and tiles that they write are used in this body alone. All lanes meet before
-    the first turn and after the last.
+    Each iteration runs `moves` (asynchronous copies), and `puts`, which store what `fetches` loaded into registers;
+    after a barrier, `body` uses the tiles. Moves, fetches and puts of later iterations run ahead of bodies as far as
+    the tiles have stages: they must not depend on bodies, and no other code may use their tiles. There is a barrier
+    before the first iteration and after the last.
     """
 
     variable: str
@@ -359,10 +360,10 @@ Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose, Fetch
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that a kernel is given. `local` memory of `size` elements belongs to each block alone.
+    """A buffer of a kernel; one with `local_size` elements is private to each block.
 
-    A local buffer with a `tile` has a matrix; one that is `late` is used only after all pipelines, so that it may lie
-    where tiles were.
+    A local buffer with a `tile` holds a matrix; a `late` one is used only after all pipelines, so that it may share the
+    memory of tiles.
     """
 
     name: str
@@ -375,7 +376,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`parameters` are int64 numbers that a launch passes, beside the buffers that are not local."""
+    """A kernel; a launch passes int64 `parameters` and the buffers that are not local."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -392,7 +393,7 @@ def is_varying(code: Code) -> bool:
     if isinstance(code, Register):
         return code.varying
     if isinstance(code, Call):
-        for argument in code.arguments:  # noqa: SIM110  # a generator takes longer, and this is asked of all code
+        for argument in code.arguments:  # noqa: SIM110  # faster than a generator; this is hot
             if is_varying(argument):
                 return True
         return False
@@ -411,7 +412,7 @@ def dims_vary(value: Dim) -> bool:
 
 
 def walk_code(code: Code) -> Iterator[Code]:
-    """Every node of a value, parents first."""
+    """Yield every node of a value, parents first."""
     pending: list[Code] = [code]
     while pending:
         node = pending.pop()
@@ -426,7 +427,7 @@ def walk_code(code: Code) -> Iterator[Code]:
 
 
 def statement_codes(statement: Statement) -> list[Code]:
-    """The values that a statement itself computes."""
+    """Return the values that a statement itself computes."""
     match statement:
         case Define(_, value) | Assign(_, value):
             return [value]
@@ -445,7 +446,7 @@ def statement_codes(statement: Statement) -> list[Code]:
 
 
 def inner_bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
-    """The statements inside of a statement, in the order in which they run."""
+    """Return the nested bodies of a statement, in the order in which they run."""
     match statement:
         case Repeat(body=body):
             return (body,)
@@ -458,8 +459,8 @@ def inner_bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
 
 
 def read_buffers(body: tuple[Statement, ...]) -> set[str]:
-    """The buffers that are read, by their own names rather than those of views."""
-    found: set[str] = set()
+    """Return the names of the buffers that are read, with views resolved."""
+    buffers: set[str] = set()
     views: dict[str, str] = {}
     pending = list(body)
     while pending:
@@ -475,12 +476,12 @@ def read_buffers(body: tuple[Statement, ...]) -> set[str]:
             case View(name, buffer):
                 views[name] = views.get(buffer, buffer)
         pending = [*(inner for body in inner_bodies(statement) for inner in body), *pending]
-        found.update(views.get(name, name) for name in names)
-    return found
+        buffers.update(views.get(name, name) for name in names)
+    return buffers
 
 
 def indices(statement: Statement) -> list[Dim]:
-    """The index arithmetic of a statement itself, that of its values left out."""
+    """Return the index arithmetic of a statement itself, without that of its values."""
     match statement:
         case Put(_, offset) | FetchRun(_, _, offset) | PutRun(_, offset):
             return [offset]
@@ -499,16 +500,17 @@ def indices(statement: Statement) -> list[Dim]:
 
 
 def fingerprint(kernel: Kernel) -> tuple[str, Kernel]:
-    """The kernel without idle parameters, and a text that is the same for kernels of the same code: how it prints, and
-    what is assumed of its variables.
+    """Return a text that is equal for kernels with the same code, and the kernel without unused parameters.
+
+    The text consists of the printed kernel and the bounds of its variables.
     """
     printer = _Printer()
     printer.body(kernel.body, "  ")
     used = {symbol for value in printer.used for symbol in dims.symbols(value)}
     names = {symbol.name for symbol in used}
-    lean = replace(kernel, parameters=tuple([name for name in kernel.parameters if name in names]))
-    assumed = sorted({(symbol.name, symbol.low, symbol.high) for symbol in used}, key=str)
-    return "\n".join((*_head_lines(lean), *printer.lines, str(assumed))), lean
+    stripped = replace(kernel, parameters=tuple([name for name in kernel.parameters if name in names]))
+    variable_bounds = sorted({(symbol.name, symbol.low, symbol.high) for symbol in used}, key=str)
+    return "\n".join((*_head_lines(stripped), *printer.lines, str(variable_bounds))), stripped
 
 
 # -- printing --------------------------------------------------------------------------------------------------------
@@ -536,7 +538,7 @@ def _buffer_kind(buffer: Buffer) -> str:
 
 
 class _Printer:
-    """The lines of statements, and the index arithmetic in them."""
+    """Prints statements, and collects the index arithmetic in them."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

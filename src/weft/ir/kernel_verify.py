@@ -1,4 +1,4 @@
-"""The rules of the kernel form: what a kernel must keep to before it is written in any language."""
+"""Verify the invariants of kernels before code is generated for them."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def verify_kernel(kernel: Kernel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What statements may name."""
+    """The names that statements may use."""
 
     buffers: dict[str, Buffer]
     variables: set[str]
     registers: dict[str, bool] = field(default_factory=dict)
     sums: dict[str, Sums] = field(default_factory=dict)
-    moving: bool = False  # among the moves of a pipeline
+    moving: bool = False  # inside the moves of a pipeline
 
     def inner(self, *variables: str) -> _Scope:
         return replace(
@@ -79,7 +79,7 @@ class _Scope:
 
 
 def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> None:
-    """The statements of a body; what they introduce is added to the scope."""
+    """Verify the statements of a body, and add what they introduce to the scope."""
     buffers, variables, registers = scope.buffers, scope.variables, scope.registers
     for statement in body:
         for index in indices(statement):
@@ -117,8 +117,8 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
             case View(name, buffer, place):
                 if buffer not in buffers or dims_vary(place):
                     raise InternalError(f"kernel {kernel.name}: {name} is no view of {buffer}")
-                known = buffers[buffer]
-                buffers[name] = known if statement.dtype is None else replace(known, dtype=statement.dtype)
+                source = buffers[buffer]
+                buffers[name] = source if statement.dtype is None else replace(source, dtype=statement.dtype)
             case Transpose(names):
                 if len(set(names)) != kernel.lanes or not all(registers.get(name, False) for name in names):
                     raise InternalError(f"kernel {kernel.name}: a transposition takes a varying register for each lane")
@@ -142,8 +142,8 @@ def _verify_tile_statement(
         case MultiplyTiles(name, left, right):
             tiles = [None if side not in buffers else buffers[side].tile for side in (left, right)]
             shape = [tile.rows for tile in tiles if tile is not None]
-            known = sums.get(name)
-            fits = known is not None and shape == [known.rows, known.columns]
+            accumulator = sums.get(name)
+            fits = accumulator is not None and shape == [accumulator.rows, accumulator.columns]
             if not fits or len({tile.depth for tile in tiles if tile is not None}) != 1:
                 raise InternalError(f"kernel {kernel.name}: {left} times {right} is not added to {name}")
         case AddSums(name, other):
@@ -153,14 +153,22 @@ def _verify_tile_statement(
             if name not in sums or buffer not in buffers or dims_vary(statement.offset):
                 raise InternalError(f"kernel {kernel.name}: {name} is not scaled by {buffer}")
         case PutSums(name, buffer, offset, pitch):
-            known, place = sums.get(name), buffers.get(buffer)
-            if known is None or place is None or place.local_size is None or dims_vary(offset) or pitch < known.columns:
+            accumulator, target = sums.get(name), buffers.get(buffer)
+            if (
+                accumulator is None
+                or target is None
+                or target.local_size is None
+                or dims_vary(offset)
+                or pitch < accumulator.columns
+            ):
                 raise InternalError(f"kernel {kernel.name}: {name} does not fit into {buffer}")
-            _verify_plain(kernel, place)
+            _verify_plain(kernel, target)
         case MoveRun(tile, _, _, count, source):
-            place, given = buffers.get(tile), buffers.get(source)
-            fits = place is not None and given is not None and place.tile is not None and place.dtype is given.dtype
-            if not fits or not scope.moving or count * given.dtype.bits != 8 * _MOVED_BYTES:  # type: ignore[union-attr]
+            target, origin = buffers.get(tile), buffers.get(source)
+            fits = (
+                target is not None and origin is not None and target.tile is not None and target.dtype is origin.dtype
+            )
+            if not fits or not scope.moving or count * origin.dtype.bits != 8 * _MOVED_BYTES:  # type: ignore[union-attr]
                 raise InternalError(f"kernel {kernel.name}: {source} is not moved to {tile}")
         case PutTile(tile):
             if tile not in buffers or buffers[tile].tile is None:

@@ -1,4 +1,4 @@
-"""How a tensor lies in memory: the order of its axes, from the outermost to the one whose elements are neighbours."""
+"""Memory layouts: the order of a tensor's axes, from the outermost to the contiguous one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Layout:
     order: tuple[int, ...]
 
     def strides(self, shape: Shape) -> tuple[Dim, ...]:
-        """Elements between neighbours along each axis."""
+        """Return the stride of each axis, in elements."""
         return _strides(self.order, shape)
 
 
@@ -36,10 +36,10 @@ def row_major(rank: int) -> Layout:
 
 
 def channels_last(rank: int) -> Layout:
-    """[N, C, *S] with the channels as neighbours."""
+    """Return the layout of [N, C, *S] with contiguous channels."""
     return Layout((0, *range(2, rank), 1))
 
 
 def offset(strides: Sequence[Dim], indices: Sequence[Dim]) -> Dim:
-    """Where the element at `indices` lies."""
+    """Return the offset of the element at `indices`."""
     return weighted_sum(strides, indices)

@@ -1,24 +1,24 @@
-"""What a model's file says of itself beside its graph: who made it, with what, and what they noted down."""
+"""A model file's metadata: producer, versions, descriptions and custom properties."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 
-from weft.quantities import few, shortened
+from weft.quantities import join_few, shorten
 from weft.records import dataclass
-from weft.tables import ShownTable, Tabled
+from weft.tables import ShownAsTables, Table
 
-_SHOWN = 80  # characters of a field
+_MOST_CHARACTERS = 80  # of a field
 _MOST_ITEMS = 4  # of a mapping
 
 
 @dataclass(frozen=True, slots=True)
-class Metadata(Tabled):
-    """Of a model, as its file has it; what the file leaves out is empty, or 0.
+class Metadata(ShownAsTables):
+    """A model's metadata; what the file leaves out is empty or 0.
 
-    `opsets` are the versions of operators by domain, ONNX's own as "ai.onnx". `properties` are the file's custom ones
-    (its `metadata_props`).
+    `opsets` are the versions of operators by domain, ONNX's own as "ai.onnx". `properties` are the file's
+    `metadata_props`.
     """
 
     producer_name: str = ""
@@ -34,31 +34,31 @@ class Metadata(Tabled):
 
     @property
     def producer(self) -> str:
-        """What wrote the file, with its version."""
+        """The producer's name and version."""
         return f"{self.producer_name} {self.producer_version}".strip()
 
     def __repr__(self) -> str:
-        """What the file states, long texts not to their ends."""
-        return f"Metadata({', '.join(f'{name}={_short(content)}' for name, content in self._stated())})"
+        """Show the fields that are set, with long texts truncated."""
+        return f"Metadata({', '.join(f'{name}={_truncate(content)}' for name, content in self._set_fields())})"
 
-    def _stated(self) -> Iterator[tuple[str, object]]:
+    def _set_fields(self) -> Iterator[tuple[str, object]]:
         for name in self.__slots__:
             if getattr(self, name):
                 yield name, getattr(self, name)
 
-    def _tables(self) -> Iterator[ShownTable]:
+    def _tables(self) -> Iterator[Table]:
         rows: list[tuple[str, object]] = []
-        for name, content in self._stated():
+        for name, content in self._set_fields():
             if isinstance(content, Mapping):
-                rows += [(f"{name}[{shortened(repr(key))}]", item) for key, item in content.items()]
+                rows += [(f"{name}[{shorten(repr(key))}]", item) for key, item in content.items()]
             else:
                 rows.append((name, content))
-        yield ShownTable(rows)
+        yield Table(rows)
 
 
-def _short(content: object) -> str:
+def _truncate(content: object) -> str:
     if isinstance(content, Mapping):
-        return f"{{{few((f'{_short(key)}: {_short(item)}' for key, item in content.items()), _MOST_ITEMS)}}}"
-    if isinstance(content, str) and len(content) > _SHOWN:
-        return f"{content[:_SHOWN]!r}…"
+        return f"{{{join_few((f'{_truncate(key)}: {_truncate(item)}' for key, item in content.items()), _MOST_ITEMS)}}}"
+    if isinstance(content, str) and len(content) > _MOST_CHARACTERS:
+        return f"{content[:_MOST_CHARACTERS]!r}…"
     return repr(content)

@@ -1,4 +1,4 @@
-"""Constants as kernels read them, packed when they are needed: one at a time, so that few copies are alive at once."""
+"""Constants in the order in which kernels read them, packed on demand, so that few copies are alive at once."""
 
 from __future__ import annotations
 
@@ -10,104 +10,104 @@ from typing import Any, TypeGuard, Union
 import numpy as np
 
 from weft.errors import InternalError
-from weft.threads import lock
+from weft.ir.arrays import Array
+from weft.threads import make_lock
 
-Array = np.ndarray[Any, Any]
-FORGOTTEN = 2 << 20  # packed bytes after which those that they were made of are let go of
+RELEASE_INTERVAL = 2 << 20  # packed bytes after which the pages of the source are released
 
 
 Pack = Callable[[Array], Iterable[Array]]
 
 
 class AnonymousMap(mmap.mmap):
-    """Memory that no file has: its pages would be lost, and are not let go of."""
+    """Anonymous memory: its pages must not be released, since no file backs them."""
 
 
 class Packing:
-    """An array to be made of another one, which can go as soon as that is done.
+    """An array to be packed from another one, which can be freed afterwards.
 
-    What packs gives pieces whose elements follow each other. Several threads may ask for the array.
+    `pack` yields consecutive chunks of the packed array. `array` is thread-safe.
     """
 
-    __slots__ = ("_lock", "_made", "_recipe", "dtype", "shape")
+    __slots__ = ("_lock", "_packed", "_recipe", "dtype", "shape")
 
     def __init__(self, source: Array, pack: Pack, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.shape = shape
         self.dtype = dtype
-        self._made: Array | None = None
+        self._packed: Array | None = None
         self._recipe: tuple[Array, Pack] | None = (source, pack)
-        self._lock = lock()
+        self._lock = make_lock()
 
     @property
     def nbytes(self) -> int:
         return prod(self.shape) * self.dtype.itemsize
 
     def array(self) -> Array:
-        """The packed array, which is kept from now on."""
+        """Return the packed array, and keep it."""
         with self._lock:
-            if self._made is None:
-                made, place = np.empty(prod(self.shape), self.dtype), 0
-                for piece in self.pieces():
-                    made[place : place + piece.size] = piece
-                    place += piece.size
-                self._made = made.reshape(self.shape)
-            return self._made
+            if self._packed is None:
+                packed, position = np.empty(prod(self.shape), self.dtype), 0
+                for chunk in self.chunks():
+                    packed[position : position + chunk.size] = chunk
+                    position += chunk.size
+                self._packed = packed.reshape(self.shape)
+            return self._packed
 
-    def pieces(self) -> Iterator[Array]:
-        """The packed array bit by bit, for whoever stores it elsewhere; it cannot be had again."""
-        if self._made is not None:
-            yield self._made.reshape(-1)
+    def chunks(self) -> Iterator[Array]:
+        """Yield the packed array in chunks without keeping it; this works only once."""
+        if self._packed is not None:
+            yield self._packed.reshape(-1)
         elif self._recipe is None:
-            raise InternalError("a packed constant was asked for after it had been given away")
+            raise InternalError("a packed constant was requested after its chunks had been consumed")
         else:
             (source, pack), self._recipe = self._recipe, None
             count = since = 0
-            for piece in pack(source):
-                count, since = count + piece.size, since + piece.nbytes
-                if since > FORGOTTEN:
-                    forget_pages(source)
+            for chunk in pack(source):
+                count, since = count + chunk.size, since + chunk.nbytes
+                if since > RELEASE_INTERVAL:
+                    release_array_pages(source)
                     since = 0
-                yield np.ascontiguousarray(piece, self.dtype).reshape(-1)
-            forget_pages(source)
+                yield np.ascontiguousarray(chunk, self.dtype).reshape(-1)
+            release_array_pages(source)
             if count != prod(self.shape):
-                raise InternalError(f"packing gave {count} elements for the shape {self.shape}")
+                raise InternalError(f"packing produced {count} elements for the shape {self.shape}")
 
 
 Constant = Union[Array, Packing]
 
 
-def array_of(constant: Constant) -> Array:
+def load_constant(constant: Constant) -> Array:
     return constant.array() if isinstance(constant, Packing) else constant
 
 
-def pieces_of(constant: Constant) -> Iterator[Array]:
-    """All elements in order; those of a packing cannot be had again."""
-    return constant.pieces() if isinstance(constant, Packing) else iter((constant.reshape(-1),))
+def iterate_chunks(constant: Constant) -> Iterator[Array]:
+    """Yield all elements in order, in chunks; for a packing this works only once."""
+    return constant.chunks() if isinstance(constant, Packing) else iter((constant.reshape(-1),))
 
 
-def _is_file(memory: object) -> TypeGuard[mmap.mmap]:
+def _is_mapped_file(memory: object) -> TypeGuard[mmap.mmap]:
     return isinstance(memory, mmap.mmap) and not isinstance(memory, AnonymousMap)
 
 
-def forget_pages(array: Array) -> None:
-    """Give the memory of an array back where it is part of a mapped file; reading it again brings it back."""
+def release_array_pages(array: Array) -> None:
+    """Release the pages of an array in a mapped file; they are read again on the next access."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
     mapped = base.obj if isinstance(base, memoryview) else base
-    if not array.size or not _is_file(mapped) or not hasattr(mapped, "madvise"):
+    if not array.size or not _is_mapped_file(mapped) or not hasattr(mapped, "madvise"):
         return
-    reach = [(size - 1) * stride for size, stride in zip(array.shape, array.strides)]
-    first = array.ctypes.data + sum(min(far, 0) for far in reach)
-    end = array.ctypes.data + sum(max(far, 0) for far in reach) + array.itemsize
+    extents = [(size - 1) * stride for size, stride in zip(array.shape, array.strides)]
+    first = array.ctypes.data + sum(min(extent, 0) for extent in extents)
+    end = array.ctypes.data + sum(max(extent, 0) for extent in extents) + array.itemsize
     start = np.frombuffer(mapped, np.uint8).ctypes.data
-    whole = -(-(first - start) // mmap.PAGESIZE) * mmap.PAGESIZE  # the pages at either end may hold other arrays
-    length = (end - start - whole) // mmap.PAGESIZE * mmap.PAGESIZE
+    first_page = -(-(first - start) // mmap.PAGESIZE) * mmap.PAGESIZE  # the first and last page may hold other arrays
+    length = (end - start - first_page) // mmap.PAGESIZE * mmap.PAGESIZE
     if length > 0:
-        mapped.madvise(mmap.MADV_DONTNEED, whole, length)
+        mapped.madvise(mmap.MADV_DONTNEED, first_page, length)
 
 
 def release_pages(view: memoryview) -> None:
-    """Let go of the pages of a mapped file that were read so far; they come back by themselves when used."""
-    if _is_file(view.obj) and hasattr(mmap, "MADV_DONTNEED"):
+    """Release all pages of a mapped file; they are read again on the next access."""
+    if _is_mapped_file(view.obj) and hasattr(mmap, "MADV_DONTNEED"):
         view.obj.madvise(mmap.MADV_DONTNEED)

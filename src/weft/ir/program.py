@@ -1,7 +1,7 @@
 """The tensor program: a flat list of steps in SSA form, each one primitive applied to values.
 
-A step's result types carry the shapes; a primitive holds only what its operands and results do not say. A symbol in a
-shape is bound by the first value whose type shows it alone: a program input, the result of a host step, or `Observe`.
+Result types carry the shapes; a primitive holds only what its operands and results do not determine. A symbol is bound
+by the first value with a dimension that is just this symbol: a program input, the result of a host step, or `Observe`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,63 @@ from typing import Any, Union
 
 import numpy as np
 
-from weft.ir.dims import Dim, Expr
+from weft.ir.dims import Dim, Expr, product
 from weft.ir.dtypes import DType
 from weft.ir.scalar import Scalar
-from weft.ir.types import Type
-from weft.quantities import counted
+from weft.ir.types import Shape, TensorType, Type
+from weft.quantities import format_plural
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One SSA value. `name` is the ONNX name where there is one; the number identifies it."""
+    """One SSA value, identified by its number; `name` is the ONNX name, if there is one.
+
+    `dtype` is that of a tensor, `shape`, `rank` and `nbytes` those of a tensor of known rank; other values have none.
+    """
 
     number: int
     type: Type
     name: str = ""
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.type, TensorType)
+
+    @property
+    def has_shape(self) -> bool:
+        """Whether this is a tensor of known rank."""
+        return isinstance(self.type, TensorType) and self.type.shape is not None
+
+    @property
+    def dtype(self) -> DType:
+        if not isinstance(self.type, TensorType):
+            raise TypeError(f"{self} has no dtype: it is {self.type}")
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        if not isinstance(self.type, TensorType) or self.type.shape is None:
+            raise TypeError(f"{self} has no shape: it is {self.type}")
+        return self.type.shape
+
+    @property
+    def known_shape(self) -> Shape | None:
+        """The shape of a tensor of known rank, None for all other values."""
+        return self.type.shape if isinstance(self.type, TensorType) else None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory."""
+        return self.dtype.numpy.itemsize
+
+    @property
+    def nbytes(self) -> Dim:
+        return product(self.shape) * self.itemsize
 
     def __hash__(self) -> int:
         return self.number
@@ -59,7 +99,7 @@ class Concat:
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """An integer tensor (row-major `values`) made of sizes."""
+    """An integer tensor of sizes; `values` are in row-major order."""
 
     values: tuple[Dim, ...]
 
@@ -69,7 +109,7 @@ class Dims:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Combine along `axes`, which vanish from the shape. Kinds: sum, product, maximum, minimum."""
+    """Reduce along `axes`, which are removed from the shape. Kinds: sum, product, maximum, minimum."""
 
     kind: str
     axes: tuple[int, ...]
@@ -77,7 +117,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class ArgReduce:
-    """int64 position of the maximum or minimum along `axis`, which vanishes; ties: the first, or the last."""
+    """int64 index of the maximum or minimum along `axis`, which is removed; ties give the first or `last` index."""
 
     kind: str
     axis: int
@@ -88,8 +128,8 @@ class ArgReduce:
 class Contract:
     """Sum of products over the labels missing from `output` (operands: left, right); labels name dimensions.
 
-    Operands and result are of one dtype; or one operand is uint8, the other int8, and the sums are int32; or one was
-    rounded to bfloat16, the other of float32 may be too, and the sums are float32.
+    Operands and result have one dtype; or the operands are uint8 and int8 and the result int32; or one operand was
+    rounded to bfloat16, the other is float32, which may be rounded too, and the result is float32.
     """
 
     left: tuple[int, ...]
@@ -102,7 +142,7 @@ class Convolve:
     """Cross-correlation of x [N, C, *S] with w [M, C/groups, *K]; `pads` are (before, after) per spatial axis.
 
     Transposed: its adjoint, with w [C, M/groups, *K]; `pads` then crop the result, whose shape the result type gives.
-    The dtypes are as those of `Contract`.
+    The rules for dtypes are those of `Contract`.
     """
 
     strides: tuple[int, ...]
@@ -114,7 +154,7 @@ class Convolve:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Combine each window of x [N, C, *S]; padding never wins a maximum and adds nothing to a sum.
+    """Reduce each window of x [N, C, *S]; padding is the neutral element.
 
     Kinds: maximum, sum, argmax (int64 row-major position within *S of the first maximum).
     """
@@ -150,8 +190,8 @@ class Scatter:
     """A copy of operand 0 in which, for each point of `domain`, the element at `indices` takes in `update`.
 
     `indices` and `update` are scalars over the domain's axes that load from the operands. Reductions: none (the last
-    point in row-major order wins), add, multiply, minimum, maximum. Points outside the tensor are an error of the
-    data with `checked`, and are left out without.
+    point in row-major order wins), add, multiply, minimum, maximum. Points outside the tensor raise an error if
+    `checked`, and are ignored otherwise.
     """
 
     domain: tuple[Dim, ...]
@@ -163,7 +203,7 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Counter-based random numbers, the same on all devices for a seed; without a seed new ones in each run.
+    """Counter-based random numbers: equal on all devices for a seed, new in each run without one.
 
     Kinds: uniform in [0, 1), normal with mean 0 and deviation 1.
     """
@@ -176,7 +216,7 @@ class Random:
 class Scan:
     """Run `body` `length` times. Operands: carries, sequences (sliced along axis 0), captures.
 
-    The body takes carries, slices, captures and gives carries, then outputs; results: last carries, stacked outputs.
+    The body maps carries, slices and captures to carries and outputs; results: last carries, stacked outputs.
     """
 
     body: TensorProgram
@@ -197,7 +237,7 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A function of the host, by name: strings, sequences, sizes that depend on data."""
+    """A named host function, for strings, sequences and data-dependent sizes."""
 
     function: str
     attributes: tuple[tuple[str, Any], ...] = ()
@@ -215,8 +255,8 @@ class Branch:
 class Loop:
     """Run `body` at most `trips` times while the condition holds. Operands: trips, condition, carries, captures.
 
-    The body takes iteration number, condition, carries, captures and gives condition, carries, outputs; results:
-    last carries, then outputs stacked along a new first axis.
+    The body maps iteration number, condition, carries and captures to condition, carries and outputs; results: last
+    carries, then outputs stacked along a new first axis.
     """
 
     body: TensorProgram
@@ -225,14 +265,14 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Late:
-    """An op whose operands' ranks or types only the run reveals: it is traced and evaluated then."""
+    """An op whose operand ranks or types are known only at run time, when it is traced and evaluated."""
 
     domain: str
     op: str
     version: int
     attributes: Mapping[str, Any]  # subgraphs among them as graphs
-    present: tuple[bool, ...]  # which of the op's inputs are given; the first operands are those
-    captures: tuple[str, ...] = ()  # what subgraphs call the operands after them
+    present: tuple[bool, ...]  # which of the op's inputs are present; these are the first operands
+    captures: tuple[str, ...] = ()  # the names in subgraphs of the operands after them
 
 
 Primitive = Union[
@@ -241,7 +281,7 @@ Primitive = Union[
 ]  # fmt: skip
 
 HOST_STEPS = (Observe, Host, Branch, Loop, Late)
-ORIGINS = " + "  # between the nodes that a fused step came from
+ORIGINS = " + "  # separates the nodes of a fused step
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,16 +289,16 @@ class Step:
     primitive: Primitive
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
-    origin: str  # the ONNX node that it came from
+    origin: str  # the ONNX node
 
 
 def join_origins(origins: Iterable[str]) -> str:
-    """The nodes that something came from as one text, each once."""
+    """Join the names of nodes into one text, without duplicates."""
     return ORIGINS.join(dict.fromkeys(part for origin in origins for part in origin.split(ORIGINS) if part))
 
 
 def step_name(step: Step) -> str:
-    """What kind of step it is, for people."""
+    """Return a readable name for the kind of a step."""
     match step.primitive:
         case Host(function):
             return function
@@ -293,12 +333,12 @@ class TensorProgram:
         return "\n".join(lines(self))
 
     def __repr__(self) -> str:
-        sizes = f"{counted(len(self.inputs), 'input')}, {counted(len(self.outputs), 'output')}"
-        return f"<tensor program: {sizes}, {counted(len(self.steps), 'step')}>"
+        sizes = f"{format_plural(len(self.inputs), 'input')}, {format_plural(len(self.outputs), 'output')}"
+        return f"<tensor program: {sizes}, {format_plural(len(self.steps), 'step')}>"
 
 
 def bodies(primitive: Primitive) -> tuple[TensorProgram, ...]:
-    """The programs inside a primitive."""
+    """Return the nested programs of a primitive."""
     match primitive:
         case Scan(body) | Loop(body):
             return (body,)
@@ -309,7 +349,7 @@ def bodies(primitive: Primitive) -> tuple[TensorProgram, ...]:
 
 
 def with_bodies(primitive: Primitive, change: Callable[[TensorProgram], TensorProgram]) -> Primitive:
-    """The primitive with the programs inside it changed, in the order of `bodies`."""
+    """Apply a function to the nested programs of a primitive, in the order of `bodies`."""
     match primitive:
         case Scan(body) | Loop(body):
             return replace(primitive, body=change(body))
@@ -320,11 +360,11 @@ def with_bodies(primitive: Primitive, change: Callable[[TensorProgram], TensorPr
 
 
 def lines(program: TensorProgram, indent: str = "") -> Iterator[str]:
-    """The program as text, one step a line."""
+    """Yield the lines of the program's text, one per step."""
     for value in program.inputs:
         yield f"{indent}input {value}: {value.type}  # {value.name}"
     for value, content in program.constants.items():
-        yield f"{indent}constant {value}: {value.type} = {_summary(content)}  # {value.name}"
+        yield f"{indent}constant {value}: {value.type} = {_format_constant(content)}  # {value.name}"
     for guard in program.guards:
         yield f"{indent}guard {guard}  # {guard.origin}"
     for step in program.steps:
@@ -337,13 +377,13 @@ def lines(program: TensorProgram, indent: str = "") -> Iterator[str]:
 
 
 def step_text(step: Step) -> str:
-    """A step as a line."""
+    """Format a step as one line."""
     results = ", ".join(f"{value}: {value.type}" for value in step.results)
     operands = ", ".join(map(str, step.operands))
-    return f"{results} = {_describe(step.primitive)}({operands})  # {step.origin}"
+    return f"{results} = {_format_primitive(step.primitive)}({operands})  # {step.origin}"
 
 
-def _describe(primitive: Primitive) -> str:
+def _format_primitive(primitive: Primitive) -> str:
     name = type(primitive).__name__.lower()
     details = []
     for slot in primitive.__slots__:
@@ -355,17 +395,9 @@ def _describe(primitive: Primitive) -> str:
     return f"{name}{{{'; '.join(details)}}}" if details else name
 
 
-def _summary(content: Any) -> str:
+def _format_constant(content: Any) -> str:
     if isinstance(content, np.ndarray):
         if content.size <= 8:
             return str(content.tolist())
         return f"<{content.size} elements>"
     return repr(content)[:80]
-
-
-def tensor_dtype(value: Value) -> DType:
-    """The element type of a tensor value; TypeError for others."""
-    dtype = getattr(value.type, "dtype", None)
-    if dtype is None:
-        raise TypeError(f"{value} is a {value.type}, not a tensor")
-    return dtype  # type: ignore[no-any-return]

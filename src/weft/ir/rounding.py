@@ -1,6 +1,6 @@
-"""Constants that rewrites compute: in float64, and only where the type of the result holds them without losing range.
+"""Arithmetic on constants for rewrites: in float64, and only if the result type can represent the results.
 
-Rounding to a type costs half a unit in the last place, which rewrites may. Underflow and overflow cost everything.
+Rewrites may round a constant, which costs half a unit in the last place, but not let it underflow or overflow.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from weft.ir.arrays import Array
 
 
 def round_product(left: Array, right: Array, dtype: np.dtype[Any]) -> Array | None:
-    """Multiply two constants and round the product; None where an element over- or underflows."""
+    """Multiply two constants and round the product; return None if an element over- or underflows."""
     with np.errstate(all="ignore"):
         wide = left.astype(np.float64) * right.astype(np.float64)
     underflows = (np.abs(wide) < _limits(dtype).smallest_normal) & (left != 0) & (right != 0)
@@ -21,7 +21,7 @@ def round_product(left: Array, right: Array, dtype: np.dtype[Any]) -> Array | No
 
 
 def round_finite(wide: Array, dtype: np.dtype[Any]) -> Array | None:
-    """Round float64 numbers to a type; None where that gives infinities or NaN."""
+    """Round float64 numbers to a type; return None if any becomes infinite or NaN."""
     with np.errstate(all="ignore"):
         rounded: Array = np.asarray(wide).astype(dtype)
     return rounded if is_finite(rounded) else None
@@ -33,10 +33,10 @@ def is_finite(array: Array) -> bool:
 
 
 def weights_vanish(weights: Array, factors: Array, axes: tuple[int, ...]) -> bool:
-    """Whether scaling weights that a layer sums over `axes` makes all those of one sum too small for their type.
+    """Whether scaling weights makes all the weights of one sum, over `axes`, too small for their type.
 
-    Elements may underflow beside others of the same sum that do not: the error is less than a rounding of those.
-    Weights that were subnormal before may stay so, unless they get smaller.
+    An element may underflow if others of the same sum do not: the error is below their rounding error. Weights that
+    were subnormal before may stay so, unless they get smaller.
     """
     highest, lowest = (
         reduce(weights, axis=axes, keepdims=True, initial=0).astype(np.float64) for reduce in (np.max, np.min)
@@ -48,7 +48,7 @@ def weights_vanish(weights: Array, factors: Array, axes: tuple[int, ...]) -> boo
 
 
 def absorbs(offset: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether adding an offset rounds fractions away, as `(x + 1.5 * 2**23) - 1.5 * 2**23` means to."""
+    """Whether adding an offset rounds fractions away, which `(x + 1.5 * 2**23) - 1.5 * 2**23` does on purpose."""
     with np.errstate(all="ignore"):
         return not bool((np.abs(offset) < 2.0 ** (_limits(dtype).nmant - 1)).all())
 

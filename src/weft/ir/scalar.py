@@ -1,9 +1,8 @@
 """Scalar expressions: what a map computes for one output element.
 
 A `Scalar` is a tree of loads, literals, index arithmetic and function applications. Loads name their tensor by its
-position among the step's operands, so that equal computations on different tensors are equal trees. Where kernels are
-built, trees also have leaves for values that a kernel holds already, and for elements at known offsets; those of a
-program's steps never do.
+position among the step's operands, so that equal computations on different tensors are equal trees. Trees inside
+kernel templates may also contain `Placeholder` and `FlatLoad`; those of a program's steps never do.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Union
 
-from weft.ir.dims import Axis, Dim, Symbol, substitute
+from weft.ir.dims import Axis, Dim, Symbol, axis, substitute
 from weft.ir.dtypes import DType
+from weft.ir.types import Shape
 from weft.records import dataclass
 
 # Every function an `Apply` may name, with its number of arguments. All work on one dtype (the arguments') except
 # `cast` and `bitcast` (to the result's), `select` (bool first) and predicates (bool result). Integer `divide`
 # truncates towards zero, `remainder` has the sign of the divisor, `fmod` that of the dividend; `minimum` and
-# `maximum` hand NaN on; shifts by the width or more give 0; `fma` is a * b + c, rounded once where a device can.
+# `maximum` propagate NaN; shifts by the width or more give 0; `fma` is a * b + c, rounded once where a device can.
 FUNCTIONS: dict[str, int] = {
     "add": 2,
     "subtract": 2,
@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, int] = {
     "bitcast": 1,
 }
 
-# Functions that compare, as most languages write them.
+# Comparison operators of C-like languages.
 COMPARISONS = {
     "equal": "==",
     "not_equal": "!=",
@@ -126,8 +126,8 @@ class Index:
 class Load:
     """An element of operand number `operand`.
 
-    An index outside the tensor is clamped into it, so that a guarded load (`select(inside, load, fill)`) is harmless;
-    with `checked` it is an error of the data instead.
+    An index outside the tensor is clamped, so that a guarded load (`select(inside, load, fill)`) is harmless; with
+    `checked` it raises an error instead.
     """
 
     operand: int
@@ -152,8 +152,8 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A value that the kernel around the expression has in a register, or knows where to read, under a key."""
+class Placeholder:
+    """A value that the kernel around the expression provides under a key, from a register or from memory."""
 
     key: str | int
     dtype: DType
@@ -174,22 +174,27 @@ class FlatLoad:
         return f"${self.operand}[+ {self.offset}]"
 
 
-Scalar = Union[Literal, Index, Load, Apply, Held, FlatLoad]
+Scalar = Union[Literal, Index, Load, Apply, Placeholder, FlatLoad]
 
-AT_HAND = "at_hand"  # the key of the one value that a template has at hand: an element, a product, a total
+ELEMENT = "element"  # the key of the value that a template computes the expression of: an element, a product, a total
+
+
+def identity_indices(shape: Shape) -> tuple[Index, ...]:
+    """Return the indices with which an elementwise map reads a tensor of its own shape."""
+    return tuple([Index(axis(position, size)) for position, size in enumerate(shape)])
 
 
 def walk(scalar: Scalar) -> Iterator[Scalar]:
-    """Every node of the tree, parents first; a subtree that occurs in several places, as one object, only once."""
+    """Yield every node of the tree, parents first; a subtree shared as one object comes only once."""
     pending = [scalar]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
         node = pending.pop()
-        if id(node) in seen:
+        if id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         yield node
-        if type(node) is Apply:  # quicker than match, and this is what walks most
+        if type(node) is Apply:  # faster than match; this loop is hot
             pending.extend(node.arguments)
         elif type(node) is Load:
             pending.extend(node.indices)
@@ -207,43 +212,42 @@ def rebuild(
     scalar: Scalar,
     load: Callable[[Load], Scalar] | None = None,
     atom: Callable[[Symbol | Axis], Dim] | None = None,
-    held: Callable[[Held], Scalar] | None = None,
+    placeholder: Callable[[Placeholder], Scalar] | None = None,
 ) -> Scalar:
-    """A copy in which `load` replaces each load (its indices rebuilt already), `atom` each symbol and axis, and `held`
-    each value that is held.
+    """Copy an expression, replacing loads (after their indices), symbols and axes, and placeholders.
 
-    Subtrees that are one object in several places stay so: large expressions are graphs rather than trees.
+    A subtree that is shared as one object stays shared: large expressions are graphs rather than trees.
     """
-    done: dict[int, Scalar] = {}
+    copies: dict[int, Scalar] = {}
 
     def copy(node: Scalar) -> Scalar:
-        known = done.get(id(node))
-        if known is None:
+        result = copies.get(id(node))
+        if result is None:
             match node:
                 case Apply(function, arguments, dtype):
-                    known = Apply(function, tuple([copy(argument) for argument in arguments]), dtype)
+                    result = Apply(function, tuple([copy(argument) for argument in arguments]), dtype)
                 case Index(value):
-                    known = node if atom is None else Index(substitute(value, atom))
+                    result = node if atom is None else Index(substitute(value, atom))
                 case Load(operand, indices, dtype, checked):
-                    known = Load(operand, tuple([copy(index) for index in indices]), dtype, checked)
-                    known = known if load is None else load(known)
+                    result = Load(operand, tuple([copy(index) for index in indices]), dtype, checked)
+                    result = result if load is None else load(result)
                 case Literal():
-                    known = node
-                case Held():
-                    known = node if held is None else held(node)
+                    result = node
+                case Placeholder():
+                    result = node if placeholder is None else placeholder(node)
                 case FlatLoad(operand, offset, dtype):
-                    known = node if atom is None else FlatLoad(operand, substitute(offset, atom), dtype)
-            done[id(node)] = known
-        return known
+                    result = node if atom is None else FlatLoad(operand, substitute(offset, atom), dtype)
+            copies[id(node)] = result
+        return result
 
     return copy(scalar)
 
 
-def with_held(scalar: Scalar, values: Mapping[str | int, Scalar]) -> Scalar:
-    """A copy with expressions in place of what is held under some keys."""
-    return rebuild(scalar, held=lambda node: values.get(node.key, node))
+def bind_placeholders(scalar: Scalar, values: Mapping[str | int, Scalar]) -> Scalar:
+    """Replace the placeholders of some keys by expressions."""
+    return rebuild(scalar, placeholder=lambda node: values.get(node.key, node))
 
 
 def computed_dtypes(expression: Scalar) -> list[DType]:
-    """The types that an expression computes with, index arithmetic aside."""
+    """Return the types that an expression computes with, without those of index arithmetic."""
     return [node.dtype for node in walk(expression) if not isinstance(node, (Literal, Index))]

@@ -1,4 +1,4 @@
-"""What a model takes and gives, in the terms of its users."""
+"""The inputs and outputs of a model, as users see them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 from weft.ir.dtypes import DType
 from weft.ir.metadata import Metadata
 from weft.ir.types import AnyType, TensorType, Type
-from weft.quantities import few, shape_text, shortened
+from weft.quantities import format_shape, join_few, shorten
 from weft.records import dataclass
-from weft.tables import ShownTable
+from weft.tables import Table
 
 if TYPE_CHECKING:
     from weft.ir.graph import Graph
     from weft.ir.program import TensorProgram
 
 _LONGEST_NAME = 120
-_MOST_DIMS = 12  # that are shown
+_MOST_DIMS = 12  # in a printed shape
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output: `shape` holds ints and the names (or expressions) of dynamic dims.
 
-    `dtype` is None for what is not a tensor (see `type`), `shape` where not even the rank is known before a run.
+    `dtype` is None for values that are not tensors (see `type`), `shape` if the rank is known only at run time.
     """
 
     name: str
@@ -36,53 +36,53 @@ class TensorSpec:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """What arrays for it have, in numpy's terms; those of strings hold Python objects."""
+        """The numpy dtype of its arrays; strings are object arrays."""
         element = self.element
         return None if element is None else element.numpy
 
     @property
     def element(self) -> DType | None:
-        """The type of its elements, in ONNX's terms: `spec.element == "string"`."""
+        """The ONNX element type: `spec.element == "string"`."""
         return self.type.dtype if isinstance(self.type, TensorType) else None
 
     def __str__(self) -> str:
-        return f"{shortened(self.name, _LONGEST_NAME)}: {_kind(self)}{_extent(self)}"
+        return f"{shorten(self.name, _LONGEST_NAME)}: {_type_text(self)}{_shape_text(self)}"
 
     def __repr__(self) -> str:
-        name = repr(shortened(self.name, _LONGEST_NAME))
+        name = repr(shorten(self.name, _LONGEST_NAME))
         if self.dtype is None:
-            return f"TensorSpec(name={name}, type={_kind(self)})"
+            return f"TensorSpec(name={name}, type={_type_text(self)})"
         if self.shape is None:
             return f"TensorSpec(name={name}, dtype={self.dtype}, shape=None)"
-        dims = [repr(shortened(dim)) if isinstance(dim, str) else str(dim) for dim in self.shape]
+        dims = [repr(shorten(dim)) if isinstance(dim, str) else str(dim) for dim in self.shape]
         comma = "," * (len(dims) == 1)
-        return f"TensorSpec(name={name}, dtype={self.dtype}, shape=({few(dims, _MOST_DIMS)}{comma}))"
+        return f"TensorSpec(name={name}, dtype={self.dtype}, shape=({join_few(dims, _MOST_DIMS)}{comma}))"
 
     def _repr_html_(self) -> str:
         return spec_table([self]).html()
 
 
-def spec_table(specs: Sequence[TensorSpec]) -> ShownTable:
-    """What people see of several, in a notebook or as text."""
-    return ShownTable([spec_row(spec) for spec in specs], ("name", "type", "shape"))
+def spec_table(specs: Sequence[TensorSpec]) -> Table:
+    """Build the table shown in notebooks and as text."""
+    return Table([spec_row(spec) for spec in specs], ("name", "type", "shape"))
 
 
 def spec_row(spec: TensorSpec) -> tuple[str, str, str]:
-    """Its name, the type of its elements, and its shape."""
-    return spec.name, _kind(spec), _extent(spec)
+    """Return the name, element type and shape as texts."""
+    return spec.name, _type_text(spec), _shape_text(spec)
 
 
-def _kind(spec: TensorSpec) -> str:
-    return str(spec.element) if spec.element is not None else shortened(str(spec.type))
+def _type_text(spec: TensorSpec) -> str:
+    return str(spec.element) if spec.element is not None else shorten(str(spec.type))
 
 
-def _extent(spec: TensorSpec) -> str:
-    return "" if spec.element is None else shape_text(spec.shape, _MOST_DIMS)
+def _shape_text(spec: TensorSpec) -> str:
+    return "" if spec.element is None else format_shape(spec.shape, _MOST_DIMS)
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """All that a model takes and gives, and says of itself; `defaults` are inputs that need not be given."""
+    """The inputs, outputs and metadata of a model; `defaults` are optional inputs."""
 
     inputs: tuple[TensorSpec, ...]
     defaults: tuple[TensorSpec, ...]
@@ -95,15 +95,15 @@ def signature(graph: Graph, program: TensorProgram, metadata: Metadata | None = 
         tuple(spec(value.name, value.type) for value in graph.inputs if value.type is not None),
         tuple(spec(value.name, value.type) for value in graph.defaults if value.type is not None),
         tuple(
-            spec(declared.name, _better_known(value.type, declared.type))
+            spec(declared.name, _choose_type(value.type, declared.type))
             for declared, value in zip(graph.outputs, program.outputs)
         ),
         metadata or Metadata(),
     )
 
 
-def _better_known(traced: Type, declared: Type | None) -> Type:
-    """The traced type, which is right where files often are not, unless tracing could not tell."""
+def _choose_type(traced: Type, declared: Type | None) -> Type:
+    """Prefer the traced type, since declarations are often wrong, unless tracing could not determine it."""
     return declared if isinstance(traced, AnyType) and declared is not None else traced
 
 

@@ -1,4 +1,4 @@
-"""Tensors that stay on a device between runs; each device has its own kind of them."""
+"""Tensors that stay on a device between runs; each device subclasses `DeviceTensor`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from weft.errors import DeviceError
-
-Array = np.ndarray[Any, Any]
+from weft.ir.arrays import Array
 
 
 class DeviceTensor:
-    """A tensor on a device, as `run` gives with `keep`, and `weft.to_device` makes.
+    """A tensor on a device, from `run(..., keep=...)` or `weft.to_device`.
 
-    It is passed to `run` like an array, and never changes. Its memory is freed with the last reference to it, or by
-    `release`. `numpy()` copies it to the host; numpy's functions do so too.
+    It is immutable, and `run` takes it like an array. Its memory is freed with the last reference to it, or by
+    `release`. `numpy()` copies it to the host, as numpy's functions do.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> None:
@@ -28,31 +27,31 @@ class DeviceTensor:
 
     @property
     def ndim(self) -> int:
-        """How many axes it has."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its elements take."""
+        """Size of its elements in bytes."""
         return self.size * self.dtype.itemsize
 
     @property
     def is_released(self) -> bool:
-        """Whether its memory was freed by `release`."""
+        """Whether `release` was called."""
         return self._released
 
     def numpy(self) -> Array:
-        """Its elements as a new array."""
+        """Copy its elements to a new array."""
         self.check_usable()
         return self._read() if self.size else np.empty(self.shape, self.dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its elements as an array, which runs take as well: another process has other devices."""
+        """Pickle as an array, since another process cannot use this device memory."""
         return np.asarray, (self.numpy(),)
 
     def __copy__(self) -> DeviceTensor:
@@ -63,27 +62,27 @@ class DeviceTensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
-            raise ValueError(f"a tensor on {self.device} cannot be seen as an array without a copy")
+            raise ValueError(f"a tensor on {self.device} cannot become an array without a copy")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def shared(self) -> DeviceTensor:
-        """Another tensor with the same memory, which is freed when both are released."""
+        """Return another tensor that shares this memory, which is freed when both are released."""
         raise NotImplementedError
 
     def release(self) -> None:
-        """Free its memory, or its share of it, now; to use it afterwards is an error."""
+        """Free its memory, unless another tensor shares it; later use raises DeviceError."""
         if not self._released:
             self._released = True
             self._release()
 
     def check_usable(self) -> None:
-        """Raise DeviceError where it was released."""
+        """Raise DeviceError if it was released."""
         if self._released:
             raise DeviceError(f"{self!r} was released", hint="release a tensor after its last use")
 
     def check_on(self, device: str) -> None:
-        """Raise DeviceError where it was released, or is not on this device."""
+        """Raise DeviceError if it was released, or is not on this device."""
         self.check_usable()
         if device != self.device:
             hint = f"pass tensor.numpy(), or make it with weft.to_device(array, {device!r})"
@@ -100,7 +99,7 @@ class DeviceTensor:
 
 
 class HostTensor(DeviceTensor):
-    """One on a device that works on the host's memory: an array that nobody else writes to."""
+    """A tensor of a device that uses host memory: an array that is never written to."""
 
     def __init__(self, array: Array, device: str) -> None:
         super().__init__(array.shape, array.dtype, device)
@@ -108,7 +107,7 @@ class HostTensor(DeviceTensor):
 
     @property
     def array(self) -> Array:
-        """The array itself."""
+        """The array, without a copy."""
         self.check_usable()
         assert self._array is not None
         return self._array
@@ -124,12 +123,12 @@ class HostTensor(DeviceTensor):
 
 
 def host_tensor(array: Array, device: str) -> HostTensor:
-    """One of an array that nobody else has, in the usual order of memory."""
+    """Wrap an array that has no other owner, in row-major order."""
     return HostTensor(np.ascontiguousarray(array).reshape(array.shape), device)
 
 
 def owned(result: Any, others: Sequence[Any]) -> Any:
-    """A result that belongs to the caller alone: no view of a constant, nor one of the inputs and other results."""
+    """Copy a result if it is a view or is one of `others` (inputs and other results), so that the caller owns it."""
     if isinstance(result, list):
         return [item if type(item) is dict else owned(item, others) for item in result]
     if isinstance(result, DeviceTensor):

@@ -11,13 +11,13 @@ from weft.records import dataclass
 
 Shape = tuple[Dim, ...]
 
-DEEPEST = 64
-"""How deep types may nest: a file can declare no deeper ones, and whatever walks them may recurse."""
+MAX_DEPTH = 64
+"""Limit on the nesting of types, which makes recursion over them safe."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A tensor. `shape` is None where even the rank is known only at run time."""
+    """A tensor; `shape` is None if the rank is known only at run time."""
 
     dtype: DType
     shape: Shape | None
@@ -62,7 +62,7 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class AnyType:
-    """A value of which nothing is known before the run."""
+    """A value whose type is known only at run time."""
 
     def __str__(self) -> str:
         return "any"
@@ -76,5 +76,5 @@ def _check_depth(type: Type) -> None:
     while isinstance(type, (SequenceType, OptionalType, MapType)):
         depth += 1
         type = type.value if isinstance(type, MapType) else type.element
-    if depth > DEEPEST:
-        raise InvalidModelError(f"types nest more than {DEEPEST} deep")
+    if depth > MAX_DEPTH:
+        raise InvalidModelError(f"types nest more than {MAX_DEPTH} deep")

@@ -1,7 +1,7 @@
-"""One switch for what stages prove about their results: WEFT_VERIFY=1 in the environment, as all tests run with it.
+"""The switch for expensive verification: WEFT_VERIFY=1 in the environment, with which all tests run.
 
-Programs are verified in every run (ir/verify.py). With the switch, so are kernels, as soon as all sections are
-built, and plans (plan/verify.py). What is wrong is an InternalError.
+Programs are always verified (ir/verify.py). With the switch, so are kernels, once all sections are built, and plans
+(plan/verify.py). Violations raise InternalError.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ VARIABLE = "WEFT_VERIFY"
 
 @cache
 def is_verifying() -> bool:
-    """Whether this process proves its kernels and plans; read once."""
+    """Whether this process verifies kernels and plans; the environment is read once."""
     return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
 def verified(sections: tuple[Section, ...]) -> tuple[Section, ...]:
-    """The sections; where verification is switched on, with every kernel checked, inside of scans and bodies too."""
+    """Return the sections, after verifying every kernel in them if verification is on."""
     if is_verifying():
         from weft.ir.kernel_verify import verify_kernel
 

@@ -1,7 +1,7 @@
-"""Work: what kernels a program becomes, and on which memory they run.
+"""Work: the kernel launches of a program, before and after memory is planned.
 
-First without memory: works refer to the operands and results of what they compute, tasks to values, and sections are
-stretches of tasks between steps for the host. Then planned: launches on places in regions.
+Before planning, a work refers to operands and results by number, a task binds them to values, and a section holds the
+tasks between two host steps. After planning, launches refer to offsets in memory regions.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from weft.records import dataclass
 
 Bound = TypeVar("Bound")
 
-# -- without memory --------------------------------------------------------------------------------------------------
+# -- before planning --------------------------------------------------------------------------------------------------
 
 PAIR_PRODUCTS = "pair products"  # the template of products that round their operands to bfloat16
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Memory for a kernel's buffer: one of the step's operands, its result, or one of the work's own.
+    """The memory of a kernel's buffer: an operand, result, workspace or constant.
 
-    `errors` is one int32 that a kernel sets to 1 where the data is at fault (an index out of range).
+    `errors` is one int32 that a kernel sets to 1 for invalid data (an index out of range).
     """
 
     kind: Literal["operand", "result", "workspace", "constant", "errors"]
@@ -38,10 +38,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel with what it is launched on: so many blocks, and by name its parameters' values and buffers' memory.
+    """A kernel with its number of blocks and its arguments: parameters and buffers by name.
 
-    Exactly the kernel's parameters and those of its buffers that are not local are bound; here in the kernel's order,
-    in whatever order they were given.
+    All parameters and all buffers that are not local must be bound; they are sorted into the kernel's order.
     """
 
     kernel: Kernel
@@ -51,12 +50,14 @@ class Launch:
 
     def __post_init__(self) -> None:
         names = tuple(buffer.name for buffer in self.kernel.buffers if buffer.local_size is None)
-        object.__setattr__(self, "parameters", _bound(self.kernel.name, self.kernel.parameters, self.parameters))
-        object.__setattr__(self, "buffers", _bound(self.kernel.name, names, self.buffers))
+        object.__setattr__(
+            self, "parameters", _sort_arguments(self.kernel.name, self.kernel.parameters, self.parameters)
+        )
+        object.__setattr__(self, "buffers", _sort_arguments(self.kernel.name, names, self.buffers))
 
     @property
     def values(self) -> tuple[Dim, ...]:
-        """Of the parameters, in the kernel's order."""
+        """The values of the parameters, in the kernel's order."""
         return tuple([value for _, value in self.parameters])
 
     @property
@@ -65,20 +66,22 @@ class Launch:
         return tuple([reference for _, reference in self.buffers])
 
     def rebound(self, references: Mapping[Reference, Reference]) -> Launch:
-        """The same launch on other memory, where that is given for what it is on now."""
+        """Replace some references by others."""
         moved = tuple((name, references.get(reference, reference)) for name, reference in self.buffers)
         return self if moved == self.buffers else replace(self, buffers=moved)
 
 
-def _bound(kernel: str, names: tuple[str, ...], given: tuple[tuple[str, Bound], ...]) -> tuple[tuple[str, Bound], ...]:
-    if tuple([name for name, _ in given]) == names:
-        return given
-    found = dict(given)
-    if len(found) != len(given) or found.keys() != set(names):
+def _sort_arguments(
+    kernel: str, names: tuple[str, ...], arguments: tuple[tuple[str, Bound], ...]
+) -> tuple[tuple[str, Bound], ...]:
+    if tuple([name for name, _ in arguments]) == names:
+        return arguments
+    by_name = dict(arguments)
+    if len(by_name) != len(arguments) or by_name.keys() != set(names):
         raise InternalError(
-            f"{kernel} takes {', '.join(names) or 'nothing'}, given {', '.join(name for name, _ in given)}"
+            f"{kernel} takes {', '.join(names) or 'nothing'}, not {', '.join(name for name, _ in arguments)}"
         )
-    return tuple((name, found[name]) for name in names)
+    return tuple((name, by_name[name]) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,9 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A launch that only copies `size` elements of an operand, from `source` on, to the result, from `target` on.
+    """A launch that only copies `size` elements from offset `source` of an operand to offset `target` of the result.
 
-    They lie in so many `pieces`. Where that is one, both may lie in the same memory, and the launch is not needed.
+    `pieces` is the number of contiguous runs. If it is 1, both may share memory, which makes the launch unnecessary.
     """
 
     launch: int
@@ -106,10 +109,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """Kernels that together do one step: launches, run in order.
+    """The launches, in order, that compute one group.
 
-    The only result may take the memory of an operand that is `overwritable`: each of its elements is read for nothing
-    but what is written in its place, and that is written once.
+    A single result may reuse the memory of an `overwritable` operand: each of its elements is read only for the result
+    element at its place, which is written once.
     """
 
     launches: tuple[Launch, ...]
@@ -121,7 +124,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What has to be done at least, whatever kernels do it: arithmetic, and bytes read and written."""
+    """The minimum arithmetic, and bytes read and written, of some work, independent of kernels."""
 
     flops: Dim = 0
     bytes: Dim = 0
@@ -129,9 +132,9 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Work, with the values that its references to operands and results stand for.
+    """Work with the values of its operands and results.
 
-    `template` is what built it, and `reason` why that one, for people.
+    `template` names the template that built it; `reason` says why it was selected.
     """
 
     work: Work
@@ -161,18 +164,18 @@ class ScanTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeSection:
-    """A stretch of tasks; what others see of it is row-major."""
+    """Consecutive tasks on the device; inputs and outputs are row-major."""
 
     tasks: tuple[Task | ScanTask, ...]
-    aliases: Mapping[Value, Value]  # values that lie where another does
+    aliases: Mapping[Value, Value]  # values that share the memory of another
     inputs: tuple[Value, ...]  # from outside of the section, without constants
     outputs: tuple[Value, ...]
-    symbols: tuple[str, ...] | None = None  # the sizes that its plan depends on, once they were looked for
+    symbols: tuple[str, ...] | None = None  # that its plan depends on, once they are computed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSection:
-    """Steps for the host; `bodies` are the sections of the programs inside them, in order."""
+    """Steps that run on the host; `bodies` are the sections of their nested programs, in order."""
 
     steps: tuple[Step, ...]
     bodies: tuple[tuple[Section, ...], ...] = ()
@@ -182,7 +185,7 @@ Section = Union[NativeSection, HostSection]
 
 
 def all_works(section: NativeSection) -> Iterator[Work]:
-    """The works of a section, and those in the bodies of its scans."""
+    """Yield the works of a section, including those in the bodies of scans."""
     for task in section.tasks:
         if isinstance(task, ScanTask):
             yield from all_works(task.body)
@@ -192,7 +195,7 @@ def all_works(section: NativeSection) -> Iterator[Work]:
 
 
 def count_launches(sections: Iterable[Section]) -> int:
-    """How many launches sections have, those of scans and inside of control flow once."""
+    """Count the launches of sections; those in scans and control flow count once."""
     count = 0
     for section in sections:
         if isinstance(section, NativeSection):
@@ -203,25 +206,25 @@ def count_launches(sections: Iterable[Section]) -> int:
 
 
 def map_launches(sections: Sequence[Section], function: Callable[[Launch], Launch]) -> tuple[Section, ...]:
-    """Sections with other launches in place of theirs; works that tasks share stay shared."""
+    """Apply a function to every launch; works that are shared between tasks stay shared."""
     works: dict[int, Work] = {}
 
-    def changed(work: Work) -> Work:
+    def change_work(work: Work) -> Work:
         if id(work) not in works:
             launches = tuple(map(function, work.launches))
             works[id(work)] = replace(work, launches=launches)
         return works[id(work)]
 
-    def changed_section(section: NativeSection) -> NativeSection:
-        return replace(section, tasks=tuple(map(changed_task, section.tasks)))
+    def change_section(section: NativeSection) -> NativeSection:
+        return replace(section, tasks=tuple(map(change_task, section.tasks)))
 
-    def changed_task(task: Task | ScanTask) -> Task | ScanTask:
+    def change_task(task: Task | ScanTask) -> Task | ScanTask:
         if isinstance(task, ScanTask):
-            return replace(task, body=changed_section(task.body), copies=tuple(map(changed, task.copies)))
-        return replace(task, work=changed(task.work))
+            return replace(task, body=change_section(task.body), copies=tuple(map(change_work, task.copies)))
+        return replace(task, work=change_work(task.work))
 
     return tuple(
-        changed_section(section)
+        change_section(section)
         if isinstance(section, NativeSection)
         else replace(section, bodies=tuple(map_launches(body, function) for body in section.bodies))
         for section in sections
@@ -233,7 +236,7 @@ def map_launches(sections: Sequence[Section], function: Callable[[Launch], Launc
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a buffer is: so many bytes from the start of a region that a run names."""
+    """The position of a buffer: an offset in bytes into a memory region."""
 
     region: int
     offset: int = 0
@@ -241,11 +244,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLaunch:
-    """A kernel's blocks 0..blocks-1 on given memory; `origin` says what they are for.
+    """A launch of blocks 0..blocks-1 on planned memory; `origin` names the ONNX nodes.
 
-    `task` is the number of the task that it belongs to, `flops` and `bytes` are its part of what that has to do; the
-    launches of one task share them evenly. `sizes` are the bytes that its buffers take, 0 for those that no launch
-    writes. `after` are the numbers, in the plan, of launches that must be done before it starts; None: all before it.
+    `task` is the index of its task, whose effort (`flops`, `bytes`) its launches share evenly. `sizes` are the bytes of
+    its buffers, 0 for those that no launch writes. `after` are the indices, in the plan, of launches that must finish
+    before it starts; None means all before it.
     """
 
     kernel: Kernel
@@ -262,7 +265,7 @@ class PlannedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Launches in order, `count` times; each time, buffers lie `shifts` bytes further (per launch and buffer)."""
+    """Launches repeated `count` times; each iteration moves buffers by `shifts` bytes (per launch and buffer)."""
 
     launches: tuple[PlannedLaunch, ...]
     shifts: tuple[tuple[int, ...], ...]
@@ -271,9 +274,9 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Bytes of the arena, and the launches (as `unrolled` counts them) from whose first to whose last they are needed.
+    """Bytes of the arena, and the first and last launch (as `unrolled` counts them) that use them.
 
-    `name` is that of the value, or says what the memory is for; `origin` are the nodes that it belongs to.
+    `name` is that of the value, or the purpose of the memory; `origin` names its ONNX nodes.
     """
 
     name: str
@@ -285,12 +288,12 @@ class Allocation:
 
 
 def unrolled(launches: Iterable[PlannedLaunch | Repeated]) -> Iterator[PlannedLaunch]:
-    """Every launch, one by one."""
+    """Yield every launch of every iteration."""
     for entry in launches:
         if isinstance(entry, PlannedLaunch):
             yield entry
             continue
         for time in range(entry.count):
             for launch, shifts in zip(entry.launches, entry.shifts):
-                moved = [Place(b.region, b.offset + time * shift) for b, shift in zip(launch.buffers, shifts)]
-                yield replace(launch, buffers=tuple(moved))
+                places = [Place(b.region, b.offset + time * shift) for b, shift in zip(launch.buffers, shifts)]
+                yield replace(launch, buffers=tuple(places))

@@ -1,16 +1,14 @@
-"""Which template builds the kernels for a group: the first of its family's table that is for it, and why."""
+"""Select the template that builds the kernels for a group: the first of its family's table that applies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.groups import AttentionGroup, HeavyGroup, KernelGroup, ReduceGroup, RowGroup
 from weft.ir.layout import row_major
-from weft.ir.program import Value
-from weft.ir.scalar import Index, Load
+from weft.ir.scalar import Load, identity_indices
 from weft.ir.target import Target, ThreadTarget, VectorTarget
 from weft.kernels.build.templates import Part, Request, Templates
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work
@@ -18,28 +16,28 @@ from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The works for a group, whose references count its operands and results, with the template's name and reason."""
+class KernelChoice:
+    """The works for a group, whose references number its operands and results; the template's name and reason."""
 
     parts: tuple[Part, ...]
     template: str
     reason: str
 
 
-def choose(request: Request[KernelGroup, Target]) -> Choice:
-    """The kernels for a group."""
+def select_kernels(request: Request[KernelGroup, Target]) -> KernelChoice:
+    """Build the kernels for a group by the first template that applies."""
     group = request.group
-    for template in _templates(request.target).get(_key(group), ()):
+    for template in _load_templates(request.target).get(_table_key(group), ()):
         built = template.build(request)
         if isinstance(built, Work):
             built = (Part(_renumber(built, group), tuple(range(len(group.operands))), request.result),)
         if built is not None:
-            return Choice(built, template.name, template.reason)
-    raise InternalError(f"no kernels for {_key(group).__name__}", node=group.steps[0].origin)
+            return KernelChoice(built, template.name, template.reason)
+    raise InternalError(f"no template for {_table_key(group).__name__}", node=group.steps[0].origin)
 
 
-def _templates(target: Target) -> Templates:
-    """The table of the target's family; that of the other one is not even imported."""
+def _load_templates(target: Target) -> Templates:
+    """The table of the target's family; the other family is not imported."""
     if isinstance(target, ThreadTarget):
         from weft.kernels.threads import templates as threads
 
@@ -49,8 +47,8 @@ def _templates(target: Target) -> Templates:
     return vector.TEMPLATES
 
 
-def _key(group: KernelGroup) -> type:
-    """What a table lists the templates of a group under."""
+def _table_key(group: KernelGroup) -> type:
+    """The key of a group's templates in a table."""
     match group:
         case RowGroup() | AttentionGroup():
             return type(group)
@@ -60,33 +58,30 @@ def _key(group: KernelGroup) -> type:
             return type(group.steps[0].primitive)
 
 
-def copy_work(source: StoredTensor, result: StoredTensor, target: Target, *, flat: bool) -> Work:
-    """The same elements in another layout, or (flat) under another shape."""
+def build_copy(source: StoredTensor, result: StoredTensor, target: Target, *, flat: bool) -> Work:
+    """Build a copy into another layout, or (flat) another shape."""
     if flat:
         size = dims.product(source.shape)
         source, result = (StoredTensor(source.dtype, (size,), row_major(1)) for _ in range(2))
-    plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(source.shape))
-    element = Load(0, plain, source.dtype)
+    element = Load(0, identity_indices(source.shape), source.dtype)
     match target:
         case ThreadTarget():
-            from weft.kernels.threads.maps import map_work as thread_map_work
+            from weft.kernels.threads.maps import build_map as build_thread_map
 
-            return thread_map_work(element, [source], result, target)
+            return build_thread_map(element, [source], result, target)
         case VectorTarget():
-            from weft.kernels.vector.maps import map_work as vector_map_work
+            from weft.kernels.vector.maps import build_map as build_vector_map
 
-            return vector_map_work(element, [source], result, target)
+            return build_vector_map(element, [source], result, target)
     raise InternalError(f"no kernels for a {type(target).__name__}")
 
 
 def _renumber(work: Work, group: KernelGroup) -> Work:
-    """References to the group's inputs as references to its operands."""
-    operands: Sequence[Value] = group.inputs
-    places = [group.operands.index(value) if value in group.operands else -1 for value in operands]
-
-    moved = {Reference("operand", number): Reference("operand", place) for number, place in enumerate(places)}
-    launches = tuple(launch.rebound(moved) for launch in work.launches)
-    kept = {place for number, place in enumerate(places) if number not in work.overwritable}
-    free = tuple(sorted({places[number] for number in work.overwritable} - kept))
+    """Turn references to the group's inputs into references to its operands."""
+    places = [group.operands.index(value) if value in group.operands else -1 for value in group.inputs]
+    bindings = {Reference("operand", number): Reference("operand", place) for number, place in enumerate(places)}
+    launches = tuple(launch.rebound(bindings) for launch in work.launches)
+    read_only = {place for number, place in enumerate(places) if number not in work.overwritable}
+    overwritable = tuple(sorted({places[number] for number in work.overwritable} - read_only))
     copies = tuple(replace(copy, operand=places[copy.operand]) for copy in work.copies)
-    return replace(work, launches=launches, overwritable=free, copies=copies)
+    return replace(work, launches=launches, overwritable=overwritable, copies=copies)

@@ -1,7 +1,7 @@
-"""Every op that weft defines as a function of the tensors of a `weft.Graph`.
+"""All ops as functions of the tensors of a `weft.Graph`.
 
-`weft.ops.conv(x, w, strides=(2, 2))` adds a node to the graph that `x` belongs to, and gives its result. Names are
-those of ONNX in Python's spelling (`mat_mul`, `and_`); other domains than ai.onnx have modules of their own
+`weft.ops.conv(x, w, strides=(2, 2))` adds a node to the graph of `x`, and returns its result. Names are those of
+ONNX in Python's spelling (`mat_mul`, `and_`); other domains than ai.onnx have modules of their own
 (`weft.ops.microsoft.fused_mat_mul`), and `weft.ops.domain("com.acme")` is one for ops that you define.
 """
 

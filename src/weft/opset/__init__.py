@@ -1,6 +1,6 @@
-"""What each ONNX op means: one function per op over the primitives of the tensor program.
+"""Definitions of the ONNX ops: one function per op over the primitives of the tensor program.
 
-Importing the package defines every op; one module a family.
+Importing the package defines all ops; each module is a family of them.
 """
 
 from importlib import import_module

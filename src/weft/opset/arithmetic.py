@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 from weft.ir.dtypes import DType
 from weft.opset import functions
-from weft.opset.functions import cast, fold, maximum, minimum, widened_fold
+from weft.opset.functions import cast, fold, fold_wide, maximum, minimum
 from weft.opset.language import Element, Tensor, elementwise, reshape
 from weft.opset.registry import op, require
+
+
+def define_unary(name: str, since: int, function: Callable[[Any], Any]) -> Callable[[Tensor], Tensor]:
+    """Define an op that applies a scalar function to each element."""
+
+    def apply_unary(x: Tensor) -> Tensor:
+        return elementwise(function, x)
+
+    return op(name, since)(apply_unary)
+
+
+def define_binary(name: str, since: int, function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Define an op that applies a scalar function to the elements of two tensors, which broadcast."""
+
+    def apply_binary(a: Tensor, b: Tensor) -> Tensor:
+        return elementwise(function, a, b)
+
+    return op(name, since)(apply_binary)
 
 
 @op("Identity")
@@ -16,24 +36,10 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-@op("Add", since=7)
-def add(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.add, a, b)
-
-
-@op("Sub", since=7)
-def subtract(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.sub, a, b)
-
-
-@op("Mul", since=7)
-def multiply(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.mul, a, b)
-
-
-@op("Div", since=7)
-def divide(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.truediv, a, b)
+add = define_binary("Add", 7, operator.add)
+subtract = define_binary("Sub", 7, operator.sub)
+multiply = define_binary("Mul", 7, operator.mul)
+divide = define_binary("Div", 7, operator.truediv)
 
 
 @op("Mod", since=10)
@@ -48,7 +54,7 @@ def power(base: Tensor, exponent: Tensor) -> Tensor:
 
 
 def _power_type(base: DType, exponent: DType) -> DType:
-    """The type to compute a power in; the result is cast back to that of the base."""
+    """Return the type to compute a power in; the result is cast back to that of the base."""
     if base is exponent:
         return base
     if base.is_integer:
@@ -59,13 +65,13 @@ def _power_type(base: DType, exponent: DType) -> DType:
 @op("Sum", since=6)
 def sum_(*terms: Tensor) -> Tensor:
     require(bool(terms), "a sum needs at least one input")
-    return widened_fold(operator.add, terms)
+    return fold_wide(operator.add, terms)
 
 
 @op("Mean", since=6)
 def mean(*terms: Tensor) -> Tensor:
     require(bool(terms), "a mean needs at least one input")
-    return widened_fold(operator.add, terms, lambda total: total / len(terms))
+    return fold_wide(operator.add, terms, lambda total: total / len(terms))
 
 
 @op("Max", since=6)
@@ -96,9 +102,7 @@ def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Ten
     return x if max is None else elementwise(minimum, x, reshape(max, ()))
 
 
-@op("Neg", since=6)
-def negate(x: Tensor) -> Tensor:
-    return elementwise(operator.neg, x)
+negate = define_unary("Neg", 6, operator.neg)
 
 
 @op("Reciprocal", since=6)
@@ -106,106 +110,24 @@ def reciprocal(x: Tensor) -> Tensor:
     return elementwise(lambda v: 1 / v, x)
 
 
-@op("Abs", since=6)
-def absolute(x: Tensor) -> Tensor:
-    return elementwise(functions.absolute, x)
-
-
-@op("Sqrt", since=6)
-def sqrt(x: Tensor) -> Tensor:
-    return elementwise(functions.sqrt, x)
-
-
-@op("Exp", since=6)
-def exp(x: Tensor) -> Tensor:
-    return elementwise(functions.exp, x)
-
-
-@op("Log", since=6)
-def log(x: Tensor) -> Tensor:
-    return elementwise(functions.log, x)
-
-
-@op("Sign", since=9)
-def sign(x: Tensor) -> Tensor:
-    return elementwise(functions.sign, x)
-
-
-@op("Floor", since=6)
-def floor(x: Tensor) -> Tensor:
-    return elementwise(functions.floor, x)
-
-
-@op("Ceil", since=6)
-def ceil(x: Tensor) -> Tensor:
-    return elementwise(functions.ceil, x)
-
-
-@op("Round", since=11)
-def round_(x: Tensor) -> Tensor:
-    return elementwise(functions.round_half_even, x)
-
-
-@op("Sin", since=7)
-def sin(x: Tensor) -> Tensor:
-    return elementwise(functions.sin, x)
-
-
-@op("Cos", since=7)
-def cos(x: Tensor) -> Tensor:
-    return elementwise(functions.cos, x)
-
-
-@op("Tan", since=7)
-def tan(x: Tensor) -> Tensor:
-    return elementwise(functions.tan, x)
-
-
-@op("Asin", since=7)
-def asin(x: Tensor) -> Tensor:
-    return elementwise(functions.asin, x)
-
-
-@op("Acos", since=7)
-def acos(x: Tensor) -> Tensor:
-    return elementwise(functions.acos, x)
-
-
-@op("Atan", since=7)
-def atan(x: Tensor) -> Tensor:
-    return elementwise(functions.atan, x)
-
-
-@op("Sinh", since=9)
-def sinh(x: Tensor) -> Tensor:
-    return elementwise(functions.sinh, x)
-
-
-@op("Cosh", since=9)
-def cosh(x: Tensor) -> Tensor:
-    return elementwise(functions.cosh, x)
-
-
-@op("Tanh", since=6)
-def tanh(x: Tensor) -> Tensor:
-    return elementwise(functions.tanh, x)
-
-
-@op("Asinh", since=9)
-def asinh(x: Tensor) -> Tensor:
-    return elementwise(functions.asinh, x)
-
-
-@op("Acosh", since=9)
-def acosh(x: Tensor) -> Tensor:
-    return elementwise(functions.acosh, x)
-
-
-@op("Atanh", since=9)
-def atanh(x: Tensor) -> Tensor:
-    return elementwise(functions.atanh, x)
-
-
-@op("Erf", since=9)
-def erf(x: Tensor) -> Tensor:
-    return elementwise(functions.erf, x)
+absolute = define_unary("Abs", 6, functions.absolute)
+sqrt = define_unary("Sqrt", 6, functions.sqrt)
+exp = define_unary("Exp", 6, functions.exp)
+log = define_unary("Log", 6, functions.log)
+sign = define_unary("Sign", 9, functions.sign)
+floor = define_unary("Floor", 6, functions.floor)
+ceil = define_unary("Ceil", 6, functions.ceil)
+round_ = define_unary("Round", 11, functions.round_half_even)
+sin = define_unary("Sin", 7, functions.sin)
+cos = define_unary("Cos", 7, functions.cos)
+tan = define_unary("Tan", 7, functions.tan)
+asin = define_unary("Asin", 7, functions.asin)
+acos = define_unary("Acos", 7, functions.acos)
+atan = define_unary("Atan", 7, functions.atan)
+sinh = define_unary("Sinh", 9, functions.sinh)
+cosh = define_unary("Cosh", 9, functions.cosh)
+tanh = define_unary("Tanh", 6, functions.tanh)
+asinh = define_unary("Asinh", 9, functions.asinh)
+acosh = define_unary("Acosh", 9, functions.acosh)
+atanh = define_unary("Atanh", 9, functions.atanh)
+erf = define_unary("Erf", 9, functions.erf)

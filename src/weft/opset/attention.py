@@ -1,4 +1,4 @@
-"""Attention: scaled dot products under masks, rotary embeddings, and its linear (recurrent) form."""
+"""Attention: masked scaled dot products, rotary embeddings, and linear (recurrent) attention."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ RULES = ("linear", "gated", "delta", "gated_delta")
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which keys a query sees, and what is added to its scores.
+    """Which keys a query attends to, and the bias of its scores.
 
-    Query q stands at position q + `offset` among the keys; a window of -1 is unbounded. `valid` counts the keys of each
-    batch that are no padding, and the queries are then the last of them.
+    Query q is at position q + `offset` among the keys; a window of -1 is unbounded. `valid` is how many keys of each
+    batch are not padding; the queries are then the last of them.
     """
 
     bias: Tensor | None = None
@@ -49,7 +49,7 @@ class Mask:
     valid: Tensor | None = None
 
     def apply(self, score: Element, place: Sequence[Element], queries: Dim, keys: Dim) -> Any:
-        """The score at (batch, head, query, key), -inf where the key is hidden."""
+        """Return the score at (batch, head, query, key), -inf where the key is masked."""
         batch, _, query, key = place
         if self.bias is not None:
             score = self._add_bias(score, self.bias, place, keys)
@@ -68,7 +68,7 @@ class Mask:
 
     @staticmethod
     def _add_bias(score: Element, bias: Tensor, place: Sequence[Element], keys: Dim) -> Any:
-        """Broadcast along all but the keys, of which those past the end of the mask are hidden."""
+        """Add a bias that broadcasts along all axes but the keys; keys beyond its end are masked."""
         *outer, key = place[len(place) - bias.rank :]
         picked = bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, outer)), key)
         if bias.dtype is DType.bool:
@@ -143,7 +143,7 @@ def attention_25(
     value = split_heads(v, kv_num_heads, "kv_num_heads")
     offset: Dim = 0
     if past_key is not None and past_value is not None:
-        require(nonpad_kv_seqlen is None, "nonpad_kv_seqlen is not for use with a past")
+        require(nonpad_kv_seqlen is None, "nonpad_kv_seqlen cannot be combined with past_key")
         offset = past_key.shape[2]
         key, value = concat([past_key, key], 2), concat([past_value, value], 2)
     if nonpad_kv_seqlen is not None:
@@ -152,20 +152,22 @@ def attention_25(
     rules = Mask(mask, bool(is_causal), left_window_size, right_window_size, offset, nonpad_kv_seqlen)
     products = multiply_heads(query, key)
     factor = default_scale(query.shape[3], products.dtype) if scale is None else scale
-    scores = _scores(products, factor, softcap, rules, 2)
+    scores = _compute_scores(products, factor, softcap, rules, 2)
     precision = wide_dtype(q.dtype) if softmax_precision is None else from_number(softmax_precision)
     weights = softmax_of_visible(cast(scores, precision))
     result = weigh_values(cast(weights, wide_dtype(q.dtype)), value, merge=q.rank == 3)
-    shown = None
+    qk_output = None
     if output_count > 3:
         mode = qk_matmul_output_mode
-        shown = weights if mode == 3 else scores if mode == 2 else _scores(products, factor, softcap, rules, mode)
-        shown = cast(shown, q.dtype)
-    return [cast(result, q.dtype), key, value, shown]
+        qk_output = (
+            weights if mode == 3 else scores if mode == 2 else _compute_scores(products, factor, softcap, rules, mode)
+        )
+        qk_output = cast(qk_output, q.dtype)
+    return [cast(result, q.dtype), key, value, qk_output]
 
 
-def _scores(products: Tensor, factor: Any, softcap: float, mask: Mask, stage: int) -> Tensor:
-    """Products to scores: scaled, then (stage 1) capped, then (stage 2) masked."""
+def _compute_scores(products: Tensor, factor: Any, softcap: float, mask: Mask, stage: int) -> Tensor:
+    """Compute scores from products: scaled, then (stage 1) capped, then (stage 2) masked."""
     if stage == 2 and mask.bias is not None:
         require(1 <= mask.bias.rank <= 4, f"a mask of {mask.bias.type} does not broadcast to the scores")
         broadcast_shapes(products.shape[:3], mask.bias.shape[:-1])
@@ -180,7 +182,7 @@ def _scores(products: Tensor, factor: Any, softcap: float, mask: Mask, stage: in
 
 
 def split_heads(x: Tensor, heads: int | None, name: str) -> Tensor:
-    """[batch, sequence, heads * size] as [batch, heads, sequence, size]; with four dimensions it is that already."""
+    """Split [batch, sequence, heads * size] into [batch, heads, sequence, size]; rank 4 is returned as it is."""
     require(x.rank in (3, 4), f"attention needs tensors of rank 3 or 4, not {x.type}")
     if x.rank == 4:
         return x
@@ -191,34 +193,34 @@ def split_heads(x: Tensor, heads: int | None, name: str) -> Tensor:
 
 
 def multiply_heads(query: Tensor, key: Tensor) -> Tensor:
-    """Dot products [batch, query heads, queries, keys]; each key head serves consecutive query heads."""
+    """Compute dot products [batch, query heads, queries, keys]; each key head serves consecutive query heads."""
     wide = wide_dtype(query.dtype)
     batch, heads, queries, size = query.shape
     shared = key.shape[1]
-    grouped = reshape(cast(query, wide), (batch, shared, heads_for_each(heads, shared), queries, size))
+    grouped = reshape(cast(query, wide), (batch, shared, count_sharing_heads(heads, shared), queries, size))
     products = contract(grouped, cast(key, wide), "bhgqd", "bhkd", "bhgqk")
     return reshape(products, (batch, heads, queries, key.shape[2]))
 
 
-def heads_for_each(heads: Dim, shared: Dim) -> Dim:
-    """How many query heads share one of keys and values."""
+def count_sharing_heads(heads: Dim, shared: Dim) -> Dim:
+    """Return how many query heads share one head of keys and values."""
     if shared == 0:
-        require(heads == 0, f"{heads} heads cannot share none")
+        require(heads == 0, f"{heads} query heads need at least one head of keys")
         return 1
     return dims.floordiv(heads, shared)
 
 
 def weigh_values(weights: Tensor, value: Tensor, *, merge: bool) -> Tensor:
-    """The values' weighted sums, [batch, heads, queries, size] or, merged, [batch, queries, heads * size]."""
+    """Compute weighted sums of values, [batch, heads, queries, size] or, merged, [batch, queries, heads * size]."""
     batch, heads, queries, keys = weights.shape
     shared, size = value.shape[1], value.shape[3]
-    grouped = reshape(weights, (batch, shared, heads_for_each(heads, shared), queries, keys))
+    grouped = reshape(weights, (batch, shared, count_sharing_heads(heads, shared), queries, keys))
     result = contract(grouped, cast(value, weights.dtype), "bhgqk", "bhkv", "bqhgv" if merge else "bhgqv")
     return reshape(result, (batch, queries, heads * size) if merge else (batch, heads, queries, size))
 
 
 def softmax_of_visible(scores: Tensor) -> Tensor:
-    """Softmax along the last axis; a row of nothing but -inf gives zeros."""
+    """Compute softmax along the last axis; a row of only -inf gives zeros."""
     wide = wide_dtype(scores.dtype)
     axis = scores.rank - 1
     largest = reduce("maximum", cast(scores, wide), [axis], keep=True)
@@ -228,7 +230,7 @@ def softmax_of_visible(scores: Tensor) -> Tensor:
 
 
 def default_scale(size: Dim, dtype: DType) -> Any:
-    """1 / sqrt(size), as a number or, for a symbolic size, an element."""
+    """Return 1 / sqrt(size), as a number or, for a symbolic size, an element."""
     if isinstance(size, int):
         return 1.0 / max(size, 1) ** 0.5
     return 1.0 / sqrt(cast(index(size), dtype))
@@ -260,7 +262,7 @@ def _modify(x: Tensor, subgraph: Any, name: str) -> Tensor:
     if subgraph is None:
         return x
     results = subgraph(x)
-    require(len(results) == 1, f"{name} must give one tensor, not {len(results)}")
+    require(len(results) == 1, f"{name} must return one tensor, not {len(results)}")
     require(results[0].dtype is x.dtype and results[0].rank == x.rank, f"{name} must keep {x.type}")
     for before, after in zip(x.shape, results[0].shape):
         assume_equal(before, after, f"{name} must keep the shape")
@@ -299,14 +301,14 @@ def rotate(
     *,
     heads_first: bool,
 ) -> Tensor:
-    """Turn pairs among the first `rotated` (0: all) numbers of each head by the angle of their position.
+    """Rotate pairs among the first `rotated` (0: all) elements of each head by the angle of their position.
 
-    The caches hold one row per position or, without positions, per batch and place in the sequence.
+    The caches hold one row per position or, without positions, per batch and token.
     """
     wide = wide_dtype(x.dtype)
     size = rotated if rotated != 0 else x.shape[3]
     half = dims.floordiv(size, 2)
-    assume_equal(2 * half, size, "an even number of elements is turned, in pairs")
+    assume_equal(2 * half, size, "an even number of elements is rotated, in pairs")
     for cache in (cosines, sines):
         require(cache.rank == (3 if positions is None else 2), f"a cache of {cache.type} does not fit")
         assume_equal(cache.shape[-1], half, "a cache has a number for each pair")
@@ -320,8 +322,8 @@ def rotate(
         row: list[Any] = [batch, step] if positions is None else [positions.at(batch, step)]
         cosine, sine = (cast(cache.at(*row, angle, checked=positions is not None), wide) for cache in (cosines, sines))
         own, other = cast(x.at(*i), wide), cast(x.at(*i[:3], partner), wide)
-        turned = own * cosine + where(second, other, -other) * sine
-        return cast(turned if size == x.shape[3] else where(place < size, turned, own), x.dtype)
+        result = own * cosine + where(second, other, -other) * sine
+        return cast(result if size == x.shape[3] else where(place < size, result, own), x.dtype)
 
     return build(x.shape, element)
 
@@ -352,28 +354,28 @@ def linear_attention(
     depth, width = dims.floordiv(query.shape[2], q_num_heads), dims.floordiv(value.shape[2], kv_num_heads)
     heads = (batch, kv_num_heads)
     sequences = [
-        _by_time(query, (kv_num_heads, group, depth), wide),
-        _by_time(key, (kv_num_heads, depth), wide),
-        _by_time(value, (kv_num_heads, width), wide),
+        _time_first(query, (kv_num_heads, group, depth), wide),
+        _time_first(key, (kv_num_heads, depth), wide),
+        _time_first(value, (kv_num_heads, width), wide),
     ]
     if update_rule.startswith("gated"):
         require(decay is not None, f"rule {update_rule!r} needs a decay")
-        sequences.append(_retention(decay, (length, *heads, depth), wide))  # type: ignore[arg-type]
+        sequences.append(_compute_retention(decay, (length, *heads, depth), wide))  # type: ignore[arg-type]
     if update_rule.endswith("delta"):
         require(beta is not None, f"rule {update_rule!r} needs a beta")
-        sequences.append(_rate(beta, (length, *heads), wide))  # type: ignore[arg-type]
+        sequences.append(_expand_rate(beta, (length, *heads), wide))  # type: ignore[arg-type]
 
     def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         if update_rule.startswith("gated"):
-            kept, *gates = gates  # type: ignore[assignment]
-            before = build(state.shape, lambda b, h, i, j: state.at(b, h, i, j) * kept.at(b, h, i))
+            retention, *gates = gates  # type: ignore[assignment]
+            before = build(state.shape, lambda b, h, i, j: state.at(b, h, i, j) * retention.at(b, h, i))
         else:
             before = state
-        news = v
+        update = v
         if gates:
-            recalled = contract(before, k, "bhij", "bhi", "bhj")
-            news = build(v.shape, lambda b, h, j: (v.at(b, h, j) - recalled.at(b, h, j)) * gates[0].at(b, h))
-        after = build(before.shape, lambda b, h, i, j: before.at(b, h, i, j) + k.at(b, h, i) * news.at(b, h, j))
+            predicted = contract(before, k, "bhij", "bhi", "bhj")
+            update = build(v.shape, lambda b, h, j: (v.at(b, h, j) - predicted.at(b, h, j)) * gates[0].at(b, h))
+        after = build(before.shape, lambda b, h, i, j: before.at(b, h, i, j) + k.at(b, h, i) * update.at(b, h, j))
         return [after], [contract(q, after, "bhgi", "bhij", "bhgj")]
 
     shape = (*heads, depth, width)
@@ -388,14 +390,14 @@ def linear_attention(
     return result, cast(state, query.dtype if past_state is None else past_state.dtype)
 
 
-def _by_time(x: Tensor, parts: Sequence[Dim], dtype: DType) -> Tensor:
-    """[batch, time, heads * ...] as [time, batch, heads, ...]."""
+def _time_first(x: Tensor, parts: Sequence[Dim], dtype: DType) -> Tensor:
+    """Rearrange [batch, time, heads * ...] as [time, batch, heads, ...]."""
     split = reshape(cast(x, dtype), (*x.shape[:2], *parts))
     return transpose(split, (1, 0, *range(2, split.rank)))
 
 
-def _retention(decay: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
-    """What is kept of the state, [time, batch, heads, depth]: one decay per head, or per head and depth."""
+def _compute_retention(decay: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
+    """Compute the factor of the state, [time, batch, heads, depth], from one decay per head, or per head and depth."""
     per_head = dims.floordiv(decay.shape[2], shape[2])
     last = per_head - 1
 
@@ -406,8 +408,8 @@ def _retention(decay: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
     return build(shape, element)
 
 
-def _rate(beta: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
-    """The update rate, [time, batch, heads]: one per head, or one for all."""
+def _expand_rate(beta: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
+    """Return the update rate, [time, batch, heads], from one per head, or one for all."""
     last = beta.shape[2] - 1
 
     def element(t: Element, b: Element, h: Element) -> Any:

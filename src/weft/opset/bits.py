@@ -4,29 +4,15 @@ from __future__ import annotations
 
 from weft.ir.dtypes import DType, from_number
 from weft.opset import functions
+from weft.opset.arithmetic import define_binary, define_unary
 from weft.opset.functions import where
 from weft.opset.language import Element, Tensor, elementwise
 from weft.opset.registry import REQUIRED, ElementType, op, require
 
-
-@op("BitwiseAnd", since=18)
-def bitwise_and(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(functions.bit_and, a, b)
-
-
-@op("BitwiseOr", since=18)
-def bitwise_or(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(functions.bit_or, a, b)
-
-
-@op("BitwiseXor", since=18)
-def bitwise_xor(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(functions.bit_xor, a, b)
-
-
-@op("BitwiseNot", since=18)
-def bitwise_not(x: Tensor) -> Tensor:
-    return elementwise(functions.bit_not, x)
+bitwise_and = define_binary("BitwiseAnd", 18, functions.bit_and)
+bitwise_or = define_binary("BitwiseOr", 18, functions.bit_or)
+bitwise_xor = define_binary("BitwiseXor", 18, functions.bit_xor)
+bitwise_not = define_unary("BitwiseNot", 18, functions.bit_not)
 
 
 @op("BitShift", since=11)
@@ -36,7 +22,7 @@ def bit_shift(x: Tensor, amount: Tensor, *, direction: str = REQUIRED) -> Tensor
     width = x.dtype.bits
 
     def shift_signed(v: Element, by: Element) -> Element:
-        """An amount outside the width, negative ones too, leaves nothing but copies of the sign, or zeros."""
+        """Shift by an amount outside of the width, or a negative one, to copies of the sign, or to zeros."""
         inside = (by >= 0) & (by < width)
         if direction == "RIGHT":
             return functions.shift_right(v, where(inside, by, width - 1))  # type: ignore[no-any-return]

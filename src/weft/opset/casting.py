@@ -9,7 +9,7 @@ from weft.opset.language import Element, Tensor, elementwise, literal
 from weft.opset.registry import REQUIRED, ElementType, op, require
 
 _OVERFLOWING = (DType.float8e4m3fn, DType.float8e4m3fnuz, DType.float8e5m2, DType.float8e5m2fnuz)
-"""Types into which a plain cast turns numbers that are too large into infinity or NaN, unless told to saturate."""
+"""Types for which a plain cast converts too large numbers to infinity or NaN; Cast saturates by default."""
 
 
 @op("Cast", since=6)
@@ -24,7 +24,7 @@ def cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str =
 
 
 def convert(v: Element, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Element:
-    """A conversion by ONNX's rules, which say more about 8-bit floats than a plain cast does."""
+    """Convert by ONNX's rules, which differ from a plain cast for 8-bit floats."""
     if v.dtype is dtype:
         return v
     if v.dtype is DType.string or v.dtype.is_complex:
@@ -38,7 +38,7 @@ def convert(v: Element, dtype: DType, saturate: bool = True, round_mode: str = "
 
 
 def _to_power_of_two(v: Element, saturate: bool, round_mode: str) -> Element:
-    """float8e8m0 from the exponent and the fraction of a float: code c is 2**(c - 127), and 255 is NaN."""
+    """Convert to float8e8m0 by exponent and fraction of the float: code c is 2**(c - 127), and 255 is NaN."""
     require(round_mode in ("up", "down", "nearest"), f"round_mode is {round_mode!r}", "use up, down or nearest")
     wide, word, fraction_bits, bias = _LAYOUTS[v.dtype is DType.float64]
     v = functions.cast(v, wide)

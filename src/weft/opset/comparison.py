@@ -5,53 +5,19 @@ from __future__ import annotations
 import operator
 
 from weft.opset import functions
+from weft.opset.arithmetic import define_binary, define_unary
 from weft.opset.language import Element, Tensor, elementwise
 from weft.opset.registry import op
 
-
-@op("Equal", since=7)
-def equal(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(functions.equal, a, b)
-
-
-@op("Greater", since=7)
-def greater(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.gt, a, b)
-
-
-@op("GreaterOrEqual", since=12)
-def greater_or_equal(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.ge, a, b)
-
-
-@op("Less", since=7)
-def less(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.lt, a, b)
-
-
-@op("LessOrEqual", since=12)
-def less_or_equal(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.le, a, b)
-
-
-@op("And", since=7)
-def logical_and(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.and_, a, b)
-
-
-@op("Or", since=7)
-def logical_or(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(operator.or_, a, b)
-
-
-@op("Xor", since=7)
-def logical_xor(a: Tensor, b: Tensor) -> Tensor:
-    return elementwise(functions.logical_xor, a, b)
-
-
-@op("Not")
-def logical_not(x: Tensor) -> Tensor:
-    return elementwise(operator.invert, x)
+equal = define_binary("Equal", 7, functions.equal)
+greater = define_binary("Greater", 7, operator.gt)
+greater_or_equal = define_binary("GreaterOrEqual", 12, operator.ge)
+less = define_binary("Less", 7, operator.lt)
+less_or_equal = define_binary("LessOrEqual", 12, operator.le)
+logical_and = define_binary("And", 7, operator.and_)
+logical_or = define_binary("Or", 7, operator.or_)
+logical_xor = define_binary("Xor", 7, functions.logical_xor)
+logical_not = define_unary("Not", 1, operator.invert)
 
 
 @op("Where", since=9)
@@ -59,9 +25,7 @@ def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return elementwise(functions.where, condition, a, b)
 
 
-@op("IsNaN", since=9)
-def is_nan(x: Tensor) -> Tensor:
-    return elementwise(functions.is_nan, x)
+is_nan = define_unary("IsNaN", 9, functions.is_nan)
 
 
 @op("IsInf", since=10)

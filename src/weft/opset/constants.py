@@ -1,4 +1,4 @@
-"""Constants: stored in the model, or one value everywhere."""
+"""Constants: stored in the model, or filled with one value."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def constant_(
         (value_string, DType.string),
         (value_strings, DType.string),
     )
-    given = [(content, dtype) for content, dtype in choices if content is not None]
-    require(len(given) == 1, f"a constant needs exactly one value, not {len(given)}")
-    return constant(*given[0])
+    values = [(content, dtype) for content, dtype in choices if content is not None]
+    require(len(values) == 1, f"a constant needs exactly one value, not {len(values)}")
+    return constant(*values[0])
 
 
 @op("ConstantOfShape", since=9)

@@ -30,7 +30,7 @@ def loop_(trips: Tensor | None = None, condition: Tensor | None = None, *carries
         len(body.inputs) == 2 + len(carries),
         f"the body must take {2 + len(carries)} inputs (iteration, condition, carried values), not {len(body.inputs)}",
     )
-    require(len(body.outputs) > len(carries), "the body of a loop must give a condition and every carried value")
+    require(len(body.outputs) > len(carries), "the body of a loop must return a condition and every carried value")
     shapes = [_shape_of_one(value) for value in body.inputs[:2]]
 
     def step(iteration: Tensor, going: Tensor, *inputs: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
@@ -54,11 +54,11 @@ def _shape_of_one(value: GraphValue) -> tuple[int, ...]:
 
 
 def _scalar(x: Tensor, dtype: DType) -> Tensor:
-    """The one element of a tensor, whose rank only the run may know, and whose type is then `dtype` if not known."""
-    if isinstance(x.type, TensorType) and x.type.shape is not None:
+    """Return the only element of a tensor; where its type is known only at run time, it is `dtype`."""
+    if x.value.has_shape:
         return reshape(x, ())
-    known = x.type.dtype if isinstance(x.type, TensorType) else dtype
-    return host("scalar", [x], [TensorType(known, ())])[0]
+    dtype = x.type.dtype if isinstance(x.type, TensorType) else dtype
+    return host("scalar", [x], [TensorType(dtype, ())])[0]
 
 
 @op("Scan", since=9)
@@ -103,7 +103,7 @@ def scan_8(
     num_scan_inputs: int = REQUIRED,
     directions: tuple[int, ...] | None = None,
 ) -> list[Tensor]:
-    """One scan over the batch, whose body scans along time; states stand still once a sequence has ended."""
+    """Scan over the batch with a body that scans along time; states do not change once a sequence has ended."""
     require(0 < num_scan_inputs <= len(inputs), f"num_scan_inputs is {num_scan_inputs} with {len(inputs)} inputs")
     count = len(inputs) - num_scan_inputs
     batch, longest = inputs[-1].shape[:2]
@@ -123,8 +123,8 @@ def scan_8(
             if lengths is None:
                 return results[:count], results[count:]
             going = time < end
-            kept = [where(going, new, old) for new, old in zip(results, states)]
-            return kept, [where(going, output, 0) for output in results[count:]]
+            new_states = [where(going, new, old) for new, old in zip(results, states)]
+            return new_states, [where(going, output, 0) for output in results[count:]]
 
         final, outputs = scan(step, parts[:count], [times, *sequences])
         return (), [*final, *outputs]
@@ -134,7 +134,7 @@ def scan_8(
 
 
 def _reverse_until(x: Tensor, end: Tensor, longest: Dim) -> Tensor:
-    """The first `end` rows in reverse order; what follows them has no meaning."""
+    """Reverse the first `end` rows; the rows after them are unspecified."""
     return build((longest, *x.shape[1:]), lambda t, *i: x.at(end.at() - 1 - t, *i))
 
 

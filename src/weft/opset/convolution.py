@@ -1,4 +1,4 @@
-"""Convolutions, their transposes, and causal convolution with a state."""
+"""Convolution, transposed convolution, and causal convolution with a state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.ir.types import Shape
 from weft.opset.functions import cast, sigmoid, wide_dtype
 from weft.opset.language import Tensor, assume_equal, build, concat, convolve, elementwise, full, slice_axis
 from weft.opset.registry import op, require
-from weft.opset.windows import explicit_pads, halve, is_same, per_axis, windows
+from weft.opset.windows import ConvAttributes, explicit_pads, is_same_padding, per_axis, resolve_windows, split_padding
 
 
 @op("Conv")
@@ -26,8 +26,16 @@ def conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
+    return compute_conv(x, w, b, ConvAttributes(auto_pad, dilations, group, kernel_shape, pads, strides))
+
+
+def compute_conv(x: Tensor, w: Tensor, b: Tensor | None, attributes: ConvAttributes) -> Tensor:
+    """Convolve as the op Conv does."""
+    auto_pad, dilations, group, kernel_shape, pads, strides = attributes
     _check_weights(x, w, group, kernel_shape)
-    layout = windows(x.shape[2:], w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
+    layout = resolve_windows(
+        x.shape[2:], w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad
+    )
     result = convolve(
         x,
         w,
@@ -64,12 +72,12 @@ def conv_transpose(
         stride * (size - 1) + more + dilation * (kernel - 1) + 1
         for size, stride, more, dilation, kernel in zip(x.shape[2:], steps, extra, spread, w.shape[2:])
     ]
-    spatial, around = _transposed_layout(x.shape[2:], whole, steps, auto_pad, output_shape, pads)
+    spatial, around = _resolve_transposed_windows(x.shape[2:], whole, steps, auto_pad, output_shape, pads)
     result = convolve(x, w, strides=steps, dilations=spread, pads=around, groups=group, transposed_shape=spatial)
     return result if b is None else add_bias(result, b)
 
 
-def _transposed_layout(
+def _resolve_transposed_windows(
     sizes: Shape,
     whole: Sequence[Dim],
     strides: Sequence[int],
@@ -77,16 +85,15 @@ def _transposed_layout(
     output_shape: Sequence[int] | None,
     pads: Sequence[int] | None,
 ) -> tuple[list[Dim], list[tuple[Dim, Dim]]]:
-    """The sizes of the result and what is cropped from the whole of it at each end."""
+    """Return the sizes of the result and how much is cropped from the full result at each end."""
     rank = len(sizes)
-    same = is_same(auto_pad)
+    same = is_same_padding(auto_pad)
     if output_shape or same:
-        wanted: list[Dim] = [size * stride for size, stride in zip(sizes, strides)]
+        spatial: list[Dim] = [size * stride for size, stride in zip(sizes, strides)]
         if output_shape:
-            wanted = list(output_shape[len(output_shape) - rank :])
-        require(len(wanted) == rank, f"output_shape {output_shape} does not fit {rank} axes")
-        around = [halve(dims.maximum(given - size, 0), auto_pad) for given, size in zip(whole, wanted)]
-        return wanted, around
+            spatial = list(output_shape[len(output_shape) - rank :])
+        require(len(spatial) == rank, f"output_shape {output_shape} does not fit {rank} axes")
+        return spatial, [split_padding(dims.maximum(full - size, 0), auto_pad) for full, size in zip(whole, spatial)]
     require(min(pads or (0,)) >= 0, f"pads {pads} may not be negative")
     edges: list[tuple[Dim, Dim]] = list(explicit_pads(pads, rank)) if auto_pad == "NOTSET" else [(0, 0)] * rank
     return [dims.maximum(size - before - after, 0) for size, (before, after) in zip(whole, edges)], edges
@@ -105,10 +112,10 @@ def causal_convolution_with_state(
     require(activation in ("none", "silu", "swish"), f"activation is {activation!r}")
     batch, channels, length = x.shape
     channels = weight.shape[0] if isinstance(weight.shape[0], int) else channels
-    kept = weight.shape[2] - 1
+    state_size = weight.shape[2] - 1
     if past_state is None:
-        past_state = full((batch, channels, kept), 0, x.dtype)
-    assume_equal(past_state.shape[2], kept, "the state holds one position less than the kernel")
+        past_state = full((batch, channels, state_size), 0, x.dtype)
+    assume_equal(past_state.shape[2], state_size, "the state holds one position less than the kernel")
     assume_equal(weight.shape[0], x.shape[1], "one kernel per channel")
     whole = concat([past_state, x], 2)
     result = convolve(whole, weight, strides=(1,), dilations=(1,), pads=((0, 0),), groups=channels, spatial=(length,))
@@ -117,11 +124,11 @@ def causal_convolution_with_state(
     if activation != "none":
         wide = wide_dtype(x.dtype)
         result = elementwise(lambda v: cast(cast(v, wide) * sigmoid(cast(v, wide)), x.dtype), result)
-    return result, slice_axis(whole, 2, length, kept)
+    return result, slice_axis(whole, 2, length, state_size)
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    """One number per channel, added."""
+    """Add one number per channel."""
     assume_equal(bias.size, x.shape[1], "one bias per output channel")
     return build(x.shape, lambda *i: x.at(*i) + bias.at(i[1]))
 

@@ -1,7 +1,7 @@
 """Derivatives of scalar expressions, in reverse: from the adjoint of an expression to those of its loads.
 
-The adjoint of a value is the derivative of the final result by it. Functions whose result is no float, or that are
-constant between their steps, hand nothing on.
+The adjoint of a value is the derivative of the final result by it. Functions whose result is not a float, or that are
+piecewise constant, have no derivative.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.opset.tensor import Element, literal
 
 
 def adjoints(scalar: Scalar, adjoint: Element) -> Iterator[tuple[Load, Element]]:
-    """Each load of the expression that its value depends on smoothly, with the load's adjoint."""
+    """Yield each load that the expression depends on smoothly, with the load's adjoint."""
     match scalar:
         case Load(dtype=dtype) if dtype.is_float:
             yield scalar, adjoint
@@ -29,17 +29,17 @@ def adjoints(scalar: Scalar, adjoint: Element) -> Iterator[tuple[Load, Element]]
             yield from adjoints(first, where(chosen, adjoint, 0))
             yield from adjoints(second, where(chosen, 0, adjoint))
         case Apply(function, (argument,), dtype) if dtype.is_float:
-            slope = _slope(function, Element(argument), Element(scalar))
+            slope = _unary_derivative(function, Element(argument), Element(scalar))
             if slope is not None:
                 yield from adjoints(argument, adjoint * slope)
         case Apply(function, (first, second), dtype) if dtype.is_float:
-            shares = _shares(function, adjoint, Element(scalar), Element(first), Element(second))
+            shares = _binary_adjoints(function, adjoint, Element(scalar), Element(first), Element(second))
             yield from adjoints(first, shares[0])
             yield from adjoints(second, shares[1])
 
 
-def _shares(function: str, g: Any, y: Any, a: Any, b: Any) -> tuple[Element, Element]:
-    """The adjoints of the two arguments from that of the result, g, and the result itself."""
+def _binary_adjoints(function: str, g: Any, y: Any, a: Any, b: Any) -> tuple[Element, Element]:
+    """Return the adjoints of the two arguments, from the adjoint g of the result y."""
     match function:
         case "add":
             return g, g
@@ -64,8 +64,8 @@ def _shares(function: str, g: Any, y: Any, a: Any, b: Any) -> tuple[Element, Ele
             raise UnsupportedModelError(f"weft has no derivative of {function}")
 
 
-def _slope(function: str, x: Any, y: Any) -> Any:
-    """The derivative of y = function(x); None where it is 0 almost everywhere."""
+def _unary_derivative(function: str, x: Any, y: Any) -> Any:
+    """Return the derivative of y = function(x); None where it is 0 almost everywhere."""
     match function:
         case "negate":
             return literal(-1, x.dtype)

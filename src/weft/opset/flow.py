@@ -1,6 +1,6 @@
-"""Control flow as functions of tensors: scans, branches and loops, whose bodies are traced as programs of their own.
+"""Control flow as functions of tensors: scans, branches and loops, whose bodies are traced as separate programs.
 
-An eager trace knows everything, so it runs the bodies itself.
+An eager trace runs the bodies itself.
 """
 
 from __future__ import annotations
@@ -9,18 +9,25 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from weft.errors import ExecutionError, InvalidModelError, MalformedNodeError, OnlyAtRunError, WeftError
+from weft.errors import (
+    ExecutionError,
+    InvalidModelError,
+    MalformedNodeError,
+    OnlyAtRunError,
+    OpDefinitionError,
+    WeftError,
+)
 from weft.ir import dims
 from weft.ir.dims import Dim, Equality, UndecidedError
 from weft.ir.dtypes import DType
 from weft.ir.program import Branch, Host, Loop, Scan, Step, TensorProgram, Value
 from weft.ir.types import AnyType, OptionalType, SequenceType, TensorType, Type
-from weft.opset.counting import Counted, Counts, Stays, count_iterations
+from weft.opset.counting import CountedLoop, Counter, Unchanged, count_iterations
 from weft.opset.language import assume_equal, constant, dims_tensor, reshape, slice_axis, squeeze, stack
 from weft.opset.tensor import NotStaticError, Tensor, apply, build, current_trace
 from weft.opset.trace import Trace, TracedBody
 
-DEEPEST_COUNTED = 4  # loops within this many bodies are not traced a second time, as scans: every level would double it
+DEEPEST_COUNTED = 4  # loops in more bodies are not traced again as scans: every level would double the work
 
 
 def scan(
@@ -32,8 +39,8 @@ def scan(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Run body(*carries, *slices) -> (carries, outputs) along axis 0 of the sequences.
 
-    Gives the last carries and the stacked outputs. Carries keep their type throughout. `declared` are the types of the
-    body's outputs, for a scan of length 0 whose body does not fit.
+    Return the last carries and the stacked outputs. Carries keep their type. `declared` are the types of the body's
+    outputs, for a scan of length 0 whose body does not fit.
     """
     trace = current_trace.get()
     if length is None:
@@ -49,7 +56,7 @@ def scan(
     def flat(*inputs: Tensor) -> list[Tensor]:
         new, outputs = body(*inputs)
         for carry, replacement in zip(inputs, new):
-            _same_type(carry, replacement)
+            _check_same_type(carry, replacement)
         return [*new, *outputs]
 
     try:
@@ -59,10 +66,10 @@ def scan(
         if dims.is_at_least(length, 1):
             raise
         trips, condition = dims_tensor([length], ()), constant(np.bool_(True))
-        return _loop_that_must_not_run(trace, trips, condition, carries, declared, error)
-    staying = [before == after for before, after in zip(traced.program.inputs[:count], traced.program.outputs)]
-    if any(staying) and trace.depth() < DEEPEST_COUNTED:
-        return _scan_with_less(body, carries, staying, sequences, length)
+        return _emit_failing_loop(trace, trips, condition, carries, declared, error)
+    invariant = [before == after for before, after in zip(traced.program.inputs[:count], traced.program.outputs)]
+    if any(invariant) and trace.depth() < DEEPEST_COUNTED:
+        return _scan_without_invariants(body, carries, invariant, sequences, length)
     result_types: list[Type] = [carry.type for carry in carries]
     result_types.extend(TensorType(output.dtype, (length, *output.shape)) for output in traced.outputs[count:])
     primitive = Scan(traced.program, count, len(sequences), length)
@@ -70,24 +77,26 @@ def scan(
     return results[:count], results[count:]
 
 
-def _scan_with_less(
+def _scan_without_invariants(
     body: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
     carries: Sequence[Tensor],
-    staying: Sequence[bool],
+    invariant: Sequence[bool],
     sequences: Sequence[Tensor],
     length: Dim,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A scan whose body takes what it would only hand on from outside."""
+    """Scan with a body that captures the carries it does not change."""
 
-    def fewer(*arguments: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        given = iter(arguments)
-        kept = [carry if stays else next(given) for carry, stays in zip(carries, staying)]
-        new, outputs = body(*kept, *given)
-        return [value for value, stays in zip(new, staying) if not stays], outputs
+    def reduced_body(*arguments: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        varying = iter(arguments)
+        inputs = [carry if is_invariant else next(varying) for carry, is_invariant in zip(carries, invariant)]
+        new, outputs = body(*inputs, *varying)
+        return [value for value, is_invariant in zip(new, invariant) if not is_invariant], outputs
 
-    final, outputs = scan(fewer, [c for c, stays in zip(carries, staying) if not stays], sequences, length)
+    final, outputs = scan(
+        reduced_body, [c for c, is_invariant in zip(carries, invariant) if not is_invariant], sequences, length
+    )
     last = iter(final)
-    return [carry if stays else next(last) for carry, stays in zip(carries, staying)], outputs
+    return [carry if is_invariant else next(last) for carry, is_invariant in zip(carries, invariant)], outputs
 
 
 def _scan_eagerly(
@@ -106,14 +115,14 @@ def _scan_eagerly(
         rows.append(outputs)
     if not rows:
         types = [*(carry.type for carry in carries), *(TensorType(s.dtype, s.shape[1:]) for s in sequences)]
-        return carries, _no_rows(types, lambda *inputs: body(*inputs)[1], declared)
+        return carries, _build_empty_outputs(types, lambda *inputs: body(*inputs)[1], declared)
     return carries, [stack(column, 0) for column in zip(*rows)]
 
 
-def _no_rows(
+def _build_empty_outputs(
     types: Sequence[Type], outputs: Callable[..., Sequence[Tensor]], declared: Sequence[Type | None]
 ) -> list[Tensor]:
-    """The stacked outputs of a body that never runs: tracing it tells their types; open sizes are 0."""
+    """Build the stacked outputs of a body that never runs; their types come from tracing it, and open sizes are 0."""
     rows: list[TensorType]
     try:
         traced = current_trace.get().body([(type, "input") for type in types], outputs)
@@ -125,7 +134,7 @@ def _no_rows(
     return [constant(np.empty([0, *shape], row.dtype.numpy)) for row, shape in zip(rows, shapes)]
 
 
-def _same_type(carry: Tensor, replacement: Tensor) -> None:
+def _check_same_type(carry: Tensor, replacement: Tensor) -> None:
     if carry.dtype is not replacement.dtype or carry.rank != replacement.rank:
         raise InvalidModelError(f"a carried value changes from {carry.type} to {replacement.type}")
     for before, after in zip(carry.shape, replacement.shape):
@@ -135,21 +144,21 @@ def _same_type(carry: Tensor, replacement: Tensor) -> None:
 def branch(
     condition: Tensor, then: Callable[[], Sequence[Tensor]], otherwise: Callable[[], Sequence[Tensor]]
 ) -> list[Tensor]:
-    """Run one of two functions; a condition that is known now leaves only that one in the program.
+    """Run one of two functions; a static condition leaves only one of them in the program.
 
-    Where the condition is the equality of two sizes, and the two functions give tensors of different rank (as in
-    "squeeze if this dimension is 1"), equality is assumed and guarded, so that the ranks after it are known.
+    Where the condition is the equality of two sizes, and the two functions return tensors of different rank (as in
+    "squeeze if this dimension is 1"), equality is assumed and guarded, so that the ranks after it are static.
     """
     trace = current_trace.get()
     equality = None
-    if condition.known is not None:
-        flags = list(condition.known.flat)
+    if condition.static_value is not None:
+        flags = list(condition.static_value.flat)
         equality = flags[0] if len(flags) == 1 and isinstance(flags[0], Equality) else None
         if not any(isinstance(flag, Equality) for flag in flags):
             return list(then() if all(flags) else otherwise())
     first, second = _trace_branch(trace, then), _trace_branch(trace, otherwise)
     if isinstance(first, WeftError) or isinstance(second, WeftError):
-        return _branch_that_must_not_run(trace, condition, first, second)
+        return _emit_failing_branch(trace, condition, first, second)
     types = [join_types(a.type, b.type, trace, set()) for a, b in zip(first.outputs, second.outputs)]
     of_data = equality is not None and any(map(trace.depends_on_data, (equality.left, equality.right)))
     open_rank = any(isinstance(type, TensorType) and type.shape is None for type in types)
@@ -171,11 +180,11 @@ def _trace_branch(trace: Trace, function: Callable[[], Sequence[Tensor]]) -> Tra
 
 def _raise_unless_deferrable(error: WeftError) -> None:
     """Raise an error that holds for any shapes again; others matter only if the body runs."""
-    if isinstance(error, (MalformedNodeError, OnlyAtRunError)):
+    if isinstance(error, (MalformedNodeError, OnlyAtRunError, OpDefinitionError)):
         raise error
 
 
-def _branch_that_must_not_run(
+def _emit_failing_branch(
     trace: Trace, condition: Tensor, first: TracedBody | WeftError, second: TracedBody | WeftError
 ) -> list[Tensor]:
     """Emit a branch of which one side raises its error when it is taken; results have the types of the other side."""
@@ -186,13 +195,15 @@ def _branch_that_must_not_run(
     outer = _symbols_in_scope(trace)
     types = [_rebind_sizes(output.type, trace, outer) for output in valid.outputs]
     programs = [
-        _refusing_program(trace, side, [], types) if isinstance(side, WeftError) else side.program
+        _build_failing_program(trace, side, [], types) if isinstance(side, WeftError) else side.program
         for side in (first, second)
     ]
     return trace.emit(Branch(*programs), [condition, *valid.captures], types)
 
 
-def _refusing_program(trace: Trace, error: WeftError, inputs: Sequence[Type], outputs: Sequence[Type]) -> TensorProgram:
+def _build_failing_program(
+    trace: Trace, error: WeftError, inputs: Sequence[Type], outputs: Sequence[Type]
+) -> TensorProgram:
     """Build the program of a body that only raises the error of its trace."""
     attributes = (("problem", error.problem), ("hint", error.hint), ("node", error.node), ("value", error.value))
     results = tuple(Value(next(trace.numbers), type) for type in outputs)
@@ -234,10 +245,10 @@ def loop(
     body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
     declared: Sequence[Type | None] = (),
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Run body(iteration, condition, *carries) -> (condition, carries, outputs) while told to.
+    """Run body(iteration, condition, *carries) -> (condition, carries, outputs) while the condition holds.
 
-    Gives the last carries and the outputs, stacked along a new first axis. A carry whose shape changes from one
-    iteration to the next is given sizes (or, at worst, a type) that only the run knows. `declared` are the types of
+    Return the last carries and the outputs, stacked along a new first axis. A carry whose shape changes from one
+    iteration to the next gets sizes (or, at worst, a type) that are known only at run time. `declared` are the types of
     the body's outputs, for a loop without iterations whose body does not fit the shapes of its carries.
     """
     trace = current_trace.get()
@@ -262,7 +273,7 @@ def loop(
             if types != [carry.type for carry in carries]:  # the first iteration fits, others may not
                 raise NotStaticError(f"a loop whose later iterations do not fit: {error.problem}") from error
             declared = _infer_rows(trace, fixed, types, flat) or declared
-            return _loop_that_must_not_run(trace, trips, condition, carries, declared, error)
+            return _emit_failing_loop(trace, trips, condition, carries, declared, error)
         joined = [join_types(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
         if joined == types:
             break
@@ -274,58 +285,58 @@ def loop(
         return _emit_loop(trace, traced, trips, condition, carries, types)
     counted = count_iterations(trace, trips, condition, carries, traced)
     if counted is not None and not loose:
-        return _counted_loop(counted, carries, body)
+        return _emit_counted_loop(counted, carries, body)
     inside = traced.program
-    staying = [before == after for before, after in zip(inside.inputs[2 : 2 + count], inside.outputs[1 : 1 + count])]
-    if any(staying):
-        return _loop_with_less(trips, condition, carries, staying, body)
+    invariant = [before == after for before, after in zip(inside.inputs[2 : 2 + count], inside.outputs[1 : 1 + count])]
+    if any(invariant):
+        return _loop_without_invariants(trips, condition, carries, invariant, body)
     return _emit_loop(trace, traced, trips, condition, carries, types)
 
 
-def _loop_with_less(
+def _loop_without_invariants(
     trips: Tensor,
     condition: Tensor,
     carries: Sequence[Tensor],
-    staying: Sequence[bool],
+    invariant: Sequence[bool],
     body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A loop whose body takes what it would only hand on from outside, where more is known of it."""
+    """Loop with a body that captures the carries it does not change: outside, they may be static."""
 
-    def fewer(iteration: Tensor, going: Tensor, *moving: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-        given = iter(moving)
+    def reduced_body(
+        iteration: Tensor, going: Tensor, *moving: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        varying = iter(moving)
         proceed, new, outputs = body(
-            iteration, going, *(carry if stays else next(given) for carry, stays in zip(carries, staying))
+            iteration,
+            going,
+            *(carry if is_invariant else next(varying) for carry, is_invariant in zip(carries, invariant)),
         )
-        return proceed, [value for value, stays in zip(new, staying) if not stays], outputs
+        return proceed, [value for value, is_invariant in zip(new, invariant) if not is_invariant], outputs
 
-    final, outputs = loop(trips, condition, [c for c, stays in zip(carries, staying) if not stays], fewer)
+    final, outputs = loop(
+        trips, condition, [c for c, is_invariant in zip(carries, invariant) if not is_invariant], reduced_body
+    )
     last = iter(final)
-    return [carry if stays else next(last) for carry, stays in zip(carries, staying)], outputs
+    return [carry if is_invariant else next(last) for carry, is_invariant in zip(carries, invariant)], outputs
 
 
 def _is_open(type: Type) -> bool:
-    """Whether the run knows more of a type: all of a loop, traced then, is better than parts of it in every turn."""
-    match type:
-        case TensorType(shape=shape):
-            return shape is None
-        case AnyType():
-            return True
-        case _:
-            return False
+    """Return whether a type lacks its rank: such a loop is traced at run time, as a whole."""
+    return isinstance(type, AnyType) or (isinstance(type, TensorType) and type.shape is None)
 
 
 def _emit_loop(
     trace: Trace, traced: TracedBody, trips: Tensor, condition: Tensor, carries: Sequence[Tensor], types: Sequence[Type]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A loop that goes on until its body says so."""
+    """Emit a loop whose number of iterations is known only at run time."""
     count = len(carries)
-    result_types = [*types, *(_stacked(output.type, trace) for output in traced.outputs[1 + count :])]
+    result_types = [*types, *(_stack_type(output.type, trace) for output in traced.outputs[1 + count :])]
     primitive = Loop(traced.program, count)
     results = trace.emit(primitive, [trips, condition, *carries, *traced.captures], result_types)
     return results[:count], results[count:]
 
 
-def _loop_that_must_not_run(
+def _emit_failing_loop(
     trace: Trace,
     trips: Tensor,
     condition: Tensor,
@@ -334,13 +345,13 @@ def _loop_that_must_not_run(
     error: WeftError,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Emit a loop whose body raises its error when an iteration runs; without one, the carries are the results."""
-    if _is_certain(trips) and _is_certain(condition):
+    if _certainly_runs(trips) and _certainly_runs(condition):
         raise error
     rows = [_declared_row(type, error) for type in declared]
     types = [carry.type for carry in carries]
     inputs = [TensorType(DType.int64, ()), TensorType(DType.bool, ()), *types]
-    program = _refusing_program(trace, error, inputs, [TensorType(DType.bool, ()), *types, *rows])
-    result_types = [*types, *(_stacked(row, trace) for row in rows)]
+    program = _build_failing_program(trace, error, inputs, [TensorType(DType.bool, ()), *types, *rows])
+    result_types = [*types, *(_stack_type(row, trace) for row in rows)]
     results = trace.emit(Loop(program, len(carries)), [trips, condition, *carries], result_types)
     return results[: len(carries)], results[len(carries) :]
 
@@ -357,9 +368,10 @@ def _infer_rows(
     return [output.type for output in traced.outputs[1 + len(carries) :]]
 
 
-def _is_certain(scalar: Tensor) -> bool:
-    """Whether a number of iterations, or a condition, is known to let a loop run."""
-    return scalar.known is not None and scalar.known.dtype != object and bool(scalar.known.item() > 0)
+def _certainly_runs(scalar: Tensor) -> bool:
+    """Return whether a number of iterations, or a condition, certainly lets a loop run."""
+    value = scalar.static_value
+    return value is not None and value.dtype != object and bool(value.item() > 0)
 
 
 def _declared_row(type: Type | None, error: WeftError) -> TensorType:
@@ -369,18 +381,18 @@ def _declared_row(type: Type | None, error: WeftError) -> TensorType:
     return TensorType(type.dtype, tuple(size if isinstance(size, int) else 0 for size in type.shape or ()))
 
 
-def _counted_loop(
-    counted: Counted,
+def _emit_counted_loop(
+    counted: CountedLoop,
     carries: Sequence[Tensor],
     body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """A loop as a scan over the iterations' numbers that carries only what neither stays nor counts."""
+    """Emit a loop as a scan over iteration numbers that carries only values that are neither constant nor counters."""
     numbers = build((counted.length,), lambda i: i)
     carried = [carry for carry, kind in zip(carries, counted.carries) if kind is None]
 
     def step(*arguments: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        given, number = iter(arguments[:-1]), arguments[-1]
-        inputs = [_at_iteration(carry, kind, number, given) for carry, kind in zip(carries, counted.carries)]
+        varying, number = iter(arguments[:-1]), arguments[-1]
+        inputs = [_at_iteration(carry, kind, number, varying) for carry, kind in zip(carries, counted.carries)]
         _, new, outputs = body(number, constant(np.bool_(True)), *inputs)
         return [carry for carry, kind in zip(new, counted.carries) if kind is None], outputs
 
@@ -389,26 +401,26 @@ def _counted_loop(
     results = []
     for carry, kind in zip(carries, counted.carries):
         match kind:
-            case Counts(start, step_size):
+            case Counter(start, step_size):
                 end = dims_tensor([start + step_size * counted.length], (), carry.dtype)
                 results.append(reshape(end, carry.shape))
-            case Stays():
+            case Unchanged():
                 results.append(carry)
             case None:
                 results.append(next(last))
     return results, outputs
 
 
-def _at_iteration(carry: Tensor, kind: Stays | Counts | None, number: Tensor, given: Iterator[Tensor]) -> Tensor:
-    """What a body takes for a carried value: the carry itself, the number that it counts to, or what is given."""
+def _at_iteration(carry: Tensor, kind: Unchanged | Counter | None, number: Tensor, varying: Iterator[Tensor]) -> Tensor:
+    """Return a carried value in an iteration: the carry itself, its count, or the next of the varying ones."""
     match kind:
-        case Counts(_, step):
+        case Counter(_, step):
             counted: Tensor = carry + apply("cast", number, dtype=carry.dtype) * step
             return counted
-        case Stays():
+        case Unchanged():
             return carry
         case None:
-            return next(given)
+            return next(varying)
 
 
 def _loop_eagerly(
@@ -418,11 +430,11 @@ def _loop_eagerly(
     body: Callable[..., tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]],
     declared: Sequence[Type | None],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    limit = None if trips is None else int(trips.known.item())
+    limit = None if trips is None else int(trips.static_value.item())
     going = constant(np.bool_(True)) if condition is None else condition
     rows: list[Sequence[Tensor]] = []
     iteration = 0
-    while bool(np.all(going.known)) and (limit is None or iteration < limit):
+    while bool(np.all(going.static_value)) and (limit is None or iteration < limit):
         going, new, outputs = body(constant(np.int64(iteration)), going, *carries)
         carries = list(new)
         rows.append(outputs)
@@ -430,18 +442,18 @@ def _loop_eagerly(
     if not rows:
         fixed = [TensorType(DType.int64, ()), TensorType(DType.bool, ())]
         types = [*fixed, *(carry.type for carry in carries)]
-        return carries, _no_rows(types, lambda *inputs: body(*inputs)[2], declared)
+        return carries, _build_empty_outputs(types, lambda *inputs: body(*inputs)[2], declared)
     return carries, [stack(column, 0) for column in zip(*rows)]
 
 
-def _stacked(type: Type, trace: Trace) -> Type:
+def _stack_type(type: Type, trace: Trace) -> Type:
     if isinstance(type, TensorType):
         return TensorType(type.dtype, None if type.shape is None else (trace.fresh_symbol("trips"), *type.shape))
     return AnyType()
 
 
 def join_types(a: Type, b: Type, trace: Trace, loose: set[Dim]) -> Type:
-    """The narrowest type that holds values of both; sizes that differ become fresh ones, which join `loose`."""
+    """Return the narrowest type that holds values of both; sizes that differ become fresh ones, added to `loose`."""
     if a == b:
         return a
     match a, b:

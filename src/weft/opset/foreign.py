@@ -1,8 +1,8 @@
-"""Definitions of ops that are not weft's own, as one digest: what a compiled model depends on beside weft itself.
+"""Digest of the op definitions that are not weft's own, for the cache: compiled models depend on them.
 
-A function is its code, its defaults, what it has captured, and the globals that it names, all the way down to weft and
-to libraries, which are known by their versions. Where that cannot be told (code that is made or chosen by its text,
-objects without a readable state) there is no digest, and models are better not kept.
+The digest covers a function's code, defaults, captured variables and the globals that it names, recursively, down to
+weft and to libraries, which enter by version. Where the behaviour of a function does not follow from these (`eval`,
+objects without a readable state) there is no digest, and models are not cached.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from weft.opset.registry import REQUIRED, definitions
 PACKAGE = Path(__file__).parent.parent
 _INSIDE = f"{PACKAGE}{os.sep}"
 MOST_VALUES = 50_000
-UNTOLD = frozenset(
+OPAQUE_NAMES = frozenset(
     ("__import__", "compile", "environ", "eval", "exec", "getattr", "getenv", "globals", "import_module", "locals",
      "open", "vars")
 )  # fmt: skip
-"""Names by which code reaches what its other names do not tell."""
+"""Names by which code may reach values that its other names do not show."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 _NATIVE = (BuiltinFunctionType, MethodWrapperType, WrapperDescriptorType, GetSetDescriptorType, MemberDescriptorType)
@@ -53,21 +53,21 @@ _NOT_PART = frozenset(
 )  # fmt: skip
 
 
-class UntoldError(Exception):
-    """What a definition does cannot be told from what is at hand."""
+class OpaqueError(Exception):
+    """The behaviour of a definition does not follow from its code and captured values."""
 
 
 def foreign_digest() -> str | None:
-    """All definitions that are not in weft's own files; None where one of them cannot be told."""
-    found = definitions(lambda function: not _is_weft(function))
-    roots = {str(getattr(definition.function, "__module__", "")).partition(".")[0] for definition in found}
+    """Digest all definitions outside of weft's own files; None if one of them has no digest."""
+    foreign = definitions(lambda function: not _is_weft(function))
+    roots = {str(getattr(definition.function, "__module__", "")).partition(".")[0] for definition in foreign}
     walk = _Walk(roots)
     try:
-        for definition in found:
+        for definition in foreign:
             walk.put(definition.domain, definition.name, str(definition.since), str(definition.inputs))
             walk.put(*(f"{attribute.name} {attribute.annotation}" for attribute in definition.attributes))
             walk.add(definition.function)
-    except (UntoldError, RecursionError):
+    except (OpaqueError, RecursionError):
         return None
     return walk.digest.hexdigest()
 
@@ -81,15 +81,15 @@ def _library_folders() -> tuple[str, ...]:
 
 
 def _is_weft(value: Any) -> bool:
-    """Whether a function or class is what weft's own files make of it."""
+    """Return whether a function or class is defined in weft's own files."""
     if isinstance(value, FunctionType):
         inside = value.__code__.co_filename.startswith(_INSIDE)
-        return inside and all(_is_known(cell.cell_contents) for cell in value.__closure__ or ())
+        return inside and all(_is_safe_capture(cell.cell_contents) for cell in value.__closure__ or ())
     return isinstance(value, type) and value.__module__.partition(".")[0] == PACKAGE.name
 
 
-def _is_known(value: Any) -> bool:
-    """Whether weft's own function with this in its closure is still nobody else's."""
+def _is_safe_capture(value: Any) -> bool:
+    """Return whether a value in the closure of weft's own function is not user code."""
     if isinstance(value, (FunctionType, type)):
         return _is_weft(value) or value.__module__ == "builtins"
     return not callable(value) or isinstance(value, (np.ufunc, BuiltinFunctionType))
@@ -99,11 +99,11 @@ class _Walk:
     """Adds values to a digest, each once."""
 
     def __init__(self, roots: set[str]) -> None:
-        """`roots` are the packages that definitions come from: no libraries, wherever they lie."""
+        """`roots` are the packages that definitions come from; these do not count as libraries."""
         self.digest = sha256()
         self._roots = roots
-        self._seen: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no other value gets the number of one that was seen
+        self._numbers: dict[int, int] = {}
+        self._alive: list[Any] = []  # keeps the ids in `_seen` unique
 
     def put(self, *parts: str | bytes) -> None:
         for part in parts:
@@ -111,7 +111,7 @@ class _Walk:
             self.digest.update(len(data).to_bytes(8, "little") + data)
 
     def add(self, value: Any, names: frozenset[str] = frozenset()) -> None:
-        """A value as code sees it that uses these names, of attributes among others."""
+        """Add a value; `names` are the attributes that the code uses."""
         self.put(type(value).__name__)
         if value is REQUIRED:
             self.put("required")
@@ -119,13 +119,13 @@ class _Walk:
             self.put(repr(value))
         elif isinstance(value, ModuleType):
             self._add_module(value, names)
-        elif id(value) in self._seen:
-            self.put(str(self._seen[id(value)]))
+        elif id(value) in self._numbers:
+            self.put(str(self._numbers[id(value)]))
         else:
-            self._seen[id(value)] = len(self._seen)
-            self._kept.append(value)
-            if len(self._seen) > MOST_VALUES:
-                raise UntoldError("too much depends on it")
+            self._numbers[id(value)] = len(self._numbers)
+            self._alive.append(value)
+            if len(self._numbers) > MOST_VALUES:
+                raise OpaqueError("it depends on too many values")
             self._add_once(value, names)
 
     def _add_once(self, value: Any, names: frozenset[str]) -> None:
@@ -178,9 +178,9 @@ class _Walk:
             self.add(value)
 
     def _add_set(self, values: set[Any] | frozenset[Any]) -> None:
-        """In an order that does not depend on where things lie in memory: only plain members have one."""
+        """Add a set in an order that does not depend on memory addresses; only plain members have one."""
         if not all(isinstance(value, _PLAIN) for value in values):
-            raise UntoldError("a set of what has no order")
+            raise OpaqueError("a set of values without an order")
         self.put(str(len(values)), *sorted(f"{type(value).__name__} {value!r}" for value in values))
 
     def _add_function(self, function: FunctionType) -> None:
@@ -202,13 +202,13 @@ class _Walk:
             if name in function.__globals__:
                 self.put(name)
                 self.add(function.__globals__[name], names)
-            elif name in UNTOLD and hasattr(builtins, name):
-                raise UntoldError(f"{function.__qualname__} uses {name}")
+            elif name in OPAQUE_NAMES and hasattr(builtins, name):
+                raise OpaqueError(f"{function.__qualname__} uses {name}")
         if names & {"environ", "getenv", "import_module"}:
-            raise UntoldError(f"{function.__qualname__} reads what it is not given")
+            raise OpaqueError(f"{function.__qualname__} reads the environment or imports by name")
         for name in _imports(function.__code__):
             if name not in sys.modules:
-                raise UntoldError(f"{function.__qualname__} imports {name}")
+                raise OpaqueError(f"{function.__qualname__} imports {name}")
             self.put(name)
             self.add(sys.modules[name], names)
 
@@ -236,7 +236,7 @@ class _Walk:
                 self.add(content)
 
     def _add_module(self, module: ModuleType, names: frozenset[str]) -> None:
-        """A library by its version; of any other module, what is used by its name."""
+        """Add a library by its version, and the attributes of any other module that are used."""
         self.put(module.__name__)
         if module.__name__.partition(".")[0] == PACKAGE.name:
             return
@@ -250,7 +250,7 @@ class _Walk:
     def _add_instance(self, value: Any, names: frozenset[str]) -> None:
         kind = type(value)
         if self._is_library(kind.__module__):
-            raise UntoldError(f"a {kind.__qualname__} has no state that can be read")
+            raise OpaqueError(f"a {kind.__qualname__} has no state that can be read")
         self.add(kind)
         state = dict(getattr(value, "__dict__", {}))
         for base in kind.__mro__:
@@ -272,7 +272,7 @@ class _Walk:
         return os.path.realpath(file).startswith(_library_folders())
 
     def _add_version(self, module: str) -> None:
-        """What changes when a library is installed again."""
+        """Add what changes when a library is installed again."""
         root = sys.modules.get(module.partition(".")[0])
         self.put(sys.version, str(getattr(root, "__version__", "")))
         with suppress(OSError):

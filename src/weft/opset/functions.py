@@ -1,4 +1,4 @@
-"""Scalar functions under their own names, for tensors and elements alike."""
+"""Scalar functions, for tensors and elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from weft.ir.dtypes import DType
 from weft.opset.tensor import Element, Tensor, apply, elementwise
 
-AT_ONCE = 64  # arguments of one map
+MOST_ARGUMENTS = 64  # of one map
 
 
 def minimum(a: Any, b: Any) -> Any:
@@ -25,7 +25,7 @@ def clamp(x: Any, low: Any, high: Any) -> Any:
 
 
 def fmod(a: Any, b: Any) -> Any:
-    """The remainder with the sign of the dividend."""
+    """Compute the remainder with the sign of the dividend."""
     return apply("fmod", a, b)
 
 
@@ -66,7 +66,7 @@ def log(x: Any) -> Any:
 
 
 def log1p(x: Any) -> Any:
-    """log(1 + x), accurate for small x."""
+    """Compute log(1 + x), accurate for small x."""
     return apply("log1p", x)
 
 
@@ -123,7 +123,7 @@ def erf(x: Any) -> Any:
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)); overflow of exp gives the right limit."""
+    """Compute 1 / (1 + exp(-x)); overflow of exp gives the right limit."""
     return 1.0 / (1.0 + exp(-x))
 
 
@@ -172,27 +172,27 @@ def shift_right(a: Any, b: Any) -> Any:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """a where the condition holds, else b."""
+    """Choose a where the condition holds, else b."""
     return apply("select", condition, a, b)
 
 
 def cast(x: Tensor | Element, dtype: DType) -> Any:
-    """Another dtype: floats to integers truncate, everything to bool asks for non-zero."""
+    """Convert to a dtype: floats to integers truncate, a bool is whether a number is not 0."""
     return apply("cast", x, dtype=dtype)
 
 
 def bitcast(x: Tensor | Element, dtype: DType) -> Any:
-    """The same bits read as another dtype of the same width."""
+    """Reinterpret bits as another dtype of the same width."""
     return apply("bitcast", x, dtype=dtype)
 
 
 def wide_dtype(dtype: DType) -> DType:
-    """The dtype to compute several steps in: float32 for narrower floats, else the dtype itself."""
+    """Return the dtype to compute in: float32 for narrower floats, else the dtype itself."""
     return dtype if dtype is DType.float64 or not dtype.is_float else DType.float32
 
 
-def widened(function: Callable[..., Element], *arguments: Tensor) -> Tensor:
-    """`elementwise`, in which floats narrower than float32 are computed as such and the result is cast back."""
+def elementwise_wide(function: Callable[..., Element], *arguments: Tensor) -> Tensor:
+    """Apply `elementwise` in float32 where floats are narrower, and cast the result back."""
     dtype = arguments[0].dtype
     if not dtype.is_float or dtype.bits >= 32:
         return elementwise(function, *arguments)
@@ -200,23 +200,23 @@ def widened(function: Callable[..., Element], *arguments: Tensor) -> Tensor:
 
 
 def fold(join: Callable[..., Element], arguments: Sequence[Tensor]) -> Tensor:
-    """join(join(a, b), c) … for every element, in maps of some arguments each: no expression becomes too deep."""
+    """Compute join(join(a, b), c) … for every element, in maps of at most MOST_ARGUMENTS each."""
     total, *rest = arguments
     while True:
-        some, rest = rest[: AT_ONCE - 1], rest[AT_ONCE - 1 :]
-        total = elementwise(lambda *v: reduce(join, v), total, *some)
+        chunk, rest = rest[: MOST_ARGUMENTS - 1], rest[MOST_ARGUMENTS - 1 :]
+        total = elementwise(lambda *v: reduce(join, v), total, *chunk)
         if not rest:
             return total
 
 
-def widened_fold(
+def fold_wide(
     join: Callable[..., Element],
     arguments: Sequence[Tensor],
     finish: Callable[[Element], Element] = lambda total: total,
 ) -> Tensor:
-    """`fold`, and what is made of its result, as `widened` computes them."""
-    if len(arguments) <= AT_ONCE:
-        return widened(lambda *v: finish(reduce(join, v)), *arguments)
+    """Apply `fold` and `finish` in float32 where floats are narrower, and cast the result back."""
+    if len(arguments) <= MOST_ARGUMENTS:
+        return elementwise_wide(lambda *v: finish(reduce(join, v)), *arguments)
     dtype = arguments[0].dtype
     wide = DType.float32 if dtype.is_float and dtype.bits < 32 else dtype
     total = fold(join, [elementwise(lambda e: cast(e, wide), argument) for argument in arguments])

@@ -1,4 +1,4 @@
-"""Images: decoding them, choosing boxes in them, and putting pooled or unfolded ones together again."""
+"""Images: decoding, non-maximum suppression, Col2Im and unpooling."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ def max_unpool(
     if output_shape is None:
         return spread
     require(len(output_shape) == x.rank, f"output_shape has {len(output_shape)} sizes for rank {x.rank}")
-    for size, wanted in zip(shape, output_shape):
-        assume_at_least(wanted, size, "output_shape must hold all that was pooled")
-    return pad(spread, [(0, wanted - size) for size, wanted in zip(shape, output_shape)])
+    for size, target in zip(shape, output_shape):
+        assume_at_least(target, size, "output_shape must be at least the unpooled size")
+    return pad(spread, [(0, target - size) for size, target in zip(shape, output_shape)])

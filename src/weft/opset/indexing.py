@@ -1,4 +1,4 @@
-"""Indexing: reading and writing at positions that tensors hold, and finding positions."""
+"""Indexing: reading and writing at computed positions, and finding positions."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     shape = (*indices.shape[:-1], *x.shape[batch_dims + depth :])
 
     def element(*i: Element) -> Element:
-        return x.at(*i[:batch_dims], *_point(x, indices, i[:outer], batch_dims, depth), *i[outer:], checked=True)
+        return x.at(*i[:batch_dims], *_wrap_indices(x, indices, i[:outer], batch_dims, depth), *i[outer:], checked=True)
 
     return build(shape, element)
 
 
 def _index_depth(x: Tensor, indices: Tensor, batch: int) -> int:
-    """How many leading dimensions of x (after the batch) one row of indices addresses."""
+    """Return how many leading dimensions of x (after the batch) one row of indices addresses."""
     require(indices.rank > batch >= 0 and x.rank >= batch, f"batch_dims is {batch} for indices of rank {indices.rank}")
     depth = indices.shape[-1]
     if not isinstance(depth, int):
@@ -73,7 +73,7 @@ def _index_depth(x: Tensor, indices: Tensor, batch: int) -> int:
     return depth
 
 
-def _point(x: Tensor, indices: Tensor, row: Sequence[Element], batch: int, depth: int) -> list[Element]:
+def _wrap_indices(x: Tensor, indices: Tensor, row: Sequence[Element], batch: int, depth: int) -> list[Element]:
     return [wrap_index(indices.at(*row, number), x.shape[batch + number]) for number in range(depth)]
 
 
@@ -85,13 +85,13 @@ def _point(x: Tensor, indices: Tensor, row: Sequence[Element], batch: int, depth
 def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
     axis = normalize_axis(axis, x.rank)
     require(indices.rank == x.rank, f"indices of rank {indices.rank} for data of rank {x.rank}")
-    _same_shape(indices.shape, updates.shape)
+    _check_updates(indices.shape, updates.shape)
 
     def place(*i: Element) -> tuple[Sequence[Element], Element]:
         position = wrap_index(indices.at(*i), x.shape[axis])
         return (*i[:axis], position, *i[axis + 1 :]), updates.at(*i)
 
-    return scatter(x, indices.shape, place, reduction=_reduction(reduction))
+    return scatter(x, indices.shape, place, reduction=_check_reduction(reduction))
 
 
 @op("ScatterND", since=11)
@@ -101,23 +101,23 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = 
     require(0 <= depth <= x.rank and outer >= 0, f"updates have rank {updates.rank} for indices of rank {indices.rank}")
     assume_equal(indices.shape[-1], depth, "indices must address the dimensions that updates leave out")
     domain = (*indices.shape[:-1], *x.shape[depth:])
-    _same_shape(domain, updates.shape)
+    _check_updates(domain, updates.shape)
 
     def place(*i: Element) -> tuple[Sequence[Element], Element]:
-        return (*_point(x, indices, i[:outer], 0, depth), *i[outer:]), updates.at(*i)
+        return (*_wrap_indices(x, indices, i[:outer], 0, depth), *i[outer:]), updates.at(*i)
 
-    return scatter(x, domain, place, reduction=_reduction(reduction))
+    return scatter(x, domain, place, reduction=_check_reduction(reduction))
 
 
-def _reduction(name: str) -> str:
+def _check_reduction(name: str) -> str:
     require(name in REDUCTIONS, f"reduction is {name!r}, not one of {', '.join(REDUCTIONS)}")
     return REDUCTIONS[name]
 
 
-def _same_shape(wanted: Sequence[Dim], found: Sequence[Dim]) -> None:
-    require(len(wanted) == len(found), f"updates must have rank {len(wanted)}, not {len(found)}")
-    for one, other in zip(wanted, found):
-        assume_equal(one, other, "updates must have one element for each index")
+def _check_updates(domain: Sequence[Dim], updates: Sequence[Dim]) -> None:
+    require(len(domain) == len(updates), f"updates must have rank {len(domain)}, not {len(updates)}")
+    for expected, size in zip(domain, updates):
+        assume_equal(expected, size, "updates must have one element for each index")
 
 
 @op("TensorScatter", since=24)
@@ -127,7 +127,7 @@ def tensor_scatter(
     axis = normalize_axis(axis, past_cache.rank)
     require(axis > 0, "axis must not be the batch dimension")
     require(mode in ("linear", "circular"), f"mode is {mode!r}, not linear or circular")
-    _same_shape([*past_cache.shape[:axis], update.shape[axis], *past_cache.shape[axis + 1 :]], update.shape)
+    _check_updates([*past_cache.shape[:axis], update.shape[axis], *past_cache.shape[axis + 1 :]], update.shape)
 
     def place(*i: Element) -> tuple[Sequence[Element], Element]:
         position = i[axis]
@@ -146,13 +146,13 @@ def tensor_scatter(
 @op("NonZero", since=9)
 def non_zero(x: Tensor) -> Tensor:
     x = reshape(x, (1,)) if x.rank == 0 else x
-    return host("nonzero", [x], [TensorType(DType.int64, (x.rank, _count(x)))])[0]
+    return host("nonzero", [x], [TensorType(DType.int64, (x.rank, _count_nonzero(x)))])[0]
 
 
-def _count(x: Tensor) -> Dim:
-    """How many elements are not zero, known where the elements are."""
-    if x.known is not None and not is_symbolic(x):
-        return int(np.count_nonzero(x.known))
+def _count_nonzero(x: Tensor) -> Dim:
+    """Count the elements that are not zero; the count is static where the tensor is."""
+    if x.static_value is not None and not is_symbolic(x):
+        return int(np.count_nonzero(x.static_value))
     return fresh_symbol("count")
 
 
@@ -161,7 +161,7 @@ def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor
     require(condition.rank == 1, f"condition must have one dimension, not {condition.rank}")
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
-    count = _count(condition)
+    count = _count_nonzero(condition)
     (positions,) = host("nonzero", [condition], [TensorType(DType.int64, (1, count))])
     return gather(x, reshape(positions, (count,)), axis)
 

@@ -1,7 +1,7 @@
-"""The primitives as functions of tensors: what op definitions are written in.
+"""The primitives as functions of tensors, for op definitions.
 
-Elementwise functions are in `functions`, control flow in `flow`; here are data movement, reductions, the heavy
-primitives and host steps. Everything works on symbolic shapes.
+Elementwise functions are in `functions`, control flow in `flow`; data movement, reductions, the heavy primitives and
+host steps are here. Everything works on symbolic shapes.
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ from weft.opset.tensor import (
 from weft.opset.trace import is_symbolic
 
 __all__ = [
-    "Element", "Number", "Tensor", "arg_reduce", "assume_at_least", "assume_equal", "broadcast_shapes",
-    "build", "check_range", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise",
-    "expand", "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "matmul", "mean",
-    "observe", "pad", "pool", "random", "reduce", "reshape", "scatter", "settle", "slice_axis", "sort", "split",
-    "squeeze", "stack", "transpose",
+    "Element", "Number", "Tensor", "arg_reduce", "assume_at_least", "assume_equal", "broadcast_shapes", "build",
+    "check_range", "concat", "constant", "contract", "convolve", "cumulate", "dims_tensor", "elementwise", "expand",
+    "expand_dims", "flip", "fresh_symbol", "full", "gather", "host", "index", "literal", "matmul", "mean",
+    "observe", "pad", "pool", "random", "reduce", "reshape", "scatter", "slice_axis", "sort", "specialize_shape",
+    "split", "squeeze", "stack", "transpose",
 ]  # fmt: skip
 
 
-# -- making tensors --------------------------------------------------------------------------------------------------
+# -- creating tensors ------------------------------------------------------------------------------------------------
 
 
 def constant(content: Any, dtype: DType | None = None) -> Tensor:
-    """A tensor of known content."""
+    """Create a constant tensor."""
     array = np.asarray(content) if dtype is None else np.asarray(content, dtype=dtype.numpy)
     return current_trace.get().constant(array)
 
 
 def full(shape: Sequence[Dim], value: Number, dtype: DType) -> Tensor:
-    """A tensor with the same number everywhere."""
+    """Create a tensor filled with one number."""
     return build(shape, lambda *_: value, dtype)
 
 
 def dims_tensor(values: Sequence[Dim], shape: Sequence[int] | None = None, dtype: DType = DType.int64) -> Tensor:
-    """Sizes as an integer tensor (one-dimensional unless `shape` says otherwise)."""
+    """Convert sizes to an integer tensor (one-dimensional without `shape`)."""
     return current_trace.get().dims_tensor(values, (len(values),) if shape is None else shape, dtype)
 
 
 def fresh_symbol(hint: str, low: int | None = 0) -> Dim:
-    """A size that only the run reveals: for the result types of host steps."""
+    """Create a size that is known only at run time: for the result types of host steps."""
     return current_trace.get().fresh_symbol(hint, low)
 
 
 def observe(x: Tensor, hint: str) -> tuple[Dim, ...]:
-    """The elements of an integer tensor as sizes, bound at run time where they are not known earlier."""
+    """Return the elements of an integer tensor as sizes, bound at run time where they are not static."""
     return current_trace.get().observe(x, hint)
 
 
@@ -98,18 +98,18 @@ def assume_at_least(left: Dim, right: Dim, why: str) -> None:
 
 
 def reshape(x: Tensor, shape: Sequence[Dim]) -> Tensor:
-    """The same elements under another shape of the same size."""
+    """Reshape to a shape with the same number of elements."""
     shape = tuple(shape)
     if shape == x.shape:
         return x
-    assume_equal(dims.product(shape), x.size, f"reshape from {_text(x.shape)} to {_text(shape)}")
+    assume_equal(dims.product(shape), x.size, f"reshape from {_format_shape(x.shape)} to {_format_shape(shape)}")
     return _emit(Reshape(), [x], x.dtype, shape)
 
 
-def settle(x: Tensor, sizes: Sequence[Dim]) -> Tensor:
-    """The same tensor with numbers in place of sizes that are assumed to be these: what it meets says what they are."""
-    known = tuple(size if isinstance(size, int) else own for own, size in zip(x.shape, sizes))
-    return x if known == x.shape else _emit(Reshape(), [x], x.dtype, known)
+def specialize_shape(x: Tensor, sizes: Sequence[Dim]) -> Tensor:
+    """Replace dynamic sizes of a tensor by numbers that they are assumed to equal (`sizes` of another operand)."""
+    shape = tuple(size if isinstance(size, int) else own for own, size in zip(x.shape, sizes))
+    return x if shape == x.shape else _emit(Reshape(), [x], x.dtype, shape)
 
 
 def squeeze(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -118,19 +118,19 @@ def squeeze(x: Tensor, axes: Sequence[int]) -> Tensor:
         raise InvalidModelError(f"axis {axes[0]} is out of range for rank 0")
     axes = normalize_axes(axes, x.rank)
     for axis in axes:
-        assume_equal(x.shape[axis], 1, f"only a dimension of size 1 can be squeezed from {_text(x.shape)}")
+        assume_equal(x.shape[axis], 1, f"only a dimension of size 1 can be squeezed from {_format_shape(x.shape)}")
     return reshape(x, [size for axis, size in enumerate(x.shape) if axis not in axes])
 
 
 def expand_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Insert dimensions of size 1 so that they stand at `axes` of the result."""
+    """Insert dimensions of size 1 at `axes` of the result."""
     axes = normalize_axes(axes, x.rank + len(axes))
     sizes = iter(x.shape)
     return reshape(x, [1 if axis in axes else next(sizes) for axis in range(x.rank + len(axes))])
 
 
 def transpose(x: Tensor, permutation: Sequence[int]) -> Tensor:
-    """result.shape[k] == x.shape[permutation[k]]."""
+    """Permute dimensions: result.shape[k] == x.shape[permutation[k]]."""
     permutation = normalize_axes(permutation, x.rank)
     if len(permutation) != x.rank:
         raise InvalidModelError(f"permutation {tuple(permutation)} does not fit rank {x.rank}")
@@ -145,17 +145,19 @@ def expand(x: Tensor, shape: Sequence[Dim]) -> Tensor:
     shape = tuple(shape)
     aligned = len(shape) - x.rank
     if aligned < 0:
-        raise InvalidModelError(f"{_text(x.shape)} has more dimensions than {_text(shape)}, to which it is expanded")
-    for size, wanted in zip(x.shape, shape[aligned:]):
+        raise InvalidModelError(
+            f"{_format_shape(x.shape)} has more dimensions than {_format_shape(shape)}, to which it is expanded"
+        )
+    for size, target in zip(x.shape, shape[aligned:]):
         if size != 1:
             certain = isinstance(size, int) or dims.is_at_least(size, 2)  # else it may be 1 in a run
-            why = f"broadcast of {_text(x.shape)} to {_text(shape)}"
-            current_trace.get().assume_equal(size, wanted, why, certain=certain)
+            why = f"broadcast of {_format_shape(x.shape)} to {_format_shape(shape)}"
+            current_trace.get().assume_equal(size, target, why, certain=certain)
     return build(shape, lambda *i: x.at(*(0 if size == 1 else k for size, k in zip(x.shape, i[aligned:]))))
 
 
 def slice_axis(x: Tensor, axis: int, start: Dim, count: Dim, step: Dim = 1) -> Tensor:
-    """`count` elements along `axis`: those at start, start + step, ..., all of which must exist."""
+    """Take `count` elements along `axis`: those at start, start + step, ..., all of which must exist."""
     axis = normalize_axis(axis, x.rank)
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     return build(shape, lambda *i: x.at(*i[:axis], i[axis] * step + start, *i[axis + 1 :]))
@@ -167,7 +169,7 @@ def flip(x: Tensor, axis: int) -> Tensor:
 
 
 def split(x: Tensor, axis: int, sizes: Sequence[Dim]) -> list[Tensor]:
-    """Consecutive parts along `axis`."""
+    """Split into consecutive parts along `axis`."""
     axis = normalize_axis(axis, x.rank)
     total: Dim = 0
     for size in sizes:
@@ -226,13 +228,13 @@ def _never_positive(dim: Dim) -> bool:
 
 
 def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """x with dimension `axis` replaced by the dimensions of `indices`; negative indices count from the end."""
+    """Replace dimension `axis` of x by the dimensions of `indices`; negative indices count from the end."""
     if not indices.dtype.is_integer:
         raise InvalidModelError(f"indices must be integers, not {indices.dtype}")
     axis = normalize_axis(axis, x.rank)
     size = x.shape[axis]
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-    lone = indices.known.item() if indices.known is not None and indices.size == 1 else None
+    lone = indices.static_value.item() if indices.static_value is not None and indices.size == 1 else None
 
     def element(*i: Element) -> Element:
         if isinstance(lone, int):
@@ -245,26 +247,26 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def wrap_index(position: Element, size: Dim) -> Element:
-    """A position that may be negative, counted from the front."""
+    """Count a position that may be negative from the front."""
     position = cast(position, DType.int64)
     return where(position < 0, position + index(size), position)  # type: ignore[no-any-return]
 
 
 def check_range(x: Tensor, low: Dim, high: Dim, name: str) -> Tensor:
-    """The integers of x as int64, each of which must lie in low..high: others are a fault of the data."""
+    """Convert the integers of x to int64; a run fails on those outside low..high."""
     if not x.dtype.is_integer:
         raise InvalidModelError(f"{name} must hold integers, not {x.dtype}")
-    if x.known is not None and not is_symbolic(x) and isinstance(low, int) and isinstance(high, int):
-        outside = x.known[(x.known < low) | (x.known > high)]
+    if x.static_value is not None and not is_symbolic(x) and isinstance(low, int) and isinstance(high, int):
+        outside = x.static_value[(x.static_value < low) | (x.static_value > high)]
         if outside.size:
             raise InvalidModelError(f"{name} must lie between {low} and {high}, which {outside.flat[0]} does not")
         return cast(x, DType.int64)  # type: ignore[no-any-return]
-    nothing = constant(np.zeros(1, np.int64))
+    zero = constant(np.zeros(1, np.int64))  # loading beyond its only element is the error
 
     def element(v: Element) -> Element:
         wide = cast(v, DType.int64)
         outside = cast((wide < index(low)) | (wide > index(high)), DType.int64)
-        return wide + nothing.at(outside, checked=True)  # type: ignore[no-any-return]
+        return wide + zero.at(outside, checked=True)  # type: ignore[no-any-return]
 
     return elementwise(element, x)
 
@@ -273,7 +275,7 @@ def check_range(x: Tensor, low: Dim, high: Dim, name: str) -> Tensor:
 
 
 def reduce(kind: str, x: Tensor, axes: Sequence[int], keep: bool = False) -> Tensor:
-    """sum, product, maximum or minimum along `axes`; `keep` leaves them with size 1."""
+    """Reduce by sum, product, maximum or minimum along `axes`; `keep` leaves them with size 1."""
     axes = tuple(sorted(normalize_axes(axes, x.rank)))
     if not axes:
         return x
@@ -283,7 +285,7 @@ def reduce(kind: str, x: Tensor, axes: Sequence[int], keep: bool = False) -> Ten
 
 
 def mean(x: Tensor, axes: Sequence[int], keep: bool = False) -> Tensor:
-    """The average along `axes`, in x's dtype."""
+    """Average along `axes`, in x's dtype."""
     axes = normalize_axes(axes, x.rank)
     count = dims.product(x.shape[axis] for axis in axes)
     total = reduce("sum", x, axes, keep)
@@ -291,12 +293,12 @@ def mean(x: Tensor, axes: Sequence[int], keep: bool = False) -> Tensor:
 
 
 def cast_dim(value: Dim, dtype: DType) -> Tensor:
-    """A size as a scalar tensor of any dtype."""
+    """Convert a size to a scalar tensor of any dtype."""
     return build((), lambda: cast(index(value), dtype))
 
 
 def arg_reduce(kind: str, x: Tensor, axis: int, keep: bool = False, last: bool = False) -> Tensor:
-    """int64 position of the `maximum` or `minimum` along an axis."""
+    """Find the int64 position of the `maximum` or `minimum` along an axis."""
     axis = normalize_axis(axis, x.rank)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
     _assume_countable(x.shape[axis])
@@ -305,25 +307,25 @@ def arg_reduce(kind: str, x: Tensor, axis: int, keep: bool = False, last: bool =
 
 
 def _assume_countable(size: Dim) -> None:
-    """Record that 32 bits hold the positions along an axis, where that depends on sizes; a number says it itself."""
+    """Guard that 32 bits hold the positions along an axis; a static size is checked elsewhere."""
     if not isinstance(size, int):
-        assume_at_least(dims.LARGEST_POSITION, size, "more elements than a position can tell")
+        assume_at_least(dims.LARGEST_POSITION, size, "more elements than a position can count")
 
 
 def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, output_labels: str) -> Tensor:
-    """Sum of products over the labels that `output_labels` lacks: contract(a, b, "mk", "kn", "mn")."""
+    """Sum products over the labels that `output_labels` lacks: contract(a, b, "mk", "kn", "mn")."""
     if left.dtype is not right.dtype:
         raise InvalidModelError(f"a product of {left.dtype} and {right.dtype}")
     sizes: dict[str, Dim] = {}
     for tensor, labels in ((left, left_labels), (right, right_labels)):
         if len(labels) != tensor.rank:
-            raise InvalidModelError(f"labels {labels!r} do not fit shape {_text(tensor.shape)}")
+            raise InvalidModelError(f"labels {labels!r} do not fit shape {_format_shape(tensor.shape)}")
         for label, size in zip(labels, tensor.shape):
             assume_equal(sizes.setdefault(label, size), size, f"both tensors of a product must agree, {label!r}")
             if isinstance(size, int):
                 sizes[label] = size
-    left = settle(left, [sizes[label] for label in left_labels])
-    right = settle(right, [sizes[label] for label in right_labels])
+    left = specialize_shape(left, [sizes[label] for label in left_labels])
+    right = specialize_shape(right, [sizes[label] for label in right_labels])
     numbers = {label: number for number, label in enumerate(sizes)}
     encoded = (tuple(numbers[label] for label in labels) for labels in (left_labels, right_labels, output_labels))
     primitive = Contract(*encoded)
@@ -331,7 +333,7 @@ def contract(left: Tensor, right: Tensor, left_labels: str, right_labels: str, o
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """numpy's matmul: batches broadcast, one-dimensional operands are row or column."""
+    """Multiply matrices like numpy.matmul: batches broadcast, one-dimensional operands are row or column."""
     if a.rank == 0 or b.rank == 0:
         raise InvalidModelError("a matrix product of scalars")
     row, column = a.rank == 1, b.rank == 1
@@ -343,16 +345,16 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     b, b_labels = _align_batch(b, letters, batch)
     result = contract(a, b, a_labels + "mk", b_labels + "kn", letters + "mn")
     if row or column:
-        kept = [*result.shape[:-2], *([] if row else [result.shape[-2]]), *([] if column else [result.shape[-1]])]
-        result = reshape(result, kept)
+        shape = [*result.shape[:-2], *([] if row else [result.shape[-2]]), *([] if column else [result.shape[-1]])]
+        result = reshape(result, shape)
     return result
 
 
 def _align_batch(x: Tensor, letters: str, batch: Shape) -> tuple[Tensor, str]:
-    """Labels for x's batch dimensions; those of size 1 that must repeat are dropped, so that nothing is copied."""
-    own = len(batch) - (x.rank - 2)
-    kept = [i for i, size in enumerate(x.shape[:-2]) if size != 1 or batch[own + i] == 1]
-    return reshape(x, [*(x.shape[i] for i in kept), *x.shape[-2:]]), "".join(letters[own + i] for i in kept)
+    """Label x's batch dimensions; those of size 1 that broadcast are dropped, so that nothing is copied."""
+    first = len(batch) - (x.rank - 2)
+    axes = [i for i, size in enumerate(x.shape[:-2]) if size != 1 or batch[first + i] == 1]
+    return reshape(x, [*(x.shape[i] for i in axes), *x.shape[-2:]]), "".join(letters[first + i] for i in axes)
 
 
 def convolve(
@@ -366,28 +368,28 @@ def convolve(
     spatial: Sequence[Dim] | None = None,
     transposed_shape: Sequence[Dim] | None = None,
 ) -> Tensor:
-    """Convolution of [N, C, *S] with [M, C/groups, *K]; with `transposed_shape` (the result's *S) its adjoint.
+    """Convolve [N, C, *S] with [M, C/groups, *K]; with `transposed_shape` (the result's *S) the adjoint of that.
 
-    `spatial` is the result's *S where the caller knows it in a simpler form than the count of windows that fit.
+    `spatial` is the result's *S where the caller has it in a simpler form than the number of windows that fit.
     """
     if x.dtype is not w.dtype:
         raise InvalidModelError(f"a convolution of {x.dtype} with weights of {w.dtype}")
     transposed = transposed_shape is not None
     primitive = Convolve(tuple(strides), tuple(dilations), tuple(pads), groups, transposed)
     if transposed_shape is not None:
-        given = w.shape[0]
+        inputs = w.shape[0]
         channels, spatial = w.shape[1] * groups, tuple(transposed_shape)
     else:
-        given, channels = w.shape[1] * groups, w.shape[0]
+        inputs, channels = w.shape[1] * groups, w.shape[0]
         if spatial is None:
             spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], w.shape[2:], strides, dilations, pads)]
-    assume_equal(x.shape[1], given, "input channels")
-    x = settle(x, (x.shape[0], given, *x.shape[2:]))
+    assume_equal(x.shape[1], inputs, "input channels")
+    x = specialize_shape(x, (x.shape[0], inputs, *x.shape[2:]))
     return _emit(primitive, [x, w], x.dtype, (x.shape[0], channels, *spatial))
 
 
 def window_count(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[Dim, Dim]) -> Dim:
-    """How many windows fit into a padded axis; that at least one does is assumed where it depends on sizes."""
+    """Count the windows that fit into a padded axis; where that depends on sizes, at least one is assumed to."""
     room = size + pad[0] + pad[1] - (dilation * (window - 1) + 1)
     if isinstance(room, int):
         if room < 0 and size != 0:
@@ -408,7 +410,7 @@ def pool(
     pads: Sequence[tuple[Dim, Dim]],
     spatial: Sequence[Dim] | None = None,
 ) -> Tensor:
-    """maximum, sum or argmax over windows of [N, C, *S]; `spatial` overrides the result's *S."""
+    """Reduce windows of [N, C, *S] by maximum, sum or argmax; `spatial` overrides the result's *S."""
     if spatial is None:
         spatial = [window_count(*sizes) for sizes in zip(x.shape[2:], window, strides, dilations, pads)]
     if kind == "argmax":
@@ -418,12 +420,12 @@ def pool(
 
 
 def cumulate(kind: str, x: Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Tensor:
-    """Running sum or product along an axis."""
+    """Compute the running sum or product along an axis."""
     return _emit(Cumulate(kind, normalize_axis(axis, x.rank), exclusive, reverse), [x], x.dtype, x.shape)
 
 
 def sort(x: Tensor, axis: int, *, count: Dim | None = None, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """The first `count` (default: all) elements in order, and their positions; ties keep their order."""
+    """Return the first `count` (default: all) elements in order, and their positions; ties keep their order."""
     axis = normalize_axis(axis, x.rank)
     count = x.shape[axis] if count is None else count
     _assume_countable(x.shape[axis])
@@ -442,7 +444,7 @@ def scatter(
     reduction: str = "none",
     checked: bool = True,
 ) -> Tensor:
-    """x, updated for each point of `domain`: place(i, j, ...) gives the indices to update and the new element.
+    """Update x for each point of `domain`: place(i, j, ...) returns the indices to update and the new element.
 
     Reductions: none, add, multiply, minimum, maximum.
     """
@@ -469,7 +471,7 @@ def scatter(
 
 
 def random(kind: str, shape: Sequence[Dim], seed: int | None, dtype: DType = DType.float32) -> Tensor:
-    """uniform in [0, 1) or standard normal numbers; see `Random` for what a seed promises."""
+    """Draw `uniform` numbers in [0, 1) or standard `normal` ones; see `Random` for what a seed guarantees."""
     return _emit(Random(kind, seed), [], dtype, tuple(shape))
 
 
@@ -477,7 +479,7 @@ def random(kind: str, shape: Sequence[Dim], seed: int | None, dtype: DType = DTy
 
 
 def host(function: str, operands: Sequence[Tensor], types: Sequence[Type], **attributes: Any) -> list[Tensor]:
-    """A host function by name, with the types of its results; sizes that depend on data are `fresh_symbol`s."""
+    """Call a host function by name; sizes of its result `types` that depend on data are `fresh_symbol`s."""
     return current_trace.get().emit(Host(function, tuple(sorted(attributes.items()))), operands, types)
 
 
@@ -485,5 +487,5 @@ def _emit(primitive: Any, operands: Sequence[Tensor], dtype: DType, shape: Shape
     return current_trace.get().emit(primitive, operands, [TensorType(dtype, shape)])[0]
 
 
-def _text(shape: Sequence[Dim]) -> str:
+def _format_shape(shape: Sequence[Dim]) -> str:
     return f"[{', '.join(map(str, shape))}]"

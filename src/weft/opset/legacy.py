@@ -12,7 +12,7 @@ from weft.opset.registry import normalize_axis, op, require
 
 
 def _align(a: Tensor, b: Tensor, axis: int | None) -> Tensor:
-    """b with dimensions of size 1 appended, so that its first one stands at `axis` of a."""
+    """Append dimensions of size 1 to b, so that its first one is at `axis` of a."""
     start = a.rank - b.rank if axis is None else normalize_axis(axis, a.rank)
     missing = a.rank - start - b.rank
     require(start >= 0 and missing >= 0, f"{b.type} at axis {axis} does not fit into {a.type}")
@@ -56,6 +56,6 @@ for _name, _modern in {
 
 @op("PRelu")
 def prelu_1(x: Tensor, slope: Tensor, *, consumed_inputs: tuple[int, ...] | None = None) -> Tensor:
-    """One slope for all, or one per channel."""
+    """Apply one slope for all, or one per channel."""
     per_channel = slope if slope.size == 1 else _align(x, reshape(slope, [slope.size]), min(1, x.rank - 1))
-    return parametric_relu(x, per_channel)  # type: ignore[no-any-return]
+    return parametric_relu(x, per_channel)

@@ -1,4 +1,4 @@
-"""Matrix products, sums of products by equation, determinants."""
+"""Matrix products, Einsum, determinants."""
 
 from __future__ import annotations
 
@@ -64,24 +64,24 @@ def gemm(
     if c is None or beta == 0.0:
         return product if alpha == 1.0 else elementwise(lambda v: v * alpha, product)
     require(c.rank <= 2, f"the addend {c.type} does not broadcast to a matrix")
-    return elementwise(lambda v, w: _scaled(v, alpha) + _scaled(w, beta), product, c)
+    return elementwise(lambda v, w: _scale(v, alpha) + _scale(w, beta), product, c)
 
 
-def _scaled(value: Element, factor: float) -> Any:
+def _scale(value: Element, factor: float) -> Any:
     return value if factor == 1.0 else value * factor
 
 
 @op("Einsum", since=12)
 def einsum(*inputs: Tensor, equation: str = REQUIRED) -> Tensor:
-    terms, output = _parse(equation, [tensor.rank for tensor in inputs])
-    operands = [_diagonal(tensor, labels) for tensor, labels in zip(inputs, terms)]
-    sizes = _label_sizes(operands)
+    terms, output = _parse_equation(equation, [tensor.rank for tensor in inputs])
+    operands = [_take_diagonals(tensor, labels) for tensor, labels in zip(inputs, terms)]
+    sizes = _find_label_sizes(operands)
     operands = [_drop_ones(tensor, labels, sizes) for tensor, labels in operands]
     while len(operands) > 1:
         (left, a), (right, b), *rest = operands
         needed = {*output, *(label for _, labels in rest for label in labels)}
-        kept = "".join(dict.fromkeys(label for label in a + b if label in needed))
-        operands = [(contract(left, right, a, b, kept), kept), *rest]
+        labels = "".join(dict.fromkeys(label for label in a + b if label in needed))
+        operands = [(contract(left, right, a, b, labels), labels), *rest]
     tensor, labels = operands[0]
     summed = [axis for axis, label in enumerate(labels) if label not in output]
     tensor = reduce("sum", tensor, summed)
@@ -89,8 +89,8 @@ def einsum(*inputs: Tensor, equation: str = REQUIRED) -> Tensor:
     return transpose(tensor, [labels.index(label) for label in output])
 
 
-def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """One label per dimension for each operand and the output; an ellipsis becomes labels of its own."""
+def _parse_equation(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Return one label per dimension of each operand and the output; an ellipsis becomes distinct labels."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     require(len(terms) == len(ranks), f"equation {equation!r} has {len(terms)} terms for {len(ranks)} inputs")
@@ -112,8 +112,8 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     return expanded, output
 
 
-def _diagonal(x: Tensor, labels: str) -> tuple[Tensor, str]:
-    """x without repeated labels: their dimensions are walked together."""
+def _take_diagonals(x: Tensor, labels: str) -> tuple[Tensor, str]:
+    """Take the diagonal of dimensions with the same label."""
     distinct = "".join(dict.fromkeys(labels))
     if len(distinct) == len(labels):
         return x, labels
@@ -124,7 +124,7 @@ def _diagonal(x: Tensor, labels: str) -> tuple[Tensor, str]:
     return build(shape, lambda *i: x.at(*(i[distinct.index(label)] for label in labels))), distinct
 
 
-def _label_sizes(operands: Sequence[tuple[Tensor, str]]) -> dict[str, Dim]:
+def _find_label_sizes(operands: Sequence[tuple[Tensor, str]]) -> dict[str, Dim]:
     sizes: dict[str, Dim] = {}
     for tensor, labels in operands:
         for label, size in zip(labels, tensor.shape):
@@ -133,14 +133,14 @@ def _label_sizes(operands: Sequence[tuple[Tensor, str]]) -> dict[str, Dim]:
 
 
 def _drop_ones(x: Tensor, labels: str, sizes: dict[str, Dim]) -> tuple[Tensor, str]:
-    """x without the dimensions of size 1 that other operands broadcast."""
-    kept = [axis for axis, label in enumerate(labels) if x.shape[axis] != 1 or sizes[label] == 1]
-    return reshape(x, [x.shape[axis] for axis in kept]), "".join(labels[axis] for axis in kept)
+    """Remove the dimensions of size 1 that other operands broadcast."""
+    axes = [axis for axis, label in enumerate(labels) if x.shape[axis] != 1 or sizes[label] == 1]
+    return reshape(x, [x.shape[axis] for axis in axes]), "".join(labels[axis] for axis in axes)
 
 
 @op("Det", since=11)
 def determinant(x: Tensor) -> Tensor:
-    """Gaussian elimination with pivoting: the product of the pivots, negated for each exchange of rows."""
+    """Multiply the pivots of a Gaussian elimination, negated for each exchange of rows."""
     require(x.rank >= 2, f"a determinant of {x.type}")
     *batch, size, columns = x.shape
     assume_equal(size, columns, "a determinant is of a square matrix")

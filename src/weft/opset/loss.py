@@ -43,8 +43,8 @@ def _negative_log_likelihood(
         assume_equal(size, other, "there must be one target for each position")
     wide = DType.float32 if x.dtype in (DType.float16, DType.bfloat16) else x.dtype
 
-    def chosen(*i: Element) -> tuple[Element, Element | None]:
-        """The class at a position, and whether it counts."""
+    def find_class(*i: Element) -> tuple[Element, Element | None]:
+        """Return the class at a position, and whether it counts."""
         label = cast(target.at(*i), DType.int64)
         if ignore_index is None:
             return label, None
@@ -52,12 +52,12 @@ def _negative_log_likelihood(
         return where(ignored, 0, label), ~ignored
 
     def factor(*i: Element) -> Element:
-        label, counts = chosen(*i)
+        label, counts = find_class(*i)
         value = literal(1.0, wide) if weight is None else cast(weight.at(label, checked=True), wide)
         return value if counts is None else where(counts, value, 0.0)
 
     def loss(*i: Element) -> Element:
-        label, _ = chosen(*i)
+        label, _ = find_class(*i)
         return -cast(x.at(i[0], label, *i[1:], checked=True), wide) * factor(*i)  # type: ignore[no-any-return]
 
     losses = build(target.shape, loss)

@@ -1,7 +1,7 @@
 """Graph -> TensorProgram: run every node's definition on traced tensors.
 
-Nodes are taken in the graph's order. Subgraph attributes reach definitions as `Subgraph` functions that trace their
-nodes wherever they are called, with the values of the enclosing graphs in scope.
+Nodes are traced in the graph's order. Definitions receive subgraph attributes as `Subgraph` functions, which trace
+their nodes when called, with the values of the enclosing graphs in scope.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.ir.graph import Graph, GraphValue, Node, free_names
 from weft.ir.program import Guard, Host, Step, TensorProgram, Value
 from weft.ir.types import AnyType, TensorType, Type
 from weft.opset import registry
-from weft.opset.missing import missing_error, with_all_missing
+from weft.opset.missing import build_missing_error, name_all_missing
 from weft.opset.tensor import Tensor, current_trace
 from weft.opset.trace import Evaluator, Trace
 from weft.opset.type_rules import TypeRuleError
@@ -29,8 +29,8 @@ from weft.records import dataclass
 Scope = MutableMapping[str, "Tensor | None"]
 Progress = Callable[[float], None]
 
-TRACED_AGAIN = 32  # how often a node may be traced on average, where bodies of control flow need it, and some more
-MOST_TRACED = 10_000
+TRACES_PER_NODE = 32  # on average: bodies of control flow may be traced several times
+MOST_TRACED = 10_000  # on top of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,20 @@ class Subgraph:
         return trace_graph(self.graph, ChainMap(inner, self.scope))
 
     def captured(self) -> dict[str, Tensor]:
-        """The values of the enclosing graphs that the nodes may use, by name."""
-        found = ((name, self.scope.get(name)) for name in sorted(free_names(self.graph)))
-        return {name: tensor for name, tensor in found if tensor is not None}
+        """Return the values of the enclosing graphs that the nodes use, by name."""
+        values = ((name, self.scope.get(name)) for name in sorted(free_names(self.graph)))
+        return {name: tensor for name, tensor in values if tensor is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Enclosing:
-    """The graph that a node stands in."""
+    """The graph around a node."""
 
     graph: Graph
     scope: Scope = field(repr=False)
 
     def between(self, inputs: Sequence[str], output: str) -> Subgraph:
-        """The part of the graph that computes `output`, as a function of `inputs`."""
+        """Extract the part of the graph that computes `output` from `inputs`."""
         needed = {output} - set(inputs)
         nodes: list[Node] = []
         for node in reversed(self.graph.nodes):
@@ -91,10 +91,10 @@ def lower(
 ) -> TensorProgram:
     """Trace a whole graph.
 
-    `sizes` fixes the shapes of inputs by name (None: any size; None for a shape: the input is left out); `overridden`
-    makes defaults inputs.
+    `sizes` fixes the shapes of inputs by name (a size of None stays dynamic; an input whose shape is None is left out);
+    `overridden` names defaults that become inputs.
     """
-    trace = Trace(evaluator, budget=MOST_TRACED + TRACED_AGAIN * _count_nodes(graph))
+    trace = Trace(evaluator, budget=MOST_TRACED + TRACES_PER_NODE * _count_nodes(graph))
     scope: Scope = {}
     inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
     for value in inputs:
@@ -105,19 +105,19 @@ def lower(
             scope[value.name] = trace.input(_input_type(value, (sizes or {}).get(value.name)), value.name)
         except WeftError as error:
             raise error.at(value=value.name) from error.__cause__
-        trace.symbol_names.update(_symbol_names(scope[value.name]))
+        trace.symbol_names.update(_collect_symbols(scope[value.name]))
     try:
         with trace.active():
             outputs = trace_graph(graph, scope, progress)
     except UnsupportedModelError as error:
-        raise with_all_missing(error, graph) from error.__cause__
+        raise name_all_missing(error, graph) from error.__cause__
     program = trace.program(outputs)
     trace.end()
     return program
 
 
-def untraced(graph: Graph) -> TensorProgram:
-    """A program that runs for no inputs, for a graph that can be traced only for those of a run."""
+def build_untraced_program(graph: Graph) -> TensorProgram:
+    """Build a program whose guard never holds, for a graph that can be traced only with the inputs of a run."""
     inputs = tuple(Value(number, _input_type(value, None), value.name) for number, value in enumerate(graph.inputs))
     outputs = tuple(Value(len(inputs) + number, AnyType()) for number in range(len(graph.outputs)))
     never = Guard(0, 1, graph.name)
@@ -125,13 +125,13 @@ def untraced(graph: Graph) -> TensorProgram:
 
 
 def run_eagerly(graph: Graph, evaluator: Evaluator, inputs: Mapping[str, Any]) -> list[Any]:
-    """The reference meaning of a graph on given inputs, computed node by node."""
+    """Compute the reference results of a graph node by node."""
     trace = Trace(evaluator, eager=True)
     declared = {value.name: value.type for value in (*graph.inputs, *graph.defaults)}
     scope: Scope = dict.fromkeys(value.name for value in graph.inputs)  # None: left out
     for name, content in inputs.items():
-        given = None if isinstance(content, np.ndarray) else declared[name]
-        scope[name] = trace.constant(content, given, name)
+        type = None if isinstance(content, np.ndarray) else declared[name]
+        scope[name] = trace.constant(content, type, name)
     with trace.active():
         outputs = trace_graph(graph, scope)
     results = [trace.constants[output.value] for output in outputs]
@@ -154,9 +154,9 @@ def trace_graph(graph: Graph, scope: Scope, progress: Progress | None = None) ->
         if progress is not None:
             progress((number + 1) / len(graph.nodes))
         for name in last_use.get(number, ()):
-            _forget(trace, scope, name)
+            _free(trace, scope, name)
     trace.origin = enclosing
-    return [_find(scope, value.shows or value.name, graph.name) for value in graph.outputs]
+    return [_find_tensor(scope, value.shows or value.name, graph.name) for value in graph.outputs]
 
 
 def _count_nodes(graph: Graph) -> int:
@@ -165,10 +165,10 @@ def _count_nodes(graph: Graph) -> int:
 
 
 def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
-    """Run a node's definition in the current trace; what it gives goes into the scope."""
+    """Run a node's definition in the current trace and put its outputs into the scope."""
     definition = registry.find(node.domain, node.op, node.version)
     if definition is None:
-        raise missing_error(node)
+        raise build_missing_error(node)
     attributes = {
         name: Subgraph(value, scope) if isinstance(value, Graph) else value for name, value in node.attributes.items()
     }
@@ -176,15 +176,14 @@ def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
     absent = next((name for name, tensor in zip(node.inputs, inputs) if name and tensor is None), None)
     while inputs and inputs[-1] is None:
         inputs.pop()
-    wanted = [number + 1 for number, name in enumerate(node.outputs) if name]
+    count = max((number + 1 for number, name in enumerate(node.outputs) if name), default=0)
     try:
-        count = max(wanted, default=0)
         outputs = registry.call(definition, inputs, attributes, count, node.version, Enclosing(graph, scope))
     except TypeRuleError as error:
-        given = [(name, tensor.type) for name, tensor in zip(node.inputs, inputs) if tensor is not None]
-        told = ", ".join(f"{name!r} is {type}" for name, type in given)
-        where = {"node": f"{node.name} ({node.op})", "value": next((name for name, _ in given), None)}
-        raise MalformedNodeError(f"{node.op} does not take these types ({error.problem}): {told}", **where) from error
+        types = {name: tensor.type for name, tensor in zip(node.inputs, inputs) if tensor is not None}
+        listed = ", ".join(f"{name!r} is {type}" for name, type in types.items())
+        where = {"node": f"{node.name} ({node.op})", "value": next(iter(types), None)}
+        raise MalformedNodeError(f"{node.op} does not take these types ({error.problem}): {listed}", **where) from error
     except WeftError as error:
         raise error.at(node=f"{node.name} ({node.op})", value=absent) from error.__cause__
     except RecursionError as error:
@@ -196,10 +195,10 @@ def trace_node(node: Node, scope: Scope, graph: Graph) -> None:
 
 def _find_operand(scope: Scope, name: str, user: str) -> Tensor | None:
     """Find a node's input; None for an input of the model that a run leaves out."""
-    return None if scope.get(name) is None and name in scope else _find(scope, name, user)
+    return None if scope.get(name) is None and name in scope else _find_tensor(scope, name, user)
 
 
-def _find(scope: Scope, name: str, user: str) -> Tensor:
+def _find_tensor(scope: Scope, name: str, user: str) -> Tensor:
     tensor = scope.get(name)
     if tensor is None:
         raise MalformedNodeError(f"value {name!r} is used but never defined", node=user, value=name)
@@ -217,31 +216,28 @@ def _input_type(value: GraphValue, sizes: Sequence[int | None] | None) -> Type:
     return value.type
 
 
-def _symbol_names(tensor: Tensor | None) -> set[str]:
-    if tensor is None or not isinstance(tensor.type, TensorType):
+def _collect_symbols(tensor: Tensor | None) -> set[str]:
+    if tensor is None or not tensor.value.has_shape:
         return set()
-    shape: Sequence[Dim] = tensor.type.shape or ()
-    return {atom.name for dim in shape for atom in dims.atoms(dim) if isinstance(atom, Symbol)}
+    return {atom.name for dim in tensor.shape for atom in dims.atoms(dim) if isinstance(atom, Symbol)}
 
 
 def _last_uses(graph: Graph) -> dict[int, list[str]]:
-    """Node number -> values that nothing needs afterwards, so that an eager run frees them."""
+    """Return, by node number, the values that no later node uses, so that an eager run can free them."""
     if any(isinstance(value, Graph) for node in graph.nodes for value in node.attributes.values()):
         return {}
     last = {name: number for number, node in enumerate(graph.nodes) for name in (*node.inputs, *node.outputs)}
-    made = {name for node in graph.nodes for name in node.outputs}  # what comes from outside is not ours to free
-    kept = {"", *(value.shows or value.name for value in graph.outputs)}
+    outputs = {"", *(value.shows or value.name for value in graph.outputs)}
+    freeable = {name for node in graph.nodes for name in node.outputs} - outputs  # inputs and initializers stay
     result: dict[int, list[str]] = {}
     for name, number in last.items():
-        if name in made and name not in kept:
+        if name in freeable:
             result.setdefault(number, []).append(name)
     return result
 
 
-def _forget(trace: Trace, scope: Scope, name: str) -> None:
+def _free(trace: Trace, scope: Scope, name: str) -> None:
     tensor = scope.pop(name, None)
-    if tensor is not None and tensor.trace is trace:
-        aliases = any(other is tensor for other in scope.values())
-        if not aliases:
-            trace.constants.pop(tensor.value, None)
-            trace.tensors.pop(tensor.value.number, None)
+    if tensor is not None and tensor.trace is trace and all(alias is not tensor for alias in scope.values()):
+        trace.constants.pop(tensor.value, None)
+        trace.tensors.pop(tensor.value.number, None)

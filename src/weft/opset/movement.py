@@ -1,4 +1,4 @@
-"""Data movement: the same elements elsewhere, repeated, left out or padded."""
+"""Data movement: concatenating, splitting, slicing, padding, repeating and rearranging elements."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from weft.opset.language import (
 )
 from weft.opset.registry import REQUIRED, ElementType, Sizes, Static, normalize_axes, normalize_axis, op, require
 
-LARGEST_SHAPE = 8  # numbers in what may be taken for a shape
-FAR = 2**31 - 1  # a start or end at least this far out means "as far as it goes"
+LARGEST_SHAPE = 8  # elements of a vector that may be a shape
+FAR = 2**31 - 1  # a start or end of at least this means the end of the axis
 FARTHEST = 2**63 - 1
 
 
@@ -43,22 +43,22 @@ def transpose_(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Tensor:
 @op("Concat", since=4)
 def concat_(*inputs: Tensor, axis: int = REQUIRED) -> Tensor:
     require(len(inputs) > 0, "there is nothing to concatenate")
-    return concat([_as_sizes(x) for x in inputs] if _looks_like_sizes(inputs) else inputs, axis)
+    return concat([_observe_sizes(x) for x in inputs] if _looks_like_sizes(inputs) else inputs, axis)
 
 
 def _looks_like_sizes(parts: Sequence[Tensor]) -> bool:
-    """Whether a few integers, some known and some not, are put together: a shape in the making."""
+    """Return whether a few integers are concatenated, some static and some not: probably a shape."""
     total = sum((part.size for part in parts), 0)
     if not isinstance(total, int) or total > LARGEST_SHAPE:
         return False
     if any(part.dtype is not DType.int64 or part.rank != 1 for part in parts):
         return False
-    return len({part.known is None for part in parts}) == 2
+    return len({part.static_value is None for part in parts}) == 2
 
 
-def _as_sizes(x: Tensor) -> Tensor:
-    """An integer vector whose elements are sizes, so that what is known of its neighbours stays known."""
-    return x if x.known is not None else dims_tensor(observe(x, "size"))
+def _observe_sizes(x: Tensor) -> Tensor:
+    """Observe the elements of an integer vector as sizes, so that the concatenated vector is static."""
+    return x if x.static_value is not None else dims_tensor(observe(x, "size"))
 
 
 # -- splitting and slicing -------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def split_18(
 
 
 def _split(x: Tensor, axis: int, sizes: Sequence[Dim] | None, count: int) -> list[Tensor]:
-    """Parts of the given sizes, or equal ones."""
+    """Split into parts of `sizes`, by default equal ones."""
     if sizes is None:
         size = x.shape[normalize_axis(axis, x.rank)]
         sizes = [dims.floordiv(size, count)] * count
@@ -128,21 +128,21 @@ def _slice(
 
 
 def slice_bounds(size: Dim, start: Dim, end: Dim, step: Dim) -> tuple[Dim, Dim]:
-    """(first, count) of a slice over `size` elements, without asking for signs of starts and ends.
+    """Return (first, count) of a slice over `size` elements; the signs of starts and ends may depend on the run.
 
-    Like Python's, but a start before the front is the front, and the greatest integers are no end at all.
+    As in Python, except that a start before the front is the front, and the largest integers stand for no end.
     """
     require(step != 0, "the step of a slice is 0")
     low, high = (0, size) if step > 0 else (-1, size - 1)
-    first = _clamp(_from_front(start, size), 0, high)
-    last = _clamp(_from_front(end, size), low, high)
+    first = _clamp_position(_count_from_front(start, size), 0, high)
+    last = _clamp_position(_count_from_front(end, size), low, high)
     if step < 0:
-        last = last - _is_open(end) * (last + 1)
+        last = last - _has_no_end(end) * (last + 1)
     return first, dims.maximum(dims.ceildiv(last - first, step), 0)
 
 
-def _is_open(end: Dim) -> Dim:
-    """1 if an end is one of the two greatest integers, by which models say that there is none; else 0."""
+def _has_no_end(end: Dim) -> Dim:
+    """Return 1 if an end is one of the two largest integers, which stand for no end, else 0."""
     if isinstance(end, int):
         return int(end in (FAR, FARTHEST))
 
@@ -152,8 +152,8 @@ def _is_open(end: Dim) -> Dim:
     return reaches(FAR) - reaches(FAR + 1) + reaches(FARTHEST)
 
 
-def _from_front(position: Dim, size: Dim) -> Dim:
-    """A position that may count from the end, counted from the front."""
+def _count_from_front(position: Dim, size: Dim) -> Dim:
+    """Count a position that may be negative from the front."""
     if _is_far(position):
         return position
     if dims.is_at_least(position, 0):
@@ -164,9 +164,9 @@ def _from_front(position: Dim, size: Dim) -> Dim:
     return position + is_negative * size
 
 
-def _clamp(position: Dim, low: Dim, high: Dim) -> Dim:
+def _clamp_position(position: Dim, low: Dim, high: Dim) -> Dim:
     if _is_far(position):
-        return high if position > 0 else dims.minimum(low, high)  # of no elements, the last place is before the first
+        return high if position > 0 else dims.minimum(low, high)  # high < low for an empty axis
     undecided = not dims.is_at_least(position, high) and dims.is_at_least(position, low)
     if undecided and isinstance(high, int) and _is_input_size(position):
         assume_at_least(high, position, "a slice of a fixed size by one of the inputs' sizes")
@@ -175,7 +175,7 @@ def _clamp(position: Dim, low: Dim, high: Dim) -> Dim:
 
 
 def _is_input_size(position: Dim) -> bool:
-    """Whether it is made of sizes of inputs alone: assumptions about these are checked before anything runs."""
+    """Return whether a position depends on sizes of inputs only: guards on these are checked before a run starts."""
     return not isinstance(position, int) and all(
         symbol.low is not None and symbol.low > 0 for symbol in dims.symbols(position)
     )
@@ -207,13 +207,16 @@ def pad_11(
 def _pad(x: Tensor, pads: Sequence[Dim], axes: Sequence[int] | None, mode: str, value: Element) -> Tensor:
     axes = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
     require(len(pads) == 2 * len(axes), f"{len(pads)} pads for {len(axes)} axes")
-    require(mode == "constant" or mode in _REPEATING, f"mode is {mode!r}, not one of constant, {', '.join(_REPEATING)}")
+    require(
+        mode == "constant" or mode in _REPEAT_MODES,
+        f"mode is {mode!r}, not one of constant, {', '.join(_REPEAT_MODES)}",
+    )
     amounts: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :]):
         amounts[axis] = (before, after)
     if mode == "constant":
         return pad(x, amounts, value)
-    repeat = _REPEATING[mode]
+    repeat = _REPEAT_MODES[mode]
     for axis, (before, after) in enumerate(amounts):
         first, last = dims.maximum(-before, 0), dims.maximum(-after, 0)
         x = slice_axis(x, axis, first, x.shape[axis] - first - last)
@@ -223,7 +226,7 @@ def _pad(x: Tensor, pads: Sequence[Dim], axes: Sequence[int] | None, mode: str, 
 
     def element(*i: Element) -> Element:
         sources = [k - dims.maximum(before, 0) for k, (before, _) in zip(i, amounts)]
-        return x.at(*(k if wanted == size else repeat(k, size) for k, size, wanted in zip(sources, x.shape, shape)))
+        return x.at(*(k if new == size else repeat(k, size) for k, size, new in zip(sources, x.shape, shape)))
 
     return build(shape, element)
 
@@ -241,7 +244,7 @@ def _wrap(position: Element, size: Dim) -> Element:
     return position % dims.maximum(size, 1)  # type: ignore[no-any-return]
 
 
-_REPEATING: dict[str, Callable[[Element, Dim], Element]] = {"reflect": _reflect, "edge": _edge, "wrap": _wrap}
+_REPEAT_MODES: dict[str, Callable[[Element, Dim], Element]] = {"reflect": _reflect, "edge": _edge, "wrap": _wrap}
 
 
 @op("Tile", since=6)
@@ -261,10 +264,10 @@ def center_crop_pad(x: Tensor, shape: Sizes, *, axes: tuple[int, ...] | None = N
     places = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
     require(len(shape) == len(places), f"{len(shape)} sizes for {len(places)} axes")
     amounts: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
-    for axis, wanted in zip(places, shape):
-        more, less = dims.maximum(wanted - x.shape[axis], 0), dims.maximum(x.shape[axis] - wanted, 0)
+    for axis, target in zip(places, shape):
+        more, less = dims.maximum(target - x.shape[axis], 0), dims.maximum(x.shape[axis] - target, 0)
         before = dims.floordiv(more, 2) - dims.floordiv(less, 2)
-        amounts[axis] = (before, wanted - x.shape[axis] - before)
+        amounts[axis] = (before, target - x.shape[axis] - before)
     return pad(x, amounts, literal("" if x.dtype is DType.string else 0, x.dtype))
 
 
@@ -323,7 +326,7 @@ def reverse_sequence(x: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, t
 @op("Trilu", since=14)
 def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     require(x.rank >= 2, f"the input must have at least two dimensions, not {x.rank}")
-    number = None if k is None or k.size == 0 else reshape(k, ())  # any int64: a number, no size
+    number = None if k is None or k.size == 0 else reshape(k, ())  # any int64, not a size
 
     def element(*i: Element) -> Element:
         place = i[-1] - i[-2]
@@ -333,7 +336,7 @@ def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     return build(x.shape, element)
 
 
-# -- making ----------------------------------------------------------------------------------------------------------
+# -- creating --------------------------------------------------------------------------------------------------------
 
 
 @op("EyeLike", since=9)
@@ -363,7 +366,7 @@ def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: ElementTy
 def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
     (count,) = observe(reshape(cast(depth, DType.int64), (1,)), "depth")
     require(values.rank == 1, f"values must have one dimension, not {values.rank}")
-    assume_equal(values.shape[0], 2, "values are those of cold and hot elements")
+    assume_equal(values.shape[0], 2, "values are the off value and the on value")
     axis = normalize_axis(axis, indices.rank + 1)
     shape = (*indices.shape[:axis], count, *indices.shape[axis:])
 

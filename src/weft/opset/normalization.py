@@ -1,4 +1,4 @@
-"""Normalisation: by statistics of a batch, a layer, a group, neighbouring channels, or by a norm."""
+"""Normalization by the statistics of a batch, a layer, a group or neighbouring channels, or by a norm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from weft.opset.language import (
 from weft.opset.registry import REQUIRED, ElementType, normalize_axes, normalize_axis, op, require
 
 FLOAT32_EPSILON = 1e-05
-WRITTEN_OUT = 7  # neighbouring channels, at most, that an element names one by one
+UNROLLED = 7  # neighbouring channels, at most, that are added up in one expression
 
 
 @op("BatchNormalization", outputs=(1, 5))
@@ -91,13 +91,12 @@ def _batch_normalization(
     momentum: float,
     output_count: int,
 ) -> list[Tensor]:
-    """More than one output means training: statistics of this batch, handed on and blended into the running ones."""
-    require(x.rank >= 1, f"batch normalisation of {x.type}")
+    """Normalize; several outputs mean training, where statistics of this batch are used and update the running ones."""
+    require(x.rank >= 1, f"batch normalization of {x.type}")
     x = expand_dims(x, [1]) if x.rank == 1 else x
     wide = wide_dtype(x.dtype)
     if output_count == 1:
-        y = _scale_channels(x, scale, bias, running_mean, running_variance, epsilon, wide)
-        return [y]
+        return [_scale_channels(x, scale, bias, running_mean, running_variance, epsilon, wide)]
     average, variance = moments(cast(x, wide), [axis for axis in range(x.rank) if axis != 1])
     y = _scale_channels(x, scale, bias, average, variance, epsilon, wide)
     blend = lambda old, new: cast(  # noqa: E731
@@ -114,7 +113,7 @@ def _batch_normalization(
 def _scale_channels(
     x: Tensor, scale: Tensor, bias: Tensor, average: Tensor, variance: Tensor, epsilon: float, wide: DType
 ) -> Tensor:
-    """x * factor + offset per channel, both known in advance where the statistics are."""
+    """Compute x * factor + offset per channel; both are constants where the statistics are."""
     channels = x.shape[1]
     for tensor in (scale, bias, average, variance):
         require(tensor.rank == 1, f"one number per channel is needed, not {tensor.type}")
@@ -125,7 +124,7 @@ def _scale_channels(
 
 
 def moments(x: Tensor, axes: Sequence[int], keep: bool = False) -> tuple[Tensor, Tensor]:
-    """Mean and variance along `axes`, in two passes."""
+    """Compute mean and variance along `axes`, in two passes."""
     average = mean(x, axes, keep=True)
     spread = mean(elementwise(lambda v, m: (v - m) * (v - m), x, average), axes, keep)
     if keep:
@@ -135,11 +134,11 @@ def moments(x: Tensor, axes: Sequence[int], keep: bool = False) -> tuple[Tensor,
 
 @op("InstanceNormalization")
 def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float = FLOAT32_EPSILON) -> Tensor:
-    require(x.rank >= 2, f"instance normalisation of {x.type}")
+    require(x.rank >= 2, f"instance normalization of {x.type}")
     for tensor in (scale, bias):
         assume_equal(tensor.size, x.shape[1], "one number per channel")
     wide = wide_dtype(x.dtype)
-    average, inverse = _standard(cast(x, wide), range(2, x.rank), epsilon)
+    average, inverse = _compute_statistics(cast(x, wide), range(2, x.rank), epsilon)
 
     def element(*i: Element) -> Any:
         place: tuple[Element | int, ...] = (*i[:2], *(0 for _ in i[2:]))
@@ -161,9 +160,9 @@ def layer_normalization(
     **ignored: Any,  # onnxruntime checks no attributes of this operator
 ) -> tuple[Tensor, Tensor, Tensor]:
     stash = from_number(stash_type)
-    wide = _stage_one(x.dtype, stash)
+    wide = _choose_statistics_type(x.dtype, stash)
     axes = range(normalize_axis(axis, x.rank), x.rank)
-    average, inverse = _standard(cast(x, wide), axes, epsilon)
+    average, inverse = _compute_statistics(cast(x, wide), axes, epsilon)
 
     def element(v: Element, m: Element, r: Element, s: Element, *b: Element) -> Any:
         scaled = cast((cast(v, wide) - m) * r, x.dtype) * s
@@ -177,7 +176,7 @@ def layer_normalization(
 def rms_normalization(
     x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = FLOAT32_EPSILON, stash_type: ElementType = 1
 ) -> Tensor:
-    wide = _stage_one(x.dtype, from_number(stash_type))
+    wide = _choose_statistics_type(x.dtype, from_number(stash_type))
     axes = range(normalize_axis(axis, x.rank), x.rank)
     squares = mean(elementwise(lambda v: cast(v, wide) * cast(v, wide), x), axes, keep=True)
     root = elementwise(lambda v: sqrt(v + epsilon), squares)
@@ -210,10 +209,10 @@ def group_normalization(
 
 def _group_normalization(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float, groups: int, stash: DType) -> Tensor:
     require(x.rank >= 2 and groups > 0, f"{groups} groups of the channels of {x.type}")
-    wide = _stage_one(x.dtype, stash)
+    wide = _choose_statistics_type(x.dtype, stash)
     channels = dims.floordiv(x.shape[1], groups)
     grouped = reshape(x, (x.shape[0], groups, channels, dims.product(x.shape[2:])))
-    average, inverse = _standard(cast(grouped, wide), (2, 3), epsilon)
+    average, inverse = _compute_statistics(cast(grouped, wide), (2, 3), epsilon)
     result = elementwise(
         lambda v, m, r, s, b: cast((cast(v, wide) - m) * r, x.dtype) * s + b, grouped, average, inverse, scale, bias
     )
@@ -229,7 +228,7 @@ def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3))
 
 @op("LpNormalization")
 def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """Division by the norm; where that is 0, so is the result."""
+    """Divide by the norm; where that is 0, so is the result."""
     require(p in (1, 2), f"p is {p}", "only 1 and 2 are allowed")
     wide = wide_dtype(x.dtype)
     power = (lambda v: absolute(cast(v, wide))) if p == 1 else (lambda v: cast(v, wide) * cast(v, wide))
@@ -249,14 +248,14 @@ def local_response_normalization(
 
     def normalized(v: Element, total: Element) -> Element:
         base = total * (alpha / size) + bias
-        if beta == 0.75 and alpha >= 0 and bias >= 0:  # never of a negative number: as roots, which are quick
+        if beta == 0.75 and alpha >= 0 and bias >= 0:  # roots are faster, and equal as the base is not negative
             divisor: Any = sqrt(base) * sqrt(sqrt(base))
         else:
             divisor = base**beta
         return cast(cast(v, wide) / divisor, x.dtype)  # type: ignore[no-any-return]
 
-    if size > WRITTEN_OUT:
-        return elementwise(normalized, x, _sum_of_squares(x, size))
+    if size > UNROLLED:
+        return elementwise(normalized, x, _sum_squares(x, size))
 
     def element(*i: Element) -> Element:
         total: Any = 0.0
@@ -268,12 +267,12 @@ def local_response_normalization(
     return build(x.shape, element)
 
 
-def _sum_of_squares(x: Tensor, size: int) -> Tensor:
-    """Over `size` neighbouring channels."""
+def _sum_squares(x: Tensor, size: int) -> Tensor:
+    """Add up squares over `size` neighbouring channels."""
     wide = wide_dtype(x.dtype)
     batch, channels = x.shape[:2]
     squares = elementwise(lambda v: cast(v, wide) * cast(v, wide), x)
-    # beyond the channels that there are a window of any size sees only zeros
+    # a window larger than the channels adds only zeros
     before, after = (dims.minimum(side, dims.maximum(channels - 1, 0)) for side in ((size - 1) // 2, size // 2))
     total = pool(
         "sum",
@@ -287,13 +286,13 @@ def _sum_of_squares(x: Tensor, size: int) -> Tensor:
     return reshape(total, x.shape)
 
 
-def _standard(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
-    """Mean and reciprocal of the standard deviation along `axes`, which keep size 1."""
+def _compute_statistics(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
+    """Compute mean and reciprocal of the standard deviation along `axes`, which keep size 1."""
     average, variance = moments(x, axes, keep=True)
     return average, elementwise(lambda v: 1.0 / sqrt(v + epsilon), variance)
 
 
-def _stage_one(dtype: DType, stash: DType) -> DType:
-    """Where statistics are computed: in the stash type, but never in less than the input's own precision."""
+def _choose_statistics_type(dtype: DType, stash: DType) -> DType:
+    """Return the type for statistics: the stash type, or the input's own if that is more precise."""
     require(stash.is_float, f"stash_type {stash} is no floating-point type")
     return stash if stash.bits >= dtype.bits else dtype

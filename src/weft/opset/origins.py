@@ -1,4 +1,4 @@
-"""Where operators come from that weft does not have: who defines them, and what to do about a model with one."""
+"""Operators that weft does not have: who defines them, and what to do about a model that uses one."""
 
 from __future__ import annotations
 
@@ -126,14 +126,14 @@ _RULES = (
 )
 
 
-def origin_of(domain: str, op: str) -> Origin | None:
-    """Who defines an operator that weft lacks, if its name tells."""
+def find_origin(domain: str, op: str) -> Origin | None:
+    """Find who defines an operator that weft lacks, by its domain and name."""
     matching = (rule for rule in _RULES if re.fullmatch(rule.domain, domain) and re.fullmatch(rule.op, op))
     return next((rule.origin for rule in matching), None)
 
 
-def unknown_origin(domain: str) -> Origin:
-    """What can be said of an operator whose name tells nothing."""
+def describe_unknown_origin(domain: str) -> Origin:
+    """Return the advice for an operator that no rule matches."""
     if not domain:
-        return Origin("nobody that is known: ai.onnx has no such operator", "look for a misspelt name; " + _WRITE_IT)
-    return Origin(f"whoever exported the model, in a domain of their own ({domain})", _WRITE_IT)
+        return Origin("unknown: ai.onnx has no such operator", "look for a misspelt name; " + _WRITE_IT)
+    return Origin(f"the exporter of the model, in its own domain ({domain})", _WRITE_IT)

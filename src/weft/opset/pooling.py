@@ -1,4 +1,4 @@
-"""Pooling: averages, maxima and norms over windows, and over everything."""
+"""Pooling: averages, maxima and norms over windows, and over all spatial axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.ir.dims import Dim
 from weft.opset.functions import absolute, cast, clamp, maximum, sqrt, wide_dtype
 from weft.opset.language import Element, Tensor, build, elementwise, index, mean, pool, reduce
 from weft.opset.registry import REQUIRED, op, require
-from weft.opset.windows import Windows, windows
+from weft.opset.windows import Windows, resolve_windows
 
 
 @op("AveragePool")
@@ -25,7 +25,7 @@ def average_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    layout = _layout(x, kernel_shape, auto_pad, bool(ceil_mode), dilations, pads, strides)
+    layout = _resolve_layout(x, kernel_shape, auto_pad, bool(ceil_mode), dilations, pads, strides)
     wide = cast(x, wide_dtype(x.dtype))
     total = _pool("sum", wide, layout)
     padded = bool(count_include_pad)
@@ -39,14 +39,14 @@ def average_pool(
     def element(*i: Element) -> Any:
         count: Any = 1
         for axis, position in enumerate(i[2:]):
-            count = count * _taps(position, x.shape[2 + axis], layout, axis, padded)
+            count = count * _count_taps(position, x.shape[2 + axis], layout, axis, padded)
         return cast(total.at(*i) / cast(count, wide.dtype), x.dtype)
 
     return build(total.shape, element)
 
 
-def _taps(position: Element, size: Dim, layout: Windows, axis: int, padded: bool) -> Element:
-    """How many taps of a window lie in the tensor, or in the tensor and its padding."""
+def _count_taps(position: Element, size: Dim, layout: Windows, axis: int, padded: bool) -> Element:
+    """Count the taps of a window that lie in the tensor, or in the tensor and its padding."""
     window, dilation = layout.window[axis], layout.dilations[axis]
     before, after = layout.pads[axis]
     start = position * layout.strides[axis] - before
@@ -68,15 +68,15 @@ def max_pool(
     strides: tuple[int, ...] | None = None,
     output_count: int = 1,
 ) -> list[Tensor]:
-    layout = _layout(x, kernel_shape, auto_pad, bool(ceil_mode), dilations, pads, strides)
+    layout = _resolve_layout(x, kernel_shape, auto_pad, bool(ceil_mode), dilations, pads, strides)
     result = _pool("maximum", x, layout)
     if output_count < 2:
         return [result]
-    return [result, _flat_positions(_pool("argmax", x, layout), x, column_major=bool(storage_order))]
+    return [result, _flatten_positions(_pool("argmax", x, layout), x, column_major=bool(storage_order))]
 
 
-def _flat_positions(places: Tensor, x: Tensor, *, column_major: bool) -> Tensor:
-    """Positions within *S as positions within the whole tensor."""
+def _flatten_positions(places: Tensor, x: Tensor, *, column_major: bool) -> Tensor:
+    """Convert positions within *S to positions within the whole tensor."""
     spatial = x.shape[2:]
 
     def element(*i: Element) -> Any:
@@ -108,27 +108,27 @@ def lp_pool(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    layout = _layout(x, kernel_shape, auto_pad, bool(ceil_mode), dilations, pads, strides)
-    return _norm(x, p, lambda powers: _pool("sum", powers, layout))
+    layout = _resolve_layout(x, kernel_shape, auto_pad, bool(ceil_mode), dilations, pads, strides)
+    return _compute_norm(x, p, lambda powers: _pool("sum", powers, layout))
 
 
 @op("GlobalAveragePool")
 def global_average_pool(x: Tensor) -> Tensor:
-    return cast(mean(cast(x, wide_dtype(x.dtype)), _spatial(x), keep=True), x.dtype)  # type: ignore[no-any-return]
+    return cast(mean(cast(x, wide_dtype(x.dtype)), _spatial_axes(x), keep=True), x.dtype)  # type: ignore[no-any-return]
 
 
 @op("GlobalMaxPool")
 def global_max_pool(x: Tensor) -> Tensor:
-    return reduce("maximum", x, _spatial(x), keep=True)
+    return reduce("maximum", x, _spatial_axes(x), keep=True)
 
 
 @op("GlobalLpPool", since=2)
 def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
-    return _norm(x, p, lambda powers: reduce("sum", powers, _spatial(x), keep=True))
+    return _compute_norm(x, p, lambda powers: reduce("sum", powers, _spatial_axes(x), keep=True))
 
 
-def _norm(x: Tensor, p: int, total: Callable[[Tensor], Tensor]) -> Tensor:
-    """The p-th root of a sum of p-th powers."""
+def _compute_norm(x: Tensor, p: int, total: Callable[[Tensor], Tensor]) -> Tensor:
+    """Compute the p-th root of a sum of p-th powers."""
     require(p > 0, f"p is {p}")
     wide = wide_dtype(x.dtype)
     if p == 1:
@@ -140,7 +140,7 @@ def _norm(x: Tensor, p: int, total: Callable[[Tensor], Tensor]) -> Tensor:
     return elementwise(lambda v: cast(v ** (1.0 / p), x.dtype), total(powers))
 
 
-def _layout(
+def _resolve_layout(
     x: Tensor,
     kernel_shape: tuple[int, ...],
     auto_pad: str,
@@ -151,7 +151,7 @@ def _layout(
 ) -> Windows:
     require(x.rank >= 2, f"pooling needs a batch and channels, not {x.type}")
     require(min(kernel_shape, default=1) > 0, f"kernel_shape is {kernel_shape}")
-    return windows(
+    return resolve_windows(
         x.shape[2:],
         kernel_shape,
         strides=strides,
@@ -175,6 +175,6 @@ def _pool(kind: str, x: Tensor, layout: Windows) -> Tensor:
     )
 
 
-def _spatial(x: Tensor) -> range:
+def _spatial_axes(x: Tensor) -> range:
     require(x.rank >= 2, f"pooling needs a batch and channels, not {x.type}")
     return range(2, x.rank)

@@ -1,4 +1,4 @@
-"""Exact quotients of sizes and indices, for coordinates that must not suffer from rounding.
+"""Exact quotients of sizes and indices, for coordinates without rounding errors.
 
 A `Ratio` is a numerator (a size, or an index of a map) over a positive size. Rounding one gives an index, and so plain
 integer arithmetic in the kernels.
@@ -28,24 +28,24 @@ class Ratio:
     denominator: Dim = 1
 
     def __add__(self, other: Exact) -> Ratio:
-        other = _lift(other)
+        other = _to_ratio(other)
         if self.denominator == other.denominator:
-            return _reduced(self.numerator + other.numerator, self.denominator)
-        return _reduced(
+            return _reduce(self.numerator + other.numerator, self.denominator)
+        return _reduce(
             self.numerator * other.denominator + other.numerator * self.denominator,
             self.denominator * other.denominator,
         )
 
     def __sub__(self, other: Exact) -> Ratio:
-        return self + _lift(other) * -1
+        return self + _to_ratio(other) * -1
 
     def __mul__(self, other: Exact) -> Ratio:
-        other = _lift(other)
-        return _reduced(self.numerator * other.numerator, self.denominator * other.denominator)
+        other = _to_ratio(other)
+        return _reduce(self.numerator * other.numerator, self.denominator * other.denominator)
 
     def __truediv__(self, other: Exact) -> Ratio:
         """The divisor must be a positive size."""
-        other = _lift(other)
+        other = _to_ratio(other)
         return self * Ratio(other.denominator, other.numerator)
 
     __radd__ = __add__
@@ -63,13 +63,13 @@ class Ratio:
         return (self * -1).floor() * -1
 
     def fraction(self, dtype: DType) -> Element:
-        """What `floor` cuts off, in [0, 1)."""
+        """Return the fractional part, in [0, 1)."""
         rest = self.numerator % self.denominator
-        return cast(_element(rest), dtype) / cast(_element(self.denominator), dtype)  # type: ignore[no-any-return]
+        return cast(_to_element(rest), dtype) / cast(_to_element(self.denominator), dtype)  # type: ignore[no-any-return]
 
 
-def simplest(number: float) -> Ratio:
-    """The ratio with the smallest terms, more or less, that rounds to this float32: 0.7 is 7/10."""
+def find_simple_ratio(number: float) -> Ratio:
+    """Find a ratio with small terms that rounds to this float32: 0.7 is 7/10."""
     single = np.float32(number)
     exact = Fraction(float(single))
     limit = 1
@@ -80,7 +80,7 @@ def simplest(number: float) -> Ratio:
         limit *= 2
 
 
-def _lift(value: Exact) -> Ratio:
+def _to_ratio(value: Exact) -> Ratio:
     match value:
         case Ratio():
             return value
@@ -90,12 +90,12 @@ def _lift(value: Exact) -> Ratio:
             return Ratio(value)
 
 
-def _reduced(numerator: Any, denominator: Dim) -> Ratio:
+def _reduce(numerator: Any, denominator: Dim) -> Ratio:
     if isinstance(numerator, int) and isinstance(denominator, int):
         common = gcd(numerator, denominator) or 1
         return Ratio(numerator // common, denominator // common)
     return Ratio(numerator, denominator)
 
 
-def _element(value: Element | Dim) -> Element:
+def _to_element(value: Element | Dim) -> Element:
     return value if isinstance(value, Element) else index(value)

@@ -1,4 +1,4 @@
-"""Recurrent layers: the input's share of the gates is one product for all steps, the rest a scan along time."""
+"""Recurrent layers: the input's part of the gates is one product for all steps, the rest is a scan along time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Step = Callable[[Tensor, Sequence[Tensor]], list[Tensor]]  # gates [batch, all],
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What the three kinds of layer share, with time as the first axis and everything in a wide dtype."""
+    """The inputs of a recurrent layer, with time as the first axis and everything in a wide dtype."""
 
     x: Tensor
     weights: Tensor
@@ -57,7 +57,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Products with the weights of a direction, done in another way than in floats."""
+    """Products with the weights of a direction, for weights that are not floats."""
 
     project: Callable[[Tensor, int], Tensor]  # [time, batch, inputs] -> [time, batch, gates]
     feed_back: Callable[[Tensor, int], Tensor]  # [batch, hidden] -> [batch, gates]
@@ -84,9 +84,18 @@ def make_layer(
         require(lengths.rank == 1, f"sequence_lens must have one dimension, not {lengths.rank}")
         assume_equal(lengths.shape[0], x.shape[1], "one length for each sequence")
         lengths = check_range(lengths, 0, x.shape[0], "sequence_lens")
-    widened = None if b is None else cast(b, wide)
+    elementwise_wide = None if b is None else cast(b, wide)
     layer = Layer(
-        cast(x, wide), cast(w, wide), cast(r, wide), widened, lengths, hidden, gates, direction, bool(layout), x.dtype
+        cast(x, wide),
+        cast(w, wide),
+        cast(r, wide),
+        elementwise_wide,
+        lengths,
+        hidden,
+        gates,
+        direction,
+        bool(layout),
+        x.dtype,
     )
     assume_equal(r.shape[2], hidden, "the recurrence must fit the hidden size")
     for tensor in (w, r):
@@ -95,23 +104,23 @@ def make_layer(
     return layer
 
 
-def _run(
+def _run_layer(
     layer: Layer,
     initial: Sequence[Tensor | None],
     step: Callable[[int], Step],
     bias_in_step: int = 0,
     products: Products | None = None,
 ) -> list[Tensor]:
-    """Outputs of all steps, then the last of each state; the first state is the output.
+    """Return the outputs of all steps, then the last of each state; the first state is the output.
 
-    The recurrent bias of the last `bias_in_step` gates is left to the step.
+    The recurrent bias of the last `bias_in_step` gates is added by the step.
     """
     outputs, finals = [], []
     for number in range(layer.directions):
-        states = [_initial(layer, state, number) for state in initial]
+        states = [_prepare_state(layer, state, number) for state in initial]
         sequence = _project(layer, number, bias_in_step, products)
         backward = layer.direction == "reverse" or number == 1
-        final, output = _scan(layer, _reverse(layer, sequence) if backward else sequence, states, step(number))
+        final, output = _scan_time(layer, _reverse(layer, sequence) if backward else sequence, states, step(number))
         outputs.append(_reverse(layer, output) if backward else output)
         finals.append(final)
     whole = stack(outputs, 1)
@@ -122,7 +131,7 @@ def _run(
     return [cast(tensor, layer.dtype) for tensor in (whole, *lasts)]
 
 
-def _scan(layer: Layer, sequence: Tensor, states: list[Tensor], step: Step) -> tuple[list[Tensor], Tensor]:
+def _scan_time(layer: Layer, sequence: Tensor, states: list[Tensor], step: Step) -> tuple[list[Tensor], Tensor]:
     lengths = layer.lengths
     if lengths is None:
 
@@ -140,20 +149,20 @@ def _scan(layer: Layer, sequence: Tensor, states: list[Tensor], step: Step) -> t
         def running(b: Element) -> Any:
             return time.at() < cast(lengths.at(b), DType.int64)
 
-        def kept(before: Tensor, after: Tensor) -> Tensor:
+        def update(before: Tensor, after: Tensor) -> Tensor:
             return build(before.shape, lambda b, h: where(running(b), after.at(b, h), before.at(b, h)))
 
-        shown = build(new[0].shape, lambda b, h: where(running(b), new[0].at(b, h), 0.0))
-        return [kept(before, after) for before, after in zip(old, new)], [shown]
+        output = build(new[0].shape, lambda b, h: where(running(b), new[0].at(b, h), 0.0))
+        return [update(before, after) for before, after in zip(old, new)], [output]
 
     finals, outputs = scan(bounded, states, [sequence, build(sequence.shape[:1], lambda t: t)])
     return finals, outputs[0]
 
 
 def _project(layer: Layer, number: int, bias_in_step: int, products: Products | None) -> Tensor:
-    """The input's share of all gates, [time, batch, gates * hidden], with the biases."""
+    """Compute the input's part of all gates, [time, batch, gates * hidden], with the biases."""
     if products is None:
-        product = contract(layer.x, _part(layer.weights, number), "tbi", "gi", "tbg")
+        product = contract(layer.x, _take_direction(layer.weights, number), "tbi", "gi", "tbg")
     else:
         product = products.project(layer.x, number)
     bias = layer.bias
@@ -173,7 +182,7 @@ def _project(layer: Layer, number: int, bias_in_step: int, products: Products | 
 
 
 def _reverse(layer: Layer, sequence: Tensor) -> Tensor:
-    """Each sequence back to front, its padding left where it is."""
+    """Reverse each sequence; padding stays at the end."""
     lengths = layer.lengths
     if lengths is None:
         return flip(sequence, 0)
@@ -185,25 +194,25 @@ def _reverse(layer: Layer, sequence: Tensor) -> Tensor:
     return build(sequence.shape, element)
 
 
-def _initial(layer: Layer, state: Tensor | None, number: int) -> Tensor:
+def _prepare_state(layer: Layer, state: Tensor | None, number: int) -> Tensor:
     shape = (layer.batch, layer.hidden)
     if state is None:
         return full(shape, 0.0, layer.x.dtype)
     require(state.rank == 3, f"an initial state of {state.type}")
     state = transpose(state, (1, 0, 2)) if layer.batch_first else state
-    for size, wanted in zip(state.shape, (layer.directions, *shape)):
-        assume_equal(size, wanted, "the shape of an initial state")
+    for size, expected in zip(state.shape, (layer.directions, *shape)):
+        assume_equal(size, expected, "the shape of an initial state")
     return build(shape, lambda b, h: cast(state.at(number, b, h), layer.x.dtype))
 
 
-def _part(x: Tensor, number: int) -> Tensor:
-    """What belongs to one direction."""
+def _take_direction(x: Tensor, number: int) -> Tensor:
+    """Take the weights or biases of one direction."""
     return build(x.shape[1:], lambda *i: x.at(number, *i))
 
 
 # -- activations -----------------------------------------------------------------------------------------------------
 
-# name -> what parameters it takes, with their defaults, and its meaning
+# name -> its parameters with their defaults, and its function
 _ACTIVATIONS: dict[str, tuple[dict[str, float], Callable[..., Any]]] = {
     "relu": ({}, lambda x: maximum(x, 0.0)),
     "tanh": ({}, tanh),
@@ -227,24 +236,24 @@ def choose_activations(
     betas: Sequence[float] | None,
     clip: float | None,
 ) -> list[list[Activation]]:
-    """The activations of each direction. Those that take an alpha or a beta consume the given ones in order.
+    """Return the activations of each direction; those with an alpha or a beta take the next of the node's in order.
 
-    Only gates are clipped: the first two of a direction. A third one squashes the cell for the output.
+    Only gates are clipped: the first two activations of a direction. A third one is applied to the cell for the output.
     """
     needed = len(defaults) * directions
     chosen = list(names or list(defaults) * directions)[:needed]
-    require(len(chosen) == needed, f"{len(chosen)} activations are given, {needed} needed")
-    given = {"alpha": list(alphas or ()), "beta": list(betas or ())}
+    require(len(chosen) == needed, f"there are {len(chosen)} activations, {needed} are needed")
+    unused = {"alpha": list(alphas or ()), "beta": list(betas or ())}
     functions = []
     for position, name in enumerate(chosen):
         require(name.lower() in _ACTIVATIONS, f"activation {name!r} does not exist")
         parameters, function = _ACTIVATIONS[name.lower()]
-        values = [given[kind].pop(0) if given[kind] else default for kind, default in parameters.items()]
-        functions.append(_clipped(function, values, clip if position % len(defaults) < 2 else None))
+        values = [unused[kind].pop(0) if unused[kind] else default for kind, default in parameters.items()]
+        functions.append(_bind_activation(function, values, clip if position % len(defaults) < 2 else None))
     return [functions[i : i + len(defaults)] for i in range(0, needed, len(defaults))]
 
 
-def _clipped(function: Callable[..., Any], values: Sequence[float], clip: float | None) -> Activation:
+def _bind_activation(function: Callable[..., Any], values: Sequence[float], clip: float | None) -> Activation:
     if clip is None:
         return lambda x: function(x, *values)
     return lambda x: function(clamp(x, -clip, clip), *values)
@@ -275,7 +284,7 @@ def rnn(
     chosen = choose_activations(activations, ["Tanh"], layer.directions, activation_alpha, activation_beta, clip)
 
     def direction_step(number: int) -> Step:
-        (activate,), recurrence = chosen[number], _part(layer.recurrence, number)
+        (activate,), recurrence = chosen[number], _take_direction(layer.recurrence, number)
 
         def step(gates: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
             fed_back = contract(states[0], recurrence, "bh", "gh", "bg")
@@ -283,7 +292,7 @@ def rnn(
 
         return step
 
-    return _run(layer, [initial_h], direction_step)
+    return _run_layer(layer, [initial_h], direction_step)
 
 
 @op("GRU", outputs=(2, 2))
@@ -315,12 +324,12 @@ def gru(
             return _gru_reset_after(layer, number, chosen[number])
         return _gru_reset_before(layer, number, chosen[number])
 
-    return _run(layer, [initial_h], direction_step, bias_in_step=1 if linear_before_reset else 0)
+    return _run_layer(layer, [initial_h], direction_step, bias_in_step=1 if linear_before_reset else 0)
 
 
 def _gru_reset_before(layer: Layer, number: int, activations: Sequence[Activation]) -> Step:
     """The reset gate scales the state before its product with the hidden gate's weights."""
-    hidden, recurrence = layer.hidden, _part(layer.recurrence, number)
+    hidden, recurrence = layer.hidden, _take_direction(layer.recurrence, number)
     activate, activate_hidden = activations
     early = build((hidden * 2, hidden), lambda g, h: recurrence.at(g, h))
     late = build((hidden, hidden), lambda g, h: recurrence.at(g + hidden * 2, h))
@@ -345,8 +354,8 @@ def _gru_reset_before(layer: Layer, number: int, activations: Sequence[Activatio
 
 
 def _gru_reset_after(layer: Layer, number: int, activations: Sequence[Activation]) -> Step:
-    """The reset gate scales that product, its bias included."""
-    hidden, recurrence, bias = layer.hidden, _part(layer.recurrence, number), layer.bias
+    """The reset gate scales the product with the hidden gate's weights, its bias included."""
+    hidden, recurrence, bias = layer.hidden, _take_direction(layer.recurrence, number), layer.bias
     activate, activate_hidden = activations
 
     def step(gates: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
@@ -389,8 +398,9 @@ def lstm(
     output_sequence: int = 0,
 ) -> list[Tensor]:
     layer = make_layer(x, w, r, b, sequence_lens, gates=4, direction=direction, layout=layout, hidden_size=hidden_size)
-    given = activation_alpha, activation_beta, clip
-    chosen = choose_activations(activations, LSTM_ACTIVATIONS, layer.directions, *given)
+    chosen = choose_activations(
+        activations, LSTM_ACTIVATIONS, layer.directions, activation_alpha, activation_beta, clip
+    )
     return run_lstm(layer, [initial_h, initial_c], p, chosen, coupled=bool(input_forget))
 
 
@@ -403,16 +413,16 @@ def run_lstm(
     coupled: bool,
     products: Products | None = None,
 ) -> list[Tensor]:
-    """An LSTM's outputs and last states."""
+    """Compute an LSTM's outputs and last states."""
     if p is not None:
         assume_equal(p.shape[1], layer.hidden * 3, "three peepholes per unit")
         p = cast(p, layer.x.dtype)
 
     def direction_step(number: int) -> Step:
-        peepholes = None if p is None else _part(p, number)
+        peepholes = None if p is None else _take_direction(p, number)
         return _lstm_step(layer, number, activations[number], peepholes, coupled, products)
 
-    return _run(layer, initial, direction_step, products=products)
+    return _run_layer(layer, initial, direction_step, products=products)
 
 
 def _lstm_step(
@@ -424,7 +434,7 @@ def _lstm_step(
     products: Products | None,
 ) -> Step:
     """Gates in the order input, output, forget, cell; peepholes in the order input, output, forget."""
-    hidden, recurrence = layer.hidden, _part(layer.recurrence, number)
+    hidden, recurrence = layer.hidden, _take_direction(layer.recurrence, number)
     activate, activate_cell, activate_output = activations
 
     def step(gates: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
@@ -434,20 +444,22 @@ def _lstm_step(
         else:
             fed_back = products.feed_back(output, number)
 
-        def gate(position: int, b: Element, h: Element, seen: Tensor | None) -> Any:
+        def gate(position: int, b: Element, h: Element, peephole_cell: Tensor | None) -> Any:
             place = h + hidden * position
             total = gates.at(b, place) + fed_back.at(b, place)
-            if seen is not None and peepholes is not None:
-                total = total + peepholes.at(place) * seen.at(b, h)
+            if peephole_cell is not None and peepholes is not None:
+                total = total + peepholes.at(place) * peephole_cell.at(b, h)
             return total
 
-        def new_cell(b: Element, h: Element) -> Any:
-            taken = activate(gate(0, b, h, cell))
-            kept = 1.0 - taken if coupled else activate(gate(2, b, h, cell))
-            return kept * cell.at(b, h) + taken * activate_cell(gate(3, b, h, None))
+        def compute_cell(b: Element, h: Element) -> Any:
+            input_gate = activate(gate(0, b, h, cell))
+            forget_gate = 1.0 - input_gate if coupled else activate(gate(2, b, h, cell))
+            return forget_gate * cell.at(b, h) + input_gate * activate_cell(gate(3, b, h, None))
 
-        after = build(cell.shape, new_cell)
-        shown = build(cell.shape, lambda b, h: activate(gate(1, b, h, after)) * activate_output(after.at(b, h)))
-        return [shown, after]
+        new_cell = build(cell.shape, compute_cell)
+        new_output = build(
+            cell.shape, lambda b, h: activate(gate(1, b, h, new_cell)) * activate_output(new_cell.at(b, h))
+        )
+        return [new_output, new_cell]
 
     return step

@@ -1,4 +1,4 @@
-"""Reductions along axes: sums, norms, extremes and their positions, softmax, running sums, the largest elements."""
+"""Reductions along axes: sums, norms, extremes and their positions, softmax, running sums, top k."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def reduction(name: str, axes_as_input_since: int = 18) -> Callable[[Reduction],
 
     def register(function: Reduction) -> Reduction:
         def with_attribute(x: Tensor, *, axes: tuple[int, ...] | None = None, keepdims: int = 1) -> Tensor:
-            return function(x, _chosen_axes(x, axes, noop=False), bool(keepdims))
+            return function(x, _resolve_axes(x, axes, noop=False), bool(keepdims))
 
         def with_input(
             x: Tensor, axes: Static | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
         ) -> Tensor:
             chosen = None if axes is None else axes.reshape(-1).tolist()
-            return function(x, _chosen_axes(x, chosen, noop=bool(noop_with_empty_axes)), bool(keepdims))
+            return function(x, _resolve_axes(x, chosen, noop=bool(noop_with_empty_axes)), bool(keepdims))
 
         op(name)(with_attribute)
         op(name, since=axes_as_input_since)(with_input)
@@ -47,8 +47,8 @@ def reduction(name: str, axes_as_input_since: int = 18) -> Callable[[Reduction],
     return register
 
 
-def _chosen_axes(x: Tensor, axes: Sequence[int] | None, *, noop: bool) -> tuple[int, ...]:
-    """The axes to reduce: without any, all of them or, if `noop`, none."""
+def _resolve_axes(x: Tensor, axes: Sequence[int] | None, *, noop: bool) -> tuple[int, ...]:
+    """Return the axes to reduce: by default all of them or, if `noop`, none."""
     if x.rank == 0:
         return ()
     if not axes:
@@ -56,17 +56,17 @@ def _chosen_axes(x: Tensor, axes: Sequence[int] | None, *, noop: bool) -> tuple[
     return normalize_axes(axes, x.rank)
 
 
-def in_precise_type(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-    """Compute in a float type that loses nothing on the way (float32 for narrow floats, float64 for integers)."""
+def compute_precisely(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """Compute in a more precise float type (float32 for narrow floats, float64 for integers)."""
     if x.dtype in (DType.float32, DType.float64):
         return compute(x)
     wide = DType.float32 if x.dtype.is_float else DType.float64
     return cast(compute(cast(x, wide)), x.dtype)  # type: ignore[no-any-return]
 
 
-def in_wide_float(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+def compute_wide(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
     """Compute narrow floats in float32; integers and wide floats as they are."""
-    return in_precise_type(x, compute) if x.dtype.is_float else compute(x)
+    return compute_precisely(x, compute) if x.dtype.is_float else compute(x)
 
 
 @reduction("ReduceSum", axes_as_input_since=13)
@@ -76,7 +76,7 @@ def reduce_sum(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
 
 @reduction("ReduceMean")
 def reduce_mean(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
-    return in_wide_float(x, lambda x: mean(x, axes, keep) if axes else x)
+    return compute_wide(x, lambda x: mean(x, axes, keep) if axes else x)
 
 
 @reduction("ReduceProd")
@@ -96,17 +96,17 @@ def reduce_minimum(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
 
 @reduction("ReduceL1")
 def reduce_l1(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
-    return in_wide_float(x, lambda x: reduce("sum", absolute(x), axes, keep))
+    return compute_wide(x, lambda x: reduce("sum", absolute(x), axes, keep))
 
 
 @reduction("ReduceL2")
 def reduce_l2(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
-    return in_precise_type(x, lambda x: sqrt(_sum_of_squares(x, axes, keep)))
+    return compute_precisely(x, lambda x: sqrt(_sum_of_squares(x, axes, keep)))
 
 
 @reduction("ReduceSumSquare")
 def reduce_sum_square(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
-    return in_wide_float(x, lambda x: _sum_of_squares(x, axes, keep))
+    return compute_wide(x, lambda x: _sum_of_squares(x, axes, keep))
 
 
 def _sum_of_squares(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
@@ -115,12 +115,12 @@ def _sum_of_squares(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
 
 @reduction("ReduceLogSum")
 def reduce_log_sum(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
-    return in_precise_type(x, lambda x: log(reduce("sum", x, axes, keep)))
+    return compute_precisely(x, lambda x: log(reduce("sum", x, axes, keep)))
 
 
 @reduction("ReduceLogSumExp")
 def reduce_log_sum_exp(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
-    return in_precise_type(x, lambda x: _log_sum_exp(x, axes, keep))
+    return compute_precisely(x, lambda x: _log_sum_exp(x, axes, keep))
 
 
 def _log_sum_exp(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
@@ -136,15 +136,15 @@ def _log_sum_exp(x: Tensor, axes: Sequence[int], keep: bool) -> Tensor:
 
 @op("ArgMax")
 def arg_max(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
-    return _position("maximum", x, axis, keepdims, select_last_index)
+    return _find_position("maximum", x, axis, keepdims, select_last_index)
 
 
 @op("ArgMin")
 def arg_min(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:
-    return _position("minimum", x, axis, keepdims, select_last_index)
+    return _find_position("minimum", x, axis, keepdims, select_last_index)
 
 
-def _position(kind: str, x: Tensor, axis: int, keepdims: int, select_last_index: int) -> Tensor:
+def _find_position(kind: str, x: Tensor, axis: int, keepdims: int, select_last_index: int) -> Tensor:
     axis = normalize_axis(axis, x.rank)
     if x.rank == 0:
         return full((), 0, DType.int64)
@@ -155,16 +155,16 @@ def _position(kind: str, x: Tensor, axis: int, keepdims: int, select_last_index:
 
 @op("TopK")
 def top_k_1(x: Tensor, *, k: int = REQUIRED, axis: int = -1) -> tuple[Tensor, Tensor]:
-    return _top(x, k, axis, largest=True)
+    return _take_top(x, k, axis, largest=True)
 
 
 @op("TopK", since=10)
 def top_k(x: Tensor, k: Sizes, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Tensor, Tensor]:
     require(len(k) == 1, f"k must be one number, not {len(k)}")
-    return _top(x, k[0], axis, largest=bool(largest))
+    return _take_top(x, k[0], axis, largest=bool(largest))
 
 
-def _top(x: Tensor, k: Dim, axis: int, *, largest: bool) -> tuple[Tensor, Tensor]:
+def _take_top(x: Tensor, k: Dim, axis: int, *, largest: bool) -> tuple[Tensor, Tensor]:
     require(x.rank > 0, "the largest elements of a scalar")
     axis = normalize_axis(axis, x.rank)
     size = x.shape[axis]
@@ -178,24 +178,24 @@ def _top(x: Tensor, k: Dim, axis: int, *, largest: bool) -> tuple[Tensor, Tensor
 
 
 def softmax(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """exp(x) scaled so that it adds up to 1 along `axes`; narrow floats are computed in float32."""
+    """Compute softmax along `axes`, narrow floats in float32."""
 
     def compute(x: Tensor) -> Tensor:
         weights = _exp_below_highest(x, axes)
         return weights / reduce("sum", weights, axes, keep=True)  # type: ignore[no-any-return]
 
-    return in_precise_type(x, compute)
+    return compute_precisely(x, compute)
 
 
 def log_softmax(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The logarithm of `softmax`, accurate where that vanishes."""
+    """Compute the logarithm of `softmax`, accurately where that is tiny."""
 
     def compute(x: Tensor) -> Tensor:
         highest = reduce("maximum", x, axes, keep=True)
         total = reduce("sum", elementwise(lambda v, m: exp(v - m), x, highest), axes, keep=True)
         return elementwise(lambda v, m, s: v - m - log(s), x, highest, total)
 
-    return in_precise_type(x, compute)
+    return compute_precisely(x, compute)
 
 
 def _exp_below_highest(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -223,7 +223,7 @@ def log_softmax_13(x: Tensor, *, axis: int = -1) -> Tensor:
 
 
 def _axes_from(x: Tensor, axis: int) -> tuple[int, ...]:
-    """All axes from `axis` on: what a coercion to two dimensions merges into the second."""
+    """Return all axes from `axis` on, which a coercion to two dimensions merges into the second."""
     return tuple(range(_coerced_axis(x, axis), x.rank))
 
 
@@ -249,7 +249,7 @@ def hardmax_13(x: Tensor, *, axis: int = -1) -> Tensor:
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
-    """1 at the first maximum along `axis`, 0 elsewhere."""
+    """Return 1 at the first maximum along `axis`, 0 elsewhere."""
     winner = arg_reduce("maximum", x, axis)
     return build(x.shape, lambda *i: cast(equal(winner.at(*i[:axis], *i[axis + 1 :]), i[axis]), x.dtype))
 
@@ -259,15 +259,15 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 
 @op("CumSum", since=11)
 def cumulative_sum(x: Tensor, axis: Static, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    return _running("sum", x, axis, exclusive, reverse)
+    return _cumulate("sum", x, axis, exclusive, reverse)
 
 
 @op("CumProd", since=26)
 def cumulative_product(x: Tensor, axis: Static, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
-    return _running("product", x, axis, exclusive, reverse)
+    return _cumulate("product", x, axis, exclusive, reverse)
 
 
-def _running(kind: str, x: Tensor, axis: Any, exclusive: int, reverse: int) -> Tensor:
+def _cumulate(kind: str, x: Tensor, axis: Any, exclusive: int, reverse: int) -> Tensor:
     require(axis.size == 1, f"the axis must be one number, not {axis.tolist()}")
     require(x.rank > 0, "a running sum along a scalar")
     chosen = normalize_axis(int(axis.reshape(-1)[0]), x.rank)

@@ -1,11 +1,11 @@
-"""How an op is defined and found: a function whose signature is its schema.
+"""Definition and lookup of ops: an op is a function whose signature is its schema.
 
 Positional parameters are inputs (`| None`: optional; `*name`: variadic), keyword-only parameters are attributes
-(a default of `REQUIRED` makes them mandatory). An input annotated `Static` arrives as a numpy array that must be known
-while compiling; one annotated `Sizes` as a tuple of dims, bound at run time where they are not known earlier. A
-keyword-only `output_count` receives the number of outputs that the node asks for, and `enclosing` the graph that the
-node stands in, for an op that speaks about other nodes. `**ignored` lets a node have attributes that mean nothing. The
-return annotation tells the outputs, `op(outputs=…)` where a node may leave the last of them out.
+(a default of `REQUIRED` makes them mandatory). An input annotated `Static` arrives as a numpy array and must be a
+constant; one annotated `Sizes` arrives as a tuple of dims, bound at run time where they are not static. A keyword-only
+`output_count` receives the number of outputs that the node uses, and `enclosing` the graph around the node, for an op
+that refers to other nodes. `**ignored` allows attributes without a meaning. The return annotation says how many outputs
+there are; `op(outputs=…)` does where a node may omit the last of them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from weft.errors import InvalidModelError, MalformedNodeError, WeftError, shown
+from weft.errors import InvalidModelError, MalformedNodeError, OpDefinitionError, WeftError, short_repr
 from weft.ir.dims import Dim, UndecidedError
 from weft.ir.program import Late
 from weft.ir.types import AnyType
+from weft.logs import COMPILING
+from weft.opset.definition_errors import check_results, describe_source, explain_failure, find_place, is_own
 from weft.opset.tensor import NotStaticError, OnlyAtRunError, Tensor, current_trace
 from weft.opset.trace import is_symbolic
 from weft.records import dataclass
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Static = Annotated[np.ndarray[Any, Any], "static"]
 Sizes = Annotated[tuple[Dim, ...], "sizes"]
 ElementType = int  # an attribute that names an element type by ONNX's number
@@ -70,7 +73,7 @@ class Definition:
     attributes: tuple[AttributeParameter, ...]
     counts_outputs: bool
     sees_graph: bool
-    outputs: tuple[int, int] | None  # the fewest and the most; None: as many as inputs and attributes make them
+    outputs: tuple[int, int] | None  # the fewest and the most; None: inputs and attributes decide
     ignores_attributes: bool
 
     @property
@@ -78,50 +81,69 @@ class Definition:
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
 
-class _Stated:
-    """A function that was stated to be an op's meaning, and its definition once somebody asks for it."""
+class _Registration:
+    """A registered function; its definition is described when it is first needed."""
 
-    __slots__ = ("_definition", "_others", "function", "since")
+    __slots__ = ("_definition", "_schema", "function", "since")
 
-    def __init__(self, function: Callable[..., Any], *others: Any, since: int) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, domain: str, outputs: tuple[int, int] | None, since: int
+    ) -> None:
         self.function = function
-        self._others = others
         self.since = since
+        self._schema = (name, domain, outputs)
         self._definition: Definition | None = None
 
     def definition(self) -> Definition:
-        found = self._definition
-        if found is None:
-            found = self._definition = _describe(self.function, *self._others, since=self.since)
-        return found
+        definition = self._definition
+        if definition is None:
+            definition = self._definition = _describe(self.function, *self._schema, since=self.since)
+        return definition
 
 
-_definitions: dict[tuple[str, str], list[_Stated]] = {}
+_registrations: dict[tuple[str, str], list[_Registration]] = {}
 
 
 def op(
     name: str, since: int = 1, domain: str = "", outputs: tuple[int, int] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Function], Function]:
     """Register the decorated function as the meaning of `name` from opset version `since` on.
 
-    `outputs`: the fewest and the most that a node may have, where the return annotation does not tell.
+    `outputs`: the fewest and the most outputs of a node, where the return annotation does not say.
     """
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        versions = _definitions.setdefault((domain, name), [])
-        if any(known.since == since for known in versions):
+    def register(function: Function) -> Function:
+        registration = _Registration(function, name, domain, outputs, since)
+        if not is_own(function):
+            _check_return_annotation(registration.definition())
+        versions = _registrations.setdefault((domain, name), [])
+        if any(version.since == since for version in versions):
             raise ValueError(f"{domain}.{name} is defined twice for opset {since}")
-        versions.append(_Stated(function, name, domain, outputs, since=since))
-        versions.sort(key=lambda stated: stated.since)
+        versions.append(registration)
+        versions.sort(key=lambda version: version.since)
         return function
 
     return register
 
 
+def _check_return_annotation(definition: Definition) -> None:
+    if definition.outputs is not None:
+        return
+    annotation = inspect.signature(definition.function).return_annotation
+    text = "" if annotation is inspect.Signature.empty else _annotation_text(annotation)
+    if text and text.rpartition(".")[2] not in ("None", "bool", "int", "float", "str", "ndarray", "Element"):
+        return
+    problem = f"its return value is annotated as {text}" if text else "it has no return annotation"
+    raise OpDefinitionError(
+        f"{definition.qualified_name} ({describe_source(definition.function)}): {problem}",
+        hint="annotate its outputs: `-> Tensor`, `-> tuple[Tensor, Tensor]`, or `-> list[Tensor]` for any number",
+    )
+
+
 def find(domain: str, name: str, version: int) -> Definition | None:
-    """The definition in force at an opset version."""
-    versions = _definitions.get((domain, name), ())
-    return next((stated.definition() for stated in reversed(versions) if stated.since <= version), None)
+    """Find the definition that is in force at an opset version."""
+    versions = _registrations.get((domain, name), ())
+    return next((entry.definition() for entry in reversed(versions) if entry.since <= version), None)
 
 
 def known_attributes(domain: str, name: str, version: int) -> frozenset[str] | None:
@@ -133,9 +155,9 @@ def known_attributes(domain: str, name: str, version: int) -> frozenset[str] | N
 
 
 def definitions(with_function: Callable[[Callable[..., Any]], bool] = lambda _: True) -> list[Definition]:
-    """All definitions, or those with certain functions, by domain, name and version."""
-    found = [stated for key in sorted(_definitions) for stated in _definitions[key]]
-    return [stated.definition() for stated in found if with_function(stated.function)]
+    """Return all definitions, or those of some functions, by domain, name and version."""
+    entries = [entry for key in sorted(_registrations) for entry in _registrations[key]]
+    return [entry.definition() for entry in entries if with_function(entry.function)]
 
 
 def call(
@@ -146,10 +168,11 @@ def call(
     version: int,
     enclosing: Any = None,
 ) -> list[Tensor | None]:
-    """Run a definition on traced tensors. Where it needs what only the run knows, the whole op is put off to then.
+    """Run a definition on traced tensors; defer the op to the run where it needs what is known only then.
 
-    `output_count`: how many outputs are wanted; None: all that the definition gives.
+    `output_count`: how many outputs the node uses; None: all that the definition returns.
     """
+    name, function = definition.qualified_name, definition.function
     keywords = _check_attributes(definition, attributes)
     if definition.counts_outputs:
         keywords["output_count"] = output_count
@@ -157,50 +180,50 @@ def call(
         keywords["enclosing"] = enclosing
     guards = len(current_trace.get().guards)
     try:
-        result = definition.function(*_bind_inputs(definition, inputs), **keywords)
+        result = function(*_bind_inputs(definition, inputs), **keywords)
     except (NotStaticError, UndecidedError) as reason:
-        trace = current_trace.get()
+        trace, place = current_trace.get(), find_place(function, reason)
         if trace.eager:
-            raise InvalidModelError(f"{definition.qualified_name}: {reason}") from reason
+            raise InvalidModelError(f"{name}{place}: {reason}") from reason
         if definition.sees_graph:
-            raise OnlyAtRunError(f"{definition.qualified_name}: {reason}") from reason
+            raise OnlyAtRunError(f"{name}{place}: {reason}") from reason
         if output_count is None:
-            problem = f"how many outputs {definition.qualified_name} has depends on the run: {reason}"
+            problem = f"how many outputs {name}{place} has depends on the run: {reason}"
             raise InvalidModelError(problem) from reason
+        if place:
+            advice = "fix the size, or choose with functions.where"
+            COMPILING.warning("%s%s runs uncompiled, which is slower: %s; %s", name, place, reason, advice)
         del trace.guards[guards:]
-        return _put_off(definition, inputs, attributes, output_count, version)
-    except WeftError:
-        raise
-    except RecursionError:
+        return _defer(definition, inputs, attributes, output_count, version)
+    except (WeftError, RecursionError):
         raise
     except ZeroDivisionError as error:
         shapes = ", ".join(str(tensor.type) for tensor in inputs if tensor is not None)
-        problem = f"{definition.qualified_name} has no meaning for these sizes, one of which is 0: {shapes}"
-        raise InvalidModelError(problem) from error
-    except Exception as error:  # a definition may trip over attributes and shapes that no valid model has
-        raise InvalidModelError(
-            f"{definition.qualified_name} cannot be applied here: {type(error).__name__}: {error}"
-        ) from error
+        raise InvalidModelError(f"{name} has no meaning for these sizes, one of which is 0: {shapes}") from error
+    except Exception as error:
+        raise explain_failure(name, function, error) from error
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+    check_results(name, function, outputs, definition.outputs)
     if output_count is not None and len(outputs) < output_count:
-        raise InvalidModelError(f"{definition.qualified_name} has {len(outputs)} outputs, not {output_count}")
+        raise InvalidModelError(f"{name} has {len(outputs)} outputs, not {output_count}")
     return outputs[:output_count]
 
 
-def _put_off(
+def _defer(
     definition: Definition,
     inputs: Sequence[Tensor | None],
     attributes: Mapping[str, Any],
     output_count: int,
     version: int,
 ) -> list[Tensor | None]:
+    """Emit a step that traces the op at run time; outer values that its subgraphs use become operands."""
     present = tuple(tensor is not None for tensor in inputs)
     captured: dict[str, Tensor] = {}
-    bare: dict[str, Any] = {}
+    plain_attributes: dict[str, Any] = {}
     for name, value in attributes.items():
-        bare[name] = value.graph if callable(value) else value
+        plain_attributes[name] = value.graph if callable(value) else value
         captured.update(value.captured() if callable(value) else {})
-    late = Late(definition.domain, definition.name, version, bare, present, tuple(captured))
+    late = Late(definition.domain, definition.name, version, plain_attributes, present, tuple(captured))
     operands = [*(tensor for tensor in inputs if tensor is not None), *captured.values()]
     return list(current_trace.get().emit(late, operands, [AnyType()] * output_count))
 
@@ -215,39 +238,40 @@ def _bind_inputs(definition: Definition, inputs: Sequence[Tensor | None]) -> lis
         tensor = inputs[position] if position < len(inputs) else None
         if tensor is None and not parameter.optional:
             raise MalformedNodeError(f"{definition.qualified_name} needs its input {parameter.name!r}")
-        bound.append(None if tensor is None else _resolve(parameter, tensor))
+        bound.append(None if tensor is None else _bind_input(parameter, tensor))
     return [*bound, *inputs[len(definition.inputs) :]]
 
 
-def _resolve(parameter: Parameter, tensor: Tensor) -> Any:
+def _bind_input(parameter: Parameter, tensor: Tensor) -> Any:
     if parameter.kind == "static":
-        if tensor.known is None and 0 in tensor.shape:
+        if tensor.static_value is None and 0 in tensor.shape:
             return np.empty([size if isinstance(size, int) else 0 for size in tensor.shape], tensor.dtype.numpy)
-        if tensor.known is None or is_symbolic(tensor):
-            raise NotStaticError(f"input {parameter.name!r} must be known when compiling")
-        return tensor.known
+        if tensor.static_value is None or is_symbolic(tensor):
+            raise NotStaticError(f"input {parameter.name!r} must be a constant")
+        return tensor.static_value
     if parameter.kind == "sizes":
         return current_trace.get().observe(tensor, parameter.name)
     return tensor
 
 
 def _check_attributes(definition: Definition, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    known = {parameter.name: parameter for parameter in definition.attributes}
-    unknown = sorted(set(attributes) - set(known))
+    parameters = {parameter.name: parameter for parameter in definition.attributes}
+    unknown = sorted(set(attributes) - set(parameters))
     if unknown:
         raise MalformedNodeError(
             f"{definition.qualified_name} has no attribute {', '.join(map(repr, unknown))} at this opset",
-            hint=f"its attributes are {', '.join(known) or 'none'}",
+            hint=f"its attributes are {', '.join(parameters) or 'none'}",
         )
     for name, value in attributes.items():
-        kinds = _ATTRIBUTE_KINDS.get(known[name].annotation)
+        annotation = parameters[name].annotation
+        kinds = _ATTRIBUTE_KINDS.get(annotation)
         if kinds is not None and not isinstance(value, kinds):
             raise MalformedNodeError(
-                f"{definition.qualified_name}: attribute {name!r} must be {known[name].annotation}, not {shown(value)}"
+                f"{definition.qualified_name}: attribute {name!r} must be {annotation}, not {short_repr(value)}"
             )
-        if known[name].annotation == "tuple[int, ...]" and not all(isinstance(item, int) for item in value):
+        if annotation == "tuple[int, ...]" and not all(isinstance(item, int) for item in value):
             raise MalformedNodeError(f"{definition.qualified_name}: attribute {name!r} must hold integers")
-    for parameter in known.values():
+    for parameter in parameters.values():
         if parameter.default is REQUIRED and parameter.name not in attributes:
             raise MalformedNodeError(f"{definition.qualified_name} needs its attribute {parameter.name!r}")
     return dict(attributes)
@@ -261,8 +285,8 @@ def _describe(
     variadic = counts_outputs = sees_graph = ignores_attributes = False
     signature = inspect.signature(function)
     for parameter in signature.parameters.values():
-        stated = _stated(parameter.annotation)
-        annotation = stated.replace(" | None", "")
+        text = _annotation_text(parameter.annotation)
+        annotation = text.replace(" | None", "")
         match parameter.kind:
             case inspect.Parameter.VAR_POSITIONAL:
                 variadic = True
@@ -276,32 +300,28 @@ def _describe(
                 attributes.append(AttributeParameter(parameter.name, annotation, parameter.default))
             case _:
                 kind = {"Static": "static", "Sizes": "sizes"}.get(annotation, "tensor")
-                optional = parameter.default is None or stated.endswith("| None")
+                optional = parameter.default is None or text.endswith("| None")
                 inputs.append(Parameter(parameter.name, kind, optional))
-    outputs = outputs or _outputs(_stated(signature.return_annotation))
+    outputs = outputs or _count_outputs(_annotation_text(signature.return_annotation))
     schema = (tuple(inputs), variadic, tuple(attributes), counts_outputs, sees_graph, outputs, ignores_attributes)
     return Definition(domain, name, since, function, *schema)
 
 
-def _stated(annotation: Any) -> str:
-    """An annotation as its text, which it is only in modules that put its evaluation off."""
+def _annotation_text(annotation: Any) -> str:
+    """Return an annotation as its text, as modules with `from __future__ import annotations` have it."""
     if isinstance(annotation, str):
         return annotation
-    for name, known in (
-        ("Static", Static),
-        ("Sizes", Sizes),
-        ("None", type(None)),
-        ("np.ndarray[Any, Any]", np.ndarray),
-    ):
-        if annotation == known:
+    names = (("Static", Static), ("Sizes", Sizes), ("None", type(None)), ("np.ndarray[Any, Any]", np.ndarray))
+    for name, evaluated in names:
+        if annotation == evaluated:
             return name
     if get_origin(annotation) in (Union, UnionType):
-        return " | ".join(sorted(map(_stated, get_args(annotation)), key="None".__eq__))
+        return " | ".join(sorted(map(_annotation_text, get_args(annotation)), key="None".__eq__))
     return annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
 
 
-def _outputs(text: str) -> tuple[int, int] | None:
-    """How many outputs a return annotation tells of; None where that is open."""
+def _count_outputs(text: str) -> tuple[int, int] | None:
+    """Return the fewest and most outputs that a return annotation allows; None for any number."""
     if text.rpartition(".")[2] == "Tensor":
         return (1, 1)
     if text.startswith("tuple[") and "..." not in text:
@@ -311,20 +331,20 @@ def _outputs(text: str) -> tuple[int, int] | None:
 
 
 def require(condition: bool, problem: str, hint: str | None = None) -> None:
-    """Raise InvalidModelError unless the model keeps a rule of the op."""
+    """Raise InvalidModelError unless a rule of the op holds."""
     if not condition:
         raise InvalidModelError(problem, hint=hint)
 
 
 def normalize_axis(axis: int, rank: int) -> int:
-    """An axis counted from the front, checked."""
+    """Check an axis and count it from the front."""
     if not -rank <= axis < max(rank, 1):
         raise InvalidModelError(f"axis {axis} is out of range for rank {rank}")
     return axis % rank if rank else 0
 
 
 def normalize_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, checked, each once."""
+    """Check axes, each of which may occur once, and count them from the front."""
     result = tuple(normalize_axis(int(axis), rank) for axis in axes)
     if len(set(result)) != len(result):
         raise InvalidModelError(f"axes {result} name a dimension twice")

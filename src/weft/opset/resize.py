@@ -1,7 +1,7 @@
 """Resizing: sampling a tensor along its axes at other positions.
 
-Coordinates are exact ratios of indices and sizes wherever scales (or sizes) and regions are known, so that what is
-nearest is decided by integer arithmetic. With scales that only the run knows they are float32 numbers.
+Coordinates are exact ratios of indices and sizes where scales (or sizes) and regions are static, so that the nearest
+element is found by integer arithmetic. With scales that are known only at run time they are float32 numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.opset.functions import absolute, cast, ceil, clamp, floor, maximum, minimum, round_half_even, where
 from weft.opset.language import Element, Tensor, assume_equal, build, full, index, literal, observe, reduce
-from weft.opset.ratio import Ratio, simplest
+from weft.opset.ratio import Ratio, find_simple_ratio
 from weft.opset.registry import REQUIRED, Sizes, normalize_axes, op, require
 from weft.opset.tensor import NotStaticError
 from weft.opset.trace import is_symbolic
@@ -28,20 +28,20 @@ HALF = Fraction(1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """How one axis is resized. Numbers are `Ratio`s, or with `exact` unset float32 elements."""
+class AxisResize:
+    """How one axis is resized. Numbers are `Ratio`s or, if not `exact`, float32 elements."""
 
     axis: int
     size: Dim
-    wanted: Dim
+    target: Dim
     scale: Any
-    width: Any  # wanted before it was rounded down
-    start: Any  # the region to sample, as parts of the axis
+    width: Any  # the target size before rounding
+    start: Any  # the region to sample, as fractions of the axis
     end: Any
     exact: bool
 
     def lift(self, value: Any) -> Any:
-        """An index or a size in the arithmetic of the coordinates."""
+        """Convert an index or a size to the type of the coordinates."""
         if self.exact:
             return Ratio(value)
         return cast(value if isinstance(value, Element) else index(value), DType.float32)
@@ -49,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How values between elements are found."""
+    """How values between elements are interpolated."""
 
     mode: str
     transformation: str = "half_pixel"
@@ -61,10 +61,10 @@ class Sampling:
 
     def __post_init__(self) -> None:
         require(self.mode in MODES, f"mode is {self.mode!r}, not one of {', '.join(MODES)}")
-        known = ", ".join(TRANSFORMATIONS)
+        names = ", ".join(TRANSFORMATIONS)
         require(
             self.transformation in TRANSFORMATIONS,
-            f"coordinate_transformation_mode is {self.transformation!r}, not one of {known}",
+            f"coordinate_transformation_mode is {self.transformation!r}, not one of {names}",
         )
         require(self.nearest in ROUNDINGS, f"nearest_mode is {self.nearest!r}, not one of {', '.join(ROUNDINGS)}")
 
@@ -77,16 +77,20 @@ MODES = ("nearest", "linear", "cubic")
 
 @op("Upsample", since=7)
 def upsample_7(x: Tensor, *, scales: tuple[float, ...] = REQUIRED, mode: str = "nearest") -> Tensor:
-    return _resize(x, _lines_from_scales(x, range(x.rank), list(map(simplest, scales)), None), _simple(mode))
+    return _resize(
+        x, _resize_axes_by_scales(x, range(x.rank), list(map(find_simple_ratio, scales)), None), _legacy_sampling(mode)
+    )
 
 
 @op("Upsample", since=9)
 @op("Resize", since=10)
 def upsample_9(x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
-    return _resize(x, _lines_from_scales(x, range(x.rank), _numbers(scales, x.rank), None), _simple(mode))
+    return _resize(
+        x, _resize_axes_by_scales(x, range(x.rank), _read_numbers(scales, x.rank), None), _legacy_sampling(mode)
+    )
 
 
-def _simple(mode: str) -> Sampling:
+def _legacy_sampling(mode: str) -> Sampling:
     return Sampling({"bilinear": "linear"}.get(mode, mode), "asymmetric", "away_from_scale")
 
 
@@ -110,13 +114,13 @@ def resize(
     places = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
     crops = coordinate_transformation_mode == "tf_crop_and_resize"
     require(roi is not None or not crops, "tf_crop_and_resize needs the input 'roi'")
-    region = _numbers(roi, 2 * len(places)) if crops and roi is not None else None
+    region = _read_numbers(roi, 2 * len(places)) if crops and roi is not None else None
     if sizes:
-        lines = _lines_from_sizes(x, places, sizes, region, keep_aspect_ratio_policy)
+        lines = _resize_axes_by_sizes(x, places, sizes, region, keep_aspect_ratio_policy)
     else:
         require(scales is not None, "one of 'scales' and 'sizes' must be given")
         assert scales is not None
-        lines = _lines_from_scales(x, places, _numbers(scales, len(places)), region)
+        lines = _resize_axes_by_scales(x, places, _read_numbers(scales, len(places)), region)
     sampling = Sampling(
         mode,
         coordinate_transformation_mode,
@@ -129,20 +133,20 @@ def resize(
     return _resize(x, lines, sampling)
 
 
-# -- how each axis is resized ----------------------------------------------------------------------------------------
+# -- scales and sizes of axes -----------------------------------------------------------------------------------------
 
 
-def _numbers(x: Tensor, count: int) -> list[Ratio] | list[Element]:
-    """The elements of a float vector: ratios where they are known, else loads."""
+def _read_numbers(x: Tensor, count: int) -> list[Ratio] | list[Element]:
+    """Return the elements of a float vector: ratios where it is static, else loads."""
     assume_equal(x.size, count, f"{count} numbers are needed, one for each axis")
-    if x.known is not None and not is_symbolic(x):
-        return [simplest(float(number)) for number in x.known.reshape(-1)]
+    if x.static_value is not None and not is_symbolic(x):
+        return [find_simple_ratio(float(number)) for number in x.static_value.reshape(-1)]
     return [cast(x.at(number), DType.float32) for number in range(count)]
 
 
-def _lines_from_scales(
+def _resize_axes_by_scales(
     x: Tensor, axes: Sequence[int], scales: Sequence[Any], region: Sequence[Any] | None
-) -> list[Line]:
+) -> list[AxisResize]:
     require(len(scales) == len(axes), f"{len(scales)} scales for {len(axes)} axes")
     lines = []
     for number, (axis, scale) in enumerate(zip(axes, scales)):
@@ -150,56 +154,56 @@ def _lines_from_scales(
         if isinstance(scale, Ratio):
             require(scale.numerator > 0, f"the scale of axis {axis} is {scale.numerator}/{scale.denominator}")
             width: Any = scale * Ratio(size)
-            wanted = width.floor()
+            target = width.floor()
         else:
             width = cast(index(size), DType.float32) * scale
-            (wanted,) = observe(build((), lambda width=width: cast(floor(width), DType.int64)), f"size{axis}")
-        lines.append(_line(axis, size, wanted, scale, width, _region(region, number, len(axes))))
+            (target,) = observe(build((), lambda width=width: cast(floor(width), DType.int64)), f"size{axis}")
+        lines.append(_make_line(axis, size, target, scale, width, _select_region(region, number, len(axes))))
     return lines
 
 
-def _lines_from_sizes(
+def _resize_axes_by_sizes(
     x: Tensor, axes: Sequence[int], sizes: Sequence[Dim], region: Sequence[Any] | None, policy: str
-) -> list[Line]:
+) -> list[AxisResize]:
     require(len(sizes) == len(axes), f"{len(sizes)} sizes for {len(axes)} axes")
     policies = ("stretch", "not_larger", "not_smaller")
     require(policy in policies, f"keep_aspect_ratio_policy is {policy!r}, not one of {', '.join(policies)}")
     lines = []
-    for number, (axis, wanted) in enumerate(zip(axes, sizes)):
-        size, scale = x.shape[axis], Ratio(wanted) / Ratio(x.shape[axis])
-        width = Ratio(wanted)
+    for number, (axis, target) in enumerate(zip(axes, sizes)):
+        size, scale = x.shape[axis], Ratio(target) / Ratio(x.shape[axis])
+        width = Ratio(target)
         if policy != "stretch":
             scale = _common_scale([x.shape[place] for place in axes], sizes, policy == "not_larger")
             width = scale * Ratio(size)
-            wanted = (width + HALF).floor()
-        lines.append(_line(axis, size, wanted, scale, width, _region(region, number, len(axes))))
+            target = (width + HALF).floor()
+        lines.append(_make_line(axis, size, target, scale, width, _select_region(region, number, len(axes))))
     return lines
 
 
-def _common_scale(sizes: Sequence[Dim], wanted: Sequence[Dim], smallest: bool) -> Ratio:
-    """The smallest or largest of wanted / size, over the product of all sizes so that sizes may be symbolic."""
+def _common_scale(sizes: Sequence[Dim], targets: Sequence[Dim], smallest: bool) -> Ratio:
+    """Return the smallest or largest of target / size, over the product of all sizes so that sizes may be symbolic."""
     total = dims.product(sizes)
     choose = dims.minimum if smallest else dims.maximum
     best: Dim | None = None
-    for number, target in enumerate(wanted):
+    for number, target in enumerate(targets):
         scaled = target * dims.product(size for place, size in enumerate(sizes) if place != number)
         best = scaled if best is None else choose(best, scaled)
     require(best is not None, "there is no axis to resize")
     return Ratio(best) * 1 / Ratio(total)
 
 
-def _region(region: Sequence[Any] | None, number: int, count: int) -> tuple[Any, Any] | None:
+def _select_region(region: Sequence[Any] | None, number: int, count: int) -> tuple[Any, Any] | None:
     if region is None:
         return None
     return region[number], region[count + number]
 
 
-def _line(axis: int, size: Dim, wanted: Dim, scale: Any, width: Any, region: tuple[Any, Any] | None) -> Line:
+def _make_line(axis: int, size: Dim, target: Dim, scale: Any, width: Any, region: tuple[Any, Any] | None) -> AxisResize:
     start, end = region or (Ratio(0), Ratio(1))
     if all(isinstance(number, Ratio) for number in (scale, start, end)):
-        return Line(axis, size, wanted, scale, width, start, end, True)
+        return AxisResize(axis, size, target, scale, width, start, end, True)
     scale, width, start, end = (_approximate(number) for number in (scale, width, start, end))
-    return Line(axis, size, wanted, scale, width, start, end, False)
+    return AxisResize(axis, size, target, scale, width, start, end, False)
 
 
 def _approximate(number: Ratio | Element) -> Element:
@@ -212,21 +216,21 @@ def _approximate(number: Ratio | Element) -> Element:
 # -- coordinates -----------------------------------------------------------------------------------------------------
 
 
-def _half_pixel(line: Line, x: Any) -> Any:
+def _half_pixel(line: AxisResize, x: Any) -> Any:
     return (x + HALF) / line.scale - HALF if line.exact else (x + 0.5) / line.scale - 0.5
 
 
-def _half_pixel_symmetric(line: Line, x: Any) -> Any:
+def _half_pixel_symmetric(line: AxisResize, x: Any) -> Any:
     half = HALF if line.exact else 0.5
-    adjustment = line.lift(line.wanted) / line.width
+    adjustment = line.lift(line.target) / line.width
     return line.lift(line.size) * half * (1 - adjustment) + _half_pixel(line, x)
 
 
-def _pytorch_half_pixel(line: Line, x: Any) -> Any:
-    return line.lift(_is_many(line.wanted)) * _half_pixel(line, x)
+def _pytorch_half_pixel(line: AxisResize, x: Any) -> Any:
+    return line.lift(_is_many(line.target)) * _half_pixel(line, x)
 
 
-def _align_corners(line: Line, x: Any) -> Any:
+def _align_corners(line: AxisResize, x: Any) -> Any:
     if line.exact:
         last = Ratio(dims.maximum(line.width.numerator - line.width.denominator, 1), line.width.denominator)
     else:
@@ -234,26 +238,26 @@ def _align_corners(line: Line, x: Any) -> Any:
     return x * line.lift(line.size - 1) / last
 
 
-def _asymmetric(line: Line, x: Any) -> Any:
+def _asymmetric(line: AxisResize, x: Any) -> Any:
     return x / line.scale
 
 
-def _tf_half_pixel_for_nn(line: Line, x: Any) -> Any:
+def _tf_half_pixel_for_nn(line: AxisResize, x: Any) -> Any:
     return (x + (HALF if line.exact else 0.5)) / line.scale
 
 
-def _tf_crop_and_resize(line: Line, x: Any) -> Any:
-    many = _is_many(line.wanted)
-    along = x / line.lift(dims.maximum(line.wanted - 1, 1)) + line.lift(1 - many) * (HALF if line.exact else 0.5)
+def _tf_crop_and_resize(line: AxisResize, x: Any) -> Any:
+    many = _is_many(line.target)
+    along = x / line.lift(dims.maximum(line.target - 1, 1)) + line.lift(1 - many) * (HALF if line.exact else 0.5)
     return (line.start + along * (line.end - line.start)) * line.lift(line.size - 1)
 
 
 def _is_many(size: Dim) -> Dim:
-    """0 for a size of 1, 1 for larger ones."""
+    """Return 0 for a size of 1, 1 for larger ones."""
     return dims.minimum(size - 1, 1)
 
 
-TRANSFORMATIONS: dict[str, Callable[[Line, Any], Any]] = {
+TRANSFORMATIONS: dict[str, Callable[[AxisResize, Any], Any]] = {
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
@@ -264,11 +268,11 @@ TRANSFORMATIONS: dict[str, Callable[[Line, Any], Any]] = {
 }
 
 
-def _down(x: Any) -> Element:
+def _floor(x: Any) -> Element:
     return _as_element(x.floor()) if isinstance(x, Ratio) else cast(floor(x), DType.int64)
 
 
-def _up(x: Any) -> Element:
+def _ceil(x: Any) -> Element:
     return _as_element(x.ceil()) if isinstance(x, Ratio) else cast(ceil(x), DType.int64)
 
 
@@ -276,22 +280,22 @@ def _as_element(value: Element | Dim) -> Element:
     return value if isinstance(value, Element) else index(value)
 
 
-def _away_from_scale(line: Line, x: Any) -> Element:
-    """Up when shrinking, down when growing: how nearest was before opset 11."""
+def _away_from_scale(line: AxisResize, x: Any) -> Element:
+    """Round up when shrinking, down when growing, as `nearest` did before opset 11."""
     if line.exact:
-        return _up(x) if line.scale.numerator < line.scale.denominator else _down(x)
-    return where(line.scale < 1.0, _up(x), _down(x))  # type: ignore[no-any-return]
+        return _ceil(x) if line.scale.numerator < line.scale.denominator else _floor(x)
+    return where(line.scale < 1.0, _ceil(x), _floor(x))  # type: ignore[no-any-return]
 
 
-def _half(line: Line) -> Any:
+def _one_half(line: AxisResize) -> Any:
     return HALF if line.exact else 0.5
 
 
-ROUNDINGS: dict[str, Callable[[Line, Any], Element]] = {
-    "round_prefer_floor": lambda line, x: _up(x - _half(line)),
-    "round_prefer_ceil": lambda line, x: _down(x + _half(line)),
-    "floor": lambda _, x: _down(x),
-    "ceil": lambda _, x: _up(x),
+ROUNDINGS: dict[str, Callable[[AxisResize, Any], Element]] = {
+    "round_prefer_floor": lambda line, x: _ceil(x - _one_half(line)),
+    "round_prefer_ceil": lambda line, x: _floor(x + _one_half(line)),
+    "floor": lambda _, x: _floor(x),
+    "ceil": lambda _, x: _ceil(x),
     "away_from_scale": _away_from_scale,
 }
 
@@ -299,10 +303,10 @@ ROUNDINGS: dict[str, Callable[[Line, Any], Element]] = {
 # -- sampling --------------------------------------------------------------------------------------------------------
 
 
-def _resize(x: Tensor, lines: Sequence[Line], sampling: Sampling) -> Tensor:
-    if any(line.wanted == 0 for line in lines):
-        wanted = {line.axis: line.wanted for line in lines}
-        return full([wanted.get(axis, size) for axis, size in enumerate(x.shape)], 0, x.dtype)
+def _resize(x: Tensor, lines: Sequence[AxisResize], sampling: Sampling) -> Tensor:
+    if any(line.target == 0 for line in lines):
+        target = {line.axis: line.target for line in lines}
+        return full([target.get(axis, size) for axis, size in enumerate(x.shape)], 0, x.dtype)
     crops = sampling.transformation == "tf_crop_and_resize"
     lines = [line for line in lines if crops or not _is_identity(line)]
     if not lines:
@@ -313,73 +317,77 @@ def _resize(x: Tensor, lines: Sequence[Line], sampling: Sampling) -> Tensor:
     wide = DType.float64 if dtype is DType.float64 else DType.float32
     x = cast(x, wide)
     for line in lines:
-        x = _resize_stretched(x, line, sampling) if sampling.antialias else _resize_axis(x, line, sampling)
+        x = _resize_antialiased(x, line, sampling) if sampling.antialias else _resize_axis(x, line, sampling)
     if dtype.is_integer:
         limits = np.iinfo(dtype.numpy)
         x = clamp(round_half_even(x), float(limits.min), float(limits.max))
     return cast(x, dtype)  # type: ignore[no-any-return]
 
 
-def _is_identity(line: Line) -> bool:
-    return line.exact and line.wanted == line.size and line.scale.numerator == line.scale.denominator
+def _is_identity(line: AxisResize) -> bool:
+    return line.exact and line.target == line.size and line.scale.numerator == line.scale.denominator
 
 
-def _resize_nearest(x: Tensor, lines: Sequence[Line], sampling: Sampling) -> Tensor:
+def _resize_nearest(x: Tensor, lines: Sequence[AxisResize], sampling: Sampling) -> Tensor:
     shape = list(x.shape)
     for line in lines:
-        shape[line.axis] = line.wanted
+        shape[line.axis] = line.target
 
-    def place(line: Line, position: Element) -> Element:
+    def place(line: AxisResize, position: Element) -> Element:
         nearest = ROUNDINGS[sampling.nearest](line, _coordinate(line, sampling, position))
         return clamp(nearest, 0, line.size - 1)  # type: ignore[no-any-return]
 
-    tables = {line.axis: _table(line, partial(place, line)) for line in lines if _divides(line, sampling)}
+    tables = {
+        line.axis: _build_position_table(line, partial(place, line))
+        for line in lines
+        if _needs_division(line, sampling)
+    }
 
     def element(*i: Element) -> Element:
         positions: list[Element] = list(i)
         for line in lines:
             table = tables.get(line.axis)
             positions[line.axis] = place(line, i[line.axis]) if table is None else table.at(i[line.axis])
-        found = x.at(*positions)
+        sample_value = x.at(*positions)
         if sampling.transformation != "tf_crop_and_resize":
-            return found
+            return sample_value
         coordinates = [_coordinate(line, sampling, i[line.axis]) for line in lines]
         for line, coordinate in zip(lines, coordinates):
-            found = _extrapolated(found, line, coordinate, sampling)
-        return found
+            sample_value = _extrapolate(sample_value, line, coordinate, sampling)
+        return sample_value
 
     return build(shape, element)
 
 
-def _coordinate(line: Line, sampling: Sampling, position: Element) -> Any:
+def _coordinate(line: AxisResize, sampling: Sampling, position: Element) -> Any:
     return TRANSFORMATIONS[sampling.transformation](line, line.lift(position))
 
 
-def _extrapolated(found: Element, line: Line, coordinate: Any, sampling: Sampling) -> Element:
-    """`found`, or the extrapolation value where a cropped region reaches beyond the tensor."""
+def _extrapolate(sample_value: Element, line: AxisResize, coordinate: Any, sampling: Sampling) -> Element:
+    """Return the sample, or the extrapolation value where a cropped region reaches beyond the tensor."""
     if sampling.transformation != "tf_crop_and_resize":
-        return found
+        return sample_value
     beyond = coordinate - line.lift(line.size - 1)
     if line.exact:
         coordinate, beyond = _as_element(coordinate.numerator), _as_element(beyond.numerator)
         outside = (coordinate < 0) | (beyond > 0)
     else:
         outside = (coordinate < 0.0) | (beyond > 0.0)
-    return where(outside, literal(sampling.extrapolation, found.dtype), found)  # type: ignore[no-any-return]
+    return where(outside, literal(sampling.extrapolation, sample_value.dtype), sample_value)  # type: ignore[no-any-return]
 
 
-def _resize_axis(x: Tensor, line: Line, sampling: Sampling) -> Tensor:
-    """Two or four neighbours, weighted."""
+def _resize_axis(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:
+    """Interpolate between two or four neighbours."""
     axis, count = line.axis, 2 if sampling.mode == "linear" else 4
-    shape = (*x.shape[:axis], line.wanted, *x.shape[axis + 1 :])
+    shape = (*x.shape[:axis], line.target, *x.shape[axis + 1 :])
 
     def place(number: int, position: Element) -> Element:
-        first = _down(_coordinate(line, sampling, position))
+        first = _floor(_coordinate(line, sampling, position))
         return clamp(first + (number - count // 2 + 1), 0, line.size - 1)  # type: ignore[no-any-return]
 
     def weigh(position: Element) -> list[Element]:
         coordinate = _coordinate(line, sampling, position)
-        first, part = _down(coordinate), _fraction(coordinate, x.dtype)
+        first, part = _floor(coordinate), _fraction(coordinate, x.dtype)
         weights = linear_weights(part) if sampling.mode == "linear" else cubic_weights(part, sampling.cubic)
         if not sampling.exclude_outside:
             return weights
@@ -391,29 +399,29 @@ def _resize_axis(x: Tensor, line: Line, sampling: Sampling) -> Tensor:
     def sample(i: Sequence[Element], places: Sequence[Element], weights: Sequence[Element]) -> Element:
         loads = [x.at(*i[:axis], place, *i[axis + 1 :]) for place in places]
         terms = [load * weight for load, weight in zip(loads, weights)]
-        found = sum(terms[1:], terms[0])
+        sample_value = sum(terms[1:], terms[0])
         if sampling.transformation != "tf_crop_and_resize":
-            return found  # type: ignore[no-any-return]
-        return _extrapolated(found, line, _coordinate(line, sampling, i[axis]), sampling)
+            return sample_value  # type: ignore[no-any-return]
+        return _extrapolate(sample_value, line, _coordinate(line, sampling, i[axis]), sampling)
 
-    if not _divides(line, sampling):
+    if not _needs_division(line, sampling):
         return build(shape, lambda *i: sample(i, [place(number, i[axis]) for number in range(count)], weigh(i[axis])))
-    places = [_table(line, partial(place, number)) for number in range(count)]
+    places = [_build_position_table(line, partial(place, number)) for number in range(count)]
     if sampling.mode == "linear" and not sampling.exclude_outside:
-        parts = build((line.wanted,), lambda i: _fraction(_coordinate(line, sampling, i), x.dtype))
+        parts = build((line.target,), lambda i: _fraction(_coordinate(line, sampling, i), x.dtype))
         return build(shape, lambda *i: sample(i, [t.at(i[axis]) for t in places], linear_weights(parts.at(i[axis]))))
-    weights = [build((line.wanted,), lambda i, number=number: weigh(i)[number]) for number in range(count)]
+    weights = [build((line.target,), lambda i, number=number: weigh(i)[number]) for number in range(count)]
     return build(shape, lambda *i: sample(i, *([t.at(i[axis]) for t in tables] for tables in (places, weights))))
 
 
-def _table(line: Line, place: Callable[[Element], Element]) -> Tensor:
-    """The places of a line's samples, found once for all of its readers."""
+def _build_position_table(line: AxisResize, place: Callable[[Element], Element]) -> Tensor:
+    """Compute the positions of an axis's samples once for all elements."""
     narrow = dims.is_at_least(2**31 - 1, line.size)
-    return build((line.wanted,), lambda i: cast(place(i), DType.int32 if narrow else DType.int64))
+    return build((line.target,), lambda i: cast(place(i), DType.int32 if narrow else DType.int64))
 
 
-def _divides(line: Line, sampling: Sampling) -> bool:
-    """Whether coordinates take divisions that are no shifts: better looked up than computed by all elements."""
+def _needs_division(line: AxisResize, sampling: Sampling) -> bool:
+    """Return whether coordinates need divisions that are not shifts: then a table of positions is faster."""
     if not line.exact:
         return True
     divisor = _coordinate(line, sampling, index(0)).denominator
@@ -435,45 +443,45 @@ def linear_weights(part: Element) -> list[Element]:
 
 
 def cubic_weights(part: Element, a: float) -> list[Element]:
-    """Weights of the four neighbours, the second of which lies `part` before the sample."""
+    """Return the weights of the four neighbours, the second of which is `part` before the sample."""
     return [_cubic_kernel(distance, a) for distance in (part + 1.0, part, 1.0 - part, 2.0 - part)]
 
 
 def _cubic_kernel(distance: Element, a: float) -> Element:
-    """Keys' kernel of a distance in [0, 2]."""
+    """Evaluate Keys' cubic kernel at a distance in [0, 2]."""
     near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     far = ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a
     return where(distance <= 1.0, near, far)  # type: ignore[no-any-return]
 
 
-def _resize_stretched(x: Tensor, line: Line, sampling: Sampling) -> Tensor:
-    """With a kernel as wide as the shrinking asks for: a sum over all the neighbours under it."""
+def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:
+    """Resize with a kernel that is stretched by the scale: a sum over all neighbours under it."""
     if not line.exact:
-        raise NotStaticError("antialiasing needs scales that are known")
+        raise NotStaticError("antialiasing needs constant scales")
     axis, reach = line.axis, 1 if sampling.mode == "linear" else 2
     stretch = Ratio(dims.maximum(line.scale.numerator, line.scale.denominator), line.scale.numerator)
     before = (stretch * -reach).floor() + 1
     count = 2 - 2 * before
 
     def place(i: Element, tap: Element) -> Element:
-        return _down(_coordinate(line, sampling, i)) + tap + before  # type: ignore[no-any-return]
+        return _floor(_coordinate(line, sampling, i)) + tap + before  # type: ignore[no-any-return]
 
     def weight(i: Element, tap: Element) -> Element:
         part = _fraction(_coordinate(line, sampling, i), x.dtype)
         across = cast(index(stretch.denominator), x.dtype) / cast(index(stretch.numerator), x.dtype)
         distance = absolute(cast(tap + before, x.dtype) - part) * across
         if sampling.mode == "linear":
-            found = maximum(1.0 - distance, 0.0)
+            sample_value = maximum(1.0 - distance, 0.0)
         else:
-            found = where(distance < 2.0, _cubic_kernel(minimum(distance, 2.0), sampling.cubic), 0.0)
+            sample_value = where(distance < 2.0, _cubic_kernel(minimum(distance, 2.0), sampling.cubic), 0.0)
         if sampling.exclude_outside:
-            found = where(_is_inside(place(i, tap), line.size), found, 0.0)
-        return found  # type: ignore[no-any-return]
+            sample_value = where(_is_inside(place(i, tap), line.size), sample_value, 0.0)
+        return sample_value  # type: ignore[no-any-return]
 
-    weights = build((line.wanted, count), weight)
+    weights = build((line.target, count), weight)
     totals = reduce("sum", weights, [1])
     spread = build(
-        (*x.shape[:axis], line.wanted, count, *x.shape[axis + 1 :]),
+        (*x.shape[:axis], line.target, count, *x.shape[axis + 1 :]),
         lambda *i: (
             x.at(*i[:axis], clamp(place(i[axis], i[axis + 1]), 0, line.size - 1), *i[axis + 2 :])
             * weights.at(i[axis], i[axis + 1])
@@ -485,5 +493,5 @@ def _resize_stretched(x: Tensor, line: Line, sampling: Sampling) -> Tensor:
         return summed
     return build(
         summed.shape,
-        lambda *i: _extrapolated(summed.at(*i), line, _coordinate(line, sampling, i[axis]), sampling),
+        lambda *i: _extrapolate(summed.at(*i), line, _coordinate(line, sampling, i[axis]), sampling),
     )

@@ -1,4 +1,4 @@
-"""Sampling images at positions that tensors hold: grids, regions of interest, deformed kernels."""
+"""Sampling images at computed positions: grids, regions of interest, deformable convolution."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ CUBIC = -0.75
 
 
 def _wide(dtype: DType) -> DType:
-    """The float type that values and coordinates of `dtype` are computed in."""
+    """Return the float type that values and coordinates of `dtype` are computed in."""
     return DType.float64 if dtype is DType.float64 else DType.float32
 
 
-def _number(value: Element | Dim, dtype: DType) -> Element:
+def _to_float(value: Element | Dim, dtype: DType) -> Element:
     return cast(value if isinstance(value, Element) else index(value), dtype)  # type: ignore[no-any-return]
 
 
@@ -69,23 +69,23 @@ def grid_sample(
 
     def position(axis: int, *i: Element) -> Element:
         scaled = borders[axis].scaled(cast(grid.at(*i, rank - 1 - axis), _wide(grid.dtype)))
-        if mode == "cubic":  # whose taps are brought back one by one
+        if mode == "cubic":  # its taps are moved inside one by one
             return scaled
-        return borders[axis].pulled_in(round_half_even(scaled) if mode == "nearest" else scaled)
+        return borders[axis].move_inside(round_half_even(scaled) if mode == "nearest" else scaled)
 
     positions = [build(grid.shape[:-1], partial(position, axis)) for axis in range(rank)]
 
     def element(*i: Element) -> Element:
         coordinates = [place.at(i[0], *i[2:]) for place in positions]
         if mode == "nearest":
-            return _pixel(x, i[:2], [cast(c, DType.int64) for c in coordinates], borders)
+            return _load_pixel(x, i[:2], [cast(c, DType.int64) for c in coordinates], borders)
         firsts = [cast(floor(c), DType.int64) for c in coordinates]
         parts = [cast(c - floor(c), wide) for c in coordinates]
         weights = [linear_weights(part) if mode == "linear" else cubic_weights(part, CUBIC) for part in parts]
         terms = []
         for taps in product(range(len(weights[0])), repeat=rank):
             places = [first + (tap - len(weights[0]) // 2 + 1) for first, tap in zip(firsts, taps)]
-            term = cast(_pixel(x, i[:2], places, borders), wide)
+            term = cast(_load_pixel(x, i[:2], places, borders), wide)
             for tap, weight in zip(taps, weights):
                 term = term * weight[tap]
             terms.append(term)
@@ -96,34 +96,34 @@ def grid_sample(
 
 @dataclass(frozen=True, slots=True)
 class _Border:
-    """One spatial axis of a sampled image, and what lies beyond its ends."""
+    """One spatial axis of a sampled image, and its padding mode."""
 
     size: Dim
     aligned: bool
     padding: str
 
     def scaled(self, place: Element) -> Element:
-        """From [-1, 1] to positions."""
+        """Convert a coordinate in [-1, 1] to a position."""
         if self.aligned:
-            return (place + 1.0) / 2.0 * _number(self.size - 1, place.dtype)  # type: ignore[no-any-return]
-        return ((place + 1.0) * _number(self.size, place.dtype) - 1.0) / 2.0  # type: ignore[no-any-return]
+            return (place + 1.0) / 2.0 * _to_float(self.size - 1, place.dtype)  # type: ignore[no-any-return]
+        return ((place + 1.0) * _to_float(self.size, place.dtype) - 1.0) / 2.0  # type: ignore[no-any-return]
 
-    def pulled_in(self, position: Element) -> Element:
-        """A position beyond the ends, brought back as the padding asks."""
+    def move_inside(self, position: Element) -> Element:
+        """Move a position beyond the ends inside, as the padding mode says."""
         edge = 0.0 if self.aligned else 0.5
-        low, high = -edge, _number(self.size - 1, position.dtype) + edge
+        low, high = -edge, _to_float(self.size - 1, position.dtype) + edge
         if self.padding == "zeros":
             return position
         if self.padding == "border":
-            back = clamp(position, 0.0, _number(self.size - 1, position.dtype))
+            back = clamp(position, 0.0, _to_float(self.size - 1, position.dtype))
         else:
-            span = _number(dims.maximum(self.size - 1, 1) if self.aligned else self.size, position.dtype)
+            span = _to_float(dims.maximum(self.size - 1, 1) if self.aligned else self.size, position.dtype)
             away = (position - low) % (span * 2.0)
             back = minimum(away, span * 2.0 - away) + low
         return where((position < low) | (position > high), back, position)  # type: ignore[no-any-return]
 
     def inside(self, position: Element) -> tuple[Element, Element | None]:
-        """The element to read for a whole position, and where it counts."""
+        """Return the position to read for an integer position, and the condition under which it counts."""
         return _PADDINGS[self.padding](position, self)
 
 
@@ -131,11 +131,11 @@ def _zeros(position: Element, border: _Border) -> tuple[Element, Element | None]
     return position, (position >= 0) & (position < border.size)
 
 
-def _clamped(position: Element, border: _Border) -> tuple[Element, Element | None]:
+def _clamp_to_border(position: Element, border: _Border) -> tuple[Element, Element | None]:
     return clamp(position, 0, border.size - 1), None
 
 
-def _reflected(position: Element, border: _Border) -> tuple[Element, Element | None]:
+def _reflect(position: Element, border: _Border) -> tuple[Element, Element | None]:
     last = 2 * border.size - (2 if border.aligned else 1)
     place = position % dims.maximum(2 * border.size - (2 if border.aligned else 0), 1)
     return minimum(place, last - place), None
@@ -143,15 +143,15 @@ def _reflected(position: Element, border: _Border) -> tuple[Element, Element | N
 
 _PADDINGS: dict[str, Callable[[Element, _Border], tuple[Element, Element | None]]] = {
     "zeros": _zeros,
-    "border": _clamped,
-    "reflection": _reflected,
+    "border": _clamp_to_border,
+    "reflection": _reflect,
 }
 
 
-def _pixel(x: Tensor, outer: Sequence[Element], places: Sequence[Element], borders: Sequence[_Border]) -> Element:
-    found = [border.inside(place) for border, place in zip(borders, places)]
-    loaded = x.at(*outer, *(place for place, _ in found))
-    for _, counts in found:
+def _load_pixel(x: Tensor, outer: Sequence[Element], places: Sequence[Element], borders: Sequence[_Border]) -> Element:
+    inside = [border.inside(place) for border, place in zip(borders, places)]
+    loaded = x.at(*outer, *(place for place, _ in inside))
+    for _, counts in inside:
         if counts is not None:
             loaded = where(counts, loaded, literal("" if x.dtype is DType.string else 0, x.dtype))
     return loaded
@@ -162,15 +162,16 @@ def affine_grid(theta: Tensor, size: Sizes, *, align_corners: int = 0) -> Tensor
     rank = len(size) - 2
     require(rank in (2, 3), f"size must be [N, C, H, W] or [N, C, D, H, W], not of length {len(size)}")
     require(theta.rank == 3, f"theta must have three dimensions, not {theta.rank}")
-    for axis, wanted in enumerate((size[0], rank, rank + 1)):
-        assume_equal(theta.shape[axis], wanted, "theta must hold one matrix [D, D + 1] for each image")
+    for axis, expected in enumerate((size[0], rank, rank + 1)):
+        assume_equal(theta.shape[axis], expected, "theta must hold one matrix [D, D + 1] for each image")
     for length in size[2:]:
         assume_at_least(length, 1, "the sizes of a grid must be positive")
 
     def along(position: Element, length: Dim) -> Element:
         if align_corners:
-            return _number(position * 2 - (length - 1), theta.dtype) / _number(dims.maximum(length - 1, 1), theta.dtype)  # type: ignore[no-any-return]
-        return _number(position * 2 + 1 - length, theta.dtype) / _number(length, theta.dtype)  # type: ignore[no-any-return]
+            last = _to_float(dims.maximum(length - 1, 1), theta.dtype)
+            return _to_float(position * 2 - (length - 1), theta.dtype) / last  # type: ignore[no-any-return]
+        return _to_float(position * 2 + 1 - length, theta.dtype) / _to_float(length, theta.dtype)  # type: ignore[no-any-return]
 
     def element(*i: Element) -> Element:
         batch, places, row = i[0], i[1:-1], i[-1]
@@ -226,7 +227,7 @@ def roi_align_16(
 
 @dataclass(frozen=True, slots=True)
 class _Regions:
-    """Regions of interest, [x1, y1, x2, y2] each, cut into bins."""
+    """Regions of interest, [x1, y1, x2, y2] each, divided into bins."""
 
     rois: Tensor
     bins: tuple[int, int]
@@ -241,14 +242,14 @@ class _Regions:
         return (extent if self.shift else maximum(extent, 1.0)) / float(self.bins[axis])  # type: ignore[no-any-return]
 
     def grids(self, ratio: int) -> list[Tensor]:
-        """For each axis how many samples a bin takes, per region."""
+        """Return the number of samples per bin of each region, for each axis."""
         count, dtype = self.rois.shape[0], self.rois.dtype
         if ratio > 0:
             return [full((count,), float(ratio), dtype)] * 2
         return [build((count,), lambda roi, axis=axis: ceil(self.bin_size(roi, axis))) for axis in range(2)]
 
     def positions(self, axis: int, grid: Tensor, taps: Dim) -> Tensor:
-        """Where region r samples bin b with tap t along an axis: [r, b, t]."""
+        """Compute the positions along an axis, [region, bin, tap]."""
         dtype = self.rois.dtype
 
         def position(roi: Element, number: Element, tap: Element) -> Element:
@@ -259,7 +260,7 @@ class _Regions:
 
 
 def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, ratio: int) -> Tensor:
-    """Bilinear samples on a grid in every bin, averaged, or their largest weighted corner."""
+    """Average bilinear samples on a grid in every bin, or take their largest weighted corner."""
     require(mode in ("avg", "max"), f"mode is {mode!r}, not avg or max")
     require(x.rank == 4 and regions.rois.rank == 2, f"ranks must be 4 and 2, not {x.rank} and {regions.rois.rank}")
     assume_equal(regions.rois.shape[1], 4, "a region has four coordinates")
@@ -267,17 +268,17 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
     batch_indices = check_range(batch_indices, 0, x.shape[0] - 1, "batch_indices")
     wide = regions.rois.dtype
     grids = regions.grids(ratio)
-    taps = [ratio if ratio > 0 else _largest(grid, f"grid{axis}") for axis, grid in enumerate(grids)]
+    taps = [ratio if ratio > 0 else _observe_largest(grid, f"grid{axis}") for axis, grid in enumerate(grids)]
     positions = [regions.positions(axis, grids[axis], taps[axis]) for axis in range(2)]
 
     def sample(roi: Element, channel: Element, *place: Element) -> Element:
         counts: list[Element] = []
         ends: list[list[tuple[Element, Element]]] = []
         for axis in range(2):
-            size, found = x.shape[2 + axis], positions[axis].at(roi, place[axis], place[2 + axis])
-            counts.append((found >= -1.0) & (found <= _number(size, wide)))
-            found = clamp(found, 0.0, _number(size - 1, wide))
-            part, first = found - floor(found), cast(floor(found), DType.int64)
+            size, position = x.shape[2 + axis], positions[axis].at(roi, place[axis], place[2 + axis])
+            counts.append((position >= -1.0) & (position <= _to_float(size, wide)))
+            position = clamp(position, 0.0, _to_float(size - 1, wide))
+            part, first = position - floor(position), cast(floor(position), DType.int64)
             ends.append([(first, 1.0 - part), (minimum(first + 1, size - 1), part)])
         image = batch_indices.at(roi)
         corners = [
@@ -286,12 +287,12 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
         ]
         combined = _sum(corners) if mode == "avg" else combine(maximum, corners)
         combined = where(counts[0] & counts[1], combined, 0.0)
-        taken = (cast(place[2], wide) < grids[0].at(roi)) & (cast(place[3], wide) < grids[1].at(roi))
-        return where(taken, combined, 0.0 if mode == "avg" else -inf)  # type: ignore[no-any-return]
+        is_used = (cast(place[2], wide) < grids[0].at(roi)) & (cast(place[3], wide) < grids[1].at(roi))
+        return where(is_used, combined, 0.0 if mode == "avg" else -inf)  # type: ignore[no-any-return]
 
     samples = build((regions.rois.shape[0], x.shape[1], *regions.bins, *taps), sample)
     if mode == "max":
-        return _without_empty(reduce("maximum", samples, [4, 5]), x.dtype)
+        return _clear_empty_bins(reduce("maximum", samples, [4, 5]), x.dtype)
     total = reduce("sum", samples, [4, 5])
     return build(
         total.shape,
@@ -299,13 +300,13 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
     )
 
 
-def _without_empty(largest: Tensor, dtype: DType) -> Tensor:
-    """The maxima, with 0 for those of nothing."""
+def _clear_empty_bins(largest: Tensor, dtype: DType) -> Tensor:
+    """Replace the maxima of empty bins by 0."""
     return elementwise(lambda v: cast(where(v > -inf, v, 0.0), dtype), largest)
 
 
-def _largest(counts: Tensor, hint: str) -> Dim:
-    """The largest number in a float vector, at least 1, as a size."""
+def _observe_largest(counts: Tensor, hint: str) -> Dim:
+    """Observe the largest number in a float vector, at least 1, as a size."""
     largest = reduce("maximum", counts, [0])
     return observe(elementwise(lambda v: cast(maximum(v, 1.0), DType.int64), largest), hint)[0]
 
@@ -328,31 +329,31 @@ def max_roi_pool(
 
     count = rois.shape[0]
     reaches = [
-        _largest(build((count,), lambda roi, axis=axis: ceil(bin_size(roi, axis)) + 1.0), f"reach{axis}")
+        _observe_largest(build((count,), lambda roi, axis=axis: ceil(bin_size(roi, axis)) + 1.0), f"reach{axis}")
         for axis in range(2)
     ]
 
     def pixel(roi: Element, channel: Element, *place: Element) -> Element:
         positions: list[Element] = []
-        taken: Element | None = None
+        is_used: Element | None = None
         for axis in range(2):
             number, step, offset = cast(place[axis], wide), bin_size(roi, axis), corner(roi, 2 - axis)
-            limit = _number(x.shape[2 + axis], wide)
+            limit = _to_float(x.shape[2 + axis], wide)
             first = clamp(floor(number * step) + offset, 0.0, limit)
             last = clamp(ceil((number + 1.0) * step) + offset, 0.0, limit)
             position = first + cast(place[2 + axis], wide)
-            taken = position < last if taken is None else taken & (position < last)
+            is_used = position < last if is_used is None else is_used & (position < last)
             positions.append(cast(position, DType.int64))
-        return where(taken, cast(x.at(images.at(roi), channel, *positions), wide), -inf)  # type: ignore[no-any-return]
+        return where(is_used, cast(x.at(images.at(roi), channel, *positions), wide), -inf)  # type: ignore[no-any-return]
 
     images = check_range(
         build((count,), lambda roi: cast(rois.at(roi, 0), DType.int64)), 0, x.shape[0] - 1, "images of rois"
     )
     windows = build((count, x.shape[1], *pooled_shape, *reaches), pixel)
-    return _without_empty(reduce("maximum", windows, [4, 5]), x.dtype)
+    return _clear_empty_bins(reduce("maximum", windows, [4, 5]), x.dtype)
 
 
-# -- deformed kernels ------------------------------------------------------------------------------------------------
+# -- deformable convolution -------------------------------------------------------------------------------------------
 
 
 @op("DeformConv", since=19)
@@ -379,8 +380,8 @@ def deform_conv(
         window_count(x.shape[2 + axis], kernel[axis], strides[axis], dilations[axis], (pads[axis], pads[rank + axis]))
         for axis in range(rank)
     ]
-    for found, wanted in zip(offset.shape[2:], spatial):
-        assume_equal(found, wanted, "there must be offsets for every output position")
+    for size, expected in zip(offset.shape[2:], spatial):
+        assume_equal(size, expected, "there must be offsets for every output position")
     batch, channels = x.shape[:2]
     wide = _wide(x.dtype)
     offset = reshape(offset, (batch, offset_group, *kernel, rank, *spatial))
@@ -388,11 +389,11 @@ def deform_conv(
 
     def position(axis: int, image: Element, part: Element, *i: Element) -> Element:
         base = i[rank + axis] * strides[axis] + i[axis] * dilations[axis] - pads[axis]
-        return _number(base, wide) + cast(offset.at(image, part, *i[:rank], axis, *i[rank:]), wide)  # type: ignore[no-any-return]
+        return _to_float(base, wide) + cast(offset.at(image, part, *i[:rank], axis, *i[rank:]), wide)  # type: ignore[no-any-return]
 
     shape = (batch, offset_group, *kernel, *spatial)
     positions = [build(shape, partial(position, axis)) for axis in range(rank)]
-    columns = _deformed_columns(x, positions, mask)
+    columns = _sample_columns(x, positions, mask)
     taps, places = dims.product(kernel), dims.product(spatial)
     columns = reshape(columns, (batch, group, dims.floordiv(channels, group), taps, places))
     weights = reshape(cast(w, wide), (group, dims.floordiv(w.shape[0], group), w.shape[1], taps))
@@ -403,16 +404,16 @@ def deform_conv(
     return build(result.shape, lambda *i: cast(result.at(*i) + cast(b.at(i[1]), wide), x.dtype))
 
 
-def _deformed_columns(x: Tensor, positions: Sequence[Tensor], mask: Tensor | None) -> Tensor:
-    """Linear samples of every channel at the positions of its offset group, 0 outside, times the mask."""
+def _sample_columns(x: Tensor, positions: Sequence[Tensor], mask: Tensor | None) -> Tensor:
+    """Sample every channel linearly at the positions of its offset group, with 0 outside, and apply the mask."""
     wide = positions[0].dtype
     per_offset = dims.floordiv(x.shape[1], positions[0].shape[1])
 
     def sample(image: Element, channel: Element, *i: Element) -> Element:
         ends: list[list[tuple[Element, Element]]] = []
         for size, position in zip(x.shape[2:], positions):
-            found = position.at(image, channel // per_offset, *i)
-            part, first = found - floor(found), cast(floor(found), DType.int64)
+            coordinate = position.at(image, channel // per_offset, *i)
+            part, first = coordinate - floor(coordinate), cast(floor(coordinate), DType.int64)
             neighbours = ((first, 1.0 - part), (first + 1, part))
             ends.append([(k, where((k >= 0) & (k < size), weight, 0.0)) for k, weight in neighbours])
         terms = []

@@ -1,7 +1,7 @@
 """Sequences and optionals.
 
-A sequence is a list that only the host knows. Where the trace knows its elements one by one (`Tensor.elements`), they
-are handed on as they are, so that splitting into a sequence and picking from it leaves no host step behind.
+A sequence is a list on the host. Where the trace has its elements (`Tensor.elements`), they are used directly, so that
+splitting into a sequence and taking elements of it needs no host step.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from weft.opset.tensor import current_trace
 UNROLLED_PARTS = 256  # splitting into more parts than this is left to the host
 
 
-# -- making sequences ------------------------------------------------------------------------------------------------
+# -- creating sequences ---------------------------------------------------------------------------------------------
 
 
 def construct(elements: Sequence[Tensor], empty: Type | None = None) -> Tensor:
-    """A sequence of tensors; `empty` is the element type where there are none."""
+    """Create a sequence of tensors; `empty` is the element type if there are none."""
     if not elements:
         return empty_sequence(empty or AnyType())
     for element in elements:
@@ -54,7 +54,7 @@ def empty_sequence(element: Type) -> Tensor:
 
 
 def _common_type(elements: Sequence[Tensor]) -> Type:
-    """The type that all elements have; sizes that differ become unknown."""
+    """Return a type that holds all elements; sizes that differ become dynamic."""
     first = elements[0].type
     if all(element.type == first for element in elements):
         return first
@@ -69,14 +69,14 @@ def _common_type(elements: Sequence[Tensor]) -> Type:
 
 
 def _element_type(sequence: Tensor) -> Type:
-    """The type of any one element: sizes that are no plain numbers may differ from one to the next."""
+    """Return the type of one element: its dynamic sizes may differ from those of others."""
     element = sequence.type.element if isinstance(sequence.type, SequenceType) else AnyType()
     if isinstance(element, TensorType) and element.shape is not None:
-        return TensorType(element.dtype, tuple(_loosen(size) for size in element.shape))
+        return TensorType(element.dtype, tuple(_make_dynamic(size) for size in element.shape))
     return element
 
 
-def _loosen(size: Dim) -> Dim:
+def _make_dynamic(size: Dim) -> Dim:
     return size if isinstance(size, int) else fresh_symbol("size")
 
 
@@ -94,14 +94,14 @@ def sequence_empty(*, dtype: ElementType = 1) -> Tensor:
 @op("SequenceInsert", since=11)
 def sequence_insert(sequence: Tensor, element: Tensor, position: Tensor | None = None) -> Tensor:
     _require_sequence(sequence)
-    if sequence.elements is not None and (position is None or position.known is not None):
+    if sequence.elements is not None and (position is None or position.static_value is not None):
         count = len(sequence.elements)
-        place = count if position is None else _place(position, count, count + 1)
+        place = count if position is None else _resolve_position(position, count, count + 1)
         return construct([*sequence.elements[:place], element, *sequence.elements[place:]])
     _require_tensor(element)
     type = sequence.type.element if isinstance(sequence.type, SequenceType) else AnyType()
     operands = [sequence, element] if position is None else [sequence, element, position]
-    joined = type if type == element.type else _wider(type, element.type)
+    joined = type if type == element.type else _join_types(type, element.type)
     return host("sequence_insert", operands, [SequenceType(joined)])[0]
 
 
@@ -114,7 +114,7 @@ def _require_sequence(sequence: Tensor) -> None:
     require(isinstance(sequence.type, (SequenceType, AnyType)), f"a sequence is needed, not {sequence.type}")
 
 
-def _wider(a: Type, b: Type) -> Type:
+def _join_types(a: Type, b: Type) -> Type:
     if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype is b.dtype:
         if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
             return TensorType(a.dtype, None)
@@ -124,9 +124,9 @@ def _wider(a: Type, b: Type) -> Type:
 
 @op("SequenceErase", since=11)
 def sequence_erase(sequence: Tensor, position: Tensor | None = None) -> Tensor:
-    if sequence.elements is not None and (position is None or position.known is not None):
+    if sequence.elements is not None and (position is None or position.static_value is not None):
         count = len(sequence.elements)
-        place = _place(position, count, count) if position is not None else count - 1
+        place = _resolve_position(position, count, count) if position is not None else count - 1
         require(count > 0, "nothing can be erased from an empty sequence")
         empty = sequence.type.element if isinstance(sequence.type, SequenceType) else None
         return construct([*sequence.elements[:place], *sequence.elements[place + 1 :]], empty)
@@ -134,24 +134,24 @@ def sequence_erase(sequence: Tensor, position: Tensor | None = None) -> Tensor:
     return host("sequence_erase", operands, [sequence.type])[0]
 
 
-def _place(position: Tensor, count: int, limit: int) -> int:
-    """A known position, counted from the front of a sequence of `count` elements."""
-    number = int(position.known.item())
+def _resolve_position(position: Tensor, count: int, limit: int) -> int:
+    """Check a static position and count it from the front of a sequence of `count` elements."""
+    number = int(position.static_value.item())
     place = number + count if number < 0 else number
     if not 0 <= place < limit:
         raise InvalidModelError(f"position {number} is out of range for a sequence of {count} elements")
     return place
 
 
-# -- taking sequences apart ------------------------------------------------------------------------------------------
+# -- elements of sequences -------------------------------------------------------------------------------------------
 
 
 @op("SequenceAt", since=11)
 def sequence_at(sequence: Tensor, position: Tensor) -> Tensor:
     _require_sequence(sequence)
-    if sequence.elements is not None and position.known is not None:
+    if sequence.elements is not None and position.static_value is not None:
         count = len(sequence.elements)
-        return sequence.elements[_place(position, count, count)]
+        return sequence.elements[_resolve_position(position, count, count)]
     return host("sequence_at", [sequence, position], [_element_type(sequence)])[0]
 
 
@@ -169,12 +169,12 @@ def concat_from_sequence(sequence: Tensor, *, axis: int = REQUIRED, new_axis: in
     element = _element_type(sequence)
     type: Type = AnyType()
     if isinstance(element, TensorType):
-        shape = None if element.shape is None else _joined_shape(element.shape, axis, bool(new_axis))
+        shape = None if element.shape is None else _concat_shape(element.shape, axis, bool(new_axis))
         type = TensorType(element.dtype, shape)
     return host("concat_from_sequence", [sequence], [type], axis=axis, new_axis=bool(new_axis))[0]
 
 
-def _joined_shape(element: Shape, axis: int, new_axis: bool) -> Shape:
+def _concat_shape(element: Shape, axis: int, new_axis: bool) -> Shape:
     if new_axis:
         place = normalize_axis(axis, len(element) + 1)
         return (*element[:place], fresh_symbol("count"), *element[place:])
@@ -203,12 +203,13 @@ def split_to_sequence(x: Tensor, split: Tensor | None = None, *, axis: int = 0, 
 
 
 def _part_sizes(total: Dim, split: Tensor | None) -> list[int] | None:
-    """The sizes of the parts, where they are plain numbers, and few."""
-    if not isinstance(total, int) or (split is not None and split.known is None):
+    """Return the sizes of the parts if they are static and at most UNROLLED_PARTS."""
+    if not isinstance(total, int) or (split is not None and split.static_value is None):
         return None
     if split is not None and split.rank == 1:
-        known = current_trace.get().observe(split, "split")
-        return [size for size in known if isinstance(size, int)] if all(isinstance(s, int) for s in known) else None
+        sizes = current_trace.get().observe(split, "split")
+        plain = [size for size in sizes if isinstance(size, int)]
+        return plain if len(plain) == len(sizes) else None
     chunk: Any = 1 if split is None else current_trace.get().observe(split, "split")[0]
     if not isinstance(chunk, int):
         return None
@@ -248,16 +249,16 @@ def optional_has_element(x: Tensor | None = None) -> Tensor:
             return host("optional_has_element", [x], [TensorType(DType.bool, ())])[0]
 
 
-def inputs_asked_for(graph: Graph) -> frozenset[str]:
-    """Return the inputs of a model that it asks for with OptionalHasElement, so that a run may leave them out."""
-    asked: set[str] = set()
+def find_optional_inputs(graph: Graph) -> frozenset[str]:
+    """Return the inputs that a model tests with OptionalHasElement, so that a run may omit them."""
+    tested: set[str] = set()
     pending = [graph]
     while pending:
         for node in pending.pop().nodes:
             pending.extend(subgraphs(node))
             if node.op == "OptionalHasElement" and not node.domain:
-                asked.update(node.inputs)
-    return frozenset(value.name for value in graph.inputs if value.name in asked)
+                tested.update(node.inputs)
+    return frozenset(value.name for value in graph.inputs if value.name in tested)
 
 
 @op("OptionalGetElement", since=15)

@@ -1,4 +1,4 @@
-"""Shapes: asking for them, and changing them without moving data."""
+"""Shapes: reading them, and changing them without moving data."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
         raise dims.UndecidedError(f"whether {x.size} elements are none")
     unknown = [axis for axis, size in enumerate(sizes) if size == -1]
     for axis, size in enumerate(sizes):
-        if not isinstance(size, int):  # a computed -1, and mostly a 0, would stand for another size
+        if not isinstance(size, int):  # a computed -1 or, mostly, 0 would stand for another size
             means_itself = not unknown and (allowzero or _copies_zero(x.shape[axis : axis + 1], size))
             assume_at_least(size, 0 if means_itself else 1, "a size of its own")
     require(len(unknown) <= 1, f"only one dimension may be -1, not {tuple(shape)}")
     if unknown:
         others = [size for axis, size in enumerate(sizes) if axis != unknown[0]]
-        sizes[unknown[0]] = _inferred(x, others)
+        sizes[unknown[0]] = _infer_size(x, others)
     return reshape(x, sizes)
 
 
 def _copies_zero(copied: Sequence[Dim], size: Dim) -> bool:
-    """Whether the dimension that a 0 copies is 0 wherever the size is."""
+    """Return whether the dimension that a 0 copies is 0 whenever the size is."""
     return any(size == own or size == own * dims.floordiv(size, own) for own in copied if not isinstance(own, int))
 
 
-def _inferred(x: Tensor, others: Sequence[Dim]) -> Dim:
-    """The size beside `others`; where one of them is 0, what it would be if that were another number."""
+def _infer_size(x: Tensor, others: Sequence[Dim]) -> Dim:
+    """Infer the size for -1 from the `others`; zeros among them are ignored if x has the same ones."""
     rest = dims.product(others)
     if rest != 0:
         return dims.floordiv(x.size, rest)
     whole = dims.product(size for size in x.shape if size != 0)
     rest = dims.product(size for size in others if size != 0)
-    require(x.size == 0 and dims.mod(whole, rest) == 0, "a dimension of -1 cannot be told beside one of size 0")
+    require(x.size == 0 and dims.mod(whole, rest) == 0, "a dimension of -1 cannot be inferred beside one of size 0")
     return dims.floordiv(whole, rest)
 
 

@@ -41,13 +41,13 @@ def dft_20(
 def _dft(x: Tensor, length: tuple[Dim, ...] | None, axis: int, *, inverse: bool, onesided: bool) -> Tensor:
     axis = normalize_axis(axis, x.rank)
     require(axis != x.rank - 1, "the last axis holds real and imaginary parts and cannot be transformed")
-    given = x.shape[axis]
-    count = length[0] if length else 2 * (given - 1) if inverse and onesided else given
+    size = x.shape[axis]
+    count = length[0] if length else 2 * (size - 1) if inverse and onesided else size
     order = [*(a for a in range(x.rank) if a not in (axis, x.rank - 1)), axis, x.rank - 1]
     last = transpose(x, order)
     rows = reshape(last, (dims.product(last.shape[:-2]), *last.shape[-2:]))
     if inverse and onesided:
-        result = slice_axis(transform(_both_sides(rows, count), count, inverse=True), 2, 0, 1)
+        result = slice_axis(transform(_complete_spectrum(rows, count), count, inverse=True), 2, 0, 1)
     else:
         bins = dims.floordiv(count, 2) + 1 if onesided else None
         result = transform(fit(rows, 1, count), count, inverse=inverse, bins=bins)
@@ -55,8 +55,8 @@ def _dft(x: Tensor, length: tuple[Dim, ...] | None, axis: int, *, inverse: bool,
     return transpose(result, [order.index(a) for a in range(x.rank)])
 
 
-def _both_sides(half: Tensor, count: Dim) -> Tensor:
-    """The full spectrum of a real signal, whose second half mirrors the conjugate of the first."""
+def _complete_spectrum(half: Tensor, count: Dim) -> Tensor:
+    """Complete the spectrum of a real signal: its second half mirrors the conjugate of the first."""
     bins = dims.floordiv(count, 2) + 1
     half = fit(fit(half, 1, bins), 2, 2)
 
@@ -118,7 +118,7 @@ def blackman_window(size: Sizes, *, periodic: int = 1, output_datatype: ElementT
 
 
 def _cosine_window(size: tuple[Dim, ...], periodic: int, output_datatype: int, factors: tuple[float, ...]) -> Tensor:
-    """A sum of cosines that turn 0, 1, 2, ... times over the window."""
+    """Sum cosines with 0, 1, 2, ... periods over the window."""
     require(len(size) == 1, f"the window's size must be one number, not {len(size)}")
     period = size[0] if periodic else size[0] - 1
 
@@ -155,8 +155,8 @@ def mel_weight_matrix(
     edges = _mel_edges(bands, length, sample_rate[0], _scalar(lower_edge_hertz), _scalar(upper_edge_hertz))
     last = dims.floordiv(length, 2)
     (fits,) = observe(build((), lambda: where((edges.at(0) >= 0) & (edges.at(bands + 1) <= last), index(1), 0)), "fits")
-    known = f"of {last + 1} bins at a sample_rate of {sample_rate[0]}"
-    require(fits != 0, f"lower_edge_hertz or upper_edge_hertz lies outside of the spectrum {known}")
+    spectrum = f"{last + 1} bins at a sample_rate of {sample_rate[0]}"
+    require(fits != 0, f"lower_edge_hertz or upper_edge_hertz lies outside of the spectrum of {spectrum}")
     assume_at_least(fits, 1, "frequencies in the spectrum")
 
     def element(j: Element, band: Element) -> Element:
@@ -170,7 +170,7 @@ def mel_weight_matrix(
 
 
 def _mel_edges(bands: Dim, length: Dim, rate: Dim, lower: Tensor, upper: Tensor) -> Tensor:
-    """The spectrum's bins at which the triangles begin, peak and end: evenly spaced on the mel scale."""
+    """Compute the bins where the triangles begin, peak and end: evenly spaced on the mel scale."""
 
     def element(i: Element) -> Element:
         low, high = (log1p(edge.at() / MEL_BREAK_HERTZ) * MEL_FACTOR for edge in (lower, upper))

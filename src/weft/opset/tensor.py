@@ -1,12 +1,12 @@
-"""The two things op definitions compute with: `Tensor`, a value of the trace, and `Element`, one scalar of a map.
+"""The values that op definitions compute with: `Tensor`, a value of the trace, and `Element`, one scalar of a map.
 
 Both overload Python's operators. Operators on tensors broadcast and emit one map each; a function over elements,
-given to `elementwise` or `build`, becomes a single map however long it is. Python numbers take the dtype of what they
-meet.
+passed to `elementwise` or `build`, becomes a single map. Python numbers take the dtype of the other operands.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Union
@@ -33,11 +33,33 @@ _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater",
 
 
 class NotStaticError(Exception):
-    """An op needs to know something that only the run will reveal."""
+    """An op needs a value that is known only at run time."""
+
+
+class TracedValueError(TypeError):
+    """A definition uses a traced tensor or element as if it held values."""
+
+    def __init__(self, problem: str, hint: str | None = None) -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
+_NUMPY_OPERATORS: dict[np.ufunc, Callable[..., Any]] = {
+    np.add: operator.add,
+    np.subtract: operator.sub,
+    np.multiply: operator.mul,
+    np.true_divide: operator.truediv,
+    np.remainder: operator.mod,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+}
+"""numpy's operators, which Python calls where the left operand is a numpy scalar."""
 
 
 class _Operators:
-    """Python's operators, for tensors and elements alike."""
+    """Python's operators, for tensors and elements."""
 
     __slots__ = ()
 
@@ -96,23 +118,43 @@ class _Operators:
         return apply("logical_not", self)
 
     def __bool__(self) -> bool:
-        raise NotStaticError("a traced value has no truth value while compiling")
+        problem = f"{self._kind} is used as a condition (`if`, `and`, `or`, `not`, `a < b < c`), but has no value yet"
+        hint = "choose with weft.opset.functions.where(condition, a, b), and combine conditions with & | ~"
+        raise TracedValueError(problem, hint)
+
+    @property
+    def _kind(self) -> str:
+        return f"a traced {type(self).__name__.lower()}"
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TracedValueError(f"numpy was called on {self._kind}, which has no values yet")
+
+    def __array_function__(self, function: Callable[..., Any], *_: Any) -> Any:
+        raise TracedValueError(f"numpy.{function.__name__} was called on {self._kind}, which has no values yet")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **_: Any) -> Any:
+        operation = _NUMPY_OPERATORS.get(ufunc) if method == "__call__" else None
+        if operation is None:
+            raise TracedValueError(f"numpy.{ufunc.__name__} was called on {self._kind}, which has no values yet")
+        for operand in operands:
+            _check_no_array(operand)
+        return operation(*(value.item() if _is_numpy_scalar(value) else value for value in operands))
 
 
 class Tensor(_Operators):
-    """A value of the trace: a tensor, or a sequence, optional or map on its way through host steps.
+    """A value of the trace: a tensor, or a sequence, optional or map.
 
-    `known` is its content where the trace knows it: an array of numbers, or an object array of dims for the integer
-    tensors that shapes are computed with. `elements` are the parts of a sequence, or what an optional holds (nothing
-    if it is empty), where the trace knows them one by one.
+    `static_value` is its content where that is known while tracing, else None: an array of numbers, or an object array
+    of dims for the integer tensors that shapes are computed with. `elements` are the elements of a sequence, or the
+    content of an optional (empty if it has none), where they are known while tracing.
     """
 
-    __slots__ = ("elements", "known", "trace", "value")
+    __slots__ = ("elements", "static_value", "trace", "value")
 
-    def __init__(self, trace: Trace, value: Value, known: Any = None) -> None:
+    def __init__(self, trace: Trace, value: Value, static_value: Any = None) -> None:
         self.trace: Trace = trace
         self.value: Value = value
-        self.known: Any = known
+        self.static_value: Any = static_value
         self.elements: tuple[Tensor, ...] | None = None
 
     @property
@@ -140,7 +182,7 @@ class Tensor(_Operators):
         return dims.product(self.shape)
 
     def at(self, *indices: Element | Dim, checked: bool = False) -> Element:
-        """The element at `indices`, one per dimension; see `Load` for what happens outside the tensor."""
+        """Load the element at `indices`, one per dimension; see `Load` for indices outside the tensor."""
         if len(indices) != self.rank:
             raise InvalidModelError(f"{len(indices)} indices for a tensor of shape {self.shape}")
         return Element(Load(self.value.number, tuple(_as_index(i) for i in indices), self.dtype, checked))
@@ -150,7 +192,7 @@ class Tensor(_Operators):
 
 
 class Element(_Operators):
-    """One scalar in the making. Indices stay symbolic integers as long as only integers and dims meet them."""
+    """A scalar expression. Indices stay symbolic integers as long as they are combined with integers and dims only."""
 
     __slots__ = ("scalar",)
 
@@ -179,18 +221,25 @@ def apply(function: str, *arguments: Any, dtype: DType | None = None) -> Any:
 
 
 def elementwise(function: Callable[..., Element], *arguments: Tensor | Number) -> Tensor:
-    """One map that computes `function` for every element of the broadcast arguments; numbers are handed on as such."""
+    """Emit one map that computes `function` for every element of the broadcast arguments; numbers stay numbers."""
     shape = broadcast_shapes(*(argument.shape for argument in arguments if isinstance(argument, Tensor)))
     axes = [dims.axis(position, size) for position, size in enumerate(shape)]
     elements = [broadcast_load(argument, axes) if isinstance(argument, Tensor) else argument for argument in arguments]
-    return emit_map(shape, function(*elements))
+    result = function(*elements)
+    if not isinstance(result, Element):
+        problem = f"the function given to elementwise returned {type(result).__name__}, not an element"
+        raise TracedValueError(problem, "compute its result from its arguments; compare them with functions.equal")
+    return emit_map(shape, result)
 
 
 def build(shape: Sequence[Dim], function: Callable[..., Element | Number], dtype: DType | None = None) -> Tensor:
-    """A tensor of `shape` whose element at (i, j, ...) is `function(i, j, ...)`, each index an `Element`."""
+    """Emit a tensor of `shape` whose element at (i, j, ...) is `function(i, j, ...)`, each index an `Element`."""
     axes = [Element(Index(dims.axis(position, size))) for position, size in enumerate(shape)]
     result = function(*axes)
     if not isinstance(result, Element):
+        if result is None or isinstance(result, (Tensor, np.ndarray)):
+            problem = f"the function given to build returned {type(result).__name__}, not an element or a number"
+            raise TracedValueError(problem, "take an element of a tensor with x.at(i, j, ...)")
         if dtype is None:
             raise TypeError("a number needs a dtype to fill a tensor")
         result = literal(result, dtype)
@@ -198,21 +247,21 @@ def build(shape: Sequence[Dim], function: Callable[..., Element | Number], dtype
 
 
 def broadcast_load(tensor: Tensor, axes: Sequence[Dim]) -> Element:
-    """The element of `tensor` that numpy's broadcasting pairs with the output position `axes`."""
+    """Load the element of `tensor` that numpy's broadcasting pairs with the output position `axes`."""
     aligned = axes[len(axes) - tensor.rank :]
     indices = tuple(Index(0 if size == 1 else axis) for size, axis in zip(tensor.shape, aligned))
     return Element(Load(tensor.value.number, indices, tensor.dtype))
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The broadcast of shapes. Sizes that may differ are assumed equal, and the assumption is recorded."""
+    """Broadcast shapes. Sizes that may differ are assumed equal, and the assumption is recorded as a guard."""
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(_broadcast_dims(sizes) for sizes in zip(*padded))
 
 
 def literal(value: Number | str | complex, dtype: DType) -> Element:
-    """A constant element."""
+    """Build a constant element."""
     if isinstance(value, np.generic):
         value = value.item()
     if dtype.is_integer and isinstance(value, float):
@@ -225,7 +274,7 @@ def literal(value: Number | str | complex, dtype: DType) -> Element:
 
 
 def index(value: Dim) -> Element:
-    """A size or an index as an int64 element."""
+    """Convert a size or an index to an int64 element."""
     return Element(Index(value))
 
 
@@ -238,19 +287,18 @@ def _apply(function: str, arguments: Sequence[Any], dtype: DType | None) -> Elem
     folded = _fold_indices(function, arguments)
     if folded is not None:
         return folded
-    given = [argument for argument in arguments if isinstance(argument, Element)]
-    if function == "select":
-        given = [argument for argument in arguments[1:] if isinstance(argument, Element)]
-    if not given:
+    operands = arguments[1:] if function == "select" else arguments
+    first = next((operand for operand in operands if isinstance(operand, Element)), None)
+    if first is None:
         raise TypeError(f"{function} needs at least one element among {arguments}")
-    common = given[0].dtype
+    common = first.dtype
     if function == "cast" and common is dtype:
-        return given[0]
+        return first
     elements = [_as_element(argument, common) for argument in arguments]
     checked = elements[1:] if function == "select" else elements
     if any(element.dtype is not common for element in checked):
-        found = ", ".join(str(element.dtype) for element in checked)
-        raise TypeRuleError(f"{function} of mixed types: {found}")
+        dtypes = ", ".join(str(element.dtype) for element in checked)
+        raise TypeRuleError(f"{function} of mixed types: {dtypes}")
     if function == "select" and elements[0].dtype is not DType.bool:
         raise TypeRuleError(f"select of {elements[0].dtype}")
     check_function(function, common)
@@ -259,7 +307,7 @@ def _apply(function: str, arguments: Sequence[Any], dtype: DType | None) -> Elem
 
 
 def _fold_indices(function: str, arguments: Sequence[Any]) -> Element | None:
-    """Index arithmetic as a symbolic integer, where it is one."""
+    """Compute index arithmetic as a symbolic integer; None where an operand is not one."""
     operation = _INDEX_ARITHMETIC.get(function)
     if operation is None or not any(isinstance(a, Element) and isinstance(a.scalar, Index) for a in arguments):
         return None
@@ -304,7 +352,18 @@ def _as_element(value: Any, dtype: DType) -> Element:
     if isinstance(value, Expr):
         scalar: Scalar = Index(value)
         return Element(scalar if dtype is DType.int64 else Apply("cast", (scalar,), dtype))
-    return literal(value, dtype)
+    _check_no_array(value)
+    return literal(value.item() if isinstance(value, np.ndarray) else value, dtype)
+
+
+def _check_no_array(value: Any) -> None:
+    if isinstance(value, np.ndarray) and value.ndim:
+        problem = f"a numpy array of shape {value.shape} is combined with traced values"
+        raise TracedValueError(problem, "make it a tensor first, with weft.opset.language.constant(array)")
+
+
+def _is_numpy_scalar(value: Any) -> bool:
+    return isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0)
 
 
 def _broadcast_dims(sizes: Sequence[Dim]) -> Dim:

@@ -1,4 +1,4 @@
-"""Strings. All of it happens on the host; what is known beforehand is the shape of the results, where it is."""
+"""Strings, which are processed on the host."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def string_normalizer(
     require(x.rank in (1, 2), f"strings of shape [C] or [1, C] are normalized, not {x.type}")
     if x.rank == 2:
         assume_equal(x.shape[0], 1, "strings of shape [C] or [1, C] are normalized")
-    kept: Dim = fresh_symbol("kept") if stopwords else dims.maximum(x.shape[-1], 1)
+    count: Dim = fresh_symbol("kept") if stopwords else dims.maximum(x.shape[-1], 1)
     return host(
         "string_normalize",
         [x],
-        [TensorType(DType.string, (*(1 for _ in x.shape[:-1]), kept))],
+        [TensorType(DType.string, (*(1 for _ in x.shape[:-1]), count))],
         case=case_change_action.lower(),
         stopwords=tuple(stopwords),
         case_sensitive=bool(is_case_sensitive),

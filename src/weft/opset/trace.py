@@ -1,8 +1,8 @@
-"""The trace: where running an op's definition leaves its steps.
+"""The trace: records the steps that an op's definition emits.
 
-Whatever is known while tracing is computed at once: constants up to a size, and the integer tensors that shapes are
-computed with, whose elements are symbolic. An eager trace knows all its inputs, and so computes everything: that is
-the reference meaning of a model, one op at a time.
+Static values are computed while tracing: constants up to a size, and the integer tensors that shapes are computed with,
+whose elements are symbolic. In an eager trace all inputs are static, so everything is computed: that is the reference
+meaning of a model, one op at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from weft.ir.program import (
     TensorProgram,
     Value,
 )
-from weft.ir.scalar import Index, Load, Scalar, rebuild, walk
+from weft.ir.scalar import Index, Load, Scalar, identity_indices, rebuild, walk
 from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
 from weft.opset.tensor import NotStaticError, Tensor, current_trace
 from weft.opset.type_rules import check_primitive
@@ -49,13 +49,13 @@ MOST_ELEMENTS = 1 << 38  # of a tensor, also of one that is never stored: a run 
 
 
 class Evaluator(Protocol):
-    """The numpy meaning of a primitive, handed in by the compiler so that ops need not know any backend."""
+    """Evaluates primitives with numpy; passed in by the compiler, so that ops depend on no backend."""
 
     def evaluate(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
-        """The results for concrete operands and static result types (an eager caller may leave types open)."""
+        """Compute the results for concrete operands and static result types (an eager caller may leave types open)."""
 
     def evaluate_symbolic(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
-        """The results where operands hold symbolic integers; raises UndecidedError where they cannot be told."""
+        """Compute the results where operands hold symbolic integers; raise UndecidedError where that is impossible."""
 
 
 @dataclass
@@ -72,23 +72,21 @@ class Trace:
     tensors: dict[int, Tensor] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=count)
     symbol_names: set[str] = field(default_factory=set)
-    observed: set[str] = field(default_factory=set)  # of these, in the outermost trace, those that are data
+    observed: set[str] = field(default_factory=set)  # symbols that stand for elements of tensors (outermost trace only)
     budget: float = inf  # how many nodes may still be traced
-    is_void: bool = (
-        False  # whether a guard can never hold: the program runs for no sizes, and is traced for those given
-    )
-    inner: list[Trace] = field(default_factory=list)  # of bodies
+    is_void: bool = False  # a guard can never hold: the program runs for no sizes, and each run traces its own
+    inner: list[Trace] = field(default_factory=list)  # traces of bodies
 
     # -- making tensors ----------------------------------------------------------------------------------------------
 
-    def input(self, type: Type, name: str, known: Any = None) -> Tensor:
+    def input(self, type: Type, name: str) -> Tensor:
         _check_sizes(type)
         value = Value(next(self.numbers), type, name)
         self.inputs.append(value)
-        return self._register(Tensor(self, value, known))
+        return self._register(Tensor(self, value))
 
     def constant(self, content: Any, type: Type | None = None, name: str = "") -> Tensor:
-        """A constant: an array, or a list or None for the other types."""
+        """Add a constant: an array, or a list or None for sequences and optionals."""
         if type is None:
             type = type_of(content)
         value = Value(next(self.numbers), type, name)
@@ -96,10 +94,8 @@ class Trace:
         return self._register(Tensor(self, value, content if isinstance(content, np.ndarray) or self.eager else None))
 
     def fresh_symbol(self, hint: str, low: int | None = 0) -> Expr:
-        """A new size that only the run reveals."""
-        root = self
-        while root.parent is not None:
-            root = root.parent
+        """Create a size that is known only at run time."""
+        root = self._root()
         base = f"{self.origin}.{hint}" if self.origin else hint
         name = base
         for attempt in count(2):
@@ -112,21 +108,21 @@ class Trace:
     # -- emitting steps ----------------------------------------------------------------------------------------------
 
     def emit(self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type]) -> list[Tensor]:
-        """Append a step, or compute it now where its operands are known."""
+        """Append a step, or compute it now where its operands are static."""
         for type in types:
             _check_sizes(type)
         check_primitive(primitive, [operand.type for operand in operands])
-        operands = [self.own(operand) for operand in operands]
+        operands = [self.capture(operand) for operand in operands]
         computed = self._compute(primitive, operands, types)
         if computed is not None and not any(_has_equalities(content) for content in computed):
-            return [self._from_known(content, type) for content, type in zip(computed, types)]
+            return [self._from_static(content, type) for content, type in zip(computed, types)]
         results = tuple(Value(next(self.numbers), type) for type in types)
         self.steps.append(Step(primitive, tuple(operand.value for operand in operands), results, self.origin))
-        known = [None] * len(results) if computed is None else computed
-        return [self._register(Tensor(self, value, content)) for value, content in zip(results, known)]
+        static_values = [None] * len(results) if computed is None else computed
+        return [self._register(Tensor(self, value, content)) for value, content in zip(results, static_values)]
 
     def emit_map(self, shape: Shape, expression: Scalar) -> Tensor:
-        """Emit a map whose loads name values by number; they are renumbered as operand positions."""
+        """Emit a map whose loads refer to values by number; they become operand positions."""
         positions: dict[int, int] = {}
 
         def renumber(load: Load) -> Scalar:
@@ -140,7 +136,7 @@ class Trace:
         return self.emit(Map(renumbered), operands, [TensorType(expression.dtype, shape)])[0]
 
     def find(self, number: int) -> Tensor:
-        """The tensor of a value number, in this trace or an enclosing one."""
+        """Find the tensor of a value number, in this trace or an enclosing one."""
         trace: Trace | None = self
         while trace is not None:
             if number in trace.tensors:
@@ -148,18 +144,18 @@ class Trace:
             trace = trace.parent
         raise InvalidModelError(f"value %{number} is not in scope")
 
-    def own(self, tensor: Tensor) -> Tensor:
-        """The tensor as a value of this trace: one of an enclosing trace is captured as an extra input."""
+    def capture(self, tensor: Tensor) -> Tensor:
+        """Return the tensor as a value of this trace: one of an enclosing trace becomes an extra input."""
         if tensor.trace is self:
             return tensor
         number = tensor.value.number
         if number not in self.captured:
-            if isinstance(tensor.known, np.ndarray) and tensor.known.dtype != object:
-                inner = self.constant(tensor.known, tensor.type, tensor.value.name)
+            if isinstance(tensor.static_value, np.ndarray) and tensor.static_value.dtype != object:
+                inner = self.constant(tensor.static_value, tensor.type, tensor.value.name)
                 self.captured[number] = (tensor, inner)
                 return inner
             value = Value(next(self.numbers), tensor.type, tensor.value.name)
-            inner = self._register(Tensor(self, value, tensor.known))
+            inner = self._register(Tensor(self, value, tensor.static_value))
             inner.elements = tensor.elements
             self.captured[number] = (tensor, inner)
         return self.captured[number][1]
@@ -173,45 +169,43 @@ class Trace:
         except UndecidedError:
             self.guards.append(Guard(left, right, self.origin))
             return
-        if different and certain and not self._runs_never() and not _may_be_equal(left, right):
+        if different and certain and not self._never_runs() and not _may_be_equal(left, right):
             raise InvalidModelError(f"sizes {left} and {right} differ: {why}")
         self.is_void = True
         self.guards.append(Guard(left, right, self.origin))
 
     def depth(self) -> int:
-        """How many bodies it stands in."""
+        """Count the enclosing bodies."""
         return 0 if self.parent is None else 1 + self.parent.depth()
 
     def count_node(self) -> None:
-        """One more node is traced, for the first time or again: bodies of control flow may be traced several times."""
-        root = self
-        while root.parent is not None:
-            root = root.parent
+        """Charge one node to the budget: bodies of control flow may be traced several times."""
+        root = self._root()
         root.budget -= 1
         if root.budget < 0:
             raise UnsupportedModelError("loops and branches nest too deeply: their bodies would be traced too often")
 
-    def _runs_never(self) -> bool:
-        """Whether a contradiction says nothing of the model, since there was one before it."""
-        return self.is_void or (self.parent is not None and self.parent._runs_never())
+    def _never_runs(self) -> bool:
+        """Return whether an earlier contradiction makes later ones meaningless."""
+        return self.is_void or (self.parent is not None and self.parent._never_runs())
 
     def assume_at_least(self, left: Dim, right: Dim, why: str) -> None:
         """Record that left >= right; a certain contradiction is an error of the model."""
         if dims.is_at_least(left, right):
             return
         if dims.is_at_least(right, left + 1):
-            if not self._runs_never() and dims.is_at_least(_perhaps_empty(right), _perhaps_empty(left + 1)):
+            if not self._never_runs() and dims.is_at_least(_perhaps_empty(right), _perhaps_empty(left + 1)):
                 raise InvalidModelError(f"{left} is less than {right}: {why}")
             self.is_void = True
         self.guards.append(Guard(left, right, self.origin, at_least=True))
 
     def body(self, types: Sequence[tuple[Type, str]], function: Callable[..., Sequence[Tensor]]) -> TracedBody:
-        """Trace `function` of new inputs as a program of its own; values of this trace that it uses are captured."""
+        """Trace `function` of new inputs as a separate program; values of this trace that it uses are captured."""
         inner = Trace(self.evaluator, parent=self, origin=self.origin, numbers=self.numbers)
         self.inner.append(inner)
         inputs = [inner.input(type, name) for type, name in types]
         with inner.active():
-            outputs = [inner.own(output) for output in function(*inputs)]
+            outputs = [inner.capture(output) for output in function(*inputs)]
         captures = [(outer, tensor) for outer, tensor in inner.captured.values() if tensor.value not in inner.constants]
         program = TensorProgram(
             (*inner.inputs, *(tensor.value for _, tensor in captures)),
@@ -225,14 +219,14 @@ class Trace:
     def program(self, outputs: Sequence[Tensor]) -> TensorProgram:
         return TensorProgram(
             tuple(self.inputs),
-            tuple(self.own(output).value for output in outputs),
+            tuple(self.capture(output).value for output in outputs),
             tuple(self.steps),
             self.constants,
             tuple(self.guards),
         )
 
     def end(self) -> None:
-        """Let go of tensors, which refer to the trace and would keep all its constants until someone looks for such."""
+        """Break reference cycles between tensors and the trace, which would keep its constants alive."""
         for inner in self.inner:
             inner.end()
         self.inner.clear()
@@ -247,14 +241,14 @@ class Trace:
         finally:
             current_trace.reset(token)
 
-    # -- knowing -----------------------------------------------------------------------------------------------------
+    # -- static values -----------------------------------------------------------------------------------------------
 
     def _compute(self, primitive: Primitive, operands: Sequence[Tensor], types: Sequence[Type]) -> list[Any] | None:
         if self.eager:
             return self.evaluator.evaluate(primitive, [self._content(operand) for operand in operands], types)
-        if isinstance(primitive, (Random, Dims, Scan, *HOST_STEPS)) and not _is_pure_host(primitive):
+        if isinstance(primitive, (Random, Dims, Scan, *HOST_STEPS)) and not isinstance(primitive, Host):
             return None
-        if any(operand.known is None for operand in operands):
+        if any(operand.static_value is None for operand in operands):
             return None
         if not all(isinstance(type, TensorType) and type.shape is not None for type in types):
             return None
@@ -269,11 +263,11 @@ class Trace:
             return None
         if _dequantizes(operands, types):
             return None
-        contents = [operand.known for operand in operands]
+        contents = [operand.static_value for operand in operands]
         if not symbolic:
             try:
                 return self.evaluator.evaluate(primitive, contents, types)
-            except KeyError:  # a size inside of the primitive that only the run reveals
+            except KeyError:  # a size in the primitive that is known only at run time
                 return None
         if not isinstance(primitive, (Map, Reshape, Concat, Reduce)):
             return None
@@ -290,14 +284,14 @@ class Trace:
         return computed
 
     def _range_guards(self, content: Any, type: Type) -> Iterator[Guard]:
-        """That sizes fit the integer type that they are computed in: where one does not, it wraps around in the run."""
+        """Yield guards that sizes fit the integer type they are computed in: others would wrap around at run time."""
         assert isinstance(type, TensorType)
         if not type.dtype.is_integer or not isinstance(content, np.ndarray):
             return
         low, high = (int(limit) for limit in type.dtype.limits)
         for size in {element for element in content.flat if isinstance(element, Expr)}:
             if type.dtype.bits == 64 and max(abs(times) for _, times in size.terms) < 1 << 62:
-                continue  # else it would be the size of something that no machine can hold
+                continue  # a larger size exceeds any machine's memory
             if not dims.is_at_least(size, low):
                 yield Guard(size, low, self.origin, at_least=True)
             if not dims.is_at_least(high, size):
@@ -306,7 +300,7 @@ class Trace:
     def _content(self, operand: Tensor) -> Any:
         return self.constants[operand.value]
 
-    def _from_known(self, content: Any, type: Type) -> Tensor:
+    def _from_static(self, content: Any, type: Type) -> Tensor:
         if not isinstance(content, np.ndarray) or isinstance(type, AnyType):
             return self.constant(content, type_of(content, type) if self.eager else type)
         if content.dtype != object or (isinstance(type, TensorType) and type.dtype is DType.string):
@@ -319,31 +313,31 @@ class Trace:
         return self._register(Tensor(self, value, content))
 
     def dims_tensor(self, values: Sequence[Dim], shape: Sequence[int], dtype: DType = DType.int64) -> Tensor:
-        """An integer tensor of sizes."""
+        """Build an integer tensor of sizes."""
         content = np.empty(len(values), object)
         content[:] = list(values)
-        return self._from_known(content.reshape(tuple(shape)), TensorType(dtype, tuple(shape)))
+        return self._from_static(content.reshape(tuple(shape)), TensorType(dtype, tuple(shape)))
 
     def observe(self, tensor: Tensor, hint: str) -> tuple[Dim, ...]:
-        """The elements of an integer tensor as dims, bound at run time where they are not known."""
+        """Return the elements of an integer tensor as dims, bound at run time where they are not static."""
         if not tensor.dtype.is_integer:
             raise InvalidModelError(f"{hint!r} must hold integers, not {tensor.dtype}")
-        if tensor.known is not None:
-            return tuple(e if isinstance(e, Expr) else int(e) for e in tensor.known.flat)
+        if tensor.static_value is not None:
+            return tuple(e if isinstance(e, Expr) else int(e) for e in tensor.static_value.flat)
         size = tensor.size
         if not isinstance(size, int):
             raise NotStaticError(f"the number of elements of {hint!r} must be known, not {size}")
         symbols = tuple(self.fresh_symbol(f"{hint}{i}" if size > 1 else hint, None) for i in range(size))
         self.emit(Observe(symbols), [tensor], [])
-        own = self.own(tensor)
+        local = self.capture(tensor)
         content = np.empty(size, object)
         content[:] = symbols
-        own.known = content.reshape(own.shape)
+        local.static_value = content.reshape(local.shape)
         self._root().observed.update(str(symbol) for symbol in symbols)
         return symbols
 
     def depends_on_data(self, size: Dim) -> bool:
-        """Whether a size is computed from what tensors hold, rather than from their shapes alone."""
+        """Return whether a size is computed from elements of tensors, not from shapes alone."""
         observed = self._root().observed
         return any(atom.name in observed for atom in dims.symbols(size))
 
@@ -357,7 +351,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TracedBody:
-    """A body's program, the outer tensors it captures (its last inputs), and its output tensors, for their types."""
+    """A body's program, the outer tensors it captures (its last inputs), and its output tensors."""
 
     program: TensorProgram
     captures: tuple[Tensor, ...]
@@ -365,12 +359,16 @@ class TracedBody:
 
 
 def is_symbolic(tensor: Tensor) -> bool:
-    """Whether the known content holds sizes rather than numbers."""
-    return isinstance(tensor.known, np.ndarray) and tensor.known.dtype == object and tensor.dtype is not DType.string
+    """Return whether the static value holds symbolic sizes rather than numbers."""
+    return (
+        isinstance(tensor.static_value, np.ndarray)
+        and tensor.static_value.dtype == object
+        and tensor.dtype is not DType.string
+    )
 
 
 def type_of(content: Any, declared: Type | None = None) -> Type:
-    """The type of a run-time value; `declared` helps with empty sequences and optionals."""
+    """Return the type of a run-time value; `declared` is used for empty sequences and optionals."""
     if isinstance(content, np.ndarray):
         return TensorType(from_numpy(content.dtype), content.shape)
     if isinstance(content, list):
@@ -383,14 +381,14 @@ def type_of(content: Any, declared: Type | None = None) -> Type:
 
 
 def _has_equalities(content: Any) -> bool:
-    """Whether a known content asks questions that only the run answers."""
+    """Return whether a static value holds comparisons that only the run can decide."""
     if not isinstance(content, np.ndarray) or content.dtype != object:
         return False
     return any(isinstance(element, Equality) for element in content.flat)
 
 
 def _may_be_equal(left: Dim, right: Dim) -> bool:
-    """Whether two sizes differ only as long as no dim of an input is 0, for which a model is traced again."""
+    """Return whether two sizes may be equal for an empty input, for which a model is traced again."""
     try:
         return dims.decide_equal(_perhaps_empty(left), _perhaps_empty(right))
     except UndecidedError:
@@ -398,14 +396,14 @@ def _may_be_equal(left: Dim, right: Dim) -> bool:
 
 
 def _perhaps_empty(size: Dim) -> Dim:
-    """A size whose symbols may be 0."""
+    """Rewrite a size so that its symbols may be 0."""
 
-    def lowered(atom: Symbol | Axis) -> Dim:
+    def allow_empty(atom: Symbol | Axis) -> Dim:
         if isinstance(atom, Axis):
             return dims.axis(atom.position, atom.size)
         return dims.symbol(atom.name, 0 if atom.low == 1 else atom.low, atom.high)
 
-    return dims.substitute(size, lowered)
+    return dims.substitute(size, allow_empty)
 
 
 def _never_holds(guard: Guard) -> bool:
@@ -413,7 +411,7 @@ def _never_holds(guard: Guard) -> bool:
 
 
 def _is_tractable(content: Any) -> bool:
-    """Whether every element can be computed with; others are left to the run."""
+    """Return whether every element is small enough an expression to compute with."""
     if not isinstance(content, np.ndarray) or content.dtype != object:
         return True
     return all(dims.is_tractable((element,)) for element in content.flat if isinstance(element, Expr))
@@ -438,12 +436,8 @@ def _check_sizes(type: Type) -> None:
         raise UndecidedError(f"the sizes of a result have more than {dims.MOST_PARTS} terms")
 
 
-def _is_pure_host(primitive: Primitive) -> bool:
-    return isinstance(primitive, Host)
-
-
 def _dequantizes(operands: Sequence[Tensor], types: Sequence[Type]) -> bool:
-    """Whether a matrix of bytes is widened: a product may want the bytes, and what it does not is folded later."""
+    """Return whether a matrix of bytes is widened: a product may use the bytes, and the rest is folded later."""
     matrices = [operand.dtype for operand in operands if operand.rank >= 2]
     wide = all(
         isinstance(type, TensorType)
@@ -457,16 +451,11 @@ def _dequantizes(operands: Sequence[Tensor], types: Sequence[Type]) -> bool:
 def _has_symbols(primitive: Primitive) -> bool:
     if not isinstance(primitive, Map):
         return False
-    from_indices = [node.value for node in _indices(primitive.expression)]
-    return any(dims.symbols(value) for value in from_indices)
-
-
-def _indices(expression: Scalar) -> list[Index]:
-    return [node for node in walk(expression) if isinstance(node, Index)]
+    return any(dims.symbols(node.value) for node in walk(primitive.expression) if isinstance(node, Index))
 
 
 def _is_identity(expression: Scalar, shape: Shape, operand: Tensor) -> bool:
     if not isinstance(expression, Load) or operand.shape != shape:
         return False
-    plain = tuple(Index(dims.axis(position, size)) for position, size in enumerate(shape))
+    plain = identity_indices(shape)
     return expression.indices == plain

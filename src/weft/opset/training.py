@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.opset.differentiate import gradients
+from weft.opset.differentiate import compute_gradients
 from weft.opset.functions import cast, sqrt, where
 from weft.opset.language import Element, Tensor, elementwise, literal
 from weft.opset.registry import REQUIRED, op, require
@@ -23,7 +23,7 @@ def gradient(
 ) -> list[Tensor]:
     names = (*xs, *(zs or ()))
     require(len(point) == len(names), f"{len(point)} inputs for the {len(names)} tensors named in xs and zs")
-    return gradients(enclosing.between(names, y), point, len(xs))
+    return compute_gradients(enclosing.between(names, y), point, len(xs))
 
 
 @op("Adagrad", domain=DOMAIN)
@@ -35,15 +35,15 @@ def adagrad(
     epsilon: float = 1e-6,
     norm_coefficient: float = 0.0,
 ) -> list[Tensor]:
-    def moved(x: Element, g: Element, squares: Element, r: Element, t: Element) -> Element:
+    def update_variable(x: Element, g: Element, squares: Element, r: Element, t: Element) -> Element:
         step = cast(r, x.dtype) / (1 + cast(t, x.dtype) * decay_factor)
         return x - step * (norm_coefficient * x + g) / (sqrt(squares) + epsilon)  # type: ignore[no-any-return]
 
     variables, accumulated = [], []
-    for x, gradient, squares in _grouped(states, 3):
+    for x, gradient, squares in _group_states(states, 3):
         added = elementwise(lambda h, v, g: h + _square(norm_coefficient * v + g), squares, x, gradient)
         accumulated.append(added)
-        variables.append(elementwise(moved, x, gradient, added, rate, count))
+        variables.append(elementwise(update_variable, x, gradient, added, rate, count))
     return [*variables, *accumulated]
 
 
@@ -58,18 +58,18 @@ def adam(
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> list[Tensor]:
-    def moved(x: Element, average: Element, squares: Element, r: Element, t: Element) -> Element:
+    def update_variable(x: Element, average: Element, squares: Element, r: Element, t: Element) -> Element:
         r, t = cast(r, x.dtype), cast(t, x.dtype)
         corrected = r * sqrt(1 - literal(beta, x.dtype) ** t) / (1 - literal(alpha, x.dtype) ** t)
         step = where(t > 0, corrected, r)
         return (1 - norm_coefficient_post) * (x - step * average / (sqrt(squares) + epsilon))  # type: ignore[no-any-return]
 
     variables, averages, accumulated = [], [], []
-    for x, gradient, average, squares in _grouped(states, 4):
+    for x, gradient, average, squares in _group_states(states, 4):
         regularized = elementwise(lambda v, g: norm_coefficient * v + g, x, gradient)
         averages.append(elementwise(lambda v, g: alpha * v + (1 - alpha) * g, average, regularized))
         accumulated.append(elementwise(lambda h, g: beta * h + (1 - beta) * _square(g), squares, regularized))
-        variables.append(elementwise(moved, x, averages[-1], accumulated[-1], rate, count))
+        variables.append(elementwise(update_variable, x, averages[-1], accumulated[-1], rate, count))
     return [*variables, *averages, *accumulated]
 
 
@@ -85,24 +85,24 @@ def momentum(
 ) -> list[Tensor]:
     require(mode in ("standard", "nesterov"), f"mode is {mode!r}", "it must be standard or nesterov")
 
-    def renewed(v: Element, g: Element, t: Element) -> Element:
+    def update_velocity(v: Element, g: Element, t: Element) -> Element:
         share = where(t > 0, literal(beta, g.dtype), 1)
         return alpha * v + share * g  # type: ignore[no-any-return]
 
-    def moved(x: Element, g: Element, velocity: Element, r: Element) -> Element:
+    def update_variable(x: Element, g: Element, velocity: Element, r: Element) -> Element:
         direction = velocity if mode == "standard" else g + alpha * velocity
         return x - cast(r, x.dtype) * direction  # type: ignore[no-any-return]
 
     variables, velocities = [], []
-    for x, gradient, velocity in _grouped(states, 3):
+    for x, gradient, velocity in _group_states(states, 3):
         regularized = elementwise(lambda v, g: norm_coefficient * v + g, x, gradient)
-        velocities.append(elementwise(renewed, velocity, regularized, count))
-        variables.append(elementwise(moved, x, regularized, velocities[-1], rate))
+        velocities.append(elementwise(update_velocity, velocity, regularized, count))
+        variables.append(elementwise(update_variable, x, regularized, velocities[-1], rate))
     return [*variables, *velocities]
 
 
-def _grouped(states: Sequence[Tensor], kinds: int) -> list[tuple[Tensor, ...]]:
-    """The tensors of each variable: inputs list all variables, then all gradients, and so on."""
+def _group_states(states: Sequence[Tensor], kinds: int) -> list[tuple[Tensor, ...]]:
+    """Group the tensors by variable: inputs list all variables, then all gradients, and so on."""
     require(len(states) % kinds == 0, f"{len(states)} tensors are no multiple of {kinds} per optimised variable")
     count = len(states) // kinds
     return [tuple(states[kind * count + number] for kind in range(kinds)) for number in range(count)]

@@ -1,4 +1,4 @@
-"""Which types the primitives have a meaning for: the same on all devices, and told when a model is traced."""
+"""The element types that primitives accept: the same on all devices, checked while tracing."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from weft.ir.types import TensorType, Type
 
 
 class TypeRuleError(InvalidModelError):
-    """An op is given a type that it has no meaning for."""
+    """An op is applied to a type that it does not accept."""
 
 
 _CHOICES = frozenset({"minimum", "maximum"})
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
-_MOVES = frozenset({"select", "cast", "bitcast"})
-_OF_FLOATS = frozenset({
+_ANY_TYPE = frozenset({"select", "cast", "bitcast"})
+_FLOAT_FUNCTIONS = frozenset({
     "sqrt", "exp", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
     "acosh", "atanh", "erf", "is_nan", "is_inf",
 })  # fmt: skip
 
 
 def check_function(function: str, dtype: DType) -> None:
-    """Raise TypeRuleError where a scalar function has no meaning for a type."""
-    if not _takes(function, dtype):
+    """Raise TypeRuleError if a scalar function does not accept a type."""
+    if not _accepts(function, dtype):
         raise TypeRuleError(f"{function} of {dtype}")
 
 
-def _takes(function: str, dtype: DType) -> bool:
-    if function in _MOVES:
+def _accepts(function: str, dtype: DType) -> bool:
+    if function in _ANY_TYPE:
         return True
     if dtype is DType.string:
         return function in ("equal", "not_equal")
@@ -42,13 +42,13 @@ def _takes(function: str, dtype: DType) -> bool:
         return dtype.is_integer or dtype is DType.bool
     if function.startswith("shift_"):
         return dtype.is_integer
-    if function in _OF_FLOATS:
+    if function in _FLOAT_FUNCTIONS:
         return dtype.is_float
     return dtype is not DType.bool or function in _COMPARISONS or function in _CHOICES
 
 
 def check_primitive(primitive: Primitive, operands: Sequence[Type]) -> None:
-    """Raise TypeRuleError where a primitive has no meaning for the type of its first operand."""
+    """Raise TypeRuleError if a primitive does not accept the type of its first operand."""
     if not operands or not isinstance(operands[0], TensorType):
         return
     dtype = operands[0].dtype

@@ -1,12 +1,13 @@
-"""Windows along spatial axes: what convolutions and pools share.
+"""Windows along spatial axes, for convolutions and pooling.
 
-In: the attributes as ONNX writes them. Out: one number (or pair) per spatial axis, defaults and automatic padding
-resolved; sizes may be symbolic throughout.
+In: a node's attributes. Out: one number (or pair) per spatial axis, with defaults and automatic padding resolved; sizes
+may be symbolic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -17,9 +18,20 @@ from weft.records import dataclass
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
+class ConvAttributes(NamedTuple):
+    """The attributes that all convolutions have."""
+
+    auto_pad: str
+    dilations: tuple[int, ...] | None
+    group: int
+    kernel_shape: tuple[int, ...] | None
+    pads: tuple[int, ...] | None
+    strides: tuple[int, ...] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where windows lie: `spatial` of them per axis, window o starting at o * stride - before."""
+    """The positions of windows: `spatial` of them per axis, window o starting at o * stride - before."""
 
     window: tuple[Dim, ...]
     strides: tuple[int, ...]
@@ -29,11 +41,11 @@ class Windows:
 
     @property
     def spans(self) -> tuple[Dim, ...]:
-        """From the first to the last element of a window."""
+        """The distance from the first to the last element of a window, plus 1."""
         return tuple(dilation * (size - 1) + 1 for size, dilation in zip(self.window, self.dilations))
 
 
-def windows(
+def resolve_windows(
     sizes: Sequence[Dim],
     window: Sequence[Dim],
     *,
@@ -49,25 +61,25 @@ def windows(
     require(len(window) == rank, f"a kernel of {len(window)} dimensions over {rank} spatial axes")
     steps, spread = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
     spans = [d * (k - 1) + 1 for k, d in zip(window, spread)]
-    if is_same(auto_pad):
+    if is_same_padding(auto_pad):
         spatial = tuple(dims.ceildiv(size, stride) for size, stride in zip(sizes, steps))
         totals = [
             dims.maximum((count - 1) * stride + span - size, 0)
             for size, count, stride, span in zip(sizes, spatial, steps, spans)
         ]
-        return Windows(tuple(window), steps, spread, tuple(halve(t, auto_pad) for t in totals), spatial)
+        return Windows(tuple(window), steps, spread, tuple(split_padding(t, auto_pad) for t in totals), spatial)
     around = explicit_pads(pads, rank) if auto_pad == "NOTSET" else ((0, 0),) * rank
     if ceil_mode:
-        spatial = tuple(_count_up(*axis) for axis in zip(sizes, spans, steps, around))
+        spatial = tuple(_count_overhanging(*axis) for axis in zip(sizes, spans, steps, around))
     elif may_exceed:
-        spatial = tuple(_count_down(*axis) for axis in zip(sizes, window, steps, spread, around))
+        spatial = tuple(_count_fitting(*axis) for axis in zip(sizes, window, steps, spread, around))
     else:
         spatial = tuple(window_count(*axis) for axis in zip(sizes, window, steps, spread, around))
     return Windows(tuple(window), steps, spread, around, spatial)
 
 
 def per_axis(name: str, values: Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Strides or dilations, 1 where not given."""
+    """Return strides or dilations, by default 1."""
     if not values:
         return (1,) * rank
     require(len(values) == rank and min(values, default=1) > 0, f"{name} {tuple(values)} do not fit {rank} axes")
@@ -75,31 +87,31 @@ def per_axis(name: str, values: Sequence[int] | None, rank: int) -> tuple[int, .
 
 
 def explicit_pads(pads: Sequence[int] | None, rank: int) -> tuple[tuple[int, int], ...]:
-    """ONNX's list of all beginnings, then all ends, as pairs."""
+    """Return ONNX's list of all beginnings, then all ends, as pairs."""
     if not pads:
         return ((0, 0),) * rank
     require(len(pads) == 2 * rank, f"pads {tuple(pads)} do not fit {rank} axes")
     return tuple(zip(pads[:rank], pads[rank:]))
 
 
-def is_same(auto_pad: str) -> bool:
+def is_same_padding(auto_pad: str) -> bool:
     require(auto_pad in AUTO_PADS, f"auto_pad is {auto_pad!r}", f"it must be one of {', '.join(AUTO_PADS)}")
     return auto_pad.startswith("SAME")
 
 
-def halve(total: Dim, auto_pad: str) -> tuple[Dim, Dim]:
-    """Padding in two halves; of an odd number SAME_UPPER puts the greater half at the end."""
+def split_padding(total: Dim, auto_pad: str) -> tuple[Dim, Dim]:
+    """Split padding in two halves; SAME_UPPER puts the larger half of an odd number at the end."""
     less = dims.floordiv(total, 2)
     return (less, total - less) if auto_pad == "SAME_UPPER" else (total - less, less)
 
 
-def _count_down(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[int, int]) -> Dim:
-    """Windows that fit; one that exceeds the whole input by less than a stride counts too, as in onnxruntime."""
+def _count_fitting(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[int, int]) -> Dim:
+    """Count the windows that fit, and one that exceeds the whole input by less than a stride, as onnxruntime does."""
     room = size + pad[0] + pad[1] - (dilation * (window - 1) + 1)
     return 1 if isinstance(room, int) and -stride < room < 0 else window_count(size, window, stride, dilation, pad)
 
 
-def _count_up(size: Dim, span: Dim, stride: int, pad: tuple[int, int]) -> Dim:
-    """Windows that may hang over the end but start before the padding there."""
+def _count_overhanging(size: Dim, span: Dim, stride: int, pad: tuple[int, int]) -> Dim:
+    """Count the windows that start before the padding at the end, beyond which they may extend."""
     reached = dims.ceildiv(size + pad[0] + pad[1] - span, stride) + 1
     return dims.maximum(dims.minimum(reached, dims.ceildiv(size + pad[0], stride)), 0)

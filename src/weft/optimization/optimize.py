@@ -1,95 +1,81 @@
-"""`weft.optimize`: the whole way of a model to fewer nodes: read, learn, rewrite until nothing changes, write."""
+"""`weft.optimize`: write an ONNX model with fewer nodes, through onnxslim, and check that it computes the same."""
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from weft.errors import InputError, UnsupportedModelError
+import numpy as np
+
+from weft.errors import ExecutionError, InputError, OutOfMemoryError, UnsupportedModelError, WeftError
 from weft.frontend.read import is_standard, read_model
 from weft.frontend.save import LARGEST
 from weft.frontend.schemas import newest_known
-from weft.frontend.source import ModelSource, OpenedModel, copy_model
-from weft.frontend.write import save_again, with_initializers, write_again
-from weft.ir.graph import Graph, GraphValue, Node, OnnxModel, subgraphs
+from weft.frontend.source import ModelSource, copy_model
+from weft.frontend.write import with_initializers, write_again
+from weft.ir import dims
+from weft.ir.dims import Axis, Dim, Symbol
+from weft.ir.graph import Graph, GraphValue, OnnxModel, subgraphs
 from weft.ir.specs import signature
-from weft.ir.types import TensorType, Type
-from weft.loading import open_graph
+from weft.ir.types import TensorType
+from weft.loading import load, open_graph
+from weft.logs import LOADING
 from weft.opset import registry
-from weft.opset.lower import untraced
-from weft.optimization.affine import with_affine_weights
-from weft.optimization.algebra import with_less_arithmetic
-from weft.optimization.branches import with_shared_constants, with_taken_branches, without_idle_states
-from weft.optimization.editing import STANDARD, all_names, tidy, with_shown_outputs
-from weft.optimization.facts import ValueFacts, fixed_sizes, learn
-from weft.optimization.folding import merged, with_constants, without_repetition
-from weft.optimization.movement import with_less_movement
-from weft.optimization.opsets import newest_version, upgraded
+from weft.opset.lower import build_untraced_program
+from weft.optimization.graph_edit import STANDARD, with_shown_outputs
+from weft.optimization.opset_upgrade import newest_version, upgrade_graph
 from weft.optimization.options import GROWTH, OptimizeOptions
-from weft.optimization.orders import with_fewer_orders
-from weft.optimization.products import with_simpler_products
-from weft.optimization.rewriting import Workshop
-from weft.optimization.states import without_zero_states
-from weft.quantities import format_bytes, shortened
+from weft.quantities import format_bytes, shorten
 from weft.records import dataclass
 from weft.runtime.progress import stages
-from weft.tables import ShownTable, Tabled
-
-Pass = Callable[[Graph, ValueFacts, Workshop], Graph]
+from weft.runtime.random_inputs import random_inputs
+from weft.tables import ShownAsTables, Table
 
 SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
-MOST_ROUNDS = 64
-PASSES: tuple[Pass, ...] = (
-    with_taken_branches,
-    without_idle_states,
-    with_constants,
-    without_repetition,
-    merged,
-    with_less_arithmetic,
-    with_less_movement,
-    with_fewer_orders,
-    without_zero_states,
-    with_affine_weights,
-    with_simpler_products,
-)
+ARITHMETIC_FUSIONS = ("FusionConvAdd", "FusionConvBN", "FusionConvMul", "FusionGelu", "FusionGemm", "FusionReduce")
+TOLERANCE = 1e-3  # of the largest element of an output; a wrong rewrite is off by far more
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizationReport(Tabled):
-    """What became of a model. `ops` are numbers of nodes by op, before and after, those in bodies included."""
+class OptimizationReport(ShownAsTables):
+    """The result of `weft.optimize`. `ops` counts nodes by op, before and after, including those in subgraphs."""
 
     path: Path | None
     model: Any  # the onnx.ModelProto, where no path was given
-    opset: int  # that it is written in
+    opset: int
     ops: Mapping[str, tuple[int, int]]
-    initializers: tuple[int, int]  # how many there were, and are
-    bytes: tuple[int, int]  # of the file, and of those beside it
-    done: Mapping[str, int]  # how often each change was made
+    initializers: tuple[int, int]
+    bytes: tuple[int, int]  # of the file and its external data
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """How many nodes there were, and are."""
+        """The number of nodes before and after."""
         return sum(before for before, _ in self.ops.values()), sum(after for _, after in self.ops.values())
+
+    @property
+    def done(self) -> Mapping[str, int]:
+        """Deprecated: onnxslim does not say how often it made each change."""
+        warnings.warn("OptimizationReport.done is empty and will be removed", DeprecationWarning, stacklevel=2)
+        return {}
 
     def __repr__(self) -> str:
         (nodes, left), (before, after) = self.nodes, (format_bytes(size) for size in self.bytes)
-        where = "" if self.path is None else f" {shortened(str(self.path))}:"
+        where = "" if self.path is None else f" {shorten(str(self.path))}:"
         return f"<weft.OptimizationReport{where} nodes {nodes} -> {left}, {before} -> {after}, opset {self.opset}>"
 
-    def _tables(self) -> Iterator[ShownTable]:
+    def _tables(self) -> Iterator[Table]:
         rows: list[tuple[object, ...]] = [("nodes", *self.nodes), ("initializers", *self.initializers)]
         rows.append(("bytes", *(format_bytes(size) for size in self.bytes)))
-        changed = sorted(self.ops.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
-        rows += [(op, *pair) for op, pair in changed if pair[0] != pair[1]]
+        by_change = sorted(self.ops.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
+        rows += [(op, *pair) for op, pair in by_change if pair[0] != pair[1]]
         title = "" if self.path is None else f"{self.path}, opset {self.opset}"
-        yield ShownTable(rows, ("", "before", "after"), title=title, right=("before", "after"))
-        if self.done:
-            done = sorted(self.done.items(), key=lambda item: (-item[1], item[0]))
-            yield ShownTable(done, ("what was done", "times"), right=("times",))
+        yield Table(rows, ("", "before", "after"), title=title, right=("before", "after"))
 
 
 def optimize(
@@ -101,21 +87,23 @@ def optimize(
     opset: int | None = None,
     keep_inputs: bool = False,
     exact: bool = False,
+    verify: bool = True,
 ) -> OptimizationReport:
-    """Write an ONNX model again with fewer nodes and the same results, for any engine.
+    """Write an ONNX model with fewer nodes and the same results, for any engine.
+
+    Needs the extra `weft-onnx[optimize]`: onnxslim does the rewriting.
 
     source: a path, bytes, a file object or an onnx.ModelProto.
-    path: where the new model goes; None gives it as the report's `model`.
-    sizes: dynamic dims of the inputs that get a fixed size, by name.
-    growth: how many bytes a folded value may be larger than the constants that it was computed from; what would grow
-        more (a ConstantOfShape, an Expand, a Tile, a table that a model computes) stays a node. None: no limit.
-    opset: write the model in this opset, if it is newer; None keeps that of the model.
-    keep_inputs: whether weights that are inputs, too, stay so, and are not folded. By default they do, unless all
-        weights are: old exporters wrote files in that way, and nobody means to override them.
-    exact: leave alone what changes results in the last digits: nothing is moved into weights, sums and products keep
-        their order.
+    path: where to write the new model; None returns it as the report's `model`.
+    sizes: fixed sizes for dynamic dims of the inputs, by name.
+    growth: the largest constant in bytes that folding may create; None: no limit.
+    opset: write the model in this opset, if it is newer; None keeps the model's.
+    keep_inputs: keep initializers that are inputs, too, overridable. By default they are, unless all initializers are
+        inputs, as old exporters wrote them.
+    exact: keep the order of all arithmetic: nothing is folded into weights.
+    verify: run both models on random inputs, and raise an error where their results differ.
     """
-    options = OptimizeOptions(sizes or {}, growth, opset, keep_inputs, exact)
+    options = OptimizeOptions(sizes or {}, growth, opset, keep_inputs, exact, verify)
     target = None if path is None else Path(path)
     if target is not None and not target.parent.is_dir():
         raise InputError(f"{target}: there is no such folder", hint="check the path of the result")
@@ -123,161 +111,180 @@ def optimize(
         progress.stage("reading", 0.0)
         opened = copy_model(open_graph(source))
         original = read_model(opened, is_defined=_is_defined)
-        work, graph = prepared(original, options)
-        before = _counted(original.graph)
-        graph = rewritten(graph, work, progress.stage)
+        model = _prepare(original, options)
+        if sum(array.nbytes for array in model.graph.initializers.values() if array.dtype != object) > LARGEST:
+            problem = f"the model has more than {LARGEST:,} bytes of weights, which onnxslim cannot process"
+            raise UnsupportedModelError(problem, file=original.file)
+        proto = with_initializers(write_again(opened, model, {}), model)
+        progress.stage("rewriting", 0.1)
+        slimmed = _slim(proto, model, options)
+        if options.verify:
+            progress.stage("comparing", 0.5)
+            _compare(proto, slimmed, original.file)
         progress.stage("writing", 0.9)
-        return _written(opened, original, graph, work, before, target)
+        content = slimmed.SerializeToString()
+        if target is not None:
+            target.write_bytes(content)
+        before, after = (
+            _count_ops(original.graph),
+            _count_ops(read_model(copy_model(open_graph(content)), is_defined=_is_defined).graph),
+        )
+        return OptimizationReport(
+            target,
+            slimmed if target is None else None,
+            model.opsets[STANDARD],
+            {op: (before[op], after[op]) for op in sorted(before.keys() | after.keys())},
+            (len(original.graph.initializers), len(slimmed.graph.initializer)),
+            (opened.size + sum(map(len, original.external.values())), len(content)),
+        )
 
 
 def _is_defined(domain: str, op: str, version: int) -> bool:
-    """Ops that are written as they are: those of standards, and those that weft knows; functions are inlined."""
+    """Whether an op is kept as it is; functions of other ops are inlined."""
     standard = not domain.startswith("com.microsoft") and is_standard(domain, op, version)
     return standard or registry.find(domain, op, version) is not None
 
 
-def prepared(original: OnnxModel, options: OptimizeOptions) -> tuple[Workshop, Graph]:
-    """The graph as it is rewritten: of one opset, with nodes for all outputs, and weights that are constants."""
+def _prepare(original: OnnxModel, options: OptimizeOptions) -> OnnxModel:
+    """Fix sizes, make weights constants, and bring all nodes to one opset."""
     graph = original.graph
     _check_sizes(original, options.sizes)
-    graph = fixed_sizes(graph, options.sizes) if options.sizes else graph
-    old = original.ir_version < SEPARATE_WEIGHTS
-    if old or (not options.keep_inputs and len(graph.defaults) == len(graph.initializers)):
+    graph = _fix_sizes(graph, options.sizes) if options.sizes else graph
+    if original.ir_version < SEPARATE_WEIGHTS or (
+        not options.keep_inputs and len(graph.defaults) == len(graph.initializers)
+    ):
         graph = replace(graph, defaults=())
-    own = original.opsets.get(STANDARD, 1)
-    version = max(newest_version(graph), own)
+    version = max(newest_version(graph), original.opsets.get(STANDARD, 1))
     if options.opset is not None:
         if options.opset < version:
             problem = f"the model is of opset {version}, and cannot be written in opset {options.opset}"
-            raise UnsupportedModelError(problem, file=original.file, hint="models are only made newer")
+            raise UnsupportedModelError(problem, file=original.file, hint="choose a newer opset")
         newest = newest_known()[STANDARD]
         if options.opset > newest:
             raise InputError(f"opset is {options.opset}; the installed onnx knows versions up to {newest}")
         version = options.opset
     graph = with_shown_outputs(graph, version)
-    if _is_mixed(graph, version):
-        graph = upgraded(graph, version)
-    return Workshop(options, version, all_names(graph)), graph
+    if _has_other_versions(graph, version):
+        graph = upgrade_graph(graph, version)
+    return replace(
+        original,
+        graph=graph,
+        opsets={**original.opsets, STANDARD: version},
+        ir_version=max(original.ir_version, SEPARATE_WEIGHTS),
+    )
 
 
-def _is_mixed(graph: Graph, version: int) -> bool:
+def _has_other_versions(graph: Graph, version: int) -> bool:
     own = any(node.version != version for node in graph.nodes if node.domain == STANDARD)
-    return own or any(_is_mixed(inner, version) for node in graph.nodes for inner in subgraphs(node))
+    return own or any(_has_other_versions(inner, version) for node in graph.nodes for inner in subgraphs(node))
 
 
 def _check_sizes(model: OnnxModel, sizes: Mapping[str, int]) -> None:
-    specs = signature(model.graph, untraced(model.graph)).inputs
-    known = sorted({dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)})
+    specs = signature(model.graph, build_untraced_program(model.graph)).inputs
+    dynamic = sorted({dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)})
     for name in sizes:
-        if name not in known:
-            hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
+        if name not in dynamic:
+            hint = f"the dynamic dims are {', '.join(dynamic)}" if dynamic else "all dims of this model are fixed"
             raise InputError(f"the inputs have no dynamic dim {name}", hint=hint)
 
 
-def rewritten(graph: Graph, work: Workshop, tell: Callable[[str, float], None]) -> Graph:
-    """The graph once nothing more can be done."""
-    for number in range(MOST_ROUNDS):
-        tell("rewriting", 0.1 + 0.8 * number / MOST_ROUNDS)
-        facts = learn(graph)
-        try:
-            changed = with_shared_constants(_rewritten_once(graph, facts, work), work)
-        finally:
-            facts.end()
-        if changed is graph:
-            break
-        graph = changed
-    return graph
+def _fix_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    def fix_atom(atom: Symbol | Axis) -> Dim:
+        if isinstance(atom, Axis):
+            return dims.axis(atom.position, atom.size)
+        return sizes[atom.name] if atom.name in sizes else dims.from_atom(atom)
+
+    def fix_value(value: GraphValue) -> GraphValue:
+        if not isinstance(value.type, TensorType) or value.type.shape is None:
+            return value
+        shape = tuple(dims.substitute(size, fix_atom) for size in value.type.shape)
+        return replace(value, type=TensorType(value.type.dtype, shape))
+
+    return replace(
+        graph,
+        inputs=tuple(map(fix_value, graph.inputs)),
+        outputs=tuple(map(fix_value, graph.outputs)),
+        defaults=tuple(map(fix_value, graph.defaults)),
+    )
 
 
-def _rewritten_once(graph: Graph, facts: ValueFacts, work: Workshop) -> Graph:
-    """All passes, until none finds more with what is known; then those bodies that control flow has."""
-    graph = tidy(graph) if _has_idle(graph) else graph
-    for _ in range(MOST_ROUNDS):
-        before = graph
-        for each in PASSES:
-            graph = each(graph, facts, work)
-        if graph is before:
-            break
-    nodes = tuple(_with_rewritten_bodies(node, facts, work) for node in graph.nodes)
-    same = all(new is old for new, old in zip(nodes, graph.nodes))
-    return graph if same else tidy(replace(graph, nodes=nodes))
+def _slim(proto: Any, model: OnnxModel, options: OptimizeOptions) -> Any:
+    """Run onnxslim on a copy in which overridable initializers are plain inputs."""
+    try:
+        from onnxslim import slim
+    except ImportError as error:
+        hint = "pip install 'weft-onnx[optimize]'"
+        raise UnsupportedModelError("weft.optimize needs the package onnxslim", hint=hint) from error
+    overridable = {value.name for value in model.graph.defaults}
+    hidden = [tensor for tensor in proto.graph.initializer if tensor.name in overridable]
+    stripped = copy.deepcopy(proto)
+    for tensor in [tensor for tensor in stripped.graph.initializer if tensor.name in overridable]:
+        stripped.graph.initializer.remove(tensor)
+    for value in stripped.graph.output:  # exporters declare wrong shapes, which onnxslim would take for constants
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    skipped = list(ARITHMETIC_FUSIONS) if options.exact else None
+    try:
+        slimmed = slim(stripped, size_threshold=options.growth, skip_fusion_patterns=skipped)
+    except Exception as error:  # a foreign library, on any model
+        problem = f"onnxslim failed on this model: {type(error).__name__}: {str(error)[:200]}"
+        raise UnsupportedModelError(problem, file=model.file) from error
+    slimmed.graph.initializer.extend(hidden)
+    if [value.name for value in slimmed.graph.output] != [value.name for value in proto.graph.output]:
+        raise UnsupportedModelError("onnxslim changed the outputs of this model", file=model.file)
+    slimmed.graph.ClearField("output")
+    slimmed.graph.output.extend(proto.graph.output)
+    return slimmed
 
 
-def _with_rewritten_bodies(node: Node, facts: ValueFacts, work: Workshop) -> Node:
-    bodies = {name: content for name, content in node.attributes.items() if isinstance(content, Graph)}
-    if not bodies:
-        return node
-    changed = {name: _rewritten_once(body, facts.inside(body), work) for name, body in bodies.items()}
-    if all(changed[name] is body for name, body in bodies.items()):
-        return node
-    return replace(node, attributes={**node.attributes, **changed})
+def _compare(original: Any, slimmed: Any, file: str) -> None:
+    """Raise UnsupportedModelError where two models differ on random inputs."""
+    try:
+        reference = load(original, cache=False)
+        inputs = random_inputs(reference)
+        expected = reference.run(inputs)
+    except (ExecutionError, OutOfMemoryError, InputError, UnsupportedModelError) as error:
+        LOADING.warning("%s: the optimized model was not compared with the original: %s", file, error.problem)
+        return
+    if any("Random" in op or op in ("Bernoulli", "Multinomial") for op in _op_names(original.graph)):
+        LOADING.warning("%s: the optimized model was not compared with the original, which draws random numbers", file)
+        return
+    hint = "use exact=True, or report the model to onnxslim"
+    try:
+        results = load(slimmed, cache=False).run(inputs)
+    except WeftError as error:
+        problem = f"the model that onnxslim wrote does not run: {error.problem}"
+        raise UnsupportedModelError(problem, file=file, hint=hint) from error
+    for name, value in expected.items():
+        if not _is_close(value, results[name]):
+            raise UnsupportedModelError(f"onnxslim changed the results of output {name!r}", file=file, hint=hint)
 
 
-def _has_idle(graph: Graph) -> bool:
-    """Whether nodes or constants are there that nothing needs."""
-    tidied = tidy(graph)
-    return len(tidied.nodes) < len(graph.nodes) or len(tidied.initializers) < len(graph.initializers)
+def _op_names(graph: Any) -> Iterator[str]:
+    for node in graph.node:
+        yield node.op_type
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _op_names(inner)
 
 
-def _written(
-    opened: OpenedModel, original: OnnxModel, graph: Graph, work: Workshop, before: Counter[str], path: Path | None
-) -> OptimizationReport:
-    facts = learn(graph)
-    types = {name: type for name in _values(graph) if (type := facts.declared(name)) is not None and _is_told(type)}
-    facts.end()
-    outputs = tuple(_completed(value, types, work.options) for value in graph.outputs)
-    ir_version = max(original.ir_version, SEPARATE_WEIGHTS)
-    opsets = {**original.opsets, STANDARD: work.version}
-    model = replace(original, graph=replace(graph, outputs=outputs), opsets=opsets, ir_version=ir_version)
-    proto = write_again(opened, model, types)
-    bytes_before = opened.size + sum(map(len, original.external.values()))
-    if path is None:
-        if sum(_sizes(graph)) > LARGEST:
-            problem = f"the model has more than {LARGEST:,} bytes, which no ModelProto holds"
-            raise InputError(problem, hint="give a path that it is written to")
-        made = with_initializers(proto, model)
-        bytes_after = made.ByteSize()
-    else:
-        save_again(proto, model, path)
-        made = None
-        beside = [each.stat() for each in path.parent.glob(f"{path.name}.*.data")]
-        apart = path.stat().st_size < sum(_sizes(graph))
-        newest = max(beside, key=lambda each: each.st_mtime_ns).st_size if apart and beside else 0
-        bytes_after = path.stat().st_size + newest
-    after = _counted(graph)
-    ops = {op: (before[op], after[op]) for op in sorted(before.keys() | after.keys())}
-    counts = len(original.graph.initializers), len(graph.initializers)
-    return OptimizationReport(path, made, work.version, ops, counts, (bytes_before, bytes_after), dict(work.done))
+def _is_close(expected: Any, result: Any) -> bool:
+    if isinstance(expected, (list, tuple)):
+        return len(expected) == len(result) and all(map(_is_close, expected, result))
+    if not isinstance(expected, np.ndarray):
+        return bool(expected == result)
+    if expected.shape != result.shape or expected.dtype != result.dtype:
+        return False
+    if expected.dtype == object or expected.dtype.kind in "iub":
+        return bool((expected == result).all())
+    wide, other = expected.astype(np.complex128), result.astype(np.complex128)
+    scale = np.abs(wide[np.isfinite(wide)]).max(initial=1e-30)
+    return bool(np.allclose(wide, other, rtol=TOLERANCE, atol=TOLERANCE * scale, equal_nan=True))
 
 
-def _sizes(graph: Graph) -> list[int]:
-    return [array.nbytes for array in graph.initializers.values() if array.dtype != object]
-
-
-def _values(graph: Graph) -> list[str]:
-    return [name for node in graph.nodes for name in node.outputs if name]
-
-
-def _is_told(type: Type) -> bool:
-    return isinstance(type, TensorType) and type.shape is not None
-
-
-def _completed(value: GraphValue, types: Mapping[str, Type], options: OptimizeOptions) -> GraphValue:
-    """An output with the type that is declared, or what is known where that says less, or something else."""
-    found, told = types.get(value.name), value.type
-    if not isinstance(found, TensorType) or found.shape is None:
-        return value
-    if not isinstance(told, TensorType) or told.shape is None or options.sizes or len(told.shape) != len(found.shape):
-        return replace(value, type=found)
-    pairs = zip(told.shape, found.shape)
-    wrong = any(isinstance(new, int) and isinstance(old, int) and old != new for old, new in pairs)
-    return replace(value, type=found) if wrong or told.dtype is not found.dtype else value
-
-
-def _counted(graph: Graph) -> Counter[str]:
-    """Nodes by op, those of other domains with these before them."""
-    found = Counter(f"{node.domain}.{node.op}" if node.domain else node.op for node in graph.nodes)
+def _count_ops(graph: Graph) -> Counter[str]:
+    counts = Counter(f"{node.domain}.{node.op}" if node.domain else node.op for node in graph.nodes)
     for node in graph.nodes:
         for inner in subgraphs(node):
-            found += _counted(inner)
-    return found
+            counts += _count_ops(inner)
+    return counts

@@ -1,4 +1,4 @@
-"""Constants that bodies of control flow capture become constants of the bodies, where they can be folded and packed."""
+"""Embed captured constants in the bodies of control flow, where they can be folded and packed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from weft.passes.rewrite import everywhere
 
 
 def embed_constants(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """Hand constants into bodies instead of passing them as operands, and fold there what depends on them."""
+    """Move captured constants into bodies, and fold constants there."""
     steps = tuple(_embed(step, program, lambda body: fold_constants(body, evaluator)) for step in program.steps)
     return everywhere(embed_constants, replace(program, steps=steps), evaluator)
 
 
 def embed_bytes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """The same for bytes alone, which are moved and not widened, so that products inside bodies meet them."""
+    """Move only 8-bit constants into bodies, so that quantized products there are recognised."""
     if any(bodies(step.primitive) for step in program.steps):
         program = fold_bytes(program, evaluator)
         content = {value: content for value, content in program.constants.items() if is_bytes(value)}
@@ -31,36 +31,36 @@ def embed_bytes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
 def _embed(step: Step, program: TensorProgram, fold: Callable[[TensorProgram], TensorProgram]) -> Step:
     match step.primitive:
         case Scan(_, carries, sequences):
-            return _embed_in_one(step, step.primitive, carries + sequences, program, fold)
+            return _embed_in_body(step, step.primitive, carries + sequences, program, fold)
         case Loop(_, carries):
-            return _embed_in_one(step, step.primitive, 2 + carries, program, fold)
+            return _embed_in_body(step, step.primitive, 2 + carries, program, fold)
         case Branch(then, otherwise):
             split = 1 + len(then.inputs)
-            first, kept_first = _with_constants(then, step.operands[1:split], 0, program, fold)
-            second, kept_second = _with_constants(otherwise, step.operands[split:], 0, program, fold)
-            operands = (step.operands[0], *kept_first, *kept_second)
+            first, first_captures = _embed_captures(then, step.operands[1:split], 0, program, fold)
+            second, second_captures = _embed_captures(otherwise, step.operands[split:], 0, program, fold)
+            operands = (step.operands[0], *first_captures, *second_captures)
             return replace(step, primitive=Branch(first, second), operands=operands)
         case _:
             return step
 
 
-def _embed_in_one(
+def _embed_in_body(
     step: Step, primitive: Scan | Loop, own: int, program: TensorProgram, fold: Callable[[TensorProgram], TensorProgram]
 ) -> Step:
-    """The first `own` operands, and inputs of the body, are no captures."""
-    new, kept = _with_constants(primitive.body, step.operands[own:], own, program, fold)
+    """Embed constants in one body, whose first `own` inputs are not captures."""
+    new, captures = _embed_captures(primitive.body, step.operands[own:], own, program, fold)
     changed: Primitive = replace(primitive, body=new)
-    return replace(step, primitive=changed, operands=(*step.operands[:own], *kept))
+    return replace(step, primitive=changed, operands=(*step.operands[:own], *captures))
 
 
-def _with_constants(
+def _embed_captures(
     body: TensorProgram,
     captured: tuple[Value, ...],
     own_inputs: int,
     program: TensorProgram,
     fold: Callable[[TensorProgram], TensorProgram],
 ) -> tuple[TensorProgram, tuple[Value, ...]]:
-    """The body with the constants among its captures embedded, and the captures that are left."""
+    """Return the body with constant captures embedded, and the remaining captures."""
     pairs = list(zip(body.inputs[own_inputs:], captured, strict=True))
     constants = {inner: program.constants[outer] for inner, outer in pairs if outer in program.constants}
     if not constants:

@@ -1,4 +1,4 @@
-"""Common subexpressions: equal steps on equal operands are computed once; small equal constants are kept once."""
+"""Common subexpression elimination: merge equal steps on equal operands, and small equal constants."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from weft.ir.program import Observe, Random, Step, TensorProgram, Value, bodies
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere, redirect, redirect_outputs
 
-COMPARED = 4096  # bytes up to which constants are compared by content
+LARGEST_COMPARED = 4096  # bytes; larger constants are not compared
 
 
 def merge_duplicates(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """Let every value that is computed twice be computed once."""
+    """Compute every value only once."""
     program = everywhere(merge_duplicates, program, evaluator)
     replaced: dict[Value, Value] = {}
     constants: dict[Value, Any] = {}
@@ -43,7 +43,7 @@ def merge_duplicates(program: TensorProgram, evaluator: Evaluator) -> TensorProg
 
 
 def _constant_key(value: Value, content: Any) -> Hashable:
-    if not isinstance(content, np.ndarray) or content.dtype == object or content.nbytes > COMPARED:
+    if not isinstance(content, np.ndarray) or content.dtype == object or content.nbytes > LARGEST_COMPARED:
         return value
     return value.type, content.tobytes()
 

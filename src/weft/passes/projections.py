@@ -1,8 +1,8 @@
-"""Products of one tensor with several constants whose columns are then split into heads, as one product.
+"""Join the projections of attention: products of one tensor whose columns are split into heads.
 
-Members of a family are products, each maybe with maps after it that add a constant to each column and scale it by a
-power of two, and the reshape that splits columns. Constants are put side by side, scaled already, which is exact; a
-member without any to add has zeros.
+A projection is a product with a constant, optional maps that add a bias and scale by a power of two, and the reshape
+that splits the columns. Weights and biases are concatenated after scaling, which is exact; a missing bias becomes
+zeros.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Any
 
 import numpy as np
 
-from weft.ir import dims
+from weft.ir.access import axes_of_shape
 from weft.ir.dims import Dim
-from weft.ir.program import Contract, Map, Reshape, Step, TensorProgram, Value, join_origins, tensor_dtype
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.ir.types import Shape, TensorType
+from weft.ir.program import Contract, Map, Reshape, Step, TensorProgram, Value, join_origins
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, identity_indices
+from weft.ir.types import TensorType
 from weft.records import dataclass
 
-LARGEST = 1 << 26  # bytes of constants that are worth a copy
-MOST_POWER = 8  # of two, by which constants are scaled
+MAX_BYTES = 1 << 26  # bytes of constants that may be copied
+MAX_EXPONENT = 8  # limit on the exponent of a scale
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """What becomes of an element of a product: (element + column[place]) * scale."""
+class Epilogue:
+    """The epilogue of a product: (element + bias[column]) * scale."""
 
-    column: Value | None = None
+    bias: Value | None = None
     scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projection:
-    """A product, maps of its elements if there are any, and the reshape."""
+    """A product, the elementwise maps after it, and the reshape that splits its columns."""
 
     product: Step
     maps: tuple[Step, ...]
     split: Step
-    finish: Finish
+    epilogue: Epilogue
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -56,92 +56,96 @@ def has_constant_columns(step: Step, constants: Mapping[Value, Any]) -> bool:
     return (
         isinstance(weights, np.ndarray)
         and step.operands[0] not in constants
-        and tensor_dtype(step.operands[0]) is tensor_dtype(step.operands[1])
+        and step.operands[0].dtype is step.operands[1].dtype
         and len(free) == 1
         and output[-1:] == (free[0],)
         and not any(label in output for label in right if label != free[0])
     )
 
 
-def find_projections(program: TensorProgram, taken: set[int]) -> list[list[Projection]]:
-    """Families of more than one; steps that are `taken`, by identity, are none."""
+def find_projections(program: TensorProgram, excluded: set[int]) -> list[list[Projection]]:
+    """Find families of at least two projections; steps whose ids are in `excluded` are skipped."""
     readers: dict[Value, list[Step]] = {}
     for step in program.steps:
         for operand in dict.fromkeys(step.operands):
             readers.setdefault(operand, []).append(step)
-    found: dict[Any, list[Projection]] = {}
+    families: dict[Any, list[Projection]] = {}
     for step in program.steps:
-        if id(step) in taken or not has_constant_columns(step, program.constants):
+        if id(step) in excluded or not has_constant_columns(step, program.constants):
             continue
-        projection = _projection(step, readers, program)
+        projection = _match_projection(step, readers, program)
         if projection is not None:
-            found.setdefault((step.operands[0], step.primitive), []).append(projection)
-    return [family for family in found.values() if len(family) > 1 and _bytes(family, program.constants) <= LARGEST]
+            families.setdefault((step.operands[0], step.primitive), []).append(projection)
+    return [
+        family
+        for family in families.values()
+        if len(family) > 1 and _constant_bytes(family, program.constants) <= MAX_BYTES
+    ]
 
 
-def _projection(step: Step, readers: Mapping[Value, list[Step]], program: TensorProgram) -> Projection | None:
+def _match_projection(step: Step, readers: Mapping[Value, list[Step]], program: TensorProgram) -> Projection | None:
     def only_reader(value: Value) -> Step | None:
         following = readers.get(value, [])
         return following[0] if len(following) == 1 and value not in program.outputs else None
 
-    finish = Finish()
+    epilogue = Epilogue()
     chain = [step]
     split = only_reader(step.results[0])
     while split is not None and isinstance(split.primitive, Map):
-        then = _finish(split, chain[-1].results[0], program.constants)
-        if then is None or (then.column is not None and finish != Finish()):
+        map_epilogue = _match_epilogue(split, chain[-1].results[0], program.constants)
+        if map_epilogue is None or (map_epilogue.bias is not None and epilogue != Epilogue()):
             return None
-        finish = Finish(then.column or finish.column, finish.scale * then.scale)
+        epilogue = Epilogue(map_epilogue.bias or epilogue.bias, epilogue.scale * map_epilogue.scale)
         chain.append(split)
         split = only_reader(split.results[0])
     if split is None or not isinstance(split.primitive, Reshape):
         return None
-    before, after = _shape(split.operands[0]), _shape(split.results[0])
+    before, after = split.operands[0].shape, split.results[0].shape
     rows = len(before) - 1
     if len(after) <= len(before) or after[:rows] != before[:rows]:
         return None
-    scaled = [step.operands[1], *([] if finish.column is None else [finish.column])]
-    if not all(_scales_exactly(program.constants[each], finish) for each in scaled):
+    scaled = [step.operands[1], *([] if epilogue.bias is None else [epilogue.bias])]
+    if not all(_scales_exactly(program.constants[value], epilogue) for value in scaled):
         return None
-    return Projection(step, tuple(chain[1:]), split, finish)
+    return Projection(step, tuple(chain[1:]), split, epilogue)
 
 
-def _finish(step: Step, product: Value, constants: Mapping[Value, Any]) -> Finish | None:
-    """What a map does to elements of a product, if it is that."""
+def _match_epilogue(step: Step, product: Value, constants: Mapping[Value, Any]) -> Epilogue | None:
+    """Match a map that adds a bias to a product or scales it."""
     assert isinstance(step.primitive, Map)
-    shape = _shape(product)
-    if _shape(step.results[0]) != shape or tensor_dtype(step.results[0]) is not tensor_dtype(product):
+    shape = product.shape
+    if step.results[0].shape != shape or step.results[0].dtype is not product.dtype:
         return None
-    places = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
+    places = identity_indices(shape)
 
-    def found(expression: Scalar) -> Finish | None:
+    def match(expression: Scalar) -> Epilogue | None:
         match expression:
             case Load(operand, indices) if step.operands[operand] == product:
-                return Finish() if indices == places else None
-            case Apply("add", (one, other)):
-                for inner, added in ((one, other), (other, one)):
-                    known, column = found(inner), column_of(added)
-                    if known == Finish() and column is not None:
-                        return Finish(column)
-            case Apply("multiply", (one, other)):
-                for inner, by in ((one, other), (other, one)):
-                    known, scale = found(inner), _scale(by, step, constants)
-                    if known is not None and scale is not None:
-                        return Finish(known.column, known.scale * scale)
+                return Epilogue() if indices == places else None
+            case Apply("add", (left, right)):
+                for inner, added in ((left, right), (right, left)):
+                    bias = match_bias(added)
+                    if match(inner) == Epilogue() and bias is not None:
+                        return Epilogue(bias)
+            case Apply("multiply", (left, right)):
+                for inner, factor in ((left, right), (right, left)):
+                    epilogue, scale = match(inner), _match_scale(factor, step, constants)
+                    if epilogue is not None and scale is not None:
+                        return Epilogue(epilogue.bias, epilogue.scale * scale)
         return None
 
-    def column_of(added: Scalar) -> Value | None:
+    def match_bias(added: Scalar) -> Value | None:
         if not isinstance(added, Load) or added.indices != places[-1:]:
             return None
         value = step.operands[added.operand]
         content = constants.get(value)
         return value if isinstance(content, np.ndarray) and content.shape == shape[-1:] else None
 
-    return found(step.primitive.expression)
+    return match(step.primitive.expression)
 
 
-def _scale(expression: Scalar, step: Step, constants: Mapping[Value, Any]) -> float | None:
-    """A number that is a power of two, and not so large or small that products with it are inexact."""
+def _match_scale(expression: Scalar, step: Step, constants: Mapping[Value, Any]) -> float | None:
+    """Match a constant that is a power of two, of an exponent that keeps products exact."""
     number: float | None = None
     match expression:
         case Literal(float(value)):
@@ -152,38 +156,38 @@ def _scale(expression: Scalar, step: Step, constants: Mapping[Value, Any]) -> fl
     if number is None or not isfinite(number) or number <= 0:
         return None
     fraction, power = frexp(number)
-    return number if fraction == 0.5 and abs(power) <= MOST_POWER else None
+    return number if fraction == 0.5 and abs(power) <= MAX_EXPONENT else None
 
 
-def _bytes(family: Sequence[Projection], constants: Mapping[Value, Any]) -> int:
+def _constant_bytes(family: Sequence[Projection], constants: Mapping[Value, Any]) -> int:
     return sum(int(constants[member.product.operands[1]].nbytes) for member in family)
 
 
 def join_projections(family: Sequence[Projection], constants: dict[Value, Any], numbers: Iterator[int]) -> list[Step]:
-    """One product with what follows it, and for each of the family the heads that are its own."""
+    """Build one product with its bias, and the heads of each member of the family."""
     first = family[0].product
     assert isinstance(first.primitive, Contract)
     contract, left = first.primitive, first.operands[0]
     axis = contract.right.index(contract.output[-1])
-    dtype = tensor_dtype(first.results[0])
+    dtype = first.results[0].dtype
 
-    def side_by_side(arrays: Sequence[Any], along: int) -> Value:
+    def concatenate(arrays: Sequence[Any], along: int) -> Value:
         content = np.concatenate(arrays, along)
-        joined = Value(next(numbers), TensorType(tensor_dtype(first.operands[1]), content.shape))
+        joined = Value(next(numbers), TensorType(first.operands[1].dtype, content.shape))
         constants[joined] = content
         return joined
 
-    weights = side_by_side([_scaled(constants[m.product.operands[1]], m.finish) for m in family], axis)
-    rows = _shape(first.results[0])[:-1]
-    widths = [_shape(member.product.results[0])[-1] for member in family]
+    weights = concatenate([_scaled(constants[m.product.operands[1]], m.epilogue) for m in family], axis)
+    rows = first.results[0].shape[:-1]
+    widths = [member.product.results[0].shape[-1] for member in family]
     columns: Dim = sum(widths, start=0)
     whole = Value(next(numbers), TensorType(dtype, (*rows, columns)))
     origin = join_origins(member.product.origin for member in family)
     steps = [Step(contract, (left, weights), (whole,), origin)]
-    if any(member.finish.column is not None for member in family):
-        added = side_by_side([_added(member, constants) for member in family], 0)
+    if any(member.epilogue.bias is not None for member in family):
+        added = concatenate([_scaled_bias(member, constants) for member in family], 0)
         finished = Value(next(numbers), TensorType(dtype, (*rows, columns)))
-        places = tuple(Index(dims.axis(number, size)) for number, size in enumerate((*rows, columns)))
+        places = identity_indices((*rows, columns))
         element = Apply("add", (Load(0, places, dtype), Load(1, places[-1:], dtype)), dtype)
         steps.append(
             Step(
@@ -196,41 +200,36 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
         whole = finished
     start: Dim = 0
     for member, width in zip(family, widths):
-        steps.append(_heads(member.split, whole, len(rows), start))
+        steps.append(_build_heads(member.split, whole, len(rows), start))
         start = start + width
     return steps
 
 
-def _scaled(array: Any, finish: Finish) -> Any:
-    return array if finish.scale == 1 else array * array.dtype.type(finish.scale)
+def _scaled(array: Any, epilogue: Epilogue) -> Any:
+    return array if epilogue.scale == 1 else array * array.dtype.type(epilogue.scale)
 
 
-def _scales_exactly(array: Any, finish: Finish) -> bool:
+def _scales_exactly(array: Any, epilogue: Epilogue) -> bool:
     """Whether no element over- or underflows when it is scaled by a power of two."""
     with np.errstate(all="ignore"):
-        return finish.scale == 1 or bool((_scaled(array, finish) / array.dtype.type(finish.scale) == array).all())
+        return epilogue.scale == 1 or bool((_scaled(array, epilogue) / array.dtype.type(epilogue.scale) == array).all())
 
 
-def _added(member: Projection, constants: Mapping[Value, Any]) -> Any:
-    """What is added to each column."""
-    if member.finish.column is not None:
-        return _scaled(constants[member.finish.column], member.finish)
+def _scaled_bias(member: Projection, constants: Mapping[Value, Any]) -> Any:
+    """Return the scaled bias of a projection, or zeros."""
+    if member.epilogue.bias is not None:
+        return _scaled(constants[member.epilogue.bias], member.epilogue)
     axis = member.product.primitive.right.index(member.product.primitive.output[-1])  # type: ignore[union-attr]
     weights = constants[member.product.operands[1]]
     return np.zeros(weights.shape[axis], weights.dtype)
 
 
-def _heads(split: Step, whole: Value, rows: int, start: Dim) -> Step:
-    """Columns from `start` on, in the shape of a reshape's result."""
-    shape = _shape(split.results[0])
-    places = [dims.axis(number, size) for number, size in enumerate(shape)]
+def _build_heads(split: Step, whole: Value, rows: int, start: Dim) -> Step:
+    """Read the columns from `start` on in the shape of a reshape's result."""
+    shape = split.results[0].shape
+    places = axes_of_shape(shape)
     column: Dim = 0
     for place, size in zip(places[rows:], shape[rows:]):
         column = column * size + place
-    load = Load(0, tuple(map(Index, (*places[:rows], column + start))), tensor_dtype(whole))
+    load = Load(0, tuple(map(Index, (*places[:rows], column + start))), whole.dtype)
     return Step(Map(load), (whole,), split.results, split.origin)
-
-
-def _shape(value: Value) -> Shape:
-    assert isinstance(value.type, TensorType)
-    return value.type.shape or ()

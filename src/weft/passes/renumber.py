@@ -1,4 +1,4 @@
-"""Every value a number of its own, in bodies too: passes that make values in a body know only that body's numbers."""
+"""Renumber values so that numbers are unique across bodies: passes keep them unique only within a body."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from weft.opset.trace import Evaluator
 
 
 def number_values(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:  # noqa: ARG001
-    """The program with its values numbered in order."""
+    """Number all values in order, if the program has bodies."""
     if not any(bodies(step.primitive) for step in program.steps):
         return program
-    return _numbered(program, count())
+    return _renumber(program, count())
 
 
-def _numbered(program: TensorProgram, numbers: Iterator[int]) -> TensorProgram:
-    known: dict[Value, Value] = {}
+def _renumber(program: TensorProgram, numbers: Iterator[int]) -> TensorProgram:
+    renumbered: dict[Value, Value] = {}
 
     def new(value: Value) -> Value:
-        known[value] = replace(value, number=next(numbers))
-        return known[value]
+        renumbered[value] = replace(value, number=next(numbers))
+        return renumbered[value]
 
     inputs = tuple(map(new, program.inputs))
     constants = {new(value): content for value, content in program.constants.items()}
     steps: list[Step] = []
     for step in program.steps:
-        primitive = with_bodies(step.primitive, lambda body: _numbered(body, numbers))
-        operands = tuple(known[operand] for operand in step.operands)
+        primitive = with_bodies(step.primitive, lambda body: _renumber(body, numbers))
+        operands = tuple(renumbered[operand] for operand in step.operands)
         steps.append(replace(step, primitive=primitive, operands=operands, results=tuple(map(new, step.results))))
-    outputs = tuple(known[output] for output in program.outputs)
+    outputs = tuple(renumbered[output] for output in program.outputs)
     return replace(program, inputs=inputs, outputs=outputs, constants=constants, steps=tuple(steps))

@@ -1,4 +1,4 @@
-"""What passes share: replacing values in steps, and reaching into bodies."""
+"""Helpers for passes: replace values in steps, and reach into bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pass = Callable[[TensorProgram, Evaluator], TensorProgram]
 
 
 def everywhere(apply: Pass, program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """The program with a pass applied to the bodies inside its steps (which apply it to theirs)."""
+    """Apply a pass to the bodies of a program's steps; the pass itself reaches the bodies inside these."""
 
     def change(body: TensorProgram) -> TensorProgram:
         return apply(body, evaluator)
@@ -30,7 +30,7 @@ def everywhere(apply: Pass, program: TensorProgram, evaluator: Evaluator) -> Ten
 
 
 def redirect(step: Step, replaced: Mapping[Value, Value]) -> Step:
-    """The step with its operands replaced."""
+    """Replace operands of a step."""
     if not any(operand in replaced for operand in step.operands):
         return step
     return replace(step, operands=tuple(replaced.get(operand, operand) for operand in step.operands))
@@ -41,14 +41,14 @@ def redirect_outputs(program: TensorProgram, replaced: Mapping[Value, Value]) ->
 
 
 def count_uses(program: TensorProgram) -> Counter[Value]:
-    """How often each value is read; an output counts as a reader."""
+    """Count the uses of each value; an output counts as a use."""
     uses = Counter(operand for step in program.steps for operand in step.operands)
     uses.update(program.outputs)
     return uses
 
 
 def next_number(program: TensorProgram) -> int:
-    """A value number above all in use, in bodies too."""
+    """Return a value number above all those in use, including those in bodies."""
     highest = -1
     pending = [program]
     while pending:
@@ -60,7 +60,7 @@ def next_number(program: TensorProgram) -> int:
 
 
 def compact(step: Step) -> Step:
-    """Drop the operands that no load names any more."""
+    """Drop the operands that no load reads, and renumber the others."""
     assert isinstance(step.primitive, Map)
     order: list[int] = []
 

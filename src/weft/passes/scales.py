@@ -1,8 +1,8 @@
-"""Scales after a convolution, batch normalisation above all, go into its weights.
+"""Fold scales after a convolution, such as batch normalisation, into its weights.
 
-A chain of maps after a convolution, each used once, that computes a[c] * x + b[c] with constants a and b per output
-channel becomes a convolution with weights scaled by a, and one map that adds b. Weights whose type does not hold them
-scaled stay as they are, and so do sums that round (ir/rounding.py).
+A chain of maps after a convolution, each with one reader, that computes a[c] * x + b[c] with constants a and b per
+output channel becomes a convolution with weights scaled by a, and one map that adds b. Nothing changes if the scaled
+weights would over- or underflow, or if adding b is meant to round (ir/rounding.py).
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Axis
 from weft.ir.dtypes import DType
-from weft.ir.packing import forget_pages
+from weft.ir.packing import release_array_pages
 from weft.ir.program import Convolve, Map, Step, TensorProgram, Value, join_origins
 from weft.ir.rounding import absorbs, is_finite, round_product, weights_vanish
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, rebuild, walk
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, identity_indices, rebuild, walk
 from weft.ir.types import TensorType
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import count_uses, everywhere, next_number
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 CHANNEL = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """a * x + b; a is None where x does not occur."""
+    """a * x + b; a is None if x does not occur."""
 
     a: Scalar | None
     b: Scalar | None
@@ -43,43 +43,48 @@ def fold_scales(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
     readers = {operand: step for step in program.steps for operand in step.operands if uses[operand] == 1}
     number = next_number(program)
     constants: dict[Value, Any] = dict(program.constants)
-    changed: dict[Value, list[Step]] = {}  # by the first result that a new run of steps replaces
-    gone: set[Value] = set()
+    changed: dict[Value, list[Step]] = {}  # replacements by the convolution's result
+    replaced: set[Value] = set()
     for step in program.steps:
         if not isinstance(step.primitive, Convolve) or step.operands[1] not in constants:
             continue
-        chain, factor, offset = _affine_chain(step, readers, constants, evaluator)
+        chain, factor, offset = _find_affine_chain(step, readers, constants, evaluator)
         if not chain or factor is None:
             continue
-        scaled_weights = _scale(constants[step.operands[1]], factor, step.primitive)
+        scaled_weights = _scale_weights(constants[step.operands[1]], factor, step.primitive)
         if scaled_weights is None or not is_finite(offset):
             continue
-        forget_pages(constants[step.operands[1]])
-        weights, shift = (Value(number, _weight_type(step)), Value(number + 1, _channel_type(step)))
+        release_array_pages(constants[step.operands[1]])
+        channels = step.results[0].shape[CHANNEL]
+        weights = Value(number, step.operands[1].type)
+        shift = Value(number + 1, TensorType(step.results[0].dtype, (channels,)))
         middle = Value(number + 2, step.results[0].type)
         number += 3
         constants[weights] = scaled_weights
         constants[shift] = offset
         scaled = replace(step, operands=(step.operands[0], weights), results=(middle,))
         added = Step(
-            _add_channel(middle), (middle, shift), chain[-1].results, join_origins(link.origin for link in chain)
+            _build_bias_map(middle), (middle, shift), chain[-1].results, join_origins(link.origin for link in chain)
         )
         changed[step.results[0]] = [scaled, added]
-        gone.update(result for link in chain for result in link.results)
+        replaced.update(result for link in chain for result in link.results)
     steps: list[Step] = []
     for step in program.steps:
         if step.results and step.results[0] in changed:
             steps.extend(changed[step.results[0]])
-        elif not (step.results and step.results[0] in gone):
+        elif not (step.results and step.results[0] in replaced):
             steps.append(step)
     return replace(program, steps=tuple(steps), constants=constants)
 
 
-def _affine_chain(
+def _find_affine_chain(
     step: Step, readers: dict[Value, Step], constants: dict[Value, Any], evaluator: Evaluator
 ) -> tuple[list[Step], Array | None, Array]:
-    """The maps after a convolution that scale and shift channels, and their total effect (factor None: only shifts)."""
-    dtype, channels = _dtype(step), _channels(step)
+    """Find the maps after a convolution that scale and shift channels; return them with the total factor and offset.
+
+    The factor is None if the maps only shift.
+    """
+    dtype, channels = step.results[0].dtype, step.results[0].shape[CHANNEL]
     if not isinstance(channels, int) or dtype not in (DType.float32, DType.float64, DType.float16, DType.bfloat16):
         return [], None, np.zeros(0)
     factor, offset = np.ones(channels), np.zeros(channels)
@@ -90,46 +95,48 @@ def _affine_chain(
         link = readers[current]
         if not isinstance(link.primitive, Map) or link.results[0].type != current.type:
             break
-        affine = affine_of(link.primitive.expression, link, current, constants)
+        affine = match_affine(link.primitive.expression, link, current, constants)
         if affine is None or affine.a is None:
             break
-        a = values_per_channel(affine.a, link, channels, constants, evaluator)
-        b = (
-            np.zeros(channels)
-            if affine.b is None
-            else values_per_channel(affine.b, link, channels, constants, evaluator)
-        )
+        a = evaluate_per_channel(affine.a, link, channels, constants, evaluator)
+        b = np.zeros(channels)
+        if affine.b is not None:
+            b = evaluate_per_channel(affine.b, link, channels, constants, evaluator)
         if not (np.isfinite(a).all() and np.isfinite(b).all()) or absorbs(b, dtype.numpy):
             break
-        both = round_product(factor, a, factor.dtype)
-        if both is None:
+        product = round_product(factor, a, factor.dtype)
+        if product is None:
             break
-        factor, offset = both, offset * a + b
+        factor, offset = product, offset * a + b
         scales |= bool((a != 1.0).any())
         chain.append(link)
         current = link.results[0]
-    with np.errstate(all="ignore"):  # the caller looks for infinities
+    with np.errstate(all="ignore"):  # the caller checks for infinities
         return chain, factor if scales else None, offset.astype(dtype.numpy)
 
 
-def affine_of(
+def match_affine(
     scalar: Scalar, link: Step, x: Value, constants: dict[Value, Any], channel: int = CHANNEL
 ) -> Affine | None:
-    """`scalar` as a * x + b with a and b free of x and dependent on the channel alone; None if it is not that."""
+    """Match a * x + b with a and b that depend only on the channel."""
     match scalar:
         case Load(operand, indices, dtype) if link.operands[operand] == x:
-            shape = x.type.shape if isinstance(x.type, TensorType) and x.type.shape is not None else ()
-            plain = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
-            return Affine(Literal(1.0, dtype), None) if indices == plain else None
+            return Affine(Literal(1.0, dtype), None) if indices == identity_indices(x.shape) else None
         case Apply("add" | "subtract", (left, right), dtype):
-            first, second = affine_of(left, link, x, constants, channel), affine_of(right, link, x, constants, channel)
+            first, second = (
+                match_affine(left, link, x, constants, channel),
+                match_affine(right, link, x, constants, channel),
+            )
             if first is None or second is None:
                 return None
             return Affine(
                 _combine(scalar.function, first.a, second.a, dtype), _combine(scalar.function, first.b, second.b, dtype)
             )
         case Apply("multiply" | "divide", (left, right), dtype):
-            first, second = affine_of(left, link, x, constants, channel), affine_of(right, link, x, constants, channel)
+            first, second = (
+                match_affine(left, link, x, constants, channel),
+                match_affine(right, link, x, constants, channel),
+            )
             if scalar.function == "multiply" and first is not None and first.a is None:
                 first, second = second, first
             if first is None or second is None or second.a is not None or second.b is None:
@@ -140,7 +147,7 @@ def affine_of(
             )
             return Affine(a, b)
         case _:
-            return Affine(None, scalar) if depends_on_channel_alone(scalar, link, constants, channel) else None
+            return Affine(None, scalar) if depends_only_on_channel(scalar, link, constants, channel) else None
 
 
 def _combine(function: str, left: Scalar | None, right: Scalar | None, dtype: DType) -> Scalar | None:
@@ -151,8 +158,8 @@ def _combine(function: str, left: Scalar | None, right: Scalar | None, dtype: DT
     return Apply(function, (left, right), dtype)
 
 
-def depends_on_channel_alone(scalar: Scalar, link: Step, constants: dict[Value, Any], channel: int = CHANNEL) -> bool:
-    """Whether a scalar is the same for all elements of a channel, and known."""
+def depends_only_on_channel(scalar: Scalar, link: Step, constants: dict[Value, Any], channel: int = CHANNEL) -> bool:
+    """Whether a scalar is constant and depends only on the channel."""
     for node in walk(scalar):
         match node:
             case Load(operand) if link.operands[operand] not in constants:
@@ -164,10 +171,10 @@ def depends_on_channel_alone(scalar: Scalar, link: Step, constants: dict[Value, 
     return True
 
 
-def values_per_channel(
+def evaluate_per_channel(
     scalar: Scalar, link: Step, channels: int, constants: dict[Value, Any], evaluator: Evaluator, *, wide: bool = True
 ) -> Array:
-    """The values of a scalar for all channels, as float64; computed so too where they are to be `wide`."""
+    """Evaluate a scalar for all channels; with `wide`, in float64."""
     order: list[int] = []
 
     def renumber(load: Load) -> Scalar:
@@ -186,7 +193,7 @@ def values_per_channel(
 
 
 def _widen(scalar: Scalar) -> Scalar:
-    """The same expression in float64."""
+    """Convert an expression to float64."""
     wide = DType.float64 if scalar.dtype.is_float else scalar.dtype
     match scalar:
         case Literal(value):
@@ -199,10 +206,10 @@ def _widen(scalar: Scalar) -> Scalar:
             return scalar
 
 
-def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array | None:
-    """Weights [M, C/g, *K], or [C, M/g, *K] of a transposed convolution, with output channel m scaled by factor[m].
+def _scale_weights(weights: Array, factor: Array, primitive: Convolve) -> Array | None:
+    """Scale output channel m of weights [M, C/g, *K] ([C, M/g, *K] if transposed) by factor[m].
 
-    None where their type does not hold them.
+    Return None if their type cannot represent the result.
     """
     if primitive.transposed:
         groups = factor.size // weights.shape[1]
@@ -219,28 +226,7 @@ def _scale(weights: Array, factor: Array, primitive: Convolve) -> Array | None:
     return whole if is_finite(whole) else None
 
 
-def _add_channel(middle: Value) -> Map:
-    assert isinstance(middle.type, TensorType) and middle.type.shape is not None
-    axes = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(middle.type.shape))
-    dtype = middle.type.dtype
+def _build_bias_map(middle: Value) -> Map:
+    axes = identity_indices(middle.shape)
+    dtype = middle.dtype
     return Map(Apply("add", (Load(0, axes, dtype), Load(1, (axes[CHANNEL],), dtype)), dtype))
-
-
-def _dtype(step: Step) -> DType:
-    assert isinstance(step.results[0].type, TensorType)
-    return step.results[0].type.dtype
-
-
-def _channels(step: Step) -> dims.Dim:
-    type = step.results[0].type
-    assert isinstance(type, TensorType) and type.shape is not None
-    return type.shape[CHANNEL]
-
-
-def _weight_type(step: Step) -> TensorType:
-    assert isinstance(step.operands[1].type, TensorType)
-    return step.operands[1].type
-
-
-def _channel_type(step: Step) -> TensorType:
-    return TensorType(_dtype(step), (_channels(step),))

@@ -1,8 +1,8 @@
-"""Offsets in one arena for values with known sizes and lifetimes: those alive at the same time never share a byte.
+"""Place blocks with known sizes and lifetimes in one arena: blocks alive at the same time never share a byte.
 
-Blocks are placed one after the other, each into a gap left by those that live with it. Several orders are tried. Where
-none reaches the lower bound, the blocks that stand out move forward in the best of them, and all are placed again, a
-bounded number of times. Nothing depends on time or chance: equal blocks get equal offsets.
+Blocks are placed one after the other, each into a gap between those that live at the same time. Several orders are
+tried. If none reaches the lower bound, the blocks beyond it move forward in the best order and all are placed again, a
+bounded number of times. The search is deterministic: equal blocks get equal offsets.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from weft.records import dataclass
 
-MOST_PLACEMENTS = 6000  # of single blocks, in the search for a smaller arena
+MOST_PLACEMENTS = 6000  # of single blocks in the search for a smaller arena
 MOST_ROUNDS = 150
-_GOOD_ENOUGH = 1.002  # of the lower bound: what is left to gain is not worth the search
+_GOOD_ENOUGH = 1.002  # times the lower bound, where the search ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Placement:
     lower_bound: int  # the most bytes alive at any step
 
 
-def place(blocks: Sequence[Lifetime], alignment: int) -> Placement:
-    """Offsets for all blocks, multiples of `alignment`."""
+def place_blocks(blocks: Sequence[Lifetime], alignment: int) -> Placement:
+    """Find offsets for all blocks, multiples of `alignment`."""
     sizes = [-(-block.size // alignment) * alignment for block in blocks]
     lower_bound, busiest = most_alive([Lifetime(size, b.first, b.last) for b, size in zip(blocks, sizes)])
     search = _Search(blocks, sizes, lower_bound)
     for order in _orders(blocks, sizes, busiest):
-        for fit in (_tightest_gap, _lowest_gap):
+        for fit in (_find_tightest_gap, _find_lowest_gap):
             search.attempt(order, fit, give_up=True)
             if search.is_done:
                 return search.arena()
@@ -47,7 +47,7 @@ def place(blocks: Sequence[Lifetime], alignment: int) -> Placement:
 
 
 def most_alive(blocks: Sequence[Lifetime]) -> tuple[int, int]:
-    """The most bytes alive at any step, and the first such step."""
+    """Return the most bytes alive at any step, and the first such step."""
     changes: dict[int, int] = {}
     for block in blocks:
         changes[block.first] = changes.get(block.first, 0) + block.size
@@ -61,7 +61,7 @@ def most_alive(blocks: Sequence[Lifetime]) -> tuple[int, int]:
 
 
 def _orders(blocks: Sequence[Lifetime], sizes: Sequence[int], busiest: int) -> list[list[int]]:
-    """Orders to place blocks in: large ones first, those of the busiest step first, in time, long-lived ones first."""
+    """List placement orders: large blocks first, those of the busiest step first, by time, long-lived ones first."""
 
     def length(number: int) -> int:
         return blocks[number].last - blocks[number].first + 1
@@ -79,19 +79,19 @@ def _orders(blocks: Sequence[Lifetime], sizes: Sequence[int], busiest: int) -> l
     return [sorted(range(len(blocks)), key=key) for key in keys]
 
 
-Taken = Sequence[tuple[int, int]]
+Occupied = Sequence[tuple[int, int]]  # sorted (start, end)
 
 
 class _Search:
-    """The best offsets so far, and what led to them."""
+    """The best offsets so far, with their order and fit."""
 
     def __init__(self, blocks: Sequence[Lifetime], sizes: Sequence[int], lower_bound: int) -> None:
         self.sizes = sizes
         self.lower_bound = lower_bound
-        self.together = _together(blocks)
+        self.overlaps = _find_overlaps(blocks)
         self.best: tuple[int, list[int]] = (sum(sizes) + 1, [])
         self.best_order: list[int] = []
-        self.best_fit: Callable[[Taken, int], int] = _tightest_gap
+        self.best_fit: Callable[[Occupied, int], int] = _find_tightest_gap
 
     @property
     def is_done(self) -> bool:
@@ -100,14 +100,14 @@ class _Search:
     def arena(self) -> Placement:
         return Placement(tuple(self.best[1]), self.best[0], self.lower_bound)
 
-    def attempt(self, order: Sequence[int], fit: Callable[[Taken, int], int], *, give_up: bool = False) -> list[int]:
-        """Offsets that an order leads to; only some of them where it may give up on an arena that is no smaller."""
-        sizes, together = self.sizes, self.together
+    def attempt(self, order: Sequence[int], fit: Callable[[Occupied, int], int], *, give_up: bool = False) -> list[int]:
+        """Place blocks in an order; with `give_up`, stop as soon as the arena is not smaller than the best."""
+        sizes, overlaps = self.sizes, self.overlaps
         offsets = [-1] * len(sizes)
         total = 0
         for number in order:
-            taken = sorted([(at, at + sizes[other]) for other in together[number] if (at := offsets[other]) >= 0])
-            offset = offsets[number] = fit(taken, sizes[number])
+            occupied = sorted([(at, at + sizes[other]) for other in overlaps[number] if (at := offsets[other]) >= 0])
+            offset = offsets[number] = fit(occupied, sizes[number])
             total = max(total, offset + sizes[number])
             if give_up and total >= self.best[0]:
                 return offsets
@@ -116,33 +116,33 @@ class _Search:
         return offsets
 
     def improve(self) -> None:
-        """Move those that stand out forward, a little further each time nothing is gained."""
+        """Move the blocks beyond the limit forward in the order, further each time that nothing is gained."""
         if not self.sizes:
             return
         rounds = min(MOST_ROUNDS, MOST_PLACEMENTS // len(self.sizes))
         order, offsets = self.best_order, self.best[1]
-        patience = 0
-        for turn in range(rounds):
-            limit = self.lower_bound if turn % 2 else self.best[0] - 1
-            outside = [n for n in order if offsets[n] + self.sizes[n] > limit]
-            order = _moved_forward(order, outside, 1 + patience, self.together)
+        failures = 0
+        for number in range(rounds):
+            limit = self.lower_bound if number % 2 else self.best[0] - 1
+            outside = [block for block in order if offsets[block] + self.sizes[block] > limit]
+            order = _move_forward(order, outside, 1 + failures, self.overlaps)
             before = self.best[0]
-            offsets = self.attempt(order, (_tightest_gap, _lowest_gap)[turn // 2 % 2])
+            offsets = self.attempt(order, (_find_tightest_gap, _find_lowest_gap)[number // 2 % 2])
             if self.is_done:
                 return
-            patience = 0 if self.best[0] < before else patience + 1
-            if patience > 12:
-                order, offsets, patience = self.best_order, self.best[1], 1 + turn % 5
+            failures = 0 if self.best[0] < before else failures + 1
+            if failures > 12:
+                order, offsets, failures = self.best_order, self.best[1], 1 + number % 5
 
 
-def _moved_forward(
-    order: Sequence[int], outside: Sequence[int], by: int, together: Sequence[Sequence[int]]
+def _move_forward(
+    order: Sequence[int], outside: Sequence[int], by: int, overlaps: Sequence[Sequence[int]]
 ) -> list[int]:
-    """The order with some blocks before the last `by` of those that they live with and that came before them."""
+    """Move some blocks in the order before the last `by` overlapping blocks that precede them."""
     moved = list(order)
     for number in outside:
         at = moved.index(number)
-        neighbours = set(together[number])
+        neighbours = set(overlaps[number])
         left = by
         target = at
         for place in range(at - 1, -1, -1):
@@ -155,33 +155,33 @@ def _moved_forward(
     return moved
 
 
-def _together(blocks: Sequence[Lifetime]) -> list[list[int]]:
-    """For each block, the others that live at one of its steps."""
-    found: list[list[int]] = [[] for _ in blocks]
+def _find_overlaps(blocks: Sequence[Lifetime]) -> list[list[int]]:
+    """List for each block the others whose lifetimes overlap its own."""
+    overlaps: list[list[int]] = [[] for _ in blocks]
     alive: list[int] = []
     for number in sorted(range(len(blocks)), key=lambda n: blocks[n].first):
         first = blocks[number].first
         alive = [other for other in alive if blocks[other].last >= first]
         for other in alive:
-            found[other].append(number)
-        found[number].extend(alive)
+            overlaps[other].append(number)
+        overlaps[number].extend(alive)
         alive.append(number)
-    return found
+    return overlaps
 
 
-def _tightest_gap(taken: Taken, size: int) -> int:
+def _find_tightest_gap(occupied: Occupied, size: int) -> int:
     best, least = -1, 0
     end = 0
-    for start, stop in taken:
+    for start, stop in occupied:
         if start - end >= size and (best < 0 or start - end < least):
             best, least = end, start - end
         end = max(end, stop)
     return end if best < 0 else best
 
 
-def _lowest_gap(taken: Taken, size: int) -> int:
+def _find_lowest_gap(occupied: Occupied, size: int) -> int:
     end = 0
-    for start, stop in taken:
+    for start, stop in occupied:
         if start - end >= size:
             return end
         end = max(end, stop)

@@ -1,4 +1,4 @@
-"""Whether a plan fits into the memory that it may take; where it does not, what takes most of it."""
+"""Check whether a plan fits into memory, and name the largest tensors if it does not."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from weft.ir.work import Allocation
 from weft.plan.plan import Plan
 from weft.records import dataclass
 
-LARGEST_ARRAY = 2**63 - 1  # bytes that numpy can count
-_NAMED = 4  # tensors that an error names
+LARGEST_ARRAY = 2**63 - 1  # bytes of numpy's largest array
+_MOST_NAMED = 4  # tensors in an error message
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """The bytes that a program may take in all, or None, and what of them is taken whatever the sizes are.
+    """The memory limit of a program in bytes, or None, and its parts that do not depend on sizes.
 
-    `may_grow`: an arena may be larger than it has to be, where threads are busier then.
+    `may_grow`: an arena may be larger than necessary if that keeps more threads busy.
     """
 
     limit: int | None = None
@@ -31,10 +31,12 @@ def output_bytes(plan: Plan) -> int:
 
 
 def check_fits(plan: Plan, budget: MemoryBudget, physical: int, beside: int | None = None) -> None:
-    """Raise OutOfMemoryError unless a section can run; `beside` are the arrays beside the arena, else its outputs."""
+    """Raise OutOfMemoryError unless a section fits; `beside`: bytes besides the arena, by default its outputs."""
     for shape, dtype in plan.outputs:
-        if prod(max(size, 1) for size in shape) * dtype.itemsize > LARGEST_ARRAY:  # one of no elements may be, too
-            raise ExecutionError(f"a result would have sizes that no array has: {dtype.name}{list(shape)}")
+        if (
+            prod(max(size, 1) for size in shape) * dtype.itemsize > LARGEST_ARRAY
+        ):  # numpy refuses such a shape even without elements
+            raise ExecutionError(f"a result is larger than the largest array: {dtype.name}{list(shape)}")
     arrays = output_bytes(plan) if beside is None else beside
     if plan.arena_bytes + arrays > physical:
         raise OutOfMemoryError(
@@ -53,17 +55,17 @@ def check_fits(plan: Plan, budget: MemoryBudget, physical: int, beside: int | No
 
 
 def alive_at_peak(plan: Plan) -> list[Allocation]:
-    """What lies in the arena when most of it is in use, largest first."""
+    """List the allocations at the step with the most bytes in use, largest first."""
     most: list[Allocation] = []
     for step in sorted({allocation.first for allocation in plan.allocations}):
-        alive = [one for one in plan.allocations if one.first <= step <= one.last]
-        if sum(one.size for one in alive) > sum(one.size for one in most):
+        alive = [allocation for allocation in plan.allocations if allocation.first <= step <= allocation.last]
+        if sum(allocation.size for allocation in alive) > sum(allocation.size for allocation in most):
             most = alive
-    return sorted(most, key=lambda one: (-one.size, one.offset))
+    return sorted(most, key=lambda allocation: (-allocation.size, allocation.offset))
 
 
 def _advice(plan: Plan) -> str:
-    largest = [f"{one.name} ({one.origin}) {one.size:,}" for one in alive_at_peak(plan)[:_NAMED]]
+    largest = [f"{block.name} ({block.origin}) {block.size:,}" for block in alive_at_peak(plan)[:_MOST_NAMED]]
     if not largest:
-        return "nearly all of it are weights and outputs: allow more"
-    return f"allow more, or use smaller inputs; the peak is made by {', '.join(largest)}"
+        return "raise the limit: nearly all of it is weights and outputs"
+    return f"raise the limit, or use smaller inputs; the largest tensors at the peak are {', '.join(largest)}"

@@ -1,8 +1,8 @@
-"""The order of a section's tasks: among those that the data allow, one that needs little memory at a time.
+"""Choose an order of a section's tasks with a low memory peak.
 
-Several orders are made: the file's own, greedy ones from the inputs on and from the outputs back, and depth first. The
-best of them is improved by moving single tasks past the step that needs most, a bounded number of times. What comes out
-never needs more than the file's order.
+Candidates are the file's own order, greedy orders from the inputs forward and from the outputs backward, and depth
+first. The best of them is improved by moving single tasks past the step with the peak, a bounded number of times. The
+result never needs more memory than the file's order.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from weft.plan.storage import Sizes
 from weft.records import dataclass
 
 MOST_MOVES = 40
-CHOICE = 24  # tasks that are ready, among which the next one is chosen
-MOST_VISITS = 40_000  # of tasks, in the search for a better order
+CHOICE = 24  # ready tasks among which the next one is chosen
+MOST_VISITS = 40_000  # of tasks in the search for a better order
 
 
 @dataclass(slots=True)
 class _Node:
-    """A task: the values it makes and reads, by number, and the memory it needs only while it runs."""
+    """A task: the values it writes and reads, by number, and the memory it needs only while it runs."""
 
-    made: list[int] = field(default_factory=list)
-    read: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
     workspace: int = 0
     before: set[int] = field(default_factory=set)
     after: set[int] = field(default_factory=set)
@@ -35,34 +35,34 @@ class _Node:
 @dataclass(frozen=True, slots=True)
 class _Graph:
     nodes: list[_Node]
-    sizes: list[int]  # of values; 0 for those that lie elsewhere
+    sizes: list[int]  # of values; 0 for external ones
     readers: list[int]  # how many tasks read each
 
 
-def choose_order(section: NativeSection, sizes: Sizes, given: Callable[[Value], bool]) -> list[int]:
-    """Numbers of tasks; values that are `given` lie elsewhere and do not count."""
-    return _chosen(_graph(section, sizes, given))
+def choose_order(section: NativeSection, sizes: Sizes, is_external: Callable[[Value], bool]) -> list[int]:
+    """Choose an order of task numbers; `external` values are not in the arena and do not count."""
+    return _choose(_build_graph(section, sizes, is_external))
 
 
 class OrderChoice:
-    """What `choose_order` finds for a section, for size after size. Not for several threads at once."""
+    """`choose_order` for a section with ever new sizes. Not thread-safe."""
 
-    def __init__(self, section: NativeSection, sizes: Sizes, given: Callable[[Value], bool]) -> None:
-        self._graph = _graph(section, sizes, given)
+    def __init__(self, section: NativeSection, sizes: Sizes, is_external: Callable[[Value], bool]) -> None:
+        self._graph = _build_graph(section, sizes, is_external)
 
     def choose(self, value_bytes: list[int], workspaces: Sequence[int]) -> list[int]:
-        """The order for these bytes of the tasks' results, one after the other, and of each task's workspaces."""
+        """Choose an order for these bytes of the tasks' results, in order, and of each task's workspaces."""
         for node, workspace in zip(self._graph.nodes, workspaces):
             node.workspace = workspace
-        return _chosen(_Graph(self._graph.nodes, value_bytes, self._graph.readers))
+        return _choose(_Graph(self._graph.nodes, value_bytes, self._graph.readers))
 
 
-def _chosen(graph: _Graph) -> list[int]:
+def _choose(graph: _Graph) -> list[int]:
     own = list(range(len(graph.nodes)))
     best, least = own, peak_of(graph, own)
     if len(own) < 3 or all(len(node.after) <= 1 and len(node.before) <= 1 for node in graph.nodes):
         return best
-    bound = _least(graph)
+    bound = _lower_bound(graph)
     for make in (_forward, _depth_first, _backward):
         if least <= bound:
             return best
@@ -70,13 +70,13 @@ def _chosen(graph: _Graph) -> list[int]:
         needed = peak_of(graph, order)
         if needed < least:
             best, least = order, needed
-    return best if least <= bound else _improved(graph, best, least)
+    return best if least <= bound else _improve(graph, best, least)
 
 
-def _least(graph: _Graph) -> int:
-    """Bytes in use while some task runs, in any order: what it makes and reads, and its workspace."""
+def _lower_bound(graph: _Graph) -> int:
+    """Return the bytes that some task needs in any order: its results, operands and workspace."""
     sizes = graph.sizes
-    return max([sum([sizes[value] for value in (*n.made, *n.read)]) + n.workspace for n in graph.nodes], default=0)
+    return max([sum([sizes[value] for value in (*n.writes, *n.reads)]) + n.workspace for n in graph.nodes], default=0)
 
 
 def peak_of(graph: _Graph, order: Sequence[int]) -> int:
@@ -84,26 +84,26 @@ def peak_of(graph: _Graph, order: Sequence[int]) -> int:
 
 
 def _use(graph: _Graph, order: Sequence[int]) -> list[int]:
-    """Bytes in use while each task of an order runs."""
+    """List the bytes in use while each task of an order runs."""
     left, sizes = list(graph.readers), graph.sizes
     alive = 0
-    found = []
+    use = []
     for number in order:
         node = graph.nodes[number]
-        for value in node.made:
+        for value in node.writes:
             alive += sizes[value]
-        found.append(alive + node.workspace)
-        for value in node.made:
+        use.append(alive + node.workspace)
+        for value in node.writes:
             if not left[value]:
                 alive -= sizes[value]
-        for value in node.read:
+        for value in node.reads:
             left[value] -= 1
             if not left[value]:
                 alive -= sizes[value]
-    return found
+    return use
 
 
-def _graph(section: NativeSection, sizes: Sizes, given: Callable[[Value], bool]) -> _Graph:
+def _build_graph(section: NativeSection, sizes: Sizes, is_external: Callable[[Value], bool]) -> _Graph:
     numbers: dict[Value, int] = {}
     graph = _Graph([], [], [])
     makers: dict[int, int] = {}
@@ -113,15 +113,15 @@ def _graph(section: NativeSection, sizes: Sizes, given: Callable[[Value], bool])
         for value in read_operands(task):
             while value in section.aliases:
                 value = section.aliases[value]
-            if value in numbers and numbers[value] not in node.read:
-                node.read.append(numbers[value])
+            if value in numbers and numbers[value] not in node.reads:
+                node.reads.append(numbers[value])
         for value in task.results:
             numbers[value] = len(graph.sizes)
-            node.made.append(numbers[value])
+            node.writes.append(numbers[value])
             makers[numbers[value]] = here
-            graph.sizes.append(0 if given(value) else sizes.value_bytes(value))
+            graph.sizes.append(0 if is_external(value) else sizes.value_bytes(value))
             graph.readers.append(0)
-        for number in node.read:
+        for number in node.reads:
             graph.readers[number] += 1
             node.before.add(makers[number])
             graph.nodes[makers[number]].after.add(here)
@@ -135,7 +135,7 @@ def _graph(section: NativeSection, sizes: Sizes, given: Callable[[Value], bool])
 
 
 def _forward(graph: _Graph) -> list[int]:
-    """Whatever frees most, or takes least, comes next."""
+    """Choose next the task that frees the most memory, or takes the least."""
     left = list(graph.readers)
     waiting = [len(node.before) for node in graph.nodes]
     ready = [number for number, count in enumerate(waiting) if not count]
@@ -143,16 +143,16 @@ def _forward(graph: _Graph) -> list[int]:
 
     def cost(number: int) -> tuple[int, int, int]:
         node = graph.nodes[number]
-        taken = sum(graph.sizes[value] for value in node.made if left[value])
-        freed = sum(graph.sizes[value] for value in node.read if left[value] == 1)
-        return taken - freed, taken + node.workspace, number
+        allocated = sum(graph.sizes[value] for value in node.writes if left[value])
+        freed = sum(graph.sizes[value] for value in node.reads if left[value] == 1)
+        return allocated - freed, allocated + node.workspace, number
 
     while ready:
         number = min(ready[:CHOICE], key=cost) if len(ready) > 1 else ready[0]
         ready.remove(number)
         order.append(number)
         node = graph.nodes[number]
-        for value in node.read:
+        for value in node.reads:
             left[value] -= 1
         for other in sorted(node.after):
             waiting[other] -= 1
@@ -162,7 +162,7 @@ def _forward(graph: _Graph) -> list[int]:
 
 
 def _backward(graph: _Graph) -> list[int]:
-    """From the outputs back: whatever makes most of what is needed, or needs least that is not, comes before."""
+    """Choose backward from the outputs the task that frees the most memory, or takes the least."""
     waiting = [len(node.after) for node in graph.nodes]
     needed = [False] * len(graph.sizes)
     ready = [number for number, count in enumerate(waiting) if not count]
@@ -170,16 +170,16 @@ def _backward(graph: _Graph) -> list[int]:
 
     def cost(number: int) -> tuple[int, int, int]:
         node = graph.nodes[number]
-        taken = sum(graph.sizes[value] for value in node.read if not needed[value])
-        freed = sum(graph.sizes[value] for value in node.made if needed[value])
-        return taken - freed, taken + node.workspace, -number
+        allocated = sum(graph.sizes[value] for value in node.reads if not needed[value])
+        freed = sum(graph.sizes[value] for value in node.writes if needed[value])
+        return allocated - freed, allocated + node.workspace, -number
 
     while ready:
         number = min(ready[:CHOICE], key=cost) if len(ready) > 1 else ready[0]
         ready.remove(number)
         order.append(number)
         node = graph.nodes[number]
-        for value in node.read:
+        for value in node.reads:
             needed[value] = True
         for other in sorted(node.before):
             waiting[other] -= 1
@@ -189,12 +189,12 @@ def _backward(graph: _Graph) -> list[int]:
 
 
 def _depth_first(graph: _Graph) -> list[int]:
-    """What is needed for a task right before it, the parts that need most memory first."""
+    """Put the producers of a task right before it, those that need the most memory first."""
     order: list[int] = []
     done = [False] * len(graph.nodes)
 
-    def made_bytes(number: int) -> int:
-        return sum(graph.sizes[value] for value in graph.nodes[number].made)
+    def result_bytes(number: int) -> int:
+        return sum(graph.sizes[value] for value in graph.nodes[number].writes)
 
     for last in (number for number, node in enumerate(graph.nodes) if not node.after):
         pending = [last]
@@ -208,19 +208,19 @@ def _depth_first(graph: _Graph) -> list[int]:
                     order.append(number)
                 continue
             if len(missing) > 1:
-                missing.sort(key=lambda other: (graph.nodes[other].workspace + made_bytes(other), -other))
+                missing.sort(key=lambda other: (graph.nodes[other].workspace + result_bytes(other), -other))
             pending.append(missing[-1])
     return order
 
 
-def _improved(graph: _Graph, order: list[int], least: int) -> list[int]:
-    """The order with tasks moved past the step that needs most, as long as that helps."""
+def _improve(graph: _Graph, order: list[int], least: int) -> list[int]:
+    """Move tasks past the step with the peak, as long as that helps."""
     moves = min(MOST_MOVES, MOST_VISITS // max(len(order), 1))
     while moves > 0:
         use = _use(graph, order)
         step = use.index(least)
         better = None
-        for moved in _moves(graph, order, step):
+        for moved in _list_moves(graph, order, step):
             moves -= 1
             needed = peak_of(graph, moved)
             if needed < least:
@@ -234,21 +234,21 @@ def _improved(graph: _Graph, order: list[int], least: int) -> list[int]:
     return order
 
 
-def _moves(graph: _Graph, order: Sequence[int], step: int) -> list[list[int]]:
-    """Orders in which one task is done later than the busiest step instead of before it, or the other way round."""
+def _list_moves(graph: _Graph, order: Sequence[int], step: int) -> list[list[int]]:
+    """List orders in which one task moves from before the busiest step to after it, or the other way round."""
     places = {number: place for place, number in enumerate(order)}
-    found: list[tuple[int, list[int]]] = []
+    candidates: list[tuple[int, list[int]]] = []
     for place, number in enumerate(order):
         node = graph.nodes[number]
         if place < step:
             to = min((places[other] for other in node.after), default=len(order)) - 1
-            gain = sum(graph.sizes[value] for value in node.made)
+            gain = sum(graph.sizes[value] for value in node.writes)
             if to >= step and gain:
-                found.append((gain, [*order[:place], *order[place + 1 : to + 1], number, *order[to + 1 :]]))
+                candidates.append((gain, [*order[:place], *order[place + 1 : to + 1], number, *order[to + 1 :]]))
         elif place > step:
             to = max((places[other] for other in node.before), default=-1) + 1
-            gain = sum(graph.sizes[value] for value in node.read if graph.readers[value] == 1)
+            gain = sum(graph.sizes[value] for value in node.reads if graph.readers[value] == 1)
             if to <= step and gain:
-                found.append((gain, [*order[:to], number, *order[to:place], *order[place + 1 :]]))
-    found.sort(key=lambda entry: -entry[0])
-    return [order for _, order in found[:12]]
+                candidates.append((gain, [*order[:to], number, *order[to:place], *order[place + 1 :]]))
+    candidates.sort(key=lambda entry: -entry[0])
+    return [order for _, order in candidates[:12]]

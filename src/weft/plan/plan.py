@@ -1,4 +1,4 @@
-"""A plan: what a section is for one set of sizes, as a value. plan/sections.py makes it, plan/verify.py proves it."""
+"""The plan of a section for one set of sizes, as a value. plan/sections.py makes it, plan/verify.py proves it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.work import Allocation, PlannedLaunch, Repeated
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-ALIGNMENT = 64  # bytes that pieces of memory start at a multiple of
+ALIGNMENT = 64  # bytes; blocks of memory start at multiples of it
 ABSOLUTE, ARENA, ERRORS, FIRST_FREE = 0, 1, 2, 3
-"""Regions of memory that places of launches name: addresses, the arena, the words for errors; inputs and outputs."""
+"""The regions of places: host addresses, the arena, the error flag, and from FIRST_FREE on inputs and outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`constants` are arrays that launches point to, and so must live as long.
+    """The launches and memory of a section. `constants` are arrays that launches point to, so they must live as long.
 
-    `lower_bound` is the most that lives in the arena at any step, `sum_bytes` what it would take without reuse.
+    `lower_bound` is the most bytes alive at any step, `sum_bytes` the size of an arena without reuse.
     """
 
     launches: tuple[PlannedLaunch | Repeated, ...]
     arena_bytes: int
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]  # shape and dtype of each
     constants: tuple[Array, ...]
-    allocations: tuple[Allocation, ...]  # of what the section's own values and works need; a scan's inside is one
+    allocations: tuple[Allocation, ...]  # of the section's own values and workspaces; a scan's body is one
     lower_bound: int
     sum_bytes: int
-    steps: tuple[tuple[int, ...], ...]  # numbers of tasks in order; those of one step may run side by side
+    steps: tuple[tuple[int, ...], ...]  # task numbers in order; those of one step may run in parallel

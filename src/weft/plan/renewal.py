@@ -1,25 +1,25 @@
-"""A plan made for some sizes, renewed for others: its order, places and waits stay, and only numbers are computed anew.
+"""Renew a plan for other sizes: its order, places and waits stay, and only numbers are recomputed.
 
-A loop may have other sizes in each of its turns, which take less time than a plan. What a plan decided by its sizes
-(who lies in whose memory, which copies are left out) is checked for the new ones; where one decision would be another,
-or something no longer fits where it lies, there is no renewal, and a new plan is made. All that is computed is compiled
-once to one Python function of the sizes that differ.
+A loop may have other sizes in each iteration, and an iteration may take less time than planning. Decisions of the plan
+that depend on sizes (which values share memory, which copies are skipped) are checked for the new sizes; if one would
+differ, or a value no longer fits its place, there is no renewal and a new plan is made. All numbers are computed by one
+Python function of the sizes that vary, compiled once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
 from weft.ir import dims
+from weft.ir.arrays import Array
+from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.dims import Dim
 from weft.ir.formulas import FormulaWriter
-from weft.ir.numbers import Numbers
 from weft.ir.program import Value
-from weft.ir.types import TensorType
 from weft.ir.verification import is_verifying
 from weft.ir.work import Launch, NativeSection, Place, PlannedLaunch, Reference, Repeated, ScanTask, Task
 from weft.plan.plan import Plan
@@ -28,22 +28,21 @@ from weft.plan.storage import StoragePlan
 from weft.plan.verify import verify_plan
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Compute = Callable[..., Union[list[int], None]]
-MOST_VARYING = 400  # numbers of a plan that differ; computing more takes as long as a plan
+MOST_VARYING = 400  # numbers to recompute; more take as long as a new plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Renewal:
-    """What differs from a plan, for other sizes: `compute` gives it, in the order of the fields, or None.
+    """The numbers of a plan that vary with sizes: `compute` returns them in the order of the fields, or None.
 
-    `blocks` are numbers of launches, as the plan unrolls them; `parameters` and `places` those of parameters and
-    buffers of all launches, where launches that are repeated have their parameters once and their buffers each time.
-    `outputs` are shapes, the sizes that differ as None.
+    `blocks` are indices of unrolled launches; `parameters` and `places` are indices of parameters and buffers of all
+    launches, where repeated launches have their parameters once and their buffers each time. `outputs` are shapes, with
+    None for sizes that vary.
     """
 
-    varying: tuple[int, ...]  # of the section's symbols, by number, that `compute` takes
-    fixed: tuple[tuple[int, int], ...]  # the others, and what each must be
+    varying: tuple[int, ...]  # numbers of the symbols that `compute` takes
+    fixed: tuple[tuple[int, int], ...]  # the other symbols, and the size that each must have
     compute: Compute
     blocks: Array
     parameters: Array
@@ -52,7 +51,7 @@ class Renewal:
     plan: Plan
 
     def numbers(self, sizes: Sequence[int]) -> list[int] | None:
-        """All numbers that differ, for the sizes of the section's symbols; None: this takes another plan."""
+        """Compute the varying numbers for the sizes of the section's symbols; None: a new plan is needed."""
         for number, size in self.fixed:
             if sizes[number] != size:
                 return None
@@ -62,20 +61,20 @@ class Renewal:
             return None
 
     def shapes(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
-        """The shapes of the outputs, of which `numbers` are those that differ."""
-        given = iter(numbers)
-        return [tuple([next(given) if size is None else size for size in shape]) for shape in self.outputs]
+        """Return the shapes of the outputs; `numbers` are the sizes that vary."""
+        varying = iter(numbers)
+        return [tuple([next(varying) if size is None else size for size in shape]) for shape in self.outputs]
 
 
 def varying_owners(section: NativeSection, names: Collection[str]) -> Owners:
-    """The values and workspaces of a section whose bytes depend on some sizes."""
-    found: set[Value | tuple[int, int]] = set()
+    """Find the values and workspaces whose bytes depend on some sizes."""
+    owners: set[Value | tuple[int, int]] = set()
     for number, task in enumerate(section.tasks):
-        found.update(value for value in task.results if depends(value_bytes(value), names))
+        owners.update(value for value in task.results if depends(value_bytes(value), names))
         if isinstance(task, Task):
             spaces = enumerate(task.work.workspaces)
-            found.update((number, index) for index, space in spaces if depends(space.size, names))
-    return frozenset(found)
+            owners.update((number, index) for index, space in spaces if depends(space.size, names))
+    return frozenset(owners)
 
 
 def find_renewal(
@@ -87,9 +86,9 @@ def find_renewal(
     varying: Collection[str],
     roomy: Owners = frozenset(),
 ) -> Renewal | None:
-    """How a plan, made for some sizes with room for what is `roomy`, is renewed; None where it cannot be."""
+    """Find how to renew a plan that was made with room for the `roomy` owners; None if it cannot be renewed."""
     storage = section_storage(section, constants, sizes, plan.steps, roomy=roomy)
-    work = PlanSearch(section, storage, Numbers(sizes), frozenset(varying), roomy)
+    work = PlanSearch(section, storage, DimEvaluator(sizes), frozenset(varying), roomy)
     if not work.follow(plan):
         return None
     work.find_conditions()
@@ -98,11 +97,11 @@ def find_renewal(
     numbers = [*work.blocks.values(), *work.parameters.values(), *work.places.values(), *shown]
     if len(numbers) > MOST_VARYING:
         return None
-    taken = tuple(number for number, name in enumerate(symbols) if name in varying)
+    varying_numbers = tuple(number for number, name in enumerate(symbols) if name in varying)
     return Renewal(
-        taken,
+        varying_numbers,
         tuple((number, sizes[name]) for number, name in enumerate(symbols) if name not in varying),
-        _compiled(work, [symbols[number] for number in taken], numbers),
+        _compile_numbers(work, [symbols[number] for number in varying_numbers], numbers),
         np.array(list(work.blocks), np.intp),
         np.array(list(work.parameters), np.intp),
         np.array(list(work.places), np.intp),
@@ -112,18 +111,20 @@ def find_renewal(
 
 
 class PlanSearch:
-    """What of a plan depends on the sizes that vary, and what must hold for it to stay."""
+    """Finds the numbers of a plan that vary, and the conditions under which the plan stays valid."""
 
     def __init__(
         self,
         section: NativeSection,
         storage: StoragePlan,
-        number: Numbers,
+        number: DimEvaluator,
         varying: frozenset[str],
         roomy: Owners,
     ) -> None:
         self.section, self.storage, self.number, self.varying = section, storage, number, varying
-        self.room = {p.owner: bytes_with_room(p.size) if p.owner in roomy else p.size for p in storage.pieces}
+        self.room = {
+            block.owner: bytes_with_room(block.size) if block.owner in roomy else block.size for block in storage.blocks
+        }
         self.blocks: dict[int, Dim] = {}
         self.parameters: dict[int, Dim] = {}
         self.places: dict[int, Dim] = {}
@@ -136,7 +137,7 @@ class PlanSearch:
     # -- what differs ------------------------------------------------------------------------------------------------
 
     def follow(self, plan: Plan) -> bool:
-        """Go along the launches of a plan with what they were made from; False where they cannot be told apart."""
+        """Match the launches of a plan with the tasks that they come from; False where that is ambiguous."""
         if self.offsets is None:
             return False
         entries = iter(plan.launches)
@@ -185,7 +186,7 @@ class PlanSearch:
                 self.places[place + number] = buffer.offset - self.number(offset) + offset
 
     def _scan_differs(self, task: ScanTask) -> bool:
-        """Whether a scan may depend on what varies, seen from outside or inside."""
+        """Whether a scan, or its body, may depend on the sizes that vary."""
         inside = (value for step in task.program.steps for value in step.results)
         values = (*task.operands, *task.results, *task.program.inputs, *inside)
         works = [task_work for inner in task.body.tasks if isinstance(inner, Task) for task_work in (inner.work,)]
@@ -198,7 +199,7 @@ class PlanSearch:
         return any(map(self.differs, (task.primitive.length, *dims_inside, *spaces, *sizes)))
 
     def offset(self, reference: Reference, task: Task) -> Dim:
-        """How far the value of a reference lies into the memory that it is a part of."""
+        """Return the offset of a reference's value in the memory that holds it."""
         match reference.kind:
             case "operand":
                 value = task.operands[reference.number]
@@ -214,27 +215,27 @@ class PlanSearch:
         return offset
 
     def _offsets(self) -> dict[Value, Dim] | None:
-        """How far values lie into others, as dims; None where that is not clear."""
-        found: dict[Value, Dim] = {}
+        """Find the offsets of values in others, as dims; None where they are ambiguous."""
+        offsets: dict[Value, Dim] = {}
         homes = self.storage.homes
         for number, task in enumerate(self.section.tasks):
             for copy in task.work.copies if isinstance(task, Task) else ():
                 if (number, copy.launch) not in self.storage.skipped:
                     continue
                 result, operand = task.results[0], task.operands[copy.operand]
-                size = _itemsize(result)
+                size = result.itemsize
                 if result in homes and homes[result].base == operand:
-                    found[result] = copy.source * size
+                    offsets[result] = copy.source * size
                     continue
                 for value in self._chain(operand):
                     if value in homes and homes[value].base == result:
-                        found[value] = copy.target * size
+                        offsets[value] = copy.target * size
                         break
-        exact = all(self.number(found.get(value, 0)) == home.offset for value, home in homes.items())
-        return found if exact else None
+        exact = all(self.number(offsets.get(value, 0)) == home.offset for value, home in homes.items())
+        return offsets if exact else None
 
     def _chain(self, value: Value) -> list[Value]:
-        """A value and all those in whose memory it lies."""
+        """List a value and all values whose memory holds it."""
         chain = [value]
         while (home := self.storage.homes.get(chain[-1])) is not None:
             chain.append(home.base)
@@ -243,17 +244,17 @@ class PlanSearch:
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def find_conditions(self) -> None:
-        """That what the plan decided by sizes would be decided again, and all fits where it lies."""
+        """Require that size-dependent decisions stay the same, and that all values fit their places."""
         self.find_decisions()
         for number, task in enumerate(self.section.tasks):
             for index, space in enumerate(task.work.workspaces if isinstance(task, Task) else ()):
                 self.require(space.size * space.dtype.numpy.itemsize, "<=", self.room[number, index])
-        for piece in self.storage.pieces:
-            if isinstance(piece.owner, Value):
-                self.require(value_bytes(piece.owner), "<=", self.room[piece.owner])
+        for block in self.storage.blocks:
+            if isinstance(block.owner, Value):
+                self.require(value_bytes(block.owner), "<=", self.room[block.owner])
 
     def find_decisions(self) -> None:
-        """That values would lie in the memory of the same others, and the same copies be left out."""
+        """Require that the same values share memory and the same copies are skipped."""
         values = {value for task in self.section.tasks for value in (*task.operands, *task.results)}
         for size in {size for value in values for size in value_shape(value)}:
             self.require(size, ">=", 0)
@@ -264,7 +265,7 @@ class PlanSearch:
             for copy in task.work.copies:
                 self.require_same(copy.pieces, 1)
                 if self.number(copy.pieces) == 1:
-                    size = copy.size * _itemsize(task.results[0])
+                    size = copy.size * task.results[0].itemsize
                     self.require_same(copy.source, 0)
                     self.require_same(copy.target, 0)
                     self.require_same(size, whole)
@@ -275,7 +276,7 @@ class PlanSearch:
                     self.require_same(value_bytes(value), whole)
 
     def require_same(self, left: Dim, right: Dim) -> None:
-        """That two numbers are equal if they are now, and different if they are not."""
+        """Require that two numbers stay equal, or stay different."""
         self.require(left, "==" if self.number(left) == self.number(right) else "!=", right)
 
     def require(self, left: Dim, relation: str, right: Dim) -> None:
@@ -283,8 +284,8 @@ class PlanSearch:
             self.conditions.setdefault(f"{left} {relation} {right}", (left, relation, right))
 
 
-def _compiled(work: PlanSearch, varying: Sequence[str], numbers: Sequence[Dim]) -> Compute:
-    """A function of the sizes that vary: numbers, or None where a condition does not hold."""
+def _compile_numbers(work: PlanSearch, varying: Sequence[str], numbers: Sequence[Dim]) -> Compute:
+    """Compile a function of the sizes that vary, which returns numbers, or None where a condition does not hold."""
     names = {name: f"s{number}" for number, name in enumerate(varying)}
 
     def symbol(name: str) -> str:
@@ -300,7 +301,7 @@ def _compiled(work: PlanSearch, varying: Sequence[str], numbers: Sequence[Dim]) 
 def check_renewal(
     section: NativeSection, renewal: Renewal, constants: Mapping[Value, Array], symbols: Mapping[str, int]
 ) -> None:
-    """Where verification is switched on, prove the plan that a renewal stands for."""
+    """Verify the renewed plan if verification is on."""
     if not is_verifying():
         return
     numbers = renewal.numbers(list(symbols.values()))
@@ -330,16 +331,11 @@ def check_renewal(
 
 
 def value_shape(value: Value) -> tuple[Dim, ...]:
-    return value.type.shape or () if isinstance(value.type, TensorType) else ()
+    return value.known_shape or ()
 
 
 def value_bytes(value: Value) -> Dim:
-    return dims.product(value_shape(value)) * _itemsize(value)
-
-
-def _itemsize(value: Value) -> int:
-    assert isinstance(value.type, TensorType)
-    return value.type.dtype.numpy.itemsize
+    return dims.product(value_shape(value)) * value.itemsize
 
 
 def depends(dim: Dim, names: Collection[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The iterations of a scan: where the values of its body are in each, and what repeats."""
+"""The iterations of a scan: the places of its body's values in each, and the launches that repeat."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from weft.ir.program import Value
 from weft.ir.work import Place, PlannedLaunch, Repeated, ScanTask
 
-UNROLLED = 6  # iterations up to which all launches are listed one by one
+UNROLLED = 6  # iterations up to which all launches are listed
 
 
 class ScanPlaces:
-    """Where the values of a scan's body are in each iteration.
+    """The places of the values of a scan's body in each iteration.
 
-    `inside` are the places of what only the body sees, `pairs` two for every carry: they alternate. A carry that is an
-    output as well is read back from where it went.
+    `inside` are the places of values internal to the body, `pairs` two places for every carry, which alternate. A carry
+    that is an output as well is read back from there.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class ScanPlaces:
         places.update(zip(self.carried, self.carries_before(step)))
         for value, start, size in self.sliced:
             places[value] = Place(start.region, start.offset + step * size)
-        places.update(self.made_in(step))
+        places.update(self.outputs_of(step))
         return places
 
-    def made_in(self, step: int) -> dict[Value, Place]:
+    def outputs_of(self, step: int) -> dict[Value, Place]:
         outputs = self.task.program.outputs[: len(self.carried)]
         if step == self.length - 1:
             places = dict(zip(outputs, self.results))
@@ -57,19 +57,19 @@ class ScanPlaces:
     def carries_before(self, step: int) -> list[Place]:
         if step == 0:
             return list(self.operands[: len(self.carried)])
-        made = self.made_in(step - 1)
-        return [made[value] for value in self.task.program.outputs[: len(self.carried)]]
+        outputs = self.outputs_of(step - 1)
+        return [outputs[value] for value in self.task.program.outputs[: len(self.carried)]]
 
 
-def repeat(
+def repeat_launches(
     first: Sequence[PlannedLaunch | Repeated], second: Sequence[PlannedLaunch | Repeated], count: int
 ) -> Repeated | None:
-    """`first` and what follows from `second` being next; None where scans inside make them uneven."""
+    """Repeat `first`, with the shifts that lead to `second`, `count` times; None if one contains a scan."""
     shifts = []
     launches = []
-    for one, other in zip(first, second, strict=True):
-        if isinstance(one, Repeated) or isinstance(other, Repeated):
+    for launch, following in zip(first, second, strict=True):
+        if isinstance(launch, Repeated) or isinstance(following, Repeated):
             return None
-        launches.append(one)
-        shifts.append(tuple(b.offset - a.offset for a, b in zip(one.buffers, other.buffers)))
+        launches.append(launch)
+        shifts.append(tuple(b.offset - a.offset for a, b in zip(launch.buffers, following.buffers)))
     return Repeated(tuple(launches), tuple(shifts), count)

@@ -1,4 +1,4 @@
-"""All dims of a native section, computed at once: what a section that meets size after size is planned with."""
+"""Compute all dims of a native section at once, for sections that are planned for many sizes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Iterator, Mapping
 
 from weft.ir.dims import Dim, Expr, symbols
 from weft.ir.formulas import compile_dims
-from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Task
 
 
 class SectionDims:
-    """The dims that a plan of a section asks for, as one compiled function of its sizes."""
+    """The dims that planning a section needs, as one compiled function of its sizes."""
 
     def __init__(self, section: NativeSection, sizes: Mapping[str, int]) -> None:
-        """`sizes` are some that it has met: of dims of others, which scans show inside, nothing is known here."""
-        found = dict.fromkeys(dim for dim in _dims(section) if isinstance(dim, Expr))
-        self._dims = [dim for dim in found if all(symbol.name in sizes for symbol in symbols(dim))]
+        """`sizes` is an example: dims with other symbols, which only scan bodies bind, are left out."""
+        unique = dict.fromkeys(dim for dim in _dims(section) if isinstance(dim, Expr))
+        self._dims = [dim for dim in unique if all(symbol.name in sizes for symbol in symbols(dim))]
         self._compute = compile_dims(self._dims)
 
     def numbers(self, sizes: Mapping[str, int]) -> dict[Expr, int]:
-        """Their values; none where one of them divides by a size of 0, and may not be wanted."""
+        """Compute their values; none if one divides by a size of 0, since the plan may not need it."""
         try:
             return dict(zip(self._dims, self._compute(sizes)))
         except ArithmeticError:
@@ -30,8 +29,7 @@ class SectionDims:
 def _dims(section: NativeSection) -> Iterator[Dim]:
     for task in section.tasks:
         for value in (*task.operands, *task.results):
-            if isinstance(value.type, TensorType):
-                yield from value.type.shape or ()
+            yield from value.known_shape or ()
         if isinstance(task, Task):
             yield from (task.effort.flops, task.effort.bytes)
             yield from (workspace.size for workspace in task.work.workspaces)

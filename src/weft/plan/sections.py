@@ -1,23 +1,22 @@
-"""A native section for one set of sizes: an arena with a place for every value, and the launches on them.
+"""Plan a native section for one set of sizes: an arena with a place for every value, and the launches.
 
-Regions: whole addresses (constants), the arena, the errors, then the section's inputs and outputs.
+Regions: host addresses (constants), the arena, the error flag, then the section's inputs and outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from weft.errors import ExecutionError, UnsupportedModelError
 from weft.ir import dims
-from weft.ir.dims import Dim, Expr
-from weft.ir.numbers import Numbers
-from weft.ir.packing import array_of
+from weft.ir.arrays import Array
+from weft.ir.dim_evaluator import DimEvaluator
+from weft.ir.dims import Expr
+from weft.ir.packing import load_constant
 from weft.ir.program import Value
-from weft.ir.types import TensorType
 from weft.ir.verification import is_verifying
 from weft.ir.work import (
     Allocation,
@@ -31,17 +30,16 @@ from weft.ir.work import (
     Task,
     Work,
 )
-from weft.plan.arena import Lifetime, Placement, place
+from weft.plan.arena import Lifetime, Placement, place_blocks
 from weft.plan.order import choose_order
 from weft.plan.plan import ABSOLUTE, ALIGNMENT, ARENA, ERRORS, FIRST_FREE, Plan
-from weft.plan.scans import UNROLLED, ScanPlaces, repeat
-from weft.plan.storage import Sizes, StoragePlan, arrange
+from weft.plan.scans import UNROLLED, ScanPlaces, repeat_launches
+from weft.plan.storage import Sizes, StoragePlan, plan_storage
 from weft.plan.waits import with_waits
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-Owners = Collection["Value | tuple[int, int]"]  # of pieces of memory: values, or a task's number and a workspace's
-MOST_LISTED = 1 << 18  # launches of loops within loops, which are listed one by one
+Owners = Collection["Value | tuple[int, int]"]  # of memory blocks: values, or (task, workspace) numbers
+MOST_LISTED = 1 << 18  # launches of nested loops, which are unrolled
 _NOWHERE = Place(ABSOLUTE)
 
 
@@ -54,35 +52,35 @@ def make_plan(
     roomy: Owners = frozenset(),
     known: Mapping[Expr, int] | None = None,
 ) -> Plan:
-    """Places and launches for given sizes; `constants` are those that tasks read from memory.
+    """Plan places and launches for these sizes; `constants` are those that tasks read from memory.
 
-    `steps` are numbers of tasks in the order to run in; those of one step may run side by side. None: one by one, in
-    an order that needs little memory, never more than the section's own. What is `roomy` gets more than its bytes.
-    `known` are values of dims, computed before.
+    `steps` are task numbers in order; those of one step may run in parallel. None: one by one, in an order that needs
+    little memory, never more than the section's own order. Owners in `roomy` get room to grow. `known` are values of
+    dims that were computed before.
     """
-    given = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
-    planner = _Planner(constants, Numbers(sizes, known), alignment, roomy)
+    external = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
+    planner = _Planner(constants, DimEvaluator(sizes, known), alignment, roomy)
     planner.check_launches(section)
     if steps is None:
-        steps = planner.lean_steps(section, frozenset(given))
+        steps = planner.lean_steps(section, frozenset(external))
     for number, task in enumerate(section.tasks):
         planner.tasks[id(task.work if isinstance(task, Task) else task)] = number
-    layout = planner.place_section(section, frozenset(given), steps, 0)
-    places = {**layout.places, **given}
+    layout = planner.place_section(section, frozenset(external), steps, 0)
+    places = {**layout.places, **external}
     launches: list[PlannedLaunch | Repeated] = []
-    spans: list[tuple[int, int]] = []  # of each step: its first launch and its last
+    spans: list[tuple[int, int]] = []  # first and last launch of each step
     count = 0
     for step in steps:
         own = [launch for number in step for launch in planner.task_launches(section, number, layout, places)]
         launches += own
         first, count = count, count + sum(_count(entry) for entry in own)
         spans.append((first, max(count - 1, 0)))
-    outputs = tuple((planner.shape(value), _dtype(value)) for value in section.outputs)
+    outputs = tuple((planner.shape(value), value.dtype.numpy) for value in section.outputs)
     plan = Plan(
         with_waits(launches),
         layout.arena.size,
         outputs,
-        (*constants.values(), *planner.kept),
+        (*constants.values(), *planner.packed_arrays),
         _allocations(section, layout, spans),
         layout.arena.lower_bound,
         planner.sum_bytes(section, layout.storage),
@@ -103,32 +101,27 @@ def section_storage(
     alignment: int = ALIGNMENT,
     roomy: Owners = frozenset(),
 ) -> StoragePlan:
-    """Who lies in whose memory in the plan that `make_plan` makes of the same."""
-    given = frozenset((*section.inputs, *section.outputs))
-    return _Planner(constants, Numbers(sizes), alignment, roomy).lay_out(section, given, steps)[0]
+    """Return how values share memory in the plan that `make_plan` makes of the same arguments."""
+    external = frozenset((*section.inputs, *section.outputs))
+    return _Planner(constants, DimEvaluator(sizes), alignment, roomy).lay_out(section, external, steps)[0]
 
 
 def storage_choices(
     section: NativeSection, constants: Mapping[Value, Array], sizes: Mapping[str, int], steps: Sequence[Sequence[int]]
 ) -> list[StoragePlan]:
-    """The ways to share memory that `make_plan` tries, of which it takes the first that makes the smallest arena."""
-    given = frozenset((*section.inputs, *section.outputs))
-    return _Planner(constants, Numbers(sizes), ALIGNMENT).choices(section, given, steps)
+    """List the storage plans that `make_plan` tries; it takes the first with the smallest arena."""
+    external = frozenset((*section.inputs, *section.outputs))
+    return _Planner(constants, DimEvaluator(sizes), ALIGNMENT).choices(section, external, steps)
 
 
 def bytes_with_room(size: int) -> int:
-    """What a piece that may grow gets."""
+    """Return the size of a block with room to grow."""
     return size + size // 2 + ALIGNMENT
-
-
-def shape_of(value: Value) -> tuple[Dim, ...]:
-    assert isinstance(value.type, TensorType)
-    return value.type.shape or ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where a section's own memory is: places of values and of (task, number) workspaces."""
+    """The places of a section's values and of its (task, number) workspaces."""
 
     storage: StoragePlan
     arena: Placement
@@ -138,40 +131,40 @@ class _Layout:
 
 class _Planner:
     def __init__(
-        self, constants: Mapping[Value, Array], number: Numbers, alignment: int, roomy: Owners = frozenset()
+        self, constants: Mapping[Value, Array], number: DimEvaluator, alignment: int, roomy: Owners = frozenset()
     ) -> None:
         self.constants = constants
         self.number = number
         self.alignment = alignment
         self.roomy = roomy
-        self.kept: list[Array] = []  # packed constants that launches point to
-        self.known_bytes: dict[Value, int] = {}
+        self.packed_arrays: list[Array] = []  # constants that launches point to
+        self.value_sizes: dict[Value, int] = {}
         self.packed: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
         self.tasks: dict[int, int] = {}  # numbers of tasks, by the id of the work
-        self.known_scans: dict[int, int] = {}  # bytes of scans, by their id
+        self.scan_sizes: dict[int, int] = {}  # bytes of scans, by their id
         self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
-        self.known: tuple[Sequence[Sequence[int]], tuple[StoragePlan, Placement]] | None = None
+        self.last_layout: tuple[Sequence[Sequence[int]], tuple[StoragePlan, Placement]] | None = None
 
     @property
     def sizes(self) -> Sizes:
-        """Not kept: it refers to the planner, which would live on with all the constants that it knows."""
+        """Built on demand: storing it would be a reference cycle that keeps the planner and its constants alive."""
         return Sizes(self.number, self.bytes, self.scan_bytes)
 
     # -- places ------------------------------------------------------------------------------------------------------
 
     def place_section(
-        self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]], base: int
+        self, section: NativeSection, external: frozenset[Value], steps: Sequence[Sequence[int]], base: int
     ) -> _Layout:
-        """Places in the arena, from `base` on, for what only the section sees, and those of constants."""
-        storage, arena = self.lay_out(section, given, steps)
+        """Place the section's internal values in the arena, from `base` on, and its constants."""
+        storage, arena = self.lay_out(section, external, steps)
         spots = [Place(ARENA, base + offset) for offset in arena.offsets]
         places: dict[Value, Place] = {}
         workspaces: dict[tuple[int, int], Place] = {}
-        for piece, spot in zip(storage.pieces, spots):
-            if isinstance(piece.owner, Value):
-                places[piece.owner] = spot
+        for block, spot in zip(storage.blocks, spots):
+            if isinstance(block.owner, Value):
+                places[block.owner] = spot
             else:
-                workspaces[piece.owner] = spot
+                workspaces[block.owner] = spot
         for value in {home.base for task in section.tasks for home in map(storage.home, task.operands)}:
             if value in self.constants:
                 places[value] = Place(ABSOLUTE, self.constants[value].ctypes.data)
@@ -180,89 +173,89 @@ class _Planner:
                 self.place_scan(task, workspaces[number, -1].offset)
         return _Layout(storage, arena, places, workspaces)
 
-    def lean_steps(self, section: NativeSection, given: frozenset[Value]) -> Sequence[Sequence[int]]:
-        """Tasks one by one, in an order that needs little memory."""
-        own = _one_by_one(section)
-        elsewhere = given | self.constants.keys()
+    def lean_steps(self, section: NativeSection, external: frozenset[Value]) -> Sequence[Sequence[int]]:
+        """Order tasks one by one so that they need little memory."""
+        own = _serial_steps(section)
+        elsewhere = external | self.constants.keys()
         steps = [(number,) for number in choose_order(section, self.sizes, elsewhere.__contains__)]
         if steps == own:
             return own
-        least = self.lay_out(section, given, own)[1].lower_bound
-        return steps if self.lay_out(section, given, steps)[1].lower_bound <= least else own
+        least = self.lay_out(section, external, own)[1].lower_bound
+        return steps if self.lay_out(section, external, steps)[1].lower_bound <= least else own
 
     def lay_out(
-        self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]]
+        self, section: NativeSection, external: frozenset[Value], steps: Sequence[Sequence[int]]
     ) -> tuple[StoragePlan, Placement]:
-        """What shares memory, and offsets; parts of concatenations lie in the result unless that needs more memory.
+        """Plan storage and offsets; concatenated operands lie in the result unless that needs more memory.
 
-        The answer for the same steps is kept.
+        The result for the same steps is cached.
         """
-        if self.known is None or self.known[0] is not steps:
-            choices = [(storage, self.place(storage)) for storage in self.choices(section, given, steps)]
-            self.known = steps, min(choices, key=lambda pair: pair[1].size)
-        return self.known[1]
+        if self.last_layout is None or self.last_layout[0] is not steps:
+            choices = [(storage, self.place(storage)) for storage in self.choices(section, external, steps)]
+            self.last_layout = steps, min(choices, key=lambda pair: pair[1].size)
+        return self.last_layout[1]
 
     def choices(
-        self, section: NativeSection, given: frozenset[Value], steps: Sequence[Sequence[int]]
+        self, section: NativeSection, external: frozenset[Value], steps: Sequence[Sequence[int]]
     ) -> list[StoragePlan]:
-        """Ways to share memory, of which the first that makes the smallest arena is taken."""
-        spans, elsewhere = _spans(section, steps), given | self.constants.keys()
-        storage = arrange(section, self.sizes, spans, elsewhere)
+        """List storage plans, of which the first with the smallest arena is taken."""
+        spans, elsewhere = _spans(section, steps), external | self.constants.keys()
+        storage = plan_storage(section, self.sizes, spans, elsewhere)
         if len(storage.skipped) <= 1:
             return [storage]
-        return [storage, arrange(section, self.sizes, spans, elsewhere, join=False)]
+        return [storage, plan_storage(section, self.sizes, spans, elsewhere, join=False)]
 
     def scan_bytes(self, task: ScanTask) -> int:
-        """Memory for two sets of carries and for the inside of the body; that of a scan is computed once."""
-        known = self.known_scans.get(id(task))
-        if known is None:
-            known = self.known_scans[id(task)] = self.compute_scan_bytes(task)
-        return known
+        """Return the bytes of a scan: two sets of carries and its body. Cached."""
+        size = self.scan_sizes.get(id(task))
+        if size is None:
+            size = self.scan_sizes[id(task)] = self.compute_scan_bytes(task)
+        return size
 
     def compute_scan_bytes(self, task: ScanTask) -> int:
         self.bind_body(task)
-        carried = sum(self.aligned(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
+        carried = sum(self.align(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
         trial = _Planner(self.constants, self.number, self.alignment)
-        trial.known_scans = self.known_scans
-        given = frozenset((*task.body.inputs, *task.body.outputs))
-        return 2 * carried + trial.lay_out(task.body, given, _one_by_one(task.body))[1].size
+        trial.scan_sizes = self.scan_sizes
+        external = frozenset((*task.body.inputs, *task.body.outputs))
+        return 2 * carried + trial.lay_out(task.body, external, _serial_steps(task.body))[1].size
 
     def place_scan(self, task: ScanTask, base: int) -> None:
         self.bind_body(task)
         pairs: list[tuple[Place, Place]] = []
         for value in task.program.inputs[: task.primitive.carries]:
-            size = self.aligned(self.bytes(value))
+            size = self.align(self.bytes(value))
             pairs.append((Place(ARENA, base), Place(ARENA, base + size)))
             base += 2 * size
-        given = frozenset((*task.body.inputs, *task.body.outputs))
-        self.bodies[id(task)] = self.place_section(task.body, given, _one_by_one(task.body), base), pairs
+        external = frozenset((*task.body.inputs, *task.body.outputs))
+        self.bodies[id(task)] = self.place_section(task.body, external, _serial_steps(task.body), base), pairs
 
     def bind_body(self, task: ScanTask) -> None:
-        """Sizes that the body's inputs show for the first time."""
+        """Bind the sizes that only the body's inputs show."""
         primitive = task.primitive
         for number, (inner, outer) in enumerate(zip(task.program.inputs, task.operands)):
             shape = self.shape(outer)
             is_sequence = primitive.carries <= number < primitive.carries + primitive.sequences
-            for dim, size in zip(shape_of(inner), shape[1:] if is_sequence else shape):
+            for dim, size in zip(inner.shape, shape[1:] if is_sequence else shape):
                 symbol = dims.as_symbol(dim)
                 if symbol is not None:
                     self.number.bind(symbol.name, size)
-        self.known_bytes.clear()
+        self.value_sizes.clear()
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
     def check_launches(self, section: NativeSection) -> None:
-        """UnsupportedModelError where loops within loops would be listed for ever."""
+        """Raise UnsupportedModelError for nested loops with too many launches."""
         for task in section.tasks:
             if isinstance(task, ScanTask) and self.count_launches(task) > MOST_LISTED:
                 raise UnsupportedModelError(
-                    f"loops in loops, which are planned iteration by iteration, make more than {MOST_LISTED:,} steps",
+                    f"nested loops, which are planned iteration by iteration, make more than {MOST_LISTED:,} steps",
                     node=task.origin or None,
                     hint="nest fewer loops, or give them shorter sequences",
                 )
 
     def count_launches(self, task: Task | ScanTask) -> int:
-        """How many launches are listed, at least, for a task."""
+        """Return a lower bound on the number of launches listed for a task."""
         if isinstance(task, Task):
             return len(task.work.launches)
         self.bind_body(task)
@@ -282,8 +275,8 @@ class _Planner:
 
         def locate(value: Value) -> Place:
             home = layout.storage.home(value)
-            found = places.get(home.base, _NOWHERE)
-            return Place(found.region, found.offset + home.offset) if home.offset else found
+            base = places.get(home.base, _NOWHERE)
+            return Place(base.region, base.offset + home.offset) if home.offset else base
 
         operands, results = list(map(locate, task.operands)), list(map(locate, task.results))
         if isinstance(task, ScanTask):
@@ -326,7 +319,7 @@ class _Planner:
                 return Place(ERRORS)
 
     def used_bytes(self, reference: Reference, task: Task) -> int:
-        """The bytes that a reference stands for; 0 for what is never written, and for errors, which may be at once."""
+        """Return the bytes of a reference; 0 for constants and for the error flag, which need no waits."""
         match reference.kind:
             case "operand":
                 return self.bytes(task.operands[reference.number])
@@ -341,18 +334,18 @@ class _Planner:
     def pack(self, work: Work, number: int) -> Place:
         key = (id(work), number)
         if key not in self.packed:
-            array = np.ascontiguousarray(array_of(work.constants[number]))
-            self.kept.append(array)
+            array = np.ascontiguousarray(load_constant(work.constants[number]))
+            self.packed_arrays.append(array)
             self.packed[key] = Place(ABSOLUTE, array.ctypes.data)
         return self.packed[key]
 
     def scan_launches(
         self, task: ScanTask, operands: list[Place], results: list[Place]
     ) -> Iterator[PlannedLaunch | Repeated]:
-        """The body's launches for every iteration.
+        """Yield the body's launches for every iteration.
 
-        Carries alternate between two places and sequences move on evenly, so iterations but the first and the last
-        are one pair of them, repeated.
+        Carries alternate between two places and sequences advance by a constant, so all iterations but the first and
+        the last are one repeated pair.
         """
         self.bind_body(task)
         length = self.number(task.primitive.length)
@@ -365,7 +358,7 @@ class _Planner:
         step = 0
         if length > UNROLLED:
             yield from once(0)
-            repeated = repeat([*once(1), *once(2)], [*once(3), *once(4)], (length - 2) // 2)
+            repeated = repeat_launches([*once(1), *once(2)], [*once(3), *once(4)], (length - 2) // 2)
             if repeated is not None:
                 yield repeated
                 step = 1 + 2 * repeated.count
@@ -382,42 +375,42 @@ class _Planner:
     # -- numbers -----------------------------------------------------------------------------------------------------
 
     def shape(self, value: Value) -> tuple[int, ...]:
-        sizes = tuple(map(self.number, shape_of(value)))
+        sizes = tuple(map(self.number, value.shape))
         if sizes and min(sizes) < 0:
             raise ExecutionError(f"a dimension of negative size: {value.type} is {sizes}")
         return sizes
 
     def bytes(self, value: Value) -> int:
-        known = self.known_bytes.get(value)
-        if known is None:
-            known = self.known_bytes[value] = prod(self.shape(value)) * _dtype(value).itemsize
-        return known
+        size = self.value_sizes.get(value)
+        if size is None:
+            size = self.value_sizes[value] = prod(self.shape(value)) * value.itemsize
+        return size
 
-    def aligned(self, size: int) -> int:
+    def align(self, size: int) -> int:
         return -(-size // self.alignment) * self.alignment
 
     def place(self, storage: StoragePlan) -> Placement:
-        return place(
+        return place_blocks(
             [
                 Lifetime(
-                    bytes_with_room(piece.size) if piece.owner in self.roomy else piece.size, piece.first, piece.last
+                    bytes_with_room(block.size) if block.owner in self.roomy else block.size, block.first, block.last
                 )
-                for piece in storage.pieces
+                for block in storage.blocks
             ],
             self.alignment,
         )
 
     def sum_bytes(self, section: NativeSection, storage: StoragePlan) -> int:
-        """What a section's own values and workspaces take if each has memory of its own."""
-        seen = {*section.outputs, *section.aliases}
-        values = sum(self.aligned(self.bytes(v)) for task in section.tasks for v in task.results if v not in seen)
-        spaces = [piece.size for piece in storage.pieces if not isinstance(piece.owner, Value)]
-        return values + sum(map(self.aligned, spaces))
+        """Sum the bytes of a section's own values and workspaces without sharing."""
+        not_own = {*section.outputs, *section.aliases}
+        values = sum(self.align(self.bytes(v)) for task in section.tasks for v in task.results if v not in not_own)
+        spaces = [block.size for block in storage.blocks if not isinstance(block.owner, Value)]
+        return values + sum(map(self.align, spaces))
 
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What the references of a work stand for."""
+    """The places that the references of a work stand for."""
 
     operands: list[Place]
     results: list[Place]
@@ -431,16 +424,16 @@ def _allocations(section: NativeSection, layout: _Layout, spans: Sequence[tuple[
         if isinstance(owner, Value):
             return owner.name or str(owner), origins.get(owner, "")
         task, index = owner
-        return "inside of the scan" if index < 0 else "workspace", section.tasks[task].origin
+        return "scan body" if index < 0 else "workspace", section.tasks[task].origin
 
     return tuple(
-        Allocation(*label(piece.owner), offset, piece.size, spans[piece.first][0], spans[piece.last][1])
-        for piece, offset in zip(layout.storage.pieces, layout.arena.offsets)
+        Allocation(*label(block.owner), offset, block.size, spans[block.first][0], spans[block.last][1])
+        for block, offset in zip(layout.storage.blocks, layout.arena.offsets)
     )
 
 
 def _spans(section: NativeSection, steps: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """The first and the last step of each task."""
+    """Return the first and the last step of each task."""
     spans = [(0, 0)] * len(section.tasks)
     for number, tasks in enumerate(steps):
         for task in tasks:
@@ -448,14 +441,9 @@ def _spans(section: NativeSection, steps: Sequence[Sequence[int]]) -> list[tuple
     return spans
 
 
-def _one_by_one(section: NativeSection) -> list[tuple[int]]:
+def _serial_steps(section: NativeSection) -> list[tuple[int]]:
     return [(number,) for number in range(len(section.tasks))]
 
 
 def _count(entry: PlannedLaunch | Repeated) -> int:
     return entry.count * len(entry.launches) if isinstance(entry, Repeated) else 1
-
-
-def _dtype(value: Value) -> np.dtype[Any]:
-    assert isinstance(value.type, TensorType)
-    return value.type.dtype.numpy

@@ -1,12 +1,12 @@
-"""Proof that a plan is sound, without trust in what made it: its launches are replayed on memory that knows contents.
+"""Prove that a plan is sound, independently of the planner: replay its launches on labelled memory.
 
-Every byte of every region is labelled with what was written there last: which value, and which byte of it. A launch
-that reads a value must find all its bytes at the place that it is given. So memory that is taken too early, read too
-early, written too late or shared shows as a label that is not the one wanted. Places must lie inside their regions.
-Launches may run side by side unless one waits for the other, be it by way of others: where two use the same bytes and
-one of them writes, it must. So must those of different steps of a plan that has no waits.
+Every byte of every region is labelled with the value, and the byte of it, that was written there last. A launch that
+reads a value must find all its bytes at its place. So memory that is reused, read or written at the wrong time shows as
+a wrong label. Places must lie inside their regions. Two launches that use the same bytes, of which one writes, must not
+run in parallel: one has to wait for the other, directly or through others, or be in another step of a plan without
+waits.
 
-A value that equals a stretch of another one (a reshape, a slice, a part of a concatenation) has the other's labels.
+A value that equals a range of another one (a reshape, a slice, a part of a concatenation) has the other's labels.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from dataclasses import field
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from weft.errors import InternalError
 from weft.ir import dims
-from weft.ir.numbers import Numbers
+from weft.ir.arrays import Array
+from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.program import Value
-from weft.ir.types import TensorType
 from weft.ir.work import (
     Copy,
     Launch,
@@ -37,28 +35,27 @@ from weft.ir.work import (
     Work,
     unrolled,
 )
-from weft.plan.contents import Content, LabelledBytes, part_of
+from weft.plan.labelled_bytes import Content, LabelledBytes, slice_content
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-CONSTANT = "a constant"  # the label of what lies at an address, whichever value it belongs to
+CONSTANT = "a constant"  # the label of all bytes at host addresses
 
 
 class PlanError(InternalError):
-    """A plan in which launches would disturb each other."""
+    """A plan whose launches would overwrite each other's data."""
 
 
 def verify_plan(section: NativeSection, plan: Plan, constants: Mapping[Value, Array], sizes: Mapping[str, int]) -> None:
-    """Raise PlanError unless the plan computes what the section says, whatever the kernels compute."""
+    """Raise PlanError unless the plan runs the section correctly for any kernels."""
     if sorted(number for step in plan.steps for number in step) != list(range(len(section.tasks))):
         raise PlanError("a plan must run every task once")
-    _Replay(section, plan, constants, Numbers(sizes)).run(plan.steps)
+    _Replay(section, plan, constants, DimEvaluator(sizes)).run(plan.steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A use of memory by an entry of the plan."""
+    """A memory access by an entry of the plan."""
 
     place: Place
     size: int
@@ -68,7 +65,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class CheckedUse:
-    """A launch's use of memory, and what should be or will be there."""
+    """A launch's use of memory, and the content that is expected or written there."""
 
     reference: Reference
     place: Place
@@ -81,25 +78,27 @@ class CheckedUse:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A task while its launches are replayed: what they have written, and over which operands."""
+    """A task during its replay: the references written so far, and the operands they have overwritten."""
 
     task: Task
     operands: Sequence[tuple[Content, ...]]
     results: Sequence[tuple[Content, ...]]
     step: int
-    number: int | None  # as launches know it; None inside of a scan
+    number: int | None  # None inside a scan
     places: dict[Reference, Place] = field(default_factory=dict)
     written: set[Reference] = field(default_factory=set)
     overwritten: dict[tuple[Reference, Place], tuple[Content, ...]] = field(default_factory=dict)
 
 
 class _Replay:
-    def __init__(self, section: NativeSection, plan: Plan, constants: Mapping[Value, Array], number: Numbers) -> None:
+    def __init__(
+        self, section: NativeSection, plan: Plan, constants: Mapping[Value, Array], number: DimEvaluator
+    ) -> None:
         self.section, self.plan, self.constants, self.number = section, plan, constants, number
         self.pending = [(number, launch) for number, entry in enumerate(plan.launches) for launch in unrolled([entry])][
             ::-1
         ]
-        self.running = 0  # the number of the entry of the plan that is being replayed
+        self.running = 0  # the plan entry being replayed
         self.memory: dict[int, LabelledBytes] = {}
         self.accesses: list[Access] = []
         self.contents: dict[Value, tuple[Content, ...]] = {}
@@ -118,8 +117,8 @@ class _Replay:
             for number in step:
                 self.replay(self.section, number, number, self.contents)
         if self.pending:
-            raise PlanError(f"a launch that belongs to no task: {self.pending[-1][1].kernel.name}")
-        _check_waits(self.accesses, _waits(self.plan.launches, steps))
+            raise PlanError(f"a launch belongs to no task: {self.pending[-1][1].kernel.name}")
+        _check_waits(self.accesses, _find_finished(self.plan.launches, steps))
         for count, value in enumerate(self.section.outputs):
             place = Place(FIRST_FREE + len(self.section.inputs) + count)
             self.expect(place, self.content(value, self.section, self.contents), f"output {value}")
@@ -129,7 +128,7 @@ class _Replay:
     def replay(
         self, section: NativeSection, number: int, step: int, contents: dict[Value, tuple[Content, ...]]
     ) -> None:
-        """The launches of a task. `contents` are what the values around it consist of."""
+        """Replay the launches of a task. `contents` are those of the values around it."""
         task = section.tasks[number]
         if isinstance(task, ScanTask):
             self.replay_scan(task, section, step, contents)
@@ -141,26 +140,28 @@ class _Replay:
         self.replay_work(_Running(task, operands, results, step, own))
 
     def result(self, task: Task, value: Value, operands: list[tuple[Content, ...]]) -> tuple[Content, ...]:
-        """What a result consists of: the contents of operands where it is made of copies, else something new."""
+        """Return the content of a result: that of operands where it consists of copies, otherwise new."""
         size = self.bytes(value)
-        item = _itemsize(value)
+        item = value.itemsize
         parts: list[tuple[int, tuple[Content, ...]]] = []
         for copy in task.work.copies:
             if self.number(copy.pieces) == 1:
                 start, length = self.number(copy.source) * item, self.number(copy.size) * item
-                parts.append((self.number(copy.target) * item, tuple(part_of(operands[copy.operand], start, length))))
-        found: list[Content] = []
+                parts.append(
+                    (self.number(copy.target) * item, tuple(slice_content(operands[copy.operand], start, length)))
+                )
+        contents: list[Content] = []
         at = 0
         for start, part in sorted(parts, key=lambda entry: entry[0]):
             if start > at:
-                found.append(Content(value, at, start - at))
-            found += part
+                contents.append(Content(value, at, start - at))
+            contents += part
             at = start + sum(content.size for content in part)
         if at < size:
-            found.append(Content(value, at, size - at))
-        if sum(content.size for content in found) != size:
-            raise PlanError(f"copies that do not fit the result {value} of {task.origin}")
-        return tuple(found)
+            contents.append(Content(value, at, size - at))
+        if sum(content.size for content in contents) != size:
+            raise PlanError(f"copies do not fit the result {value} of {task.origin}")
+        return tuple(contents)
 
     def replay_work(self, running: _Running) -> None:
         work = running.task.work
@@ -173,7 +174,7 @@ class _Replay:
                 raise PlanError(f"launch {number} of {running.task.origin} is missing")
 
     def next_launch(self, launch: Launch, task: int | None) -> PlannedLaunch | None:
-        """The next planned launch, if it is this one, of this task."""
+        """Return the next planned launch if it is this one, of this task."""
         if not self.pending:
             return None
         number, planned = self.pending[-1]
@@ -195,14 +196,14 @@ class _Replay:
         reads: list[CheckedUse] = []
         writes: list[CheckedUse] = []
         for reference, place, buffer in zip(references, planned.buffers, buffers):
-            content = self.referred(running, reference, place)
+            content = self.find_content(running, reference, place)
             if content is None:
                 continue
             use = CheckedUse(reference, place, content)
             if running.places.setdefault(reference, place) != place:
                 raise PlanError(f"{origin} has its {reference.kind} {reference.number} in two places")
             if copy is not None:
-                use = self.copied(running.task, use, copy)
+                use = self.narrow_to_copy(running.task, use, copy)
             if not buffer.written:
                 if reference.kind != "operand" and reference not in running.written:
                     raise PlanError(f"{origin} reads {reference.kind} {reference.number} before it is written")
@@ -213,15 +214,15 @@ class _Replay:
                 writes.append(use)
         self.touch(running, reads, writes)
 
-    def copied(self, task: Task, use: CheckedUse, copy: Copy) -> CheckedUse:
-        """What a launch that only copies uses: a part of the operand, and the same of the result."""
-        item = _itemsize(task.results[0])
+    def narrow_to_copy(self, task: Task, use: CheckedUse, copy: Copy) -> CheckedUse:
+        """Narrow the use of a copy launch to the copied range of its operand or result."""
+        item = task.results[0].itemsize
         start = self.number(copy.source if use.reference.kind == "operand" else copy.target) * item
-        part = tuple(part_of(use.content, start, self.number(copy.size) * item))
+        part = tuple(slice_content(use.content, start, self.number(copy.size) * item))
         return CheckedUse(use.reference, Place(use.place.region, use.place.offset + start), part)
 
-    def referred(self, running: _Running, reference: Reference, place: Place) -> tuple[Content, ...] | None:
-        """The content that a reference stands for; None for what is checked by its place alone."""
+    def find_content(self, running: _Running, reference: Reference, place: Place) -> tuple[Content, ...] | None:
+        """Return the content of a reference; None if only its place is checked."""
         task = running.task
         match reference.kind:
             case "errors":
@@ -239,10 +240,10 @@ class _Replay:
                 return (self.workspace(task.work, reference.number, running.step),)
 
     def touch(self, running: _Running, reads: Sequence[CheckedUse], writes: Sequence[CheckedUse]) -> None:
-        """One launch's reads, then its writes; they overlap only where an operand may be overwritten."""
+        """Apply a launch's reads, then its writes; they overlap only where an operand may be overwritten."""
         task = running.task
         for use in reads:
-            # of an operand that was overwritten in part, only the kernel knows that the rest is what it still reads
+            # a kernel may go on reading the rest of an operand that it has overwritten in part
             content = running.overwritten.get((use.reference, use.place), use.content)
             self.expect(use.place, content, f"{use.reference.kind} {use.reference.number} of {task.origin}")
         for written in writes:
@@ -272,7 +273,7 @@ class _Replay:
     def replay_scan(
         self, task: ScanTask, section: NativeSection, step: int, contents: dict[Value, tuple[Content, ...]]
     ) -> None:
-        """All iterations: sequences are cut, carries are what the iteration before made, outputs are stacked."""
+        """Replay all iterations: sequences are sliced, carries come from the iteration before, outputs are stacked."""
         primitive, program = task.primitive, task.program
         operands = [self.content(value, section, contents) for value in task.operands]
         self.bind_body(task)
@@ -282,17 +283,19 @@ class _Replay:
         sequences, captured = operands[primitive.carries : stop], operands[stop:]
         stacked: list[list[Content]] = [[] for _ in program.outputs[primitive.carries :]]
         for iteration in range(length):
-            inner = {**{value: found for value, found in self.contents.items() if value in self.constants}}
+            inner = {value: content for value, content in self.contents.items() if value in self.constants}
             inner.update(zip(program.inputs[: primitive.carries], carries))
             for value, sequence in zip(program.inputs[primitive.carries : stop], sequences):
-                inner[value] = tuple(part_of(sequence, iteration * self.bytes(value), self.bytes(value)))
+                inner[value] = tuple(slice_content(sequence, iteration * self.bytes(value), self.bytes(value)))
             inner.update(zip(program.inputs[stop:], captured))
-            known = dict(inner)
+            before = set(inner)
             for number in range(len(task.body.tasks)):
                 self.replay(task.body, number, step, inner)
-            made = {value: content for value, content in inner.items() if value not in known}
-            fresh = {value: _fresh(content, made, (step, iteration)) for value, content in made.items()}
-            self.relabel(fresh, made)
+            computed = {value: content for value, content in inner.items() if value not in before}
+            fresh = {
+                value: _label_iteration(content, computed, (step, iteration)) for value, content in computed.items()
+            }
+            self.relabel(fresh, computed)
             outputs = [
                 fresh.get(value) or self.content(value, task.body, {**inner, **fresh}) for value in program.outputs
             ]
@@ -311,13 +314,16 @@ class _Replay:
         is_own = planned.origin == origin and planned.kernel == launch.kernel
         return is_own and planned.parameters == self.number.parameters(launch.values, planned.blocks)
 
-    def relabel(self, fresh: Mapping[Value, tuple[Content, ...]], made: Mapping[Value, tuple[Content, ...]]) -> None:
-        """Give what an iteration made labels of its own, so that the next one's are told apart from them."""
-        labels = {old.label: new.label for value in made for old, new in zip(made[value], fresh[value]) if old != new}
+    def relabel(
+        self, fresh: Mapping[Value, tuple[Content, ...]], computed: Mapping[Value, tuple[Content, ...]]
+    ) -> None:
+        """Relabel the results of an iteration, so that they differ from those of the next."""
+        labels = {
+            old.label: new.label for value in computed for old, new in zip(computed[value], fresh[value]) if old != new
+        }
         for memory in self.memory.values():
-            memory.stretches = [
-                (end, Content(labels[c.label], c.start, c.size) if c.label in labels else c)
-                for end, c in memory.stretches
+            memory.ranges = [
+                (end, Content(labels[c.label], c.start, c.size) if c.label in labels else c) for end, c in memory.ranges
             ]
 
     def bind_body(self, task: ScanTask) -> None:
@@ -325,8 +331,7 @@ class _Replay:
         for number, (inner, outer) in enumerate(zip(task.program.inputs, task.operands)):
             shape = self.shape(outer)
             is_sequence = primitive.carries <= number < primitive.carries + primitive.sequences
-            assert isinstance(inner.type, TensorType)
-            for dim, size in zip(inner.type.shape or (), shape[1:] if is_sequence else shape):
+            for dim, size in zip(inner.shape, shape[1:] if is_sequence else shape):
                 symbol = dims.as_symbol(dim)
                 if symbol is not None:
                     self.number.bind(symbol.name, size)
@@ -347,17 +352,17 @@ class _Replay:
         size = sum(part.size for part in content)
         self.check_range(place, size, what)
         if place.region == ABSOLUTE:
-            wanted = [Content(CONSTANT, place.offset, size)]
-            if size and list(content) != wanted:
+            expected = [Content(CONSTANT, place.offset, size)]
+            if size and list(content) != expected:
                 raise PlanError(f"{what}: another constant is at {place.offset}")
             return
         memory = self.memory.setdefault(place.region, LabelledBytes())
         at = place.offset
         for part in content:
             done = 0
-            for length, found in memory.find(at, part.size):
-                if found != Content(part.label, part.start + done, length):
-                    there = "nothing was written there" if found is None else f"{found.label} is there"
+            for length, actual in memory.find(at, part.size):
+                if actual != Content(part.label, part.start + done, length):
+                    there = "nothing was written there" if actual is None else f"{actual.label} is there"
                     raise PlanError(f"{what}: at byte {at + done} of region {place.region}, {there}")
                 done += length
             at += part.size
@@ -382,15 +387,14 @@ class _Replay:
             raise PlanError(f"{what}: {size} bytes from {place.offset} on leave region {place.region}")
 
     def shape(self, value: Value) -> tuple[int, ...]:
-        assert isinstance(value.type, TensorType)
-        return tuple(map(self.number, value.type.shape or ()))
+        return tuple(map(self.number, value.shape))
 
     def bytes(self, value: Value) -> int:
-        return prod(self.shape(value)) * _itemsize(value)
+        return prod(self.shape(value)) * value.itemsize
 
 
-def _waits(entries: Sequence[PlannedLaunch | Repeated], steps: Sequence[Sequence[int]]) -> list[int]:
-    """For each entry, a number whose bits say which others are done before it starts."""
+def _find_finished(entries: Sequence[PlannedLaunch | Repeated], steps: Sequence[Sequence[int]]) -> list[int]:
+    """Return a bit mask for each entry of the entries that are done before it starts."""
     numbers = {task: number for number, step in enumerate(steps) for task in step}
     at = [numbers.get(entry.task, -1) if isinstance(entry, PlannedLaunch) else -1 for entry in entries]
     done: list[int] = []
@@ -412,21 +416,21 @@ def _waits(entries: Sequence[PlannedLaunch | Repeated], steps: Sequence[Sequence
     return done
 
 
-def _same_task(one: PlannedLaunch | Repeated, other: PlannedLaunch) -> bool:
-    return isinstance(one, PlannedLaunch) and one.task == other.task
+def _same_task(entry: PlannedLaunch | Repeated, launch: PlannedLaunch) -> bool:
+    return isinstance(entry, PlannedLaunch) and entry.task == launch.task
 
 
 def _check_waits(accesses: Sequence[Access], done: Sequence[int]) -> None:
-    """Of two entries that use the same bytes, and not only read, the later one must wait for the other."""
-    found = sorted(dict.fromkeys(access for access in accesses if access.size), key=_start)
-    for number, one in enumerate(found):
+    """Raise PlanError if an entry does not wait for an earlier one that uses the same bytes, unless both only read."""
+    ordered = sorted(dict.fromkeys(access for access in accesses if access.size), key=_start)
+    for number, one in enumerate(ordered):
         end = one.place.offset + one.size
-        for other in found[number + 1 :]:
+        for other in ordered[number + 1 :]:
             if other.place.region != one.place.region or other.place.offset >= end:
                 break
             first, second = sorted((one.entry, other.entry))
             if first != second and (one.written or other.written) and not done[second] >> first & 1:
-                raise PlanError(f"launches {first} and {second} may run side by side and share bytes at {other.place}")
+                raise PlanError(f"launches {first} and {second} may run in parallel and share bytes at {other.place}")
 
 
 def _start(access: Access) -> tuple[int, int]:
@@ -439,13 +443,10 @@ def _overlap(one: CheckedUse, other: CheckedUse) -> bool:
     return one.place.offset < other.place.offset + other.size and other.place.offset < one.place.offset + one.size
 
 
-def _fresh(content: Sequence[Content], made: Mapping[Value, Any], iteration: tuple[int, int]) -> tuple[Content, ...]:
-    """The content with the labels of what one iteration made."""
+def _label_iteration(
+    content: Sequence[Content], computed: Mapping[Value, Any], iteration: tuple[int, int]
+) -> tuple[Content, ...]:
+    """Add the iteration to the labels of what it computed."""
     return tuple(
-        Content((part.label, iteration), part.start, part.size) if part.label in made else part for part in content
+        Content((part.label, iteration), part.start, part.size) if part.label in computed else part for part in content
     )
-
-
-def _itemsize(value: Value) -> int:
-    assert isinstance(value.type, TensorType)
-    return value.type.dtype.numpy.itemsize

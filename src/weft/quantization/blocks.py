@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.ir.graph import Graph, Node
-from weft.optimization.editing import MICROSOFT, GraphEdit
+from weft.optimization.graph_edit import MICROSOFT, GraphEdit
 from weft.quantization.layers import BIAS, INPUT, LOOK_UP, WEIGHTS, NarrowedLayer
 from weft.quantization.sensitivity import Shadows
 from weft.quantization.weights import CodedWeights, as_int4, coded_blocks, packed_blocks
@@ -40,7 +40,7 @@ def in_blocks(graph: Graph, layers: Sequence[NarrowedLayer], form: BlockForm, ve
 def shadow_blocks(graph: Graph, layers: Sequence[NarrowedLayer], form: BlockForm, version: int) -> Shadows:
     """The graph with each of these layers a second time, on weights of four bits."""
     writer = _BlockWriter(GraphEdit(graph, version), form)
-    return Shadows(writer.edit, {layer.output: writer.edit.again(writer.layer(layer)) for layer in layers})
+    return Shadows(writer.edit, {layer.output: writer.edit.duplicate(writer.layer(layer)) for layer in layers})
 
 
 class _BlockWriter:

@@ -16,13 +16,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, Node, subgraphs
-from weft.optimization.editing import STANDARD, GraphEdit, read_inside, renamed_inputs
+from weft.optimization.graph_edit import STANDARD, GraphEdit, read_inside, renamed_inputs
 from weft.quantization.layers import LAYERS
 from weft.quantization.preparing import constants
-
-Array = np.ndarray[Any, Any]
 
 LEAST_WEIGHTS = 64  # elements of a weight that is worth a node to cast it
 DIGITS = 16.0  # times the smallest number of all digits: a value that is smaller everywhere is noise in the type
@@ -203,7 +202,7 @@ class _HalfWriter:
             if half == name:
                 self._wide[name] = self.edit.add("Cast", [half], f"{name}_float32", attributes)
             else:
-                self._wide[name] = self.edit.give("Cast", [half], name, attributes)
+                self._wide[name] = self.edit.add_named("Cast", [half], name, attributes)
         return self._wide[name]
 
 

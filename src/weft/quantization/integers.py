@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.graph import Graph, Node
-from weft.optimization.editing import MICROSOFT, STANDARD, GraphEdit, readers, renamed_inputs
+from weft.optimization.graph_edit import MICROSOFT, STANDARD, GraphEdit, readers, renamed_inputs
 from weft.quantization.layers import BIAS, INPUT, WEIGHTS, NarrowedLayer
 from weft.quantization.ranges import CodeScale
 from weft.quantization.sensitivity import Shadows
 from weft.quantization.weights import channel_scales, coded_bias, coded_channels
-
-Array = np.ndarray[Any, Any]
 
 PER_CHANNEL = 13  # the first opset with scales along an axis
 
@@ -136,7 +134,7 @@ def shadow_integers(
     pairs = {}
     for layer in plan.layers:
         node = writer.layer(layer, codes[layer.input], scales[plan.source(layer.input)].scale)
-        pairs[layer.output] = writer.edit.again(node)
+        pairs[layer.output] = writer.edit.duplicate(node)
     return Shadows(writer.edit, pairs)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.graph import Graph, Node
-from weft.optimization.editing import STANDARD
+from weft.optimization.graph_edit import STANDARD
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 PRODUCTS = ("MatMul", "Gemm")

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from weft.ir.dtypes import DType
 from weft.ir.graph import Graph, OnnxModel
@@ -24,7 +22,6 @@ from weft.quantization.running import GraphValues, Sample
 from weft.quantization.sensitivity import Shadows
 
 HALF_TYPES = {FP16: DType.float16, BF16: DType.bfloat16}
-Array = np.ndarray[Any, Any]
 Tell = Callable[[str, float], None]
 
 

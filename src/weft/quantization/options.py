@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, short_repr
 from weft.quantization.ranges import METHODS
 from weft.readers.pictures import UNDIRECTED, PictureDirections
 
@@ -58,15 +58,15 @@ class QuantizeOptions:
         _one_of("calibration", self.calibration, tuple(METHODS))
         _one_of("activations", self.activations, ACTIVATIONS)
         if self.block not in BLOCKS:
-            raise InputError(f"block must be one of {', '.join(map(str, BLOCKS))}, not {shown(self.block)}")
+            raise InputError(f"block must be one of {', '.join(map(str, BLOCKS))}, not {short_repr(self.block)}")
         if self.embeddings and (self.to != INT4 or self.written != MICROSOFT_FORM):
             raise InputError("embeddings are narrowed in int4 of the form microsoft alone")
         if isinstance(self.keep, str) or not all(isinstance(pattern, str) for pattern in self.keep):
-            raise InputError(f"keep must be a list of patterns, not {shown(self.keep)}")
+            raise InputError(f"keep must be a list of patterns, not {short_repr(self.keep)}")
         if self.budget is not None and not 0 < self.budget < inf:
-            raise InputError(f"budget must be more than 0, not {shown(self.budget)}")
+            raise InputError(f"budget must be more than 0, not {short_repr(self.budget)}")
         if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
-            raise InputError(f"samples must be at least 1, not {shown(self.samples)}")
+            raise InputError(f"samples must be at least 1, not {short_repr(self.samples)}")
         object.__setattr__(self, "keep", tuple(self.keep))
 
     @property
@@ -77,4 +77,4 @@ class QuantizeOptions:
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise InputError(f"{name} must be one of {', '.join(known)}, not {shown(value)}")
+        raise InputError(f"{name} must be one of {', '.join(known)}, not {short_repr(value)}")

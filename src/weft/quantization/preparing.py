@@ -6,20 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from weft.backends.reference.interpret import Interpreter
+from weft.ir.arrays import Array
 from weft.ir.graph import Graph, Node, subgraphs, with_outputs
 from weft.opset.lower import run_eagerly
-from weft.optimization import affine
-from weft.optimization.editing import STANDARD, GraphEdit, all_names
-from weft.optimization.facts import learn
-from weft.optimization.options import OptimizeOptions
-from weft.optimization.rewriting import Workshop
-
-Array = np.ndarray[Any, Any]
+from weft.optimization.batch_norm import fold_batch_norms
+from weft.optimization.graph_edit import STANDARD, GraphEdit
 
 _CHANCE = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 LARGEST_FOLDED = 1 << 30  # bytes of a weight that is computed
@@ -79,10 +74,8 @@ def _is_decided(name: str, producer: Mapping[str, Node], known: Mapping[str, Arr
     return True
 
 
-def with_folded_normalisation(graph: Graph, version: int) -> Graph:
-    """The graph without batch normalisations that follow a layer and nothing else reads what they do."""
-    facts = learn(graph)
-    work = Workshop(OptimizeOptions(), version, all_names(graph))
-    folded = affine.with_folded_normalisation(graph, facts, work)
-    facts.end()
-    return folded
+def with_folded_normalisation(graph: Graph) -> Graph:
+    """Fold batch normalisation into the layers before it."""
+    norms = [node for node in graph.nodes if node.op == "BatchNormalization" and node.domain == STANDARD]
+    graph = with_folded(graph, [name for node in norms for name in node.inputs[1:5]])
+    return fold_batch_norms(graph, constants(graph))

@@ -8,18 +8,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from weft.errors import InputError, UnsupportedModelError
 from weft.frontend.source import ModelSource
 from weft.frontend.write import write_file, write_model
 from weft.ir.graph import Graph, OnnxModel, value_names
 from weft.ir.specs import TensorSpec, signature
 from weft.loading import load, open_pipeline
-from weft.opset.lower import untraced
-from weft.optimization.editing import MICROSOFT, STANDARD, with_shown_outputs
-from weft.optimization.opsets import newest_version, upgraded
-from weft.quantities import counted, format_bytes, format_seconds, shortened
+from weft.opset.lower import build_untraced_program
+from weft.optimization.graph_edit import MICROSOFT, STANDARD, with_shown_outputs
+from weft.optimization.opset_upgrade import newest_version, upgrade_graph
+from weft.quantities import format_bytes, format_plural, format_seconds, shorten
 from weft.quantization.blocks import STANDARD_SINCE
 from weft.quantization.halves import ALL_IN_BFLOAT16, BFLOAT16
 from weft.quantization.integers import PER_CHANNEL
@@ -50,12 +48,11 @@ from weft.quantization.samples import FolderSamples, Sample, check_finite, folde
 from weft.quantization.sensitivity import LayerError, layer_errors, out_of_line, output_effects
 from weft.readers.pictures import UNDIRECTED, PictureDirections
 from weft.readers.read import Terms
-from weft.runtime.choice import likely_sizes
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import stages
-from weft.tables import ShownTable, Tabled
+from weft.runtime.ranking import likely_sizes
+from weft.tables import ShownAsTables, Table
 
-Array = np.ndarray[Any, Any]
 Tell = Callable[[str, float], None]
 
 MEASURED = 8  # samples that errors are measured on
@@ -79,7 +76,7 @@ class LayerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizationReport(Tabled):
+class QuantizationReport(ShownAsTables):
     """What became of a model: sizes, times, and the errors of its outputs and layers."""
 
     path: Path
@@ -101,28 +98,26 @@ class QuantizationReport(Tabled):
 
     def __repr__(self) -> str:
         narrowed = sum(layer.narrowed for layer in self.layers)
-        parts = [f"{narrowed} of {counted(len(self.layers), 'layer')} in {self.to}"]
+        parts = [f"{narrowed} of {format_plural(len(self.layers), 'layer')} in {self.to}"]
         if self.sizes is not None:
             parts.append(f"{format_bytes(self.sizes.before)} -> {format_bytes(self.sizes.after)}")
         if self.outputs:
             parts.append(f"error {self.error:.2g}")
-        return f"<weft.QuantizationReport {shortened(str(self.path))}: {', '.join(parts)}>"
+        return f"<weft.QuantizationReport {shorten(str(self.path))}: {', '.join(parts)}>"
 
-    def _tables(self) -> Iterator[ShownTable]:
+    def _tables(self) -> Iterator[Table]:
         rows: list[tuple[object, ...]] = []
         if self.sizes is not None:
             rows.append(("bytes", format_bytes(self.sizes.before), format_bytes(self.sizes.after)))
         if self.times is not None:
             rows.append(("a run", format_seconds(self.times.before), format_seconds(self.times.after)))
-        rows += [(f"error of {shortened(each.name)}", "", f"{each.error:.2g}") for each in self.outputs]
+        rows += [(f"error of {shorten(each.name)}", "", f"{each.error:.2g}") for each in self.outputs]
         narrowed = sum(layer.narrowed for layer in self.layers)
-        title = f"{self.path}: {narrowed} of {counted(len(self.layers), 'layer')} in {self.to}"
-        data = f"{counted(self.samples, 'sample')} of {'random numbers' if self.made_up else 'the data given'}"
+        title = f"{self.path}: {narrowed} of {format_plural(len(self.layers), 'layer')} in {self.to}"
+        data = f"{format_plural(self.samples, 'sample')} of {'random numbers' if self.made_up else 'the data given'}"
         note = f"Form {self.form}, opset {self.opset}; measured on {data}."
-        yield ShownTable(rows, ("", "before", "after"), title=title, right=("before", "after"), note=note)
-        yield ShownTable(
-            [_layer_row(layer) for layer in self.layers], _LAYER_COLUMNS, right=_LAYER_COLUMNS[2:4], most=20
-        )
+        yield Table(rows, ("", "before", "after"), title=title, right=("before", "after"), note=note)
+        yield Table([_layer_row(layer) for layer in self.layers], _LAYER_COLUMNS, right=_LAYER_COLUMNS[2:4], most=20)
 
 
 def _layer_row(layer: LayerReport) -> tuple[str, ...]:
@@ -211,7 +206,7 @@ def _quantize(source: Any, path: Path, data: Any, options: QuantizeOptions, tell
     pipeline = open_pipeline(source, LoadOptions(device=options.device))
     original = pipeline.read()
     _check(original, options)
-    declared = signature(original.graph, untraced(original.graph))
+    declared = signature(original.graph, build_untraced_program(original.graph))
     specs = declared.inputs
     sizes = likely_sizes(pipeline.program(), options.sizes)
     terms = Terms(lambda: original, declared.outputs, options.pictures, options.sizes)
@@ -309,7 +304,7 @@ def _prepared(original: OnnxModel, options: QuantizeOptions) -> tuple[OnnxModel,
     newest = max(newest_version(graph), original.opsets.get(STANDARD, 1))
     graph = with_shown_outputs(graph, newest)
     graph, version = _in_opset(graph, newest, options)
-    graph = with_folded_normalisation(with_folded(graph, weight_operands(graph)), version)
+    graph = with_folded_normalisation(with_folded(graph, weight_operands(graph)))
     return replace(original, graph=graph, opsets={**original.opsets, STANDARD: version}), version
 
 
@@ -323,11 +318,11 @@ def _in_opset(graph: Graph, newest: int, options: QuantizeOptions) -> tuple[Grap
     else:
         wanted = needed = newest
     try:
-        return upgraded(graph, wanted), wanted
+        return upgrade_graph(graph, wanted), wanted
     except UnsupportedModelError:
         if wanted == needed:
             raise
-        return upgraded(graph, needed), needed  # com.microsoft has scales along an axis in any opset
+        return upgrade_graph(graph, needed), needed  # com.microsoft has scales along an axis in any opset
 
 
 def _narrowing(

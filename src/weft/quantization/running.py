@@ -6,19 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
-
 from weft.compiler import Pipeline
 from weft.frontend.source import OpenedModel
 from weft.ir.graph import Graph, OnnxModel, with_outputs
 from weft.report.layers import batches, layers
 from weft.runtime.model_files import ModelFiles
+from weft.runtime.open_session import open_session
 from weft.runtime.options import LoadOptions
 from weft.runtime.policy import route
 from weft.runtime.progress import Stages
 from weft.runtime.session import Session
 
-Array = np.ndarray[Any, Any]
 Sample = Mapping[str, Any]
 
 BATCH_BYTES = 256 << 20  # of values that one run gives
@@ -38,7 +36,7 @@ class GraphRunner:
         made = replace(model, graph=graph, external={})
         files = ModelFiles(OpenedModel(memoryview(b""), model.file), lambda *_: made, None, None)
         pipeline = Pipeline(files, options, route(device).devices[0], Stages("", show=False))
-        self._session: Session = pipeline.load()
+        self._session: Session = open_session(pipeline)
 
     def run(self, sample: Sample) -> dict[str, Any]:
         return dict(self._session.answer(self._session.request(sample)))

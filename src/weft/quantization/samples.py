@@ -14,6 +14,7 @@ import numpy as np
 
 from weft.errors import InputError
 from weft.frontend.tensor_files import read_tensor_file
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
@@ -21,7 +22,6 @@ from weft.readers.content import DataSource
 from weft.readers.read import Terms, read_input
 from weft.runtime.generated_inputs import generate_inputs
 
-Array = np.ndarray[Any, Any]
 Sample = Mapping[str, Any]
 
 PICTURES = (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -14,7 +14,7 @@ import numpy as np
 from weft.ir.dtypes import DType
 from weft.ir.graph import GraphValue, OnnxModel
 from weft.ir.types import TensorType
-from weft.optimization.editing import GraphEdit
+from weft.optimization.graph_edit import GraphEdit
 from weft.quantization.running import GraphRunner, Sample
 from weft.report.deviation import difference
 
@@ -91,7 +91,7 @@ def output_effects(model: OnnxModel, shadows: Shadows, samples: Sequence[Sample]
     switches = {name: edit.fresh(f"{name}_is_narrow") for name in shadows.pairs}
     whole = {name: edit.fresh(f"{name}_whole") for name in shadows.pairs}
     for name, other in shadows.pairs.items():
-        edit.give("Where", [switches[name], other, whole[name]], name)
+        edit.add_named("Where", [switches[name], other, whole[name]], name)
     nodes = [replace(node, outputs=tuple(whole.get(name, name) for name in node.outputs)) for node in model.graph.nodes]
     flags = tuple(GraphValue(name, TensorType(DType.bool, ())) for name in switches.values())
     graph = edit.finish(nodes, replace(model.graph, inputs=(*model.graph.inputs, *flags)))

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from weft.ir.arrays import Array
 
 MOST_INT8 = 127  # so that a weight and its negative are both there
 MOST_INT4, LEAST_INT4 = 7, -8

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InputError
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.readers.content import DataSource
 from weft.readers.numbers import as_integer, convert, integer_array, is_whole, parse_number
 from weft.runtime.array_likes import decode_bytes, is_textual
 from weft.runtime.available_memory import memory_left
-
-Array = np.ndarray[Any, Any]
 
 DEEPEST = 32  # lists in lists
 LARGEST_TYPED = 1_000_000  # characters

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
 from weft.readers.content import Kind
-
-Array = np.ndarray[Any, Any]
 
 RATES = (8000, 16000)  # that models of speech take
 SOUNDS = ("waveform", "audio", "sound", "speech", "wav", "pcm", "signal", "input", "x")

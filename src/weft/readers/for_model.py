@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, short_repr
 from weft.ir.dtypes import DType
 from weft.ir.types import OptionalType
 from weft.logs import INPUTS
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from weft.ir.specs import TensorSpec
     from weft.runtime.model import Model
 
-Array = np.ndarray[Any, Any]
 FilePath = Union[str, "PathLike[str]"]
 
 
@@ -97,7 +96,7 @@ def _by_name(model: Model, source: Any) -> dict[str, Any]:
     file = _file(source)
     first = file[0] if isinstance(file, list) else file
     if not isinstance(first, DataSource):
-        raise InputError(f"{shown(source)}: no such file", file=model.file)
+        raise InputError(f"{short_repr(source)}: no such file", file=model.file)
     if first.kind is Kind.NPZ:
         known = {spec.name for spec in (*model.inputs, *model.defaults)}
         held = {name: arrays.read_npz(first, name) for name in arrays.archive_arrays(first) if name in known}
@@ -154,17 +153,19 @@ def _numbers(name: str, given: Any) -> tuple[float, ...] | None:
     try:
         return tuple(float(number) for number in np.atleast_1d(np.asarray(given, np.float64)))
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number, or one for each channel, not {shown(given)}") from None
+        raise InputError(f"{name} must be a number, or one for each channel, not {short_repr(given)}") from None
 
 
 def _layout(given: Any) -> str:
     letters = given.upper() if isinstance(given, str) else ""
     if not {"H", "W"} <= set(letters) <= set("NCHW") or len(set(letters)) != len(letters) or "N" in letters[1:]:
-        raise InputError(f"layout must be of N, C, H and W, each once, not {shown(given)}", hint='for instance "NCHW"')
+        raise InputError(
+            f"layout must be of N, C, H and W, each once, not {short_repr(given)}", hint='for instance "NCHW"'
+        )
     return letters
 
 
 def _one_of(name: str, given: Any, known: Sequence[str]) -> str | None:
     if given is None or given in known:
         return given  # type: ignore[no-any-return]
-    raise InputError(f"{name} must be one of {', '.join(known)}, not {shown(given)}")
+    raise InputError(f"{name} must be one of {', '.join(known)}, not {short_repr(given)}")

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, short_repr
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
-
-Array = np.ndarray[Any, Any]
 
 EXACT = 2**53  # float64 represents every integer up to here
 
@@ -108,7 +107,7 @@ def _brief(item: Any) -> str:
     return (
         f"a number of about {item.bit_length()} bits"
         if isinstance(item, int) and item.bit_length() > 128
-        else shown(item)
+        else short_repr(item)
     )
 
 

@@ -19,7 +19,6 @@ from weft.ir.graph import Graph, Node, OnnxModel, weight_arrays
 from weft.ir.specs import TensorSpec
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Numbers = tuple[float, ...]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

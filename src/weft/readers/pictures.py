@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InputError
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.readers.picture_evidence import BYTE, IMAGENET_MEAN, IMAGENET_STD, Numbers, PictureEvidence
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "ICO", "AVIF", "JPEG2000")
 """Those that Pillow decodes by itself: others run programs, or are never photographs."""

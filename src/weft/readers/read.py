@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
-from typing import Any
 
 import numpy as np
 
 from weft.errors import InputError, WeftError
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.graph import OnnxModel
 from weft.ir.specs import TensorSpec
@@ -20,8 +20,6 @@ from weft.readers.pictures import UNDIRECTED, PictureDirections
 from weft.readers.sound import HINT as SOUND_HINT
 from weft.readers.sound import read_wav, sound_array
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 FOREIGN = {
     ".wav": "sound",

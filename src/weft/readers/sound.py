@@ -5,15 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from math import gcd
-from typing import Any
 
 import numpy as np
 
 from weft.errors import InputError
+from weft.ir.arrays import Array
 from weft.ir.specs import TensorSpec
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 PCM, FLOAT, A_LAW, MU_LAW, EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 MOST_CHANNELS = 1024

@@ -10,7 +10,7 @@ from html import escape
 from importlib.util import find_spec
 
 from weft.ir.work import Allocation
-from weft.quantities import counted, format_bytes
+from weft.quantities import format_bytes, format_plural
 from weft.records import dataclass
 
 WIDTH, HEIGHT = 1200, 640  # of the drawing; the list of names is below it
@@ -243,7 +243,7 @@ def _height(drawing: ArenaMap) -> int:
 def _summary(drawing: ArenaMap) -> str:
     launches = "1 launch" if drawing.steps == 1 else f"{drawing.steps:,} launches"
     arena = f"arena of {format_bytes(drawing.size)} ({drawing.size:,} bytes)"
-    parts = [arena, launches, counted(len(drawing.allocations), "tensor"), drawing.about]
+    parts = [arena, launches, format_plural(len(drawing.allocations), "tensor"), drawing.about]
     return ", ".join(part for part in parts if part)
 
 

@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
+from weft.ir.narrowed_products import NarrowedProduct
+from weft.quantities import format_plural
 from weft.records import dataclass
-from weft.report.contenders import Contender, Content, Known, Unavailable
+from weft.report.contenders import Contender, Content, Known, OnDevice, Unavailable
 from weft.report.deviation import Difference, difference
 from weft.report.layers import ModelLayer, batches
+from weft.tables import ShownAsTables, Table
 
-Array = np.ndarray[Any, Any]
 Tell = Callable[[str, float], None]
 
 BATCH_BYTES = 128 << 20  # of values that one run gives
@@ -120,11 +123,49 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelComparison:
+class ModelComparison(ShownAsTables):
+    """A model on several devices: what `weft.compare` returns.
+
+    base: what the others are compared with.
+    layers: the values that were compared, in the order of the graph.
+    findings: for each of the others the deviation of every layer, and which departs first.
+    tolerance: of all layers of floats; None: by type and depth.
+    narrowed: the products of each device that round their operands.
+    """
+
     base: str
     layers: tuple[ModelLayer, ...]
     findings: tuple[Findings, ...]
-    tolerance: float | None  # of all layers of floats, where one was asked for
+    tolerance: float | None
+    narrowed: Mapping[str, tuple[NarrowedProduct, ...]] = field(default_factory=dict, hash=False)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no value departs on any device."""
+        return all(findings.agrees for findings in self.findings)
+
+    def __repr__(self) -> str:
+        results = ", ".join(
+            f"{findings.contender} {'agrees' if findings.agrees else 'departs'}" for findings in self.findings
+        )
+        return f"<weft.ModelComparison of {format_plural(len(self.layers), 'layer')} with {self.base}: {results}>"
+
+    def _tables(self) -> Iterator[Table]:
+        rows = []
+        for findings in self.findings:
+            first = None if findings.first is None else self.layers[findings.first]
+            error = max((deviation.error for deviation in findings.outputs.values()), default=0.0)
+            rows.append(
+                (
+                    findings.contender,
+                    "yes" if findings.agrees else "no",
+                    "" if first is None else f"{first.value} ({first.op} {first.node})",
+                    len(findings.wrong),
+                    f"{error:.2g}",
+                )
+            )
+        columns = ("device", "agrees", "first that departs", "wrong alone", "error of outputs")
+        yield Table(rows, columns, title=f"{format_plural(len(self.layers), 'layer')}, compared with {self.base}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +184,7 @@ class Method:
         return 0.0 if self.products is None else TOLERANCES[self.products]
 
 
-def compare(
+def compare_layers(
     layers: Sequence[ModelLayer],
     inputs: Mapping[str, Any],
     base: Contender,
@@ -171,7 +212,8 @@ def compare(
             tell("what only the unchanged model shows", 1.0)
             seen = replace(seen, hidden=_search(layers, base, other, seen, surprises))
         findings.append(seen)
-    return ModelComparison(base.name, tuple(layers), tuple(findings), method.tolerance)
+    narrowed = {other.name: other.narrowed for other in others if isinstance(other, OnDevice)}
+    return ModelComparison(base.name, tuple(layers), tuple(findings), method.tolerance, narrowed)
 
 
 @dataclass(frozen=True, slots=True)

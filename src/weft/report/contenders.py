@@ -10,22 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Union, cast
 
-import numpy as np
-
-from weft.backends.reference.wide import WideInterpreter, exact
+from weft.backends.reference.float64 import Float64Interpreter, unrounded
 from weft.compiler import Pipeline
 from weft.errors import WeftError
+from weft.ir.arrays import Array
 from weft.ir.graph import Graph, OnnxModel, value_names, with_outputs
-from weft.ir.narrowed import NarrowedProduct
+from weft.ir.narrowed_products import NarrowedProduct
 from weft.loading import open_pipeline
 from weft.opset.lower import run_eagerly
 from weft.records import dataclass
 from weft.report.isolation import alone, isolated
 from weft.runtime.model_files import ModelFiles
+from weft.runtime.open_session import open_session
 from weft.runtime.options import LoadOptions, Precision
 from weft.runtime.progress import Stages
-
-Array = np.ndarray[Any, Any]
 
 TRUTH = "float64"
 
@@ -116,7 +114,7 @@ class OnDevice:
 
     def outputs(self) -> dict[str, Any]:
         options = replace(self._options, device=self._device, cache=True)
-        session = Pipeline(self._files, options, self._device, Stages("", show=False)).load()
+        session = open_session(Pipeline(self._files, options, self._device, Stages("", show=False)))
         self.narrowed = session.narrowed()
         return session.answer(session.request(self._inputs))
 
@@ -142,7 +140,7 @@ class OnDevice:
     def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
         pipeline = _ChangedPipeline(self._files, self._options, self._device, Stages("", show=False))
         pipeline.changed = replace(self._model, graph=graph)
-        session = pipeline.load()
+        session = open_session(pipeline)
         return session.answer(session.request(inputs))
 
 
@@ -158,8 +156,8 @@ class InFloat64:
         return self.values([value.name for value in self.graph.outputs])
 
     def values(self, names: Sequence[str]) -> dict[str, Content]:
-        results = run_eagerly(with_outputs(self.graph, names), WideInterpreter(), self.inputs)
-        return {name: exact(content) for name, content in zip(names, results)}
+        results = run_eagerly(with_outputs(self.graph, names), Float64Interpreter(), self.inputs)
+        return {name: unrounded(content) for name, content in zip(names, results)}
 
     def alone(self, names: Sequence[str], known: Known) -> dict[str, Content]:
         def give(part: Sequence[str]) -> dict[str, Any]:
@@ -167,7 +165,7 @@ class InFloat64:
             wanted = {value.name for value in graph.inputs}
             given = {**self.inputs, **known.given}
             inputs = {name: content for name, content in given.items() if name in wanted}
-            results = run_eagerly(graph, WideInterpreter(), inputs)
-            return {name: exact(content) for name, content in zip(part, results)}
+            results = run_eagerly(graph, Float64Interpreter(), inputs)
+            return {name: unrounded(content) for name, content in zip(part, results)}
 
         return all_possible(names, give)

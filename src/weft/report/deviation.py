@@ -12,9 +12,9 @@ from typing import Any, Union
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Number = Union[bool, int, float, complex, str]
 
 

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
-
+from weft.ir.arrays import Array
 from weft.ir.dtypes import from_numpy
 from weft.ir.graph import Graph, GraphValue, needed_names, with_outputs
 from weft.ir.types import TensorType
-
-Array = np.ndarray[Any, Any]
 
 
 def alone(name: str) -> str:

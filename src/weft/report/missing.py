@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.compiler import read_opened
 from weft.errors import WeftError
 from weft.frontend.source import source_name
 from weft.ir.graph import Graph, subgraphs
 from weft.loading import open_graph
-from weft.opset.missing import MissingOp, missing_ops
+from weft.opset.missing import MissingOp, find_missing_ops
 from weft.records import dataclass
+from weft.runtime.model_files import read_opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def model_ops(source: Any) -> ModelOps:
         graph = read_opened(open_graph(source), ()).graph
     except WeftError as error:
         return ModelOps(source_name(source), 0, (), str(error))
-    return ModelOps(source_name(source), _count(graph), tuple(missing_ops(graph)), None)
+    return ModelOps(source_name(source), _count(graph), tuple(find_missing_ops(graph)), None)
 
 
 def _count(graph: Graph) -> int:

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, short_repr
 from weft.report.page import profile_page
 from weft.report.trace import trace_json
 from weft.runtime.profile import Profile
@@ -24,13 +24,15 @@ def save_profile(profile: Profile, path: str | PathLike[str]) -> None:
     make = next((make for ending, make in FORMATS.items() if place.name.lower().endswith(ending)), None)
     if make is None:
         hint = "end it with .html for a page, .json for data, or .trace for Perfetto and Chrome's tracing"
-        raise InputError(f"a profile is not saved as {shown(place.name)}", file=profile.file, hint=hint)
+        raise InputError(f"a profile is not saved as {short_repr(place.name)}", file=profile.file, hint=hint)
     text = make(profile)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8", errors="backslashreplace")  # names may be of other encodings
     except (OSError, ValueError) as error:  # no such place, no right to write there, or no name of a file
-        raise InputError(f"the profile cannot be written to {shown(str(place))}: {error}", file=profile.file) from error
+        raise InputError(
+            f"the profile cannot be written to {short_repr(str(place))}: {error}", file=profile.file
+        ) from error
 
 
 def profile_json(profile: Profile) -> str:

@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
 from weft.frontend.outline import OutlineGraph, OutlineNode
+from weft.ir.arrays import Array
 from weft.records import dataclass
 
 Path = tuple[str, ...]
-Array = np.ndarray[Any, Any]
 
 MANY = 40  # members of a scope from which on those that repeat are folded
 TOO_MANY = 90  # members of a scope from which on it is cut into parts

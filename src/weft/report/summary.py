@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dims import symbols
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import Graph, Node
 from weft.ir.program import TensorProgram, Value, bodies
-from weft.ir.types import TensorType
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +108,8 @@ def _stored_bytes(array: Array) -> int:
 
 
 def _dynamic_places(value: Value, label: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value.type, TensorType) and value.type.shape is not None:
-        for position, dim in enumerate(value.type.shape):
+    if value.has_shape:
+        for position, dim in enumerate(value.shape):
             for found in sorted(symbols(dim), key=str):
                 yield found.name, f"{label}[{position}]"
 

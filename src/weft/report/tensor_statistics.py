@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 WHOLE = 1 << 18  # elements up to which all are looked at
 CHUNK = 1 << 12  # elements of a stretch of the sample

@@ -8,8 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.compiler import is_defined
-from weft.errors import DeviceError, InputError, WeftError, shown
+from weft.errors import DeviceError, InputError, WeftError, short_repr
 from weft.frontend import copy_model, read_model
 from weft.frontend.outline import Outline, outline
 from weft.frontend.source import OpenedModel
@@ -19,6 +18,7 @@ from weft.report.html import page
 from weft.report.measured import MeasuredRun, measured_run
 from weft.report.model_map import model_map
 from weft.runtime.model import Model
+from weft.runtime.model_files import is_defined
 from weft.runtime.options import USUAL_PRECISION, LoadOptions, Precision
 from weft.runtime.profile import Profile
 from weft.runtime.random_inputs import random_inputs
@@ -103,10 +103,10 @@ def view_data(
     changed: Mapping[str, Any] = {}
     loaded = source if isinstance(source, Model) else None
     if loaded is not None:
-        files = loaded.deployment.opener.files
+        files = loaded.pool.files
         opened, changed = copy_model(files.opened), files.changed
         device = device or loaded.device
-        precision = precision or getattr(loaded.deployment.opener, "options", LoadOptions()).precision
+        precision = precision or loaded.pool.options.precision
     else:
         opened = copy_model(open_graph(source))
     told = _outline(opened)
@@ -138,7 +138,7 @@ def _check_sizes(given: Mapping[str, int], known: Mapping[str, int], file: str) 
     unknown = sorted(set(given) - set(known))
     if unknown:
         hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
-        raise InputError(f"the inputs have no dynamic dim {shown(unknown[0])}", file=file, hint=hint)
+        raise InputError(f"the inputs have no dynamic dim {short_repr(unknown[0])}", file=file, hint=hint)
 
 
 def _sizes(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
@@ -162,6 +162,6 @@ def page_path(source: Any, path: str | PathLike[str] | None = None) -> Path:
             return Path(path)
         except TypeError as error:
             raise InputError(f"a path to write to, not a {type(path).__name__}") from error
-    file = source.deployment.opener.file if isinstance(source, Model) else source
+    file = source.pool.file if isinstance(source, Model) else source
     stem = Path(file).stem if isinstance(file, (str, PathLike)) else ""
     return Path(f"{stem.strip('<>') or 'model'}.html")

@@ -1,4 +1,4 @@
-"""Check what callers pass beside arrays: numbers, sizes and names, of whatever type they come in."""
+"""Check arguments other than arrays: numbers, sizes and names of any type."""
 
 from __future__ import annotations
 
@@ -9,85 +9,85 @@ from typing import Any, Union
 
 import numpy as np
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, short_repr
 
 Shapes = dict[str, Union[int, tuple[int, ...]]]
 
 
-def whole_number(given: Any, name: str, file: str | None = None) -> int:
-    """A positive whole number of any integer type; InputError for anything else."""
-    number = _integer(given)
+def whole_number(value: Any, name: str, file: str | None = None) -> int:
+    """Return a positive whole number of any integer type; InputError for anything else."""
+    number = _integer(value)
     if number is None or number < 1:
-        raise InputError(f"{name} must be a positive number, not {shown(given)}", file=file)
+        raise InputError(f"{name} must be a positive number, not {short_repr(value)}", file=file)
     return number
 
 
-def seconds_to_run(given: Any, file: str) -> float | None:
-    """A timeout in seconds, of any type of number; None for one that never comes."""
+def seconds_to_run(value: Any, file: str) -> float | None:
+    """Return a timeout in seconds; None for one beyond what the system can wait."""
     try:
-        seconds = None if isinstance(given, (bool, str, bytes)) else float(given)
-    except Exception:  # whatever a type that is no number does
+        seconds = None if isinstance(value, (bool, str, bytes)) else float(value)
+    except Exception:  # any error of a type that is not a number
         seconds = None
     if seconds is None or not seconds > 0:
-        raise InputError(f"timeout must be a positive number of seconds, not {shown(given)}", file=file)
+        raise InputError(f"timeout must be a positive number of seconds, not {short_repr(value)}", file=file)
     return seconds if seconds < TIMEOUT_MAX else None
 
 
 def whole_shapes(shapes: Any, file: str) -> Shapes:
-    """Sizes of dims and shapes of inputs, by name, as plain numbers; InputError where they are none."""
+    """Return sizes of dims and shapes of inputs, by name, as plain numbers; InputError for anything else."""
     if shapes is None:
         return {}
     if not isinstance(shapes, Mapping):
         hint = 'for instance {"batch": 8}, or {"x": (8, 3, 224, 224)}'
         raise InputError(f"shapes must be a dict of sizes by name, not {_kind(shapes)}", file=file, hint=hint)
-    found: Shapes = {}
-    for name, given in shapes.items():
+    checked_shapes: Shapes = {}
+    for name, value in shapes.items():
         if not isinstance(name, str):
-            raise InputError(f"a dim or an input is named by a string, not {shown(name)}", file=file)
-        size = _integer(given)
-        sizes = _integers(given) if size is None else None
+            raise InputError(f"a dim or an input is named by a string, not {short_repr(name)}", file=file)
+        size = _integer(value)
+        sizes = _integers(value) if size is None else None
         if size is None and sizes is None:
-            raise InputError(f"the size or shape of {name!r} must be whole numbers, not {shown(given)}", file=file)
+            raise InputError(f"the size or shape of {name!r} must be whole numbers, not {short_repr(value)}", file=file)
         if min(sizes or (size or 0,)) < 0:
-            raise InputError(f"{name!r} has a negative size: {shown(given)}", file=file)
-        found[name] = sizes if sizes is not None else size or 0
-    return found
+            raise InputError(f"{name!r} has a negative size: {short_repr(value)}", file=file)
+        checked_shapes[name] = sizes if sizes is not None else size or 0
+    return checked_shapes
 
 
-def listed(given: Any, option: str, file: str | None = None) -> tuple[Any, ...]:
-    """The parts of a list of names, whatever they are; InputError where it is no list."""
+def listed(value: Any, option: str, file: str | None = None) -> tuple[Any, ...]:
+    """Return the items of a list of names, unchecked; InputError if it is not a list."""
     hint = None
-    if isinstance(given, str):
-        hint = f"write {option}=[{given!r}]"
-    elif isinstance(given, Mapping):
+    if isinstance(value, str):
+        hint = f"write {option}=[{value!r}]"
+    elif isinstance(value, Mapping):
         hint = "arrays to write outputs to are passed as into="
-    elif not isinstance(given, bytes) and (not isinstance(given, np.ndarray) or given.dtype.kind in "OUT"):
+    elif not isinstance(value, bytes) and (not isinstance(value, np.ndarray) or value.dtype.kind in "OUT"):
         try:
-            return tuple(name.item() if isinstance(name, np.generic) else name for name in given)
-        except Exception:  # whatever comes of going through something that is no list
+            return tuple(name.item() if isinstance(name, np.generic) else name for name in value)
+        except Exception:  # any error of an object that cannot be iterated
             pass
-    raise InputError(f"{option} must be a list of names, not {_kind(given)}", file=file, hint=hint)
+    raise InputError(f"{option} must be a list of names, not {_kind(value)}", file=file, hint=hint)
 
 
-def _integers(given: Any) -> tuple[int, ...] | None:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+def _integers(value: Any) -> tuple[int, ...] | None:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return None
     try:
-        numbers = tuple(_integer(item) for item in given)
+        numbers = tuple(_integer(item) for item in value)
     except Exception:  # an array without dimensions, a closed file
         return None
     return None if any(number is None for number in numbers) else numbers  # type: ignore[return-value]
 
 
-def _integer(given: Any) -> int | None:
-    """A whole number of any type but bool, as an int."""
-    if isinstance(given, bool):
+def _integer(value: Any) -> int | None:
+    """Return a whole number of any type but bool as an int; None for anything else."""
+    if isinstance(value, bool):
         return None
     try:
-        return index(given)
+        return index(value)
     except TypeError:
         return None
 
 
-def _kind(given: Any) -> str:
-    return f"the string {shown(given)}" if isinstance(given, str) else f"a {type(given).__name__}"
+def _kind(value: Any) -> str:
+    return f"the string {short_repr(value)}" if isinstance(value, str) else f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Anything that a caller may take for an array, as one: numpy's own, numbers and lists, tensors of other libraries."""
+"""Turn array-likes into numpy arrays: numbers and lists, buffers, tensors of other libraries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, UnsupportedModelError, shown
+from weft.errors import InputError, UnsupportedModelError, short_repr
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.tensors import DeviceTensor
-from weft.runtime.foreign import as_numpy, is_foreign, is_of_torch
-
-Array = np.ndarray[Any, Any]
+from weft.runtime.foreign_tensors import as_numpy, is_foreign, is_of_torch
 
 _BUFFERS = (memoryview, buffers.array, ctypes.Array)
 _FILL = "fill them, for instance with array.filled(0)"
@@ -23,23 +22,23 @@ _BYTES = "make numbers of it, for instance with np.frombuffer(content, np.uint8)
 
 
 def as_array(content: Any, dtype: DType, what: str, file: str) -> Array:
-    """Anything array-like; Python numbers and lists take the dtype that is asked for. `what` it is, for messages."""
+    """Convert an array-like; Python numbers and lists take this dtype. `what` names it in messages."""
     try:
-        array = _read(content, dtype, what, file)
+        array = _convert(content, dtype, what, file)
     except InputError:
         raise
     except Exception as error:
         hint = "pass tensor.dequantize()" if getattr(content, "is_quantized", False) is True else None
         raise InputError(f"{what} cannot be read as an array of {dtype}: {error}", file=file, hint=hint) from error
     if not isinstance(array, np.ndarray):
-        problem = f"{what} cannot be read as an array of {dtype}: it gives a {type(array).__name__}"
+        problem = f"{what} cannot be read as an array of {dtype}: it converts to a {type(array).__name__}"
         raise InputError(problem, file=file)
     if array.dtype.kind in "OUST" or (dtype is DType.string and is_textual(array)):
-        return _strings(array, dtype, what, file)
+        return _to_strings(array, dtype, what, file)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
-def _read(content: Any, dtype: DType, what: str, file: str) -> Any:
+def _convert(content: Any, dtype: DType, what: str, file: str) -> Any:
     match content:
         case np.ndarray():
             if type(content) is not np.ndarray and np.ma.is_masked(content):
@@ -64,18 +63,18 @@ def _read(content: Any, dtype: DType, what: str, file: str) -> Any:
     raise InputError(f"{what} must be an array, not {kind}", file=file, hint=hint)
 
 
-def _strings(array: Array, dtype: DType, what: str, file: str) -> Array:
-    """An array of `str`, from whatever numpy keeps strings in."""
+def _to_strings(array: Array, dtype: DType, what: str, file: str) -> Array:
+    """Convert any numpy representation of strings to an array of `str` objects."""
     if array.dtype.kind == "O" and dtype is not DType.string:
         hint = "numpy made Python objects of it; make an array of numbers"
         raise InputError(f"{what} must be {dtype}, not an array of Python objects", file=file, hint=hint)
     try:
         texts = [decode_bytes(item) for item in array.astype(object).flat]
     except ValueError as error:  # of bytes that are not UTF-8, or of a released memoryview
-        raise InputError(f"{what} holds bytes that are no UTF-8: {error}", file=file) from error
+        raise InputError(f"{what} holds bytes that are not UTF-8: {error}", file=file) from error
     odd = [item for item in texts if not isinstance(item, str)]
     if odd:
-        raise InputError(f"{what} must hold strings, not {shown(odd[0])}", file=file)
+        raise InputError(f"{what} must hold strings, not {short_repr(odd[0])}", file=file)
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = [str(text) for text in texts]
     return result
@@ -94,7 +93,7 @@ def is_textual(array: Array) -> bool:
 
 
 def _from_python(content: Any, dtype: DType) -> Array:
-    """Numbers or strings, and lists of them; ValueError says what does not fit."""
+    """Convert numbers or strings, and nested lists of them; ValueError if they do not fit the dtype."""
     try:
         array = np.array(content)
     except ValueError:
@@ -106,7 +105,7 @@ def _from_python(content: Any, dtype: DType) -> Array:
     if array.dtype == object:
         array = _exact_numbers(array, dtype)
     if array.size and array.dtype.kind not in "biufcV":
-        raise ValueError(f"{shown(next(_leaves(content)))} is not a number")
+        raise ValueError(f"{short_repr(next(_leaves(content)))} is not a number")
     if array.dtype.kind == "c" and not dtype.is_complex:
         raise ValueError(f"complex numbers do not fit {dtype}")
     if array.dtype.kind == "f" and not (dtype.is_float or dtype.is_complex):
@@ -119,12 +118,12 @@ def _from_python(content: Any, dtype: DType) -> Array:
 
 
 def _exact_numbers(array: Array, dtype: DType) -> Array:
-    """Numbers that numpy has no type for: whole ones of any length, decimals and fractions."""
+    """Convert numbers that numpy has no type for: large integers, decimals and fractions."""
     for item in array.flat:
         if isinstance(item, (list, tuple)):
             raise ValueError("the nested lists have different lengths")
         if not isinstance(item, Number):
-            raise ValueError(f"{shown(item)} is not a number")
+            raise ValueError(f"{short_repr(item)} is not a number")
         if dtype.is_integer or dtype is DType.bool:
             reason = "lie outside the range of" if isinstance(item, int) else "are not of a type that fits"
             raise ValueError(f"some numbers {reason} {dtype}")
@@ -140,7 +139,7 @@ def _leaves(content: Any) -> Iterator[Any]:
 
 
 def onnx_dtype(array: Array | DeviceTensor, what: str, file: str) -> DType:
-    """The type of an array's elements; InputError where ONNX has none like it."""
+    """Return the ONNX type of an array's elements; InputError if there is none."""
     try:
         return from_numpy(array.dtype)
     except UnsupportedModelError as error:
@@ -149,8 +148,8 @@ def onnx_dtype(array: Array | DeviceTensor, what: str, file: str) -> DType:
         raise InputError(f"{what} has numpy dtype {array.dtype}, which ONNX lacks", file=file, hint=hint) from error
 
 
-def conversion(content: object, dtype: DType) -> str:
-    """How to give something another dtype."""
+def conversion_hint(content: object, dtype: DType) -> str:
+    """Say how to convert something to a dtype."""
     if dtype is DType.string:
         return "convert it, for instance with array.astype(object)"
     if is_of_torch(content):
@@ -159,9 +158,9 @@ def conversion(content: object, dtype: DType) -> str:
     return f"convert it, for instance with array.astype({module}.{dtype.numpy.name})"
 
 
-def fitting_view(array: Array | DeviceTensor, wanted: Iterable[int | object]) -> str | None:
-    """How an array would come to have a shape (sizes, or what is none where any will do), if a usual step does it."""
-    sizes = tuple(wanted)
+def reshape_hint(array: Array | DeviceTensor, declared: Iterable[int | object]) -> str | None:
+    """Suggest a common step that gives an array the declared shape, in which only integers are fixed."""
+    sizes = tuple(declared)
     shape = array.shape
     if len(shape) == len(sizes) - 1 and _fits((1, *shape), sizes):
         return "array[np.newaxis] has one dimension more, for a batch of one"
@@ -175,4 +174,4 @@ def fitting_view(array: Array | DeviceTensor, wanted: Iterable[int | object]) ->
 
 
 def _fits(shape: Sequence[int], sizes: Sequence[int | object]) -> bool:
-    return all(not isinstance(size, int) or size == found for found, size in zip(shape, sizes, strict=True))
+    return all(not isinstance(size, int) or size == actual for actual, size in zip(shape, sizes, strict=True))

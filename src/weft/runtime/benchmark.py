@@ -1,17 +1,16 @@
-"""How long a model's runs take: what `model.bench()` measures, and how it prints."""
+"""`model.bench()`: how long a model's runs take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from importlib import import_module
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import InputError, shown
-from weft.quantities import counted, few, format_seconds, shortened
+from weft.errors import InputError, short_repr
+from weft.quantities import format_plural, format_seconds, join_few, shorten
 from weft.records import dataclass
-from weft.tables import ShownTable, Tabled
+from weft.tables import ShownAsTables, Table
 
 if TYPE_CHECKING:
     from weft.runtime.model import Model
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineTimes:
-    """Seconds of an engine's runs: the median, the quartiles around it, and how many there were."""
+    """Seconds of an engine's runs: the median, the quartiles, and the number of runs."""
 
     median: float
     lower: float
@@ -28,10 +27,10 @@ class EngineTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Benchmark(Tabled):
-    """How long runs of a model take, in seconds, and those of other engines on the same inputs by name.
+class Benchmark(ShownAsTables):
+    """The seconds of a model's runs, and of other engines' on the same inputs, by name.
 
-    Half of all runs took between `lower` and `upper`. Engines take turns, so that all meet the same machine.
+    Half of all runs took between `lower` and `upper`. Engines take turns, so that all see the same machine load.
     """
 
     file: str
@@ -45,18 +44,18 @@ class Benchmark(Tabled):
 
     @property
     def per_second(self) -> float:
-        """How many runs fit into a second, one after the other."""
+        """Runs per second, one after the other."""
         return 1 / self.median if self.median else 0.0
 
     def __repr__(self) -> str:
         spread = f"{format_seconds(self.median)} ({format_seconds(self.lower)} to {format_seconds(self.upper)})"
-        others = "".join(f", {name} {format_seconds(found.median)}" for name, found in self.against.items())
-        said = f"{spread}, {counted(self.runs, 'run')}{others}"
-        return f"<weft.Benchmark {shortened(self.file)} on {self.device}: {said}>"
+        others = "".join(f", {name} {format_seconds(times.median)}" for name, times in self.against.items())
+        summary = f"{spread}, {format_plural(self.runs, 'run')}{others}"
+        return f"<weft.Benchmark {shorten(self.file)} on {self.device}: {summary}>"
 
-    def _tables(self) -> Iterator[ShownTable]:
+    def _tables(self) -> Iterator[Table]:
         rows = [("weft", self.median, self.lower, self.upper, self.runs)]
-        rows += [(name, each.median, each.lower, each.upper, each.runs) for name, each in self.against.items()]
+        rows += [(name, times.median, times.lower, times.upper, times.runs) for name, times in self.against.items()]
         shown_rows = [
             (
                 name,
@@ -67,18 +66,22 @@ class Benchmark(Tabled):
             for name, median, lower, upper, runs in rows
         ]
         columns = ("engine", "median", "25 %", "75 %", "runs", "time / weft's")
-        takes = few((f"{shortened(name)}: {kind}" for name, kind in self.inputs.items()), 6)
-        title = f"{shortened(self.file)} on {self.device}"
-        yield ShownTable(shown_rows, columns, title=title, right=columns[1:], note=f"Inputs: {takes or 'none'}.")
+        takes = join_few((f"{shorten(name)}: {kind}" for name, kind in self.inputs.items()), 6)
+        title = f"{shorten(self.file)} on {self.device}"
+        yield Table(shown_rows, columns, title=title, right=columns[1:], note=f"Inputs: {takes or 'none'}.")
 
 
 def benchmark(model: Model, inputs: Mapping[str, Any], seconds: float, against: str | Sequence[str]) -> Benchmark:
-    """Run a model, and other engines in turn with it, for so many seconds."""
+    """Time a model, and other engines in turn with it, for some seconds."""
+    from weft.bench.in_process import times_in_turn
+
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0 or not isfinite(seconds):
-        raise InputError(f"seconds must be a positive number, not {shown(seconds)}", file=model.file)
+        raise InputError(f"seconds must be a positive number, not {short_repr(seconds)}", file=model.file)
     names = (against,) if isinstance(against, str) else tuple(against)
-    found = import_module("weft.bench.in_process").times_in_turn(model, inputs, float(seconds), names)
-    times = {name: EngineTimes(each.median, each.lower, each.upper, each.runs) for name, each in found.items()}
+    spreads = times_in_turn(model, inputs, float(seconds), names)
+    times = {
+        name: EngineTimes(spread.median, spread.lower, spread.upper, spread.runs) for name, spread in spreads.items()
+    }
     own = times.pop(next(iter(times)))
     kinds = {name: _kind(content) for name, content in inputs.items()}
     return Benchmark(model.file, model.device, kinds, own.median, own.lower, own.upper, own.runs, times)

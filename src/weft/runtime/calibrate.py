@@ -1,8 +1,8 @@
-"""What devices were measured to do: measured once, kept on disk, and measured again when anything of it changed.
+"""Calibrate devices: measure each once, keep the result on disk, and measure again when the device or weft changes.
 
-In: the name of a device. Out: its `Calibration`. Runs of small programs (probes.py) are timed, of which the quickest
-counts: nothing makes a device faster than it is. What is kept is named by hardware, driver, threads and weft itself;
-a file that is damaged, or that others could have written, is as good as none.
+In: the name of a device. Out: its `Calibration`. Small programs (probes.py) are timed, and the fastest run counts:
+noise only makes runs slower. The file is keyed by hardware, driver, threads and weft itself; one that is damaged, or
+that other users could have written, is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from weft.backends.device import CompilingDriver, KeepingDriver, Runner, RunOptions
+from weft.backends.device import CompilingDriver, Executable, LoadingDriver, RunOptions
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cache.sources import package_digest
@@ -32,18 +32,18 @@ from weft.records import dataclass
 from weft.runtime import probes
 from weft.runtime.devices import choose, driver
 from weft.runtime.probes import Probe
-from weft.threads import lock, usable_cores
+from weft.threads import make_lock, usable_cores
 
-ENOUGH = 2e-2  # seconds that the runs of a probe take together, unless the first alone takes longer
+PROBE_SECONDS = 2e-2  # of all runs of a probe, unless the first alone takes longer
 FEWEST_RUNS, MOST_RUNS = 2, 50
-BUDGET = 1.6  # seconds after which types that are left are taken for as fast as float32
-LEAST = 1e-8  # seconds that anything takes
+BUDGET = 1.6  # seconds, after which the remaining types count as fast as float32
+LEAST_SECONDS = 1e-8  # of anything
 MOST_UNITS = 1 << 16
-SHARING = (0.25e-6, 0.75e-6)  # seconds for each thread that work is shared with, at least and at most
-LEAST_REACHED = 0.46  # of a CPU's peak, which each core was measured at alone: less is what others left of it just then
-REAL_RUNS = 2.0  # times longer than the smallest, over and over, do runs of models keep a device with its own memory
-SATURATION = 4e-4  # seconds of work that leaves nothing idle where threads wait for memory
-VECTORS_REACH = {  # of the speed of large products, about, where lanes are elements of vectors
+SHARING = (0.25e-6, 0.75e-6)  # seconds for each thread that shares work, at least and at most
+LEAST_EFFICIENCY = 0.46  # of a CPU's peak; a lower measurement means that other processes were running
+REAL_RUN_FACTOR = 2.0  # overhead of a model's run on a device with its own memory, relative to the smallest probe
+SATURATION = 4e-4  # seconds of work that keep a device busy whose threads wait for memory
+VECTOR_EFFICIENCY = {  # relative to large products, where lanes are elements of vectors
     WorkKind.PRODUCT: 0.78,
     WorkKind.CONVOLUTION: 0.73,
     WorkKind.TRANSFORMED: 1.28,
@@ -57,7 +57,7 @@ VECTORS_REACH = {  # of the speed of large products, about, where lanes are elem
     WorkKind.SORT: 0.05,
     WorkKind.SCATTER: 0.05,
 }
-THREADS_REACH = {  # and where they are threads
+THREAD_EFFICIENCY = {  # where lanes are threads
     WorkKind.CONVOLUTION: 0.6,
     WorkKind.ATTENTION: 0.6,
     WorkKind.DEPTHWISE: 0.3,
@@ -71,71 +71,71 @@ THREADS_REACH = {  # and where they are threads
 }
 Progress = Callable[[str], None]
 
-_known: dict[str, Calibration] = {}
-_measuring = lock()
+_calibrations: dict[str, Calibration] = {}
+_measuring = make_lock()
 
 
-def calibrated(device: str, threads: int | None = None) -> Calibration:
-    """A device's calibration as it was measured before, or now; DeviceError where it cannot be measured."""
+def get_calibration(device: str, threads: int | None = None) -> Calibration:
+    """Return a device's calibration, measured now if it is not known; DeviceError if it cannot be measured."""
     with _measuring:
-        found = known_calibration(device, threads)
-        return _measured(device, threads, lambda _: None) if found is None else found
+        calibration = known_calibration(device, threads)
+        return _measure(device, threads, lambda _: None) if calibration is None else calibration
 
 
-def recalibrated(device: str, threads: int | None = None, progress: Progress = lambda _: None) -> Calibration:
-    """The same, measured again; `progress` hears what is being measured."""
+def measure_calibration(device: str, threads: int | None = None, progress: Progress = lambda _: None) -> Calibration:
+    """Measure a device again; `progress` is called with what is measured."""
     with _measuring:
-        return _measured(device, threads, progress)
+        return _measure(device, threads, progress)
 
 
 def known_calibration(device: str, threads: int | None) -> Calibration | None:
-    """A device's calibration, if it was measured before."""
+    """Return a device's calibration if it was measured before."""
     identity = device_identity(device, threads)
-    if identity not in _known:
-        path = _path(identity)
-        kept = None if path is None else _read(path, identity)
-        if kept is None:
+    if identity not in _calibrations:
+        path = _calibration_path(identity)
+        calibration = None if path is None else _read_calibration(path, identity)
+        if calibration is None:
             return None
-        _known[identity] = kept
-    return _known[identity]
+        _calibrations[identity] = calibration
+    return _calibrations[identity]
 
 
 def device_identity(device: str, threads: int | None) -> str:
-    """What measurements hold for: hardware and driver, threads, and weft."""
-    found = choose(device)
-    opened = driver(found.name)
-    what = (found.name, found.description, found.kind, found.driver)
+    """Digest what measurements are valid for: hardware and driver, threads, and weft."""
+    info = choose(device)
+    opened = driver(info.name)
+    hardware = (info.name, info.description, info.kind, info.driver)
     code = ""
-    if isinstance(opened, KeepingDriver):
-        with suppress(Exception):  # whatever a driver of someone else's raises; to be said by whoever uses it
+    if isinstance(opened, LoadingDriver):
+        with suppress(Exception):  # any error of a foreign driver; using the device reports it
             code = opened.identity()
-    return key_of("calibration 3", *what, code, str(usable_cores()), str(threads), package_digest() or "")
+    return key_of("calibration 3", *hardware, code, str(usable_cores()), str(threads), package_digest() or "")
 
 
-def _measured(device: str, threads: int | None, progress: Progress) -> Calibration:
+def _measure(device: str, threads: int | None, progress: Progress) -> Calibration:
     opened = driver(choose(device).name)
     if not isinstance(opened, CompilingDriver):
-        raise DeviceError(f"device {device!r} cannot be measured: it compiles nothing", hint="choose another device")
+        raise DeviceError(f"device {device!r} cannot be measured: it compiles no kernels", hint="choose another device")
     identity = device_identity(device, threads)
-    found = _known[identity] = _Measurement(opened, threads, progress).calibration(identity)
-    DEVICES.info("%s was measured, for the choice of a device", device)
-    path = _path(identity)
+    calibration = _calibrations[identity] = _Measurement(opened, threads, progress).calibration(identity)
+    DEVICES.info("%s was calibrated, for the choice of a device", device)
+    path = _calibration_path(identity)
     if path is not None and package_digest() is not None:
         with suppress(OSError):
-            write_file(path, json.dumps(to_record(found)).encode())
-    return found
+            write_file(path, json.dumps(to_record(calibration)).encode())
+    return calibration
 
 
-def _path(identity: str) -> Path | None:
+def _calibration_path(identity: str) -> Path | None:
     folder = cache_folder()
     return None if folder is None else folder / "calibrations" / f"{identity}.json"
 
 
-def _read(path: Path, identity: str) -> Calibration | None:
+def _read_calibration(path: Path, identity: str) -> Calibration | None:
     with suppress(OSError, ValueError, TypeError, KeyError):
-        found = from_record(json.loads(read_file(path)))
-        if found.identity == identity:
-            return found
+        calibration = from_record(json.loads(read_file(path)))
+        if calibration.identity == identity:
+            return calibration
     return None
 
 
@@ -144,19 +144,19 @@ def _read(path: Path, identity: str) -> Calibration | None:
 
 @dataclass(slots=True)
 class _Measurement:
-    """One device at its probes."""
+    """Times the probes on one device."""
 
     opened: CompilingDriver
     threads: int | None
     progress: Progress
-    began: float = field(default_factory=time.perf_counter)
+    start: float = field(default_factory=time.perf_counter)
 
     def calibration(self, identity: str) -> Calibration:
-        """All of it."""
+        """Measure all numbers of a calibration."""
         opened = self.opened
         target = opened.target("float32")
         is_threads = isinstance(target, ThreadTarget)
-        waits = isinstance(target, ThreadTarget) and target.sharing_pays  # for memory, as software does not
+        waits = isinstance(target, ThreadTarget) and target.sharing_pays  # a real GPU waits for memory
         units = 1 if is_threads else min(self.threads or MOST_UNITS, usable_cores())
         self.progress("arithmetic and memory")
         peak = opened.calibrate(self.threads or usable_cores())
@@ -172,27 +172,27 @@ class _Measurement:
         self.progress("products of float32")
         large = probes.products(DType.float32, peak)
         rate = large.flops / _positive(self._time(large, placed=True) - there)
-        rate = rate if is_threads else max(rate, LEAST_REACHED * peak.flops)
+        rate = rate if is_threads else max(rate, LEAST_EFFICIENCY * peak.flops)
         return Calibration(
             device=opened.name,
             identity=identity,
             peak=peak,
             products=((DType.float32, rate), *self._other_types(peak, there, target)),
-            reached=tuple((THREADS_REACH if is_threads else VECTORS_REACH).items()),
+            reached=tuple((THREAD_EFFICIENCY if is_threads else VECTOR_EFFICIENCY).items()),
             saturation=SATURATION if waits else 0.0,
             units=units,
             share_seconds=self._sharing(units, rate) if units > 1 else 0.0,
             launch_seconds=launch,
             serial_seconds=max(column / probes.COLUMN, 0.0) if waits else 0.0,
             iteration_seconds=iteration,
-            run_seconds=_positive(smallest - moved) * (REAL_RUNS if opened.has_memory else 1.0),
+            run_seconds=_positive(smallest - moved) * (REAL_RUN_FACTOR if opened.has_memory else 1.0),
             host_step_seconds=interruption,
             upload=upload,
             download=download,
         )
 
     def _transfers(self, smallest: float, launch: float) -> tuple[Transfer, Transfer]:
-        """What it costs to bring tensors there and back."""
+        """Measure the cost of copying tensors to the device and back."""
         self.progress("transfers")
         several = probes.MANY - 1
         inputs = (self._time(probes.many_inputs()) - smallest) / several
@@ -202,15 +202,15 @@ class _Measurement:
         return Transfer(max(inputs, 0.0), up), Transfer(max(outputs, 0.0), down)
 
     def _sharing(self, units: int, rate: float) -> float:
-        """What it takes so many threads to share work: as measured, or as is likely where others disturbed that."""
+        """Measure the seconds it takes threads to share work, clamped to the likely range."""
         small = probes.small_products()
-        alone = small.flops / (rate * VECTORS_REACH[WorkKind.PRODUCT])
+        alone = small.flops / (rate * VECTOR_EFFICIENCY[WorkKind.PRODUCT])
         measured = (self._time(small) - self._time(probes.smallest()) - alone) / probes.LAYERS
-        low, high = (each * (units - 1) for each in SHARING)
+        low, high = (seconds * (units - 1) for seconds in SHARING)
         return min(max(measured, low), high)
 
     def _other_types(self, peak: Peak, there: float, target: Target) -> Iterator[tuple[DType, float]]:
-        """Operations a second of products of types other than float32, as far as there is time."""
+        """Measure operations per second of products of other types, within the time budget."""
         others: Mapping[DType, Callable[[], Probe]] = {
             DType.int8: lambda: probes.byte_products(peak),
             DType.float16: lambda: probes.products(DType.float16, peak),
@@ -218,34 +218,34 @@ class _Measurement:
             DType.float64: lambda: probes.products(DType.float64, peak, 0.5),
         }
         for dtype, make in others.items():
-            if dtype not in target.missing_types and time.perf_counter() - self.began < BUDGET:
+            if dtype not in target.missing_types and time.perf_counter() - self.start < BUDGET:
                 self.progress(f"products of {dtype}")
                 with suppress(WeftError):
                     probe = make()
                     yield dtype, probe.flops / _positive(self._time(probe, placed=True) - there)
 
     def _time(self, probe: Probe, *, placed: bool = False) -> float:
-        """The seconds of a run; `placed`: on inputs that are on the device already."""
+        """Measure the seconds of a run; `placed`: on inputs that are on the device already."""
         target = self.opened.target("float32")
         sections = build_sections(fuse(probe.program, target), target)
         compiled = self.opened.compile(probe.program, sections, True, lambda *_: None)
-        runner = self.opened.start(compiled, RunOptions(self.threads))
+        executable = self.opened.start(compiled, RunOptions(self.threads))
         there = placed and self.opened.has_memory
-        return _quickest(runner, list(map(self.opened.place, probe.inputs)) if there else probe.inputs)
+        return _time_fastest(executable, list(map(self.opened.place, probe.inputs)) if there else probe.inputs)
 
 
 def _positive(seconds: float) -> float:
-    return max(seconds, LEAST)
+    return max(seconds, LEAST_SECONDS)
 
 
-def _quickest(runner: Runner, inputs: Sequence[Any]) -> float:
-    """The least seconds of some runs, the first of which, with all that it gets ready, left out."""
-    runner.run(inputs)
+def _time_fastest(executable: Executable, inputs: Sequence[Any]) -> float:
+    """Return the least seconds of some runs after a warm-up run."""
+    executable.run(inputs)
     fewest = spent = inf
     runs = 0
-    while runs < FEWEST_RUNS or (runs < MOST_RUNS and spent < ENOUGH):
+    while runs < FEWEST_RUNS or (runs < MOST_RUNS and spent < PROBE_SECONDS):
         start = time.perf_counter()
-        runner.run(inputs)
+        executable.run(inputs)
         seconds = time.perf_counter() - start
         fewest = min(fewest, seconds)
         spent = seconds if runs == 0 else spent + seconds

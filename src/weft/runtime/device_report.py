@@ -1,4 +1,4 @@
-"""Where a model runs and why, as data that prints: devices, what was tried, and what each of them does."""
+"""`model.report()`: where a model runs and why, which devices failed, and what each of them computes."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterator, Sequence
 
 from weft.errors import Attempt
 from weft.ir.compiled import CompiledProgram
-from weft.ir.narrowed import NarrowedProduct
+from weft.ir.narrowed_products import NarrowedProduct
 from weft.ir.work import count_launches
-from weft.quantities import counted, few, shortened
+from weft.quantities import format_plural, join_few, shorten
 from weft.records import dataclass
-from weft.runtime.attempts import Service
-from weft.runtime.choice import Ranked
-from weft.runtime.deployment import Deployment
+from weft.runtime.device_history import Service
 from weft.runtime.explain import HostStep
 from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import Route, Setting
-from weft.tables import LONGEST_CELL, ShownTable, Tabled
+from weft.runtime.ranking import Ranked
+from weft.runtime.session_pool import SessionPool
+from weft.tables import MAX_CELL, ShownAsTables, Table
 
-MOST_STEPS = 40  # that are listed
+MOST_STEPS = 40  # host steps that are listed
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What is compiled for a device.
+    """What was compiled for a device.
 
-    `kernels` are those that a run launches, bodies of control flow counted once; `host_steps` are left to Python, and
-    `narrowed` are the products that round their operands, as far as the `precision` allows it.
+    `kernels` counts the launches of a run, bodies of control flow once; `host_steps` run in Python; `narrowed` are the
+    matrix products that round their operands, as the `precision` allows.
     """
 
     device: str
@@ -38,46 +38,47 @@ class DeviceShare:
 
     @property
     def rounding(self) -> str:
-        """Which products are narrowed, in a sentence."""
+        """The narrowed products, in a sentence."""
         return rounding_text(self.precision, self.narrowed)
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceReport(Tabled):
-    """Where a model runs, since when and why, what failed before, and what was in force when it was chosen."""
+class DeviceReport(ShownAsTables):
+    """Where a model runs and why, which devices served or failed before, and the settings that decided."""
 
     file: str
-    device: str  # that serves now
+    device: str  # that runs it now
     pick: str  # how it was chosen
     candidates: tuple[str, ...]  # in the order in which they are tried
-    ranking: tuple[Ranked, ...]  # what decided on that order: seconds of a run on each, predicted or measured
-    services: tuple[Service, ...]  # who served, in order
-    attempts: tuple[Attempt, ...]  # who failed, in order
+    ranking: tuple[Ranked, ...]  # that decided the order: seconds of a run on each, predicted or measured
+    services: tuple[Service, ...]  # devices that served, in order
+    attempts: tuple[Attempt, ...]  # devices that failed, in order
     shares: tuple[DeviceShare, ...]  # of the devices that it is compiled for
-    settings: tuple[Setting[object], ...]  # what was in force when it was chosen, and who said it
+    settings: tuple[Setting[object], ...]  # at the time of the choice, with their origins
 
     def __repr__(self) -> str:
-        work = [f"{share.device}: {counted(share.kernels, 'kernel')}" for share in self.shares]
-        failed = f", {counted(len(self.attempts), 'attempt')} failed" * bool(self.attempts)
-        said = f"{shortened(self.file)} on {self.device}, picked: {self.pick}"
-        return f"<weft.DeviceReport {said}{failed}{'; ' * bool(work)}{few(work)}>"
+        work = [f"{share.device}: {format_plural(share.kernels, 'kernel')}" for share in self.shares]
+        failed = f", {format_plural(len(self.attempts), 'attempt')} failed" * bool(self.attempts)
+        summary = f"{shorten(self.file)} on {self.device}, picked: {self.pick}"
+        return f"<weft.DeviceReport {summary}{failed}{'; ' * bool(work)}{join_few(work)}>"
 
-    def _tables(self) -> Iterator[ShownTable]:
-        """What `str` says, in columns."""
+    def _tables(self) -> Iterator[Table]:
         rows: list[tuple[str, str, str]] = [(self.device, "serves", f"picked: {self.pick}")]
         rows += [(service.device, "served", service.reason) for service in self.services]
         rows += [(ranked.device, f"by {self.pick}", ranked.reason) for ranked in self.ranking]
         rows += [(attempt.device, f"failed in {attempt.stage}", attempt.reason) for attempt in self.attempts]
         for share in self.shares:
-            told = f"{counted(share.kernels, 'kernel')}, {counted(len(share.host_steps), 'step')} on the host"
-            rows.append((share.device, "compiled", told))
+            work = (
+                f"{format_plural(share.kernels, 'kernel')}, {format_plural(len(share.host_steps), 'step')} on the host"
+            )
+            rows.append((share.device, "compiled", work))
             if share.precision != USUAL_PRECISION or share.narrowed:
                 rows.append((share.device, "precision", share.rounding))
-        title = f"{shortened(self.file, LONGEST_CELL)} runs on {self.device}"
-        yield ShownTable(rows, ("device", "", "why, and what"), title=title)
+        title = f"{shorten(self.file, MAX_CELL)} runs on {self.device}"
+        yield Table(rows, ("device", "", "details"), title=title)
         steps = [(step.node, step.step, step.reason) for share in self.shares for step in share.host_steps]
         if steps:
-            yield ShownTable(steps, ("node on the host", "step", "reason"))
+            yield Table(steps, ("node on the host", "step", "reason"))
 
     def __str__(self) -> str:
         lines = [f"{self.file} runs on {self.device} (picked: {self.pick}, of {', '.join(self.candidates)})"]
@@ -89,35 +90,35 @@ class DeviceReport(Tabled):
             lines += [f"    {share.rounding}"] if share.precision != USUAL_PRECISION or share.narrowed else []
             lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps[:MOST_STEPS]]
             left_out = len(share.host_steps) - MOST_STEPS
-            lines += [f"    … and {counted(left_out, 'more step')} on the host"] * (left_out > 0)
+            lines += [f"    … and {format_plural(left_out, 'more step')} on the host"] * (left_out > 0)
         return "\n".join(lines)
 
 
-def describe_devices(file: str, device: str, way: Route, deployment: Deployment) -> DeviceReport:
-    """The report on a model that is on these devices."""
+def describe_devices(file: str, device: str, route: Route, pool: SessionPool) -> DeviceReport:
+    """Make the report of a model."""
     shares = []
-    for name, session in list(deployment.sessions.items()):
+    for name, session in list(pool.sessions.items()):
         program = session.whole.program
         kernels = count_launches(program.sections) if isinstance(program, CompiledProgram) else 0
-        shares.append(DeviceShare(name, kernels, session.explain(), session.compiler.precision, session.narrowed()))
-    history = deployment.history
+        shares.append(DeviceShare(name, kernels, session.explain(), session.pipeline.precision, session.narrowed()))
+    history = pool.history
     return DeviceReport(
         file,
         device,
-        way.pick,
-        way.devices,
-        () if way.ranking is None else way.ranking.entries,
+        route.pick,
+        route.devices,
+        () if route.ranking is None else route.ranking.entries,
         tuple(history.services),
         tuple(history.attempts),
         tuple(shares),
-        tuple(way.settings),
+        tuple(route.settings),
     )
 
 
 def rounding_text(precision: str, narrowed: Sequence[NarrowedProduct]) -> str:
-    """Which products round their operands, and to what, in a sentence."""
+    """Say which products round their operands, and to what."""
     if not narrowed:
         return f"precision {precision}: no product was narrowed"
-    counts = Counter(found.operands for found in narrowed)
-    told = " and ".join(f"{count} product{'s' * (count > 1)} narrowed to {kind}" for kind, count in counts.items())
-    return f"precision {precision}: {told}"
+    counts = Counter(product.operands for product in narrowed)
+    summary = " and ".join(f"{count} product{'s' * (count > 1)} narrowed to {kind}" for kind, count in counts.items())
+    return f"precision {precision}: {summary}"

@@ -1,8 +1,8 @@
-"""The list of devices, and the choice: which of them are here, what a name means, and what "auto" takes.
+"""The list of devices: which are available, what a name selects, and what "auto" takes.
 
-The list is data: modules that are imported when a device of theirs is asked for. Installed packages add theirs by the
-entry point group `weft.devices`, under the device's name; these are used only if they are named, and what is wrong
-with one of them shows as a device that is not available.
+The list is data: modules that are imported when one of their devices is used. Installed packages add theirs by the
+entry point group `weft.devices`, under the device's name; these are used only if they are named, and a broken one shows
+as a device that is not available.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from weft.backends.device import Backend, CompilingDriver, Device, Driver, device_table
-from weft.errors import DeviceError, WeftError, shown
+from weft.errors import DeviceError, WeftError, short_repr
 from weft.runtime.available_memory import check_memory_to_import
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _BUILT_IN = {  # the module with the DEVICE of each backend, best first
 }
 KINDS = tuple(_BUILT_IN)  # names that need no number
 HOST = "cpu"  # the processor that this process runs on
+REFERENCE = "reference"  # computes each op as ONNX defines it, in numpy
 _OTHER_NAMES = {
     "nvidia": "cuda",
     "tensorrt": "cuda",
@@ -43,7 +44,7 @@ _OTHER_NAMES = {
 
 
 class DeviceList(list[Device]):
-    """Devices: a list, which shows as a table."""
+    """A list of devices that prints as a table."""
 
     __slots__ = ()
 
@@ -58,36 +59,36 @@ class DeviceList(list[Device]):
 
 
 def devices() -> list[Device]:
-    """Every device, best first; those of other packages last."""
+    """List every device, best first; those of other packages last."""
     own = [(backend.standing(device), device) for backend in _built_in() for device in backend.devices()]
     ordered = [device for _, device in sorted(own, key=lambda entry: entry[0])]
     return DeviceList([*ordered, *(device for entry in _entries() for device in _foreign_devices(entry))])
 
 
 def choose(name: str) -> Device:
-    """The device that a name means, or the best one for "auto".
+    """Return the device that a name selects, or the best one for "auto"; DeviceError if it is not available.
 
-    "webgpu" is the best GPU, "webgpu:1" the one of that number, "webgpu:geforce" one with this in its name.
+    "webgpu" is the best GPU, "webgpu:1" a GPU by number, "webgpu:geforce" one by part of its name.
     """
     if not isinstance(name, str):
         hint = 'a device is chosen by its name, for instance device="cpu"; see weft.devices()'
-        raise DeviceError(f"there is no device {shown(name)}", hint=hint)
+        raise DeviceError(f"there is no device {short_repr(name)}", hint=hint)
     if name == "auto":
         return next(automatic())
-    found = _find(name)
-    if found is None:
-        names = ", ".join(dict.fromkeys(device.name for device in devices()))
-        kind = _meant(name.lower())
-        meant = f"{kind!r} may be meant; " if kind else ""
-        hint = f"{meant}weft knows {names}, and auto for the best one here"
+    device = _find(name)
+    if device is None:
+        names = ", ".join(dict.fromkeys(entry.name for entry in devices()))
+        kind = _similar_kind(name.lower())
+        suggestion = f"did you mean {kind!r}? " if kind else ""
+        hint = f"{suggestion}weft knows {names}, and auto for the best one here"
         raise DeviceError(f"there is no device {name!r}", hint=hint)
-    if not found.available:
-        raise DeviceError(f"device {name!r} is not available: {found.description}", hint="see weft.devices()")
-    return found
+    if not device.available:
+        raise DeviceError(f"device {name!r} is not available: {device.description}", hint="see weft.devices()")
+    return device
 
 
-def _meant(name: str) -> str | None:
-    """The kind of device that a name may stand for."""
+def _similar_kind(name: str) -> str | None:
+    """Return the kind of device that a wrong name may stand for."""
     from difflib import get_close_matches
 
     named = next((kind for kind in KINDS if kind in name or (name in kind and name[2:])), None)
@@ -96,7 +97,7 @@ def _meant(name: str) -> str | None:
 
 
 def driver(name: str) -> Driver:
-    """What runs programs on a device that `choose` gave."""
+    """Return the driver of an available device."""
     kind = name.partition(":")[0]
     if kind in _BUILT_IN:
         return _load_built_in(kind).driver(name)
@@ -106,7 +107,7 @@ def driver(name: str) -> Driver:
 
 
 def compiling(name: str) -> CompilingDriver:
-    """The driver of a device that kernels are compiled for."""
+    """Return the driver of a device that kernels are compiled for; DeviceError for others."""
     device_driver = driver(name)
     if not isinstance(device_driver, CompilingDriver):
         raise DeviceError(f"no kernels are compiled for device {name!r}", hint="choose a device that has kernels")
@@ -114,23 +115,23 @@ def compiling(name: str) -> CompilingDriver:
 
 
 def automatic() -> Iterator[Device]:
-    """What "auto" may choose, best first."""
+    """List the devices that "auto" may choose, best first."""
     for kind in _BUILT_IN:
         with _libraries(kind):
-            found = list(_load_built_in(kind).automatic())
-        yield from found
+            candidates = list(_load_built_in(kind).automatic())
+        yield from candidates
 
 
 def _find(name: str) -> Device | None:
-    """The device that a name means, whether it is available or not."""
-    kind, colon, wanted = name.partition(":")
-    if colon and not wanted:
+    """Return the device that a name selects, available or not."""
+    kind, colon, selector = name.partition(":")
+    if colon and not selector:
         return None
     if kind in _BUILT_IN:
         with _libraries(kind):
-            return _load_built_in(kind).find(wanted)
+            return _load_built_in(kind).find(selector)
     entry = next((entry for entry in _entries() if entry.name == kind), None)
-    return None if entry is None else _find_foreign(entry, wanted)
+    return None if entry is None else _find_foreign(entry, selector)
 
 
 def _built_in() -> Iterator[Backend]:
@@ -146,7 +147,7 @@ def _load_built_in(kind: str) -> Backend:
 
 @contextmanager
 def _libraries(kind: str) -> Iterator[None]:
-    """Where libraries of a device may be imported."""
+    """Turn a failed import of a device's libraries into a DeviceError."""
     try:
         yield
     except WeftError:
@@ -160,20 +161,20 @@ def _libraries(kind: str) -> Iterator[None]:
 
 
 def _entries() -> list[EntryPoint]:
-    """What installed packages bring, by name; of one name, what is found first."""
+    """List the entry points of installed packages by name; the first of each name."""
     from importlib.metadata import entry_points
 
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     for entry in entry_points(group=GROUP):
-        found.setdefault(entry.name, entry)
-    return [found[name] for name in sorted(found)]
+        entries.setdefault(entry.name, entry)
+    return [entries[name] for name in sorted(entries)]
 
 
 def _foreign_backend(entry: EntryPoint) -> Backend | Device:
-    """The backend that a package exports, or a device that is not available and says why."""
+    """Return the backend that a package exports, or an unavailable device that says why."""
     try:
         backend = entry.load()
-    except Exception as error:  # whatever a package of someone else's raises
+    except Exception as error:  # any error of a foreign package
         return _broken(entry, error)
     if not isinstance(backend, Backend):
         return _broken(entry, TypeError(f"it is a {type(backend).__name__}, not a weft.backends.device.Backend"))
@@ -190,10 +191,10 @@ def _foreign_devices(entry: EntryPoint) -> list[Device]:
         return [_broken(entry, error)]
 
 
-def _find_foreign(entry: EntryPoint, wanted: str) -> Device | None:
+def _find_foreign(entry: EntryPoint, selector: str) -> Device | None:
     backend = _foreign_backend(entry)
     try:
-        return backend if isinstance(backend, Device) else backend.find(wanted)
+        return backend if isinstance(backend, Device) else backend.find(selector)
     except WeftError:
         raise
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The variables of the environment that weft reads, in one table. Arguments win over all of them."""
+"""The environment variables that weft reads, in one table. Arguments override them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What a variable is called, what it may hold, and what that does."""
+    """An environment variable: its name, its possible values, and their meaning."""
 
     name: str
     value: str
@@ -42,12 +42,12 @@ VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, KEYS, VERIFY, CUDA_LIB
 
 
 def listed(variable: Variable, environment: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
-    """The names that a variable holds; None where it is not set, or empty."""
+    """Return the names that a variable lists; None if it is unset or empty."""
     text = text_of(variable, environment)
     return None if text is None else tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def text_of(variable: Variable, environment: Mapping[str, str] | None = None) -> str | None:
-    """What a variable holds; None where it is not set, or empty."""
+    """Return the value of a variable; None if it is unset or empty."""
     text = (os.environ if environment is None else environment).get(variable.name, "").strip()
     return text or None

@@ -1,4 +1,4 @@
-"""Inputs that are made up to fit a model: what is run where nobody gives data, and only the time matters."""
+"""Generate random inputs for a model, of given sizes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.errors import InputError, WeftError
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
-from weft.ir.specs import TensorSpec, spec
+from weft.ir.specs import TensorSpec
+from weft.ir.specs import spec as make_spec
 from weft.ir.types import OptionalType, SequenceType, TensorType
-from weft.quantities import shortened
+from weft.quantities import shorten
 from weft.runtime.available_memory import memory_left
 
-Array = np.ndarray[Any, Any]
-USUAL_RATE = 16_000  # of sound, per second
+USUAL_RATE = 16_000  # samples per second of sound
 _RATES = ("sr", "sample_rate", "sampling_rate", "samplerate")
 RANDOM, ZEROS, ONES = "random", "zeros", "ones"
 
@@ -29,33 +30,33 @@ def generate_inputs(
     seed: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, Any]:
-    """Random data for all inputs that are not optional; dims without a size are 1. InputError where none fits.
+    """Generate data for all inputs that are not optional; InputError if that is not possible for one.
 
-    `shapes` are those of inputs that have one of their own; a sequence has one element.
+    Dims without a size get size 1, sequences get one element. `shapes` override the shapes of single inputs.
     """
     random = np.random.default_rng(seed)
-    found: dict[str, Any] = {}
-    for each in specs:
-        whole = (shapes or {}).get(each.name)
-        match each.type:
+    inputs: dict[str, Any] = {}
+    for spec in specs:
+        user_shape = (shapes or {}).get(spec.name)
+        match spec.type:
             case OptionalType():
                 continue
             case SequenceType(element=TensorType() as element):
-                found[each.name] = [made_up(_tensor(each.name, element, whole), sizes, random)]
-            case TensorType() as type if whole is not None:
-                found[each.name] = made_up(_tensor(each.name, type, whole), sizes, random)
+                inputs[spec.name] = [generate_input(_tensor_spec(spec.name, element, user_shape), sizes, random)]
+            case TensorType() as type if user_shape is not None:
+                inputs[spec.name] = generate_input(_tensor_spec(spec.name, type, user_shape), sizes, random)
             case _:
-                found[each.name] = made_up(each, sizes, random)
-    return found
+                inputs[spec.name] = generate_input(spec, sizes, random)
+    return inputs
 
 
-def _tensor(name: str, type: TensorType, shape: tuple[int, ...] | None) -> TensorSpec:
-    """A tensor of a type, with a shape of its own where there is one."""
-    return spec(name, type if shape is None else TensorType(type.dtype, shape))
+def _tensor_spec(name: str, type: TensorType, shape: tuple[int, ...] | None) -> TensorSpec:
+    """Make a spec of a type, with this shape instead of its own if there is one."""
+    return make_spec(name, type if shape is None else TensorType(type.dtype, shape))
 
 
 class PlannedInputs(Protocol):
-    """A model that knows what it takes, and which sizes are usual for it."""
+    """A model with its inputs, and a plan for usual sizes."""
 
     @property
     def inputs(self) -> Sequence[TensorSpec]: ...
@@ -64,42 +65,46 @@ class PlannedInputs(Protocol):
 
 
 def usual_inputs(model: PlannedInputs) -> dict[str, Array]:
-    """Random arrays of usual sizes."""
+    """Generate inputs of usual sizes."""
     sizes: Mapping[str, int] = {}
     with suppress(WeftError):
         sizes = model.plan()[1]
     return generate_inputs(model.inputs, sizes)
 
 
-def made_up(spec: TensorSpec, sizes: Mapping[str, int], random: np.random.Generator, fill: str = RANDOM) -> Array:
-    """An array for an input: random, or of zeros or ones."""
+def generate_input(
+    spec: TensorSpec, sizes: Mapping[str, int], random: np.random.Generator, fill: str = RANDOM
+) -> Array:
+    """Generate an array for an input: random, zeros or ones."""
     if spec.element is None or spec.shape is None:
-        problem = f"input {spec.name!r} has no fixed rank or is not a tensor, so no data can be made up for it"
-        raise InputError(problem, hint=f'give data for it, or a shape: {{"{shortened(spec.name)}": (1, 3)}}')
+        problem = f"input {spec.name!r} has no fixed rank or is not a tensor, so no random data can be generated for it"
+        raise InputError(problem, hint=f'pass data for it, or a shape: {{"{shorten(spec.name)}": (1, 3)}}')
     extents = tuple(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in spec.shape)
     try:
-        if math.prod(extents) * max(spec.element.numpy.itemsize, 4) > _room():
+        if math.prod(extents) * max(spec.element.numpy.itemsize, 4) > _available_bytes():
             raise MemoryError
         if fill == RANDOM and _is_sample_rate(spec):
             return np.full(extents, USUAL_RATE).astype(spec.element.numpy)
         if fill == RANDOM:
-            return _random(spec.element, extents, random)
+            return _random_array(spec.element, extents, random)
         if spec.element is DType.string:
             return np.full(extents, "" if fill == ZEROS else "one", object)
         return np.full(extents, fill == ONES).astype(spec.element.numpy)
     except (MemoryError, ValueError, OverflowError) as error:
-        problem = f"input {spec.name!r}: there is no room for made-up data of shape ({', '.join(map(str, extents))})"
-        raise InputError(problem, hint="give smaller sizes") from error
+        problem = (
+            f"input {spec.name!r}: there is not enough memory for random data of shape ({', '.join(map(str, extents))})"
+        )
+        raise InputError(problem, hint="pass smaller sizes") from error
 
 
 def _is_sample_rate(spec: TensorSpec) -> bool:
-    """Whether an input is the rate of sound, which models know but two of."""
+    """Whether an input is a sample rate, of which models accept only a few."""
     wide = spec.element in (DType.int32, DType.int64, DType.uint32, DType.uint64)
     return wide and spec.name.lower() in _RATES and spec.shape in ((), (1,))
 
 
-def _room() -> float:
-    """Bytes that made-up data may take: asking for more could end this process, or another."""
+def _available_bytes() -> float:
+    """Return the bytes that random data may take: more could make the system kill this process, or another."""
     left = memory_left()
     if left is None and hasattr(os, "sysconf"):
         with suppress(OSError, ValueError):
@@ -107,8 +112,8 @@ def _room() -> float:
     return math.inf if left is None else left
 
 
-def _random(dtype: DType, shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Standard normal floats; 8-bit integers over their range; other integers 0 or 1, which are safe as indices."""
+def _random_array(dtype: DType, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    """Generate standard normal floats, 8-bit integers over their range, and other integers 0 or 1, safe as indices."""
     if dtype is DType.string:
         return np.asarray(random.choice(["a", "b", "c"], shape), object)
     if dtype.is_complex:

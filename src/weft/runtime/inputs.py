@@ -1,4 +1,4 @@
-"""Check what a caller passes in against what the model takes, and turn it into arrays, or tensors on its device."""
+"""Check the inputs of a run against the model, and turn them into arrays or tensors on its device."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 from numpy import ndarray
 
-from weft.errors import DeviceError, InputError, WeftError, shown
+from weft.errors import DeviceError, InputError, WeftError, short_repr
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, HostTensor
-from weft.ir.types import DEEPEST, MapType, OptionalType, SequenceType, TensorType, Type
-from weft.runtime.array_likes import as_array, conversion, fitting_view, onnx_dtype
+from weft.ir.types import MAX_DEPTH, MapType, OptionalType, SequenceType, TensorType, Type
+from weft.runtime.array_likes import as_array, conversion_hint, onnx_dtype, reshape_hint
 
-Array = np.ndarray[Any, Any]
 Tensor = Union[Array, DeviceTensor]
 PlainShapes = tuple[tuple[int, ...], ...]  # of inputs that are arrays as declared, in order
-REMEMBERED_SHAPES = 256  # sets of them
+CACHED_SHAPES = 256  # sets of shapes that were checked
 _STRINGS, _STRING = np.dtype(object), {str}
 
 
@@ -26,10 +26,10 @@ Adopt = Callable[[Any], Union[DeviceTensor, None]]
 
 
 class BoundInputs(NamedTuple):
-    """Inputs ready to run. `clash` says where one dim name stands for two sizes.
+    """Inputs ready to run. `clash` says which dim name has two sizes.
 
-    Some exporters give unrelated dims the same name, so a clash need not be an error: the model runs if it makes sense
-    for these very shapes.
+    Some exporters give unrelated dims the same name, so a clash need not be an error: the model may accept these
+    shapes.
     """
 
     arrays: dict[str, Any]
@@ -37,12 +37,12 @@ class BoundInputs(NamedTuple):
 
 
 class InputBinder:
-    """Checks the inputs of one model: quickly where they are arrays of shapes that were checked before."""
+    """Checks the inputs of one model, with a fast path for arrays of shapes that were checked before."""
 
     def __init__(
         self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str, device: str, adopt: Adopt
     ) -> None:
-        """`adopt` takes over what other libraries have on the device."""
+        """`adopt` imports tensors of other libraries on the device."""
         self.specs: tuple[TensorSpec, ...] = tuple(specs)
         self.optional: tuple[TensorSpec, ...] = tuple(optional)
         self.file = file
@@ -50,39 +50,39 @@ class InputBinder:
         self.adopt = adopt
         self._dtypes = [(spec.name, _array_dtype(spec)) for spec in specs]
         self._scalars = [number for number, spec in enumerate(specs) if spec.element and spec.shape == ()]
-        self._fitting: set[PlainShapes | None] = set()
+        self._checked_shapes: set[PlainShapes | None] = set()
 
     def __call__(
-        self, given: Mapping[str, Any], plain: Sequence[Tensor] | None, absent: Collection[str] = ()
+        self, inputs: Mapping[str, Any], plain: Sequence[Tensor] | None, absent: Collection[str] = ()
     ) -> BoundInputs:
-        """The inputs by name as arrays (or tensors, lists, None, dicts), checked; InputError says what does not fit.
+        """Check inputs and convert them to arrays (or tensors, lists, None, dicts) by name.
 
-        `plain` is what the method of this name gave; inputs that are `absent` are not bound.
+        `plain` is the result of the method `plain`; inputs that are `absent` are not bound.
         """
         shapes = None if plain is None else tuple([array.shape for array in plain])
-        if plain is not None and shapes in self._fitting:
+        if plain is not None and shapes in self._checked_shapes:
             return BoundInputs({name: array for (name, _), array in zip(self._dtypes, plain)}, None)
-        given = {name: self._adopted(name, content) for name, content in given.items() if name not in absent}
+        inputs = {name: self._adopt_tensor(name, content) for name, content in inputs.items() if name not in absent}
         specs = tuple(spec for spec in self.specs if spec.name not in absent) if absent else self.specs
-        bound = bind_inputs(specs, self.optional, given, self.file, self.device)
+        bound = bind_inputs(specs, self.optional, inputs, self.file, self.device)
         if shapes is not None and bound.clash is None:
-            if len(self._fitting) >= REMEMBERED_SHAPES:
-                self._fitting.clear()
-            self._fitting.add(shapes)
+            if len(self._checked_shapes) >= CACHED_SHAPES:
+                self._checked_shapes.clear()
+            self._checked_shapes.add(shapes)
         return bound
 
-    def plain(self, given: Mapping[str, Any]) -> list[Tensor] | None:
-        """The inputs in order where all are arrays, or tensors on the device, of the declared dtypes.
+    def plain(self, inputs: Mapping[str, Any]) -> list[Tensor] | None:
+        """Return the inputs in order if all are arrays, or tensors on the device, of the declared dtypes.
 
-        Their shapes are not checked.
+        Shapes are not checked.
         """
-        if len(given) != len(self._dtypes):
+        if len(inputs) != len(self._dtypes):
             return None
         arrays: list[Tensor] = []
         for name, dtype in self._dtypes:
-            array = given.get(name)
+            array = inputs.get(name)
             if type(array) is not ndarray:
-                array = self._usable(array)
+                array = self._find_tensor(array)
                 if array is None:
                     return None
             if array.dtype is not dtype and (dtype is None or array.dtype != dtype):  # numpy: float64 == None
@@ -94,17 +94,17 @@ class InputBinder:
             arrays[number] = _as_scalar(arrays[number])
         return arrays
 
-    def _adopted(self, name: str, content: Any) -> Any:
+    def _adopt_tensor(self, name: str, content: Any) -> Any:
         if not is_elsewhere(content):
             return content
         try:
-            found = self.adopt(content)
+            tensor = self.adopt(content)
         except WeftError as error:
-            raise type(error)(f"input {shown(name)}: {error.problem}", hint=error.hint, file=self.file) from None
-        return content if found is None else found
+            raise type(error)(f"input {short_repr(name)}: {error.problem}", hint=error.hint, file=self.file) from None
+        return content if tensor is None else tensor
 
-    def _usable(self, content: Any) -> Tensor | None:
-        """A tensor that is on the device."""
+    def _find_tensor(self, content: Any) -> Tensor | None:
+        """Return a tensor that is on the device; None for anything else."""
         if not isinstance(content, DeviceTensor) and is_elsewhere(content):
             content = self.adopt(content)
         if not isinstance(content, DeviceTensor) or content.device != self.device or content.is_released:
@@ -117,32 +117,32 @@ def _are_strings(array: Tensor) -> bool:
 
 
 def is_elsewhere(content: Any) -> bool:
-    """Whether it may be a tensor that another library has on a device."""
+    """Whether this may be a tensor of another library on a device."""
     if isinstance(content, (np.ndarray, DeviceTensor, int, float, list, tuple, str)) or content is None:
         return False
     return hasattr(content, "__dlpack_device__") or hasattr(content, "__cuda_array_interface__")
 
 
 def _array_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
-    """What an array must have to need no conversion; None where it may always need one."""
+    """Return the dtype of arrays that need no conversion; None if all may need one."""
     return spec.type.dtype.numpy if isinstance(spec.type, TensorType) else None
 
 
 def bind_inputs(
-    specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], given: Mapping[str, Any], file: str, device: str
+    specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], inputs: Mapping[str, Any], file: str, device: str
 ) -> BoundInputs:
-    """The inputs by name as arrays (or tensors, lists, None, dicts), checked; InputError says what does not fit."""
-    known = {spec.name: spec for spec in (*specs, *optional)}
-    takes = ", ".join(map(str, known.values())) or "no inputs"
-    for name in given:
-        if name not in known:
-            raise InputError(f"the model has no input {shown(name)}", file=file, hint=f"it takes {takes}")
+    """Check inputs and convert them to arrays (or tensors, lists, None, dicts) by name."""
+    all_specs = {spec.name: spec for spec in (*specs, *optional)}
+    takes = ", ".join(map(str, all_specs.values())) or "no inputs"
+    for name in inputs:
+        if name not in all_specs:
+            raise InputError(f"the model has no input {short_repr(name)}", file=file, hint=f"it takes {takes}")
     for spec in specs:
-        if spec.name not in given and not isinstance(spec.type, OptionalType):
+        if spec.name not in inputs and not isinstance(spec.type, OptionalType):
             raise InputError(f"input {spec.name!r} is missing", file=file, hint=f"the model takes {takes}")
     arrays: dict[str, Any] = {}
-    for spec in (*specs, *(spec for spec in optional if spec.name in given)):
-        content = _on_device(given.get(spec.name), spec, file, device)
+    for spec in (*specs, *(spec for spec in optional if spec.name in inputs)):
+        content = _on_device(inputs.get(spec.name), spec, file, device)
         arrays[spec.name] = _convert(spec.type, content, spec, file)
     return BoundInputs(arrays, _find_clash([spec for spec in (*specs, *optional) if spec.name in arrays], arrays))
 
@@ -161,18 +161,18 @@ def _find_clash(specs: Sequence[TensorSpec], arrays: Mapping[str, Any]) -> str |
 
 
 def has_shape(content: Any) -> bool:
-    """Whether an input is a tensor, here or on a device."""
+    """Whether an input is a tensor, on the host or on a device."""
     return isinstance(content, (np.ndarray, DeviceTensor))
 
 
 def _on_device(content: Any, spec: TensorSpec, file: str, device: str, depth: int = 0) -> Any:
-    """The content, or the array in it; DeviceError for a tensor that is not on the device, or no longer.
+    """Unwrap host tensors and check that others are on the device; DeviceError if one is not.
 
-    Sequences and optionals are the host's.
+    Sequences and optionals are on the host.
     """
     if isinstance(content, (list, tuple)):
-        if depth == DEEPEST:
-            raise InputError(f"input {spec.name!r} is a list of lists, more than {DEEPEST} deep", file=file)
+        if depth == MAX_DEPTH:
+            raise InputError(f"input {spec.name!r} is a list of lists, more than {MAX_DEPTH} deep", file=file)
         return [_on_device(item, spec, file, device, depth + 1) for item in content]
     if not isinstance(content, DeviceTensor):
         return content
@@ -196,8 +196,8 @@ def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
         case OptionalType(element):
             return None if content is None else _convert(element, content, spec, file)
         case MapType():
-            wanted = str if type.key is DType.string else (int, np.integer)
-            if not isinstance(content, dict) or not all(isinstance(key, wanted) for key in content):
+            key_type = str if type.key is DType.string else (int, np.integer)
+            if not isinstance(content, dict) or not all(isinstance(key, key_type) for key in content):
                 keys = "strings" if type.key is DType.string else "whole numbers"
                 raise InputError(f"input {spec.name!r} is a {type}: pass a dict whose keys are {keys}", file=file)
             return {key: _convert(type.value, item, spec, file) for key, item in content.items()}
@@ -208,21 +208,21 @@ def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
 def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tensor:
     what = f"input {spec.name!r}"
     array = content if isinstance(content, DeviceTensor) else as_array(content, type.dtype, what, file)
-    found = onnx_dtype(array, what, file)
-    if found is not type.dtype:
-        hint = conversion(content, type.dtype)
-        raise InputError(f"{what} must be {type.dtype}, not {found}", file=file, hint=hint)
+    actual = onnx_dtype(array, what, file)
+    if actual is not type.dtype:
+        hint = conversion_hint(content, type.dtype)
+        raise InputError(f"{what} must be {type.dtype}, not {actual}", file=file, hint=hint)
     if type.shape is None:
         return array
     if type.shape == ():
         array = _as_scalar(array)
     if array.ndim != len(type.shape):
         problem = f"{what} must have {len(type.shape)} dimensions ({type}), not {array.ndim}: shape {array.shape}"
-        raise InputError(problem, file=file, hint=fitting_view(array, type.shape))
+        raise InputError(problem, file=file, hint=reshape_hint(array, type.shape))
     for axis, (dim, size) in enumerate(zip(type.shape, array.shape)):
         if isinstance(dim, int) and dim != size:
             problem = f"{what} must have size {dim} in dimension {axis} ({type}), not {size}: shape {array.shape}"
-            raise InputError(problem, file=file, hint=fitting_view(array, type.shape) or _batch_hint(axis, dim))
+            raise InputError(problem, file=file, hint=reshape_hint(array, type.shape) or _batch_hint(axis, dim))
     return array
 
 
@@ -234,7 +234,7 @@ def _as_scalar(tensor: Tensor) -> Tensor:
 
 
 def _batch_hint(axis: int, size: int) -> str | None:
-    """What to do where a file takes one row at a time."""
+    """Say what to do if a file fixes the batch size to 1."""
     if axis != 0 or size != 1:
         return None
     return "this size is fixed in the file: run rows one by one, or export the model with a dynamic batch"

@@ -1,4 +1,4 @@
-"""How much memory a model needs: for which shapes, what for, and how users state a limit."""
+"""`model.memory()`: how much memory a model needs; and the sizes that shapes of inputs bind."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, short_repr
 from weft.ir import dims
 from weft.ir.types import TensorType, Type
-from weft.quantities import few, format_bytes, shortened
+from weft.quantities import format_bytes, join_few, shorten
 from weft.records import dataclass
-from weft.tables import ShownTable, Tabled
+from weft.tables import ShownAsTables, Table
 
 if TYPE_CHECKING:
+    from weft.ir.program import Value
     from weft.plan.program import ProgramPlan
 
 Shape = tuple[int, ...]
@@ -23,20 +24,20 @@ _MOST_SIZES = 8  # of dims that are shown
 
 
 @dataclass(frozen=True, slots=True)
-class Memory(Tabled):
+class Memory(ShownAsTables):
     """Bytes that a model needs for one run at a time.
 
-    weights: constants, as the device reads them.
-    arena: all intermediate values and the workspaces of kernels, on the same memory by turns.
-    workspace: what threads and the run itself need beside it.
-    inputs: arrays of the caller, which the peak leaves out.
-    outputs: arrays of their own, as is what passes between native code and the host.
-    peak: all of it but the inputs.
-    lower_bound: the most of the arena that is alive at any step, in the order that was chosen.
-    without_reuse: what the arena would take if no two values shared memory.
-    sizes: those of the dynamic dims.
-    guessed: the names of dims whose sizes were not given.
-    unplanned: nodes whose sizes depend on the data; they are not counted.
+    weights: constants, in the layout that the device reads.
+    arena: all intermediate values and the workspaces of kernels, which share memory.
+    workspace: additional memory of threads and of the run.
+    inputs: the caller's arrays, which are not part of the peak.
+    outputs: new arrays, including those that pass between native code and the host.
+    peak: the sum of all but the inputs.
+    lower_bound: the most live bytes of the arena at any step, in the chosen order.
+    without_reuse: the size of the arena if no two values shared memory.
+    sizes: of the dynamic dims.
+    guessed: the names of dims whose sizes were not shape.
+    unplanned: nodes whose sizes depend on data; they are not counted.
     """
 
     weights: int
@@ -54,13 +55,13 @@ class Memory(Tabled):
     def __repr__(self) -> str:
         named = ("peak", "weights", "arena", "workspace", "outputs")
         parts = [f"{name}={format_bytes(getattr(self, name))}" for name in named]
-        parts += [f"sizes={{{few(f'{shortened(name)!r}: {size}' for name, size in self.sizes.items())}}}"] * bool(
+        parts += [f"sizes={{{join_few(f'{shorten(name)!r}: {size}' for name, size in self.sizes.items())}}}"] * bool(
             self.sizes
         )
         parts += [f"unplanned={len(self.unplanned)}"] * bool(self.unplanned)
         return f"Memory({', '.join(parts)})"
 
-    def _tables(self) -> Iterator[ShownTable]:
+    def _tables(self) -> Iterator[Table]:
         rows = [
             ("weights", format_bytes(self.weights), "constants, as the device reads them"),
             (
@@ -73,19 +74,19 @@ class Memory(Tabled):
             ("peak", format_bytes(self.peak), "all of these, and what passes between native code and the host"),
             ("inputs", format_bytes(self.inputs), "the caller's, not counted"),
         ]
-        yield ShownTable(rows, ("memory", "bytes", "what for"), right=("bytes",), note=self._terms())
+        yield Table(rows, ("memory", "bytes", "what for"), right=("bytes",), note=self._terms())
 
     def _terms(self) -> str:
-        """For which sizes it holds, and what is not counted."""
+        """Say which sizes this is for, and what is not counted."""
         terms = [
-            f"{shortened(name)} = {size}{' (not given)' if name in self.guessed else ''}"
+            f"{shorten(name)} = {size}{' (not given)' if name in self.guessed else ''}"
             for name, size in self.sizes.items()
         ]
-        told = f"For {few(terms, _MOST_SIZES)}." if terms else ""
+        terms_text = f"For {join_few(terms, _MOST_SIZES)}." if terms else ""
         if self.unplanned:
-            nodes = few(map(shortened, self.unplanned))
-            told += f" Not counted, since their sizes depend on the data: {nodes}."
-        return told.strip()
+            nodes = join_few(map(shorten, self.unplanned))
+            terms_text += f" Not counted, since their sizes depend on the data: {nodes}."
+        return terms_text.strip()
 
 
 def summarize(plan: ProgramPlan, sizes: Mapping[str, int], guessed: Sequence[str]) -> Memory:
@@ -105,11 +106,13 @@ def summarize(plan: ProgramPlan, sizes: Mapping[str, int], guessed: Sequence[str
 
 
 def parse_bytes(text: int | str) -> int:
-    """200_000_000, "200MB", "190 MiB" or "1.5G" as a number of bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
-    if found is None or isinstance(text, bool):
-        raise InputError(f"memory_limit {shown(text)} is no amount of memory", hint='for instance "200MB" or "1.5GiB"')
-    number, prefix, binary = found.groups()
+    """Parse 200_000_000, "200MB", "190 MiB" or "1.5G" as a number of bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", str(text).strip(), re.IGNORECASE)
+    if match is None or isinstance(text, bool):
+        raise InputError(
+            f"memory_limit {short_repr(text)} is not an amount of memory", hint='for instance "200MB" or "1.5GiB"'
+        )
+    number, prefix, binary = match.groups()
     amount = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
     if amount < 1:
         raise InputError(f"memory_limit {text!r} must be positive")
@@ -117,7 +120,7 @@ def parse_bytes(text: int | str) -> int:
 
 
 class NamedInput(Protocol):
-    """An input of a program, or as users see it."""
+    """An input of a program, or a TensorSpec."""
 
     @property
     def name(self) -> str: ...
@@ -129,31 +132,31 @@ class NamedInput(Protocol):
 def bind_shapes(
     inputs: Sequence[NamedInput], shapes: Mapping[str, int | Sequence[int]], file: str
 ) -> tuple[dict[str, int], bool]:
-    """Sizes of dynamic dims from dims by name, and from inputs' shapes by name; whether one has two sizes.
+    """Bind dynamic dims to sizes by name, and by the shapes of inputs; also return whether one has two sizes.
 
-    Some exporters give unrelated dims the same name.
+    That is not an error here: some exporters give unrelated dims the same name.
     """
     from weft.plan.usual_sizes import dynamic_dims
 
-    known = dynamic_dims(inputs)
+    dynamic = dynamic_dims(inputs)
     by_name = {value.name: value for value in inputs}
     sizes: dict[str, int] = {}
     clash = False
-    for name, given in shapes.items():
-        if isinstance(given, int):
-            if name not in known:
-                hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
+    for name, shape in shapes.items():
+        if isinstance(shape, int):
+            if name not in dynamic:
+                hint = f"the dynamic dims are {', '.join(dynamic)}" if dynamic else "all dims of this model are fixed"
                 raise InputError(f"the inputs have no dynamic dim {name!r}", file=file, hint=hint)
-            sizes[name] = given
+            sizes[name] = shape
             continue
         if name not in by_name:
             hint = f"it has {', '.join(by_name)}"
             raise InputError(f"the model has no input {name!r}", file=file, hint=hint)
-        for dim, size in _sizes_of(by_name[name], tuple(given), file):
+        for dim, size in _sizes_of(by_name[name], tuple(shape), file):
             clash |= sizes.setdefault(dim, size) != size
     for name, size in sizes.items():
         if size < 0:
-            raise InputError(f"a dim {name!r} of negative size {size}", file=file)
+            raise InputError(f"dim {name!r} has a negative size: {size}", file=file)
     return sizes, clash
 
 
@@ -163,8 +166,23 @@ def _sizes_of(value: NamedInput, shape: Shape, file: str) -> Iterator[tuple[str,
         return
     fits = len(declared) == len(shape)
     if not fits or any(isinstance(dim, int) and dim != size for dim, size in zip(declared, shape)):
-        raise InputError(f"input {value.name!r} is a {value.type}, which {shape} is no shape of", file=file)
+        raise InputError(f"input {value.name!r} is a {value.type}, which {shape} does not fit", file=file)
     for dim, size in zip(declared, shape):
         symbol = dims.as_symbol(dim)
         if symbol is not None:
             yield symbol.name, size
+
+
+def bind_sizes(inputs: Sequence[Value], sizes: Mapping[str, int], file: str) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes of inputs with these sizes of dynamic dims, and None for other dynamic dims."""
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    names: set[str] = set()
+    for value in inputs:
+        if value.has_shape:
+            names.update(symbol.name for symbol in map(dims.as_symbol, value.shape) if symbol is not None)
+            shapes[value.name] = tuple(dim if isinstance(dim, int) else sizes.get(str(dim)) for dim in value.shape)
+    for name in sizes:
+        if name not in names:
+            hint = f"the dynamic dims are {', '.join(sorted(names))}" if names else "all dims of this model are fixed"
+            raise InputError(f"the inputs have no dynamic dim {name!r}", file=file, hint=hint)
+    return shapes

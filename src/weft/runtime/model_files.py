@@ -1,72 +1,71 @@
-"""A model's files, read as often as is asked for and always with the same content.
+"""A model's files, which always give the content of the first read.
 
-The first look at a file decides what it holds: by its digest, or by a private copy. Whoever reads it later gets the
-very same, or an error that says that the file has changed. Weights that were set lie over what the files hold: each
-set of them is a `ModelFiles` of its own, which reads through the first one and is never changed.
+The first read fixes a file's content, by its digest or by a private copy. Later reads give the same content or raise a
+ChangedFileError. Weights that were set override those of the files: each set of them is an immutable `ModelFiles`, on
+top of the first one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from weft.cache.digests import digest, file_digest, is_settled
 from weft.cache.files import usable
 from weft.errors import ChangedFileError, ModelError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel, copy_model, open_model
+from weft.ir.arrays import Array
 from weft.records import dataclass
-from weft.threads import reentrant_lock
+from weft.threads import make_reentrant_lock
 
 if TYPE_CHECKING:
-    from weft.backends.device import KeepingDriver
+    from weft.backends.device import LoadingDriver
     from weft.cache.entries import CachedModel
     from weft.ir.graph import OnnxModel
 
-KEPT = 1 << 20  # bytes of files that are not worth to be copied twice
-Array = np.ndarray[Any, Any]
+SMALL_FILES = 1 << 20  # bytes of files that stay in memory after loading
 Read = Callable[[OpenedModel, Sequence[Path]], "OnnxModel"]
 
 
 @dataclass(frozen=True, slots=True)
 class PortableSource:
-    """What another process needs to open the same files: their content, or a path and the names of contents."""
+    """What another process needs to open the same files: their content, or a path and digests."""
 
     file: str
     path: str | None
-    content: bytes | None  # None: it is in the file
-    name: str
-    external: Mapping[str, str]
+    content: bytes | None  # None: read it from the path
+    name: str  # the digest of the content
+    external: Mapping[str, str]  # the digests of external files
 
 
 class ModelFiles:
-    """The files of one model: what they hold, and the model as it was read from them, while that is needed."""
+    """The files of one model, and the model read from them while it is needed."""
 
     changed: Mapping[str, Array] = {}  # weights that were set, by name
 
     def __init__(self, opened: OpenedModel, read: Read, folder: Path | None, records: Path | None) -> None:
-        """`folder` is where large copies of files may lie, `records` where names of their contents are remembered."""
+        """`folder` is for large copies of files, `records` for remembered digests."""
         self.opened = opened
         self._read = read
         self._folder = folder
         self._records = records
         self._name: str | None = None
-        self._external: dict[str, str] = {}  # the names of external files' contents
+        self._external: dict[str, str] = {}  # the digests of external files
         self._model: OnnxModel | None = None
         self._copy: OpenedModel | None = None
         self._is_loaded = False
-        self._lock = reentrant_lock()
+        self._lock = make_reentrant_lock()
 
     @property
     def file(self) -> str:
         return self.opened.file
 
     def name(self) -> str:
-        """The name of the content of the model's own file."""
+        """Return the digest of the model's own file."""
         with self._lock:
             if self._name is None:
                 content = self.opened.content
@@ -77,11 +76,11 @@ class ModelFiles:
             return self._name
 
     def locations(self) -> list[str]:
-        """The files beside the model's own that hold weights."""
+        """List the external files that hold weights."""
         return sorted(self.model().external)
 
     def external_names(self, locations: Sequence[str]) -> list[str]:
-        """The names of the contents of files beside the model; a WeftError where one cannot be read."""
+        """Return the digests of external files; WeftError if one cannot be read."""
         with self._lock:
             for location in locations:
                 if location not in self._external:
@@ -92,11 +91,11 @@ class ModelFiles:
             return [self._external[location] for location in locations]
 
     def model(self) -> OnnxModel:
-        """The model, its weights views of private copies; ChangedFileError where a file is not what it was."""
+        """Read the model, its weights as views of private copies; ChangedFileError if a file has changed."""
         with self._lock:
             if self._model is None:
                 try:
-                    self._copy, self._model = self._read_again()
+                    self._copy, self._model = self._read_files()
                 except ModelError as error:
                     if not self._is_loaded:
                         raise
@@ -106,29 +105,29 @@ class ModelFiles:
                     ) from error
             return self._model
 
-    def _read_again(self) -> tuple[OpenedModel, OnnxModel]:
+    def _read_files(self) -> tuple[OpenedModel, OnnxModel]:
         folders = [self._folder] if self._folder is not None and usable(self._folder) else []
         if isinstance(self.opened.content, OpenFile) and not is_settled(self.opened.content):
-            self.name()  # whoever writes to it now shows in two looks at it
+            self.name()  # a digest before and after the copy detects concurrent writes
         copy = copy_model(self.opened, folders)
         if isinstance(self.opened.content, OpenFile):
-            self._name = _same(self._name, copy.view, "the file", self.file)
+            self._name = _check_digest(self._name, copy.view, "the file", self.file)
         model = self._read(copy, folders)
         for location, view in model.external.items():
-            self._external[location] = _same(self._external.get(location), view, location, self.file)
+            self._external[location] = _check_digest(self._external.get(location), view, location, self.file)
         return copy, model
 
     def prepared(
         self,
-        device: KeepingDriver,  # noqa: ARG002
+        device: LoadingDriver,  # noqa: ARG002
         precision: str,  # noqa: ARG002
         outputs: Sequence[str] | None,  # noqa: ARG002
     ) -> CachedModel | None:
-        """What the files hold of the model as it is compiled for a device; None where they hold nothing of the sort."""
+        """Return the compiled program for a device that the files contain; None for plain ONNX files."""
         return None
 
     def views(self) -> list[memoryview]:
-        """The private copies in use."""
+        """Return the private copies in use."""
         with self._lock:
             if self._model is None or self._copy is None:
                 return []
@@ -136,15 +135,15 @@ class ModelFiles:
 
     @property
     def unchanged(self) -> ModelFiles:
-        """The files with the weights that they hold."""
+        """The same files with their own weights."""
         return self
 
     def with_weights(self, changed: Mapping[str, Array]) -> ModelFiles:
-        """The same files, with these arrays instead of the weights that they hold."""
+        """Return the same files with these weights instead of their own."""
         return ChangedModelFiles(self, changed)
 
     def save(self, path: Path) -> None:
-        """Write the model's file anew, with the weights that were set."""
+        """Write the model as a file, with its current weights."""
         self._save(path, {})
 
     def _save(self, path: Path, changed: Mapping[str, Array]) -> None:
@@ -157,7 +156,7 @@ class ModelFiles:
         save_model(copy, model.external, changed, path)
 
     def whole(self) -> Sequence[bytes | memoryview] | None:
-        """The model, with the weights that were set, as the content of one ONNX file; None where it has none."""
+        """Return the content of one ONNX file with the current weights; None if the model is too large for one."""
         return self._whole({})
 
     def _whole(self, changed: Mapping[str, Array]) -> Sequence[bytes | memoryview] | None:
@@ -169,25 +168,25 @@ class ModelFiles:
             return model_parts(self._copy, model.external, changed)
 
     def portable(self) -> PortableSource:
-        """What says the same files elsewhere; `reopened` finds them there."""
+        """Describe the files for another process, where `reopen_files` opens them."""
         path = None if self.opened.path is None else str(self.opened.path.absolute())
         content = self.opened.content
         if isinstance(content, OpenFile) and content.is_whole and path is not None:
             return PortableSource(self.file, path, None, self.name(), dict(self._external))
         private = copy_model(self.opened).view
-        name = _same(self._name, private, "the file", self.file)
+        name = _check_digest(self._name, private, "the file", self.file)
         return PortableSource(self.file, path, private.tobytes(), name, dict(self._external))
 
     def end_loading(self, keep: bool) -> None:
-        """Let go of large copies of files, unless they are to be kept; who needs them again, makes them again."""
+        """Free large copies of files unless `keep`; `model` reads them again when needed."""
         with self._lock:
             self._is_loaded = True
-            if not keep and sum(map(len, self.views())) > KEPT and isinstance(self.opened.content, OpenFile):
+            if not keep and sum(map(len, self.views())) > SMALL_FILES and isinstance(self.opened.content, OpenFile):
                 self._model = self._copy = None
 
 
 class ChangedModelFiles(ModelFiles):
-    """Files as others read them, with other weights. The files' own model stays at hand: it may be asked for often."""
+    """Files with other weights. The model with those stays in memory: it is asked for often."""
 
     def __init__(self, under: ModelFiles, changed: Mapping[str, Array]) -> None:
         super().__init__(under.opened, under._read, under._folder, under._records)
@@ -199,7 +198,7 @@ class ChangedModelFiles(ModelFiles):
         return self._under
 
     def name(self) -> str:
-        """Of the file alone: what is made of it with these weights has no place in the cache."""
+        """Return the digest of the file, without the weights: models with set weights are not cached."""
         return self._under.name()
 
     def locations(self) -> list[str]:
@@ -209,7 +208,7 @@ class ChangedModelFiles(ModelFiles):
         return self._under.external_names(locations)
 
     def model(self) -> OnnxModel:
-        """The model with the weights that were set."""
+        """Return the model with its current weights."""
         from weft.ir.graph import with_weights
 
         with self._lock:
@@ -231,11 +230,11 @@ class ChangedModelFiles(ModelFiles):
         return self._under.portable()
 
     def end_loading(self, keep: bool) -> None:
-        """What was read stays."""
+        """Keep what was read."""
 
 
-def source_again(source: PortableSource) -> OpenedModel:
-    """What another process had opened; ChangedFileError where it is not here."""
+def reopen_source(source: PortableSource) -> OpenedModel:
+    """Open what another process had opened; ChangedFileError if it is missing."""
     path = None if source.path is None else Path(source.path)
     if source.content is not None:
         return OpenedModel(memoryview(source.content), source.file, path)
@@ -243,34 +242,55 @@ def source_again(source: PortableSource) -> OpenedModel:
     try:
         return replace(open_model(path), file=source.file)
     except ModelError as error:
-        raise not_here(error.problem, source.file) from error
+        raise missing_file(error.problem, source.file) from error
 
 
-def reopened(
+def reopen_files(
     source: PortableSource, opened: OpenedModel, read: Read, folder: Path | None, records: Path | None
 ) -> ModelFiles:
-    """The files that another process had; ChangedFileError where they are not here, or hold something else."""
+    """Open the files that another process had; ChangedFileError if they are missing or have changed."""
     files = ModelFiles(opened, read, folder, records)
     if files.name() != source.name:
-        raise not_here(f"{source.path} holds something else", source.file)
+        raise missing_file(f"{source.path} has other content", source.file)
     try:
-        found = files.external_names(list(source.external))
+        names = files.external_names(list(source.external))
     except ModelError as error:
-        raise not_here(error.problem, source.file) from error
-    for location, name in zip(source.external, found):
+        raise missing_file(error.problem, source.file) from error
+    for location, name in zip(source.external, names):
         if name != source.external[location]:
-            raise not_here(f"{location} holds something else", source.file)
+            raise missing_file(f"{location} has other content", source.file)
     return files
 
 
-def not_here(problem: str, file: str) -> ChangedFileError:
+def missing_file(problem: str, file: str) -> ChangedFileError:
+    """Make the error for a file that a pickled model needs."""
     hint = "put the file back, or load the model again; a model that was loaded from bytes needs no file"
     return ChangedFileError(f"since the model was pickled: {problem}", file=file, hint=hint)
 
 
-def _same(known: str | None, view: memoryview, name: str, file: str) -> str:
-    """The name of a file's content, which must be the known one if there is one."""
-    found = digest(view)
-    if known is not None and known != found:
+def _check_digest(expected: str | None, view: memoryview, name: str, file: str) -> str:
+    """Return the digest of a file's content; ChangedFileError if it is not the expected one."""
+    actual = digest(view)
+    if expected is not None and expected != actual:
         raise ChangedFileError(f"{name} has changed since it was first read", file=file, hint="load the model again")
-    return found
+    return actual
+
+
+def read_opened(opened: OpenedModel, folders: Sequence[Path], *, strict: bool = False) -> OnnxModel:
+    """Read the graph of a source, its weights as views of private copies."""
+    from weft.frontend.read import read_model
+    from weft.opset.registry import known_attributes
+
+    return read_model(opened, is_defined=is_defined, folders=folders, known_attributes=known_attributes, strict=strict)
+
+
+def model_reader(*, strict: bool) -> Read:
+    """Return the function that reads files; `strict` repairs none that break ONNX's rules."""
+    return partial(read_opened, strict=True) if strict else read_opened
+
+
+def is_defined(domain: str, op: str, version: int) -> bool:
+    """Whether weft itself defines an op."""
+    from weft.opset import registry
+
+    return registry.find(domain, op, version) is not None

@@ -1,4 +1,4 @@
-"""What a model says of itself at a glance: its file, its device, what it takes and gives."""
+"""A model as text: its file, device, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from weft.ir.specs import TensorSpec, spec_row
-from weft.quantities import MORE, few, shortened
-from weft.tables import LONGEST_CELL, ShownTable
+from weft.quantities import ELLIPSIS, join_few, shorten
+from weft.tables import MAX_CELL, Table
 
 if TYPE_CHECKING:
     from weft.runtime.model import Model
 
-MOST_SPECS = 20  # of inputs, and of outputs
-INTERNAL = frozenset({"deployment", "move_to", "session"})
-"""Attributes of a model that other rooms use, and people do not."""
+MOST_SPECS = 20  # inputs, and outputs, that are listed
+INTERNAL = frozenset({"move_to", "pool", "session"})
+"""Attributes of a model that other packages of weft use, and users do not."""
 
 
 def model_line(model: Model) -> str:
-    """The model on one line."""
-    takes, gives = few(map(str, model.inputs)), few(map(str, model.outputs))
-    return f"<weft.Model {shortened(model.file, LONGEST_CELL)} on {model.device}: ({takes}) -> ({gives})>"
+    """Describe the model on one line."""
+    takes, gives = join_few(map(str, model.inputs)), join_few(map(str, model.outputs))
+    return f"<weft.Model {shorten(model.file, MAX_CELL)} on {model.device}: ({takes}) -> ({gives})>"
 
 
-def model_tables(model: Model) -> Iterator[ShownTable]:
-    """Inputs and outputs, the first of many."""
+def model_tables(model: Model) -> Iterator[Table]:
+    """Make a table of inputs and outputs, at most MOST_SPECS of each."""
     rows = [*_rows("input", model.inputs), *_rows("optional", model.defaults), *_rows("output", model.outputs)]
-    title = f"{shortened(model.file, LONGEST_CELL)} on {model.device}"
-    yield ShownTable(rows, ("", "name", "type", "shape"), title=title, most=len(rows))
+    title = f"{shorten(model.file, MAX_CELL)} on {model.device}"
+    yield Table(rows, ("", "name", "type", "shape"), title=title, most=len(rows))
 
 
 def _rows(role: str, specs: Sequence[TensorSpec]) -> Iterator[tuple[str, str, str, str]]:
@@ -35,4 +35,4 @@ def _rows(role: str, specs: Sequence[TensorSpec]) -> Iterator[tuple[str, str, st
     for spec in shown:
         yield role, *spec_row(spec)
     if len(shown) < len(specs):
-        yield role, f"{MORE} {len(specs) - len(shown):,} more", "", ""
+        yield role, f"{ELLIPSIS} {len(specs) - len(shown):,} more", "", ""

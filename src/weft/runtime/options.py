@@ -1,4 +1,4 @@
-"""What `weft.load` takes, stated and checked in one place."""
+"""The options of `weft.load`, declared and checked in one place."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from weft.backends.device import RunOptions
 from weft.errors import (
     DeviceError,
     InputError,
-    shown,
+    short_repr,
 )
 from weft.records import dataclass
 from weft.runtime.arguments import listed, whole_number
 from weft.runtime.memory import parse_bytes
-from weft.runtime.policy import DeviceOption, in_force
+from weft.runtime.policy import DeviceOption, resolve_settings
 
 Precision = Literal["strict", "float32", "tf32", "fast"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)  # from the most accurate to the quickest
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)  # from the most accurate to the fastest
 USUAL_PRECISION: Final = "float32"
 NARROW = ("tf32", "fast")  # in which products may round their operands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What `weft.load` takes beside the model; a WeftError where an option is none.
+    """The options of `weft.load`; an invalid one raises a WeftError.
 
-    device: a name from `weft.devices()`, or "auto" for the best one here; "webgpu" is the best GPU, "webgpu:1" one by
-        its number, "webgpu:geforce" by a part of its name. A list of names is a chain, of which the first that works
-        serves; a `weft.DevicePolicy` says what "auto" may choose from, and how. Where a device that "auto" chose, or
-        one of a chain, fails at load or in a run, the next takes over, and a FallbackWarning tells. `model.report()`
-        says what was tried.
-    strict: whether to raise an error instead of going on to another device, of leaving steps to the host that the
-        device has no kernels for, or of repairing a file that breaks ONNX's rules (docs/guides/files.md).
-    warm: "background" gives a model that serves as soon as it can: on a device that it is compiled for already, or on
-        the host. Those that promise to be faster are compiled in the background, and timed; the model moves to one
-        when it is ready and faster. Results keep their bits per device; `model.report()` says which served.
-    sample: inputs like those to come, by name: what their sizes cost decides where the model runs, and benchmarks run
-        on them. None makes some up.
-    threads: how many threads to use; None leaves it to the device. The reference device leaves it to numpy.
-    precision: "float32" narrows no operand but may reassociate, and compute products in another basis (Winograd) where
-        values are of one size, so that errors stay in proportion to what an output sees, and NaN and infinity where
-        they are seen; "strict" allows nothing less accurate than a blocked dot product. "tf32" lets products round
-        their operands to 10 bits behind the point, "fast" to float16 (clamped to its range) or bfloat16; sums and all
-        else stay float32. A device without such products computes as in "float32"; `model.narrowed()` says what was
-        narrowed, `model.deviation()` how far the outputs are off.
-    memory_limit: bytes, or a text like "200MB", that weights, arena, workspace and outputs of one run at a time may
-        take. A model that does not fit is refused with OutOfMemoryError, one with dynamic shapes when it is run.
-    prefer: "memory" keeps the arena as small as it can be; "speed" lets it grow where kernels can then run side by side
-        on threads that would wait. A memory_limit comes first.
-    outputs: the values that the model gives, in order; None: those that the file declares. Any value of the main graph
-        will do, by its name: what they do not need is neither compiled nor kept.
-    cache: whether compiled models and code may be kept on disk; the reference device compiles none.
+    device: a name from `weft.devices()`, or "auto" for the best available one; "webgpu" is the best GPU, "webgpu:1" a
+        GPU by its number, "webgpu:geforce" by part of its name. A list of names is a chain: the first device that works
+        is used. A `weft.DevicePolicy` says what "auto" may choose from, and how. If a device that "auto" chose, or one
+        of a chain, fails while loading or running, the next one takes over with a FallbackWarning; `model.report()`
+        lists the attempts.
+    strict: raise an error instead of falling back to another device, of running steps on the host for which the device
+        has no kernels, or of repairing a file that breaks ONNX's rules (docs/guides/files.md).
+    warm: "background" returns a model as soon as it can run: on a device that it is compiled for already, or on the
+        host. Better devices are compiled and timed in the background; the model switches to one that is faster.
+        Results are bit-identical per device; `model.report()` says which device ran.
+    sample: inputs like those of later runs, by name: their sizes decide which device is fastest, and benchmarks run on
+        them. None: random inputs.
+    threads: the number of threads; None leaves it to the device. The reference device leaves it to numpy.
+    precision: "float32" rounds no operand but may reassociate, and use Winograd convolutions where the weights are of
+        similar magnitude, so that errors stay in proportion and NaN and infinity do not spread; "strict" allows nothing
+        less accurate than a blocked dot product. "tf32" lets products round their operands to 10 mantissa bits, "fast"
+        to float16 (clamped to its range) or bfloat16; sums and everything else stay float32. A device without such
+        products computes as in "float32"; `model.narrowed()` lists the rounded products, `model.deviation()` measures
+        the error.
+    memory_limit: bytes, or a text like "200MB", for the weights, arena, workspace and outputs of one run at a time. A
+        model that does not fit raises an OutOfMemoryError, one with dynamic shapes when it is run.
+    prefer: "memory" keeps the arena as small as possible; "speed" lets it grow where kernels can then run in parallel
+        on idle threads. A memory_limit takes precedence.
+    outputs: the values that the model returns, in order; None: those that the file declares. Any value of the main
+        graph can be named; what these do not need is not compiled.
+    cache: whether to keep compiled models and code on disk; the reference device compiles none.
     trusted: whether to run the machine code of a saved program (docs/guides/ahead.md) that this user did not compile.
-    recompile: whether to compile the graph in a file of a saved program anew where the program cannot be used: since it
-        is for other machines, of another version of weft, or somebody else's.
+    recompile: whether to compile the graph of a saved program again if the program cannot be used: because it is for
+        another machine or version of weft, or was compiled by another user.
     dump: a folder into which each stage is written as a numbered text file.
-    tune: how tiles of products are chosen on devices where that can be measured (docs/guides/tuning.md): the path of a
-        file that `weft tune -o` wrote, or so many seconds to measure the model's products before it is compiled. None
-        takes what was measured here before, and without a cache only the cost model. Other devices leave it aside.
+    tune: how tilings of products are chosen on devices where they can be measured (docs/guides/tuning.md): the path of
+        a file that `weft tune -o` wrote, or a number of seconds to measure the model's products before it is compiled.
+        None takes earlier measurements from the cache, or the cost model. Other devices ignore it.
     """
 
     device: DeviceOption = "auto"
@@ -80,29 +80,29 @@ class LoadOptions:
     tune: str | Path | float | None = None
 
     def __post_init__(self) -> None:
-        in_force(self.device)
+        resolve_settings(self.device)
         if not isinstance(self.strict, bool):
-            raise DeviceError(f"strict must be True or False, not {shown(self.strict)}")
-        for name, said in (("trusted", self.trusted), ("recompile", self.recompile)):
-            if not isinstance(said, bool):
-                raise InputError(f"{name} must be True or False, not {shown(said)}")
+            raise DeviceError(f"strict must be True or False, not {short_repr(self.strict)}")
+        for name, flag in (("trusted", self.trusted), ("recompile", self.recompile)):
+            if not isinstance(flag, bool):
+                raise InputError(f"{name} must be True or False, not {short_repr(flag)}")
         if self.warm is not None and not (isinstance(self.warm, str) and self.warm == "background"):
-            raise DeviceError(f"warm must be None or 'background', not {shown(self.warm)}")
+            raise DeviceError(f"warm must be None or 'background', not {short_repr(self.warm)}")
         if self.sample is not None and not isinstance(self.sample, Mapping):
             raise InputError(f"sample must be a dict of arrays by name, not a {type(self.sample).__name__}")
         if not isinstance(self.prefer, str) or self.prefer not in ("memory", "speed"):
-            raise DeviceError(f"prefer must be 'memory' or 'speed', not {shown(self.prefer)}")
+            raise DeviceError(f"prefer must be 'memory' or 'speed', not {short_repr(self.prefer)}")
         if not isinstance(self.precision, str) or self.precision not in PRECISIONS:
             hint = f"use one of {', '.join(PRECISIONS)}"
-            raise DeviceError(f"precision {shown(self.precision)} is not available", hint=hint)
+            raise DeviceError(f"precision {short_repr(self.precision)} is not available", hint=hint)
         try:
             folder = None if self.dump is None else Path(self.dump)
-        except Exception as error:  # whatever a class of someone else's raises
+        except Exception as error:  # any error of a foreign class
             raise InputError(f"dump must be the path of a folder, not a {type(self.dump).__name__}") from error
         if isinstance(self.tune, bool) or not isinstance(self.tune, (str, Path, int, float, type(None))):
             raise InputError(f"tune must be a file's path or a number of seconds, not a {type(self.tune).__name__}")
         if isinstance(self.tune, (int, float)) and not 0 < self.tune < inf:
-            raise InputError(f"tune must be more than 0 seconds, not {shown(self.tune)}")
+            raise InputError(f"tune must be more than 0 seconds, not {short_repr(self.tune)}")
         try:
             threads = None if self.threads is None else whole_number(self.threads, "threads")
         except InputError as error:
@@ -110,7 +110,7 @@ class LoadOptions:
         limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
         outputs = None if self.outputs is None else listed(self.outputs, "outputs")
         if outputs is not None and not (outputs and all(isinstance(name, str) for name in outputs)):
-            raise InputError(f"outputs must be a list of names, at least one, not {shown(outputs)}")
+            raise InputError(f"outputs must be a list of names, at least one, not {short_repr(outputs)}")
         for name, value in (("dump", folder), ("threads", threads), ("memory_limit", limit), ("outputs", outputs)):
             object.__setattr__(self, name, value)
 
@@ -121,5 +121,5 @@ class LoadOptions:
 
     @property
     def run_options(self) -> RunOptions:
-        """What of it is about runs."""
+        """The options that concern runs."""
         return RunOptions(self.threads, self.bytes_limit, may_grow=self.prefer == "speed")

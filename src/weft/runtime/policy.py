@@ -1,7 +1,7 @@
-"""Which devices a model may run on, in what order: what a caller says, then the environment, then what is usual.
+"""The devices that a model may run on, in order: from the caller, then the environment, then defaults.
 
-`weft.load` takes a device, a chain of them, or a `DevicePolicy`. `in_force` puts together what is said and where it was
-said; `route` makes of it the devices that are here, in the order in which they are tried.
+`weft.load` takes a device, a chain of devices, or a `DevicePolicy`. `resolve_settings` merges all of them and keeps the
+origin of each setting; `route` turns the settings into the available devices, in the order in which they are tried.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union
 
-from weft.errors import Attempt, DeviceError, DeviceFallbackError, InputError, shown
+from weft.errors import Attempt, DeviceError, DeviceFallbackError, InputError, short_repr
 from weft.records import dataclass
 from weft.runtime import environment
 from weft.runtime.arguments import whole_number
@@ -18,7 +18,7 @@ from weft.runtime.devices import automatic, choose
 from weft.runtime.environment import Variable
 
 if TYPE_CHECKING:
-    from weft.runtime.choice import Ranking
+    from weft.runtime.ranking import Ranking
 
 AUTO = "auto"
 PICKS = COST, BENCHMARK, ORDER = ("cost", "benchmark", "order")
@@ -28,15 +28,15 @@ ARGUMENT, DEFAULT = "argument", "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePolicy:
-    """Which devices a model may run on, and how one of several is picked. What is None is left to the environment.
+    """The devices that a model may run on, and how to pick one of them. None leaves a setting to the environment.
 
-    allow: names of devices, or kinds as in "webgpu"; None is all that "auto" may choose. What is named here may be a
-        device that is otherwise used only if named.
+    allow: names of devices, or kinds such as "webgpu"; None allows all that "auto" may choose. This may include devices
+        that "auto" does not choose.
     deny: names or kinds that are never chosen.
-    prefer: names or kinds that come before all others, in this order, whatever is quicker.
-    pick: "cost" takes the device that is quickest by what was measured of it once, "benchmark" the one that runs the
-        model itself quickest, "order" the best kind (GPUs before the CPU).
-    runs: how often "benchmark" runs the model on each device, at least.
+    prefer: names or kinds to try before all others, in this order, even if they are slower.
+    pick: "cost" picks the device with the lowest predicted time, from a calibration of each device; "benchmark" times
+        the model itself on each device; "order" takes the best kind (GPUs before the CPU).
+    runs: the least number of runs of "benchmark" on each device.
     """
 
     allow: str | Sequence[str] | None = None
@@ -46,14 +46,16 @@ class DevicePolicy:
     runs: int | None = None
 
     def __repr__(self) -> str:
-        """What was said."""
-        said = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        return f"DevicePolicy({', '.join(f'{name}={shown(value)}' for name, value in said if value is not None)})"
+        """Show what is not None."""
+        settings = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return (
+            f"DevicePolicy({', '.join(f'{name}={short_repr(value)}' for name, value in settings if value is not None)})"
+        )
 
     def __post_init__(self) -> None:
         for name in ("allow", "deny", "prefer"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, None if given is None else _names(given, name))
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else _check_names(value, name))
         if self.pick is not None:
             _check_pick(self.pick, "pick")
         if self.runs is not None:
@@ -66,21 +68,21 @@ class DevicePolicy:
 DeviceOption = Union[str, Sequence[str], DevicePolicy]
 
 
-Held = TypeVar("Held")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Setting(Generic[Held]):
-    """One thing that is in force, and who said it: an argument, a variable of the environment, or nobody."""
+class Setting(Generic[T]):
+    """A setting with its origin: an argument, an environment variable, or the default."""
 
     name: str
-    value: Held
+    value: T
     origin: str
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that is in force: a chain of devices to try, or by what to pick from those that are here."""
+    """All settings of a load: a chain of devices to try, or how to pick one of the available ones."""
 
     device: Setting[str | tuple[str, ...]]  # a name, or a chain
     allow: Setting[tuple[str, ...] | None]
@@ -91,20 +93,20 @@ class Settings:
 
     @property
     def chain(self) -> tuple[str, ...] | None:
-        """The devices that are named; None where one is to be picked."""
+        """The devices that were named; None if one is picked."""
         value = self.device.value
         names = (value,) if isinstance(value, str) else value
         return None if names == (AUTO,) else names
 
     @property
     def option(self) -> DeviceOption:
-        """What a caller said, without the environment's part, so that it can be said again."""
+        """The caller's settings without those of the environment, as an argument for another load."""
         value = self.device.value
         if self.device.origin == ARGUMENT and value != AUTO:
             return value
-        said = {setting.name: setting.value for setting in self if setting.origin == ARGUMENT}
-        said.pop("device", None)
-        return DevicePolicy(**said) if said else AUTO
+        arguments = {setting.name: setting.value for setting in self if setting.origin == ARGUMENT}
+        arguments.pop("device", None)
+        return DevicePolicy(**arguments) if arguments else AUTO
 
     def __iter__(self) -> Iterator[Setting[Any]]:
         yield from (self.device, self.allow, self.deny, self.prefer, self.pick, self.runs)
@@ -112,10 +114,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The devices that are here and may serve, in order, and how the first of them is to be picked.
+    """The available devices that may run a model, in order, and how the first is picked.
 
-    `pick` is "named" for a single device, "chain" for several that were given in order, or one of PICKS; the first
-    `preferred` devices come before the others whatever is picked. `absent` are those that were named and are not here.
+    `pick` is "named" for a single device, "chain" for several in order, or one of PICKS; the first `preferred` devices
+    stay before the others. `absent` are devices that were named and are not available.
     """
 
     devices: tuple[str, ...]
@@ -124,36 +126,36 @@ class Route:
     runs: int
     absent: tuple[Attempt, ...]
     settings: Settings
-    said: str = ""  # why the first device is the first, where that is not plain from the rest
-    ranking: Ranking | None = None  # that put the devices into this order
+    explicit_reason: str = ""  # why the first device is first, if `pick` does not explain it
+    ranking: Ranking | None = None  # that ordered the devices
 
     @property
     def is_detour(self) -> bool:
-        """Whether somebody asked for another device first, which is not here."""
+        """Whether the first device of the chain is not available."""
         chain = self.settings.chain
         return bool(self.absent) and chain is not None and chain[0] == self.absent[0].device
 
     @property
     def reason(self) -> str:
-        """Why the first device is the first."""
-        if self.said:
-            return self.said
+        """Why the first device is first."""
+        if self.explicit_reason:
+            return self.explicit_reason
         if self.pick == "named":
             return f"named by {self.settings.device.origin}"
         if self.pick == "chain":
-            return "the first of the chain that is here"
-        return "the only one that is here" if len(self.devices) == 1 else f"the first by {self.pick}"
+            return "the first of the chain that is available"
+        return "no other device is available" if len(self.devices) == 1 else f"the first by {self.pick}"
 
 
-def in_force(device: DeviceOption = AUTO, variables: Mapping[str, str] | None = None) -> Settings:
-    """What holds for a model that is loaded with this `device`; DeviceError where something makes no sense."""
+def resolve_settings(device: DeviceOption = AUTO, variables: Mapping[str, str] | None = None) -> Settings:
+    """Resolve the settings of a load with this `device`; DeviceError if one is invalid."""
     policy = device if isinstance(device, DevicePolicy) else DevicePolicy()
     if isinstance(device, DevicePolicy) or (isinstance(device, str) and device == AUTO):
-        named = _named_by_environment(variables)
+        named = _device_from_environment(variables)
     else:
-        named = Setting("device", device if isinstance(device, str) else _names(device, "device"), ARGUMENT)
+        named = Setting("device", device if isinstance(device, str) else _check_names(device, "device"), ARGUMENT)
     if isinstance(device, DevicePolicy) and device != DevicePolicy() and named.origin != DEFAULT:
-        named = Setting("device", AUTO, ARGUMENT)  # who states a policy wants a choice
+        named = Setting("device", AUTO, ARGUMENT)  # a policy overrides a device of the environment
     pick = _setting("pick", policy.pick, environment.text_of(environment.PICK, variables), environment.PICK, "cost")
     if pick.origin == environment.PICK.name:
         _check_pick(pick.value, environment.PICK.name)
@@ -170,38 +172,38 @@ def in_force(device: DeviceOption = AUTO, variables: Mapping[str, str] | None = 
 
 
 def is_open(device: DeviceOption) -> bool:
-    """Whether nobody said which devices a model may run on: neither the caller nor the environment."""
-    settings = in_force(device)
+    """Whether neither the caller nor the environment says which devices a model may run on."""
+    settings = resolve_settings(device)
     return settings.device == Setting("device", AUTO, DEFAULT) and settings.allow.value is None
 
 
 def route(device: DeviceOption = AUTO) -> Route:
-    """The devices to try, in order; a DeviceError where there is none."""
-    settings = in_force(device)
+    """Find the devices to try, in order; DeviceError if none is available."""
+    settings = resolve_settings(device)
     chain = settings.chain
     if chain is not None:
         if settings.device.origin != ARGUMENT:
             chain = _without_denied(chain, settings)
         if len(chain) == 1:
             return Route((choose(chain[0]).name,), "named", 0, settings.runs.value, (), settings)
-        found, absent = _present(chain)
-        return Route(_some(found, absent), "chain", 0, settings.runs.value, absent, settings)
+        available, absent = _find_available(chain)
+        return Route(_require_device(available, absent), "chain", 0, settings.runs.value, absent, settings)
     if settings.allow.value is not None:
-        found, absent = _present(settings.allow.value)
+        available, absent = _find_available(settings.allow.value)
     else:
-        found, absent = [device.name for device in automatic()], ()
+        available, absent = [device.name for device in automatic()], ()
     denied, prefer = settings.deny.value, settings.prefer.value
-    found = [name for name in found if not _matches(name, denied)]
-    preferred = list(dict.fromkeys(name for wanted in prefer for name in found if _matches(name, (wanted,))))
-    ordered = [*preferred, *(name for name in found if name not in preferred)]
+    available = [name for name in available if not _matches(name, denied)]
+    preferred = list(dict.fromkeys(name for pattern in prefer for name in available if _matches(name, (pattern,))))
+    ordered = [*preferred, *(name for name in available if name not in preferred)]
     if not ordered and not absent:
-        said = settings.deny.origin
-        raise DeviceError(f"no device is left: {', '.join(denied)} is denied by {said}", hint="see weft.devices()")
+        problem = f"no device is left: {', '.join(denied)} is denied by {settings.deny.origin}"
+        raise DeviceError(problem, hint="see weft.devices()")
     pick, runs = settings.pick.value, settings.runs.value
-    return Route(_some(ordered, absent), pick, len(preferred), runs, absent, settings)
+    return Route(_require_device(ordered, absent), pick, len(preferred), runs, absent, settings)
 
 
-def _named_by_environment(variables: Mapping[str, str] | None) -> Setting[str | tuple[str, ...]]:
+def _device_from_environment(variables: Mapping[str, str] | None) -> Setting[str | tuple[str, ...]]:
     name = environment.text_of(environment.DEVICE, variables)
     chain = environment.listed(environment.CHAIN, variables)
     if name is not None and chain is not None:
@@ -212,60 +214,60 @@ def _named_by_environment(variables: Mapping[str, str] | None) -> Setting[str | 
     return Setting("device", AUTO, DEFAULT) if name is None else Setting("device", name, environment.DEVICE.name)
 
 
-def _setting(name: str, given: Any, set_to: Any, variable: Variable | None, usual: Any) -> Setting[Any]:
-    if given is not None:
-        return Setting(name, given, ARGUMENT)
-    if set_to is not None and variable is not None:
-        return Setting(name, set_to, variable.name)
-    return Setting(name, usual, DEFAULT)
+def _setting(name: str, argument: Any, from_variable: Any, variable: Variable | None, default: Any) -> Setting[Any]:
+    if argument is not None:
+        return Setting(name, argument, ARGUMENT)
+    if from_variable is not None and variable is not None:
+        return Setting(name, from_variable, variable.name)
+    return Setting(name, default, DEFAULT)
 
 
-def _names(given: Any, option: str) -> tuple[str, ...]:
-    """One name or several, as several."""
-    if isinstance(given, str):
-        return (given,)
+def _check_names(value: Any, option: str) -> tuple[str, ...]:
+    """Return one name or several as a tuple; DeviceError for anything else."""
+    if isinstance(value, str):
+        return (value,)
     try:
-        names = tuple(given)
-    except Exception:  # whatever comes of going through something that is no list
+        names = tuple(value)
+    except Exception:  # any error of an object that cannot be iterated
         names = (None,)
     if not all(isinstance(name, str) for name in names):
         hint = 'a device is chosen by its name, for instance device="cpu"; see weft.devices()'
-        raise DeviceError(f"{option} must be a name or a list of names, not {shown(given)}", hint=hint)
+        raise DeviceError(f"{option} must be a name or a list of names, not {short_repr(value)}", hint=hint)
     if not names and option != "deny":
         raise DeviceError(f"{option} names no device", hint="see weft.devices()")
     return names
 
 
-def _check_pick(pick: object, said: str) -> None:
+def _check_pick(pick: object, origin: str) -> None:
     if pick not in PICKS:
-        raise DeviceError(f"{said} must be one of {', '.join(PICKS)}, not {shown(pick)}")
+        raise DeviceError(f"{origin} must be one of {', '.join(PICKS)}, not {short_repr(pick)}")
 
 
-def _present(names: Sequence[str]) -> tuple[list[str], tuple[Attempt, ...]]:
-    """Those of the named devices that are here, each once, and why the others are not."""
-    found: dict[str, None] = {}
+def _find_available(names: Sequence[str]) -> tuple[list[str], tuple[Attempt, ...]]:
+    """Return the named devices that are available, each once, and why the others are not."""
+    available: dict[str, None] = {}
     absent: list[Attempt] = []
     for name in names:
         try:
-            found.update(dict.fromkeys([d.name for d in automatic()] if name == AUTO else [choose(name).name]))
+            available.update(dict.fromkeys([d.name for d in automatic()] if name == AUTO else [choose(name).name]))
         except DeviceError as error:
             absent.append(Attempt(name, "finding", error.problem))
-    return list(found), tuple(absent)
+    return list(available), tuple(absent)
 
 
-def _some(found: Sequence[str], absent: Sequence[Attempt]) -> tuple[str, ...]:
-    if not found:
+def _require_device(available: Sequence[str], absent: Sequence[Attempt]) -> tuple[str, ...]:
+    if not available:
         raise DeviceFallbackError(absent)
-    return tuple(found)
+    return tuple(available)
 
 
 def _matches(device: str, names: Sequence[str]) -> bool:
-    """Whether a device is one of those that names or kinds mean."""
+    """Whether one of these names or kinds selects a device."""
     kind = device.partition(":")[0]
-    return any(device == name or kind == name or _means(name, device) for name in names)
+    return any(device == name or kind == name or _selects(name, device) for name in names)
 
 
-def _means(name: str, device: str) -> bool:
+def _selects(name: str, device: str) -> bool:
     try:
         return name.partition(":")[0] == device.partition(":")[0] and choose(name).name == device
     except DeviceError:
@@ -273,8 +275,8 @@ def _means(name: str, device: str) -> bool:
 
 
 def _without_denied(chain: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
-    left = tuple(name for name in chain if not _matches(name, settings.deny.value))
-    if not left:
+    allowed = tuple(name for name in chain if not _matches(name, settings.deny.value))
+    if not allowed:
         problem = f"{settings.device.origin} names {', '.join(chain)}, which {settings.deny.origin} denies"
         raise DeviceError(problem, hint="change one of the two")
-    return left
+    return allowed

@@ -1,4 +1,4 @@
-"""Results in arrays that the caller brings: which may be written to, by whom, and the copies where nobody could."""
+"""Outputs in the caller's arrays: check that they fit, and copy results that were not computed in place."""
 
 from __future__ import annotations
 
@@ -8,76 +8,70 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, UnsupportedModelError, WeftError, shown
+from weft.errors import InputError, UnsupportedModelError, WeftError, short_repr
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor
 from weft.ir.types import TensorType
 from weft.records import dataclass
-from weft.runtime.foreign import as_numpy
+from weft.runtime.foreign_tensors import as_numpy
 from weft.runtime.inputs import Adopt, is_elsewhere
 
-Array = np.ndarray[Any, Any]
-_OVERLAP_EFFORT = 10_000  # of a search for a byte that two arrays share, after which they are held to share one
-_HOW = "pass a numpy array, or a tensor that shares its memory with one"
+_OVERLAP_EFFORT = 10_000  # of numpy's search for shared bytes, after which arrays count as overlapping
+_HINT = "pass a numpy array, or a tensor that shares its memory with one"
 
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Where a caller wants outputs: what was passed, and the memory of each as an array that may be written to.
+    """Where outputs go: the objects that were passed, and the memory of each as a writable array."""
 
-    `kept` are those that are wanted on the device: in tensors that another library has there, or as weft's own.
-    """
-
-    given: Mapping[str, Any]
+    targets: Mapping[str, Any]
     arrays: Mapping[str, Array]
-    tensors: tuple[str, ...]  # on the device
-    kept: tuple[str, ...]
+    tensors: tuple[str, ...]  # names of targets on the device
+    keep_names: tuple[str, ...]  # outputs that stay on the device: for `tensors`, or by `keep`
     file: str
 
     def fill(self, results: dict[str, Any]) -> dict[str, Any]:
-        """The results, those with a destination in it: nothing is written before all are known to fit."""
+        """Copy results to their targets; nothing is written unless all fit."""
         for name, array in self.arrays.items():
             _check_result(results[name], array, name, self.file)
         for name, array in self.arrays.items():
             if results[name] is not array:
                 np.copyto(array, results[name], casting="no")
-            results[name] = self.given[name]
+            results[name] = self.targets[name]
         for name in self.tensors:
             if not hasattr(results[name], "write_into"):
                 problem = f"output {name!r} is not on the device that the tensor for it is on"
-                raise InputError(problem, file=self.file, hint=_HOW)
+                raise InputError(problem, file=self.file, hint=_HINT)
             try:
-                results[name].write_into(self.given[name])
+                results[name].write_into(self.targets[name])
             except WeftError as error:
                 raise error.at(file=self.file, value=name) from error.__cause__
-            results[name] = self.given[name]
+            results[name] = self.targets[name]
         return results
 
 
 def separate_arrays(
     into: Mapping[str, Any], names: Sequence[str], inputs: Iterable[Any], file: str
 ) -> dict[str, Array] | None:
-    """The arrays by name, where each is for an output and has memory of its own; shapes and dtypes are not checked."""
-    arrays = {name: _writable(content, name, file) for name, content in into.items()}
+    """Return the arrays by name if each is for an output and shares no memory; shapes and dtypes are not checked."""
+    arrays = {name: _writable_array(content, name, file) for name, content in into.items()}
     for name, array in arrays.items():
         if name not in names:
             return None
         for content in inputs:
             if isinstance(content, np.ndarray) and np.may_share_memory(array, content):
                 return None
-    if len(arrays) > 1 and any(np.may_share_memory(one, other) for one, other in combinations(arrays.values(), 2)):
+    if len(arrays) > 1 and any(np.may_share_memory(left, right) for left, right in combinations(arrays.values(), 2)):
         return None
     return arrays
 
 
-def destinations(
-    into: Any, wanted: Sequence[str], kept: Sequence[str], outputs: Sequence[TensorSpec], file: str, adopt: Adopt
+def check_destinations(
+    into: Any, names: Sequence[str], keep_names: Sequence[str], outputs: Sequence[TensorSpec], file: str, adopt: Adopt
 ) -> Destinations:
-    """What a caller passed as `into`, checked; InputError says what does not fit.
-
-    `adopt` takes over what other libraries have on the device.
-    """
+    """Check `into` against the outputs of a run; `adopt` imports tensors of other libraries on the device."""
     if not isinstance(into, Mapping):
         hint = 'for instance run(inputs, into={"y": np.empty((8, 10), np.float32)})'
         problem = f"into must be a dict of arrays by the names of outputs, not a {type(into).__name__}"
@@ -85,54 +79,54 @@ def destinations(
     arrays: dict[str, Array] = {}
     tensors: dict[str, DeviceTensor] = {}
     for name, content in into.items():
-        if name not in wanted:
-            hint = f"it gives {', '.join(map(str, wanted)) or 'nothing'}"
-            raise InputError(f"into names {shown(name)}, which this run does not give", file=file, hint=hint)
-        if name in kept:
+        if name not in names:
+            hint = f"it gives {', '.join(map(str, names)) or 'nothing'}"
+            raise InputError(f"into names {short_repr(name)}, which this run does not give", file=file, hint=hint)
+        if name in keep_names:
             problem = f"output {name!r} is either kept on the device or written into an array, not both"
             raise InputError(problem, file=file, hint="leave it out of keep or of into")
-        found = _on_device(content, name, file, adopt) if is_elsewhere(content) else None
-        if found is None:
-            arrays[name] = _writable(content, name, file)
+        tensor = _adopt_tensor(content, name, file, adopt) if is_elsewhere(content) else None
+        if tensor is None:
+            arrays[name] = _writable_array(content, name, file)
         else:
-            tensors[name] = found
+            tensors[name] = tensor
     for spec in outputs:
-        place = arrays.get(spec.name, tensors.get(spec.name))
-        if place is not None:
-            _check_declared(place, spec, file)
-    for (one, first), (other, second) in combinations(arrays.items(), 2) if len(arrays) > 1 else ():
+        target = arrays.get(spec.name, tensors.get(spec.name))
+        if target is not None:
+            _check_declared(target, spec, file)
+    for (first_name, first), (second_name, second) in combinations(arrays.items(), 2) if len(arrays) > 1 else ():
         if _overlap(first, second):
-            problem = f"the arrays for outputs {one!r} and {other!r} share memory"
-            raise InputError(problem, file=file, hint="pass arrays that do not")
-    return Destinations(into, arrays, tuple(tensors), (*kept, *tensors), file)
+            problem = f"the arrays for outputs {first_name!r} and {second_name!r} share memory"
+            raise InputError(problem, file=file, hint="pass separate arrays")
+    return Destinations(into, arrays, tuple(tensors), (*keep_names, *tensors), file)
 
 
-def _on_device(content: Any, name: str, file: str, adopt: Adopt) -> DeviceTensor | None:
-    """A tensor that another library has on the device; None for one of the host's."""
-    _check_not_trained(content, f"the tensor for output {name!r}", file)
+def _adopt_tensor(content: Any, name: str, file: str, adopt: Adopt) -> DeviceTensor | None:
+    """Import a tensor of another library on the device; None for one on the host."""
+    _check_no_gradient(content, f"the tensor for output {name!r}", file)
     try:
-        found = adopt(content)
+        tensor = adopt(content)
     except WeftError as error:
         raise error.at(file=file, value=name) from error.__cause__
-    about = getattr(content, "__cuda_array_interface__", None)
-    if found is not None and isinstance(about, Mapping) and about["data"][1]:
+    interface = getattr(content, "__cuda_array_interface__", None)
+    if tensor is not None and isinstance(interface, Mapping) and interface["data"][1]:
         raise InputError(f"the tensor for output {name!r} may not be written to", file=file, hint="pass a copy of it")
-    return found
+    return tensor
 
 
-def _check_not_trained(content: Any, what: str, file: str) -> None:
+def _check_no_gradient(content: Any, what: str, file: str) -> None:
     if getattr(content, "requires_grad", False) is True:
-        raise InputError(f"{what} is being trained (requires_grad)", file=file, hint="pass tensor.detach()")
+        raise InputError(f"{what} requires a gradient (requires_grad)", file=file, hint="pass tensor.detach()")
 
 
-def _writable(content: Any, name: str, file: str) -> Array:
-    """The memory of an array-like as an array."""
+def _writable_array(content: Any, name: str, file: str) -> Array:
+    """Return the memory of an array-like as a writable array."""
     if type(content) is np.ndarray and content.flags.writeable:
         return content
     what = f"the array for output {name!r}"
     if isinstance(content, np.ndarray):
         if isinstance(content, np.ma.MaskedArray):
-            raise InputError(f"{what} is a masked one, which hides elements", file=file, hint="pass array.data")
+            raise InputError(f"{what} is a masked array, which hides elements", file=file, hint="pass array.data")
         array = content.view(np.ndarray)
     elif isinstance(content, DeviceTensor):
         hint = "keep= leaves an output on the device, as a tensor of its own"
@@ -147,19 +141,19 @@ def _writable(content: Any, name: str, file: str) -> Array:
 
 
 def _shared_array(content: Any, what: str, file: str) -> Array:
-    """The memory of another library's tensor; one that gives a copy each time it is asked is of no use."""
-    _check_not_trained(content, what, file)
+    """Return the memory of another library's tensor; InputError if it gives only copies."""
+    _check_no_gradient(content, what, file)
     if isinstance(content, (bytes, str, int, float, complex, list, tuple, dict, set, type(None))):
-        raise InputError(f"{what} is a {type(content).__name__}, not an array", file=file, hint=_HOW)
+        raise InputError(f"{what} is a {type(content).__name__}, not an array", file=file, hint=_HINT)
     try:
         array, again = (np.asarray(content) if isinstance(content, memoryview) else as_numpy(content) for _ in "12")
     except (WeftError, MemoryError):
         raise
-    except Exception as error:  # whatever a class of someone else's raises
-        problem = f"{what} is a {type(content).__name__} whose memory cannot be reached: {error}"
-        raise InputError(problem, file=file, hint=_HOW) from error
+    except Exception as error:  # any error of a foreign class
+        problem = f"{what} is a {type(content).__name__} whose memory is not accessible: {error}"
+        raise InputError(problem, file=file, hint=_HINT) from error
     if not isinstance(array, np.ndarray) or (array.nbytes and not np.may_share_memory(array, again)):
-        raise InputError(f"{what} is a {type(content).__name__}, which gives only copies", file=file, hint=_HOW)
+        raise InputError(f"{what} is a {type(content).__name__}, which gives only copies", file=file, hint=_HINT)
     return array
 
 
@@ -191,19 +185,19 @@ def _check_result(result: Any, array: Array, name: str, file: str) -> None:
 
 
 def _check_dtype(array: Array | DeviceTensor, dtype: DType, name: str, file: str) -> None:
-    """That an array holds elements as results do; strings are Python's."""
+    """Raise InputError unless an array has the dtype of the result; strings are Python objects."""
     if array.dtype == dtype.numpy:
         return
     try:
-        found: object = from_numpy(array.dtype) if array.dtype.isnative else array.dtype
+        actual: object = from_numpy(array.dtype) if array.dtype.isnative else array.dtype
     except UnsupportedModelError:
-        found = array.dtype
+        actual = array.dtype
     hint = f"pass one with dtype={'object' if dtype is DType.string else dtype}"
-    raise InputError(f"output {name!r} is {dtype}, the array for it {found}", file=file, hint=hint)
+    raise InputError(f"output {name!r} is {dtype}, the array for it {actual}", file=file, hint=hint)
 
 
-def _overlap(one: Array, other: Array) -> bool:
+def _overlap(left: Array, right: Array) -> bool:
     try:
-        return np.shares_memory(one, other, max_work=_OVERLAP_EFFORT)  # type: ignore[arg-type]
+        return np.shares_memory(left, right, max_work=_OVERLAP_EFFORT)  # type: ignore[arg-type]
     except RuntimeError:  # too hard to tell
         return True

@@ -1,19 +1,18 @@
-"""Small programs whose runs tell what a device does: one for each number of a calibration.
+"""Small programs that measure a device: one for each number of a calibration.
 
-They are traced like any model and take the way that models take, through fusion, templates, compiler and driver of a
-device, so that what is measured is what real runs get. Sizes follow from the device's peak: large enough to be seen
-beside what a run costs, small enough for all of them to be done in a second or two.
+They are traced and compiled like any model, so that they run as real models do. Sizes follow from the device's peak:
+large enough to exceed the overhead of a run, small enough for all of them to take a second or two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from weft.backends.reference.interpret import Interpreter
 from weft.cost.roofline import Peak
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, TensorProgram
 from weft.ir.types import TensorType
@@ -24,22 +23,20 @@ from weft.opset.trace import Trace
 from weft.passes import PIPELINE
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-
-SMALL = 16  # elements of what takes no time
+SMALL = 16  # elements of tensors whose work is negligible
 CHAIN = 32  # launches that wait for each other
 ITERATIONS = 32
-COLUMN = 512  # elements of one that is added up
+COLUMN = 512  # elements of a column that is summed
 LAYERS = 4  # products or convolutions in a row
-MANY = 5  # tensors that come in or go out
-PRODUCT_SECONDS = 1.5e-4  # that one should take at the peak, about
+MANY = 5  # inputs or outputs
+PRODUCT_SECONDS = 1.5e-4  # of one product at the peak, about
 SMALLEST_SIDE, LARGEST_SIDE = 128, 2048  # of a product
 LARGE_BYTES = 8 << 20  # of a transfer
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A program with its inputs, and the operations that tell: of its products or convolutions alone."""
+    """A program with its inputs; `flops` are those of its products."""
 
     program: TensorProgram
     inputs: tuple[Array, ...]
@@ -47,33 +44,33 @@ class Probe:
 
 
 def smallest() -> Probe:
-    """A run that does next to nothing."""
+    """One tiny launch."""
     return _probe([_zeros(SMALL)], lambda x: [x + 1.0])
 
 
 def many_inputs() -> Probe:
-    """The same of several tensors."""
+    """One tiny launch with several inputs."""
     return _probe([_zeros(SMALL)] * MANY, lambda *inputs: [_sum(inputs)])
 
 
 def many_outputs() -> Probe:
-    """The same with several results, each of a launch of its own."""
+    """Several outputs, each with a tiny launch of its own."""
     return _probe([_zeros(1, SMALL)], lambda x: [language.matmul(x, _weights(SMALL, SMALL)) for _ in range(MANY)])
 
 
 def large_input() -> Probe:
-    """A large tensor comes in, and little is done with it."""
+    """A large input with little work."""
     return _probe([_zeros(LARGE_BYTES // 4)], lambda x: [language.slice_axis(x, 0, 0, SMALL)])
 
 
 def large_output() -> Probe:
-    """A large tensor goes out, and little was done for it."""
+    """A large output with little work."""
     count = LARGE_BYTES // 4 // SMALL
     return _probe([_zeros(SMALL)], lambda x: [language.expand(x, (count, SMALL))])
 
 
 def chain() -> Probe:
-    """Small launches that wait for each other."""
+    """Tiny launches that depend on each other."""
 
     def layers(x: Tensor) -> list[Tensor]:
         weights = _weights(SMALL, SMALL)
@@ -85,7 +82,7 @@ def chain() -> Probe:
 
 
 def iterations() -> Probe:
-    """Small launches over and over."""
+    """A loop of tiny launches."""
 
     def body(state: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         return [language.matmul(state, _weights(SMALL, SMALL))], []
@@ -94,12 +91,12 @@ def iterations() -> Probe:
 
 
 def column_sums() -> Probe:
-    """Sums along an axis that is not the last: where lanes are threads, each has some to itself."""
+    """Sums along the first axis: where lanes are threads, each adds columns serially."""
     return _probe([_zeros(COLUMN, SMALL * SMALL)], lambda x: [language.reduce("sum", x, [0])])
 
 
 def host_step() -> Probe:
-    """A step for the host between two for the device."""
+    """A host step between two launches."""
 
     def interrupted(x: Tensor) -> list[Tensor]:
         (back,) = language.host("scalar", [x + 1.0], [TensorType(DType.float32, ())])
@@ -109,7 +106,7 @@ def host_step() -> Probe:
 
 
 def products(dtype: DType, peak: Peak, part: float = 1.0) -> Probe:
-    """Products with weights, in a row; sides are `part` of those that take the device a while."""
+    """Consecutive matrix products with weights; `part` scales the side."""
     return _products(dtype, int(_product_side(peak) * part))
 
 
@@ -124,12 +121,12 @@ def _products(dtype: DType, side: int) -> Probe:
 
 
 def small_products() -> Probe:
-    """The same of sides that tell what a device does with little work."""
+    """Small matrix products, which show the cost of sharing work between threads."""
     return _products(DType.float32, SMALLEST_SIDE)
 
 
 def byte_products(peak: Peak) -> Probe:
-    """A product of bytes, added up in 32 bits."""
+    """A matrix product of 8-bit integers with 32-bit sums."""
     side = _product_side(peak)
 
     def layer(x: Tensor) -> list[Tensor]:
@@ -141,7 +138,7 @@ def byte_products(peak: Peak) -> Probe:
     return _probe([_zeros(side, side, dtype=DType.uint8)], layer, 2.0 * side**3)
 
 
-# -- making them -----------------------------------------------------------------------------------------------------
+# -- construction ---------------------------------------------------------------------------------------------------
 
 
 def _probe(inputs: Sequence[Array], function: Callable[..., Sequence[Tensor]], flops: float = 0.0) -> Probe:
@@ -162,7 +159,7 @@ def _zeros(*shape: int, dtype: DType = DType.float32) -> Array:
 
 
 def _weights(*shape: int, dtype: DType = DType.float32) -> Tensor:
-    """Constants that no pass makes disappear: small numbers, no two in a row alike."""
+    """Make constants that no pass folds away: small numbers, neighbours different."""
     numbers = np.arange(int(np.prod(shape))) % 13 - 6
     return current_trace.get().constant((numbers.reshape(shape) * 2.0**-4).astype(dtype.numpy))
 
@@ -175,5 +172,5 @@ def _sum(inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _product_side(peak: Peak) -> int:
-    wanted = (PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3)
-    return int(min(max(2 ** int(np.log2(max(wanted, 1.0))), SMALLEST_SIDE), LARGEST_SIDE))
+    side = (PRODUCT_SECONDS * peak.flops / 2) ** (1 / 3)
+    return int(min(max(2 ** int(np.log2(max(side, 1.0))), SMALLEST_SIDE), LARGEST_SIDE))

@@ -1,14 +1,13 @@
-"""Where a model's time and memory go: records of a few runs -> one `Profile`.
+"""Where a model's time and memory go: records of several runs -> one `Profile`.
 
-Times of kernels are medians over the runs. What is drawn (spans, tensors, live bytes) is the run whose length is the
-median. All times are seconds, in spans from the start of the run on.
+Times of kernels are medians over the runs. Spans, tensors and live bytes are those of the median run. All times are
+seconds, in spans since the start of the run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from importlib import import_module
 from itertools import accumulate
 from os import PathLike
 from typing import Any
@@ -17,44 +16,44 @@ import numpy as np
 
 from weft.cost.roofline import Peak, TileArithmetic, tile_arithmetic
 from weft.errors import WeftError
+from weft.ir.arrays import Array
 from weft.ir.graph import Graph, ops_by_node
 from weft.ir.program import ORIGINS
-from weft.ir.record import HostRecord, NativeRecord, RunRecord
-from weft.quantities import counted, few, format_seconds, shortened
+from weft.ir.run_record import HostRecord, NativeRecord, RunRecord
+from weft.quantities import format_plural, format_seconds, join_few, shorten
 from weft.records import dataclass
-from weft.tables import ShownTable, Tabled
+from weft.tables import ShownAsTables, Table
 
-Array = np.ndarray[Any, Any]
-HOST = -1  # the thread of what runs in Python
-WARM_UPS = 2  # runs before those that count
-UNNAMED = "%"  # the names of values that no file names begin with it; they go by the node that makes them
+HOST = -1  # the "thread" of steps in Python
+WARM_UPS = 2  # runs that are not counted
+UNNAMED = "%"  # prefix of values without a name in the file; they are shown by the node that computes them
 _SECOND = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """The launches of one piece of work in one run, or a host step: what it is and comes from, and what it took.
+    """The launches of one task in one run, or a host step: its nodes and its cost.
 
-    `flops` and `bytes` are what it has to do at least, so that an algorithm with less arithmetic, or data that stays in
-    caches, shows as more than the machine's peak.
+    `flops` and `bytes` are the least that the task needs. An algorithm with less arithmetic, or data that stays in
+    caches, can therefore exceed the machine's peak.
     """
 
     name: str
     nodes: tuple[str, ...]
     launches: int
-    seconds: float  # from start to end, of all launches together
-    busy: float  # of all threads together
-    share: float  # of the time of all
+    seconds: float  # from start to end, summed over launches
+    busy: float  # seconds, summed over threads
+    share: float  # of the time of all kernels
     flops: float
     bytes: float
-    roofline: float | None  # the shortest time the machine allows, as a part of the time it took; None on the host
-    bound: str  # what keeps that from being shorter: "arithmetic" or "memory", "host" for a host step
-    tiles: str = ""  # what tiles are of that are multiplied as wholes: the arithmetic that it is held against
+    roofline: float | None  # the least time the machine allows, as a fraction of the time taken; None on the host
+    bound: str  # what limits it: "arithmetic" or "memory", "host" for a host step
+    tiles: str = ""  # the type of tile products (tensor cores) whose peak it is compared with
 
     def __repr__(self) -> str:
-        nodes = few(map(shortened, self.nodes), 2)
-        took = f"seconds={self.seconds:.3g}, share={self.share:.3f}, bound={self.bound!r}"
-        return f"KernelProfile(name={shortened(self.name)!r}, nodes=({nodes}), {took})"
+        nodes = join_few(map(shorten, self.nodes), 2)
+        cost = f"seconds={self.seconds:.3g}, share={self.share:.3f}, bound={self.bound!r}"
+        return f"KernelProfile(name={shorten(self.name)!r}, nodes=({nodes}), {cost})"
 
     @property
     def flops_per_second(self) -> float:
@@ -67,7 +66,7 @@ class KernelProfile:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A thread's work on a launch: `kernel` is a number in the profile's list, `name` that of the launch's own."""
+    """A thread's work on a launch: `kernel` is an index into the profile's kernels, `name` the launched kernel's."""
 
     kernel: int
     name: str
@@ -78,7 +77,7 @@ class TimeSpan:
 
 @dataclass(frozen=True, slots=True)
 class TensorProfile:
-    """A piece of the arena, from the start of the first launch that needs it to the end of the last."""
+    """An allocation in the arena, from the start of the first launch that uses it to the end of the last."""
 
     name: str
     nodes: tuple[str, ...]
@@ -90,7 +89,7 @@ class TensorProfile:
 
 @dataclass(frozen=True, slots=True)
 class LiveBytes:
-    """Bytes of the arena that are needed from `start` on, where kernel number `kernel` runs."""
+    """Bytes of the arena that are live from `start` on, when kernel number `kernel` runs."""
 
     start: float
     bytes: int
@@ -98,10 +97,10 @@ class LiveBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile(Tabled):
-    """Where the time and the memory of a model's runs go, as `model.profile()` measures it.
+class Profile(ShownAsTables):
+    """Where the time and memory of a model's runs go: what `model.profile()` returns.
 
-    `str` of it is a table of the slowest kernels, `save` writes all of it as a page, as a trace or as data.
+    `print` shows a table of the slowest kernels, `save` writes a page, a trace or data.
     """
 
     file: str
@@ -109,63 +108,65 @@ class Profile(Tabled):
     threads: int
     runs: tuple[float, ...]  # the time of each
     kernels: tuple[KernelProfile, ...]  # the slowest first
-    spans: tuple[TimeSpan, ...]  # what each thread did when, in the run that is drawn
-    occupancy: tuple[float, ...]  # of each thread: the part of the run in which it had work
-    tensors: tuple[TensorProfile, ...]  # what lies in the arena, where, and how long
-    memory: tuple[LiveBytes, ...]  # bytes of the arena that are needed, over time
-    arena_bytes: int  # how large the arena is
-    machine: Peak  # what the machine can do at most, as measured
+    spans: tuple[TimeSpan, ...]  # the launches of each thread, in the median run
+    occupancy: tuple[float, ...]  # the fraction of the run in which each thread was busy
+    tensors: tuple[TensorProfile, ...]  # the allocations in the arena
+    memory: tuple[LiveBytes, ...]  # live bytes of the arena over time
+    arena_bytes: int
+    machine: Peak  # the measured peak of the machine
     ops: Mapping[str, str] = field(default_factory=dict, hash=False)  # the operators of nodes, by name
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it: as a page for a browser (.html), as data (.json), or for Perfetto and Chrome's tracing (.trace).
+        """Write the profile as a page for a browser (.html), as data (.json), or for Perfetto and Chrome (.trace).
 
-        The page needs nothing else; it shows when each thread did what, the arena, and all kernels.
+        The page is self-contained; it shows the timeline of each thread, the arena, and all kernels.
         """
-        import_module("weft.report.profile_files").save_profile(self, path)
+        from weft.report.profile_files import save_profile
+
+        save_profile(self, path)
 
     def __repr__(self) -> str:
-        median = f"{format_seconds(self.seconds)} (median of {counted(len(self.runs), 'run')})"
-        kernels, threads = counted(len(self.kernels), "kernel"), counted(self.threads, "thread")
-        return f"<weft.Profile {shortened(self.file)} on {self.device}: {median}, {kernels}, {threads}>"
+        median = f"{format_seconds(self.seconds)} (median of {format_plural(len(self.runs), 'run')})"
+        kernels, threads = format_plural(len(self.kernels), "kernel"), format_plural(self.threads, "thread")
+        return f"<weft.Profile {shorten(self.file)} on {self.device}: {median}, {kernels}, {threads}>"
 
-    def _tables(self) -> Iterable[ShownTable]:
+    def _tables(self) -> Iterable[Table]:
         from weft.runtime.profile_tables import profile_tables
 
         return profile_tables(self)
 
     @property
     def seconds(self) -> float:
-        """The time of the run that is drawn: the median."""
-        return _middle(self.runs)
+        """The time of the median run."""
+        return _lower_median(self.runs)
 
     @property
     def flops(self) -> float:
-        """The arithmetic of all kernels of one run, as operations on floats."""
+        """The floating-point operations of all kernels of one run."""
         return sum(kernel.flops for kernel in self.kernels)
 
     @property
     def peak_memory(self) -> LiveBytes | None:
-        """The first moment at which most bytes of the arena are needed; None where nothing needs any."""
+        """The first moment with the most live bytes in the arena; None if it is not used."""
         return max(self.memory, key=lambda point: point.bytes, default=None)
 
 
 def profile_runs(
     file: str, device: str, threads: int, machine: Peak, record: Callable[[], RunRecord], repeat: int
 ) -> Profile:
-    """Run `repeat` times, after a few runs that do not count, and sum up."""
+    """Run `repeat` times after some warm-up runs, and summarize the records."""
     for _ in range(WARM_UPS):
         record()
     records = [record() for _ in range(repeat)]
     runs = tuple((run.end - run.start) / _SECOND for run in records)
-    shown = records[runs.index(_middle(runs))]
-    alike = [run for run in records if _structure(run) == _structure(shown)]
-    entries = _entries(shown)
-    order, kernels = _kernels(entries, alike, machine)
-    spans = tuple(_spans(shown, order))
+    median_run = records[runs.index(_lower_median(runs))]
+    comparable = [run for run in records if _structure(run) == _structure(median_run)]
+    entries = _group_launches(median_run)
+    order, kernels = _summarize_kernels(entries, comparable, machine)
+    spans = tuple(_spans(median_run, order))
     busy = [sum(span.end - span.start for span in spans if span.thread == thread) for thread in range(threads)]
-    length = max((shown.end - shown.start) / _SECOND, 1e-9)
-    natives = [part for part in shown.parts if isinstance(part, NativeRecord)]
+    length = max((median_run.end - median_run.start) / _SECOND, 1e-9)
+    natives = [part for part in median_run.parts if isinstance(part, NativeRecord)]
     return Profile(
         file=file,
         device=device,
@@ -174,15 +175,15 @@ def profile_runs(
         kernels=kernels,
         spans=spans,
         occupancy=tuple(seconds / length for seconds in busy),
-        tensors=tuple(tensor for part in natives for tensor in _tensors(part, shown.start)),
-        memory=tuple(point for part in natives for point in _live_bytes(part, shown.start, order)),
+        tensors=tuple(tensor for part in natives for tensor in _tensors(part, median_run.start)),
+        memory=tuple(point for part in natives for point in _live_bytes(part, median_run.start, order)),
         arena_bytes=max((part.arena_bytes for part in natives), default=0),
         machine=machine,
     )
 
 
 def with_operators(profile: Profile, graph: Callable[[], Graph]) -> Profile:
-    """The same with the operators of its nodes, where the graph can still be read."""
+    """Add the operators of nodes, if the graph can still be read."""
     try:
         ops = ops_by_node(graph())
     except WeftError:
@@ -192,19 +193,19 @@ def with_operators(profile: Profile, graph: Callable[[], Graph]) -> Profile:
     return replace(profile, ops={node: op for node, op in ops.items() if node in nodes})
 
 
-def _middle(times: Sequence[float]) -> float:
-    """The median, of an even number the lower one of two, so that it is the time of a run."""
+def _lower_median(times: Sequence[float]) -> float:
+    """Return the median; of an even number the lower one, so that it is the time of a run."""
     return sorted(times)[(len(times) - 1) // 2]
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------------
 
-Key = tuple[Any, ...]  # of what is one line in the list of kernels
+Key = tuple[Any, ...]  # of one line in the list of kernels
 
 
 @dataclass(slots=True)
 class _Entry:
-    """Where the launches of one line are: (part, launch) of a record; (part, None) for a host step."""
+    """The launches of one line: (part, launch) in a record; (part, None) for a host step."""
 
     names: dict[str, None]
     nodes: tuple[str, ...]
@@ -221,7 +222,7 @@ def _key(part: NativeRecord | HostRecord, launch: int | None) -> Key:
     return (part.section, part.launches[launch].task)
 
 
-def _entries(record: RunRecord) -> dict[Key, _Entry]:
+def _group_launches(record: RunRecord) -> dict[Key, _Entry]:
     entries: dict[Key, _Entry] = {}
     for number, part in enumerate(record.parts):
         if isinstance(part, HostRecord):
@@ -238,10 +239,10 @@ def _entries(record: RunRecord) -> dict[Key, _Entry]:
     return entries
 
 
-def _kernels(
+def _summarize_kernels(
     entries: dict[Key, _Entry], records: Sequence[RunRecord], machine: Peak
 ) -> tuple[dict[Key, int], tuple[KernelProfile, ...]]:
-    """The number of each entry, the slowest first, and what there is to say of them."""
+    """Return the index of each entry, slowest first, and the kernels in that order."""
     walls, busy = zip(*(_part_times(record) for record in records), strict=True)
 
     def typical(times: Sequence[Sequence[Array]], entry: _Entry) -> float:
@@ -253,7 +254,7 @@ def _kernels(
     keys = sorted(entries, key=lambda key: -seconds[key])
     kernels = []
     for key in keys:
-        entry, taken = entries[key], seconds[key]
+        entry, time = entries[key], seconds[key]
         native = entry.places[0][1] is not None
         least = machine.roofline(entry.flops, entry.bytes, entry.tiles)
         kernels.append(
@@ -261,12 +262,12 @@ def _kernels(
                 name=joined_names(list(entry.names)),
                 nodes=entry.nodes,
                 launches=len(entry.places),
-                seconds=taken,
+                seconds=time,
                 busy=typical(busy, entry),
-                share=taken / total,
+                share=time / total,
                 flops=entry.flops,
                 bytes=entry.bytes,
-                roofline=(least / taken if taken else 0.0) if native else None,
+                roofline=(least / time if time else 0.0) if native else None,
                 bound=machine.bound(entry.flops, entry.bytes, entry.tiles) if native else "host",
                 tiles=_tiles_text(entry.tiles),
             )
@@ -281,7 +282,7 @@ def _tiles_text(tiles: TileArithmetic | None) -> str:
 
 
 def _part_times(record: RunRecord) -> tuple[list[Array], list[Array]]:
-    """For each part, the nanoseconds of its launches: from start to end, and of all threads together."""
+    """Return for each part the nanoseconds of its launches: from start to end, and summed over threads."""
     walls, busy = [], []
     for part in record.parts:
         if isinstance(part, HostRecord):
@@ -296,7 +297,7 @@ def _part_times(record: RunRecord) -> tuple[list[Array], list[Array]]:
 
 
 def _bounds(part: NativeRecord) -> tuple[Array, Array]:
-    """When each launch started and ended; one that had nothing to do starts and ends with the one before."""
+    """Return when each launch started and ended; an empty launch starts and ends with the one before."""
     ran = part.times[:, :, 1] > 0
     starts = np.where(ran, part.times[:, :, 0], np.iinfo(np.int64).max).min(1, initial=np.iinfo(np.int64).max)
     ends = np.maximum(part.times[:, :, 1].max(1, initial=0), part.start)
@@ -305,13 +306,13 @@ def _bounds(part: NativeRecord) -> tuple[Array, Array]:
 
 
 def plain_name(kernel: str) -> str:
-    """A kernel's name without the number that tells it from others of its kind."""
+    """Return a kernel's name without its distinguishing number."""
     stem, _, number = kernel.rpartition("_")
     return stem if stem and number.isalnum() and any(c.isdigit() for c in number) else kernel
 
 
 def joined_names(names: Sequence[str]) -> str:
-    """Names as one; those that begin with the same word say it once."""
+    """Join names; a common first word is written once."""
     stems = {name.partition("_")[0] for name in names}
     if len(names) > 1 and len(stems) == 1 and all("_" in name for name in names):
         return f"{stems.pop()} ({', '.join(name.partition('_')[2] for name in names)})"
@@ -319,19 +320,19 @@ def joined_names(names: Sequence[str]) -> str:
 
 
 def node_names(origin: str) -> tuple[str, ...]:
-    """The nodes that something came from."""
+    """Split an origin into its nodes."""
     return tuple(part for part in origin.split(ORIGINS) if part)
 
 
 def _structure(record: RunRecord) -> list[Key]:
-    """What was run: the same for all runs, unless the data decides otherwise."""
+    """Return what was run; it is the same for all runs unless control flow depends on data."""
     return [
         (part.step, part.origin) if isinstance(part, HostRecord) else (part.section, len(part.launches))
         for part in record.parts
     ]
 
 
-# -- the run that is drawn -------------------------------------------------------------------------------------------
+# -- the median run --------------------------------------------------------------------------------------------------
 
 
 def _spans(record: RunRecord, order: dict[Key, int]) -> Iterator[TimeSpan]:
@@ -348,23 +349,23 @@ def _spans(record: RunRecord, order: dict[Key, int]) -> Iterator[TimeSpan]:
 
 def _tensors(part: NativeRecord, origin: int) -> Iterator[TensorProfile]:
     starts, ends = _bounds(part)
-    for piece in part.allocations:
-        if piece.size and piece.first < len(starts):
-            start = (int(starts[piece.first]) - origin) / _SECOND
-            end = (int(ends[min(piece.last, len(ends) - 1)]) - origin) / _SECOND
-            nodes = node_names(piece.origin)
-            name = nodes[-1] if nodes and piece.name.startswith(UNNAMED) else piece.name
-            yield TensorProfile(name, nodes, piece.offset, piece.size, start, end)
+    for allocation in part.allocations:
+        if allocation.size and allocation.first < len(starts):
+            start = (int(starts[allocation.first]) - origin) / _SECOND
+            end = (int(ends[min(allocation.last, len(ends) - 1)]) - origin) / _SECOND
+            nodes = node_names(allocation.origin)
+            name = nodes[-1] if nodes and allocation.name.startswith(UNNAMED) else allocation.name
+            yield TensorProfile(name, nodes, allocation.offset, allocation.size, start, end)
 
 
 def _live_bytes(part: NativeRecord, origin: int, order: dict[Key, int]) -> Iterator[LiveBytes]:
-    """The bytes that are needed while each launch runs, and none after the last."""
+    """Yield the live bytes during each launch, and 0 after the last."""
     starts, _ = _bounds(part)
     changes = [0] * (len(starts) + 1)
-    for piece in part.allocations:
-        if piece.first < len(starts):
-            changes[piece.first] += piece.size
-            changes[min(piece.last + 1, len(starts))] -= piece.size
+    for allocation in part.allocations:
+        if allocation.first < len(starts):
+            changes[allocation.first] += allocation.size
+            changes[min(allocation.last + 1, len(starts))] -= allocation.size
     kernel = 0
     for launch, live in enumerate(accumulate(changes[:-1])):
         kernel = order[_key(part, launch)]

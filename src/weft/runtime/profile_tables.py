@@ -1,26 +1,29 @@
-"""What a profile says at a glance: the run, and its slowest kernels."""
+"""A profile as text: the run and its slowest kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.quantities import MORE, counted, few, format_bytes, format_count, format_seconds, shortened
+from weft.quantities import ELLIPSIS, format_bytes, format_count, format_plural, format_seconds, join_few, shorten
 from weft.runtime.profile import KernelProfile, Profile
-from weft.tables import ShownTable
+from weft.tables import Table
 
 SHOWN_KERNELS = 15
 COLUMNS = ("kernel", "time", "share", "of roofline", "bound by", "nodes")
 
 
-def profile_tables(profile: Profile) -> Iterator[ShownTable]:
-    """The facts of the run, then the kernels, the slowest first."""
+def profile_tables(profile: Profile) -> Iterator[Table]:
+    """Make a table of the run, then one of its kernels, slowest first."""
     peak = profile.peak_memory
-    yield ShownTable(
+    yield Table(
         [
             ("model", f"{profile.file} on {profile.device}"),
-            ("a run", f"{format_seconds(profile.seconds)}, the median of {counted(len(profile.runs), 'run')}"),
+            ("a run", f"{format_seconds(profile.seconds)}, the median of {format_plural(len(profile.runs), 'run')}"),
             ("arithmetic", format_count(profile.flops, "FLOP")),
-            ("threads", f"{profile.threads}, busy {few((f'{part:.0%}' for part in profile.occupancy), 8)}"),
+            (
+                "threads",
+                f"{profile.threads}, busy {join_few((f'{fraction:.0%}' for fraction in profile.occupancy), 8)}",
+            ),
             (
                 "arena",
                 format_bytes(profile.arena_bytes) + ("" if peak is None else f", {format_bytes(peak.bytes)} live"),
@@ -29,11 +32,13 @@ def profile_tables(profile: Profile) -> Iterator[ShownTable]:
     )
     others = profile.kernels[SHOWN_KERNELS:]
     left_out = sum(kernel.share for kernel in others)
-    yield ShownTable(
+    yield Table(
         [_row(kernel, profile) for kernel in profile.kernels[:SHOWN_KERNELS]],
         COLUMNS,
         right=COLUMNS[1:4],
-        note=f"{MORE} and {counted(len(others), 'more kernel')}, {left_out:.1%} of the time" if others else "",
+        note=f"{ELLIPSIS} and {format_plural(len(others), 'more kernel')}, {left_out:.1%} of the time"
+        if others
+        else "",
     )
 
 
@@ -46,5 +51,5 @@ def _row(kernel: KernelProfile, profile: Profile) -> tuple[str, ...]:
         f"{kernel.share:.1%}",
         "" if kernel.roofline is None else f"{kernel.roofline:.0%}",
         kernel.bound,
-        few((shortened(node, 48) for node in nodes), 2),
+        join_few((shorten(node, 48) for node in nodes), 2),
     )

@@ -1,7 +1,7 @@
-"""What a long piece of work is at, for people: the stage, the time since it began, and how much is left.
+"""Progress of long work: the stage, the elapsed time, and the time left.
 
-Whoever works says where it is (`Stages`), which costs next to nothing. Where somebody looks, on a terminal or in a
-notebook, a thread shows it after a second's patience, and goes on to show how time passes while one step takes long.
+The work reports its stages to `Stages`, which costs almost nothing. On a terminal or in a notebook a thread shows them
+after one second, and keeps the clock running during a long step.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from math import ceil
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import Any
 
 from weft.logs import LOADING
-from weft.quantities import printable
+from weft.quantities import escape_unprintable
 from weft.runtime.environment import PROGRESS, text_of
-from weft.threads import is_pool_worker, lock
+from weft.threads import is_pool_worker, make_lock
 
-PATIENCE = 1.0  # seconds
-EVERY = 0.2  # seconds between two looks
-LAST_LOOK = 5.0  # seconds that a terminal may take for it
-SURE = 2.0  # seconds after which it can be said how long the rest takes
-MOST = 0.99  # of the work that is shown as done before all of it is
-LONGEST = 60  # characters of a stage
+PATIENCE = 1.0  # seconds before progress is shown
+REFRESH_SECONDS = 0.2
+STOP_SECONDS = 5.0  # that a terminal may take to clear the line
+ESTIMATE_SECONDS = 2.0  # after which the time left is shown
+MAX_FRACTION = 0.99  # that is shown before the work is done
+MAX_STAGE = 60  # characters of a stage
 BAR = 20  # columns
-WIDE, PLAIN = "━─…", "=-~"  # the done part of a bar, the other one, and the rest of a text
-NODES = 300  # that a model has, as long as nobody knows
+UNICODE_MARKS, ASCII_MARKS = "━─…", "=-~"  # the done and the open part of a bar, and an ellipsis
+NODES = 300  # assumed for a model that was not read yet
 
 
 def expected_seconds(size: int, nodes: int) -> dict[str, float]:
-    """About how long the stages of a load take, for so many bytes and nodes: what counts is how they compare."""
+    """Estimate the seconds of each stage of a load; only their ratios matter."""
     return {
         "reading": 0.3 + size * 4e-9,
         "tracing": 0.03 + nodes * 2e-4,
@@ -46,7 +46,7 @@ def expected_seconds(size: int, nodes: int) -> dict[str, float]:
     }
 
 
-COMPILING = ("loading", "compiling", "exporting")  # work that has the stages of a load
+COMPILING = ("loading", "compiling", "exporting")  # titles of work that has the stages of a load
 SHARES: Mapping[str, Mapping[str, float]] = {
     "quantizing": {
         "reading": 1.0,
@@ -57,47 +57,39 @@ SHARES: Mapping[str, Mapping[str, float]] = {
         "measuring the result": 12.0,
     }
 }
-"""How stages of other work compare."""
+"""Relative times of the stages of other work."""
 
 
-def _expected(title: str) -> Mapping[str, float] | None:
+def _expected_stages(title: str) -> Mapping[str, float] | None:
     return expected_seconds(0, NODES) if title in COMPILING else SHARES.get(title)
 
 
-class Shown(Protocol):
-    """Where progress is seen."""
-
-    def update(self, text: str, fraction: float, elapsed: float, left: float | None) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 class Stages:
-    """Tells of the stage that runs and how far it is."""
+    """The current stage of some work, and how far it is."""
 
     def __init__(self, title: str, show: bool, expected: Mapping[str, float] | None = None) -> None:
-        """`expected`: how long stages take, in order; without that, what stages say of themselves counts."""
-        self.subject = title  # what log lines are about
+        """`expected`: seconds of the stages, in order; without them the fraction of each stage is shown."""
+        self.subject = title  # of log lines
         self._title = title
         self._expected = expected
-        self._spent: dict[str, float] = {}  # seconds in stages that are over
+        self._spent: dict[str, float] = {}  # seconds of finished stages
         self._started = self._since = self._moved = time.monotonic()
         self._stage = self._detail = ""
         self._fraction = self._most = 0.0
         self._count: Callable[[], int] | None = None
         self._whole = 0
         self._is_over = False
-        self._look = _Look(self) if show else None
+        self._viewer = _Viewer(self) if show else None
 
     def expect(self, expected: Mapping[str, float]) -> None:
-        """Say anew how long stages take, once more is known."""
+        """Update the expected seconds of stages."""
         if self._expected is not None:
             self._expected = expected
 
     def stage(self, name: str, fraction: float = 0.0, detail: str = "") -> None:
-        """What is done now, which part of it is done, and in words: "12 of 87"."""
+        """Report the current stage, the fraction of it that is done, and details such as "12 of 87"."""
         if name != self._stage:
-            self._leave()
+            self._end_stage()
             self._stage = name
         self.update(fraction, detail)
 
@@ -111,19 +103,19 @@ class Stages:
         self._fraction, self._detail = min(max(fraction, 0.0), 1.0), detail
 
     def follow(self, name: str, count: Callable[[], int], whole: int) -> None:
-        """A stage that others work at: `count` is asked how many of all are done, whenever somebody looks."""
+        """Start a stage that other threads work on; `count` returns how many of `whole` are done."""
         self.stage(name)
         self._count, self._whole = count, whole
 
-    def look(self) -> tuple[str, float, float, float | None]:
-        """What is done, in words, and what `standing` gives."""
+    def snapshot(self) -> tuple[str, float, float, float | None]:
+        """Return the current stage as text, and the result of `standing`."""
         count = self._count
         if count is not None:
             done = count()
             self._set(done / max(self._whole, 1), f"{done} of {self._whole}")
         return self.text, *self.standing()
 
-    def _leave(self) -> None:
+    def _end_stage(self) -> None:
         now = time.monotonic()
         if self._stage:
             seconds = now - self._since
@@ -134,50 +126,50 @@ class Stages:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the work began."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     @property
     def is_over(self) -> bool:
-        """Whether the work is done, and nothing more will be shown."""
+        """Whether the work is done and no more progress is shown."""
         return self._is_over
 
     @property
     def is_seen(self) -> bool:
-        """Whether somebody is being shown it."""
-        return self._look is not None and self._look.is_up
+        """Whether progress is shown now."""
+        return self._viewer is not None and self._viewer.is_up
 
     @property
     def text(self) -> str:
-        """What is done, in words."""
+        """The current stage as text."""
         words = f"{self._title}: {self._stage}" if self._stage else self._title
-        return printable(f"{words} {self._detail}" if self._detail else words)[:LONGEST]
+        return escape_unprintable(f"{words} {self._detail}" if self._detail else words)[:MAX_STAGE]
 
     def standing(self) -> tuple[float, float, float | None]:
-        """Which part of all is done, which never shrinks; the seconds since the beginning; those left, if known."""
+        """Return the fraction that is done, which never decreases, the elapsed seconds, and those left, if known."""
         now = time.monotonic()
         elapsed = now - self._started
         if self._expected is None:
             fraction = self._fraction
-            is_known = fraction > 0.05 and now - self._moved < max(SURE, elapsed / 4)
-            left = elapsed * (1.0 - fraction) / fraction if is_known else None
+            is_reliable = fraction > 0.05 and now - self._moved < max(ESTIMATE_SECONDS, elapsed / 4)
+            left = elapsed * (1.0 - fraction) / fraction if is_reliable else None
         else:
-            left = self._left(now - self._since)
+            left = self._estimate_left(now - self._since)
             fraction = elapsed / (elapsed + left) if elapsed > 0.0 else 0.0
-        self._most = max(self._most, min(fraction, MOST))
-        return self._most, elapsed, left if elapsed >= SURE else None
+        self._most = max(self._most, min(fraction, MAX_FRACTION))
+        return self._most, elapsed, left if elapsed >= ESTIMATE_SECONDS else None
 
-    def _left(self, within: float) -> float:
-        """Seconds that are left, if the rest goes as the past did beside what was expected of it."""
+    def _estimate_left(self, within: float) -> float:
+        """Estimate the seconds left, at the pace of the finished stages."""
         expected = self._expected or {}
         ahead, later = 0.0, False
         for name, seconds in expected.items():
             ahead += seconds if later else 0.0
             later = later or name == self._stage
-        known = [name for name in self._spent if name in expected]
-        past = sum(expected[name] for name in known)
-        pace = max(sum(self._spent[name] for name in known) / past, 0.1) if past > 0.0 else 1.0
-        if not later:  # a stage that nothing is known of, before the others
+        finished = [name for name in self._spent if name in expected]
+        past = sum(expected[name] for name in finished)
+        pace = max(sum(self._spent[name] for name in finished) / past, 0.1) if past > 0.0 else 1.0
+        if not later:  # an unknown stage, before the others
             return pace * sum(seconds for name, seconds in expected.items() if name not in self._spent)
         if self._fraction > 0.05:
             here = within * (1.0 - self._fraction) / self._fraction
@@ -186,19 +178,19 @@ class Stages:
         return here + pace * ahead
 
     def close(self) -> None:
-        """Take away what is shown; what is told from now on is not."""
-        look, self._look, self._is_over = self._look, None, True
-        if look is not None:
-            look.end()
-        self._leave()
+        """Stop showing progress."""
+        viewer, self._viewer, self._is_over = self._viewer, None, True
+        if viewer is not None:
+            viewer.end()
+        self._end_stage()
         self._stage = ""
 
 
-_only = lock()  # held by whoever shows something: a second line would be written over the first
+_display_lock = make_lock()  # held while something is shown: a second line would overwrite the first
 
 
-class _Look:
-    """A thread that shows how work stands, once that takes long."""
+class _Viewer:
+    """A thread that shows progress once the work takes long."""
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
@@ -206,49 +198,49 @@ class _Look:
         self.is_up = False
         self._thread: Thread | None = None
         try:
-            from contextvars import copy_context  # a notebook knows by them which cell an output belongs to
+            from contextvars import copy_context  # notebooks find the cell of an output by them
 
-            self._thread = Thread(target=copy_context().run, args=(self._work,), name="weft-progress", daemon=True)
+            self._thread = Thread(target=copy_context().run, args=(self._show,), name="weft-progress", daemon=True)
             self._thread.start()
-        except RuntimeError:  # no thread to be had for it
+        except RuntimeError:  # no thread can be started
             self._thread = None
 
-    def _work(self) -> None:
+    def _show(self) -> None:
         if self._ended.wait(PATIENCE):
             return
-        with suppress(Exception):  # a terminal that went away, a kernel of someone else's: the work goes on
-            shown = _shown()
-            if shown is None:
-                return
+        with suppress(Exception):  # a terminal that was closed, a foreign notebook kernel: the work goes on
+            display = _make_display()
             try:
                 while True:
-                    shown.update(*self._stages.look())
+                    display.update(*self._stages.snapshot())
                     self.is_up = True
-                    if self._ended.wait(EVERY):
+                    if self._ended.wait(REFRESH_SECONDS):
                         break
             finally:
-                shown.stop()
+                display.stop()
 
     def end(self) -> None:
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(LAST_LOOK)
+            self._thread.join(STOP_SECONDS)
         with suppress(RuntimeError):  # free already, in a forked child
-            _only.release()
+            _display_lock.release()
 
 
 @contextmanager
 def stages(title: str) -> Iterator[Stages]:
-    """Progress for the duration of a `with` block. Inside of another one, that is what is seen."""
-    progress = Stages(title, show=_is_watched() and _only.acquire(blocking=False), expected=_expected(title))
+    """Show progress for the duration of a `with` block; inside another one, only the outer is shown."""
+    progress = Stages(
+        title, show=_is_watched() and _display_lock.acquire(blocking=False), expected=_expected_stages(title)
+    )
     try:
         yield progress
     finally:
         progress.close()
 
 
-def times(elapsed: float, left: float | None) -> str:
-    """How long it took so far, and how long the rest will take, where that can be said."""
+def format_times(elapsed: float, left: float | None) -> str:
+    """Format the elapsed time and the time left, if known."""
     return _clock(elapsed) if left is None else f"{_clock(elapsed)}, about {_clock(ceil(left))} left"
 
 
@@ -258,7 +250,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-# -- where it is seen ------------------------------------------------------------------------------------------------
+# -- displays -------------------------------------------------------------------------------------------------------
 
 
 def _is_watched() -> bool:
@@ -266,26 +258,26 @@ def _is_watched() -> bool:
         return False
     if is_notebook():
         return True
-    with suppress(Exception):  # a stream of someone else's, or one that is closed
-        taken = {type(stream).__module__ for stream in (sys.stdout, sys.stderr)} & {"rich.file_proxy"}
-        return not taken and not is_pool_worker() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    with suppress(Exception):  # a foreign stream, or one that is closed
+        is_redirected = {type(stream).__module__ for stream in (sys.stdout, sys.stderr)} & {"rich.file_proxy"}
+        return not is_redirected and not is_pool_worker() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     return False
 
 
 def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook, whose output is no terminal."""
-    found = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    with suppress(Exception):  # whatever a shell of someone else's raises
-        return found is not None and "IPKernelApp" in found().config
+    """Whether this process is the kernel of a notebook."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    with suppress(Exception):  # any error of a foreign shell
+        return get_ipython is not None and "IPKernelApp" in get_ipython().config
     return False
 
 
-def _shown() -> Shown | None:
+def _make_display() -> NotebookLine | TerminalBar:
     return NotebookLine() if is_notebook() else TerminalBar()
 
 
 class TerminalBar:
-    """A line on standard error, gone when the work is done; what others write meanwhile goes above it."""
+    """A line on standard error, cleared at the end; other output goes above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -301,7 +293,9 @@ class TerminalBar:
     def update(self, text: str, fraction: float, elapsed: float, left: float | None) -> None:
         from rich.text import Text
 
-        words, done, rest, clock = _fitted(text, fraction, times(elapsed, left), self._console.width - 1, self._marks)
+        words, done, rest, clock = _fit_line(
+            text, fraction, format_times(elapsed, left), self._console.width - 1, self._marks
+        )
         line = Text.assemble(words, (done, "green"), (rest, "dim"), clock, no_wrap=True, overflow="crop")
         self._live.update(line, refresh=True)
 
@@ -311,16 +305,16 @@ class TerminalBar:
 
 
 def _marks(encoding: str) -> str:
-    """What the done part of a bar is made of, what the other, and what stands for the rest of a text."""
+    """Return the characters of a bar that the encoding supports."""
     try:
-        WIDE.encode(encoding)
+        UNICODE_MARKS.encode(encoding)
     except (UnicodeError, LookupError):
-        return PLAIN
-    return WIDE
+        return ASCII_MARKS
+    return UNICODE_MARKS
 
 
-def _fitted(text: str, fraction: float, clock: str, width: int, marks: str) -> tuple[str, str, str, str]:
-    """A line of words, both parts of a bar and a clock; a narrow terminal has no bar, then no time that is left."""
+def _fit_line(text: str, fraction: float, clock: str, width: int, marks: str) -> tuple[str, str, str, str]:
+    """Fit words, both parts of a bar and a clock into a line; narrow terminals drop the bar, then the time left."""
     bar = BAR if width >= len(clock) + BAR + 24 else 0
     if width < len(clock) + 24:
         clock = clock.partition(",")[0]
@@ -331,14 +325,14 @@ def _fitted(text: str, fraction: float, clock: str, width: int, marks: str) -> t
 
 
 class NotebookLine:
-    """A line of text below a notebook's cell, written again in its place; it needs no widgets."""
+    """A line of text below a notebook's cell, updated in place, without widgets."""
 
     def __init__(self) -> None:
         self._handle: Any = None
         self._last = ""
 
     def update(self, text: str, fraction: float, elapsed: float, left: float | None) -> None:
-        self._write(f"{text} [{fraction:4.0%}] {times(elapsed, left)}")
+        self._write(f"{text} [{fraction:4.0%}] {format_times(elapsed, left)}")
 
     def _write(self, text: str) -> None:
         if text == self._last:

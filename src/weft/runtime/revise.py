@@ -1,12 +1,12 @@
-"""A compiled program with other weights, without compiling it again.
+"""Give a compiled program new weights without compiling it again.
 
-What a program becomes depends on its weights: values are folded and embedded, tiles are transformed where values are
-of one size. So with new weights the model is traced, optimised and fused again, which is quick, and all decisions are
-made again. Only where everything but the contents of constants is then the same, to the last bit, does the compiled
-program stay: groups that read a constant of other content are built again, and if they have become the very same
-kernels, what was packed for them is replaced. Whoever sees None compiles.
+Code depends on weights: values are folded and embedded, and Winograd is chosen by their magnitudes. So the model is
+traced, optimised and fused again with the new weights, which is fast, and all decisions are repeated. The compiled
+program is reused only if everything but the contents of constants is then identical: groups that read a changed
+constant are built again, and if they become the same kernels, their packed constants are replaced. Otherwise the model
+is compiled.
 
-Kernels that were built before are remembered, so that building a group again comes to looking at its values.
+Built kernels are memoized, so that building a group again is cheap.
 """
 
 from __future__ import annotations
@@ -14,35 +14,58 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.backends.naming import named
-from weft.ir.alike import alike
+from weft.backends.naming import with_unique_names
+from weft.ir.arrays import Array
 from weft.ir.compiled import CompiledProgram
+from weft.ir.equality import is_identical
 from weft.ir.graph import Graph, weight_arrays
 from weft.ir.groups import FusedProgram, Group, HostGroup, KernelGroup, ReshapeGroup, ScanGroup, stretches
-from weft.ir.packing import array_of
+from weft.ir.packing import load_constant
 from weft.ir.program import Step, TensorProgram, Value, bodies, with_bodies
 from weft.ir.target import Target
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task, Work, all_works
-from weft.kernels.lower.memoize import memoizing
-from weft.kernels.sections import group_works, works_section
+from weft.kernels.lower.memoize import memoization
+from weft.kernels.sections import build_group_works, build_works_section
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from weft.backends.device import DeviceProgram
+    from weft.compiler import Pipeline
+
+
+def recompile(pipeline: Pipeline, former: Pipeline, compiled: CompiledProgram) -> DeviceProgram:
+    """Return what `former` compiled with the weights of `pipeline`; compile anew where code depends on the weights."""
+    program = pipeline.trace_any_shapes()
+    fused = pipeline.fuse(program)
+    after = pipeline.skeleton = skeleton(pipeline.read().graph, fused)
+    known_works = former.known_works or KnownWorks(pipeline.compiling_driver.target(pipeline.precision))
+    revised = revise(compiled, _find_skeleton(former), after, fused, known_works)
+    if revised is None:
+        return pipeline.compile(program)
+    pipeline.known_works = known_works
+    return revised
+
+
+def _find_skeleton(pipeline: Pipeline) -> FusedProgram:
+    with pipeline.lock:
+        if pipeline.skeleton is None:
+            pipeline.skeleton = skeleton(pipeline.read().graph, pipeline.fuse(pipeline.trace_any_shapes()))
+        return pipeline.skeleton
 
 
 class UnlikeError(Exception):
-    """What was compiled is not for the new weights."""
+    """The compiled code does not fit the new weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """A constant without its elements; those of two that are alike may still differ.
+    """A constant without its elements; two that compare equal may differ in them.
 
-    A weight as the model has it is known by its array, which is kept anyway, and what was computed by a digest.
+    A weight of the model is identified by its array, which is in memory anyway, a computed constant by a digest.
     """
 
     dtype: str
@@ -57,7 +80,7 @@ class Elements:
 
 
 def skeleton(graph: Graph, fused: FusedProgram) -> FusedProgram:
-    """The fused program of a graph without the elements of its constants, which are `Content`s instead."""
+    """Return the fused program of a graph with `Elements` instead of its constants."""
     return _without_elements(fused, {id(array) for array in weight_arrays(graph).values()})
 
 
@@ -84,10 +107,10 @@ def _without_elements(fused: FusedProgram, weights: set[int]) -> FusedProgram:
 
 def _content(constant: Any, weights: set[int]) -> Any:
     if not isinstance(constant, np.ndarray) or constant.dtype == object:
-        return constant  # to be compared as it is
+        return constant  # compared by value
     if id(constant) in weights:
         return Elements(str(constant.dtype), constant.shape, constant, b"")
-    once = constant[tuple(slice(None) if stride else slice(1) for stride in constant.strides)]  # if it is repeated
+    once = constant[tuple(slice(None) if stride else slice(1) for stride in constant.strides)]  # a broadcast constant
     digest = sha256(repr(once.shape).encode())
     digest.update(np.ascontiguousarray(once).reshape(-1).view(np.uint8).data)
     return Elements(str(constant.dtype), constant.shape, None, digest.digest())
@@ -95,25 +118,25 @@ def _content(constant: Any, weights: set[int]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownWorks:
-    """What groups of a compiled program were built to, for whoever builds them again with other constants."""
+    """What the groups of a compiled program were built to, to build them again with other constants."""
 
     target: Target
-    kernels: dict[Any, Any] = field(default_factory=dict)  # what builders remember
-    outlines: dict[tuple[Value, ...], Any] = field(default_factory=dict)  # of works that were compiled, by results
+    kernels: dict[Any, Any] = field(default_factory=dict)  # memoized by builders
+    outlines: dict[tuple[Value, ...], Any] = field(default_factory=dict)  # of compiled works, by their results
 
 
 def revise(
-    compiled: CompiledProgram, before: FusedProgram, after: FusedProgram, fused: FusedProgram, known: KnownWorks
+    compiled: CompiledProgram, before: FusedProgram, after: FusedProgram, fused: FusedProgram, known_works: KnownWorks
 ) -> CompiledProgram | None:
-    """What was compiled from the program whose skeleton is `before`, with the constants of one that is alike.
+    """Return `compiled` with the constants of `fused`; None if more than constants differ.
 
-    `after` is the skeleton of that one.
+    `before` is the skeleton of the compiled program, `after` that of `fused`.
     """
-    if not alike(before, after):
+    if not is_identical(before, after):
         return None
     try:
-        with memoizing(known.kernels):
-            revision = Revision(before, after, fused, known)
+        with memoization(known_works.kernels):
+            revision = Revision(before, after, fused, known_works)
             sections, constants = _revise_level(revision, compiled.sections, compiled.constants)
     except UnlikeError:
         return None
@@ -122,15 +145,15 @@ def revise(
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A program, or the body of a scan inside it: its skeletons with the old and new constants, and the new one."""
+    """A program, or the body of a scan: its skeletons with old and new constants, and the new program."""
 
     before: FusedProgram
     after: FusedProgram
     fused: FusedProgram
-    known: KnownWorks
+    known_works: KnownWorks
 
     def changed(self) -> set[Value]:
-        """The constants whose elements are others now."""
+        """Return the constants whose elements changed."""
         old, new = self.before.program.constants, self.after.program.constants
         return {value for value in new if isinstance(new[value], Elements) and not new[value].is_same(old[value])}
 
@@ -138,26 +161,26 @@ class Revision:
 def _revise_level(
     revision: Revision, sections: Sequence[Section], constants: Mapping[Value, Any]
 ) -> tuple[tuple[Section, ...], dict[Value, Any]]:
-    """Sections and constants that were compiled from the old program, for the new one."""
+    """Revise the sections and constants of one level of the program."""
     changed, contents = revision.changed(), revision.fused.program.constants
-    found = {value: contents[value] if value in changed else content for value, content in constants.items()}
-    if any((content.dtype, content.shape) != (found[value].dtype, found[value].shape)
+    new_constants = {value: contents[value] if value in changed else content for value, content in constants.items()}
+    if any((content.dtype, content.shape) != (new_constants[value].dtype, new_constants[value].shape)
            for value, content in constants.items() if value in changed):  # fmt: skip
-        raise UnlikeError  # a device has something of its own made of them
+        raise UnlikeError  # a device may have converted them
     groups = [list(zip(*same)) for same in zip(*map(_stretches, (revision.before, revision.after, revision.fused)))]
     if len(groups) != len(sections):
         raise UnlikeError
-    made: list[Section] = []
+    new_sections: list[Section] = []
     for members, section in zip(groups, sections):
         if isinstance(section, NativeSection):
-            made.append(_revise_native(revision, members, section, changed))
+            new_sections.append(_revise_native(revision, members, section, changed))
         else:
-            made.append(_revise_host(revision, members, section))
-    return tuple(made), found
+            new_sections.append(_revise_host(revision, members, section))
+    return tuple(new_sections), new_constants
 
 
 Members = tuple[Group, Group, Group]
-"""A group of the old skeleton, and the same of the new one and of the program itself."""
+"""The same group in the old skeleton, the new skeleton and the new program."""
 
 
 def _stretches(fused: FusedProgram) -> list[tuple[Group, ...]]:
@@ -176,34 +199,34 @@ def _revise_native(
         if place is None:
             raise UnlikeError
         if isinstance(old, ScanGroup) and isinstance(new, ScanGroup) and isinstance(group, ScanGroup):
-            inside = Revision(old.body, new.body, group.body, revision.known)
+            inside = Revision(old.body, new.body, group.body, revision.known_works)
             tasks[place] = _revise_scan(inside, tasks[place])
         elif not isinstance(group, (ScanGroup, HostGroup)) and _reads(group, changed):
-            works = group_works(group, revision.fused, revision.known.target)
+            works = build_group_works(group, revision.fused, revision.known_works.target)
             those = slice(place + 1 - len(works), place + 1)
-            _check_same(works, tasks[those], group.results, revision.known)
+            _check_same(works, tasks[those], group.results, revision.known_works)
             tasks[those] = map(_revise_task, tasks[those], works)
     return replace(section, tasks=tuple(tasks))
 
 
 def _revise_host(revision: Revision, members: Sequence[Members], section: HostSection) -> HostSection:
-    """Steps of the host, with the programs inside them: in the order of the steps, as their sections are."""
+    """Revise host steps with the programs inside them, in the order of their sections."""
     inside: list[Revision] = []
     for old, new, group in members:
         if isinstance(old, HostGroup) and isinstance(new, HostGroup) and isinstance(group, HostGroup):
-            inside += [Revision(*same, revision.known) for same in zip(old.bodies, new.bodies, group.bodies)]
+            inside += [Revision(*same, revision.known_works) for same in zip(old.bodies, new.bodies, group.bodies)]
     if len(inside) != len(section.bodies):
         raise UnlikeError
     waiting = zip(inside, section.bodies)
-    made: list[tuple[Section, ...]] = []
+    new_sections: list[tuple[Section, ...]] = []
 
     def revised(body: TensorProgram) -> TensorProgram:
         sections, constants = _revise_level(*next(waiting), body.constants)
-        made.append(sections)
+        new_sections.append(sections)
         return replace(body, constants=constants)
 
     steps = tuple(replace(step, primitive=with_bodies(step.primitive, revised)) for step in section.steps)
-    return HostSection(steps, tuple(made))
+    return HostSection(steps, tuple(new_sections))
 
 
 def _revise_scan(inside: Revision, task: Task | ScanTask) -> ScanTask:
@@ -220,30 +243,30 @@ def _reads(group: KernelGroup, changed: set[Value]) -> bool:
 
 
 def _check_same(
-    works: Sequence[Work], tasks: Sequence[Task | ScanTask], results: tuple[Value, ...], known: KnownWorks
+    works: Sequence[Work], tasks: Sequence[Task | ScanTask], results: tuple[Value, ...], known_works: KnownWorks
 ) -> None:
-    """Raise UnlikeError unless works are those that tasks were compiled from, but for the elements of constants."""
+    """Raise UnlikeError unless tasks were compiled from these works, apart from the elements of constants."""
     outline = [_outline(work) for work in works]
-    if results in known.outlines:
-        if not alike(known.outlines[results], outline):
+    if results in known_works.outlines:
+        if not is_identical(known_works.outlines[results], outline):
             raise UnlikeError
         return
-    (section,) = named((works_section(works, known.target),))
+    (section,) = with_unique_names((build_works_section(works, known_works.target),))
     assert isinstance(section, NativeSection)
     compiled = [_outline(task.work, by_name=True) for task in tasks if isinstance(task, Task)]
-    if not alike(compiled, [_outline(work, by_name=True) for work in all_works(section)]):
+    if not is_identical(compiled, [_outline(work, by_name=True) for work in all_works(section)]):
         raise UnlikeError
-    known.outlines[results] = outline
+    known_works.outlines[results] = outline
 
 
 def _revise_task(task: Task | ScanTask, work: Work) -> Task:
-    """A task with the constants of work that is otherwise the same."""
+    """Replace the constants of a task."""
     assert isinstance(task, Task)
-    return replace(task, work=replace(task.work, constants=tuple(map(array_of, work.constants))))
+    return replace(task, work=replace(task.work, constants=tuple(map(load_constant, work.constants))))
 
 
 def _outline(work: Work, by_name: bool = False) -> tuple[Any, ...]:
-    """All of a work but the elements of its constants; kernels that have names of their own are known by those."""
+    """Return a work without the elements of its constants; `by_name`: with kernels by their unique names."""
     launches = [
         (launch.kernel.name if by_name else launch.kernel, launch.blocks, launch.parameters, launch.buffers)
         for launch in work.launches

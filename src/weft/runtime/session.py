@@ -1,6 +1,6 @@
-"""One model on one device, with one set of weights: its programs for the shapes that it meets, and their runs.
+"""One model on one device, with one set of weights: its programs for different shapes, and their runs.
 
-What a device fails at is raised here; `runtime/model.py` goes on to another.
+Failures of the device are raised here; `runtime/model.py` falls back to another one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
 
@@ -28,17 +28,17 @@ from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, owned
 from weft.ir.types import OptionalType
 from weft.logs import COMPILING, INFO
-from weft.quantities import few, shape_text
-from weft.records import dataclass
+from weft.quantities import format_shape, join_few
 from weft.runtime.arguments import listed, whole_number, whole_shapes
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
-from weft.runtime.named import Outputs
-from weft.threads import lock
+from weft.runtime.named_values import Outputs
+from weft.threads import make_lock
 
 if TYPE_CHECKING:
-    from weft.backends.device import Compiled, Driver, Recorder, Runner, Shortcut
+    from weft.backends.device import DeviceProgram, Driver, Executable, Shortcut
+    from weft.compiler import Pipeline
     from weft.ir.graph import OnnxModel
-    from weft.ir.narrowed import NarrowedProduct
+    from weft.ir.narrowed_products import NarrowedProduct
     from weft.ir.program import TensorProgram
     from weft.ir.specs import Signature
     from weft.plan.program import ProgramPlan
@@ -46,85 +46,31 @@ if TYPE_CHECKING:
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
 
-Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Union[tuple["int | None", ...], None]]  # None: any size, or an input that is left out
 
-REMEMBERED_PROGRAMS = 16  # programs kept for shapes or outputs out of the ordinary
-REMEMBERED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
-# a program is not for these sizes: an assumption fails, what is computed of them has no result or does not fit into 64
-# bits, or it depends on data that is needed now
+CACHED_PROGRAMS = 16  # for special shapes or outputs
+CACHED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
+# A program does not serve these sizes: a guard fails, arithmetic on them has no result or overflows 64 bits, or it
+# depends on data that is needed now.
 UNFIT = (GuardError, ArithmeticError, OnlyAtRunError)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedProgram:
-    """A program that is ready to run: the names of its inputs in order, what runs it, and what that was made from."""
-
-    inputs: tuple[str, ...]
-    runner: Runner
-    program: Compiled
-
-
 class RunRequest(NamedTuple):
-    """What a caller wants of a run, checked: inputs, those again in order if they are plain arrays, outputs."""
+    """A checked request: inputs, the same in order if they are plain arrays, outputs, those to keep on the device."""
 
     bound: BoundInputs
     plain: Sequence[Tensor] | None
-    wanted: tuple[str, ...]
-    kept: Sequence[str]
-
-
-class ModelCompiler(Protocol):
-    """What makes more of a model when it is asked for; nothing of it is needed to run what was prepared."""
-
-    @property
-    def file(self) -> str:
-        """What to call the model in messages."""
-        ...
-
-    @property
-    def driver(self) -> Driver:
-        """The device that it compiles for."""
-        ...
-
-    @property
-    def precision(self) -> str:
-        """That it compiles in."""
-        ...
-
-    def read(self) -> OnnxModel:
-        """The model as its file has it."""
-        ...
-
-    def program(self) -> TensorProgram:
-        """The optimised program for any shapes."""
-        ...
-
-    def specialise(
-        self, shapes: Shapes | None, overridden: Sequence[str], outputs: Sequence[str] | None = None
-    ) -> TensorProgram:
-        """One for given shapes and overridden defaults, and for other outputs than the model's."""
-        ...
-
-    def prepare(self, program: TensorProgram) -> PreparedProgram:
-        """An optimised program, made to run on the device."""
-        ...
-
-    def record(self, program: Compiled) -> Recorder:
-        """What runs such a program and tells how that went."""
-        ...
-
-    def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
-        """A run node by node, without a program; gives the model's outputs or others."""
-        ...
+    outputs: tuple[str, ...]
+    keep: Sequence[str]
 
 
 class Session:
     """A model that is ready to run on a device. Several threads may use it at once."""
 
-    def __init__(self, signature: Signature, whole: PreparedProgram, compiler: ModelCompiler) -> None:
-        self.file: str = compiler.file
-        self.device: str = compiler.driver.name
+    def __init__(self, signature: Signature, whole: Executable, pipeline: Pipeline) -> None:
+        """`whole` runs the program for any shapes; `pipeline` compiles others."""
+        self.file: str = pipeline.file
+        self.device: str = pipeline.driver.name
         self.signature = signature
         self.inputs: tuple[TensorSpec, ...] = signature.inputs
         self.defaults: tuple[TensorSpec, ...] = signature.defaults
@@ -132,34 +78,29 @@ class Session:
         self._names = tuple(spec.name for spec in signature.outputs)
         self._rankless = tuple(spec.name for spec in signature.inputs if spec.element and spec.shape is None)
         self.bind: InputBinder = InputBinder(
-            signature.inputs, signature.defaults, self.file, compiler.driver.home, compiler.driver.adopt
+            signature.inputs, signature.defaults, self.file, pipeline.driver.home, pipeline.driver.adopt
         )
         self.whole = whole
         self._fixed = _fixed_sizes(signature, whole.program)
-        self._compiler = compiler
-        self._inner: frozenset[str] = frozenset()  # names of inner values, once one was asked for
-        self._programs: OrderedDict[Any, PreparedProgram] = OrderedDict()
+        self.pipeline = pipeline
+        self._inner: frozenset[str] = frozenset()  # names of inner values, once one was requested
+        self._programs: OrderedDict[Any, Executable] = OrderedDict()
         self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
-        self._lock = lock()
-
-    @property
-    def compiler(self) -> ModelCompiler:
-        """What makes more of the model."""
-        return self._compiler
+        self._lock = make_lock()
 
     @property
     def driver(self) -> Driver:
-        return self._compiler.driver
+        return self.pipeline.driver
 
     @property
     def source(self) -> OnnxModel:
-        """The model as its file has it."""
-        return self._compiler.read()
+        """The ONNX model as read from its file."""
+        return self.pipeline.read()
 
     @property
     def program(self) -> TensorProgram:
         """The tensor program for any shapes."""
-        return self._compiler.program()
+        return self.pipeline.program()
 
     def request(
         self,
@@ -168,130 +109,129 @@ class Session:
         outputs: Sequence[str] | None = None,
         keep: bool | Sequence[str] = False,
     ) -> RunRequest:
-        """What a caller wants, checked; `plain` are the inputs in order if they are plain arrays."""
+        """Check the arguments of a run; `plain` are the inputs in order if they are plain arrays."""
         if not isinstance(inputs, Mapping):
-            from weft.runtime.habits import not_by_name
+            from weft.runtime.suggestions import inputs_without_names
 
-            raise not_by_name(inputs, outputs, self._order, self.file)
+            raise inputs_without_names(inputs, outputs, self._order, self.file)
         if isinstance(outputs, Mapping) and not inputs:
-            from weft.runtime.habits import names_first
+            from weft.runtime.suggestions import outputs_before_inputs
 
-            raise names_first(None, self._order, self.file)
-        wanted = self._names if outputs is None else self.wanted(outputs)
-        kept = () if keep is False else wanted if keep is True else self.wanted(keep, "keep")
-        absent = () if plain is not None else self._absent([name for name in inputs if inputs[name] is None])
-        return RunRequest(self.bind(inputs, plain, absent), plain, wanted, kept)
+            raise outputs_before_inputs(None, self._order, self.file)
+        names = self._names if outputs is None else self.check_names(outputs)
+        keep_names = () if keep is False else names if keep is True else self.check_names(keep, "keep")
+        absent = () if plain is not None else self._absent_inputs([name for name in inputs if inputs[name] is None])
+        return RunRequest(self.bind(inputs, plain, absent), plain, names, keep_names)
 
-    def _absent(self, names: Sequence[str]) -> Sequence[str]:
-        """Of inputs that are None, those that the model takes so although they are not of an optional type."""
-        kinds = {spec.name: spec.type for spec in self.inputs}
-        unusual = [name for name in names if name in kinds and not isinstance(kinds[name], OptionalType)]
-        if not unusual:
+    def _absent_inputs(self, names: Sequence[str]) -> Sequence[str]:
+        """Of inputs that are None, return those whose absence the model tests although they are not optional."""
+        types = {spec.name: spec.type for spec in self.inputs}
+        required = [name for name in names if name in types and not isinstance(types[name], OptionalType)]
+        if not required:
             return ()
-        from weft.opset.sequences import inputs_asked_for
+        from weft.opset.sequences import find_optional_inputs
 
-        asked = inputs_asked_for(self.source.graph)
-        return [name for name in unusual if name in asked]
+        tested = find_optional_inputs(self.source.graph)
+        return [name for name in required if name in tested]
 
     def answer(self, request: RunRequest) -> dict[str, Any]:
-        """A run, which may be the first for these shapes."""
+        """Run a request; the first for its shapes may compile."""
         try:
-            return self._owned(request, self._run(request))
-        except ModelError as error:  # the model loaded: it is this data that an op cannot take
+            return self._name_results(request, self._run(request))
+        except ModelError as error:  # the model loaded, so an op cannot take this data
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
-            if self._is_the_models(error):
-                self._find_fault(request)
+            if self._is_model_error(error):
+                self._locate_error(request)
             raise error.at(file=self.file) from error.__cause__
         except MemoryError as error:
-            hint = "memory() tells what a run needs; use smaller inputs, or allow this process more memory"
-            raise OutOfMemoryError("the memory for this run cannot be had", file=self.file, hint=hint) from error
+            hint = "use smaller inputs, or allow this process more memory; memory() computes what a run needs"
+            raise OutOfMemoryError("there is not enough memory for this run", file=self.file, hint=hint) from error
 
-    def _owned(self, request: RunRequest, results: Sequence[Any]) -> dict[str, Any]:
-        """Results by name, each the caller's alone."""
-        others = list(request.bound.arrays.values())
-        found = Outputs()
-        for name, result in zip(request.wanted, results):
-            own = owned(result, others)
-            others.append(own)
-            found[name] = self._stay(own) if name in request.kept else own
-        return found
+    def _name_results(self, request: RunRequest, results: Sequence[Any]) -> dict[str, Any]:
+        """Return results by name, which share memory neither with each other nor with inputs."""
+        arrays = list(request.bound.arrays.values())
+        outputs = Outputs()
+        for name, result in zip(request.outputs, results):
+            own = owned(result, arrays)
+            arrays.append(own)
+            outputs[name] = self._keep_on_device(own) if name in request.keep else own
+        return outputs
 
-    def _is_the_models(self, error: WeftError) -> bool:
-        """Whether a run node by node can tell more of an error."""
+    def _is_model_error(self, error: WeftError) -> bool:
+        """Whether a run node by node can say more about an error."""
         if isinstance(error, ExecutionError):
             return True
         return isinstance(error, OutOfMemoryError) and not self.driver.has_memory and error.node is None
 
-    def _stay(self, result: Any) -> Any:
+    def _keep_on_device(self, result: Any) -> Any:
         if isinstance(result, np.ndarray) and result.dtype != object:
             return self.driver.place(result)
         return result
 
     def explain(self) -> tuple[HostStep, ...]:
-        """The steps that did not become native code: the node each came from, and why; empty if all did."""
+        """List the steps that did not become native code: the node of each, and why."""
         from weft.runtime.explain import explain
 
         return explain(self.whole.program)
 
     def narrowed(self) -> tuple[NarrowedProduct, ...]:
-        """The products that round their operands; empty if none does, whatever the precision allows."""
+        """List the matrix products that round their operands."""
         from weft.runtime.explain import narrowed_products
 
         return narrowed_products(self.whole.program)
 
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
-        """What a run needs, without running: for sizes of dynamic dims, or shapes of inputs, by name.
+        """Compute the memory that a run needs, for sizes of dynamic dims or shapes of inputs, by name.
 
-        Dynamic dims that are not given get usual sizes, which the answer states.
+        Other dynamic dims get usual sizes, which the result states.
         """
         from weft.runtime.memory import bind_shapes, summarize
 
         plan, sizes = self.plan(shapes)
-        given, _ = bind_shapes(self.whole.program.inputs, whole_shapes(shapes, self.file), self.file)
-        return summarize(plan, sizes, [name for name in sizes if name not in given])
+        bound, _ = bind_shapes(self.whole.program.inputs, whole_shapes(shapes, self.file), self.file)
+        return summarize(plan, sizes, [name for name in sizes if name not in bound])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
-        """The memory plan that `memory` sums up, and the sizes of dynamic dims that it is for."""
+        """Return the memory plan that `memory` sums up, and its sizes of dynamic dims."""
         from weft.plan.usual_sizes import usual_sizes
         from weft.runtime.memory import bind_shapes
 
         program = self.whole.program
         shapes = whole_shapes(shapes, self.file)
-        given, clash = bind_shapes(program.inputs, shapes, self.file)
-        failed: Exception | None = None
-        whole = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
-        complete = set(whole) >= {value.name for value in program.inputs}
-        for sizes in (
-            () if clash or (complete and self._rankless) else usual_sizes(program.inputs, program.guards, given)
-        ):
-            try:
-                return self._planned(self.whole, sizes), sizes
-            except (GuardError, ArithmeticError, ExecutionError) as error:
-                failed = failed or error
-        emptied = self._emptied(whole) if complete and not clash else None
-        if emptied is not None:  # as a run does it
-            with suppress(GuardError, ArithmeticError, ModelError, ExecutionError):
-                return self._planned(self._program(emptied, (), self._names), given), {}
-        if complete:  # the same, for these very shapes
+        bound, clash = bind_shapes(program.inputs, shapes, self.file)
+        first_error: Exception | None = None
+        input_shapes = {name: shape for name, shape in shapes.items() if not isinstance(shape, int)}
+        complete = set(input_shapes) >= {value.name for value in program.inputs}
+        if not clash and not (complete and self._rankless):
+            for sizes in usual_sizes(program.inputs, program.guards, bound):
+                try:
+                    return self._plan_program(self.whole, sizes), sizes
+                except (GuardError, ArithmeticError, ExecutionError) as error:
+                    first_error = first_error or error
+        if complete:  # the programs that a run would fall back to
+            zero_sizes = None if clash else self._zero_sizes(input_shapes)
+            if zero_sizes is not None:
+                with suppress(GuardError, ArithmeticError, ModelError, ExecutionError):
+                    return self._plan_program(self._executable(zero_sizes, (), self._names), bound), {}
             with suppress(GuardError, ArithmeticError, ModelError):
-                return self._planned(self._program(whole, (), self._names), {}), {}
-        hint = "give sizes for which the model makes sense"
-        raise InputError(f"there is no plan for these shapes: {failed}", file=self.file, hint=hint)
+                return self._plan_program(self._executable(input_shapes, (), self._names), {}), {}
+        hint = "pass sizes that the model accepts"
+        raise InputError(f"there is no plan for these shapes: {first_error}", file=self.file, hint=hint)
 
-    def _planned(self, prepared: PreparedProgram, sizes: Mapping[str, int]) -> ProgramPlan:
+    def _plan_program(self, executable: Executable, sizes: Mapping[str, int]) -> ProgramPlan:
         try:
-            plan = prepared.runner.plan(sizes)
+            plan = executable.plan(sizes)
         except OutOfMemoryError as error:
             raise error.at(file=self.file) from None
         if plan is None:
             hint = "choose a device that compiles: see weft.devices()"
-            raise DeviceError(f"device {self.device!r} plans no memory", file=self.file, hint=hint)
+            raise DeviceError(f"device {self.device!r} has no memory plan", file=self.file, hint=hint)
         return plan
 
     def check_limit(self, limit: int) -> None:
-        """Raise OutOfMemoryError if the model does not fit, as far as that can be told before a run."""
+        """Raise OutOfMemoryError if the model is known not to fit before a run."""
         from weft.ir.program import TensorProgram
         from weft.plan.program import weight_bytes
         from weft.plan.usual_sizes import dynamic_dims
@@ -299,189 +239,188 @@ class Session:
         program = self.whole.program
         if isinstance(program, TensorProgram):
             hint = "choose a device that compiles: see weft.devices()"
-            raise DeviceError(f"device {self.device!r} knows no memory_limit", file=self.file, hint=hint)
+            raise DeviceError(f"device {self.device!r} does not support memory_limit", file=self.file, hint=hint)
         weights = weight_bytes(program)
         if weights > limit:
             problem = f"the weights take {weights:,} bytes, more than the memory_limit of {limit:,}"
-            raise OutOfMemoryError(problem, file=self.file, hint="allow more")
+            raise OutOfMemoryError(problem, file=self.file, hint="raise the limit")
         if not dynamic_dims(program.inputs):
             self.plan()
 
     def profile(self, inputs: Mapping[str, Any] | None = None, repeat: int = 10) -> Profile:
-        """Run `repeat` times and tell where time and memory go: kernels, threads, the arena."""
+        """Run `repeat` times and report where time and memory go: kernels, threads, the arena."""
         from weft.runtime.profile import profile_runs
 
         repeat = whole_number(repeat, "repeat", self.file)
         request = self.request({} if inputs is None else inputs)
-        self.answer(request)  # what is wrong with the inputs shows here
-        given, clash = request.bound
-        overridden = tuple(spec.name for spec in self.defaults if spec.name in given)
-        shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
-        emptied = self._emptied(shapes)
-        absent = self._left_out(given)
-        ways = (self._ranks(given), *([] if emptied is None else [{**absent, **emptied}]), {**absent, **shapes})
-        for sizes in ways[-1:] if clash else ways:
+        self.answer(request)  # raises errors of the inputs
+        feeds, clash = request.bound
+        overridden = tuple(spec.name for spec in self.defaults if spec.name in feeds)
+        shapes = {name: content.shape for name, content in feeds.items() if has_shape(content)}
+        zero_sizes = self._zero_sizes(shapes)
+        omitted = self._omitted_inputs(feeds)
+        candidates = [self._ranks(feeds), {**omitted, **shapes}]
+        if zero_sizes is not None:
+            candidates.insert(1, {**omitted, **zero_sizes})
+        for sizes in candidates[-1:] if clash else candidates:
             try:
-                prepared = self._program(sizes, overridden, self._names)
-                if prepared is self.whole:
-                    self._check_fixed(given)
-                recorder = self._compiler.record(prepared.program)
+                executable = self._executable(sizes, overridden, self._names)
+                if executable is self.whole:
+                    self._check_fixed(feeds)
+                recorder = self.pipeline.record(executable.program)
                 peak = self.driver.calibrate(recorder.threads)
-                record = partial(recorder.run, [given[name] for name in prepared.inputs])
+                record = partial(recorder.run, [feeds[name] for name in executable.input_names])
                 return profile_runs(self.file, self.device, recorder.threads, peak, record, repeat)
             except UNFIT:
                 continue
         hint = "sizes that depend on data differ from what the model's graph says"
-        raise DeviceError("there are no kernels to time: this runs node by node", file=self.file, hint=hint)
+        raise DeviceError("there are no kernels to time: the model runs node by node", file=self.file, hint=hint)
 
-    def wanted(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
-        """The names of outputs, or of inner values, that the model has."""
+    def check_names(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
+        """Return names of outputs or inner values; InputError if the model has no such value."""
         from weft.ir.graph import find_outputs, value_names
 
-        wanted = tuple(
+        names = tuple(
             name.name if isinstance(name, TensorSpec) else name for name in listed(outputs, option, self.file)
         )
-        if all(isinstance(name, str) and (name in self._names or name in self._inner) for name in wanted):
-            return wanted
+        if all(isinstance(name, str) and (name in self._names or name in self._inner) for name in names):
+            return names
         graph = self.source.graph
         try:
-            find_outputs(graph, wanted)
+            find_outputs(graph, names)
         except InputError as error:
             raise error.at(file=self.file) from None
         self._inner = frozenset(value_names(graph))
-        return wanted
+        return names
 
     def _run(self, request: RunRequest) -> list[Any]:
-        """On the program for any shapes; where its assumptions fail, on one for these shapes; at last node by node.
+        """Run the program for any shapes; if a guard fails, one for these shapes; at last node by node.
 
-        The assumption that fails most is that no size is 0: a program in which just these are 0 serves all others.
+        The guard that fails most often is that no size is 0: a program in which only those sizes are fixed serves all
+        other sizes.
         """
-        (given, clash), plain, wanted, kept = request
-        overridden = tuple(spec.name for spec in self.defaults if spec.name in given) if self.defaults else ()
-        keep = [number for number, name in enumerate(wanted) if name in kept] if kept else []
+        (feeds, clash), plain, outputs, keep_names = request
+        overridden = tuple(spec.name for spec in self.defaults if spec.name in feeds) if self.defaults else ()
+        keep = [number for number, name in enumerate(outputs) if name in keep_names] if keep_names else []
         if clash is None:
             try:
-                prepared = self._program(self._ranks(given), overridden, wanted)
-                if self._fixed and prepared is self.whole:
-                    self._check_fixed(given)
-                results = self._execute(prepared, given, keep)
+                executable = self._executable(self._ranks(feeds), overridden, outputs)
+                if self._fixed and executable is self.whole:
+                    self._check_fixed(feeds)
+                results = self._execute(executable, feeds, keep)
             except UNFIT:
                 pass
             else:
-                if plain is not None and prepared is self.whole:
-                    self._remember(given, tuple([array.shape for array in plain]))
+                if plain is not None and executable is self.whole:
+                    self._cache_shortcut(feeds, tuple([array.shape for array in plain]))
                 return results
-        shapes = {name: content.shape for name, content in given.items() if has_shape(content)}
-        emptied = None if clash else self._emptied(shapes)
-        if emptied is not None:
+        omitted = self._omitted_inputs(feeds)
+        shapes = {name: content.shape for name, content in feeds.items() if has_shape(content)}
+        zero_sizes = None if clash else self._zero_sizes(shapes)
+        if zero_sizes is not None:
             with suppress(*UNFIT, ModelError):
-                emptied = {**self._left_out(given), **emptied}
-                return self._execute(self._program(emptied, overridden, wanted), given, keep)
+                return self._execute(self._executable({**omitted, **zero_sizes}, overridden, outputs), feeds, keep)
         try:
-            whole = {**self._left_out(given), **shapes}
-            return self._execute(self._program(whole, overridden, wanted), given, keep)
+            return self._execute(self._executable({**omitted, **shapes}, overridden, outputs), feeds, keep)
         except UNFIT as error:
             COMPILING.info("%s: this run is computed node by node: %s", self.file, error)
-            return self._compiler.run_eagerly(on_host(given), wanted)
+            return self.pipeline.run_eagerly(on_host(feeds), outputs)
         except ModelError as error:
-            said = f": {clash}" if clash else ""
+            detail = f": {clash}" if clash else ""
             passed = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
-            hint = f"given were {passed}; the model takes {', '.join(map(str, self.inputs))}"
-            problem = f"the inputs' shapes do not fit together{said}. {error.problem}"
+            hint = f"you passed {passed}; the model takes {', '.join(map(str, self.inputs))}"
+            problem = f"the inputs' shapes do not fit together{detail}. {error.problem}"
             raise InputError(problem, node=error.node, hint=hint) from error
 
-    def _check_fixed(self, given: Mapping[str, Any]) -> None:
-        """Raise GuardError where inputs have other sizes than those that the program was compiled for."""
+    def _check_fixed(self, feeds: Mapping[str, Any]) -> None:
+        """Raise GuardError if inputs have other sizes than those that the program was compiled for."""
         for name, axis, size in self._fixed:
-            if given[name].shape[axis] != size:
-                raise GuardError(Guard(given[name].shape[axis], size, name), given[name].shape[axis], size)
+            actual = feeds[name].shape[axis]
+            if actual != size:
+                raise GuardError(Guard(actual, size, name), actual, size)
 
-    def _ranks(self, given: Mapping[str, Any]) -> Shapes | None:
-        """The ranks of inputs for which the model states none, and inputs that are left out.
-
-        There is a program for each set of them.
-        """
-        absent = self._left_out(given)
-        if not self._rankless and not absent:
+    def _ranks(self, feeds: Mapping[str, Any]) -> Shapes | None:
+        """Return the ranks of inputs that declare none, and omitted inputs; each set of them has its own program."""
+        omitted = self._omitted_inputs(feeds)
+        if not self._rankless and not omitted:
             return None
-        return {**absent, **{name: (None,) * given[name].ndim for name in self._rankless if name in given}}
+        return {**omitted, **{name: (None,) * feeds[name].ndim for name in self._rankless if name in feeds}}
 
-    def _left_out(self, given: Mapping[str, Any]) -> Shapes:
-        """No shapes, for the inputs that are not given."""
-        return {name: None for name in self._order if name not in given} if len(given) < len(self._order) else {}
+    def _omitted_inputs(self, feeds: Mapping[str, Any]) -> Shapes:
+        """Return None as the shape of each input without a value."""
+        return {name: None for name in self._order if name not in feeds} if len(feeds) < len(self._order) else {}
 
-    def _emptied(self, shapes: Mapping[str, Sequence[int]]) -> Shapes | None:
-        """Shapes in which the sizes that are 0 are fixed, and no others; None where there are no such sizes."""
+    def _zero_sizes(self, shapes: Mapping[str, Sequence[int]]) -> Shapes | None:
+        """Return shapes in which only sizes of 0 are fixed; None if there are none."""
         if not any(0 in shape for shape in shapes.values()):
             return None
-        open_ones = {name: (None,) * len(shapes[name]) for name in self._rankless if name in shapes}
-        found = {name: tuple(None if size else 0 for size in shape) for name, shape in shapes.items() if 0 in shape}
-        return {**open_ones, **found}
+        ranks = {name: (None,) * len(shapes[name]) for name in self._rankless if name in shapes}
+        zeros = {name: tuple(None if size else 0 for size in shape) for name, shape in shapes.items() if 0 in shape}
+        return {**ranks, **zeros}
 
-    def _find_fault(self, request: RunRequest) -> None:
-        """Raise the error of the node that cannot take these inputs, which native code tells no more of."""
+    def _locate_error(self, request: RunRequest) -> None:
+        """Raise the error of the node that cannot take these inputs: native code does not say which."""
         try:
-            self._compiler.run_eagerly(on_host(request.bound.arrays), request.wanted)
+            self.pipeline.run_eagerly(on_host(request.bound.arrays), request.outputs)
         except ModelError as error:
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise ExecutionError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
 
-    def _remember(self, given: Mapping[str, Any], shapes: PlainShapes) -> None:
-        """Keep the short way for inputs like these, which the program for any shapes has run."""
+    def _cache_shortcut(self, feeds: Mapping[str, Any], shapes: PlainShapes) -> None:
+        """Keep the shortcut for inputs of these shapes, after a run of the program for any shapes."""
         shortcuts, whole = self.shortcuts, self.whole
-        if shapes in shortcuts or whole.inputs != self._order:
+        if shapes in shortcuts or whole.input_names != self._order:
             return
-        if len(shortcuts) >= REMEMBERED_SHORTCUTS:
+        if len(shortcuts) >= CACHED_SHORTCUTS:
             shortcuts.clear()
-        shortcuts[shapes] = whole.runner.shortcut([given[name] for name in self._order])
+        shortcuts[shapes] = whole.shortcut([feeds[name] for name in self._order])
 
-    def _execute(self, prepared: PreparedProgram, given: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
-        return prepared.runner.run([given[name] for name in prepared.inputs], keep)
+    def _execute(self, executable: Executable, feeds: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
+        return executable.run([feeds[name] for name in executable.input_names], keep)
 
-    def _program(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> PreparedProgram:
+    def _executable(self, shapes: Shapes | None, overridden: tuple[str, ...], outputs: tuple[str, ...]) -> Executable:
+        """Return the program for these shapes, overridden defaults and outputs, compiled on first use."""
         names = self._names
-        if shapes is None and not overridden and (wanted is names or wanted == names):
+        if shapes is None and not overridden and (outputs is names or outputs == names):
             return self.whole
-        key = (None if shapes is None else tuple(sorted(shapes.items())), overridden, wanted)
+        key = (None if shapes is None else tuple(sorted(shapes.items())), overridden, outputs)
         with self._lock:
             if key not in self._programs:
-                self._tell(shapes, overridden, wanted)
-                self._programs[key] = self._compiler.prepare(self._part(shapes, overridden, wanted))
-                while len(self._programs) > REMEMBERED_PROGRAMS:
+                self._log_compilation(shapes, overridden, outputs)
+                self._programs[key] = self.pipeline.prepare(self._trace(shapes, overridden, outputs))
+                while len(self._programs) > CACHED_PROGRAMS:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
             return self._programs[key]
 
-    def _tell(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> None:
-        if COMPILING.hears(INFO):
-            sizes = (
-                "any shapes"
-                if shapes is None
-                else few(
-                    f"{name} {shape_text(size)}" if size is not None else f"{name} left out"
-                    for name, size in shapes.items()
-                )
+    def _log_compilation(self, shapes: Shapes | None, overridden: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+        if not COMPILING.is_enabled_for(INFO):
+            return
+        sizes = "any shapes"
+        if shapes is not None:
+            sizes = join_few(
+                f"{name} {'left out' if size is None else format_shape(size)}" for name, size in shapes.items()
             )
-            more = f", with {few(overridden)} given" if overridden else ""
-            more += "" if wanted == self._names else f", giving {few(wanted)}"
-            COMPILING.info("%s: one more program is compiled for %s: for %s%s", self.file, self.device, sizes, more)
+        details = f", with {join_few(overridden)} given" if overridden else ""
+        details += "" if outputs == self._names else f", giving {join_few(outputs)}"
+        COMPILING.info("%s: one more program is compiled for %s: for %s%s", self.file, self.device, sizes, details)
 
-    def _part(self, shapes: Shapes | None, overridden: tuple[str, ...], wanted: tuple[str, ...]) -> TensorProgram:
-        """The program that gives some outputs; for inner values it is traced with them as outputs."""
-        from weft.passes.drop import with_outputs
+    def _trace(self, shapes: Shapes | None, overridden: tuple[str, ...], outputs: tuple[str, ...]) -> TensorProgram:
+        """Trace the program that computes these outputs, or inner values."""
+        from weft.passes.dead_code import with_outputs
 
-        if not set(wanted) <= set(self._names):
-            return self._compiler.specialise(shapes, overridden, wanted)
+        if not set(outputs) <= set(self._names):
+            return self.pipeline.specialise(shapes, overridden, outputs)
         any_shape = shapes is None and not overridden
-        whole = self.program if any_shape else self._compiler.specialise(shapes, overridden)
-        outputs = dict(zip(self._names, whole.outputs))
-        return with_outputs(whole, tuple(outputs[name] for name in wanted))
+        whole = self.program if any_shape else self.pipeline.specialise(shapes, overridden)
+        values = dict(zip(self._names, whole.outputs))
+        return with_outputs(whole, tuple(values[name] for name in outputs))
 
 
-def _fixed_sizes(signature: Signature, program: Compiled) -> tuple[tuple[str, int, int], ...]:
-    """Where a program that was saved for some sizes has one, and the model any: input, axis and size."""
+def _fixed_sizes(signature: Signature, program: DeviceProgram) -> tuple[tuple[str, int, int], ...]:
+    """Return the fixed sizes of a program where the model has dynamic ones: input, axis and size."""
     shapes = {value.name: getattr(value.type, "shape", None) or () for value in program.inputs}
     return tuple(
         (spec.name, axis, size)
@@ -492,7 +431,7 @@ def _fixed_sizes(signature: Signature, program: Compiled) -> tuple[tuple[str, in
 
 
 def on_host(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The same inputs, those on a device copied from there, in the usual order of memory."""
+    """Copy inputs to the host, as contiguous arrays."""
     return {
         name: content.numpy() if isinstance(content, DeviceTensor) else in_order(content)
         for name, content in inputs.items()

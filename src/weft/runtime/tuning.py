@@ -1,8 +1,8 @@
-"""Tiles chosen by measurement: the products of a program, each in the ways that promise to be quick, timed on a device.
+"""Choose the tilings of matrix products by measurement on a device.
 
-In: the groups of a program for a device whose threads gain by sharing, and so many seconds. Out: a `Tuning`, what was
-timed, with the `Choices` for the device's target. Each way is compiled as a program of its one group, takes the path
-that models take, and runs on random data; what most of the time goes into, as the cost model sees it, comes first.
+In: the groups of a program for a GPU, and a number of seconds. Out: a `Tuning` with the measurements and the `Choices`
+for the device's target. Each tiling is compiled as a program of one group, as in a model, and runs on random data; the
+products that take most of the predicted time come first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
@@ -20,34 +20,36 @@ from weft.backends.device import NO_SIZES, CompilingDriver, Driver, TunableDrive
 from weft.cache.tuning import joined, keep_choices, kept_choices, read_choices
 from weft.errors import DeviceError, DeviceLostError, WeftError
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.compiled import CompiledProgram
 from weft.ir.groups import FusedProgram, HeavyGroup, ScanGroup
 from weft.ir.program import TensorProgram, Value
-from weft.ir.record import NativeRecord
+from weft.ir.run_record import NativeRecord
 from weft.ir.specs import TensorSpec
 from weft.ir.target import Choices, ThreadTarget
-from weft.ir.types import TensorType
-from weft.kernels.sections import build_sections, group_works
-from weft.kernels.threads.product_choice import Asked, asked_products
+from weft.kernels.sections import build_group_works, build_sections
+from weft.kernels.threads.product_choice import TilingQuery, record_tiling_queries
 from weft.logs import COMPILING
 from weft.records import dataclass
-from weft.runtime.generated_inputs import made_up
+from weft.runtime.generated_inputs import generate_input
 
-MOST_WAYS = 12  # of a product that are timed
-PROMISING = 2.0  # times as long as the best is predicted to take, at most
-GAIN = 0.02  # by which a way must be quicker than the cost model's own
+if TYPE_CHECKING:
+    from weft.compiler import Pipeline
+
+MOST_TILINGS = 12  # of a product that are timed
+PROMISING = 2.0  # a tiling is timed if its prediction is within this factor of the best
+GAIN = 0.02  # by which a tiling must beat that of the cost model
 FEWEST_RUNS, MOST_RUNS = 3, 30
-ENOUGH = 1e-2  # seconds that the runs of a way take together
+TILING_SECONDS = 1e-2  # of all runs of a tiling
 
-Array = np.ndarray[Any, Any]
 TuneOption = Union[str, Path, float, None]
-Tell = Callable[[str, float], None]  # hears what is timed, and how far it all is
+Report = Callable[[str, float], None]  # gets the product that is timed, and the fraction of the time
 Timer = Callable[[CompilingDriver, CompiledProgram, Sequence[Array]], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A product, how often it is computed, the way that the cost model takes, and the best of those that were timed."""
+    """A product with its number of uses, the tiling of the cost model, and the best of those that were timed."""
 
     product: str
     uses: int
@@ -61,30 +63,30 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What was timed; products that were `known` before, and those that are `left` as the time was over."""
+    """The products that were timed, how many were tuned before, and how many the time did not suffice for."""
 
     timed: tuple[Timed, ...]
-    known: int
+    tuned_before: int
     left: int
 
     @property
     def choices(self) -> Choices:
-        return tuple(sorted((one.product, one.best) for one in self.timed))
+        return tuple(sorted((product.product, product.best) for product in self.timed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
-    """A product as it was asked for, in the first group that did so."""
+    """A product, in the first group that computes it."""
 
-    asked: Asked
+    query: TilingQuery
     group: HeavyGroup
     fused: FusedProgram
     uses: int = 1
 
     @property
     def share(self) -> float:
-        """Seconds that it is predicted to take in a run."""
-        return self.uses * self.asked.ways[0][1]
+        """The predicted seconds of a run."""
+        return self.uses * self.query.candidates[0][1]
 
 
 def tune(
@@ -97,40 +99,40 @@ def tune(
     again: bool = False,
     timer: Timer | None = None,
     clock: Callable[[], float] = time.monotonic,
-    tell: Tell = lambda *_: None,
+    tell: Report = lambda *_: None,
 ) -> Tuning:
-    """Time the products of a program until so many seconds are over; DeviceError where a device has no choice.
+    """Time the products of a program for some seconds; DeviceError if the device cannot be tuned.
 
-    `sizes` are those of its dynamic dims; products whose sizes these do not tell are left out.
-    `again`: also those that the device's target has choices for.
+    sizes: of its dynamic dims; products whose sizes do not follow from these are left out.
+    again: also time products that the device's target has choices for.
     """
     target = tunable_target(opened, precision)
     timer = recorded_seconds if timer is None else timer
-    began = clock()
+    start = clock()
     tell("products", 0.0)
     plain = replace(target, tuned=())
-    known = dict(target.tuned)
-    found = _candidates(fused, plain, sizes)
-    wanted = [one for one in found if again or one.asked.product not in known]
+    tuned = dict(target.tuned)
+    candidates = _find_candidates(fused, plain, sizes)
+    untuned = [candidate for candidate in candidates if again or candidate.query.product not in tuned]
     timed: list[Timed] = []
     left = 0
-    for one in wanted:
+    for candidate in untuned:
 
         def is_over() -> bool:
-            return clock() - began >= seconds
+            return clock() - start >= seconds
 
         if is_over():
             left += 1
             continue
-        tell(one.asked.product, min((clock() - began) / seconds, 1.0))
-        measured = _best(one, opened, plain, sizes, timer, is_over)
+        tell(candidate.query.product, min((clock() - start) / seconds, 1.0))
+        measured = _time_tilings(candidate, opened, plain, sizes, timer, is_over)
         left += measured is None
         timed += [] if measured is None else [measured]
-    return Tuning(tuple(timed), len(found) - len(wanted), left)
+    return Tuning(tuple(timed), len(candidates) - len(untuned), left)
 
 
 def tunable_target(opened: Driver, precision: str) -> ThreadTarget:
-    """The target of a device that has choices; DeviceError for others."""
+    """Return the target of a device that can be tuned; DeviceError for others."""
     target = opened.target(precision) if isinstance(opened, CompilingDriver) else None
     if not isinstance(target, ThreadTarget) or not target.sharing_pays:
         hint = "tuning is for GPUs; see `weft devices`"
@@ -139,36 +141,36 @@ def tunable_target(opened: Driver, precision: str) -> ThreadTarget:
 
 
 def recorded_seconds(opened: CompilingDriver, program: CompiledProgram, inputs: Sequence[Array]) -> float:
-    """The least seconds that a program's launches took in some runs, by the device's clock."""
+    """Return the least seconds of a program's launches over several runs, by the device's clock."""
     recorder = opened.record(program, None)
-    given = list(map(opened.place, inputs)) if opened.has_memory else list(inputs)
-    recorder.run(given)
+    feeds = list(map(opened.place, inputs)) if opened.has_memory else list(inputs)
+    recorder.run(feeds)
     fewest, spent, runs = inf, 0.0, 0
-    while runs < FEWEST_RUNS or (runs < MOST_RUNS and spent < ENOUGH):
-        parts = [part for part in recorder.run(given).parts if isinstance(part, NativeRecord)]
-        taken = sum(float((part.times[..., 1] - part.times[..., 0]).sum()) for part in parts) * 1e-9
-        fewest, spent, runs = min(fewest, taken), spent + taken, runs + 1
+    while runs < FEWEST_RUNS or (runs < MOST_RUNS and spent < TILING_SECONDS):
+        parts = [part for part in recorder.run(feeds).parts if isinstance(part, NativeRecord)]
+        seconds = sum(float((part.times[..., 1] - part.times[..., 0]).sum()) for part in parts) * 1e-9
+        fewest, spent, runs = min(fewest, seconds), spent + seconds, runs + 1
     return fewest
 
 
-# -- what is timed ---------------------------------------------------------------------------------------------------
+# -- measurement -----------------------------------------------------------------------------------------------------
 
 
-def _candidates(fused: FusedProgram, target: ThreadTarget, sizes: Mapping[str, int]) -> list[_Candidate]:
-    """The distinct products for which there is more than one way, the largest share first."""
-    found: dict[str, _Candidate] = {}
+def _find_candidates(fused: FusedProgram, target: ThreadTarget, sizes: Mapping[str, int]) -> list[_Candidate]:
+    """Find the distinct products with several promising tilings, the largest share first."""
+    candidates: dict[str, _Candidate] = {}
     for group, around in _heavy_groups(fused):
         if not _has_sizes(group, sizes):
             continue
-        with asked_products(sizes) as asked:
-            group_works(group, around, target)
-        for one in {each.product: each for each in asked}.values():
-            before = found.get(one.product)
-            found[one.product] = (
-                _Candidate(one, group, around) if before is None else replace(before, uses=before.uses + 1)
+        with record_tiling_queries(sizes) as queries:
+            build_group_works(group, around, target)
+        for query in {query.product: query for query in queries}.values():
+            before = candidates.get(query.product)
+            candidates[query.product] = (
+                _Candidate(query, group, around) if before is None else replace(before, uses=before.uses + 1)
             )
-    several = [one for one in found.values() if len(_promising(one.asked)) > 1]
-    return sorted(several, key=lambda one: -one.share)
+    several = [candidate for candidate in candidates.values() if len(_promising_tilings(candidate.query)) > 1]
+    return sorted(several, key=lambda candidate: -candidate.share)
 
 
 def _heavy_groups(fused: FusedProgram) -> Iterator[tuple[HeavyGroup, FusedProgram]]:
@@ -181,55 +183,55 @@ def _heavy_groups(fused: FusedProgram) -> Iterator[tuple[HeavyGroup, FusedProgra
 
 
 def _has_sizes(group: HeavyGroup, sizes: Mapping[str, int]) -> bool:
-    """Whether a group's shapes are known with these sizes, which its operands show."""
-    shapes = [_tensor(value).shape for value in (*group.operands, *group.results)]
+    """Whether these sizes, as far as the operands show them, determine a group's shapes."""
+    shapes = [value.known_shape for value in (*group.operands, *group.results)]
     named = {symbol.name for shape in shapes for dim in shape or () for symbol in dims.symbols(dim)}
-    alone = [dims.as_symbol(dim) for value in group.operands for dim in _tensor(value).shape or ()]
+    alone = [dims.as_symbol(dim) for value in group.operands for dim in value.known_shape or ()]
     return None not in shapes and named <= sizes.keys() & {symbol.name for symbol in alone if symbol is not None}
 
 
-def _promising(asked: Asked) -> list[str]:
-    most = PROMISING * asked.ways[0][1]
-    return [name for name, seconds in asked.ways if seconds <= most][:MOST_WAYS]
+def _promising_tilings(query: TilingQuery) -> list[str]:
+    most = PROMISING * query.candidates[0][1]
+    return [name for name, seconds in query.candidates if seconds <= most][:MOST_TILINGS]
 
 
-def _best(
-    one: _Candidate,
+def _time_tilings(
+    candidate: _Candidate,
     opened: CompilingDriver,
     target: ThreadTarget,
     sizes: Mapping[str, int],
     timer: Timer,
     is_over: Callable[[], bool],
 ) -> Timed | None:
-    """The ways of a product, timed; None where the time is over before two were, or the device takes none of them."""
-    fused = _alone(one.group, one.fused)
+    """Time the tilings of a product; None if fewer than two could be timed."""
+    fused = _program_of_group(candidate.group, candidate.fused)
     random = np.random.default_rng(0)
-    inputs = [made_up(_spec(value, sizes), {}, random) for value in fused.program.inputs]
-    before = one.asked.chosen
-    found: dict[str, float] = {}
-    for way in dict.fromkeys((before, *_promising(one.asked))):
-        if found and is_over():
+    inputs = [generate_input(_spec(value, sizes), {}, random) for value in fused.program.inputs]
+    before = candidate.query.chosen
+    times: dict[str, float] = {}
+    for tiling in dict.fromkeys((before, *_promising_tilings(candidate.query))):
+        if times and is_over():
             break
         try:
-            tuned = replace(target, tuned=((one.asked.product, way),))
+            tuned = replace(target, tuned=((candidate.query.product, tiling),))
             sections = build_sections(fused, tuned)
             program = opened.compile(fused.program, sections, True, lambda *_: None)
-            found[way] = timer(opened, program, inputs)
+            times[tiling] = timer(opened, program, inputs)
         except DeviceLostError:
             raise
         except WeftError as error:
-            COMPILING.info("tuning %s: %s is left out: %s", one.asked.product, way, error.problem)
-    if len(found) < 2 or before not in found:
+            COMPILING.info("tuning %s: %s is left out: %s", candidate.query.product, tiling, error.problem)
+    if len(times) < 2 or before not in times:
         return None
-    best = min(found, key=lambda way: found[way])
-    if found[best] > (1 - GAIN) * found[before]:
+    best = min(times, key=lambda tiling: times[tiling])
+    if times[best] > (1 - GAIN) * times[before]:
         best = before
-    nodes = one.group.heavy.origin
-    return Timed(one.asked.product, one.uses, nodes, before, found[before], best, found[best], len(found))
+    nodes, product = candidate.group.heavy.origin, candidate.query.product
+    return Timed(product, candidate.uses, nodes, before, times[before], best, times[best], len(times))
 
 
-def _alone(group: HeavyGroup, fused: FusedProgram) -> FusedProgram:
-    """A program of one group, with the layouts that values have around it."""
+def _program_of_group(group: HeavyGroup, fused: FusedProgram) -> FusedProgram:
+    """Make a program of one group, with the layouts that its values have in the model."""
     constants = {value: fused.program.constants[value] for value in group.operands if value in fused.program.constants}
     inputs = tuple(value for value in group.operands if value not in constants)
     program = TensorProgram(inputs, group.results, group.steps, constants)
@@ -237,20 +239,14 @@ def _alone(group: HeavyGroup, fused: FusedProgram) -> FusedProgram:
 
 
 def _spec(value: Value, sizes: Mapping[str, int]) -> TensorSpec:
-    kind = _tensor(value)
-    return TensorSpec(value.name, tuple(dims.evaluate(dim, sizes) for dim in kind.shape or ()), kind)
+    return TensorSpec(value.name, tuple(dims.evaluate(dim, sizes) for dim in value.shape), value.type)
 
 
-def _tensor(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
-
-
-# -- what loads take -------------------------------------------------------------------------------------------------
+# -- loads -----------------------------------------------------------------------------------------------------------
 
 
 def choosing_driver(opened: Driver, option: TuneOption, cache: bool) -> Driver:
-    """A device with the choices of a file, with those that are kept, or without any where nothing may be kept."""
+    """Give a driver the choices of a file, or the cached ones; none without a cache."""
     if not isinstance(opened, TunableDriver):
         if option is not None:
             COMPILING.info("device %s takes no tuned choices", opened.name)
@@ -267,11 +263,28 @@ def tuned_driver(
     seconds: float,
     sizes: Mapping[str, int],
     cache: bool,
-    tell: Tell,
+    tell: Report,
 ) -> TunableDriver:
-    """A device with what is kept and what it was now tuned to for a program, which is kept where it may be."""
+    """Tune a driver for a program, and cache the choices."""
     before = kept_choices(opened.hardware) if cache else ()
     tuning = tune(fused, opened.with_choices(before), precision, seconds, sizes=sizes, tell=tell)
     if cache and tuning.choices:
         keep_choices(opened.hardware, tuning.choices)
     return opened.with_choices(joined(before, tuning.choices))
+
+
+def tune_pipeline(pipeline: Pipeline, driver: TunableDriver, seconds: float) -> None:
+    """Tune a pipeline's driver for its model, with the sizes of the sample if there is one."""
+    from weft.runtime.choose_device import sample_shapes
+    from weft.runtime.memory import bind_shapes
+    from weft.runtime.ranking import likely_sizes
+
+    def report(product: str, fraction: float) -> None:
+        pipeline.progress.stage(f"tuning {product}", fraction)
+
+    options, program = pipeline.options, pipeline.program()
+    names = {value.name for value in program.inputs}
+    shapes = {name: shape for name, shape in sample_shapes(options.sample or {}).items() if name in names}
+    sizes = likely_sizes(program, bind_shapes(program.inputs, shapes, pipeline.file)[0])
+    fused = pipeline.fuse(program)
+    pipeline.driver = tuned_driver(driver, fused, pipeline.precision, seconds, sizes, options.cache, report)

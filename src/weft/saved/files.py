@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from weft.backends.device import KeepingDriver
+from weft.backends.device import LoadingDriver
 from weft.cache import serialization
 from weft.cache.digests import check_once, key_of
 from weft.cache.entries import CachedModel, CopiedModel
@@ -21,7 +21,7 @@ from weft.errors import DeviceError, ModelError, OutOfMemoryError, UnsupportedMo
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel
 from weft.runtime.devices import choose, driver
-from weft.runtime.model_files import ModelFiles, PortableSource, Read, not_here
+from weft.runtime.model_files import ModelFiles, PortableSource, Read, missing_file
 from weft.saved.layout import MEANING, SavedHead, content_of, damaged, read_block, read_blocks, read_head
 from weft.saved.manifest import Block, SavedProgram
 from weft.saved.signing import is_own
@@ -63,7 +63,7 @@ def reopen_saved(
     """The files that another process had; ChangedFileError where they hold something else."""
     files = open_saved(opened, read, folder, records, options)
     if files.saved_name != source.name:
-        raise not_here(f"{source.path} holds something else", source.file)
+        raise missing_file(f"{source.path} has other content", source.file)
     return files
 
 
@@ -145,7 +145,7 @@ class SavedFiles(ModelFiles):
     def _usable(self) -> tuple[SavedProgram, ...]:
         return self.manifest.programs if self._trusted else ()
 
-    def prepared(self, device: KeepingDriver, precision: str, outputs: Sequence[str] | None) -> CachedModel | None:
+    def prepared(self, device: LoadingDriver, precision: str, outputs: Sequence[str] | None) -> CachedModel | None:
         """The best program for a device that the file has; None where the graph is to be compiled.
 
         A WeftError where there is none that this machine can run, or no graph to compile.
@@ -156,7 +156,7 @@ class SavedFiles(ModelFiles):
         self._check()  # what is compiled may be in the cache, and the file not be looked at
         return None
 
-    def _chosen(self, device: KeepingDriver, precision: str, outputs: Sequence[str] | None) -> SavedProgram | None:
+    def _chosen(self, device: LoadingDriver, precision: str, outputs: Sequence[str] | None) -> SavedProgram | None:
         kind = device.name.partition(":")[0]
         wanted = None if outputs is None else tuple(outputs)
         programs = [
@@ -199,7 +199,7 @@ class SavedFiles(ModelFiles):
         hint = _RECOMPILE if self.manifest.has_graph else "compile it with --target of this machine, or with its graph"
         return DeviceError(problem, file=self.file, hint=hint)
 
-    def _loaded(self, program: SavedProgram, device: KeepingDriver) -> CachedModel:
+    def _loaded(self, program: SavedProgram, device: LoadingDriver) -> CachedModel:
         """A program from its copy in the cache, or read from the file; then a copy is made behind that."""
         blocks = self.manifest.blocks
         content = content_of(self._saved)
@@ -236,7 +236,7 @@ class SavedFiles(ModelFiles):
             raise damaged("its program is none", self.file)
         return made
 
-    def keep_copy(self, device: KeepingDriver, precision: str, outputs: Sequence[str] | None) -> None:
+    def keep_copy(self, device: LoadingDriver, precision: str, outputs: Sequence[str] | None) -> None:
         """See that the best program for a device can be mapped when it is loaded."""
         program = self._chosen(device, precision, outputs)
         if program is not None:
@@ -294,7 +294,7 @@ def _is_here(kind: str) -> bool:
     return True
 
 
-def _lack(program: SavedProgram, device: KeepingDriver) -> str | None:
+def _lack(program: SavedProgram, device: LoadingDriver) -> str | None:
     """What a program needs that this machine does not have."""
     for kind, needs in program.needs.items():
         try:
@@ -302,7 +302,7 @@ def _lack(program: SavedProgram, device: KeepingDriver) -> str | None:
         except DeviceError as error:
             return f"{kind}: {error.problem}"
         lack = (
-            found.lack(needs) if isinstance(found, KeepingDriver) and isinstance(needs, Mapping) else "what is unknown"
+            found.lack(needs) if isinstance(found, LoadingDriver) and isinstance(needs, Mapping) else "what is unknown"
         )
         if lack is not None:
             return lack

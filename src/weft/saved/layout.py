@@ -8,18 +8,18 @@ outside of a checksum. Nothing is mapped from it, since whoever owns the file ma
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from struct import Struct
 from typing import Protocol
 
 from weft.cache.digests import CHUNK as _CHUNK
 from weft.cache.digests import PIECE, chunks, name_of
-from weft.cache.hashing import sha256
 from weft.errors import InvalidModelError, UnsupportedModelError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel
 from weft.records import dataclass
 from weft.saved.manifest import Block, Manifest, from_bytes
-from weft.threads import Team, usable_cores
+from weft.threads import HelperPool, usable_cores
 
 MAGIC = b"\x89weft\r\n\x1a"
 FORMAT = 1  # of head and manifest
@@ -143,7 +143,6 @@ def read_block(content: SavedContent, block: Block, file: str) -> bytes:
 
 def read_blocks(content: SavedContent, wanted: Sequence[tuple[Block, memoryview | None]], file: str) -> None:
     """Read blocks into memory, or nowhere, and check that each is what its name says."""
-    whole = sum(block.size for block, _ in wanted)
     parts = [(number, start) for number, (block, _) in enumerate(wanted) for start in chunks(block.size)]
 
     def part(place: tuple[int, int]) -> bytes:
@@ -151,7 +150,7 @@ def read_blocks(content: SavedContent, wanted: Sequence[tuple[Block, memoryview 
         block, memory = wanted[number]
         end = min(start + _CHUNK, block.size)
         found, scratch = (
-            sha256(size=whole),
+            sha256(),
             None if memory is not None else memoryview(bytearray(min(PIECE, block.size))),
         )
         while start < end:
@@ -166,7 +165,7 @@ def read_blocks(content: SavedContent, wanted: Sequence[tuple[Block, memoryview 
             start += len(piece)
         return found.digest()
 
-    with Team(min(usable_cores(), max(len(parts), 1))) as workers:
+    with HelperPool(min(usable_cores(), max(len(parts), 1))) as workers:
         digests = iter(list(workers.map(part, parts)))
     for block, _ in wanted:
         if name_of(block.size, [next(digests) for _ in chunks(block.size)]) != block.name:

@@ -6,13 +6,12 @@ which may be emptied. Who has no such folder signs nothing, and has to say that 
 
 from __future__ import annotations
 
+import hmac
 import os
-from _operator import _compare_digest as compare_digest
 from contextlib import suppress
 from pathlib import Path
 
 from weft.cache.files import own_folder, read_file, write_file
-from weft.cache.hashing import keyed_sha256
 
 VARIABLE = "WEFT_KEYS"
 """The environment variable that names another folder for the key; empty means none."""
@@ -35,11 +34,11 @@ def signature(content: bytes) -> bytes:
 def is_own(content: bytes, found: bytes) -> bool:
     """Whether this user signed it."""
     key = _key()
-    return key is not None and compare_digest(_signed(key, content), found)
+    return key is not None and hmac.compare_digest(_signed(key, content), found)
 
 
 def _signed(key: bytes, content: bytes) -> bytes:
-    return keyed_sha256(key, _PURPOSE + content)
+    return hmac.digest(key, _PURPOSE + content, "sha256")
 
 
 def _key() -> bytes | None:

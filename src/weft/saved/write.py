@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from weft.backends.device import NATIVE, CompilingDriver, KeepingDriver
+from weft.backends.device import NATIVE, CompilingDriver, LoadingDriver
 from weft.cache import serialization
 from weft.cache.digests import CHUNK, name_of, note_written
 from weft.cache.entries import saved_model
 from weft.cache.files import UNFINISHED
-from weft.cache.hashing import MUCH, sha256
-from weft.compiler import Pipeline, read_opened
+from weft.compiler import Pipeline
 from weft.errors import DeviceError, InputError, WeftError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import open_model
-from weft.ir.packing import pieces_of
+from weft.ir.packing import iterate_chunks
 from weft.records import dataclass
 from weft.runtime.devices import HOST, driver
+from weft.runtime.model_files import read_opened
 from weft.saved.files import open_saved
 from weft.saved.layout import HEAD, MEANING, head_to_sign, signed_head
 from weft.saved.manifest import Block, Manifest, SavedProgram, to_bytes
 from weft.saved.signing import signature
+from weft.version import __version__
 
 if TYPE_CHECKING:
     from weft.runtime.model_files import ModelFiles
@@ -66,8 +67,7 @@ def save_programs(files: ModelFiles, options: LoadOptions, terms: SavingTerms, p
             for target in (terms.targets if device == HOST or len(terms.devices) == 1 else (NATIVE,))
         )
         name = _content_name(graph)
-        version = sys.modules["weft"].__version__
-        made = Manifest(MEANING, version, Path(files.file).name, name, terms.graph, programs, tuple(blocks.written))
+        made = Manifest(MEANING, __version__, Path(files.file).name, name, terms.graph, programs, tuple(blocks.written))
         manifest, place = to_bytes(made), file.tell()
         file.write(manifest)
         for part in graph if terms.graph else ():
@@ -88,18 +88,18 @@ def _saved_program(
 ) -> SavedProgram:
     pipeline = Pipeline(files, options, device, progress)
     compiling = pipeline.driver
-    if not isinstance(compiling, KeepingDriver):
+    if not isinstance(compiling, LoadingDriver):
         raise DeviceError(f"device {device!r} runs models as they are: there is nothing to save", file=files.file)
     if target != NATIVE:
         if not isinstance(compiling, CompilingDriver):
             raise DeviceError(f"device {device!r} has no target {target!r}", file=files.file)
         pipeline.driver = compiling = compiling.for_target(target)
     compiling.check_precision(options.precision)
-    made = pipeline.make(sizes)
+    made = pipeline.compile_model(sizes)
     progress.stage("saving")
     saved, objects = saved_model(made)
     program = blocks.add([serialization.with_code(saved.structure, tuple(objects))])
-    arrays = tuple(blocks.add(piece.view("uint8").data for piece in pieces_of(array)) for array in saved.arrays)
+    arrays = tuple(blocks.add(piece.view("uint8").data for piece in iterate_chunks(array)) for array in saved.arrays)
     return SavedProgram(
         device.partition(":")[0],
         target,
@@ -146,7 +146,7 @@ class _ChunkDigest:
     def __init__(self) -> None:
         self.size = 0
         self._parts: list[bytes] = []
-        self._current = sha256(size=MUCH)
+        self._current = sha256()
         self._room = CHUNK
 
     def update(self, content: bytes | memoryview) -> None:
@@ -158,7 +158,7 @@ class _ChunkDigest:
             self._room -= len(piece)
             if not self._room:
                 self._parts.append(self._current.digest())
-                self._current, self._room = sha256(size=MUCH), CHUNK
+                self._current, self._room = sha256(), CHUNK
 
     def name(self) -> str:
         last = [self._current.digest()] if self._room < CHUNK or not self._parts else []
@@ -202,7 +202,7 @@ def keep_copies(path: Path, options: LoadOptions, folder: Path | None, records: 
     for device in dict.fromkeys(program.device for program in files.manifest.programs):
         with suppress(WeftError):
             found = driver(device)
-            if isinstance(found, KeepingDriver):
+            if isinstance(found, LoadingDriver):
                 files.keep_copy(found, options.precision, options.outputs)
     if isinstance(opened.content, OpenFile):
         note_written(opened.content, path, records, files.saved_name)

@@ -595,7 +595,7 @@ def helper(default={default}):
     return {helper} + default
 def make(captured):
     @op("Theirs", domain="theirs")
-    def theirs(x, *, keyword: float = {keyword}):
+    def theirs(x, *, keyword: float = {keyword}) -> 'Tensor':
         return x * ({body} + keyword + captured + GLOBAL + helper() + aside.value() + KIND.get())
 make({captured})
 """

@@ -27,7 +27,7 @@ W = np.random.default_rng(3).normal(size=(8, 5)).astype(np.float32)
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(entries, "package_digest", lambda: "this version")  # whoever edits weft while tests run
+    monkeypatch.setattr(entries, "package_digest", lambda: "this version")  # sources may be edited while tests run
     code.shared_cache.cache_clear()
     yield tmp_path / "kept" / "models"
     entries.await_writing()
@@ -129,10 +129,12 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 def test_a_child_compiles_what_its_parent_had_begun(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", expected())
-    given = [str(written(tmp_path / "m.onnx")), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
+    arguments = [str(written(tmp_path / "m.onnx")), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
     for number in range(2):
         environment = {**os.environ, "WEFT_CACHE": str(tmp_path / f"cache {number}")}
-        done = subprocess.run([sys.executable, "-c", _FORKING, *given], env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", _FORKING, *arguments], env=environment, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
 
 

@@ -21,12 +21,12 @@ def parsed(text: str) -> onnx.ModelProto:
 
 def run_both(built: onnx.ModelProto, **inputs: Any) -> list[Any]:
     """The outputs on the CPU, which must be those of the reference."""
-    found = list(weft.load(built, device="cpu", threads=2).run(inputs).values())
+    results = list(weft.load(built, device="cpu", threads=2).run(inputs).values())
     expected = list(weft.load(built, device="reference").run(inputs).values())
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(results, expected, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    return found
+    return results
 
 
 def kinds(program: TensorProgram) -> set[type]:

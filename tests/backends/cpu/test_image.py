@@ -98,8 +98,8 @@ def test_kernels_give_the_same_bits_as_with_the_linker() -> None:
     kernels.append(elementwise("rest", "fmod", [DType.float64] * 2, DType.float64, lanes=1))
     objects = compile_modules([llvm_text([kernel], VECTOR_LANES) for kernel in kernels], host())
     assert len(objects) == 61
-    wanted = [kernel.name for kernel in kernels]
-    ours, linked = load_code(objects, wanted), link_code(objects, wanted)
+    names = [kernel.name for kernel in kernels]
+    ours, linked = load_code(objects, names), link_code(objects, names)
     assert isinstance(ours.owner, LoadedImage) == (sys.platform == "linux")
     rng = np.random.default_rng(3)
     values = rng.normal(size=LANES * 3 + 5).astype(np.float32)
@@ -212,8 +212,10 @@ def signed(value: int, bits: int) -> int:
 def test_references_of_arm_code() -> None:
     """Instructions are read back: where they point to must be what the source says."""
     machine = named("neoverse-n1")
-    made = build_image([compile_module(text, machine) for text in (CONSTANTS, CALLS)], AARCH64, lambda _: 0x1234567890)
-    words = [word for (word,) in struct.iter_unpack("<I", made.data[: made.code_bytes])]
+    image_data = build_image(
+        [compile_module(text, machine) for text in (CONSTANTS, CALLS)], AARCH64, lambda _: 0x1234567890
+    )
+    words = [word for (word,) in struct.iter_unpack("<I", image_data.data[: image_data.code_bytes])]
     pages: dict[int, int] = {}  # by register
     constants: list[bytes] = []
     calls: list[int] = []
@@ -223,17 +225,17 @@ def test_references_of_arm_code() -> None:
             pages[register] = (number * 4 & -4096) + signed((word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3, 21) * 4096
         elif word & 0xFFC00000 == 0x3DC00000 and base in pages:  # ldr q
             place = pages.pop(base) + (word >> 10 & 0xFFF) * 16
-            constants.append(bytes(made.data[place : place + 16]))
+            constants.append(bytes(image_data.data[place : place + 16]))
         elif word & 0xFFC00000 == 0x91000000 and base in pages:  # add
             place = pages.pop(base) + (word >> 10 & 0xFFF)
-            constants.append(bytes(made.data[place : place + 16]))
+            constants.append(bytes(image_data.data[place : place + 16]))
         elif word & 0x7C000000 == 0x14000000:  # b, bl
             calls.append(number * 4 + signed(word & 0x3FFFFFF, 26) * 4)
     assert struct.pack("<4f", 1.5, 2.25, 3.125, 4.0625) in constants
     assert struct.pack("<4i", 10, 20, 30, 40) in constants
     stub = struct.pack("<IIQ", 0x58000050, 0xD61F0200, 0x1234567890)
-    assert made.places["pick"] in calls
-    assert sum(made.data[place : place + 16] == stub for place in calls) == 2
+    assert image_data.places["pick"] in calls
+    assert sum(image_data.data[place : place + 16] == stub for place in calls) == 2
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------

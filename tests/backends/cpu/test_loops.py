@@ -15,7 +15,7 @@ from onnx import parser
 from peers import onnxruntime_run
 
 import weft
-from weft.backends import late
+from weft.backends import jit
 from weft.backends.cpu import section
 
 Array = np.ndarray[Any, Any]
@@ -148,7 +148,7 @@ agraph (float[1, 4] x, int64 n) => (float[m, 4] y) {
 """
 
 
-def made(text: str, constants: dict[str, Array] | None = None, opens: tuple[str, ...] = ()) -> onnx.ModelProto:
+def build(text: str, constants: dict[str, Array] | None = None, opens: tuple[str, ...] = ()) -> onnx.ModelProto:
     """A model of a graph as text: some of its inputs are constants, and some values have no rank."""
     graph = parser.parse_graph(text)
     inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
@@ -167,15 +167,15 @@ def random(*shape: int) -> Array:
 
 WEIGHTS = {"emb": random(16, 8), "wk": random(8, 8), "wo": random(8, 16), "shape": np.array([0, 8])}
 CASES: dict[str, tuple[onnx.ModelProto, Callable[[], dict[str, Array]]]] = {
-    "greedy": (made(GREEDY, WEIGHTS), lambda: {"start": RNG.integers(0, 16, 1), "n": np.array(30)}),
-    "windows": (made(WINDOWS), lambda: {"table": random(20, 8), "n": np.array(20)}),
-    "parts": (made(PARTS), lambda: {"x": random(16), "n": np.array(RNG.integers(1, 12))}),
-    "picks": (made(PICKS), lambda: {"boxes": random(12, 4), "scores": abs(random(12))}),
+    "greedy": (build(GREEDY, WEIGHTS), lambda: {"start": RNG.integers(0, 16, 1), "n": np.array(30)}),
+    "windows": (build(WINDOWS), lambda: {"table": random(20, 8), "n": np.array(20)}),
+    "parts": (build(PARTS), lambda: {"x": random(16), "n": np.array(RNG.integers(1, 12))}),
+    "picks": (build(PICKS), lambda: {"boxes": random(12, 4), "scores": abs(random(12))}),
     "open rank": (
-        made(OPEN_RANK, {"w": random(16, 16) / 4}, ("a", "b", "s", "next", "y")),
+        build(OPEN_RANK, {"w": random(16, 16) / 4}, ("a", "b", "s", "next", "y")),
         lambda: {"x": random(1, 8, 16), "n": np.array(7)},
     ),
-    "nested": (made(NESTED), lambda: {"x": abs(random(1, 4)), "n": np.array(RNG.integers(1, 9))}),
+    "nested": (build(NESTED), lambda: {"x": abs(random(1, 4)), "n": np.array(RNG.integers(1, 9))}),
 }
 
 
@@ -185,15 +185,15 @@ def test_turns_agree_with_onnxruntime(name: str, threads: int) -> None:
     model, inputs = CASES[name]
     loaded = weft.load(model, device="cpu", threads=threads)
     for _ in range(12):
-        given = inputs()
-        for expected, found in zip(onnxruntime_run(model, given), loaded.run(given).values(), strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5, err_msg=str(given))
+        feeds = inputs()
+        for expected, actual in zip(onnxruntime_run(model, feeds), loaded.run(feeds).values(), strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5, err_msg=str(feeds))
 
 
 @pytest.mark.parametrize("name", ["greedy", "windows", "parts"])
 def test_few_turns_are_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = CASES[name]
-    given = {**inputs(), "n": np.array(11 if name == "parts" else 20)}
+    feeds = {**inputs(), "n": np.array(11 if name == "parts" else 20)}
     loaded = weft.load(model, device="cpu", threads=1)
     planned = []
     make_plan = section.CpuSection.make_plan
@@ -201,7 +201,7 @@ def test_few_turns_are_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         section.CpuSection, "make_plan", lambda self, sizes: (planned.append(sizes), make_plan(self, sizes))[1]
     )
     for _ in range(3):
-        loaded.run(given)
+        loaded.run(feeds)
     assert len(planned) <= 12
 
 
@@ -210,24 +210,24 @@ def test_open_ranks_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = weft.load(model, device="cpu")
     for _ in range(8):  # both ranks, each twice at least
         loaded.run(inputs())
-    monkeypatch.setattr(late.LateSteps, "_run_eagerly", lambda *_: pytest.fail("computed node by node"))
+    monkeypatch.setattr(jit.LateSteps, "_run_eagerly", lambda *_: pytest.fail("computed node by node"))
     for sign in (1, -1):
-        given = inputs()
-        given["x"] = sign * abs(given["x"])
+        feeds = inputs()
+        feeds["x"] = sign * abs(feeds["x"])
         for _ in range(2):
-            (found,) = loaded.run(given).values()
-        np.testing.assert_allclose(found, onnxruntime_run(model, given)[0], rtol=1e-5, atol=1e-5)
+            (actual,) = loaded.run(feeds).values()
+        np.testing.assert_allclose(actual, onnxruntime_run(model, feeds)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_results_of_loops_are_the_callers() -> None:
     model, inputs = CASES["nested"]
     loaded = weft.load(model, device="cpu")
-    given = {**inputs(), "n": np.array(0)}
+    feeds = {**inputs(), "n": np.array(0)}
     for _ in range(4):
-        (found,) = loaded.run(given).values()
-        assert not np.shares_memory(found, given["x"])
-        np.testing.assert_array_equal(found, given["x"])
-        found[:] = 7
+        (actual,) = loaded.run(feeds).values()
+        assert not np.shares_memory(actual, feeds["x"])
+        np.testing.assert_array_equal(actual, feeds["x"])
+        actual[:] = 7
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -237,8 +237,8 @@ def test_every_run_has_the_same_bits(name: str) -> None:
     first, second = inputs(), inputs()
     expected = list(weft.load(model, device="cpu", threads=1).run(first).values())
     loaded = weft.load(model, device="cpu", threads=2)
-    for given in (second, first, second, first, *[inputs() for _ in range(6)], first):
-        found = loaded.run(given).values()
-        if given is first:
-            for array, wanted in zip(found, expected, strict=True):
-                np.testing.assert_array_equal(array, wanted, strict=True)
+    for feeds in (second, first, second, first, *[inputs() for _ in range(6)], first):
+        actual = loaded.run(feeds).values()
+        if feeds is first:
+            for array, first_result in zip(actual, expected, strict=True):
+                np.testing.assert_array_equal(array, first_result, strict=True)

@@ -1,4 +1,4 @@
-"""Code that helpers compile behind a load: as many at work as there are cores, and none for what nobody wants."""
+"""Code compiled by helpers in the background of a load: at most one helper per core, and none for dropped models."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Library:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    made = Library()
-    monkeypatch.setattr(compiling, "compile_module", made.compile)
+    library = Library()
+    monkeypatch.setattr(compiling, "compile_module", library.compile)
     monkeypatch.setattr(compiling, "llvm_text", lambda kernels, _: kernels[0].name)
     monkeypatch.setattr(compiling, "_PENDING", type(compiling._PENDING)())
-    monkeypatch.setattr(compiling, "_at_work", [threading.Semaphore(usable_cores())])
-    return made
+    monkeypatch.setattr(compiling, "_compile_slots", [threading.Semaphore(usable_cores())])
+    return library
 
 
 def begin(names: Sequence[str]) -> list[Callable[[], bytes]]:
@@ -66,15 +66,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that")
 
 
-def test_what_nobody_wants_is_not_compiled(library: Library) -> None:
+def test_code_of_dropped_models_is_not_compiled(library: Library) -> None:
     cores = usable_cores()
     first = begin([f"first {number}" for number in range(cores)])
     wait_for(lambda: len(library.begun) == cores)
     for _ in range(20):
-        begin(["given up", "given up, too"])  # models that were let go
-    wanted = begin(["wanted"])
+        begin(["given up", "given up, too"])  # models that were dropped
+    pending = begin(["wanted"])
     library.goes_on.set()
-    assert [wait() for wait in wanted] == [b"wanted"]
+    assert [wait() for wait in pending] == [b"wanted"]
     assert [wait() for wait in first] == [f"first {number}".encode() for number in range(cores)]
     assert sorted(library.begun) == sorted([*(f"first {number}" for number in range(cores)), "wanted"])
 
@@ -90,8 +90,8 @@ def test_helpers_of_all_models_together_are_as_many_as_cores(library: Library) -
 
 
 def test_a_load_waits_where_much_is_waiting(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "MOST_WAITING", 4)
-    held = begin([f"early {number}" for number in range(8)])
+    monkeypatch.setattr(compiling, "MOST_PENDING", 4)
+    pending = begin([f"early {number}" for number in range(8)])
     late: list[bytes] = []
     thread = threading.Thread(target=lambda: late.extend(wait() for wait in begin(["late"])))
     thread.start()
@@ -100,4 +100,4 @@ def test_a_load_waits_where_much_is_waiting(library: Library, monkeypatch: pytes
     library.goes_on.set()
     thread.join(60)
     assert late == [b"late"]
-    assert len([wait() for wait in held]) == 8
+    assert len([wait() for wait in pending]) == 8

@@ -14,7 +14,7 @@ from weft.cache.files import VARIABLE
 
 
 def test_a_folder_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that root made for itself in an image that somebody else runs."""
+    """For example one that root created in a container image that another user runs."""
 
     def refuse(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
@@ -22,11 +22,11 @@ def test_a_folder_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Path, "exists", refuse)
     monkeypatch.delitem(processor.sys.modules, "llvmlite", raising=False)
     monkeypatch.setenv(VARIABLE, "/another/users")
-    assert processor.known_processor()
+    assert processor.describe_processor()
 
 
 def test_a_fork_waits_while_llvm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that is forked in the middle has llvmlite's lock held for ever."""
+    """Otherwise llvmlite's lock would stay locked in the child."""
     guarded: list[bool] = []
 
     def name_processor() -> str:

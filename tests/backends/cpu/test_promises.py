@@ -148,13 +148,13 @@ def test_close_to_float64(name: str) -> None:
     graph = weft.load(entry.file, device="reference").source.graph
     exact = InFloat64(graph, inputs).outputs()
     for precision, allowed in WITHIN.items():
-        found = weft.load(entry.file, device="cpu", precision=precision).run(inputs)
+        actual = weft.load(entry.file, device="cpu", precision=precision).run(inputs)
         for output, expected in exact.items():
             if expected.dtype.kind == "f":
-                worst = np.abs(found[output].astype(np.float64) - expected).max(initial=0)
+                worst = np.abs(actual[output].astype(np.float64) - expected).max(initial=0)
                 assert worst <= allowed * np.abs(expected).max(initial=0), f"{output} in {precision}: {worst}"
             else:
-                np.testing.assert_array_equal(found[output], expected)
+                np.testing.assert_array_equal(actual[output], expected)
 
 
 def test_strict_computes_products_as_sums() -> None:
@@ -191,29 +191,29 @@ RANDOM = settings(suppress_health_check=[HealthCheck.too_slow], print_blob=True,
 
 @settings(RANDOM, max_examples=60)
 @given(graphs())
-def test_random_graphs(made: tuple[onnx.ModelProto, dict[str, Array]]) -> None:
-    assert_agrees_with_the_reference(*made)
+def test_random_graphs(case: tuple[onnx.ModelProto, dict[str, Array]]) -> None:
+    assert_agrees_with_the_reference(*case)
 
 
 @pytest.mark.slow(reason="some ten minutes")
 @pytest.mark.timeout(3600)
 @settings(RANDOM, max_examples=1000)
 @given(graphs())
-def test_a_thousand_random_graphs(made: tuple[onnx.ModelProto, dict[str, Array]]) -> None:
-    assert_agrees_with_the_reference(*made)
+def test_a_thousand_random_graphs(case: tuple[onnx.ModelProto, dict[str, Array]]) -> None:
+    assert_agrees_with_the_reference(*case)
 
 
 def assert_agrees_with_the_reference(built: onnx.ModelProto, inputs: dict[str, Array]) -> None:
     expected = weft.load(built, device="reference").run(inputs)
-    found = weft.load(built, device="cpu", threads=2).run(inputs)
+    actual = weft.load(built, device="cpu", threads=2).run(inputs)
     ops = {entry.op_type for entry in built.graph.node}
-    for name, wanted in expected.items():
-        assert found[name].dtype == wanted.dtype
-        assert found[name].shape == wanted.shape
+    for name, expected_array in expected.items():
+        assert actual[name].dtype == expected_array.dtype
+        assert actual[name].shape == expected_array.shape
         if ops & {"Floor", "Cast"} and ops & UNSTEADY:  # one rounding decides on which side of an integer a value lies
-            assert (np.abs(found[name] - wanted) > 1e-4 + 1e-4 * np.abs(wanted)).mean() < 0.5
+            assert (np.abs(actual[name] - expected_array) > 1e-4 + 1e-4 * np.abs(expected_array)).mean() < 0.5
         else:
-            np.testing.assert_allclose(found[name], wanted, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(actual[name], expected_array, rtol=1e-4, atol=1e-5)
 
 
 # -- many shapes -----------------------------------------------------------------------------------------------------
@@ -282,8 +282,8 @@ def test_several_callers_at_once() -> None:
     expected = [loaded.run(case) for case in cases]
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
-            for found, wanted in zip(pool.map(loaded.run, cases), expected, strict=True):
-                assert_same_bits(found, wanted)
+            for actual, expected_array in zip(pool.map(loaded.run, cases), expected, strict=True):
+                assert_same_bits(actual, expected_array)
 
 
 # -- small models ----------------------------------------------------------------------------------------------------

@@ -40,11 +40,11 @@ def code() -> LoadedCode:
 def chain(size: int, steps: int, grain: int = 1) -> Tape:
     """out = (input + constants) * constants + constants ... in an arena of two halves."""
     blocks = -(-size // 16)
-    arena, constants, given, wanted = range(4)
+    arena, constants, input_region, output_region = range(4)
     launches = []
     for step in range(steps):
-        source = Place(given) if step == 0 else Place(arena, (step % 2) * size * 4)
-        target = Place(wanted) if step == steps - 1 else Place(arena, ((step + 1) % 2) * size * 4)
+        source = Place(input_region) if step == 0 else Place(arena, (step % 2) * size * 4)
+        target = Place(output_region) if step == steps - 1 else Place(arena, ((step + 1) % 2) * size * 4)
         function = code().addresses["plus" if step % 2 == 0 else "product"]
         launches.append(
             TapeLaunch(
@@ -54,8 +54,8 @@ def chain(size: int, steps: int, grain: int = 1) -> Tape:
     return Tape(launches, code())
 
 
-def expected_chain(given: Array, constants: Array, steps: int) -> Array:
-    result = given
+def expected_chain(source: Array, constants: Array, steps: int) -> Array:
+    result = source
     for step in range(steps):
         result = result + constants if step % 2 == 0 else result * constants
     return result
@@ -66,13 +66,13 @@ def expected_chain(given: Array, constants: Array, steps: int) -> Array:
 def test_a_chain_of_launches(size: int, threads: int) -> None:
     rng = np.random.default_rng(size)
     constants = np.concatenate([np.zeros(16), 1 + rng.random(size)]).astype(np.float32)
-    given = rng.random(size).astype(np.float32)
-    arena, wanted = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
+    source = rng.random(size).astype(np.float32)
+    arena, target = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
     tape = chain(size, 9)
     for _ in range(20):
-        wanted[:] = 0
-        tape.run([array.ctypes.data for array in (arena, constants, given, wanted)], threads)
-        np.testing.assert_array_equal(wanted, expected_chain(given, constants[16:], 9))
+        target[:] = 0
+        tape.run([array.ctypes.data for array in (arena, constants, source, target)], threads)
+        np.testing.assert_array_equal(target, expected_chain(source, constants[16:], 9))
 
 
 def test_the_same_bits_for_any_number_of_threads() -> None:
@@ -90,15 +90,15 @@ def test_the_same_bits_for_any_number_of_threads() -> None:
 def test_thousands_of_runs() -> None:
     size = 800
     constants = np.ones(size + 16, np.float32)
-    given = np.arange(size, dtype=np.float32)
-    arena, wanted = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
+    source = np.arange(size, dtype=np.float32)
+    arena, target = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
     tape = chain(size, 6)
-    addresses = [array.ctypes.data for array in (arena, constants, given, wanted)]
+    addresses = [array.ctypes.data for array in (arena, constants, source, target)]
     for turn in range(4000):
-        given[0] = turn
+        source[0] = turn
         tape.run(addresses, 2 + turn % 3)
-        assert wanted[0] == turn + 3
-    np.testing.assert_array_equal(wanted[1:], given[1:] + 3)
+        assert target[0] == turn + 3
+    np.testing.assert_array_equal(target[1:], source[1:] + 3)
 
 
 def test_an_empty_tape_and_empty_launches() -> None:
@@ -160,11 +160,11 @@ def test_launches_wait_for_what_they_need(seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
     slots, steps, size = int(rng.integers(3, 40)), int(rng.integers(1, 300)), int(rng.integers(1, 2000))
     tape, recipe = a_web(seed, slots, steps, size)
-    given = rng.choice(np.array([-1, -0.5, 0.25, 0.5, 1], np.float32), (slots, size))
+    source = rng.choice(np.array([-1, -0.5, 0.25, 0.5, 1], np.float32), (slots, size))
     with np.errstate(all="ignore"):
-        expected = expected_web(recipe, given)
+        expected = expected_web(recipe, source)
     for turn in range(60):
-        arena = given.copy()
+        arena = source.copy()
         tape.run([arena.ctypes.data], 1 + turn % 5)
         np.testing.assert_array_equal(arena, expected, err_msg=f"seed {seed}, {1 + turn % 5} threads")
 
@@ -172,14 +172,14 @@ def test_launches_wait_for_what_they_need(seed: int) -> None:
 def test_many_callers_at_once() -> None:
     """Each with an arena of its own, more of them than cores, all on the workers of one pool."""
     tape, recipe = a_web(99, 20, 200, 700)
-    given = np.random.default_rng(0).choice(np.array([-1, 0.5, 1], np.float32), (20, 700))
+    source = np.random.default_rng(0).choice(np.array([-1, 0.5, 1], np.float32), (20, 700))
     with np.errstate(all="ignore"):
-        expected = expected_web(recipe, given)
+        expected = expected_web(recipe, source)
 
     def call(caller: int) -> bool:
         same = True
         for turn in range(40):
-            arena = given.copy()
+            arena = source.copy()
             tape.run([arena.ctypes.data], 1 + (caller + turn) % 4)
             same &= arena.tobytes() == expected.tobytes()
         return same
@@ -189,11 +189,11 @@ def test_many_callers_at_once() -> None:
 
 
 def test_the_first_run_of_a_pool() -> None:
-    """It finds memory that nobody has used."""
+    """It uses memory that has never been written."""
     values = np.random.default_rng(0).standard_normal((64, 100)).astype(np.float32)
     expected = None
     for threads in (1, 2, 3, 5, 64, 100):
-        pool._forget()
+        pool._drop_pool()
         sums = np.zeros(64, np.float32)
         tape = Tape([TapeLaunch(code().addresses["rows"], 64, (Place(0), Place(1)), (100,))] * 3, code())
         times = tape.run_timed([values.ctypes.data, sums.ctypes.data], threads)
@@ -240,11 +240,11 @@ def test_callers_run_side_by_side() -> None:
 
 def test_times_of_launches() -> None:
     size = 300_000
-    constants, given = np.ones(size + 16, np.float32), np.ones(size, np.float32)
-    arena, wanted = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
+    constants, source = np.ones(size + 16, np.float32), np.ones(size, np.float32)
+    arena, target = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
     tape = chain(size, 6)
     before = time.monotonic_ns()
-    times = tape.run_timed([array.ctypes.data for array in (arena, constants, given, wanted)], 3)
+    times = tape.run_timed([array.ctypes.data for array in (arena, constants, source, target)], 3)
     after = time.monotonic_ns()
     assert times.shape == (6, 3, 2)
     worked = times[..., 0] > 0
@@ -275,25 +275,25 @@ def test_ctrl_c_ends_a_run(threads: int, parallel: bool) -> None:
 
 
 def test_a_run_that_is_left_and_taken_up_again() -> None:
-    """Slices of no time: every piece is run once, in order, whoever runs it, and the same times are noted."""
+    """Slices of no time: every block is run once, in order, by any thread."""
     size, turns = 800, 50
     constants = np.ones(size + 16, np.float32)
-    given = np.arange(size, dtype=np.float32)
+    source = np.arange(size, dtype=np.float32)
     launches = [
         replace(launch, most=1 + number % 3)
         for number, launch in enumerate([_plus(size, step) for step in range(turns)])
     ]
     for threads in (1, 2, 4):
-        arena, wanted = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
+        arena, target = np.zeros(2 * size, np.float32), np.zeros(size, np.float32)
         tape = Tape(launches, code())
-        addresses = [array.ctypes.data for array in (arena, constants, given, wanted)]
+        addresses = [array.ctypes.data for array in (arena, constants, source, target)]
         shared = pool.shared_pool(threads) if threads > 1 else None
         sliced = SlicedRun(tape, addresses, shared, threads, 0, None)
         slices = 0
         while pool.runner().go(sliced._at, 0):
             slices += 1
         assert slices > 0 or threads > 1  # where others may be done before
-        np.testing.assert_array_equal(arena[size * (turns % 2) :][:size], given + turns)
+        np.testing.assert_array_equal(arena[size * (turns % 2) :][:size], source + turns)
         assert not pool.runner().go(sliced._at, 0)
 
 

@@ -12,9 +12,16 @@ from peers import onnxruntime_run
 
 import weft
 from weft.backends.cpu import templates
-from weft.backends.cpu.section import PreparedSection
-from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined, may_block
-from weft.cost.many_launches import ManyLaunches
+from weft.backends.cpu.section import CpuPlan
+from weft.cost.launches import (
+    blocks_between_checks,
+    find_sequences,
+    is_long,
+    is_worth_sharing,
+    is_worth_waking,
+    may_block,
+)
+from weft.cost.many_launches import LaunchArrays
 from weft.cost.roofline import Peak
 from weft.ir.work import Kernel, PlannedLaunch
 
@@ -62,23 +69,23 @@ def _model() -> Any:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_templates_are_the_plans(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model()
-    found: list[tuple[templates.Key, PreparedSection | None]] = []
+    plans: list[tuple[templates.Key, CpuPlan | None]] = []
     find = templates.SectionTemplates.find
 
-    def noted(self: templates.SectionTemplates, key: templates.Key) -> PreparedSection | None:
-        prepared = find(self, key)
-        if prepared is not None:
+    def noted(self: templates.SectionTemplates, key: templates.Key) -> CpuPlan | None:
+        filled = find(self, key)
+        if filled is not None:
             plan = self.section.make_plan(dict(zip(self.section.symbols, key)))
-            assert prepared.arena_bytes == plan.arena_bytes
-            assert prepared.tape.does_the_same(self.section.make_tape(plan))
-        found.append((key, prepared))
-        return prepared
+            assert filled.arena_bytes == plan.arena_bytes
+            assert filled.tape.does_the_same(self.section.make_tape(plan))
+        plans.append((key, filled))
+        return filled
 
     monkeypatch.setattr(templates.SectionTemplates, "find", noted)
     loaded = weft.load(model.SerializeToString(), device="cpu", threads=threads)
     inputs = [RNG.standard_normal((n, 8, h, w)).astype(np.float32) for n, h, w in SIZES]
     results = [loaded.run({"x": x}) for x in (*inputs, *inputs)]
-    hits = sum(prepared is not None for _, prepared in found)  # how many there are depends on the machine's threads
+    hits = sum(plan is not None for _, plan in plans)  # how many there are depends on the machine's threads
     assert hits >= 2, f"seed {SEED}"
     monkeypatch.setattr(templates, "MOST_MISSES", 0)
     planned = weft.load(model.SerializeToString(), device="cpu", threads=threads)
@@ -108,9 +115,9 @@ def test_many_launches_are_timed_as_each() -> None:
         [*launches[:4], PlannedLaunch(kernel, 700, (), (), after=())],
     ):
         blocks, flops, moved = (np.array([getattr(one, name) for one in some]) for name in ("blocks", "flops", "bytes"))
-        many = ManyLaunches(blocks, flops, moved, peak)
+        many = LaunchArrays(blocks, flops, moved, peak)
         assert many.worth_sharing.tolist() == [is_worth_sharing(one, peak) for one in some]
-        assert many.in_one_go.tolist() == [max(blocks_in_one_go(one, peak), 1) for one in some]
-        assert many.joined([one.after or () for one in some]) == joined(some, peak)
+        assert many.blocks_between_checks.tolist() == [max(blocks_between_checks(one, peak), 1) for one in some]
+        assert many.find_sequences([one.after or () for one in some]) == find_sequences(some, peak)
         assert (many.is_long, many.may_block) == (is_long(some, peak), may_block(some, peak))
         assert many.is_worth_waking == is_worth_waking(some, peak)

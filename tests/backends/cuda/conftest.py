@@ -1,4 +1,4 @@
-"""weft's cuda device on a driver that only records: what no GPU is needed for."""
+"""Fixtures that run the cuda device on a recording driver, without a GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from backends.cuda.recording_driver import A100, H200, T4, RecordingDriver
 
-from weft.backends.cuda import device, gpu, gpus, library
-from weft.backends.cuda.gpus import NvidiaGpu
+from weft.backends.cuda import device, discovery, gpu, library
+from weft.backends.cuda.discovery import GpuProperties
 from weft.cache.code import shared_cache
 
 GPUS = {"h200": H200, "a100": A100, "t4": T4}
@@ -19,15 +19,15 @@ Attach = Callable[..., RecordingDriver]
 
 @pytest.fixture
 def attach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attach]:
-    """A function that makes these GPUs the ones that are here; what was opened before is forgotten."""
+    """A function that replaces the machine's GPUs, and forgets those opened before."""
 
-    def attached(*described: NvidiaGpu) -> RecordingDriver:
-        driver = RecordingDriver(gpus=described)
-        monkeypatch.setattr(gpus, "gpus", lambda: described)
+    def attached(*properties: GpuProperties) -> RecordingDriver:
+        driver = RecordingDriver(gpus=properties)
+        monkeypatch.setattr(discovery, "list_gpus", lambda: properties)
         monkeypatch.setattr(gpu, "library", lambda: driver)
         monkeypatch.setattr(gpu, "_open", {})
         monkeypatch.setattr(library, "_owner", os.getpid())
-        monkeypatch.setattr(device, "_cannot_be", lambda: False)
+        monkeypatch.setattr(device, "_has_no_gpu_files", lambda: False)
         return driver
 
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
@@ -38,11 +38,11 @@ def attach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attach]:
 
 @pytest.fixture
 def driver(attach: Attach) -> RecordingDriver:
-    """The driver of an H200."""
+    """The recording driver of an H200."""
     return attach(H200)
 
 
 @pytest.fixture(params=GPUS)
 def any_driver(request: pytest.FixtureRequest, attach: Attach) -> RecordingDriver:
-    """The drivers of GPUs of several generations, one by one."""
+    """Recording drivers of several GPU generations."""
     return attach(GPUS[request.param])

@@ -1,8 +1,7 @@
-"""A driver without a GPU: it keeps memory on the host, and notes what is asked of it instead of running kernels.
+"""A fake CUDA driver: it keeps memory on the host, and records launches instead of running kernels.
 
-Functions take what weft passes to libcuda; whatever a program makes goes through them, so that all of the device's path
-up to the driver runs where there is no GPU. "Assembled" code is the kernel's name and how many parameters it takes,
-after `check` has seen the PTX.
+Functions take the arguments that weft passes to libcuda, so that the whole device path above the driver runs without a
+GPU. "Assembled" code is the kernel's name and its number of parameters, after `check` has seen the PTX.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from weft.backends.cuda.gpus import _ATTRIBUTES, NvidiaGpu
-from weft.backends.cuda.launches import _KernelNode
+from weft.backends.cuda.discovery import ATTRIBUTES, GpuProperties
+from weft.backends.cuda.launches import KernelNodeParams
 from weft.backends.cuda.library import OUT_OF_MEMORY
 
-H200 = NvidiaGpu(0, "NVIDIA H200", (9, 0), 140 << 30, 13000, 132, 232448, 3201000, 6144, True)
-A100 = NvidiaGpu(0, "NVIDIA A100", (8, 0), 80 << 30, 12000, 108, 166912, 1593000, 5120, True)
-T4 = NvidiaGpu(0, "Tesla T4", (7, 5), 16 << 30, 12000, 40, 65536, 5001000, 256, True)
+H200 = GpuProperties(0, "NVIDIA H200", (9, 0), 140 << 30, 13000, 132, 232448, 3201000, 6144, True)
+A100 = GpuProperties(0, "NVIDIA A100", (8, 0), 80 << 30, 12000, 108, 166912, 1593000, 5120, True)
+T4 = GpuProperties(0, "Tesla T4", (7, 5), 16 << 30, 12000, 40, 65536, 5001000, 256, True)
 _ALIGNMENT = 256
 
 
@@ -46,9 +45,9 @@ class RecordingDriver:
     check: Callable[[str, str], None] | None = None  # sees each kernel's name and PTX
     fail: dict[str, int] = field(default_factory=dict)  # codes that functions return
     fails_once: dict[str, int] = field(default_factory=dict)  # the same, for their next call alone
-    free_bytes: int = 1 << 62  # that can be had
+    free_bytes: int = 1 << 62  # that can be allocated
     version: int = 13000  # of CUDA
-    gpus: tuple[NvidiaGpu, ...] = ()
+    gpus: tuple[GpuProperties, ...] = ()
     calls: Counter[str] = field(default_factory=Counter)
     memory: dict[int, Any] = field(default_factory=dict)
     freed: int = 0
@@ -72,7 +71,7 @@ class RecordingDriver:
     def fault(self, name: str, code: int) -> Exception:
         from weft.backends.cuda.library import DriverError
 
-        return DriverError(name, code, f"made up (error {code})")
+        return DriverError(name, code, f"fake error (error {code})")
 
     def function(self, name: str) -> Callable[..., int]:
         def call(*arguments: Any) -> int:
@@ -81,14 +80,14 @@ class RecordingDriver:
             if code:
                 return code
             own = getattr(self, name.removesuffix("_v2"), None)
-            return (own(*arguments) if own is not None else self._made(name, *arguments)) or 0
+            return (own(*arguments) if own is not None else self._assign_handle(name, *arguments)) or 0
 
         return call
 
-    def _made(self, name: str, *arguments: Any) -> None:
-        """Whatever is created or asked for gets a number."""
-        made = ("Create", "Retain", "cuDeviceGet", "cuModuleLoadData", "cuCtxPopCurrent")
-        if name.startswith(made) or name.endswith(made) or "Create" in name or "Retain" in name:
+    def _assign_handle(self, name: str, *arguments: Any) -> None:
+        """Number created objects."""
+        creators = ("Create", "Retain", "cuDeviceGet", "cuModuleLoadData", "cuCtxPopCurrent")
+        if name.startswith(creators) or name.endswith(creators) or "Create" in name or "Retain" in name:
             arguments[0]._obj.value = next(self._numbers)
 
     # -- GPUs --------------------------------------------------------------------------------------------------------
@@ -109,22 +108,22 @@ class RecordingDriver:
         size._obj.value = self.gpus[device.value].memory_bytes
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> None:
-        described = self.gpus[device.value]
-        found = dict(zip(("major", "minor"), described.capability))
-        (name,) = (name for name, number in _ATTRIBUTES.items() if number == attribute)
-        value._obj.value = int(found[name] if name in found else getattr(described, name))
+        properties = self.gpus[device.value]
+        capability = dict(zip(("major", "minor"), properties.capability))
+        (name,) = (name for name, number in ATTRIBUTES.items() if number == attribute)
+        value._obj.value = int(capability[name] if name in capability else getattr(properties, name))
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
     @property
     def used(self) -> int:
-        """Bytes of memory that were asked for and not given back."""
+        """Bytes allocated and not freed."""
         return sum(len(content) - _ALIGNMENT for place, content in self.memory.items() if place > 0)
 
     def holds(self, address: int, size: int) -> bool:
-        """Whether all of these bytes are in one piece of memory."""
-        pieces = ((place, len(content) - _ALIGNMENT) for place, content in self.memory.items() if place > 0)
-        return any(place <= address and address + size <= place + length for place, length in pieces)
+        """Tell whether all of these bytes lie in one allocation."""
+        allocations = ((place, len(content) - _ALIGNMENT) for place, content in self.memory.items() if place > 0)
+        return any(place <= address and address + size <= place + length for place, length in allocations)
 
     def cuMemAllocFromPoolAsync(self, address: Any, size: Any, *_: Any) -> int:
         if self.used + size.value > self.free_bytes:
@@ -162,8 +161,8 @@ class RecordingDriver:
 
     def cuLinkComplete(self, state: Any, image: Any, size: Any) -> None:
         code = self._linked[state.value]
-        self.memory[-state.value] = held = ctypes.create_string_buffer(code)
-        image._obj.value, size._obj.value = ctypes.addressof(held), len(code)
+        self.memory[-state.value] = image_bytes = ctypes.create_string_buffer(code)
+        image._obj.value, size._obj.value = ctypes.addressof(image_bytes), len(code)
 
     def cuModuleLoadData(self, module: Any, code: bytes) -> None:
         module._obj.value = next(self._numbers)
@@ -173,11 +172,11 @@ class RecordingDriver:
         del self.modules[module.value]
 
     def cuModuleGetFunction(self, handle: Any, module: Any, name: bytes) -> None:
-        found, many = self.modules[module.value].decode().split()
-        assert found == name.decode()
+        kernel, count = self.modules[module.value].decode().split()
+        assert kernel == name.decode()
         handle._obj.value = next(self._numbers)
-        self.names[handle._obj.value] = found
-        self.parameters[handle._obj.value] = int(many)
+        self.names[handle._obj.value] = kernel
+        self.parameters[handle._obj.value] = int(count)
 
     def cuLaunchKernel(self, function: Any, *_: Any) -> None:
         self.submitted.append(self.names[function.value])
@@ -199,22 +198,24 @@ class RecordingDriver:
         graph._obj.value = next(self._numbers)
         self.graphs[graph._obj.value] = []
 
-    def cuGraphAddKernelNode(self, node: Any, graph: Any, after: Any, many: Any, given: Any) -> None:
+    def cuGraphAddKernelNode(self, node: Any, graph: Any, after: Any, count: Any, params: Any) -> None:
         number = node._obj.value = next(self._numbers)
-        made = Node(number, tuple(after[n] for n in range(many.value)))
-        self._fill(made, given._obj)
-        self.graphs[graph.value].append(made)
+        new_node = Node(number, tuple(after[n] for n in range(count.value)))
+        self._fill(new_node, params._obj)
+        self.graphs[graph.value].append(new_node)
 
-    def cuGraphAddEventRecordNode(self, node: Any, graph: Any, after: Any, many: Any, _: Any) -> None:
+    def cuGraphAddEventRecordNode(self, node: Any, graph: Any, after: Any, count: Any, _: Any) -> None:
         number = node._obj.value = next(self._numbers)
-        self.graphs[graph.value].append(Node(number, tuple(after[n] for n in range(many.value))))
+        self.graphs[graph.value].append(Node(number, tuple(after[n] for n in range(count.value))))
 
     def cuGraphDestroy(self, graph: Any) -> None:
         del self.graphs[graph.value]
 
-    def cuGraphExecKernelNodeSetParams(self, _: Any, node: Any, given: Any) -> None:
-        (found,) = (known for nodes in self.graphs.values() for known in nodes if known.number == node.value)
-        self._fill(found, given._obj)
+    def cuGraphExecKernelNodeSetParams(self, _: Any, node: Any, params: Any) -> None:
+        (match,) = (
+            candidate for nodes in self.graphs.values() for candidate in nodes if candidate.number == node.value
+        )
+        self._fill(match, params._obj)
         self.updated.append(node.value)
 
     def cuGraphInstantiateWithFlags(self, executable: Any, graph: Any, _: Any) -> None:
@@ -223,15 +224,15 @@ class RecordingDriver:
     def cuGraphLaunch(self, executable: Any, _: Any) -> None:
         self.launched.append(executable.value)
 
-    def _fill(self, node: Node, given: _KernelNode) -> None:
-        node.function, node.blocks, node.lanes = given.function, given.grid_x, given.block_x
-        node.shared_bytes = given.shared_bytes
-        many = self.parameters.get(given.function, 0)
-        pointers = (ctypes.c_void_p * many).from_address(given.parameters) if many else ()
+    def _fill(self, node: Node, params: KernelNodeParams) -> None:
+        node.function, node.blocks, node.lanes = params.function, params.grid_x, params.block_x
+        node.shared_bytes = params.shared_bytes
+        count = self.parameters.get(params.function, 0)
+        pointers = (ctypes.c_void_p * count).from_address(params.parameters) if count else ()
         node.words = tuple(ctypes.c_uint64.from_address(place).value for place in pointers)
 
 
 def parameter_count(name: str, ptx: str) -> int:
-    """How many parameters a kernel takes; all of them have 64 bits."""
+    """Count the parameters of a kernel; all of them have 64 bits."""
     (entry,) = re.findall(rf"\.entry {re.escape(name)}\((.*?)\)", ptx, re.DOTALL)
     return len(re.findall(r"\.param \.[ub]64", entry))

@@ -1,4 +1,4 @@
-"""What goes wrong in NVIDIA's driver is a weft error that says what to do, and the next device takes over."""
+"""Driver errors become weft errors with a hint, and the next device takes over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from backends.cuda.recording_driver import H200, RecordingDriver
 from test_api import X, Y, affine
 
 import weft
-from weft.backends.cuda import device, gpu, gpus, library
+from weft.backends.cuda import device, discovery, gpu, library
 from weft.backends.cuda.gpu import open_gpu
 from weft.errors import DeviceError, DeviceLostError, FallbackWarning, KernelError
 
@@ -26,17 +26,17 @@ SOURCE = Path(weft.__file__).parents[1]
 # -- while the driver starts -----------------------------------------------------------------------------------------
 
 
-def starting(monkeypatch: pytest.MonkeyPatch, driver: RecordingDriver) -> None:
-    """Let this be the driver that is started when one is first asked for."""
+def replace_driver(monkeypatch: pytest.MonkeyPatch, driver: RecordingDriver) -> None:
+    """Replace the driver that is loaded on first use."""
     monkeypatch.setattr(library, "_owner", None)
     monkeypatch.setattr(library, "ctypes", SimpleNamespace(CDLL=lambda _: None))
     monkeypatch.setattr(library, "DriverLibrary", lambda _: driver)
-    fresh = library.once(library.library._make), gpus.once(gpus.gpus._make)
-    for module in (library, gpus, gpu):
+    fresh = library.once(library.library._make), discovery.once(discovery.list_gpus._make)
+    for module in (library, discovery, gpu):
         monkeypatch.setattr(module, "library", fresh[0])
-    monkeypatch.setattr(gpus, "gpus", fresh[1])
+    monkeypatch.setattr(discovery, "list_gpus", fresh[1])
     monkeypatch.setattr(gpu, "_open", {})
-    monkeypatch.setattr(device, "_cannot_be", lambda: False)
+    monkeypatch.setattr(device, "_has_no_gpu_files", lambda: False)
 
 
 START_FAULTS = {100: "CUDA_VISIBLE_DEVICES", 803: "restart the machine", 34: "stub", 3: "nvidia-smi"}
@@ -44,7 +44,7 @@ START_FAULTS = {100: "CUDA_VISIBLE_DEVICES", 803: "restart the machine", 34: "st
 
 @pytest.mark.parametrize("code", START_FAULTS)
 def test_a_driver_that_does_not_start(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    starting(monkeypatch, RecordingDriver(fail={"cuInit": code}))
+    replace_driver(monkeypatch, RecordingDriver(fail={"cuInit": code}))
     with pytest.raises(DeviceError, match=rf"does not start(.|\n)*error {code}(.|\n)*{START_FAULTS[code]}"):
         weft.load(affine(), device="cuda")
     with pytest.warns(FallbackWarning, match="cuda failed, cpu is used instead"):
@@ -70,7 +70,7 @@ LIMIT = r"limited to 8,000,000,000 bytes \(RLIMIT_AS\)(.|\n)*ulimit -v unlimited
 @pytest.mark.usefixtures("limited")
 @pytest.mark.parametrize("code", [2, 304])
 def test_a_driver_that_lacks_address_space(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    starting(monkeypatch, RecordingDriver(fail={"cuInit": code}))
+    replace_driver(monkeypatch, RecordingDriver(fail={"cuInit": code}))
     with pytest.raises(DeviceError, match=rf"does not start(.|\n)*error {code}(.|\n)*{LIMIT}"):
         weft.load(affine(), device="cuda")
 
@@ -78,7 +78,7 @@ def test_a_driver_that_lacks_address_space(monkeypatch: pytest.MonkeyPatch, code
 @pytest.mark.usefixtures("limited")
 @pytest.mark.parametrize("function", ["cuDevicePrimaryCtxRetain", "cuStreamCreate", "cuMemPoolCreate"])
 def test_a_gpu_that_lacks_address_space(driver: RecordingDriver, function: str) -> None:
-    """It names the limit, and the next device takes over; without a limit it is the GPU's memory that is full."""
+    """The error names the limit, and the next device takes over."""
     driver.fail[function] = 2
     with pytest.raises(DeviceError, match=rf"NVIDIA H200 cannot be opened(.|\n)*{LIMIT}") as caught:
         weft.load(affine(), device="cuda")
@@ -93,7 +93,7 @@ def test_a_driver_library_that_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch)
     def fail(_: str) -> None:
         raise OSError("libcuda.so.1: failed to map segment from shared object")
 
-    starting(monkeypatch, RecordingDriver())
+    replace_driver(monkeypatch, RecordingDriver())
     monkeypatch.setattr(library, "ctypes", SimpleNamespace(CDLL=fail))
     with pytest.raises(DeviceError, match=rf"does not load(.|\n)*map segment(.|\n)*{LIMIT}"):
         weft.load(affine(), device="cuda")
@@ -106,28 +106,28 @@ def test_a_gpu_whose_memory_is_full_when_it_is_opened(driver: RecordingDriver) -
 
 
 def test_a_driver_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    starting(monkeypatch, RecordingDriver(version=11080, gpus=(H200,)))
-    with pytest.raises(DeviceError, match=r"it knows CUDA 11\.8, weft needs 12\.0(.|\n)*update the driver"):
+    replace_driver(monkeypatch, RecordingDriver(version=11080, gpus=(H200,)))
+    with pytest.raises(DeviceError, match=r"it supports CUDA 11\.8, weft needs 12\.0(.|\n)*update the driver"):
         weft.load(affine(), device="cuda")
 
 
 def test_a_driver_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    starting(monkeypatch, RecordingDriver())
+    replace_driver(monkeypatch, RecordingDriver())
     with pytest.raises(DeviceError, match=r"shows no GPU(.|\n)*CUDA_VISIBLE_DEVICES"):
         weft.load(affine(), device="cuda")
-    assert [found.available for found in device.DEVICE.devices()] == [False]
+    assert [listed.available for listed in device.DEVICE.devices()] == [False]
 
 
 def test_a_driver_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    starting(monkeypatch, RecordingDriver(gpus=(H200,)))
-    assert gpus.gpus() == (H200,)
+    replace_driver(monkeypatch, RecordingDriver(gpus=(H200,)))
+    assert discovery.list_gpus() == (H200,)
     assert weft.load(affine(), device="cuda", cache=False).report().device == "cuda:0"
 
 
 def test_no_driver_at_all() -> None:
     script = (
         "import weft; from weft.backends.cuda import device\n"
-        "device._cannot_be = lambda: False\n"
+        "device._has_no_gpu_files = lambda: False\n"
         "print(device.DEVICE.devices()[0].description)\n"
         "try: device.DEVICE.find('')\n"
         "except weft.DeviceError as error: print(error)\n"
@@ -151,7 +151,7 @@ def test_code_that_the_driver_does_not_take(driver: RecordingDriver, code: int, 
     with pytest.warns(FallbackWarning, match="cuda:0 failed, cpu is used instead"):
         loaded = weft.load(affine(), device=["cuda", "cpu"])
     np.testing.assert_allclose(loaded.run({"x": X})["y"], Y, rtol=1e-6)
-    assert [(each.device, each.stage) for each in loaded.report().attempts] == [("cuda:0", "loading")]
+    assert [(attempt.device, attempt.stage) for attempt in loaded.report().attempts] == [("cuda:0", "loading")]
     driver.fail.clear()
     assert weft.load(affine(), device="cuda").report().device == "cuda:0"
 
@@ -162,17 +162,17 @@ def test_code_that_the_driver_does_not_take(driver: RecordingDriver, code: int, 
 @pytest.mark.parametrize("where", ["cuGraphLaunch", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2"])
 def test_a_fault_that_the_gpu_does_not_recover_from(driver: RecordingDriver, where: str) -> None:
     loaded, other = weft.load(affine(), device="cuda"), weft.load(affine(), device="cuda")
-    kept = loaded.run({"x": X}, keep=["y"])["y"]
+    output = loaded.run({"x": X}, keep=["y"])["y"]
     driver.fails_once[where] = 700
-    calls = "is lost(.|\n)*start another process"
-    with pytest.raises(DeviceLostError, match=calls):
+    message = "is lost(.|\n)*start another process"
+    with pytest.raises(DeviceLostError, match=message):
         loaded.run({"x": X})
     launched = len(driver.launched)
     for lost in (loaded, other):
-        with pytest.raises(DeviceLostError, match=calls):
+        with pytest.raises(DeviceLostError, match=message):
             lost.run({"x": X})
     with pytest.raises(DeviceLostError):
-        kept.numpy()
+        output.numpy()
     with pytest.raises(DeviceLostError):
         weft.load(affine(), device="cuda", cache=False)
     assert len(driver.launched) == launched
@@ -183,10 +183,10 @@ def test_the_next_device_takes_over(driver: RecordingDriver) -> None:
     loaded.run({"x": X})
     driver.fails_once["cuGraphLaunch"] = 700
     with pytest.warns(FallbackWarning, match="cuda:0 failed, cpu is used instead"):
-        found = loaded.run({"x": X})
-    np.testing.assert_allclose(found["y"], Y, rtol=1e-6)
+        outputs = loaded.run({"x": X})
+    np.testing.assert_allclose(outputs["y"], Y, rtol=1e-6)
     report = loaded.report()
-    assert [(each.device, each.stage) for each in report.attempts] == [("cuda:0", "running")]
+    assert [(attempt.device, attempt.stage) for attempt in report.attempts] == [("cuda:0", "running")]
     assert "error 700" in str(report)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -217,25 +217,25 @@ def test_a_device_that_is_lost_before_it_is_opened(attach: Attach) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_forked_child_may_not_use_it(driver: RecordingDriver) -> None:
     loaded = weft.load(affine(), device="cuda")
-    kept = loaded.run({"x": X}, keep=["y"])["y"]
+    output = loaded.run({"x": X}, keep=["y"])["y"]
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
         child = os.fork()
     if not child:
-        told = []
+        messages = []
         try:
             before = sum(driver.calls.values())
-            for use in (lambda: loaded.run({"x": X}), kept.numpy, open_gpu):
+            for use in (lambda: loaded.run({"x": X}), output.numpy, open_gpu):
                 try:
                     use()
-                    told.append("it ran")
+                    messages.append("it ran")
                 except DeviceError as error:
-                    told.append(str(error))
-            kept.release()
-            told.append(str(sum(driver.calls.values()) - before))
+                    messages.append(str(error))
+            output.release()
+            messages.append(str(sum(driver.calls.values()) - before))
         finally:
-            os.write(write, "\n--\n".join(told).encode())
+            os.write(write, "\n--\n".join(messages).encode())
             os._exit(0)
     os.close(write)
     os.waitpid(child, 0)
@@ -245,4 +245,4 @@ def test_a_forked_child_may_not_use_it(driver: RecordingDriver) -> None:
     assert all("forked" in error and "spawn" in error for error in errors)
     assert calls == "0"
     loaded.run({"x": X})
-    assert kept.numpy().shape == Y.shape
+    assert output.numpy().shape == Y.shape

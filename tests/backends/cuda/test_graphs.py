@@ -1,4 +1,4 @@
-"""Plans as graphs: their nodes, what each waits for, and the addresses that it is given."""
+"""Plans as CUDA graphs: nodes, dependencies and addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import weft
 from weft.backends.cuda import launches
 from weft.backends.cuda.compile import KernelCode
 from weft.backends.cuda.gpu import CudaGpu, open_gpu
-from weft.backends.cuda.launches import CudaLaunches, GraphRecording, direct_waits
+from weft.backends.cuda.launches import CudaLaunchCompiler, GraphRecording, reduce_waits
 from weft.backends.resident.device import BufferSlice
 from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
@@ -34,7 +34,7 @@ ONE = Kernel(
 
 
 def branching() -> onnx.ModelProto:
-    """Three branches of unlike work on one product, and what joins them."""
+    """Three different branches of a product, and a node that joins them."""
     weights = np.random.default_rng(5).standard_normal((4, 64, 64)).astype(np.float32)
     names = [f"w{number}" for number in range(4)]
     return model(
@@ -56,7 +56,7 @@ def branching() -> onnx.ModelProto:
 
 
 def scanning() -> onnx.ModelProto:
-    """A recurrence."""
+    """A recurrence as a Scan."""
     size = 8
     body = helper.make_graph(
         [node("MatMul", ["state", "w"], ["p"]), node("Add", ["p", "each"], ["next"]), node("Tanh", ["next"], ["out"])],
@@ -74,29 +74,29 @@ def scanning() -> onnx.ModelProto:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, GraphRecording]]:
-    """The plans that were recorded, and what became of them."""
-    found: list[tuple[Plan, GraphRecording]] = []
-    real = CudaLaunches.record
+    """Recorded plans and their recordings."""
+    recordings: list[tuple[Plan, GraphRecording]] = []
+    real = CudaLaunchCompiler.record
 
-    def record(self: CudaLaunches, plan: Plan, *arguments: Any) -> GraphRecording:
-        found.append((plan, real(self, plan, *arguments)))
-        return found[-1][1]
+    def record(self: CudaLaunchCompiler, plan: Plan, *arguments: Any) -> GraphRecording:
+        recordings.append((plan, real(self, plan, *arguments)))
+        return recordings[-1][1]
 
-    monkeypatch.setattr(CudaLaunches, "record", record)
-    return found
+    monkeypatch.setattr(CudaLaunchCompiler, "record", record)
+    return recordings
 
 
 def closure(waits: Sequence[Sequence[int]]) -> list[set[int]]:
-    """All that are done before each starts."""
-    found: list[set[int]] = []
+    """Compute the ancestors of each launch."""
+    ancestors: list[set[int]] = []
     for after in waits:
-        found.append({*after, *(before for other in after for before in found[other])})
-    return found
+        ancestors.append({*after, *(before for parent in after for before in ancestors[parent])})
+    return ancestors
 
 
 def planned_order(plan: Plan) -> list[set[int]]:
-    """For each launch that has blocks, those of them that are done before, straight from what a plan means."""
-    entries: list[tuple[PlannedLaunch, set[int]]] = []  # unrolled, with numbers of entries here
+    """Compute the ancestors of each launch that has blocks from the definition of a plan."""
+    entries: list[tuple[PlannedLaunch, set[int]]] = []  # unrolled, with the entries to wait for
     ends: list[int] = []
     for entry in plan:
         if isinstance(entry, Repeated):
@@ -107,8 +107,8 @@ def planned_order(plan: Plan) -> list[set[int]]:
             entries.append((entry, after))
         ends.append(len(entries) - 1)
     order = closure([sorted(after) for _, after in entries])
-    kept = [number for number, (launch, _) in enumerate(entries) if launch.blocks]
-    return [{kept.index(other) for other in order[number] if other in kept} for number in kept]
+    nonempty = [number for number, (launch, _) in enumerate(entries) if launch.blocks]
+    return [{nonempty.index(other) for other in order[number] if other in nonempty} for number in nonempty]
 
 
 def node_waits(nodes: Sequence[Node]) -> list[list[int]]:
@@ -117,7 +117,7 @@ def node_waits(nodes: Sequence[Node]) -> list[list[int]]:
 
 
 def check_graph(nodes: Sequence[Node], plan: Plan) -> None:
-    """The graph's order is the plan's, and no edge can be left out."""
+    """Check that the graph orders launches as the plan does, without redundant edges."""
     waits = node_waits(nodes)
     order = closure(waits)
     assert order == planned_order(plan)
@@ -139,28 +139,30 @@ def test_a_graph_has_the_order_of_its_plan(
     assert max(map(len, node_waits(nodes))) > 1  # branches are joined
     assert any(len(node.after) < number for number, node in enumerate(nodes))  # and were side by side
     launched = [launch for launch in unrolled(plan) if launch.blocks]
-    assert [(node.blocks, node.lanes) for node in nodes] == [(each.blocks, each.kernel.lanes) for each in launched]
-    assert [any_driver.names[node.function] for node in nodes] == [each.kernel.name for each in launched]
+    assert [(node.blocks, node.lanes) for node in nodes] == [
+        (launch.blocks, launch.kernel.lanes) for launch in launched
+    ]
+    assert [any_driver.names[node.function] for node in nodes] == [launch.kernel.name for launch in launched]
 
 
 def test_addresses_are_inside_of_the_right_buffers(
     any_driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]
 ) -> None:
     loaded = weft.load(branching(), device="cuda")
-    kept = loaded.to_device(np.ones((300, 64), np.float32))
-    result = loaded.run({"x": kept}, keep=["y"])["y"]
+    x = loaded.to_device(np.ones((300, 64), np.float32))
+    y = loaded.run({"x": x}, keep=["y"])["y"]
     ((plan, _),) = recorded
     (nodes,) = any_driver.graphs.values()
     launched = [launch for launch in unrolled(plan) if launch.blocks]
-    given, made = (each.place_on(each.home) for each in (kept, result))
+    source, target = (tensor.place_on(tensor.home) for tensor in (x, y))
     readers = writers = 0
-    for found, launch in zip(nodes, launched, strict=True):
-        many = len(launch.buffers)
-        assert found.words[many:] == tuple(number % 2**64 for number in launch.parameters)
-        for address, size in zip(found.words[:many], launch.sizes, strict=True):
+    for kernel_node, launch in zip(nodes, launched, strict=True):
+        count = len(launch.buffers)
+        assert kernel_node.words[count:] == tuple(number % 2**64 for number in launch.parameters)
+        for address, size in zip(kernel_node.words[:count], launch.sizes, strict=True):
             assert any_driver.holds(address, size)
-            readers += given.buffer.address <= address < given.buffer.address + given.size
-            writers += made.buffer.address <= address < made.buffer.address + made.size
+            readers += source.buffer.address <= address < source.buffer.address + source.size
+            writers += target.buffer.address <= address < target.buffer.address + target.size
     assert readers
     assert writers
 
@@ -192,7 +194,9 @@ def test_a_scan(driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecordi
     for (plan, _), nodes in zip(recorded[-1:], list(driver.graphs.values())[-1:], strict=True):
         check_graph(nodes, plan)
         launched = [launch for launch in unrolled(plan) if launch.blocks]
-        assert [driver.names[each.function] for each in nodes] == [each.kernel.name for each in launched]
+        assert [driver.names[kernel_node.function] for kernel_node in nodes] == [
+            launch.kernel.name for launch in launched
+        ]
         assert any(isinstance(entry, Repeated) for entry in plan)
 
 
@@ -203,63 +207,63 @@ def test_very_many_launches_go_one_by_one(driver: RecordingDriver, monkeypatch: 
     (nodes,) = driver.graphs.values()
     monkeypatch.setattr(launches, "_MOST_NODES", len(nodes) - 1)
     loaded.run({"x": x})
-    assert driver.submitted == [driver.names[each.function] for each in nodes]
+    assert driver.submitted == [driver.names[kernel_node.function] for kernel_node in nodes]
     assert len(driver.launched) == 1
 
 
-# -- plans that are made up ------------------------------------------------------------------------------------------
+# -- random plans ------------------------------------------------------------------------------------------
 
 
-def opened() -> tuple[CudaGpu, CudaLaunches, BufferSlice]:
+def open_compiler() -> tuple[CudaGpu, CudaLaunchCompiler, BufferSlice]:
     gpu = open_gpu()
-    return gpu, CudaLaunches(gpu, {"one": KernelCode(0, b"one 3")}), BufferSlice(gpu.buffer(1 << 16), 0, 1 << 16)
+    return gpu, CudaLaunchCompiler(gpu, {"one": KernelCode(0, b"one 3")}), BufferSlice(gpu.buffer(1 << 16), 0, 1 << 16)
 
 
-def planned(blocks: int, after: tuple[int, ...] | None, offset: int = 0) -> PlannedLaunch:
+def plan_launch(blocks: int, after: tuple[int, ...] | None, offset: int = 0) -> PlannedLaunch:
     return PlannedLaunch(ONE, blocks, (Place(0, offset), Place(1, offset)), (7,), sizes=(128, 128), after=after)
 
 
-def graph_of(plan: Plan, driver: RecordingDriver) -> list[Node]:
-    gpu, compiler, memory = opened()
+def record_graph(plan: Plan, driver: RecordingDriver) -> list[Node]:
+    gpu, compiler, memory = open_compiler()
     recording = compiler.record(plan, lambda place, size: BufferSlice(memory.buffer, place.offset, size))
-    with gpu.current() as called:
+    with gpu.activate() as called:
         recording.launch(called, gpu.stream)  # type: ignore[arg-type]
-    return list(driver.graphs.values())[-1]  # which goes with the recording
+    return list(driver.graphs.values())[-1]  # before the recording frees it
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_plans(driver: RecordingDriver, seed: int) -> None:
-    """With launches without blocks, and stretches that are repeated, not even once."""
+    """Plans with empty launches, and repetitions of any count including 0."""
     print(f"seed {seed}")
     random = np.random.default_rng(seed)
     plan: list[PlannedLaunch | Repeated] = []
     for number in range(int(random.integers(1, 25))):
         blocks = int(random.integers(0, 4))
         if random.random() < 0.15:
-            inner = tuple(planned(int(random.integers(0, 3)), None) for _ in range(int(random.integers(1, 3))))
+            inner = tuple(plan_launch(int(random.integers(0, 3)), None) for _ in range(int(random.integers(1, 3))))
             plan.append(Repeated(inner, ((128, 64),) * len(inner), int(random.integers(0, 4))))
         elif random.random() < 0.2:
-            plan.append(planned(blocks, None))
+            plan.append(plan_launch(blocks, None))
         else:
             after = random.choice(number, int(random.integers(0, min(number, 4) + 1)), replace=False) if number else []
-            plan.append(planned(blocks, tuple(sorted(map(int, after)))))
-    nodes = graph_of(plan, driver)
+            plan.append(plan_launch(blocks, tuple(sorted(map(int, after)))))
+    nodes = record_graph(plan, driver)
     order = closure(node_waits(nodes))
-    assert all(wanted <= found for wanted, found in zip(planned_order(plan), order, strict=True))
+    assert all(expected <= actual for expected, actual in zip(planned_order(plan), order, strict=True))
 
 
 def test_each_turn_of_a_repetition_lies_further(driver: RecordingDriver) -> None:
-    nodes = graph_of([Repeated((planned(1, None, 256),), ((128, 64),), 3)], driver)
+    nodes = record_graph([Repeated((plan_launch(1, None, 256),), ((128, 64),), 3)], driver)
     start = nodes[0].words[0] - 256
-    assert [each.words[:2] for each in nodes] == [
+    assert [kernel_node.words[:2] for kernel_node in nodes] == [
         (start + 256 + 128 * turn, start + 256 + 64 * turn) for turn in range(3)
     ]
     assert node_waits(nodes) == [[], [0], [1]]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_direct_waits(seed: int) -> None:
-    """Against the reduction by its definition: an edge stays if no other way leads there."""
+def test_reduce_waits(seed: int) -> None:
+    """Compare with the definition: an edge stays if there is no other path."""
     print(f"seed {seed}")
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 30))
@@ -270,7 +274,7 @@ def test_direct_waits(seed: int) -> None:
             waits.append(None)
         else:
             waits.append(tuple(other for other in range(number) if random.random() < chance))
-    meant = [tuple(range(number)) if after is None else after for number, after in enumerate(waits)]
-    order = closure(meant)
-    expected = [tuple(one for one in after if not any(one in order[other] for other in after)) for after in meant]
-    assert direct_waits(waits) == expected
+    explicit = [tuple(range(number)) if after is None else after for number, after in enumerate(waits)]
+    order = closure(explicit)
+    expected = [tuple(one for one in after if not any(one in order[other] for other in after)) for after in explicit]
+    assert reduce_waits(waits) == expected

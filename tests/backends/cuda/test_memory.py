@@ -1,4 +1,4 @@
-"""The memory of a GPU: what is freed serves again, nothing is left behind, and what runs out is told."""
+"""GPU memory: reuse, leaks and running out of it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_new_memory_is_zero_and_used_memory_becomes_zero(driver: RecordingDriver
     assert not opened.read([(buffer, 0, 64)])[0].any()
 
 
-def test_more_than_a_little_freed_memory_goes_back(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_MOST_SPARE", 1 << 12)
+def test_spare_memory_is_limited(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_MOST_SPARE_BYTES", 1 << 12)
     opened = open_gpu()
     buffers = [opened.unset_buffer(1 << 10) for _ in range(10)]
     buffers.clear()
@@ -49,25 +49,25 @@ def test_more_than_a_little_freed_memory_goes_back(driver: RecordingDriver, monk
 
 
 def test_nothing_is_left_of_many_runs(any_driver: RecordingDriver) -> None:
-    """With outputs that stay there, of several sizes, some of them for longer."""
+    """Outputs of several sizes stay on the GPU, some longer than others."""
     loaded = weft.load(affine(), device="cuda")
-    held: list[Any] = []
+    outputs: list[Any] = []
 
     def run(loaded: weft.Model, number: int) -> None:
         x = np.ones((1 + number % 5, 3), np.float32)
-        found = loaded.run({"x": loaded.to_device(x) if number % 2 else x}, keep=["y", "z"] if number % 3 else ["z"])
-        held.append(found)
-        del held[: -7 if number % 50 else None]
+        result = loaded.run({"x": loaded.to_device(x) if number % 2 else x}, keep=["y", "z"] if number % 3 else ["z"])
+        outputs.append(result)
+        del outputs[: -7 if number % 50 else None]
 
     for number in range(60):
         run(loaded, number)
-    held.clear()
+    outputs.clear()
     gc.collect()
     opened = open_gpu()
     allocated, used, graphs = opened.allocated, any_driver.used, len(any_driver.graphs)
     for number in range(300):
         run(loaded, number)
-    held.clear()
+    outputs.clear()
     gc.collect()
     assert (opened.allocated, any_driver.used, len(any_driver.graphs)) == (allocated, used, graphs)
     del loaded

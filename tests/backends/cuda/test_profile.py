@@ -1,4 +1,4 @@
-"""Profiles on a GPU that multiplies tiles: each kernel is held against the arithmetic that it uses."""
+"""Profiles on GPUs with tile products: each kernel is compared with the peak of its arithmetic."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rich.console import Console
 
 import weft
 from weft.backends.cuda import peak
-from weft.backends.cuda.compile import ptx_of
+from weft.backends.cuda.compile import emit_ptx
 from weft.backends.cuda.gpu import open_gpu
-from weft.backends.cuda.processors import processor_of, thread_lanes
+from weft.backends.cuda.processors import choose_lanes, choose_processor
 from weft.cli.kernel_table import print_kernels
 from weft.cost.calibration import from_record, to_record
 from weft.cost.roofline import Peak, TileArithmetic, TilePeak, tile_arithmetic, tile_kind
@@ -46,10 +46,10 @@ def product(dtype: Any) -> onnx.ModelProto:
     )
 
 
-# -- what a kernel multiplies ----------------------------------------------------------------------------------------
+# -- arithmetic of a kernel ----------------------------------------------------------------------------------------
 
 
-def built(hints: list[str], parts: int) -> Kernel:
+def build_tiled_kernel(hints: list[str], parts: int) -> Kernel:
     builder = KernelBuilder("tiled")
     tiles = [[builder.tile(hint, DType.bfloat16, TileForm(64, 64)) for _ in range(parts)] for hint in hints]
     return Kernel("tiled", tuple(tile for several in tiles for tile in several), (), 128, ())
@@ -57,12 +57,12 @@ def built(hints: list[str], parts: int) -> Kernel:
 
 @pytest.mark.parametrize("hints", [["left_tile", "right_tile"], ["queries0_", "queries1_", "keys0_", "weights0_"]])
 def test_parts_of_numbers_are_products_of_their_own(hints: list[str]) -> None:
-    assert [tile_arithmetic(built(hints, parts)) for parts in (1, 2, 3)] == [
+    assert [tile_arithmetic(build_tiled_kernel(hints, parts)) for parts in (1, 2, 3)] == [
         TileArithmetic("bfloat16", times) for times in (1, 3, 6)
     ]
 
 
-def test_what_tiles_are_of() -> None:
+def test_tile_kinds() -> None:
     kinds = [DType.float32, DType.float16, DType.bfloat16, DType.uint8, DType.int8, DType.float8e5m2]
     assert [tile_kind(kind) for kind in kinds] == ["tf32", "float16", "bfloat16", "int8", "int8", "float8"]
     assert tile_arithmetic(Kernel("none", (), (), 1, ())) is None
@@ -73,7 +73,7 @@ def test_the_roofline_of_tiles() -> None:
     assert MACHINE.roofline(flops, bytes) == 16
     assert MACHINE.roofline(flops, bytes, TileArithmetic("float16")) == 1
     assert MACHINE.roofline(flops, bytes, TileArithmetic("bfloat16", 6)) == 8
-    assert MACHINE.roofline(flops, bytes, TileArithmetic("int8")) == 16  # which was not measured
+    assert MACHINE.roofline(flops, bytes, TileArithmetic("int8")) == 16  # not measured: the float32 rate
     assert MACHINE.bound(flops, 2e11, TileArithmetic("float16")) == "memory"
     assert MACHINE.bound(flops, 2e11) == "arithmetic"
     plain = Peak(1e12, 1e11)
@@ -95,11 +95,11 @@ def test_the_roofline_of_tiles() -> None:
         ("t4", np.float16, "float32", ""),
     ],
 )
-def test_kernels_are_held_against_their_tiles(
+def test_kernels_are_compared_with_the_peak_of_their_tiles(
     attach: Attach, monkeypatch: pytest.MonkeyPatch, gpu: str, dtype: Any, precision: str, tiles: str
 ) -> None:
     attach(GPUS[gpu])
-    monkeypatch.setattr("weft.backends.cuda.driver.known_peak", lambda _: MACHINE)
+    monkeypatch.setattr("weft.backends.cuda.driver.measure_peak", lambda _: MACHINE)
     loaded = weft.load(product(dtype), device="cuda", precision=precision)
     profile = loaded.profile({"x": np.ones((1024, 1024), dtype)}, repeat=1)
     (kernel,) = (kernel for kernel in profile.kernels if kernel.flops)
@@ -116,65 +116,65 @@ def test_kernels_are_held_against_their_tiles(
     assert json.loads(json.dumps(asdict(profile.machine)))["products"] == MACHINE.products
 
 
-# -- what is measured ------------------------------------------------------------------------------------------------
+# -- peaks ------------------------------------------------------------------------------------------------
 
 
-def test_each_kind_is_measured_once(driver: RecordingDriver) -> None:
-    found = peak.known_peak(open_gpu())
-    assert isinstance(found, TilePeak)
-    assert list(found.products) == ["float16", "bfloat16", "tf32", "int8", "float8"]
-    assert all(rate > 0 for rate in (*found.products.values(), found.flops, found.bandwidth))
+def test_peaks_are_measured_once(driver: RecordingDriver) -> None:
+    result = peak.measure_peak(open_gpu())
+    assert isinstance(result, TilePeak)
+    assert list(result.products) == ["float16", "bfloat16", "tf32", "int8", "float8"]
+    assert all(rate > 0 for rate in (*result.products.values(), result.flops, result.bandwidth))
     texts = len(driver.texts)
-    assert peak.known_peak(open_gpu()) is found
+    assert peak.measure_peak(open_gpu()) is result
     assert len(driver.texts) == texts == 7
 
 
 def test_a_gpu_without_tiles(attach: Attach) -> None:
     attach(GPUS["t4"])
-    assert type(peak.known_peak(open_gpu())) is Peak
+    assert type(peak.measure_peak(open_gpu())) is Peak
 
 
 def test_calibrations_are_kept(driver: RecordingDriver) -> None:
     assert driver is not None
-    found = calibrated("cuda")
-    again = from_record(json.loads(json.dumps(to_record(found))))
-    assert (again.peak.flops, again.peak.bandwidth) == (found.peak.flops, found.peak.bandwidth)
-    assert again.products == found.products
+    calibration = calibrated("cuda")
+    again = from_record(json.loads(json.dumps(to_record(calibration))))
+    assert (again.peak.flops, again.peak.bandwidth) == (calibration.peak.flops, calibration.peak.bandwidth)
+    assert again.products == calibration.products
 
 
 @pytest.mark.skipif(find_ptxas() is None, reason="no ptxas: WEFT_PTXAS and PATH name none")
 @pytest.mark.parametrize("gpu", ["h200", "a100"])
-def test_kernels_that_measure_assemble(attach: Attach, gpu: str) -> None:
-    """With as many products as are counted, and all registers at hand."""
+def test_peak_kernels_assemble(attach: Attach, gpu: str) -> None:
+    """They use the expected instructions and spill no registers."""
     attach(GPUS[gpu])
-    processor = processor_of(GPUS[gpu])
+    processor = choose_processor(GPUS[gpu])
     ptxas = find_ptxas()
     assert ptxas is not None
-    for kernel in peak.tile_kernels(open_gpu()).values():
+    for kernel in peak.build_tile_kernels(open_gpu()).values():
         verify_kernel(kernel)
-        text, shared = ptx_of(kernel, thread_lanes(processor), processor)
+        text, shared = emit_ptx(kernel, choose_lanes(processor), processor)
         assert shared <= GPUS[gpu].shared_bytes
-        said = assemble(ptxas, text, processor.processor)
-        assert " 0 bytes spill stores" in said, said
-        assert "wgmma" not in said, said
+        log = assemble(ptxas, text, processor.processor)
+        assert " 0 bytes spill stores" in log, log
+        assert "wgmma" not in log, log
         assert ("wgmma.mma_async" in text) is (GPUS[gpu] is H200)
         assert ("mma.sync" in text) is (GPUS[gpu] is not H200)
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
-def test_kernels_that_measure_multiply(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """What they would write, emulated, are the products of what is in their tiles."""
+def test_peak_kernels_multiply(driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Emulated, they compute the product of their tiles."""
     assert driver is not None
     monkeypatch.setattr(peak, "_TILE_TURNS", 2)
-    kernel = peak.tile_kernels(open_gpu())[kind]
+    kernel = peak.build_tile_kernels(open_gpu())[kind]
     put = kernel.body[-1]
     assert isinstance(put, Put)
     kernel = replace(kernel, body=(*kernel.body[:-1], replace(put, mask=None)))
     empty = np.zeros(kernel.lanes, kernel.buffers[0].dtype.numpy)
-    found = run_kernel(kernel, [empty], 1, lanes=thread_lanes(processor_of(H200)))[-1]
+    actual = run_kernel(kernel, [empty], 1, lanes=choose_lanes(choose_processor(H200)))[-1]
     left, right = (
         (np.arange(form.rows)[:, None] * 37 + np.arange(form.depth) * 101) % 113 / (1 if kind == "int8" else 64)
         for form in (buffer.tile for buffer in kernel.buffers)
         if form is not None
     )
-    np.testing.assert_array_equal(found, 2 * (left @ right.T).reshape(-1)[: kernel.lanes])
+    np.testing.assert_array_equal(actual, 2 * (left @ right.T).reshape(-1)[: kernel.lanes])

@@ -1,6 +1,6 @@
-"""What becomes of small models is taken by NVIDIA's assembler, for GPUs of several generations and all precisions.
+"""NVIDIA's assembler accepts the PTX of small models, for several GPU generations and all precisions.
 
-Kernels that multiply tiles keep all their numbers in registers.
+Kernels with tile products spill no registers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from frontend.samples import model, node, tensor, value
 from onnx import TensorProto, helper
 
 import weft
-from weft.backends.cuda.processors import processor_of
+from weft.backends.cuda.processors import choose_processor
 
 PTXAS = find_ptxas()
 pytestmark = pytest.mark.skipif(PTXAS is None, reason="no ptxas: WEFT_PTXAS and PATH name none")
@@ -34,7 +34,7 @@ def zeros(name: str, *shape: int, dtype: Any = np.float32) -> onnx.TensorProto:
 
 
 def layer(kind: int = F32, rows: Any = 512) -> onnx.ModelProto:
-    """A product with what a layer of a network does around it."""
+    """A transformer's feed-forward layer."""
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     return model(
         [
@@ -66,7 +66,7 @@ def attention(kind: int = F32) -> onnx.ModelProto:
     )
 
 
-def images(kind: int = F32) -> onnx.ModelProto:
+def convolutions(kind: int = F32) -> onnx.ModelProto:
     """A dense, a depthwise and a pointwise convolution, and a pool."""
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     return model(
@@ -97,8 +97,8 @@ def bytes_() -> onnx.ModelProto:
     )
 
 
-def odds() -> onnx.ModelProto:
-    """What is neither a product nor a map: sorting, gathering, scattering, sums along rows, in other types too."""
+def mixed_ops() -> onnx.ModelProto:
+    """Sorting, gathering, scattering and sums along rows, with several dtypes."""
     results = {"top": F32, "places": TensorProto.INT64, "e": TensorProto.DOUBLE, "m": F32}
     return model(
         [
@@ -129,12 +129,12 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "layer_any_rows": lambda: layer(F32, "rows"),
     "attention": attention,
     "attention_half": lambda: attention(F16),
-    "images": images,
-    "images_half": lambda: images(F16),
+    "images": convolutions,
+    "images_half": lambda: convolutions(F16),
     "bytes": bytes_,
-    "odds": odds,
+    "odds": mixed_ops,
 }
-SINGLE = ("layer", "layer_any_rows", "attention", "images")  # what a precision makes a difference for
+SINGLE = ("layer", "layer_any_rows", "attention", "images")  # float32 models, for which the precision matters
 CASES = [
     *(("h200", precision, name) for precision in ("float32", "tf32", "fast", "strict") for name in SINGLE),
     *(("h200", "float32", name) for name in MODELS if name not in SINGLE),
@@ -147,31 +147,35 @@ TILES = {"h200": "wgmma.mma_async", "a100": "mma.sync"}
 
 
 @pytest.fixture(scope="session")
-def assembled() -> set[tuple[str, str]]:
-    """Kernels that were assembled already, by processor and name."""
+def assembled_kernels() -> set[tuple[str, str]]:
+    """Kernels assembled by earlier tests, by processor and name."""
     return set()
 
 
 @pytest.mark.parametrize(("gpu", "precision", "name"), CASES)
-def test_models_assemble(attach: Attach, assembled: set[tuple[str, str]], gpu: str, precision: str, name: str) -> None:
+def test_models_assemble(
+    attach: Attach, assembled_kernels: set[tuple[str, str]], gpu: str, precision: str, name: str
+) -> None:
     assert PTXAS is not None
     driver = attach(GPUS[gpu])
-    processor = str(processor_of(GPUS[gpu]))
+    processor = str(choose_processor(GPUS[gpu]))
     kernels: dict[str, str] = {}
     driver.check = kernels.__setitem__
     weft.load(MODELS[name](), device="cuda", precision=precision, cache=False)
     assert kernels
-    new = {kernel: text for kernel, text in kernels.items() if (processor, kernel) not in assembled}
+    new = {kernel: text for kernel, text in kernels.items() if (processor, kernel) not in assembled_kernels}
     with ThreadPoolExecutor(2) as workers:
-        said = list(workers.map(lambda text: assemble(PTXAS, text, processor_of(GPUS[gpu]).processor), new.values()))
-    for (kernel, text), words in zip(new.items(), said):
+        logs = list(
+            workers.map(lambda text: assemble(PTXAS, text, choose_processor(GPUS[gpu]).processor), new.values())
+        )
+    for (kernel, text), log in zip(new.items(), logs):
         if any(instruction in text for instruction in TILES.values()):
-            assert " 0 bytes spill stores, 0 bytes spill loads" in words, f"{kernel}: {words}"
-            assert "wgmma" not in words, f"{kernel}: {words}"
-        assembled.add((processor, kernel))
-    found = {instruction for instruction in TILES.values() for text in kernels.values() if instruction in text}
+            assert " 0 bytes spill stores, 0 bytes spill loads" in log, f"{kernel}: {log}"
+            assert "wgmma" not in log, f"{kernel}: {log}"
+        assembled_kernels.add((processor, kernel))
+    used = {instruction for instruction in TILES.values() for text in kernels.values() if instruction in text}
     if gpu == "t4" or name == "odds" or (precision == "strict" and name in SINGLE):
-        assert not found
+        assert not used
     elif gpu in TILES and (name.endswith("half") or name == "bytes" or precision in ("tf32", "fast")):
-        assert TILES[gpu] in found  # what has to be cut into parts may cost more so
-    assert GPUS[gpu].capability == H200.capability or "wgmma.mma_async" not in found
+        assert TILES[gpu] in used  # float32 in several parts may be cheaper without tiles
+    assert GPUS[gpu].capability == H200.capability or "wgmma.mma_async" not in used

@@ -1,7 +1,7 @@
-"""Runs kernels of thread lanes without a GPU: the same LLVM IR, compiled for this CPU, with a thread for each lane.
+"""Run kernels of thread lanes without a GPU: their LLVM IR, compiled for this CPU, with a thread per lane.
 
-NVIDIA's intrinsics become calls back into Python: the numbers of thread and block, barriers, and the exchange of
-registers. Lanes that never meet run one after another.
+NVIDIA's intrinsics call back into Python: thread and block numbers, barriers, and shuffles. Lanes that never
+synchronize run one after another.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.ir.kernel import Kernel
 from weft.ir.kernel_verify import verify_kernel
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 
 Array = np.ndarray[Any, Any]
 INT, WORD = ctypes.c_int32, ctypes.c_uint32
 
 
 class Block:
-    """What lanes know of each other."""
+    """The state that the lanes of a block share."""
 
     def __init__(self) -> None:
         self.own = threading.local()
@@ -93,7 +93,7 @@ CALLBACKS = {name: kind(function) for name, (_, kind, function) in INTRINSICS.it
 
 
 def host_text(text: str) -> str:
-    """LLVM IR of thread lanes for one that has neither threads nor address spaces of a GPU."""
+    """Rewrite LLVM IR of thread lanes for the host, without GPU threads and address spaces."""
     text = re.sub(r" addrspace\(\d\)", "", text).replace("ptx_kernel ", "")
     if " asm " in text:
         text = TILES.host_text(text)
@@ -115,8 +115,8 @@ def run_kernel(
     parameters: Mapping[str, int] | None = None,
     lanes: ThreadLanes | None = None,
 ) -> list[Array]:
-    """The arrays afterwards; what lies beside each must not have changed."""
-    kernel = with_barriers(kernel)
+    """Run a kernel and return its arrays; bytes around each must not change."""
+    kernel = insert_barriers(kernel)
     verify_kernel(kernel)
     text = llvm_text([kernel], lanes or ThreadLanes())
     code = link_code([compiled(host_text(text))], [kernel.name])

@@ -1,6 +1,6 @@
 """PTX of tile products on this CPU: what inline assembly in LLVM IR does, as PTX's manual says.
 
-Copies are done as late as they may be: when somebody waits for them. Products are done at once.
+Copies run as late as possible, when they are waited for. Products run at once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Group:
 
     def __init__(self, turns: Turns, size: int) -> None:
         self.meeting = Meeting(turns, size)
-        self.given: list[Any] = [None] * size
+        self.operands: list[Any] = [None] * size
         self.result: Any = None
 
-    def together(self, number: int, given: Any, compute: Any) -> Any:
+    def together(self, number: int, operands: Any, compute: Any) -> Any:
         """What is computed from what all of them give."""
-        self.given[number] = given
+        self.operands[number] = operands
         if self.meeting.wait():
-            self.result = compute(list(self.given))
+            self.result = compute(list(self.operands))
         return self.result
 
 
@@ -62,7 +62,7 @@ class TileMachine:
         self.failed: BaseException | None = None
 
     def start(self, turns: Turns, lanes: int) -> None:
-        """A block of so many lanes."""
+        """Start a block."""
         self.turns = turns
         self.shared[:] = POISON
         self.failed = None
@@ -82,9 +82,9 @@ class TileMachine:
         return ASSEMBLY.sub(self.call_text, text)
 
     def call_text(self, match: re.Match[str]) -> str:
-        result, kind, assembly, given = match.groups()
+        result, kind, assembly, operands = match.groups()
         number = len(self.texts)
-        values = [value.strip().split(" ", 1) for value in given.split(",")] if given else []
+        values = [value.strip().split(" ", 1) for value in operands.split(",")] if operands else []
         self.texts.append((assembly, "<" + "".join(FORMATS[type] for type, _ in values)))
         packed = f"<{{ {', '.join(type for type, _ in values)} }}>"
         lines = []
@@ -105,14 +105,14 @@ class TileMachine:
 
     # -- instructions ------------------------------------------------------------------------------------------------
 
-    def run(self, number: int, given: int, found: int) -> None:
+    def run(self, number: int, operands: int, result_words: int) -> None:
         try:
             text, form = self.texts[number]
-            values = struct.unpack(form, ctypes.string_at(given, struct.calcsize(form)))
+            values = struct.unpack(form, ctypes.string_at(operands, struct.calcsize(form)))
             results = self.instruction(text, values)
             if results is not None:
                 raw = np.asarray(results).tobytes()
-                ctypes.memmove(found, raw, len(raw))
+                ctypes.memmove(result_words, raw, len(raw))
         except BaseException as error:
             self.failed = self.failed or error
             self.turns.give_up()
@@ -156,24 +156,24 @@ class TileMachine:
             for first in range(0, 8 * count, 8):
                 banks = {at % 128 for at in addresses[first : first + 8]}
                 assert len(banks) == 8, "bank conflict"
-            found = np.array([self.shared[at : at + 16] for at in addresses[: 8 * count]])
-            return found.reshape(count, 8, 16)
+            result_words = np.array([self.shared[at : at + 16] for at in addresses[: 8 * count]])
+            return result_words.reshape(count, 8, 16)
 
-        found = self.warps[warp].together(lane, address, lines)
+        result_words = self.warps[warp].together(lane, address, lines)
         if ".trans" in text:
-            turned = np.ascontiguousarray(found).view(np.uint16).transpose(0, 2, 1)
+            turned = np.ascontiguousarray(result_words).view(np.uint16).transpose(0, 2, 1)
             return np.ascontiguousarray(turned[:, lane // 4, lane % 4 * 2 : lane % 4 * 2 + 2])
-        return np.ascontiguousarray(found[:, lane // 4, lane % 4 * 4 : lane % 4 * 4 + 4])
+        return np.ascontiguousarray(result_words[:, lane // 4, lane % 4 * 4 : lane % 4 * 4 + 4])
 
     def multiply(self, text: str, values: tuple[Any, ...]) -> Array:
         warp, lane = divmod(self.own.number, 32)
         kinds = re.findall(r"\.row\.col\.\w+\.(\w+)\.(\w+)\.", text)[0]
         whole = kinds[0] in ("s8", "u8")
 
-        def product(given: list[tuple[Any, ...]]) -> Array:
+        def product(operands: list[tuple[Any, ...]]) -> Array:
             left, right = np.zeros((16, 8), np.int32), np.zeros((8, 8), np.int32)
             sums = np.zeros((16, 8))
-            for thread, own in enumerate(given):
+            for thread, own in enumerate(operands):
                 group, place = divmod(thread, 4)
                 for at in range(4):
                     sums[group + at // 2 * 8, place * 2 + at % 2] = own[at]
@@ -184,8 +184,8 @@ class TileMachine:
 
         result = self.warps[warp].together(lane, values, product)
         group, place = divmod(lane, 4)
-        found = [result[group + at // 2 * 8, place * 2 + at % 2] for at in range(4)]
-        return np.array(found).astype(np.int32 if whole else np.float32)
+        result_words = [result[group + at // 2 * 8, place * 2 + at % 2] for at in range(4)]
+        return np.array(result_words).astype(np.int32 if whole else np.float32)
 
     def multiply_groups(self, text: str, values: tuple[Any, ...]) -> Array:
         group, thread = divmod(self.own.number, 128)
@@ -193,37 +193,39 @@ class TileMachine:
         form = (
             r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.\w+\.(\w+)\.(\w+) \{(.*?)\}, (\w+), (\w+), (\w+)(.*?);"
         )
-        found: dict[int, Any] = {}
+        result_words: dict[int, Any] = {}
         steps = re.findall(form, text)
         results = 1 + max(int(place) for step in steps for place in re.findall(r"\d+", step[4]))
         for columns, depth, one, other, places, left, right, test, flags in steps:
             bits = [int(flag) for flag in re.findall(r"\d", flags)][2:] or [0, 0]
             registers = [int(place) for place in re.findall(r"\d+", places)]
             fresh = test == "first" and "setp.ne.b32 first" in text
-            own = [0 if fresh else found[at] if at in found else values[at] for at in registers]
+            own = [0 if fresh else result_words[at] if at in result_words else values[at] for at in registers]
             parts = [values[offsets[name][0] - results] + offsets[name][1] for name in (left, right)]
 
             def product(
-                given: list[Any],
+                operands: list[Any],
                 shape: tuple[int, int] = (int(columns), int(depth)),
                 kinds: tuple[str, str] = (one, other),
                 turned: list[int] = bits,
             ) -> Array:
-                assert len({descriptors for _, descriptors in given}) == 1
+                assert len({descriptors for _, descriptors in operands}) == 1
                 rows = [
                     self.described(descriptor % (1 << 64), count, shape[1], kind, bool(flag))
-                    for descriptor, count, kind, flag in zip(given[0][1], (64, shape[0]), kinds, turned)
+                    for descriptor, count, kind, flag in zip(operands[0][1], (64, shape[0]), kinds, turned)
                 ]
                 result = np.zeros((64, shape[0]))
-                for number, (mine, _) in enumerate(given):
+                for number, (mine, _) in enumerate(operands):
                     for at, value in enumerate(mine):
                         result[sum_place(number, at)] = value
                 return result + rows[0] @ rows[1].T
 
             result = self.groups[group].together(thread, (own, tuple(parts)), product)
-            found.update((register, result[sum_place(thread, at)]) for at, register in enumerate(registers))
+            result_words.update((register, result[sum_place(thread, at)]) for at, register in enumerate(registers))
         whole = ".s32." in text
-        return np.array([found[register] for register in sorted(found)]).astype(np.int32 if whole else np.float32)
+        return np.array([result_words[register] for register in sorted(result_words)]).astype(
+            np.int32 if whole else np.float32
+        )
 
     def described(self, descriptor: int, rows: int, depth: int, kind: str, turned: bool) -> Array:
         """The matrix that a descriptor means, as the canonical layouts have it."""

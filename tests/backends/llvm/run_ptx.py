@@ -66,11 +66,11 @@ class Driver:
                 if shared:
                     self("cuFuncSetAttribute", function, c_int(_DYNAMIC_SHARED), c_int(shared))
                 words = [*(memory[number].value + GUARD for number in numbers), *parameters]
-                held = [c_uint64(word % (1 << 64)) for word in words]
-                given = (c_void_p * len(held))(*(ctypes.addressof(word) for word in held))
+                arguments = [c_uint64(word % (1 << 64)) for word in words]
+                pointers = (c_void_p * len(arguments))(*(ctypes.addressof(word) for word in arguments))
                 grid = (c_uint(blocks), c_uint(1), c_uint(1), c_uint(lanes), c_uint(1), c_uint(1))
                 if blocks:
-                    self("cuLaunchKernel", function, *grid, c_uint(shared), c_void_p(), given, c_void_p())
+                    self("cuLaunchKernel", function, *grid, c_uint(shared), c_void_p(), pointers, c_void_p())
             self("cuCtxSynchronize")
             return [self.download(place, len(array)) for place, array in zip(memory, case["arrays"])]
         finally:
@@ -96,14 +96,14 @@ class Driver:
 def main() -> None:
     cases, results = (Path(argument) for argument in sys.argv[1:])
     driver = Driver()
-    found: list[list[bytes] | str] = []
+    outcomes: list[list[bytes] | str] = []
     for case in pickle.loads(cases.read_bytes()):
         try:
-            found.append(driver.run(case))
+            outcomes.append(driver.run(case))
         except DriverError as error:
-            found.append(f"{case['name']}: {error}")
-    results.write_bytes(pickle.dumps(found))
-    print(f"{len(found)} cases, {sum(isinstance(result, str) for result in found)} of them failed")
+            outcomes.append(f"{case['name']}: {error}")
+    results.write_bytes(pickle.dumps(outcomes))
+    print(f"{len(outcomes)} cases, {sum(isinstance(result, str) for result in outcomes)} of them failed")
 
 
 if __name__ == "__main__":

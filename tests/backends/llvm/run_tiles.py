@@ -30,17 +30,17 @@ def numbers(raw: bytes, kind: str) -> Array:
     return np.frombuffer(raw, kind).astype(np.float64)
 
 
-def compared(case: dict[str, Any], raw: bytes) -> str:
+def compare(case: dict[str, Any], raw: bytes) -> str:
     expected = case["expected"]
-    found = numbers(raw, case["out"]).reshape(expected.shape)
-    error = np.abs(found - expected) / case["scale"]
+    actual = numbers(raw, case["out"]).reshape(expected.shape)
+    error = np.abs(actual - expected) / case["scale"]
     limit = {"bfloat16": 0.05, "int32": 0.0}.get(case["out"], case["limit"])
     wrong = ~(error <= limit)
     if not wrong.any():
         return f"ok     {error.max():.2e}"
     places = np.argwhere(wrong)
     rows, columns = (np.unique(places[:, axis]) for axis in range(2))
-    some = [(*map(int, place), float(found[tuple(place)]), float(expected[tuple(place)])) for place in places[:4]]
+    some = [(*map(int, place), float(actual[tuple(place)]), float(expected[tuple(place)])) for place in places[:4]]
     return f"WRONG  {wrong.mean():.3f} of all; rows {list(rows[:12])} columns {list(columns[:12])}: {some}"
 
 
@@ -55,8 +55,8 @@ def random_operand(random: Any, shape: tuple[int, int], kind: str, turned: bool)
         plain = plain.astype(np.float32)
     else:
         plain = random.standard_normal(shape, np.float32)
-        kept = 0xFFFF0000 if kind == "bfloat16" else 0xFFFFE000
-        plain = (plain.view(np.uint32) & np.uint32(kept)).view(np.float32)
+        mask = 0xFFFF0000 if kind == "bfloat16" else 0xFFFFE000
+        plain = (plain.view(np.uint32) & np.uint32(mask)).view(np.float32)
         memory = (plain.view(np.uint32) >> 16).astype(np.uint16) if kind == "bfloat16" else plain
     return np.ascontiguousarray(memory.T) if turned else memory, plain
 
@@ -64,7 +64,7 @@ def random_operand(random: Any, shape: tuple[int, int], kind: str, turned: bool)
 class Timer:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.known: dict[Any, tuple[c_uint64, Array]] = {}
+        self.uploaded: dict[Any, tuple[c_uint64, Array]] = {}
         self.random = np.random.default_rng(5)
 
     def memory(self, array: Array) -> c_uint64:
@@ -75,10 +75,10 @@ class Timer:
 
     def operand(self, number: int, shape: tuple[int, int], form: tuple[str, bool]) -> tuple[c_uint64, Array]:
         key = (number, shape, form)
-        if key not in self.known:
+        if key not in self.uploaded:
             memory, plain = random_operand(self.random, shape, *form)
-            self.known[key] = (self.memory(memory), plain)
-        return self.known[key]
+            self.uploaded[key] = (self.memory(memory), plain)
+        return self.uploaded[key]
 
     def run(self, case: dict[str, Any]) -> str:
         driver = self.driver
@@ -99,14 +99,14 @@ class Timer:
         if shared:
             driver("cuFuncSetAttribute", function, c_int(_DYNAMIC_SHARED), c_int(shared))
         words = [left, right, left, place]
-        given = (c_void_p * 4)(*(ctypes.addressof(word) for word in words))
+        pointers = (c_void_p * 4)(*(ctypes.addressof(word) for word in words))
         grid = (c_uint(blocks), c_uint(1), c_uint(1), c_uint(lanes), c_uint(1), c_uint(1))
         first, last = c_void_p(), c_void_p()
         driver("cuEventCreate", byref(first), c_uint(0))
         driver("cuEventCreate", byref(last), c_uint(0))
 
         def launch() -> None:
-            driver("cuLaunchKernel", function, *grid, c_uint(shared), c_void_p(), given, c_void_p())
+            driver("cuLaunchKernel", function, *grid, c_uint(shared), c_void_p(), pointers, c_void_p())
 
         for _ in range(3):
             launch()
@@ -122,8 +122,8 @@ class Timer:
         driver("cuModuleUnload", module)
         chosen = list(CHECKED)
         expected = case["repeated"] * plain_left[chosen].astype(np.float64) @ plain_right.astype(np.float64).T
-        found = numbers(out[chosen].tobytes(), case["out"]).reshape(expected.shape)
-        error = float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-9))
+        actual = numbers(out[chosen].tobytes(), case["out"]).reshape(expected.shape)
+        error = float(np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-9))
         rate = 2.0 * case["repeated"] * rows * columns * depth * TIMES / (took.value * 1e-3) / 1e12
         return f"{took.value / TIMES:8.3f} ms {rate:7.1f} TFLOP/s  error {error:.1e}{'  WRONG' if error > 0.01 else ''}"
 
@@ -136,16 +136,16 @@ def main() -> None:
     for case in pickle.loads(Path(sys.argv[1]).read_bytes()):
         try:
             if "shape" in case:
-                said = timer.run(case)
+                outcome = timer.run(case)
             else:
                 raw = driver.run(case)[-1]
                 results[case["name"]] = raw
-                said = compared(case, raw)
+                outcome = compare(case, raw)
         except DriverError as error:
-            said = f"FAILED {error}"
-            results[case["name"]] = said
-        wrong += "WRONG" in said or "FAILED" in said
-        print(f"{case['name']:48} {said}", flush=True)
+            outcome = f"FAILED {error}"
+            results[case["name"]] = outcome
+        wrong += "WRONG" in outcome or "FAILED" in outcome
+        print(f"{case['name']:48} {outcome}", flush=True)
     print(f"{wrong} went wrong")
     if len(sys.argv) > 2:
         Path(sys.argv[2]).write_bytes(pickle.dumps(results))

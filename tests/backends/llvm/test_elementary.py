@@ -13,7 +13,9 @@ from accuracy import errors, needs_longdouble, samples, true_values
 from llvmlite import binding
 
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm.elementary import ELEMENTARY, elementary
+from weft.backends.llvm.builder import IRBuilder
+from weft.backends.llvm.elementary import apply_elementary
+from weft.backends.numerics.elementary import ELEMENTARY
 
 UNARY = sorted(ELEMENTARY - {"power"})
 LANES = {"float32": 16, "float64": 8}
@@ -43,7 +45,7 @@ def compiled(name: str, dtype: str, lanes: int, exponent: float | None = None) -
     integer, pointer = ir.IntType(64), ir.PointerType()
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [integer, *[pointer] * (1 + arguments)]), "run")
     entry, body, end = (function.append_basic_block(label) for label in ("entry", "body", "end"))
-    builder = ir.IRBuilder(entry)
+    builder = IRBuilder(entry)
     builder.branch(body)
     builder.position_at_end(body)
     index = builder.phi(integer)
@@ -53,7 +55,7 @@ def compiled(name: str, dtype: str, lanes: int, exponent: float | None = None) -
     values = [builder.load(place, typ=kind, align=align) for place in places[1:]]
     if exponent is not None:
         values.append(ir.Constant(kind, [exponent] * lanes if lanes else exponent))
-    builder.store(elementary(builder, name, *values), places[0], align=align)
+    builder.store(apply_elementary(builder, name, *values), places[0], align=align)
     following = builder.add(index, integer(max(lanes, 1)))
     index.add_incoming(following, builder.block)
     builder.cbranch(builder.icmp_unsigned("<", following, function.args[0]), body, end)

@@ -11,7 +11,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import row_major
 from weft.ir.scalar import Apply, Index, Load
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.vector.maps import map_work
+from weft.kernels.vector.maps import build_map
 
 FLOATS = [dtype for dtype in DType if dtype.is_float and dtype.bits <= 8]
 INTEGERS = [dtype for dtype in DType if dtype.is_integer and dtype.bits < 8]
@@ -22,9 +22,9 @@ def apply(function: str, arrays: list[np.ndarray], kinds: list[DType], result: D
     shape = arrays[0].shape
     loads = tuple(Load(n, (Index(dims.axis(0, shape[0])),), kind) for n, kind in enumerate(kinds))
     out = StoredTensor(result, shape, row_major(1))
-    work = map_work(Apply(function, loads, result), [tensor_of(array, row_major(1)) for array in arrays], out, TARGET)
-    (found,), _ = run_work(work, [(array, row_major(1)) for array in arrays], [out], {})
-    return np.asarray(found)
+    work = build_map(Apply(function, loads, result), [tensor_of(array, row_major(1)) for array in arrays], out, TARGET)
+    (actual,), _ = run_work(work, [(array, row_major(1)) for array in arrays], [out], {})
+    return np.asarray(actual)
 
 
 def floats() -> np.ndarray:
@@ -37,34 +37,34 @@ def codes(dtype: DType) -> np.ndarray:
     return np.arange(1 << dtype.bits, dtype=np.uint8).view(dtype.numpy)
 
 
-def assert_same_codes(found: np.ndarray, expected: np.ndarray, given: np.ndarray) -> None:
-    wrong = np.flatnonzero(found.view(np.uint8) != expected.view(np.uint8))
-    assert not len(wrong), [(given[n], found.view(np.uint8)[n], expected.view(np.uint8)[n]) for n in wrong[:5]]
+def assert_same_codes(actual: np.ndarray, expected: np.ndarray, inputs: np.ndarray) -> None:
+    wrong = np.flatnonzero(actual.view(np.uint8) != expected.view(np.uint8))
+    assert not len(wrong), [(inputs[n], actual.view(np.uint8)[n], expected.view(np.uint8)[n]) for n in wrong[:5]]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_widening(dtype: DType) -> None:
-    found = apply("cast", [codes(dtype)], [dtype], DType.float32)
-    np.testing.assert_array_equal(found, codes(dtype).astype(np.float32))
+    actual = apply("cast", [codes(dtype)], [dtype], DType.float32)
+    np.testing.assert_array_equal(actual, codes(dtype).astype(np.float32))
 
 
 @pytest.mark.parametrize("source", [DType.float32, DType.float64, DType.float16, DType.bfloat16])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_narrowing(dtype: DType, source: DType) -> None:
     with np.errstate(all="ignore"):
-        given = floats().astype(source.numpy)
-        expected = given.astype(dtype.numpy)
-    assert_same_codes(apply("cast", [given], [source], dtype), expected, given)
+        inputs = floats().astype(source.numpy)
+        expected = inputs.astype(dtype.numpy)
+    assert_same_codes(apply("cast", [inputs], [source], dtype), expected, inputs)
 
 
 @pytest.mark.parametrize("source", [DType.int8, DType.int32, DType.int64, DType.uint8, DType.float32])
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_small_integers_wrap(dtype: DType, source: DType) -> None:
     low = 0 if source.is_unsigned else -100
-    given = np.arange(low, 100).astype(source.numpy)
-    found = apply("cast", [given], [source], dtype)
-    assert_same_codes(found, given.astype(np.int32).astype(dtype.numpy), given)
-    np.testing.assert_array_equal(apply("cast", [found], [dtype], DType.int32), found.astype(np.int32))
+    inputs = np.arange(low, 100).astype(source.numpy)
+    actual = apply("cast", [inputs], [source], dtype)
+    assert_same_codes(actual, inputs.astype(np.int32).astype(dtype.numpy), inputs)
+    np.testing.assert_array_equal(apply("cast", [actual], [dtype], DType.int32), actual.astype(np.int32))
 
 
 @pytest.mark.parametrize("function", ["add", "multiply"])
@@ -73,8 +73,8 @@ def test_arithmetic_rounds_each_result(dtype: DType, function: str) -> None:
     left, right = (part.reshape(-1).copy() for part in np.meshgrid(codes(dtype), codes(dtype)))
     with np.errstate(all="ignore"):
         expected = np.add(left, right) if function == "add" else np.multiply(left, right)
-    found = apply(function, [left, right], [dtype, dtype], dtype)
+    actual = apply(function, [left, right], [dtype, dtype], dtype)
     if dtype.is_float:
-        np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))
+        np.testing.assert_array_equal(actual.astype(np.float32), expected.astype(np.float32))
     else:
-        assert_same_codes(found, expected, left)
+        assert_same_codes(actual, expected, left)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from backends.llvm.ptx import Example, assemble, examples, find_ptxas, ptx_of, threads_target
+from backends.llvm.ptx import Example, assemble, emit_ptx, examples, find_ptxas, threads_target
 from backends.llvm.run_ptx import Driver, DriverError
 from models.catalog import load_catalog
 from models.code_digests import kernels, programs
@@ -40,51 +40,51 @@ needs_ptxas = pytest.mark.skipif(PTXAS is None, reason="no ptxas: WEFT_PTXAS, PA
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, Example]:
+def built_examples() -> dict[str, Example]:
     return {example.name: example for example in examples()}
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "instructions"),
     [
         ("map", ["fma.rn.f32", "ld.global", "st.global"]),
         ("reduction", ["shfl.sync.bfly.b32", "bar.sync", "st.shared", "add.rn.f32"]),
         ("product", ["bar.sync", "ld.shared.v4", "st.shared", "ld.global", "fma.rn.f32"]),
     ],
 )
-def test_ptx(name: str, wanted: list[str], processor: str, made: dict[str, Example]) -> None:
+def test_ptx(name: str, instructions: list[str], processor: str, built_examples: dict[str, Example]) -> None:
     text = ""
-    for kernel in made[name].kernels:
-        ptx, shared = ptx_of(kernel, processor)
+    for kernel in built_examples[name].kernels:
+        ptx, shared = emit_ptx(kernel, processor)
         assert f".target {processor}" in ptx
         assert f".visible .entry {kernel.name}(" in ptx
         assert f".reqntid {kernel.lanes}" in ptx
         assert "call" not in ptx
         assert shared == 0
         text += ptx
-    for instruction in wanted:
+    for instruction in instructions:
         assert instruction in text, f"no {instruction} in the {name}"
     assert not re.search(r"\b(mul|add)\.f32", text), "ptxas may fuse what is not said to be rounded"
 
 
 @needs_ptxas
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_ptx_assembles(processor: str, made: dict[str, Example]) -> None:
+def test_ptx_assembles(processor: str, built_examples: dict[str, Example]) -> None:
     assert PTXAS is not None
-    for example in made.values():
+    for example in built_examples.values():
         for kernel in example.kernels:
-            said = assemble(PTXAS, ptx_of(kernel, processor)[0], processor)
-            assert "0 bytes spill stores" in said, f"{kernel.name}: {said}"
+            log = assemble(PTXAS, emit_ptx(kernel, processor)[0], processor)
+            assert "0 bytes spill stores" in log, f"{kernel.name}: {log}"
 
 
-def test_ptx_computes_what_numpy_does(made: dict[str, Example]) -> None:
+def test_ptx_computes_what_numpy_does(built_examples: dict[str, Example]) -> None:
     try:
         driver = Driver()
     except DriverError as error:
         pytest.skip(str(error))
-    for example in made.values():
-        example.check(driver.run(example.packed("sm_80")))
+    for example in built_examples.values():
+        example.check(driver.run(example.build_case("sm_80")))
 
 
 # -- every statement and value ---------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def kernel_of(*body: Statement, dtype: DType = F32, lanes: int = LANES, shared: 
 
 def ptx_text(kernel: Kernel, lanes: ThreadLanes | None = None) -> str:
     """The PTX, which has to assemble if there is an assembler."""
-    ptx, _ = ptx_of(kernel, "sm_80", lanes)
+    ptx, _ = emit_ptx(kernel, "sm_80", lanes)
     if PTXAS is not None:
         assemble(PTXAS, ptx, "sm_80")
     return ptx
@@ -173,10 +173,10 @@ def test_squares_are_transposed_in_shared_memory() -> None:
 def test_much_shared_memory_is_brought_by_the_launch() -> None:
     body = (Put("held", ME, Fetch("x", ME, F32)), Barrier(), Put("z", ME, Fetch("held", LANES - 1 - ME, F32)))
     kernel = kernel_of(*body, shared=20_000)
-    text, shared = ptx_of(kernel, "sm_80")
+    text, shared = emit_ptx(kernel, "sm_80")
     assert shared == 80_000
     assert ".extern .shared" in text
-    assert ptx_of(kernel_of(*body), "sm_80")[1] == 0
+    assert emit_ptx(kernel_of(*body), "sm_80")[1] == 0
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def test_much_shared_memory_is_brought_by_the_launch() -> None:
 @pytest.mark.parametrize("name", ["mobilenet_v3_large", "bert_base", "silero-vad__silero_vad_half"])
 def test_all_kernels_of_models_assemble(name: str) -> None:
     assert PTXAS is not None
-    found = [model for model in load_catalog() if model.name == name and not model.missing]
-    if not found:
+    models = [model for model in load_catalog() if model.name == name and not model.missing]
+    if not models:
         pytest.skip(f"{name} is not here")
-    for kernel in kernels(programs(str(found[0].file)), threads_target()):
-        assemble(PTXAS, ptx_of(kernel, "sm_90")[0], "sm_90")
+    for kernel in kernels(programs(str(models[0].file)), threads_target()):
+        assemble(PTXAS, emit_ptx(kernel, "sm_90")[0], "sm_90")

@@ -49,8 +49,8 @@ def test_every_function(dtype: DType) -> None:
             expected = inputs[0]
         else:
             expected = apply_function(function, inputs, result)
-        given = [*inputs, np.zeros(inputs[0].size, result.numpy)]
-        ours = run_kernel(kernel, given, -(-inputs[0].size // kernel.lanes), {"n": inputs[0].size})[-1]
+        operands = [*inputs, np.zeros(inputs[0].size, result.numpy)]
+        ours = run_kernel(kernel, operands, -(-inputs[0].size // kernel.lanes), {"n": inputs[0].size})[-1]
         assert_same(ours, expected, inputs, f"{function} of {dtype}")
 
 
@@ -62,8 +62,8 @@ def test_exact_remainders(dtype: DType) -> None:
     bits = {16: np.uint16, 32: np.uint32, 64: np.uint64}[dtype.bits]
     values = random.integers(0, np.iinfo(bits).max, (2, 2000), bits, endpoint=True).view(dtype.numpy)
     kernel = elementwise("rest", "fmod", [dtype, dtype], dtype)
-    given = [*map(np.ascontiguousarray, values), np.zeros(2000, dtype.numpy)]
-    ours = run_kernel(kernel, given, -(-2000 // kernel.lanes), {"n": 2000})[-1]
+    operands = [*map(np.ascontiguousarray, values), np.zeros(2000, dtype.numpy)]
+    ours = run_kernel(kernel, operands, -(-2000 // kernel.lanes), {"n": 2000})[-1]
     assert_same(ours, np.fmod(*values), list(values), "fmod")
 
 
@@ -116,9 +116,9 @@ def test_runs_under_masks(dtype: DType, unaligned: frozenset[str]) -> None:
     values = tuple(Register(name, dtype, True) for name in reversed(names))
     body = (FetchRun(names, "in", me * 4, dtype, inside), PutRun("out", me * 4, values, inside))
     kernel = Kernel("runs", (Buffer("in", dtype, False), Buffer("out", dtype, True)), ("n",), lanes, body)
-    given = np.arange(1, 4 * count + 1).astype(dtype.numpy)
-    _, ours = run_kernel(kernel, [given, np.zeros_like(given)], 1, {"n": count}, ThreadLanes(unaligned=unaligned))
-    assert ours.tobytes() == np.ascontiguousarray(given.reshape(count, 4)[:, ::-1]).tobytes()
+    operands = np.arange(1, 4 * count + 1).astype(dtype.numpy)
+    _, ours = run_kernel(kernel, [operands, np.zeros_like(operands)], 1, {"n": count}, ThreadLanes(unaligned=unaligned))
+    assert ours.tobytes() == np.ascontiguousarray(operands.reshape(count, 4)[:, ::-1]).tobytes()
 
 
 def test_what_is_uniform_is_written_once_and_read_where_asked() -> None:
@@ -132,8 +132,8 @@ def test_what_is_uniform_is_written_once_and_read_where_asked() -> None:
     )
     buffers = (Buffer("in", F32, False), Buffer("at", I64, False), Buffer("one", F32, True), Buffer("two", F32, True))
     values, places = np.arange(16, dtype=np.float32), np.array([1, 0, 2, 0, 0, 5, 0, 0])
-    given = [values, places, np.zeros(5, np.float32), np.zeros((2, lanes), np.float32)]
-    *_, one, two = run_kernel(Kernel("uniform", buffers, (), lanes, body), given, 2)
+    operands = [values, places, np.zeros(5, np.float32), np.zeros((2, lanes), np.float32)]
+    *_, one, two = run_kernel(Kernel("uniform", buffers, (), lanes, body), operands, 2)
     np.testing.assert_array_equal(one, [0, 28, 28, 0, 0])
     np.testing.assert_array_equal(two, np.where(np.arange(lanes) < 3, values[5:13], 0)[None].repeat(2, 0))
 
@@ -149,8 +149,8 @@ def test_transposed_squares(dtype: DType) -> None:
         *(Put("out", me * lanes + number, Register(name, dtype, True)) for number, name in enumerate(names)),
     )
     kernel = Kernel("square", (Buffer("in", dtype, False), Buffer("out", dtype, True)), (), lanes, body)
-    given = np.random.default_rng(2).integers(0, 2 if dtype is BOOL else 99, (lanes, lanes)).astype(dtype.numpy)
-    np.testing.assert_array_equal(run_kernel(kernel, [given, np.zeros_like(given)], 1)[1], given.T)
+    operands = np.random.default_rng(2).integers(0, 2 if dtype is BOOL else 99, (lanes, lanes)).astype(dtype.numpy)
+    np.testing.assert_array_equal(run_kernel(kernel, [operands, np.zeros_like(operands)], 1)[1], operands.T)
 
 
 def test_products_of_bytes() -> None:
@@ -188,7 +188,7 @@ def test_works_of_builders(name: str) -> None:
     arrays = [array.copy() for array in example.arrays]
     for kernel, launch in zip(example.kernels, example.launches, strict=True):
         numbers = dict(zip(kernel.parameters, launch.parameters, strict=True))
-        found = run_kernel(kernel, [arrays[place] for place in launch.places], launch.blocks, numbers)
-        for place, array in zip(launch.places, found):
+        results = run_kernel(kernel, [arrays[place] for place in launch.places], launch.blocks, numbers)
+        for place, array in zip(launch.places, results):
             arrays[place] = array
     example.check([array.tobytes() for array in arrays])

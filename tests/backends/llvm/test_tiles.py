@@ -12,13 +12,13 @@ from backends.llvm.tile_cases import TileCase, cases
 from backends.llvm.tile_products import Product
 
 from weft.backends.llvm.thread_lanes import ThreadLanes
-from weft.backends.llvm.tile_layout import TileLayout, shares_of
-from weft.backends.llvm.tiles_pipeline import MEETS_AGAIN
+from weft.backends.llvm.tile_layout import TileLayout, split_sums
+from weft.backends.llvm.tile_pipeline import SECOND_BARRIER_STAGES
 from weft.ir.dtypes import DType
 
 PTXAS = find_ptxas()
 needs_ptxas = pytest.mark.skipif(PTXAS is None, reason="no ptxas: WEFT_PTXAS, PATH and nvidia-cuda-nvcc name none")
-CASES = {case.name: case for case in cases() if case.meets_again == MEETS_AGAIN}
+CASES = {case.name: case for case in cases() if case.second_barrier_stages == SECOND_BARRIER_STAGES}
 
 
 @pytest.mark.parametrize("line_bytes", [16, 32, 64, 128, 192, 256, 288])
@@ -37,9 +37,9 @@ def test_each_byte_of_a_tile_has_a_place(lines: int, line_bytes: int) -> None:
 @pytest.mark.parametrize("lanes", [32, 128, 256, 384])
 @pytest.mark.parametrize("shape", [(16, 8), (64, 64), (128, 256), (192, 96), (64, 8), (16, 128)])
 def test_each_sum_has_a_thread(shape: tuple[int, int], lanes: int, grouped: bool) -> None:
-    shares = shares_of(*shape, lanes, grouped)
-    found = {shares.place(thread, number) for thread in range(lanes) for number in range(shares.count)}
-    assert found == {(row, column) for row in range(shape[0]) for column in range(shape[1])}
+    partition = split_sums(*shape, lanes, grouped)
+    positions = {partition.place(thread, number) for thread in range(lanes) for number in range(partition.count)}
+    assert positions == {(row, column) for row in range(shape[0]) for column in range(shape[1])}
 
 
 SMALL = Product("small", shape=(32, 16, 64), tiles=(32, 16, 32), lanes=64)
@@ -93,9 +93,9 @@ def test_long_indices_and_buffers_that_start_anywhere(way: str) -> None:
 def assembles(case: TileCase) -> None:
     """Without registers in memory, and without products that wait for each other."""
     assert PTXAS is not None
-    said = assemble(PTXAS, case.ptx()[0], case.processor)
-    assert " 0 bytes spill stores" in said, said
-    assert "wgmma" not in said, said
+    log = assemble(PTXAS, case.ptx()[0], case.processor)
+    assert " 0 bytes spill stores" in log, log
+    assert "wgmma" not in log, log
 
 
 @needs_ptxas

@@ -16,68 +16,72 @@ from typing import Any
 import numpy as np
 from backends.llvm.tile_products import Product
 
-from weft.backends.llvm import assembly, tiles_pipeline
+from weft.backends.llvm import assembly, tile_pipeline
 from weft.backends.llvm.compilation import assembly_text
 from weft.backends.llvm.emit import emit
 from weft.backends.llvm.nvptx import NvidiaProcessor
-from weft.backends.llvm.thread_lanes import ThreadLanes, launched_shared_bytes
+from weft.backends.llvm.thread_lanes import ThreadLanes, dynamic_shared_bytes
 from weft.ir.dtypes import DType
 from weft.ir.kernel_verify import verify_kernel
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 
 BF16, F16, F32 = DType.bfloat16, DType.float16, DType.float32
-WAYS = {"mma.sync": "sm_80", "wgmma": "sm_90a"}
+PROCESSORS = {"mma.sync": "sm_80", "wgmma": "sm_90a"}
 FEATURES = {"sm_80": "+ptx80", "sm_89": "+ptx84", "sm_90a": "+ptx84"}
 
 
 @dataclass(frozen=True)
 class TileCase:
     product: Product
-    way: str
+    instruction: str
     processor: str
     timed: bool = False
-    meets_again: int = tiles_pipeline.MEETS_AGAIN
+    second_barrier_stages: int = tile_pipeline.SECOND_BARRIER_STAGES
 
     @property
     def name(self) -> str:
-        again = "" if self.meets_again == tiles_pipeline.MEETS_AGAIN else f" again_{self.meets_again}"
-        return f"{self.way} {self.processor} {self.product.name}{again}"
+        again = (
+            ""
+            if self.second_barrier_stages == tile_pipeline.SECOND_BARRIER_STAGES
+            else f" again_{self.second_barrier_stages}"
+        )
+        return f"{self.instruction} {self.processor} {self.product.name}{again}"
 
     def ptx(self) -> tuple[str, int]:
-        """And the bytes of shared memory that a launch brings."""
-        kernel = with_barriers(self.product.kernel)
+        """Return the PTX, and the bytes of dynamic shared memory of launches."""
+        kernel = insert_barriers(self.product.kernel)
         verify_kernel(kernel)
         module = assembly.Module("weft")
-        usual = tiles_pipeline.MEETS_AGAIN
-        tiles_pipeline.MEETS_AGAIN = self.meets_again
-        emit(kernel, module, ThreadLanes(tile_products=self.way))
-        tiles_pipeline.MEETS_AGAIN = usual
+        usual = tile_pipeline.SECOND_BARRIER_STAGES
+        tile_pipeline.SECOND_BARRIER_STAGES = self.second_barrier_stages
+        emit(kernel, module, ThreadLanes(tile_products=self.instruction))
+        tile_pipeline.SECOND_BARRIER_STAGES = usual
         text = assembly_text(str(module), NvidiaProcessor(self.processor, FEATURES[self.processor]))
-        return text, launched_shared_bytes(kernel, module)
+        return text, dynamic_shared_bytes(kernel, module)
 
-    def packed(self) -> dict[str, Any]:
-        """As a case of `run_tiles.py`."""
+    def build_case(self) -> dict[str, Any]:
+        """Build a case of `run_tiles.py`."""
         text, shared = self.ptx()
         product = self.product
         launch = (product.name, product.blocks, product.lanes, shared, [0, 1, 2, 3], [])
-        found: dict[str, Any] = {"name": self.name, "ptx": text.encode(), "launches": [launch], "out": str(product.out)}
+        case: dict[str, Any] = {"name": self.name, "ptx": text.encode(), "launches": [launch], "out": str(product.out)}
         if self.timed:
             forms = (str(product.left), product.turned_left), (str(product.right), product.turned_right)
-            return {**found, "shape": product.shape, "forms": forms, "repeated": product.repeated}
+            return {**case, "shape": product.shape, "forms": forms, "repeated": product.repeated}
         arrays = [array.tobytes() for array in product.arrays]
-        rough = product.left.is_float and product.left.bits == 8 and self.way == "wgmma"
-        known = {
+        rough = product.left.is_float and product.left.bits == 8 and self.instruction == "wgmma"
+        reference = {
             "expected": product.expected,
             "scale": float(np.sqrt(product.shape[2])),
             "limit": 1e-3 if rough else 2e-5,
         }
-        return {**found, **known, "arrays": arrays}
+        return {**case, **reference, "arrays": arrays}
 
 
 def products() -> list[Product]:
-    """Small ones; each for all the ways that can do it."""
+    """List small products, each for all instructions that support it."""
     base = Product("base", shape=(128, 128, 192), tiles=(128, 128, 64), lanes=128, stages=3)
-    found = [
+    products = [
         base,
         replace(base, name="one_stage", stages=1),
         replace(base, name="two_stages", stages=2),
@@ -123,24 +127,24 @@ def products() -> list[Product]:
     for left in (DType.int8, DType.uint8):
         for right in (DType.int8, DType.uint8):
             whole = replace(base, left=left, right=right, tiles=(64, 64, 128), shape=(128, 128, 384))
-            found.append(replace(whole, name=f"{left}_{right}"))
-    found.append(replace(whole, name="bytes_wide", tiles=(128, 256, 128), shape=(128, 256, 384), lanes=256))
-    found.append(replace(whole, name="bytes_turned_right", turned_right=True))
-    found.append(replace(whole, name="bytes_turned_left", turned_left=True, shape=(128, 96, 400)))
+            products.append(replace(whole, name=f"{left}_{right}"))
+    products.append(replace(whole, name="bytes_wide", tiles=(128, 256, 128), shape=(128, 256, 384), lanes=256))
+    products.append(replace(whole, name="bytes_turned_right", turned_right=True))
+    products.append(replace(whole, name="bytes_turned_left", turned_left=True, shape=(128, 96, 400)))
     for left in (DType.float8e4m3fn, DType.float8e5m2):
         for right in (DType.float8e4m3fn, DType.float8e5m2):
             small = replace(base, left=left, right=right, tiles=(64, 64, 128), shape=(128, 128, 384))
-            found.append(replace(small, name=f"{left}_{right}"))
-    return found
+            products.append(replace(small, name=f"{left}_{right}"))
+    return products
 
 
-def large() -> list[Product]:
-    """Those to be timed."""
+def list_large_products() -> list[Product]:
+    """List products to be timed."""
     base = Product("base", lanes=256, tiles=(128, 256, 64), stages=4, ordered=16, result=BF16)
-    found = []
+    products = []
     for size in (4096, 8192):
         shaped = replace(base, shape=(size, size, size))
-        found += [
+        products += [
             replace(shaped, name=f"size_{size}_128x256_4"),
             replace(shaped, name=f"size_{size}_128x256_3", stages=3),
             replace(shaped, name=f"size_{size}_128x128_4", tiles=(128, 128, 64)),
@@ -152,7 +156,7 @@ def large() -> list[Product]:
             replace(shaped, name=f"size_{size}_128x256x128_2", tiles=(128, 256, 128), stages=2),
         ]
     shaped = replace(base, shape=(8192, 8192, 8192))
-    found += [
+    products += [
         replace(shaped, name="size_8192_128x256_4_turned_right", turned_right=True),
         replace(shaped, name="size_8192_128x256_4_turned_left", turned_left=True),
         replace(shaped, name="size_8192_128x256_4_order_8", ordered=8),
@@ -170,21 +174,23 @@ def large() -> list[Product]:
             shaped, name="size_8192_e4m3", left=DType.float8e4m3fn, right=DType.float8e4m3fn, tiles=(128, 128, 128)
         ),
     ]
-    return found
+    return products
 
 
 def stages() -> list[Product]:
-    """Those that are timed with another way to share few stages."""
-    return [product for product in large() if product.shape == (8192, 8192, 8192) and product.ordered == 16]
+    """List products that are timed with and without a second barrier."""
+    return [
+        product for product in list_large_products() if product.shape == (8192, 8192, 8192) and product.ordered == 16
+    ]
 
 
 def _other(stages: int) -> int:
-    """The limit that makes a difference."""
-    return stages if stages > tiles_pipeline.MEETS_AGAIN else stages - 1
+    """Return the limit of stages that changes whether there is a second barrier."""
+    return stages if stages > tile_pipeline.SECOND_BARRIER_STAGES else stages - 1
 
 
-def by_warps() -> list[Product]:
-    """Those to be timed, as all GPUs from 8.0 on do them."""
+def list_mma_products() -> list[Product]:
+    """List products to be timed with mma.sync."""
     base = Product("base", lanes=256, tiles=(128, 128, 32), stages=4, ordered=16, result=BF16, shape=(4096, 4096, 4096))
     return [
         replace(base, name="size_4096_128x128x32_4"),
@@ -199,22 +205,22 @@ def by_warps() -> list[Product]:
 
 
 def cases() -> list[TileCase]:
-    found = []
+    tile_cases = []
     for product in products():
         narrow = product.left.is_float and product.left.bits == 8
-        found.append(TileCase(product, "mma.sync", "sm_89" if narrow else "sm_80"))
-        found.append(TileCase(product, "wgmma", "sm_90a"))
-    found += [TileCase(product, "wgmma", "sm_90a", True) for product in large()]
-    found += [TileCase(product, "wgmma", "sm_90a", True, _other(product.stages)) for product in stages()]
-    found += [TileCase(product, "mma.sync", "sm_80", True) for product in by_warps()]
-    return found
+        tile_cases.append(TileCase(product, "mma.sync", "sm_89" if narrow else "sm_80"))
+        tile_cases.append(TileCase(product, "wgmma", "sm_90a"))
+    tile_cases += [TileCase(product, "wgmma", "sm_90a", True) for product in list_large_products()]
+    tile_cases += [TileCase(product, "wgmma", "sm_90a", True, _other(product.stages)) for product in stages()]
+    tile_cases += [TileCase(product, "mma.sync", "sm_80", True) for product in list_mma_products()]
+    return tile_cases
 
 
 def main() -> None:
-    action, file, *wanted = sys.argv[1:]
+    action, file, *parts = sys.argv[1:]
     if action == "write":
-        chosen = [case for case in cases() if not wanted or any(part in case.name for part in wanted)]
-        Path(file).write_bytes(pickle.dumps([case.packed() for case in chosen]))
+        chosen = [case for case in cases() if not parts or any(part in case.name for part in parts)]
+        Path(file).write_bytes(pickle.dumps([case.build_case() for case in chosen]))
         print(f"{len(chosen)} cases")
         return
     results = pickle.loads(Path(file).read_bytes())
@@ -223,8 +229,8 @@ def main() -> None:
         if result is None or case.timed:
             continue
         assert not isinstance(result, str), result
-        found = np.frombuffer(result, case.product.out.numpy).reshape(case.product.shape[:2])
-        print(f"{case.name}: {case.product.check(found):.3g}")
+        actual = np.frombuffer(result, case.product.out.numpy).reshape(case.product.shape[:2])
+        print(f"{case.name}: {case.product.check(actual):.3g}")
 
 
 if __name__ == "__main__":

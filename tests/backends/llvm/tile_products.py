@@ -41,7 +41,7 @@ PAD = 8  # elements between rows of results, so that rows begin in other banks
 
 @dataclass(frozen=True)
 class Product:
-    """[rows, depth] times [columns, depth], by tiles of so many; what is turned lies with its depth first.
+    """[rows, depth] times [columns, depth], in tiles; transposed operands are stored with their depth first.
 
     `bring` is how tiles come: by "moves", or by fetches and "puts", or the left one by puts and the right one by moves
     ("both"), or all at once outside of a pipeline ("whole"). With `parts` each turn has sums of its own, added up;
@@ -128,15 +128,15 @@ class Product:
             body += [part, *products, AddSums("total", "part")]
         else:
             body += [MultiplyTiles("total", "left_tile", "right_tile")] * self.repeated
-        found: list[Statement] = [Sums("total", *self.tiles[:2], self.sums)]
+        values: list[Statement] = [Sums("total", *self.tiles[:2], self.sums)]
         if self.bring == "whole":
-            found.append(Repeat("turn", 0, self.turns, 1, (*fetches, *puts, *body)))
+            values.append(Repeat("turn", 0, self.turns, 1, (*fetches, *puts, *body)))
         else:
-            found.append(TilePipeline("turn", 0, self.turns, tuple(moves), tuple(fetches), tuple(puts), tuple(body)))
+            values.append(TilePipeline("turn", 0, self.turns, tuple(moves), tuple(fetches), tuple(puts), tuple(body)))
         if self.scaled:
-            found.append(ScaleSums("total", "factors", self.turns * self.shape[0] + row))
-        found.append(PutSums("total", "held", 0, self.tiles[1] + PAD))
-        return found + self._results(row, column)
+            values.append(ScaleSums("total", "factors", self.turns * self.shape[0] + row))
+        values.append(PutSums("total", "held", 0, self.tiles[1] + PAD))
+        return values + self._results(row, column)
 
     def _runs(self, side: str, form: TileForm, row: Dim, depth: Dim) -> list[tuple[Dim, Dim, int, Dim, Code | None]]:
         """Line and place in it, number of elements, offset in the buffer and mask, of each run that a lane brings."""
@@ -146,7 +146,7 @@ class Product:
         limits = (rows, self.shape[2])
         first, second = (depth, row) if form.turned else (row, depth)
         lines, length = (limits[1], limits[0]) if form.turned else limits
-        found = []
+        values = []
         for number in range(-(-form.lines * along // self.lanes)):
             element = dims.mod(ir.lane(self.lanes) + number * self.lanes, form.lines * along)
             line, place = dims.floordiv(element, along), dims.mod(element, along) * count
@@ -156,8 +156,8 @@ class Product:
             if length % form.line_length:
                 tests.append(Call("less", (Integer(second + place), Integer(length)), DType.bool))
             mask = None if not tests else tests[0] if len(tests) == 1 else Call("logical_and", tuple(tests), DType.bool)
-            found.append((line, place, count, (first + line) * length + second + place, mask))
-        return found
+            values.append((line, place, count, (first + line) * length + second + place, mask))
+        return values
 
     def _moves(self, side: str, form: TileForm, row: Dim, depth: Dim) -> list[Statement]:
         return [
@@ -205,10 +205,10 @@ class Product:
         def numbers(dtype: DType, size: tuple[int, int], turned: bool) -> Array:
             if dtype.is_integer:
                 low, high = dtype.limits
-                found = random.integers(int(low), int(high), size, endpoint=True).astype(dtype.numpy)
+                values = random.integers(int(low), int(high), size, endpoint=True).astype(dtype.numpy)
             else:
-                found = random.standard_normal(size, np.float32).astype(dtype.numpy)
-            return np.ascontiguousarray(found.T if turned else found)
+                values = random.standard_normal(size, np.float32).astype(dtype.numpy)
+            return np.ascontiguousarray(values.T if turned else values)
 
         factors = random.uniform(0.5, 1.5, (self.turns + 1, rows)).astype(np.float32)
         left = numbers(self.left, (rows, depth), self.turned_left)
@@ -232,13 +232,13 @@ class Product:
             total += self.repeated * (wide[0][:, at] @ wide[1][:, at].T)
         return total * factors[self.turns].astype(np.float64)[:, None] if self.scaled else total
 
-    def check(self, found: Array) -> float:
+    def check(self, values: Array) -> float:
         """The largest error in units of the results' size."""
         if self.out.is_integer:
-            np.testing.assert_array_equal(found, self.expected, err_msg=f"{self.name}, seed {self.seed}")
+            np.testing.assert_array_equal(values, self.expected, err_msg=f"{self.name}, seed {self.seed}")
             return 0.0
         scale = np.sqrt(self.shape[2])
-        error = float(np.abs(found.astype(np.float64) - self.expected).max() / scale)
+        error = float(np.abs(values.astype(np.float64) - self.expected).max() / scale)
         narrow = self.out.bits == 16
         least = 2e-5 if not narrow else 0.05
         assert error < least, f"{self.name}, seed {self.seed}: wrong by {error:.3g}"

@@ -16,7 +16,7 @@ class MissedError(Exception):
 
 
 class Turns:
-    """So many lanes; `run` returns when all of them have ended."""
+    """Lanes that take turns; `run` returns when all of them have ended."""
 
     def __init__(self, lanes: int) -> None:
         self.locks = [threading.Lock() for _ in range(lanes)]

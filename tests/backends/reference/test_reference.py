@@ -29,8 +29,8 @@ many = settings(max_examples=150)
 
 
 def evaluate(primitive: Any, operands: list[np.ndarray], *shapes: tuple[int, ...], dtype: DType | None = None) -> Any:
-    found = dtype or from_numpy(operands[0].dtype)
-    types = [TensorType(found, shape) for shape in shapes]
+    actual = dtype or from_numpy(operands[0].dtype)
+    types = [TensorType(actual, shape) for shape in shapes]
     results = Interpreter().evaluate(primitive, operands, types)
     return results[0] if len(results) == 1 else results
 
@@ -54,8 +54,8 @@ def direct_convolution(x: np.ndarray, w: np.ndarray, primitive: Convolve, spatia
                 )
             ]
             if all(0 <= s < size for s, size in zip(source, x.shape[2:])):
-                taken = x[(image, slice(first, first + per_group_in), *source)].astype(np.float64)
-                result[place] += taken @ w[(out, slice(None), *offset)].astype(np.float64)
+                chosen = x[(image, slice(first, first + per_group_in), *source)].astype(np.float64)
+                result[place] += chosen @ w[(out, slice(None), *offset)].astype(np.float64)
     return result
 
 
@@ -84,11 +84,11 @@ def test_convolution(seed: int) -> None:
     )
     if min(spatial) <= 0:
         return
-    found = evaluate(Convolve(strides, dilations, pads, groups), [x, w], (x.shape[0], filters, *spatial))
+    actual = evaluate(Convolve(strides, dilations, pads, groups), [x, w], (x.shape[0], filters, *spatial))
     positive = tuple((max(a, 0), max(b, 0)) for a, b in pads)
     expected = direct_convolution(cropped(x, pads), w, Convolve(strides, dilations, positive, groups), spatial)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert actual.dtype == np.float32
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 @many
@@ -121,10 +121,10 @@ def test_integer_convolution_is_exact() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-(2**31), 2**31, (1, 2, 6)).astype(np.int64)
     w = rng.integers(-(2**20), 2**20, (3, 2, 3)).astype(np.int64)
-    found = evaluate(Convolve((1,), (1,), ((0, 0),), 1), [x, w], (1, 3, 4))
+    actual = evaluate(Convolve((1,), (1,), ((0, 0),), 1), [x, w], (1, 3, 4))
     for out, position in product(range(3), range(4)):
         total = sum(int(x[0, c, position + k]) * int(w[out, c, k]) for c in range(2) for k in range(3))
-        assert int(found[0, out, position]) == total
+        assert int(actual[0, out, position]) == total
 
 
 # -- pooling ---------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_integer_convolution_is_exact() -> None:
 def windows(x: np.ndarray, primitive: Pool, place: tuple[int, ...]) -> list[tuple[int, Any]]:
     """(position in the plane, element) of what lies inside one window."""
     image, channel, *position = place
-    found = []
+    actual = []
     for offset in np.ndindex(*primitive.window):
         source = [
             p * stride + k * dilation - before
@@ -142,8 +142,8 @@ def windows(x: np.ndarray, primitive: Pool, place: tuple[int, ...]) -> list[tupl
             )
         ]
         if all(0 <= s < size for s, size in zip(source, x.shape[2:])):
-            found.append((int(np.ravel_multi_index(source, x.shape[2:])), x[(image, channel, *source)]))
-    return found
+            actual.append((int(np.ravel_multi_index(source, x.shape[2:])), x[(image, channel, *source)]))
+    return actual
 
 
 @many
@@ -166,20 +166,20 @@ def test_pooling(seed: int, dtype: Any) -> None:
         if kind == "sum" and dtype in (np.int8, np.uint8):
             continue
         primitive = Pool(kind, window, strides, dilations, pads)
-        found = evaluate(primitive, [x], shape, dtype=DType.int64 if kind == "argmax" else None)
-        assert found.shape == shape
+        actual = evaluate(primitive, [x], shape, dtype=DType.int64 if kind == "argmax" else None)
+        assert actual.shape == shape
         for place in np.ndindex(*shape):
             inside = windows(x, primitive, place)
             if not inside:
                 continue
             match kind:
                 case "maximum":
-                    assert found[place] == max(element for _, element in inside)
+                    assert actual[place] == max(element for _, element in inside)
                 case "sum":
-                    np.testing.assert_allclose(float(found[place]), sum(float(e) for _, e in inside), rtol=1e-2)
+                    np.testing.assert_allclose(float(actual[place]), sum(float(e) for _, e in inside), rtol=1e-2)
                 case "argmax":
                     best = max(element for _, element in inside)
-                    assert found[place] == next(position for position, element in inside if element == best)
+                    assert actual[place] == next(position for position, element in inside if element == best)
 
 
 # -- contraction -----------------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ def test_contraction_is_einsum(seed: int) -> None:
     used = list(dict.fromkeys([*left, *right]))
     output = [int(label) for label in rng.permutation(used)[: rng.integers(0, len(used) + 1)]]
     a, b = (rng.standard_normal([sizes[label] for label in labels]) for labels in (left, right))
-    found = evaluate(Contract(tuple(left), tuple(right), tuple(output)), [a, b], tuple(sizes[k] for k in output))
-    np.testing.assert_allclose(found, np.einsum(a, left, b, right, output), rtol=1e-9, atol=1e-9)
+    actual = evaluate(Contract(tuple(left), tuple(right), tuple(output)), [a, b], tuple(sizes[k] for k in output))
+    np.testing.assert_allclose(actual, np.einsum(a, left, b, right, output), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
@@ -206,10 +206,10 @@ def test_integer_products_are_exact(dtype: Any) -> None:
     for low, high in ((limits.min, limits.max), (max(limits.min, -7), 7), (limits.max - 5, limits.max)):
         a = rng.integers(low, high, (3, 9), dtype, endpoint=True)
         b = rng.integers(low, high, (9, 4), dtype, endpoint=True)
-        found = evaluate(Contract((0, 1), (1, 2), (0, 2)), [a, b], (3, 4))
+        actual = evaluate(Contract((0, 1), (1, 2), (0, 2)), [a, b], (3, 4))
         for row, column in product(range(3), range(4)):
             total = sum(int(a[row, k]) * int(b[k, column]) for k in range(9))
-            assert (int(found[row, column]) - total) % (1 << (8 * np.dtype(dtype).itemsize)) == 0
+            assert (int(actual[row, column]) - total) % (1 << (8 * np.dtype(dtype).itemsize)) == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -230,15 +230,15 @@ def test_reductions(seed: int, dtype: Any) -> None:
     shape = tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
     wide = x.astype(np.float64)
     for kind, expected in (("sum", wide.sum(axes)), ("maximum", wide.max(axes)), ("minimum", wide.min(axes))):
-        found = evaluate(Reduce(kind, axes), [x], shape)
-        assert found.dtype == x.dtype
-        assert found.shape == shape
-        np.testing.assert_array_equal(found.astype(np.float64), expected)
+        actual = evaluate(Reduce(kind, axes), [x], shape)
+        assert actual.dtype == x.dtype
+        assert actual.shape == shape
+        np.testing.assert_array_equal(actual.astype(np.float64), expected)
     for axis, last in product(range(x.ndim), (False, True)):
-        found = evaluate(ArgReduce("maximum", axis, last), [x], shape, dtype=DType.int64)
+        actual = evaluate(ArgReduce("maximum", axis, last), [x], shape, dtype=DType.int64)
         flipped = np.flip(wide, axis) if last else wide
         expected = np.argmax(flipped, axis)
-        np.testing.assert_array_equal(found, x.shape[axis] - 1 - expected if last else expected)
+        np.testing.assert_array_equal(actual, x.shape[axis] - 1 - expected if last else expected)
 
 
 def test_reductions_of_nothing() -> None:
@@ -260,14 +260,14 @@ def test_running_sums(seed: int, exclusive: bool, reverse: bool, kind: str) -> N
     rng = np.random.default_rng(seed)
     x = rng.integers(-3, 4, rng.integers(1, 5, rng.integers(1, 4)))
     axis = int(rng.integers(x.ndim))
-    found = evaluate(Cumulate(kind, axis, exclusive, reverse), [x], x.shape)
+    actual = evaluate(Cumulate(kind, axis, exclusive, reverse), [x], x.shape)
     for place in np.ndindex(*x.shape):
         line = [int(e) for e in x[tuple(slice(None) if k == axis else p for k, p in enumerate(place))]]
         here = place[axis]
         if reverse:
             line, here = line[::-1], len(line) - 1 - here
         part = line[: here + (0 if exclusive else 1)]
-        assert found[place] == (sum(part) if kind == "sum" else math.prod(part))
+        assert actual[place] == (sum(part) if kind == "sum" else math.prod(part))
 
 
 @many
@@ -305,7 +305,7 @@ def test_scatter(seed: int, reduction: str, dtype: Any) -> None:
     axis = Index(dims.axis(0, 7))
     found_dtype = from_numpy(x.dtype)
     primitive = Scatter((7,), (Load(1, (axis,), DType.int64),), Load(2, (axis,), found_dtype), reduction)
-    found = evaluate(primitive, [x, places, updates], (5,))
+    actual = evaluate(primitive, [x, places, updates], (5,))
     combine = {
         "none": lambda _, new: new,
         "add": lambda old, new: old + new,
@@ -316,8 +316,8 @@ def test_scatter(seed: int, reduction: str, dtype: Any) -> None:
     expected = [float(element) for element in x]
     for place, update in zip(places, updates):
         expected[place] = combine(expected[place], float(update))
-    np.testing.assert_array_equal(found.astype(np.float64), expected)
-    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(actual.astype(np.float64), expected)
+    assert actual.dtype == x.dtype
 
 
 # -- erf -------------------------------------------------------------------------------------------------------------
@@ -331,9 +331,9 @@ def test_erf() -> None:
     assert math.copysign(1, erf(np.array(-0.0))) == -1
     assert np.isnan(erf(np.array(np.nan)))
     single = x.astype(np.float32)
-    found = erf(single)
-    assert found.dtype == np.float32
-    np.testing.assert_array_max_ulp(found, np.array([math.erf(number) for number in single], np.float32), 1)
+    actual = erf(single)
+    assert actual.dtype == np.float32
+    np.testing.assert_array_max_ulp(actual, np.array([math.erf(number) for number in single], np.float32), 1)
 
 
 # -- random numbers --------------------------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def philox_by_hand(counter: list[int], key: list[int]) -> list[int]:
     return counter
 
 
-KNOWN = [
+PHILOX_VECTORS = [
     ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
     ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
     ([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0],
@@ -362,7 +362,7 @@ KNOWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+@pytest.mark.parametrize(("counter", "key", "expected"), PHILOX_VECTORS)
 def test_the_published_vectors(counter: list[int], key: list[int], expected: list[int]) -> None:
     assert philox_by_hand(counter, key) == expected
 
@@ -372,34 +372,34 @@ def test_philox(seed: int) -> None:
     expected = [
         word for number in range(5) for word in philox_by_hand([number, 0, 0, 0], [seed & 0xFFFFFFFF, seed >> 32])
     ]
-    found = reductions._philox(seed, 18)
-    assert [int(word) for word in found] == expected[:18]
+    actual = reductions._philox(seed, 18)
+    assert [int(word) for word in actual] == expected[:18]
     if seed == 0:
-        assert [int(word) for word in found[:4]] == KNOWN[0][2]
+        assert [int(word) for word in actual[:4]] == PHILOX_VECTORS[0][2]
 
 
 def test_uniform_numbers() -> None:
-    found = evaluate(Random("uniform", 7), [], (200_000,), dtype=DType.float32)
-    assert found.dtype == np.float32
-    assert found.min() >= 0
-    assert found.max() < 1
-    assert abs(found.mean(dtype=np.float64) - 1 / 2) < 4 * math.sqrt(1 / 12 / found.size)
-    assert abs(found.var(dtype=np.float64) - 1 / 12) < 0.001
-    counts = np.histogram(found, 64, (0, 1))[0]
-    chi = ((counts - found.size / 64) ** 2 / (found.size / 64)).sum()
+    actual = evaluate(Random("uniform", 7), [], (200_000,), dtype=DType.float32)
+    assert actual.dtype == np.float32
+    assert actual.min() >= 0
+    assert actual.max() < 1
+    assert abs(actual.mean(dtype=np.float64) - 1 / 2) < 4 * math.sqrt(1 / 12 / actual.size)
+    assert abs(actual.var(dtype=np.float64) - 1 / 12) < 0.001
+    counts = np.histogram(actual, 64, (0, 1))[0]
+    chi = ((counts - actual.size / 64) ** 2 / (actual.size / 64)).sum()
     assert 20 < chi < 125  # 63 degrees of freedom
 
 
 def test_normal_numbers() -> None:
-    found = evaluate(Random("normal", 7), [], (199_999,), dtype=DType.float64)
-    assert found.shape == (199_999,)
-    assert np.isfinite(found).all()
-    assert abs(found.mean()) < 4 / math.sqrt(found.size)
-    assert abs(found.var() - 1) < 0.02
-    assert abs((found**3).mean()) < 0.05
-    assert abs((found**4).mean() - 3) < 0.1
-    assert abs((np.abs(found) < 1).mean() - math.erf(math.sqrt(0.5))) < 0.005
-    assert abs(np.corrcoef(found[0:-1:2], found[1::2])[0, 1]) < 0.02
+    actual = evaluate(Random("normal", 7), [], (199_999,), dtype=DType.float64)
+    assert actual.shape == (199_999,)
+    assert np.isfinite(actual).all()
+    assert abs(actual.mean()) < 4 / math.sqrt(actual.size)
+    assert abs(actual.var() - 1) < 0.02
+    assert abs((actual**3).mean()) < 0.05
+    assert abs((actual**4).mean() - 3) < 0.1
+    assert abs((np.abs(actual) < 1).mean() - math.erf(math.sqrt(0.5))) < 0.005
+    assert abs(np.corrcoef(actual[0:-1:2], actual[1::2])[0, 1]) < 0.02
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal"])

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 from peers import onnxruntime_run
 
 import weft
+from weft.backends.reference.indexing_maps import compile_indexing_map
 from weft.backends.reference.maps import evaluate_map
-from weft.backends.reference.picked_maps import picked_map
-from weft.backends.reference.small_maps import small_map
+from weft.backends.reference.small_maps import compile_small_map
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.program import Map
@@ -79,13 +79,13 @@ def test_strings_of_any_number(name: str) -> None:
     model = helper.make_model(MODELS[name], opset_imports=domains, ir_version=9)
     loaded = weft.load(model, device="cpu")
     for count in (1, 3, 1, 3, 64, 65, 300, 1, 65):
-        given = {"x": texts(count, 3), "which": RNG.integers(-3, 3, 2)} if name == "columns" else {"x": texts(count)}
-        found = loaded.run(given)
-        for wanted, array in zip(onnxruntime_run(model, given), found.values(), strict=True):
-            assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
-            assert array.tolist() == wanted.tolist()
-        for array in found.values():
-            assert not any(np.shares_memory(array, content) for content in given.values())
+        feeds = {"x": texts(count, 3), "which": RNG.integers(-3, 3, 2)} if name == "columns" else {"x": texts(count)}
+        actual = loaded.run(feeds)
+        for target, array in zip(onnxruntime_run(model, feeds), actual.values(), strict=True):
+            assert (array.dtype, array.shape) == (target.dtype, target.shape)
+            assert array.tolist() == target.tolist()
+        for array in actual.values():
+            assert not any(np.shares_memory(array, content) for content in feeds.values())
 
 
 def test_an_index_out_of_range_is_told() -> None:
@@ -106,14 +106,14 @@ def test_literals_are_held_in_their_type() -> None:
     chosen = Apply("select", (Apply("equal", (loaded, tenth), DType.bool), here, Literal(-1, DType.int64)), DType.int64)
     operand, result = TensorType(DType.float32, (size,)), TensorType(DType.int64, (size,))
     primitive = Map(chosen)
-    compute = small_map(primitive, [operand], result)
+    compute = compile_small_map(primitive, [operand], result)
     assert compute is not None
     for array in (np.array([0.1, 0.2, 0.1], np.float32), np.array([np.nan, np.inf], np.float32)):
         sizes = {"n": len(array)}
         expected = evaluate_map(primitive, [array], (len(array),), sizes)
-        found = compute([array], sizes)
-        assert found is not None
-        np.testing.assert_array_equal(found, expected, strict=True)
+        actual = compute([array], sizes)
+        assert actual is not None
+        np.testing.assert_array_equal(actual, expected, strict=True)
     assert compute([np.zeros(65, np.float32)], {"n": 65}) is None
 
 
@@ -143,20 +143,20 @@ def test_what_is_picked(name: str) -> None:
     x = texts(3, 4)
     sizes = {"n": 3, "m": 4}
     primitive = Map(expression)
-    pick = picked_map(primitive, TensorType(DType.string, shape))
+    pick = compile_indexing_map(primitive, TensorType(DType.string, shape))
     assert pick is not None
-    wanted = tuple(dims.evaluate(size, sizes) for size in shape)
+    target = tuple(dims.evaluate(size, sizes) for size in shape)
     picked = pick([x], sizes)
     assert picked is not None
-    assert picked.shape == wanted
-    assert picked.tolist() == evaluate_map(primitive, [x], wanted, sizes).tolist()
+    assert picked.shape == target
+    assert picked.tolist() == evaluate_map(primitive, [x], target, sizes).tolist()
     assert pick([x[:1, :1]], sizes) is None
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_more_than_picking(name: str) -> None:
     expression, shape = OTHERS[name]
-    assert picked_map(Map(expression), TensorType(DType.string, shape)) is None
+    assert compile_indexing_map(Map(expression), TensorType(DType.string, shape)) is None
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -165,7 +165,7 @@ def test_entries_by_their_places(wrapped: bool) -> None:
     zero = Apply("less", (place, Literal(0, DType.int64)), DType.bool)
     below = Apply("select", (zero, Apply("add", (place, Index(5)), DType.int64), place), DType.int64)
     primitive = Map(Load(0, (below if wrapped else place,), DType.string, True))
-    pick = picked_map(primitive, TensorType(DType.string, (N,)))
+    pick = compile_indexing_map(primitive, TensorType(DType.string, (N,)))
     assert pick is not None
     table, places = texts(5), np.array([4, 0, 2, 2])
     assert pick([table, places], {"n": 4}).tolist() == table[places].tolist()

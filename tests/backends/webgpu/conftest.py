@@ -1,4 +1,4 @@
-"""These tests run on Mesa's software adapter; where it is missing they are left out, and say so."""
+"""These tests run on Mesa's software rasteriser; without it they are skipped with a reason."""
 
 from __future__ import annotations
 

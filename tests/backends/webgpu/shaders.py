@@ -1,4 +1,4 @@
-"""Runs scalar expressions of the shader library on arrays: many functions of the same arguments in one shader."""
+"""Run scalar expressions of the shader library on arrays: many functions of the same arguments in one shader."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def find_device() -> Any:
 
 
 def device() -> Any:
-    found = find_device()
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    found_device = find_device()
+    if isinstance(found_device, str):
+        pytest.skip(found_device)
+    return found_device
 
 
 @functools.cache
@@ -57,18 +57,18 @@ def keeps_subnormals() -> bool:
 
 
 def comparable(values: Sequence[Array]) -> Array:
-    """Where all of these are numbers that the adapter keeps."""
-    kept = np.ones(len(values[0]), bool)
+    """Tell where all values are numbers that the adapter does not flush to 0."""
+    is_kept = np.ones(len(values[0]), bool)
     if not keeps_subnormals():
         for value in values:
             size = np.abs(value.astype(np.float64))
-            kept &= ~((size > 0) & (size < np.finfo(np.float32).tiny))
-    return kept
+            is_kept &= ~((size > 0) & (size < np.finfo(np.float32).tiny))
+    return is_kept
 
 
 def call(name: str, kinds: Sequence[DType], result: DType) -> Expression:
     """A scalar function of all arguments."""
-    return lambda library, given: library.call(name, given, kinds, result)
+    return lambda library, arguments: library.call(name, arguments, kinds, result)
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Mesa's software adapter: what tests on a GPU run on. Where it is missing they are left out, and say so."""
+"""Mesa's software rasteriser, on which GPU tests run; without it they are skipped with a reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.errors import DeviceError
 
 
 def leave_out(items: list[pytest.Item], folder: Path) -> None:
-    """The tests of a folder, where there is no such adapter."""
+    """Skip the tests of a folder if there is no such adapter."""
     own = [item for item in items if item.path.is_relative_to(folder)]
     missing = _missing() if own else None
     if missing is not None:

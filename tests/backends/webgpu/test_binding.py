@@ -1,4 +1,4 @@
-"""Tensors that runs bind where they lie: no copies, no bind groups beyond those that are new, no memory held on to."""
+"""Tensors are bound in place: without copies, unnecessary bind groups or leaks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from frontend.samples import model, node, subgraph, tensor, value
 import weft
 from weft.backends.resident.section import ResidentSection
 from weft.backends.resident.tensor import ResidentTensor
-from weft.backends.webgpu import native
+from weft.backends.webgpu import wgpu_native
 from weft.backends.webgpu.allocations import GpuMemory, SpareMemory
 from weft.backends.webgpu.gpu import Gpu, open_gpu
 
@@ -33,21 +33,21 @@ def gpu() -> Gpu:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often groups were made, and buffers created and copied."""
-    counted: Counter[str] = Counter()
-    make, copy, create = native.bind_group, native.Encoder.copy_buffer_to_buffer, Gpu.buffer
+    """Count created bind groups, created buffers and copies."""
+    counts: Counter[str] = Counter()
+    make, copy, create = wgpu_native.bind_group, wgpu_native.Encoder.copy_buffer_to_buffer, Gpu.buffer
 
-    def counting(name: str, function: Any) -> Any:
+    def count_calls(name: str, function: Any) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:
-            counted[name] += 1
+            counts[name] += 1
             return function(*arguments, **named)
 
         return call
 
-    monkeypatch.setattr(native, "bind_group", counting("groups", make))
-    monkeypatch.setattr(native.Encoder, "copy_buffer_to_buffer", counting("copies", copy))
-    monkeypatch.setattr(Gpu, "buffer", counting("buffers", create))
-    return counted
+    monkeypatch.setattr(wgpu_native, "bind_group", count_calls("groups", make))
+    monkeypatch.setattr(wgpu_native.Encoder, "copy_buffer_to_buffer", count_calls("copies", copy))
+    monkeypatch.setattr(Gpu, "buffer", count_calls("buffers", create))
+    return counts
 
 
 def random(rng: np.random.Generator, *shape: int) -> Array:
@@ -57,7 +57,7 @@ def random(rng: np.random.Generator, *shape: int) -> Array:
 WEIGHTS = random(np.random.default_rng(SEED), 8, 8) / 4
 
 
-def stepping() -> onnx.ModelProto:
+def step_model() -> onnx.ModelProto:
     """state' = tanh(state @ w + x), y = state' * 2 + x."""
     return model(
         [
@@ -73,18 +73,18 @@ def stepping() -> onnx.ModelProto:
     )
 
 
-def stepped(x: Array, state: Array) -> tuple[Array, Array]:
+def step(x: Array, state: Array) -> tuple[Array, Array]:
     new = np.tanh(state.astype(np.float64) @ WEIGHTS + x)
     return new, new * 2 + x
 
 
-def close(found: Any, expected: Array) -> None:
-    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-4, atol=1e-5)
+def assert_close(outputs: Any, expected: Array) -> None:
+    np.testing.assert_allclose(np.asarray(outputs), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture
 def loaded() -> weft.Model:
-    return weft.load(stepping(), device=GPU)
+    return weft.load(step_model(), device=GPU)
 
 
 # -- results ---------------------------------------------------------------------------------------------------------
@@ -96,55 +96,55 @@ def test_kept_and_read_agree(loaded: weft.Model, rows: int) -> None:
     rng = np.random.default_rng(SEED)
     for _ in range(5):
         x, state = random(rng, rows, 8), random(rng, rows, 8)
-        new, y = stepped(x, state)
-        placed = {"x": loaded.to_device(x), "state": loaded.to_device(state)}
-        for given in ({"x": x, "state": state}, placed, {"x": placed["x"], "state": state}):
+        new, y = step(x, state)
+        device_inputs = {"x": loaded.to_device(x), "state": loaded.to_device(state)}
+        for inputs in ({"x": x, "state": state}, device_inputs, {"x": device_inputs["x"], "state": state}):
             for keep in ((), True, ["new"], ["y"]):
-                found = loaded.run(given, keep=keep)
-                close(found["new"], new)
-                close(found["y"], y)
+                outputs = loaded.run(inputs, keep=keep)
+                assert_close(outputs["new"], new)
+                assert_close(outputs["y"], y)
 
 
 def test_the_same_tensor_for_two_inputs(loaded: weft.Model) -> None:
     x = random(np.random.default_rng(SEED), 5, 8)
-    given = loaded.to_device(x)
-    found = loaded.run({"x": given, "state": given}, keep=True)
-    new, y = stepped(x, x)
-    close(found["new"], new)
-    close(found["y"], y)
-    again = loaded.run({"x": given, "state": loaded.to_device(2 * x)}, keep=True)
-    close(again["new"], stepped(x, 2 * x)[0])
-    close(found["new"], new)
-    np.testing.assert_array_equal(given.numpy(), x)
+    inputs = loaded.to_device(x)
+    outputs = loaded.run({"x": inputs, "state": inputs}, keep=True)
+    new, y = step(x, x)
+    assert_close(outputs["new"], new)
+    assert_close(outputs["y"], y)
+    again = loaded.run({"x": inputs, "state": loaded.to_device(2 * x)}, keep=True)
+    assert_close(again["new"], step(x, 2 * x)[0])
+    assert_close(outputs["new"], new)
+    np.testing.assert_array_equal(inputs.numpy(), x)
 
 
 def test_a_state_goes_round(loaded: weft.Model, gpu: Gpu, calls: Counter[str]) -> None:
-    """After the first few turns nothing is created, copied or bound anew, and memory stays as it is."""
+    """After the first few turns nothing is created, copied or rebound, and memory stays constant."""
     rng = np.random.default_rng(SEED)
     x, state = random(rng, 4, 8), random(rng, 4, 8)
-    given, kept = loaded.to_device(x), loaded.to_device(state)
+    inputs, output = loaded.to_device(x), loaded.to_device(state)
     allocated = []
     for turn in range(200):
         if turn == 20:
             calls.clear()
-        kept = loaded.run({"x": given, "state": kept}, keep=True, outputs=["new"])["new"]
-        state = stepped(x, state)[0]
+        output = loaded.run({"x": inputs, "state": output}, keep=True, outputs=["new"])["new"]
+        state = step(x, state)[0]
         allocated.append(gpu.allocated)
     assert calls == {}
     assert len(set(allocated[2:])) == 1
-    close(kept, state)
+    assert_close(output, state)
 
 
 def test_two_inputs_in_turn_are_bound_once(loaded: weft.Model, calls: Counter[str]) -> None:
     rng = np.random.default_rng(SEED)
     arrays = [random(rng, 4, 8) for _ in range(2)]
-    placed = [loaded.to_device(array) for array in arrays]
+    device_inputs = [loaded.to_device(array) for array in arrays]
     state = random(rng, 4, 8)
     for turn in range(12):
         if turn == 4:
             calls.clear()
-        found = loaded.run({"x": placed[turn % 2], "state": state})
-        close(found["y"], stepped(arrays[turn % 2], state)[1])
+        outputs = loaded.run({"x": device_inputs[turn % 2], "state": state})
+        assert_close(outputs["y"], step(arrays[turn % 2], state)[1])
     assert calls["groups"] == calls["buffers"] == 0
 
 
@@ -152,60 +152,60 @@ def test_sizes_in_turn(loaded: weft.Model) -> None:
     rng = np.random.default_rng(SEED)
     for turn in range(12):
         x, state = random(rng, 1 + turn % 3, 8), random(rng, 1 + turn % 3, 8)
-        found = loaded.run({"x": loaded.to_device(x), "state": loaded.to_device(state)}, keep=["y"])
-        close(found["y"], stepped(x, state)[1])
+        outputs = loaded.run({"x": loaded.to_device(x), "state": loaded.to_device(state)}, keep=["y"])
+        assert_close(outputs["y"], step(x, state)[1])
 
 
 def test_all_outputs_are_their_own(loaded: weft.Model) -> None:
     rng = np.random.default_rng(SEED)
-    given = [(random(rng, 2, 8), random(rng, 2, 8)) for _ in range(10)]
-    found = [loaded.run({"x": x, "state": state}, keep=True) for x, state in given]
-    for (x, state), kept in zip(given, found):
-        close(kept["new"], stepped(x, state)[0])
-        close(kept["y"], stepped(x, state)[1])
+    inputs = [(random(rng, 2, 8), random(rng, 2, 8)) for _ in range(10)]
+    outputs = [loaded.run({"x": x, "state": state}, keep=True) for x, state in inputs]
+    for (x, state), output in zip(inputs, outputs):
+        assert_close(output["new"], step(x, state)[0])
+        assert_close(output["y"], step(x, state)[1])
 
 
 @pytest.mark.parametrize("type", [np.int8, np.float16, np.bool_, np.int64, np.float64])
 def test_other_types(type: Any) -> None:
-    """Sizes that are no multiple of 4, or 16, bytes."""
+    """Sizes that are not multiples of 4 or 16 bytes."""
     dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(type))
     built = model(
         [node("Concat", ["x", "z"], ["c"], axis=0), node("Identity", ["c"], ["y"])],
         [value("x", ["n"], dtype), value("z", ["m"], dtype)],
         [value("y", ["k"], dtype)],
     )
-    made = weft.load(built, device=GPU)
+    loaded_model = weft.load(built, device=GPU)
     rng = np.random.default_rng(SEED)
     for n, m in ((1, 1), (3, 5), (17, 2), (0, 7), (0, 0)):
         x, z = (rng.integers(0, 2, size).astype(type) for size in (n, m))
         for _ in range(2):
-            kept = made.run({"x": made.to_device(x), "z": made.to_device(z)}, keep=True)["y"]
-            np.testing.assert_array_equal(kept.numpy(), np.concatenate([x, z]))
+            output = loaded_model.run({"x": loaded_model.to_device(x), "z": loaded_model.to_device(z)}, keep=True)["y"]
+            np.testing.assert_array_equal(output.numpy(), np.concatenate([x, z]))
 
 
 def test_timed_runs_bind_too(loaded: weft.Model, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     if not gpu.limits.timestamps:
         pytest.skip("this adapter has no clock")
-    record, made = ResidentSection._record, []
+    record, recordings = ResidentSection._record, []
 
-    def timed(self: ResidentSection, *given: Any) -> Any:
-        made.append(self.device.timed(record(self, *given)))
-        return made[-1]
+    def timed(self: ResidentSection, *arguments: Any) -> Any:
+        recordings.append(self.device.timed(record(self, *arguments)))
+        return recordings[-1]
 
     monkeypatch.setattr(ResidentSection, "_record", timed)
     rng = np.random.default_rng(SEED)
     for _ in range(3):
         x, state = random(rng, 5, 8), random(rng, 5, 8)
-        found = loaded.run({"x": loaded.to_device(x), "state": loaded.to_device(state)}, keep=True)
-        close(found["y"], stepped(x, state)[1])
-        ticks = made[0].ticks()
-        assert len(ticks) == made[0].count + 1
+        outputs = loaded.run({"x": loaded.to_device(x), "state": loaded.to_device(state)}, keep=True)
+        assert_close(outputs["y"], step(x, state)[1])
+        ticks = recordings[0].ticks()
+        assert len(ticks) == recordings[0].count + 1
         assert np.all(np.diff(ticks) >= 0)
-    assert len(made) == 1
+    assert len(recordings) == 1
     assert loaded.profile({"x": loaded.to_device(x), "state": state}, repeat=2).seconds > 0
 
 
-# -- what cannot be bound --------------------------------------------------------------------------------------------
+# -- tensors that cannot be bound --------------------------------------------------------------------------------------
 
 
 def inside(gpu: Gpu, array: Array, offset: int) -> ResidentTensor:
@@ -220,20 +220,20 @@ def test_a_tensor_inside_of_a_buffer(loaded: weft.Model, gpu: Gpu, offset: int) 
     rng = np.random.default_rng(SEED)
     x, state = random(rng, 3, 8), random(rng, 3, 8)
     for _ in range(2):
-        found = loaded.run({"x": inside(gpu, x, offset), "state": inside(gpu, state, 256)}, keep=True)
-        close(found["y"], stepped(x, state)[1])
-        found = loaded.run({"x": loaded.to_device(state), "state": x}, keep=True)
-        close(found["y"], stepped(state, x)[1])
+        outputs = loaded.run({"x": inside(gpu, x, offset), "state": inside(gpu, state, 256)}, keep=True)
+        assert_close(outputs["y"], step(x, state)[1])
+        outputs = loaded.run({"x": loaded.to_device(state), "state": x}, keep=True)
+        assert_close(outputs["y"], step(state, x)[1])
 
 
 def test_a_tensor_among_the_weights(loaded: weft.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is bound to be read only cannot be bound otherwise in the same dispatch: it is copied."""
+    """Memory bound read-only cannot be bound read-write in the same dispatch: it is copied."""
     sections: list[ResidentSection] = []
     original = ResidentSection.run
     monkeypatch.setattr(
         ResidentSection,
         "run",
-        lambda self, *given, **named: (sections.append(self), original(self, *given, **named))[1],
+        lambda self, *inputs, **named: (sections.append(self), original(self, *inputs, **named))[1],
     )
     x = random(np.random.default_rng(SEED), 8, 8)
     loaded.run({"x": x, "state": x})
@@ -242,9 +242,9 @@ def test_a_tensor_among_the_weights(loaded: weft.Model, monkeypatch: pytest.Monk
     content = section.device.read([(places[0].buffer, places[0].offset, x.nbytes)])[0].view(np.float32).reshape(8, 8)
     tensor = ResidentTensor(section.device, places[0].buffer, x.shape, x.dtype, places[0].offset)
     for _ in range(2):
-        close(loaded.run({"x": x, "state": tensor}, keep=True)["new"], stepped(x, content)[0])
-        close(loaded.run({"x": tensor, "state": tensor}, keep=True)["new"], stepped(content, content)[0])
-        close(loaded.run({"x": x, "state": x}, keep=True)["new"], stepped(x, x)[0])
+        assert_close(loaded.run({"x": x, "state": tensor}, keep=True)["new"], step(x, content)[0])
+        assert_close(loaded.run({"x": tensor, "state": tensor}, keep=True)["new"], step(content, content)[0])
+        assert_close(loaded.run({"x": x, "state": x}, keep=True)["new"], step(x, x)[0])
 
 
 @pytest.fixture
@@ -259,11 +259,11 @@ def narrow(gpu: Gpu) -> Iterator[Gpu]:
 def test_several_bindings(narrow: Gpu) -> None:
     del narrow
     built = model([node("Mul", ["x", "x"], ["s"])], [value("x", ["n"])], [value("s", ["n"])])
-    made = weft.load(built, device=GPU)
+    loaded_model = weft.load(built, device=GPU)
     rng = np.random.default_rng(SEED)
     for _ in range(3):
         x = random(rng, 611)
-        close(made.run({"x": made.to_device(x)}, keep=True)["s"], x * x)
+        assert_close(loaded_model.run({"x": loaded_model.to_device(x)}, keep=True)["s"], x * x)
 
 
 # -- loops -----------------------------------------------------------------------------------------------------------
@@ -289,23 +289,23 @@ def test_launches_that_are_repeated(length: int, calls: Counter[str]) -> None:
         [value("last", [2, 8]), value("all", [length, 2, 8])],
         [tensor("w", WEIGHTS)],
     )
-    made = weft.load(built, device=GPU)
+    loaded_model = weft.load(built, device=GPU)
     rng = np.random.default_rng(SEED)
-    placed = [(random(rng, 2, 8), random(rng, length, 2, 8)) for _ in range(3)]
-    tensors = [(made.to_device(h), made.to_device(x)) for h, x in placed]
+    device_inputs = [(random(rng, 2, 8), random(rng, length, 2, 8)) for _ in range(3)]
+    tensors = [(loaded_model.to_device(h), loaded_model.to_device(x)) for h, x in device_inputs]
     for turn in range(12):
         if turn == 9:
             calls.clear()
-        (h, x), (h0, steps) = placed[turn % 3], tensors[turn % 3]
-        found = made.run({"h0": h0, "x": steps}, keep=True)
+        (h, x), (h0, steps) = device_inputs[turn % 3], tensors[turn % 3]
+        outputs = loaded_model.run({"h0": h0, "x": steps}, keep=True)
         expected = []
         for step in x:
             h = np.tanh(h.astype(np.float64) @ WEIGHTS + step)
             expected.append(h)
         if turn < 3:
-            close(found["last"], h)
-            close(found["all"], np.stack(expected))
-    close(found["all"], np.stack(expected))
+            assert_close(outputs["last"], h)
+            assert_close(outputs["all"], np.stack(expected))
+    assert_close(outputs["all"], np.stack(expected))
     assert calls["buffers"] == 0
 
 
@@ -314,41 +314,41 @@ def test_launches_that_are_repeated(length: int, calls: Counter[str]) -> None:
 
 def test_what_is_released_is_freed_though_it_was_bound(loaded: weft.Model, gpu: Gpu) -> None:
     x = np.ones((4, 8), np.float32)
-    given = loaded.to_device(x)
-    loaded.run({"x": given, "state": x})
-    memory = given.place_on(gpu).buffer.live_memory()
+    inputs = loaded.to_device(x)
+    loaded.run({"x": inputs, "state": x})
+    memory = inputs.place_on(gpu).buffer.live_memory()
     groups = list(memory._groups)
     assert groups
-    gone = weakref.ref(memory.handle)
+    reference = weakref.ref(memory.handle)
     del memory
-    given.release()
+    inputs.release()
     gpu._spares.clear()
-    assert gone() is None
+    assert reference() is None
     assert [group.handle for group in groups] == [None] * len(groups)
-    close(loaded.run({"x": loaded.to_device(2 * x), "state": x})["new"], stepped(2 * x, x)[0])
+    assert_close(loaded.run({"x": loaded.to_device(2 * x), "state": x})["new"], step(2 * x, x)[0])
 
 
 def test_memory_stays_flat(loaded: weft.Model, gpu: Gpu) -> None:
     rng = np.random.default_rng(SEED)
-    seen = []
+    sizes = []
     for _ in range(200):
         x = random(rng, 3, 8)
-        found = loaded.run({"x": loaded.to_device(x), "state": x}, keep=True)
-        close(found["y"], stepped(x, x)[1])
-        del found
+        outputs = loaded.run({"x": loaded.to_device(x), "state": x}, keep=True)
+        assert_close(outputs["y"], step(x, x)[1])
+        del outputs
         gc.collect(0)
-        seen.append((gpu.allocated, gpu._spares.size))
-    assert len(set(seen[5:])) == 1
+        sizes.append((gpu.allocated, gpu._spares.size))
+    assert len(set(sizes[5:])) == 1
 
 
 def test_tensors_that_are_garbage_among_other_things(loaded: weft.Model, gpu: Gpu) -> None:
-    """Python finishes all objects of a circle, in whatever order: memory must come back in use from there."""
+    """Python finalizes the objects of a cycle in any order: memory must be reused after that."""
     x = np.ones((6, 8), np.float32)
     allocated = set()
     for turn in range(6):
         circle: list[Any] = [loaded.to_device(x * turn)]
         circle += [loaded.run({"x": circle[0], "state": circle[0]}, keep=True), circle]
-        close(circle[1]["y"], stepped(x * turn, x * turn)[1])
+        assert_close(circle[1]["y"], step(x * turn, x * turn)[1])
         del circle
         gc.collect()
         allocated.add(gpu.allocated)
@@ -368,13 +368,13 @@ def test_spare_memory_is_bounded() -> None:
     assert not spares.clear()
     for _ in range(1000):
         spares.put(GpuMemory(object(), 0))
-    assert len(spares._kept) == 64
+    assert len(spares._unused) == 64
 
 
 def test_spares_go_where_memory_is_short(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.unset_buffer(64).release()
     assert gpu._spares.size
-    create, failed = gpu._device.create_buffer, []
+    create, failed = gpu.handle.create_buffer, []
 
     def failing(**options: Any) -> Any:
         if not failed:
@@ -382,7 +382,7 @@ def test_spares_go_where_memory_is_short(gpu: Gpu, monkeypatch: pytest.MonkeyPat
             raise MemoryError
         return create(**options)
 
-    monkeypatch.setattr(gpu._device, "create_buffer", failing)
+    monkeypatch.setattr(gpu.handle, "create_buffer", failing)
     assert gpu.buffer(128).size == 128
     assert failed
     assert gpu._spares.size == 0

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 import weft
 from weft.backends.webgpu.gpu import Gpu
+from weft.backends.webgpu.readback import Readback
 
 GPU = "webgpu:llvmpipe"
 SIZE = 64  # of a state of 64 x 64, 16 KiB: what is less than that is conditions, counters and flags
@@ -78,27 +79,27 @@ def looping(nested: bool = False) -> onnx.ModelProto:
 
 
 def expected(proto: onnx.ModelProto, inputs: dict[str, Array]) -> list[Array]:
-    found: list[Array] = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)
-    return found
+    outputs: list[Array] = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)
+    return outputs
 
 
 @pytest.fixture
 def travelled(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
-    """The bytes of everything that goes to the device and comes from it."""
-    found: dict[str, list[int]] = {"to": [], "from": []}
-    write, read_batch = Gpu.write, Gpu._read_batch
+    """The sizes of all copies to the device and from it."""
+    sizes: dict[str, list[int]] = {"to": [], "from": []}
+    write, read = Gpu.write, Readback.read
 
     def counted_write(self: Gpu, buffer: Any, offset: int, data: Any) -> None:
-        found["to"].append(memoryview(data).nbytes)
+        sizes["to"].append(memoryview(data).nbytes)
         write(self, buffer, offset, data)
 
-    def counted_read(self: Gpu, encode: Any, batch: Any, *arguments: Any) -> None:
-        found["from"] += [piece.size for piece in batch]
-        read_batch(self, encode, batch, *arguments)
+    def counted_read(self: Readback, batch: Any, *arguments: Any) -> None:
+        sizes["from"] += [chunk.size for chunk in batch]
+        read(self, batch, *arguments)
 
     monkeypatch.setattr(Gpu, "write", counted_write)
-    monkeypatch.setattr(Gpu, "_read_batch", counted_read)
-    return found
+    monkeypatch.setattr(Readback, "read", counted_read)
+    return sizes
 
 
 @pytest.mark.parametrize("flags", [(True, True), (False, True), (True, False, False)])
@@ -125,10 +126,10 @@ def test_what_a_loop_carries_stays(nested: bool, trips: int, travelled: dict[str
     loaded.run(inputs)
     travelled["to"].clear()
     travelled["from"].clear()
-    found = loaded.run(inputs)
-    large = {way: [size for size in sizes if size >= first.nbytes] for way, sizes in travelled.items()}
+    outputs = loaded.run(inputs)
+    large = {direction: [size for size in sizes if size >= first.nbytes] for direction, sizes in travelled.items()}
     assert len(large["to"]) <= 1  # the first state
     assert len(large["from"]) <= 1  # the last one
-    for result, wanted in zip(found.values(), expected(looping(nested), inputs), strict=True):
-        assert result.shape == wanted.shape
-        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-5)
+    for result, reference in zip(outputs.values(), expected(looping(nested), inputs), strict=True):
+        assert result.shape == reference.shape
+        np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-5)

@@ -43,15 +43,15 @@ def numbers(dtype: DType) -> Array:
         shifts = generator.integers(0, dtype.bits, 200)
         spread = [int(n) >> int(shift) for n, shift in zip(generator.integers(0, high, 200, np.uint64), shifts)]
         chosen = {low, high, *powers, *halfway, *spread, *(-number for number in spread)}
-        kept = sorted(number for number in chosen if low <= number <= high)
-        return np.array(kept, "uint64" if dtype.is_unsigned else "int64").astype(dtype.numpy)
+        in_range = sorted(number for number in chosen if low <= number <= high)
+        return np.array(in_range, "uint64" if dtype.is_unsigned else "int64").astype(dtype.numpy)
     edges = np.array([2.0**bit * factor for bit in range(7, 66) for factor in (0.999999999, 1.0, 1.5, -1.0, -1.5)])
     with np.errstate(over="ignore"):
         return np.concatenate([samples(dtype.value, 1 << 12), edges.astype(dtype.numpy)])
 
 
-def saturated(x: Array, dtype: DType) -> Array:
-    """Floats as int64, or as uint64 where that is asked for: the extremes where they do not fit, 0 for NaN."""
+def saturate(x: Array, dtype: DType) -> Array:
+    """Convert floats to int64, or to uint64 if that is the target, saturating; NaN gives 0."""
     wide = np.trunc(np.nan_to_num(x.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
     kind, low, high = (np.uint64, 0.0, 2.0**64) if dtype is DType.uint64 else (np.int64, -(2.0**63), 2.0**63)
     inside = (wide >= low) & (wide < high)
@@ -60,8 +60,8 @@ def saturated(x: Array, dtype: DType) -> Array:
     return np.where(inside, np.where(inside, wide, 0).astype(kind), extremes.astype(kind))
 
 
-def wrapped(x: Array, dtype: DType) -> Array:
-    """The low bits of 64-bit integers as numbers of a type."""
+def wrap(x: Array, dtype: DType) -> Array:
+    """Wrap 64-bit integers around to a narrower type."""
     if dtype.bits == 64:
         return x.view(dtype.numpy)
     low, mask = int(dtype.limits[0]), (1 << dtype.bits) - 1
@@ -74,24 +74,24 @@ def expected_cast(x: Array, source: DType, target: DType) -> Array:
             wide = x.astype(np.float32 if source.bits < 32 else source.numpy)
             if target is DType.bool:
                 return wide != 0
-            return wrapped(saturated(wide, target), target) if target.is_integer else wide.astype(target.numpy)
+            return wrap(saturate(wide, target), target) if target.is_integer else wide.astype(target.numpy)
         whole = x.astype(np.uint64 if source.is_unsigned else np.int64)
         if target is DType.bool:
             return whole != 0
         if target.is_integer:
-            return wrapped(whole, target)
+            return wrap(whole, target)
         return whole.astype(target.numpy) if target.bits >= 32 else whole.astype(np.float32).astype(target.numpy)
 
 
-def assert_same(label: str, got: Array, expected: Array, given: Array) -> None:
+def assert_same(label: str, got: Array, expected: Array, inputs: Array) -> None:
     expected = expected.astype(got.dtype)
     same = (got == expected) | ((got != got) & (expected != expected))
-    wrong = np.flatnonzero(~same & comparable([given, expected]))
-    cases = [(given[n], got[n], expected[n]) for n in wrong[:5]]
+    wrong = np.flatnonzero(~same & comparable([inputs, expected]))
+    cases = [(inputs[n], got[n], expected[n]) for n in wrong[:5]]
     assert not len(wrong), f"{label}: {len(wrong)} of {len(got)} differ, (argument, got, expected): {cases}"
 
 
-def known(abilities: Abilities) -> list[DType]:
+def supported_dtypes(abilities: Abilities) -> list[DType]:
     return [dtype for dtype in NUMERIC if abilities.float64 or dtype is not DType.float64]
 
 
@@ -100,33 +100,33 @@ def known(abilities: Abilities) -> list[DType]:
     [
         pytest.param(source, abilities, id=f"{source}-{name}")
         for name, abilities in ABILITIES.items()
-        for source in known(abilities)
+        for source in supported_dtypes(abilities)
     ],
 )
 def test_casts_to_all_types(source: DType, abilities: Abilities) -> None:
-    given = numbers(source)
-    targets = [target for target in known(abilities) if target is not DType.float64 or abilities.int64]
-    found = run(abilities, [(call("cast", [source], target), target) for target in targets], [given], [source])
-    for target, got in zip(targets, found):
+    inputs = numbers(source)
+    targets = [target for target in supported_dtypes(abilities) if target is not DType.float64 or abilities.int64]
+    actual = run(abilities, [(call("cast", [source], target), target) for target in targets], [inputs], [source])
+    for target, got in zip(targets, actual):
         if source is not DType.float64 or target not in MINIFLOATS:  # which ml_dtypes rounds twice; see below
-            assert_same(f"{source} to {target}", got, expected_cast(given, source, target), given)
-    if DType.float64 in known(abilities) and not abilities.int64:
-        got = run_stored(abilities, call("cast", [source], DType.float64), [given], [source], DType.float64)
-        assert_same(f"{source} to float64", got, expected_cast(given, source, DType.float64), given)
+            assert_same(f"{source} to {target}", got, expected_cast(inputs, source, target), inputs)
+    if DType.float64 in supported_dtypes(abilities) and not abilities.int64:
+        got = run_stored(abilities, call("cast", [source], DType.float64), [inputs], [source], DType.float64)
+        assert_same(f"{source} to float64", got, expected_cast(inputs, source, DType.float64), inputs)
 
 
 @pytest.mark.parametrize("abilities", [ALL, PLAIN], ids=["native", "plain"])
 @pytest.mark.parametrize("dtype", [DType.float16, DType.bfloat16, *MINIFLOATS])
 def test_floats_are_rounded_to_nearest_even(dtype: DType, abilities: Abilities) -> None:
-    given = floats()
+    inputs = floats()
     with np.errstate(all="ignore"):
-        expected = given.astype(dtype.numpy)
-    found = run_stored(abilities, call("cast", [DType.float32], dtype), [given], [DType.float32], dtype)
-    nan = np.isnan(given)
+        expected = inputs.astype(dtype.numpy)
+    actual = run_stored(abilities, call("cast", [DType.float32], dtype), [inputs], [DType.float32], dtype)
+    nan = np.isnan(inputs)
     unsigned = f"u{dtype.numpy.itemsize}"
-    differs = (found.view(unsigned) != expected.view(unsigned)) & ~(nan & np.isnan(found))
-    wrong = np.flatnonzero(differs & comparable([given]))
-    assert not len(wrong), [(given[n], found.view(unsigned)[n], expected.view(unsigned)[n]) for n in wrong[:5]]
+    differs = (actual.view(unsigned) != expected.view(unsigned)) & ~(nan & np.isnan(actual))
+    wrong = np.flatnonzero(differs & comparable([inputs]))
+    assert not len(wrong), [(inputs[n], actual.view(unsigned)[n], expected.view(unsigned)[n]) for n in wrong[:5]]
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in MINIFLOATS if dtype is not DType.float8e8m0])
@@ -134,32 +134,34 @@ def test_doubles_are_rounded_once(dtype: DType) -> None:
     sizes = codes(dtype)[: 1 << (dtype.bits - 1)].astype(np.float64)
     sizes = sizes[np.isfinite(sizes)]  # by their codes, so that even ones have even codes
     middles = (sizes[:-1] + sizes[1:]) / 2
-    for given, chosen in (
+    for inputs, chosen in (
         (middles, sizes[np.arange(len(middles)) + np.arange(len(middles)) % 2]),
         (middles * (1 + 2.0**-50), sizes[1:]),
         (middles * (1 - 2.0**-50), sizes[:-1]),
         (sizes * (1 + 2.0**-50), sizes),
     ):
-        (found,) = run(ALL, [(call("cast", [DType.float64], dtype), dtype)], [given], [DType.float64])
-        assert_same(str(dtype), found, chosen, given)
-        (found,) = run(ALL, [(call("cast", [DType.float64], dtype), dtype)], [-given], [DType.float64])
-        assert_same(str(dtype), found, -chosen, -given)
+        (actual,) = run(ALL, [(call("cast", [DType.float64], dtype), dtype)], [inputs], [DType.float64])
+        assert_same(str(dtype), actual, chosen, inputs)
+        (actual,) = run(ALL, [(call("cast", [DType.float64], dtype), dtype)], [-inputs], [DType.float64])
+        assert_same(str(dtype), actual, -chosen, -inputs)
 
 
 def test_doubles_become_the_nearest_power_of_two() -> None:
-    given = np.array([1.0, 1.4999999999999998, 1.5, 1.5000000000000002, 2.9999999999999996, 3.0, 2.0**-127, -1.0, 0.0])
-    (found,) = run(ALL, [(call("cast", [DType.float64], DType.float8e8m0), DType.float8e8m0)], [given], [DType.float64])
-    assert_same("float8e8m0", found, np.array([1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 2.0**-127, np.nan, np.nan]), given)
+    inputs = np.array([1.0, 1.4999999999999998, 1.5, 1.5000000000000002, 2.9999999999999996, 3.0, 2.0**-127, -1.0, 0.0])
+    (actual,) = run(
+        ALL, [(call("cast", [DType.float64], DType.float8e8m0), DType.float8e8m0)], [inputs], [DType.float64]
+    )
+    assert_same("float8e8m0", actual, np.array([1.0, 1.0, 2.0, 2.0, 2.0, 4.0, 2.0**-127, np.nan, np.nan]), inputs)
 
 
 @pytest.mark.parametrize("abilities", [ALL, PLAIN], ids=["native", "plain"])
 @pytest.mark.parametrize("dtype", NARROW)
 def test_storage_keeps_every_code(dtype: DType, abilities: Abilities) -> None:
-    given = codes(dtype)
-    found = run_stored(abilities, lambda _, texts: texts[0], [given], [dtype], dtype)
+    inputs = codes(dtype)
+    actual = run_stored(abilities, lambda _, texts: texts[0], [inputs], [dtype], dtype)
     unsigned = f"u{dtype.numpy.itemsize}"
     with np.errstate(invalid="ignore"):
-        same = (found.view(unsigned) == given.view(unsigned)) | ((found != found) & (given != given))
+        same = (actual.view(unsigned) == inputs.view(unsigned)) | ((actual != actual) & (inputs != inputs))
     assert same.all(), np.flatnonzero(~same)
 
 
@@ -188,34 +190,34 @@ def test_storage_types() -> None:
     ],
 )
 def test_bitcasts(group: tuple[DType, ...], abilities: Abilities) -> None:
-    group = tuple(dtype for dtype in group if dtype in known(abilities))
+    group = tuple(dtype for dtype in group if dtype in supported_dtypes(abilities))
     generator = np.random.default_rng(0)
     for source in group:
         bits = generator.integers(0, 256, 512 * source.numpy.itemsize, np.uint8)
-        given = bits.view(source.numpy)
-        given = given[given == given]  # codes of NaN need not last
+        inputs = bits.view(source.numpy)
+        inputs = inputs[inputs == inputs]  # bitcasts need not keep codes of NaN
         expressions: list[tuple[Expression, DType]] = [(call("bitcast", [source], target), target) for target in group]
-        for target, got in zip(group, run(abilities, expressions, [given], [source])):
-            assert_same(f"{source} as {target}", got, given.view(target.numpy), given)
+        for target, got in zip(group, run(abilities, expressions, [inputs], [source])):
+            assert_same(f"{source} as {target}", got, inputs.view(target.numpy), inputs)
 
 
 @pytest.mark.parametrize("abilities", [ALL, PLAIN], ids=["native", "plain"])
 @pytest.mark.parametrize("source", [DType.bool, DType.int8, DType.int32, DType.uint32, DType.int64, DType.uint64])
-def test_casts_of_numbers(source: DType, abilities: Abilities) -> None:
-    """What is known when a shader is compiled: not all conversions are constants of WGSL."""
+def test_casts_of_literals(source: DType, abilities: Abilities) -> None:
+    """Cast literals: not all conversions are constant expressions of WGSL."""
     targets = [DType.float32, DType.float64, DType.float16, DType.int32, DType.int64, DType.uint8, DType.uint64]
-    targets = [target for target in targets if target in known(abilities)]
+    targets = [target for target in targets if target in supported_dtypes(abilities)]
     values = [False, True] if source is DType.bool else [0, 1, 3, *(int(limit) for limit in source.limits)]
     if source.bits == 64:
         values.append(9007199791611905)  # more than once between numbers of float32
 
-    def converted(value: int, target: DType) -> Expression:
+    def cast_literal(value: int, target: DType) -> Expression:
         return lambda library, _: library.call("cast", [library.literal(value, source)], [source], target)
 
     cases = [(value, target) for value in values for target in targets]
-    given = [np.zeros(1, np.float32)]
-    expressions: list[tuple[Expression, DType]] = [(converted(*case), case[1]) for case in cases]
+    inputs = [np.zeros(1, np.float32)]
+    expressions: list[tuple[Expression, DType]] = [(cast_literal(*case), case[1]) for case in cases]
     with np.errstate(all="ignore"):
-        for (value, target), got in zip(cases, run(abilities, expressions, given, [DType.float32])):
+        for (value, target), got in zip(cases, run(abilities, expressions, inputs, [DType.float32])):
             expected = np.array(value, source.numpy).astype(target.numpy)
             assert got[0] == expected.astype(got.dtype), (value, target)

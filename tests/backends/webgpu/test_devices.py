@@ -32,7 +32,7 @@ def gpu_device() -> Device:
 
 @pytest.fixture
 def as_if_real(monkeypatch: pytest.MonkeyPatch) -> str:
-    """As if "auto" took llvmpipe first, for whoever asks for no device."""
+    """Make llvmpipe the first device of "auto"."""
     monkeypatch.setenv("WEFT_DEVICE_CHAIN", f"{gpu_device().name},cpu")
     return gpu_device().name
 
@@ -42,13 +42,13 @@ def as_if_real(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_listed() -> None:
     listed = {device.name: device for device in weft.devices()}
-    found = listed[gpu_device().name]
-    assert found == gpu_device()
-    assert found.available
-    assert "llvmpipe" in found.description
-    assert (found.kind, "Mesa" in found.driver) == ("software", True)
-    assert found.limits["max_groups"] == 65535
-    assert "shader-f16" in found.features
+    outputs = listed[gpu_device().name]
+    assert outputs == gpu_device()
+    assert outputs.available
+    assert "llvmpipe" in outputs.description
+    assert (outputs.kind, "Mesa" in outputs.driver) == ("software", True)
+    assert outputs.limits["max_groups"] == 65535
+    assert "shader-f16" in outputs.features
     assert {device.kind for device in listed.values()} >= {"", "software"}
 
 
@@ -138,7 +138,7 @@ def test_a_kept_model_is_loaded_from_the_cache(tmp_path: Path, monkeypatch: pyte
 def test_auto_goes_on_when_a_gpu_fails_at_load(
     as_if_real: str, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def failing(wanted: str = "") -> Any:
+    def failing(selector: str = "") -> Any:
         raise error
 
     monkeypatch.setattr(gpu, "open_gpu", failing)
@@ -153,24 +153,24 @@ def test_auto_goes_on_when_a_gpu_fails_at_load(
 def test_auto_goes_on_when_a_gpu_fails_in_a_run(as_if_real: str) -> None:
     model = weft.load(affine())
     assert model.device == as_if_real
-    kept = model.run({"x": X}, keep=["z"])["z"]
+    output = model.run({"x": X}, keep=["z"])["z"]
     np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
-    gpu.open_gpu("llvmpipe")._device.destroy()
+    gpu.open_gpu("llvmpipe").handle.destroy()
     with pytest.warns(FallbackWarning, match="is lost"):
-        found = model.run({"x": X}, keep=["y"])
-    assert model.device == found["y"].device == "cpu"
-    np.testing.assert_allclose(found["y"].numpy(), Y, rtol=1e-6)
+        outputs = model.run({"x": X}, keep=["y"])
+    assert model.device == outputs["y"].device == "cpu"
+    np.testing.assert_allclose(outputs["y"].numpy(), Y, rtol=1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
     with pytest.raises(DeviceLostError):
-        model.run({"x": kept})
+        model.run({"x": output})
     with pytest.raises(DeviceLostError):
-        kept.numpy()
+        output.numpy()
 
 
 def test_auto_goes_on_when_a_kernel_is_refused(as_if_real: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "module_text", lambda *_: "fn main( {")
+    monkeypatch.setattr(launches, "write_module", lambda *_: "fn main( {")
     with pytest.warns(FallbackWarning, match="kernel"):
         model = weft.load(affine(), cache=False)
     np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
@@ -180,14 +180,14 @@ def test_auto_goes_on_when_a_kernel_is_refused(as_if_real: str, monkeypatch: pyt
 def test_inputs_move_with_the_model(as_if_real: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the device still works, tensors on it are copied; it is the run that failed."""
     model = weft.load(affine())
-    kept = model.to_device(X)
+    output = model.to_device(X)
 
     def failing(*_: Any, **__: Any) -> Any:
         raise OutOfMemoryError("full")
 
     monkeypatch.setattr(executable.ResidentExecutable, "run", failing)
     with pytest.warns(FallbackWarning, match="full"):
-        np.testing.assert_allclose(model.run({"x": kept})["y"], Y, rtol=1e-6)
+        np.testing.assert_allclose(model.run({"x": output})["y"], Y, rtol=1e-6)
 
 
 def test_what_is_wrong_with_inputs_moves_nothing(as_if_real: str) -> None:

@@ -1,4 +1,4 @@
-"""Weights of few bits, on devices whose kernels multiply floats: they are made into numbers before, and arrive."""
+"""Quantized weights on devices whose kernels multiply floats: weights are dequantized first."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def test_a_product_with_weights_of_eight_bits(sizes: tuple[int, int], dtype: np.
     model = quantized_product(*sizes, dtype)
     x = np.random.default_rng(1).normal(size=(3, sizes[0])).astype(np.float32)
     q, scale, zero = (numpy_helper.to_array(constant).astype(np.float64) for constant in model.graph.initializer)
-    found = weft.load(model, device="webgpu:0").run({"x": x})["y"]
-    np.testing.assert_allclose(found, x @ ((q - zero) * scale), rtol=1e-4, atol=1e-4)
+    actual = weft.load(model, device="webgpu:0").run({"x": x})["y"]
+    np.testing.assert_allclose(actual, x @ ((q - zero) * scale), rtol=1e-4, atol=1e-4)

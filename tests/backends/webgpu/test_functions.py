@@ -10,7 +10,7 @@ import pytest
 from accuracy import errors, needs_longdouble, samples, true_values
 from backends.webgpu.shaders import ALL, PLAIN, Array, Expression, call, comparable, run, run_stored
 
-from weft.backends.webgpu.elementary import ELEMENTARY
+from weft.backends.numerics.elementary import ELEMENTARY
 from weft.backends.webgpu.library import Abilities, Library
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
@@ -64,8 +64,8 @@ def assert_same(name: str, got: Array, expected: Array, arguments: Sequence[Arra
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_elementary_functions_are_within_their_limits(dtype: str) -> None:
     numbers = samples(dtype, SAMPLES[dtype])
-    found = [got for half in (UNARY[::2], UNARY[1::2]) for got in compute(half, [numbers], DType(dtype))]
-    for name, got in zip([*UNARY[::2], *UNARY[1::2]], found):
+    actual = [got for half in (UNARY[::2], UNARY[1::2]) for got in compute(half, [numbers], DType(dtype))]
+    for name, got in zip([*UNARY[::2], *UNARY[1::2]], actual):
         limit = max(OTHER_LIMITS.get(name, 0.0), LIMIT[dtype])
         print(f"{name} {dtype}: {check(name, got, true_values(name, numbers), [numbers], limit):.3f} ulp")
 
@@ -98,16 +98,16 @@ def test_power_of_special_values_is_as_in_c(dtype: str) -> None:
 def test_power_with_a_constant_exponent() -> None:
     exponents = [1.0, 2.0, 3.0, -1.0, 0.5, -0.5, 0.25, 0.0]
     bases = samples("float32", 1 << 14)
-    found = run(ALL, [(_powered(exponent), DType.float32) for exponent in exponents], [bases], [DType.float32])
-    for exponent, got in zip(exponents, found):
+    actual = run(ALL, [(_raise_to(exponent), DType.float32) for exponent in exponents], [bases], [DType.float32])
+    for exponent, got in zip(exponents, actual):
         limit = 3.0 if exponent == -0.5 else QUOTIENT_LIMIT
         check(f"power {exponent}", got, true_values("power", bases, np.full_like(bases, exponent)), [bases], limit)
 
 
-def _powered(exponent: float) -> Expression:
+def _raise_to(exponent: float) -> Expression:
     kinds = [DType.float32, DType.float32]
-    return lambda library, given: library.call(
-        "power", [*given, library.literal(exponent, DType.float32)], kinds, DType.float32
+    return lambda library, arguments: library.call(
+        "power", [*arguments, library.literal(exponent, DType.float32)], kinds, DType.float32
     )
 
 
@@ -168,9 +168,9 @@ def test_float_functions_of_two_numbers(dtype: str) -> None:
             assert_same(name, got, expected, [a, b, *rests])
     (quotient,) = compute(["divide"], [a, b], DType(dtype))
     check("divide", quotient, true_values("divide", a, b), [a, b], QUOTIENT_LIMIT)
-    kept = comparable([a, b])
+    is_comparable = comparable([a, b])
     for name, got in zip(COMPARISONS, decide(COMPARISONS, [a, b], DType(dtype))):
-        np.testing.assert_array_equal(got[kept], getattr(np, name)(a, b)[kept], name)
+        np.testing.assert_array_equal(got[is_comparable], getattr(np, name)(a, b)[is_comparable], name)
 
 
 def test_fma_is_nearly_exact() -> None:
@@ -217,7 +217,7 @@ def _wide(dtype: DType) -> str:
     return "uint64" if dtype.is_unsigned else "int64"
 
 
-def wrapped(number: int, dtype: DType) -> int:
+def wrap(number: int, dtype: DType) -> int:
     low = int(dtype.limits[0])
     return low + (number - low) % (1 << dtype.bits)
 
@@ -272,16 +272,16 @@ def test_integer_functions(dtype: DType, abilities: Abilities) -> None:
     numbers = [(int(x), int(y)) for x, y in zip(a, b)]
     for name, got in zip(INTEGER_FUNCTIONS, compute(list(INTEGER_FUNCTIONS), [a, b], dtype, abilities)):
         function = INTEGER_FUNCTIONS[name]
-        expected = _array((wrapped(function(x, y, dtype.bits), dtype) for x, y in numbers), dtype, len(a))
+        expected = _array((wrap(function(x, y, dtype.bits), dtype) for x, y in numbers), dtype, len(a))
         assert_same(f"{name} of {dtype}", got, expected, [a, b])
     for name, got in zip(INTEGER_UNARY, compute(list(INTEGER_UNARY), [a], dtype, abilities)):
-        expected = _array((wrapped(INTEGER_UNARY[name](x), dtype) for x, _ in numbers), dtype, len(a))
+        expected = _array((wrap(INTEGER_UNARY[name](x), dtype) for x, _ in numbers), dtype, len(a))
         assert_same(f"{name} of {dtype}", got, expected, [a])
     for name, got in zip(COMPARISONS, decide(COMPARISONS, [a, b], dtype, abilities)):
         expected = getattr(np, name)(a.astype(_wide(dtype)), b.astype(_wide(dtype)))
         assert_same(f"{name} of {dtype}", got, expected, [a, b])
     (got,) = compute(["fma"], [a, b, b], dtype, abilities)
-    assert_same("fma", got, _array((wrapped(x * y + y, dtype) for x, y in numbers), dtype, len(a)), [a, b])
+    assert_same("fma", got, _array((wrap(x * y + y, dtype) for x, y in numbers), dtype, len(a)), [a, b])
 
 
 def _array(numbers: object, dtype: DType, count: int) -> Array:
@@ -314,13 +314,13 @@ def test_literals(abilities: Abilities) -> None:
     expressions: list[tuple[Expression, DType]] = [(_constant(value, dtype), dtype) for value, dtype in cases]
     for (value, dtype), got in zip(cases, run(abilities, expressions, [np.zeros(1, np.float32)], [DType.float32])):
         with np.errstate(over="ignore"):
-            number = wrapped(int(value), dtype) if dtype.is_integer else value
+            number = wrap(int(value), dtype) if dtype.is_integer else value
             expected = np.array(number).astype(dtype.numpy).astype(got.dtype)
         assert got[0] == expected, (value, dtype)
         if dtype.is_float:
             assert np.signbit(got[0]) == np.signbit(expected)
-    given = [np.zeros(1, np.float32)]
-    (nan,) = run(abilities, [(_constant(math.nan, DType.float32), DType.float32)], given, [DType.float32])
+    arguments = [np.zeros(1, np.float32)]
+    (nan,) = run(abilities, [(_constant(math.nan, DType.float32), DType.float32)], arguments, [DType.float32])
     assert np.isnan(nan[0])
 
 
@@ -332,7 +332,7 @@ def _constant(value: float, dtype: DType) -> Expression:
 @pytest.mark.parametrize("kind", ["sum", "product", "maximum", "minimum"])
 def test_combine(kind: str, abilities: Abilities) -> None:
     a, b = np.array([3, -7, 2**40], np.int64), np.array([-5, 7, 2**33 + 1], np.int64)
-    combine: Expression = lambda library, given: library.combine(kind, DType.int64, *given)  # noqa: E731
+    combine: Expression = lambda library, arguments: library.combine(kind, DType.int64, *arguments)  # noqa: E731
     (got,) = run(abilities, [(combine, DType.int64)], [a, b], [DType.int64, DType.int64])
     expected = {"sum": np.add, "product": np.multiply, "maximum": np.maximum, "minimum": np.minimum}[kind](a, b)
     np.testing.assert_array_equal(got, expected)
@@ -341,8 +341,8 @@ def test_combine(kind: str, abilities: Abilities) -> None:
 @pytest.mark.parametrize("abilities", [ALL, PLAIN], ids=["native", "pairs"])
 def test_indices(abilities: Abilities) -> None:
     numbers = np.array([0, 1, -1, 2**31 - 1, -(2**31)], np.int32)
-    widen: Expression = lambda library, given: library.from_index(given[0])  # noqa: E731
-    again: Expression = lambda library, given: library.to_index(library.from_index(given[0]))  # noqa: E731
+    widen: Expression = lambda library, arguments: library.from_index(arguments[0])  # noqa: E731
+    again: Expression = lambda library, arguments: library.to_index(library.from_index(arguments[0]))  # noqa: E731
     wide, same = run(abilities, [(widen, DType.int64), (again, DType.int32)], [numbers], [DType.int32])
     np.testing.assert_array_equal(wide, numbers.astype(np.int64))
     np.testing.assert_array_equal(same, numbers)

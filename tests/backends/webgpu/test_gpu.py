@@ -14,7 +14,7 @@ import pytest
 
 import weft
 from weft.backends.webgpu import adapters as adapters_module
-from weft.backends.webgpu import native
+from weft.backends.webgpu import wgpu_native
 from weft.backends.webgpu.adapters import adapters, find_adapter
 from weft.backends.webgpu.gpu import Gpu, open_gpu
 from weft.backends.webgpu.recordings import DYNAMIC, UNIFORM, WRITE, ComputePipeline, Dispatch, Recording, ShaderSource
@@ -47,9 +47,9 @@ def gpu() -> Gpu:
 @pytest.fixture(params=["direct", "python"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Through wgpu's C library, and through its Python API alone."""
-    assert native.DIRECT
+    assert wgpu_native.DIRECT
     if request.param == "python":
-        monkeypatch.setattr(native, "DIRECT", False)
+        monkeypatch.setattr(wgpu_native, "DIRECT", False)
     return str(request.param)
 
 
@@ -62,8 +62,8 @@ def check_it_works(gpu: Gpu) -> None:
     gpu.write(buffer, 0, np.arange(256, dtype=np.float32))
     pipeline = add_one(gpu)
     group = gpu.bind_group(pipeline, [(buffer, 0, 1024)])
-    found = gpu.run(Recording([Dispatch(pipeline, group, 4)] * 3), [(buffer, 0, 1024)])[0].view(np.float32)
-    np.testing.assert_array_equal(found, np.arange(256) + 3)
+    actual = gpu.run(Recording([Dispatch(pipeline, group, 4)] * 3), [(buffer, 0, 1024)])[0].view(np.float32)
+    np.testing.assert_array_equal(actual, np.arange(256) + 3)
 
 
 # -- what there is ---------------------------------------------------------------------------------------------------
@@ -75,9 +75,9 @@ def test_a_software_adapter_must_be_named() -> None:
     with pytest.raises(DeviceError, match=r"no GPU(.|\n)*use webgpu:0, llvmpipe"):
         find_adapter()
     assert find_adapter("0") is find_adapter("LLVMpipe") is adapters()[0]
-    for wanted in ("7", "voodoo"):
-        with pytest.raises(DeviceError, match=rf"no WebGPU adapter '{wanted}'(.|\n)*webgpu:0 is llvmpipe"):
-            find_adapter(wanted)
+    for selector in ("7", "voodoo"):
+        with pytest.raises(DeviceError, match=rf"no WebGPU adapter '{selector}'(.|\n)*webgpu:0 is llvmpipe"):
+            find_adapter(selector)
 
 
 def test_one_adapter_for_each_gpu() -> None:
@@ -87,12 +87,12 @@ def test_one_adapter_for_each_gpu() -> None:
         ("OpenGL", 0x10DE, 0), ("Vulkan", 0x10DE, 7), ("Vulkan", 0x10DE, 7), ("D3D12", 0x10DE, 7),
         ("OpenGL", 0x8086, 0), ("D3D12", 0x1414, 0x8C), ("Vulkan", 0x10DE, 8),
     ]  # fmt: skip
-    found: list[tuple[dict[str, Any], Any]] = [
+    entries: list[tuple[dict[str, Any], Any]] = [
         ({"backend_type": backend, "vendor_id": vendor, "device_id": device}, number)
         for number, (backend, vendor, device) in enumerate(described)
     ]
-    kept = adapters_module._without_duplicates(found)
-    assert [number for _, number in kept] == [1, 2, 4, 5, 6]
+    distinct = adapters_module._remove_duplicates(entries)
+    assert [number for _, number in distinct] == [1, 2, 4, 5, 6]
 
 
 def test_limits_and_abilities(gpu: Gpu) -> None:
@@ -116,7 +116,7 @@ import sys; sys.path.insert(0, {str(SOURCE)!r})
 from weft.backends.webgpu.gpu import open_gpu
 from weft.backends.webgpu.recordings import ShaderSource
 gpu = open_gpu("llvmpipe")
-kept = gpu.buffer(64)
+held_buffer = gpu.buffer(64)
 broken, huge = lambda: gpu.pipelines(dict(a=ShaderSource("fn", ()))), lambda: gpu.buffer(1 << 50)
 for failing in (broken, huge, gpu.destroy, gpu.check):
     try: failing()
@@ -149,12 +149,12 @@ def test_many_slices_at_once(gpu: Gpu, way: str) -> None:
     gpu.write(other, 8, memoryview(np.full(3, 9, np.int32)))
     slices = [tuple(sorted(rng.integers(0, 5000, 2).tolist())) for _ in range(20)]
     reads = [(buffer, start, stop - start) for start, stop in slices]
-    found = gpu.read([*reads, (other, 8, 12), (other, 0, 0)])
-    for (start, stop), got in zip(slices, found):
+    actual = gpu.read([*reads, (other, 8, 12), (other, 0, 0)])
+    for (start, stop), got in zip(slices, actual):
         np.testing.assert_array_equal(got, data[start:stop])
-    np.testing.assert_array_equal(found[-2].view(np.int32), [9, 9, 9])
-    assert found[-1].size == 0
-    assert all(array.flags.owndata for array in found)
+    np.testing.assert_array_equal(actual[-2].view(np.int32), [9, 9, 9])
+    assert actual[-1].size == 0
+    assert all(array.flags.owndata for array in actual)
 
 
 def test_memory_is_counted(gpu: Gpu) -> None:
@@ -206,32 +206,32 @@ def test_dispatches_run_in_order(gpu: Gpu, way: str) -> None:
         "fixed": ShaderSource(SCALE, (UNIFORM, WRITE)),
         "both": ShaderSource(IMMEDIATE, (WRITE,), immediate_bytes=8),
     }
-    made = gpu.pipelines(sources)
+    pipelines = gpu.pipelines(sources)
     buffer, parameters = gpu.buffer(1024), gpu.uniform(1024)
     rows = np.zeros((4, 64), np.float32)
     rows[:, 0] = [2, 3, 5, 7]
     gpu.write(parameters, 0, rows)
     gpu.write(buffer, 0, np.arange(256, dtype=np.float32))
-    add = gpu.bind_group(made["add"], [(buffer, 0, 1024)])
-    scale = gpu.bind_group(made["scale"], [(parameters, 0, 256), (buffer, 0, 1024)])
-    fixed = gpu.bind_group(made["fixed"], [(parameters, 256, 256), (buffer, 0, 1024)])
+    add = gpu.bind_group(pipelines["add"], [(buffer, 0, 1024)])
+    scale = gpu.bind_group(pipelines["scale"], [(parameters, 0, 256), (buffer, 0, 1024)])
+    fixed = gpu.bind_group(pipelines["fixed"], [(parameters, 256, 256), (buffer, 0, 1024)])
     recording = Recording(
         [
-            Dispatch(made["add"], add, 4),
-            Dispatch(made["scale"], scale, 4, offset=0),
-            Dispatch(made["scale"], scale, 4, offset=768),
-            Dispatch(made["fixed"], fixed, 4),
-            Dispatch(made["add"], add, 4),
-            Dispatch(made["add"], add, 4),
-            Dispatch(made["both"], add, 4, immediates=np.float32([2, 0.5]).tobytes()),
-            Dispatch(made["both"], add, 4, immediates=np.float32([1, 0.25]).tobytes()),
+            Dispatch(pipelines["add"], add, 4),
+            Dispatch(pipelines["scale"], scale, 4, offset=0),
+            Dispatch(pipelines["scale"], scale, 4, offset=768),
+            Dispatch(pipelines["fixed"], fixed, 4),
+            Dispatch(pipelines["add"], add, 4),
+            Dispatch(pipelines["add"], add, 4),
+            Dispatch(pipelines["both"], add, 4, immediates=np.float32([2, 0.5]).tobytes()),
+            Dispatch(pipelines["both"], add, 4, immediates=np.float32([1, 0.25]).tobytes()),
         ]
     )
     expected = np.arange(256, dtype=np.float32)
     for _ in range(2):
         expected = ((expected + 1) * 42 + 2) * 2 + 0.75
-        found = gpu.run(recording, [(buffer, 0, 1024)])[0].view(np.float32)
-        np.testing.assert_array_equal(found, expected)
+        actual = gpu.run(recording, [(buffer, 0, 1024)])[0].view(np.float32)
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_submissions_that_are_not_waited_for(gpu: Gpu, way: str) -> None:
@@ -255,8 +255,8 @@ def test_many_threads(gpu: Gpu) -> None:
             buffer = gpu.buffer(1024)
             group = gpu.bind_group(pipeline, [(buffer, 0, 1024)])
             gpu.write(buffer, 0, data)
-            found = gpu.run(Recording([Dispatch(pipeline, group, 4)]), [(buffer, 0, 1024)])[0].view(np.float32)
-            if not np.array_equal(found, data + 1):
+            actual = gpu.run(Recording([Dispatch(pipeline, group, 4)]), [(buffer, 0, 1024)])[0].view(np.float32)
+            if not np.array_equal(actual, data + 1):
                 wrong.append(seed)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
@@ -281,10 +281,10 @@ def test_indices_are_checked_if_asked_for(gpu: Gpu) -> None:
         pipeline = add_one(gpu, checked)
         group = gpu.bind_group(pipeline, [(buffer, 0, 512)])
         gpu.run(Recording([Dispatch(pipeline, group, 4)]))
-        found = gpu.read([(buffer, 0, 1024)])[0].view(np.float32)
-        np.testing.assert_array_equal(found[:127], np.ones(127))
+        actual = gpu.read([(buffer, 0, 1024)])[0].view(np.float32)
+        np.testing.assert_array_equal(actual[:127], np.ones(127))
         if checked:
-            np.testing.assert_array_equal(found[128:], np.zeros(128))
+            np.testing.assert_array_equal(actual[128:], np.zeros(128))
 
 
 def test_times(gpu: Gpu) -> None:
@@ -327,7 +327,7 @@ def test_a_shader_that_does_not_compile(gpu: Gpu, caplog: pytest.LogCaptureFixtu
         gpu.pipelines({"binding": ShaderSource(ADD_ONE, ())})
     with pytest.raises(KernelError, match=r"kernel 'wide'(.|\n)*StorageBuffers"):
         gpu.pipelines({"wide": ShaderSource(ADD_ONE, (WRITE,) * (gpu.limits.max_bindings + 1))})
-    with pytest.raises(KernelError, match="kernel 'shared' shares 40,000 bytes"):
+    with pytest.raises(KernelError, match="kernel 'shared' needs 40,000 bytes"):
         gpu.pipelines({"shared": ShaderSource(ADD_ONE, (WRITE,), shared_bytes=40_000)})
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     check_it_works(gpu)
@@ -349,7 +349,7 @@ def test_a_dispatch_beyond_the_limits(gpu: Gpu) -> None:
 
 
 def test_memory_that_cannot_be_had(gpu: Gpu) -> None:
-    with pytest.raises(OutOfMemoryError, match="more than the"):
+    with pytest.raises(OutOfMemoryError, match=r"bytes: .* allows"):
         gpu.buffer(gpu.limits.max_buffer_bytes + 4)
     check_it_works(gpu)
 
@@ -390,7 +390,7 @@ def test_a_lost_device() -> None:
     group = gpu.bind_group(pipeline, [(buffer, 0, 1024)])
     recording = Recording([Dispatch(pipeline, group, 4)])
     gpu.run(recording)
-    gpu._device.destroy()  # which weft is not told of
+    gpu.handle.destroy()  # which weft is not told of
     assert not gpu.is_lost
     meeting_it = [
         lambda: gpu.submit(recording),
@@ -421,6 +421,6 @@ def test_a_device_that_is_given_back() -> None:
     gpu = open_gpu("llvmpipe")
     gpu.destroy()
     gpu.destroy()
-    with pytest.raises(DeviceLostError, match="given back"):
+    with pytest.raises(DeviceLostError, match="destroyed"):
         gpu.check()
     check_it_works(open_gpu("llvmpipe"))

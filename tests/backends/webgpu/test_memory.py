@@ -37,13 +37,13 @@ def narrow(gpu: Gpu) -> Iterator[Gpu]:
     gpu.limits = limits
 
 
-def made(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+def random_array(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
     return (np.random.default_rng(SEED).standard_normal(shape) * 4).astype(dtype)
 
 
 def staging(gpu: Gpu) -> int:
     """Bytes on the host's side, through which results are read; they serve all models."""
-    return sum(buffer.size for buffer in gpu._staging)
+    return sum(buffer.size for buffer in gpu._readback._spare)
 
 
 def run(built: onnx.ModelProto, **inputs: Array) -> list[Array]:
@@ -71,17 +71,17 @@ def test_no_more_is_allocated_than_planned(gpu: Gpu, name: str) -> None:
 def test_a_kernel_sees_no_more_than_its_bindings(narrow: Gpu) -> None:
     """A model with dynamic sizes loads, and only inputs that are too large are refused."""
     loaded = weft.load(model([node("Exp", ["x"], ["y"])], [value("x", ["a", "b", "c"])]), device=GPU)
-    x = made((2, 3, 5))
+    x = random_array((2, 3, 5))
     np.testing.assert_allclose(loaded.run({"x": x})["y"], np.exp(x), rtol=1e-5)
-    with pytest.raises(OutOfMemoryError, match=r"needs? \d+ bindings; .* has"):
-        loaded.run({"x": made((narrow.limits.max_bindings, 32, 32))})
+    with pytest.raises(OutOfMemoryError, match=r"need \d+ bindings: .* has"):
+        loaded.run({"x": random_array((narrow.limits.max_bindings, 32, 32))})
 
 
 def test_memory_goes_with_the_model(gpu: Gpu) -> None:
     gc.collect()
     before = gpu.allocated
     loaded = weft.load(affine((512, 512)), device=GPU)
-    loaded.run({"x": made((512, 512))})
+    loaded.run({"x": random_array((512, 512))})
     assert gpu.allocated > before
     del loaded
     gc.collect()
@@ -93,7 +93,7 @@ def affine(shape: tuple[int, int]) -> onnx.ModelProto:
         [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "b"], ["y"])],
         [value("x", list(shape))],
         [value("y", [shape[0], 48])],
-        [tensor("w", made((shape[1], 48))), tensor("b", made((48,)))],
+        [tensor("w", random_array((shape[1], 48))), tensor("b", random_array((48,)))],
     )
 
 
@@ -102,7 +102,7 @@ def affine(shape: tuple[int, int]) -> onnx.ModelProto:
 
 def test_an_elementwise_kernel_on_several_bindings(narrow: Gpu) -> None:
     del narrow
-    x = made((5, 1027))
+    x = random_array((5, 1027))
     built = model(
         [node("Mul", ["x", "x"], ["s"]), node("Relu", ["x"], ["r"]), node("Add", ["s", "r"], ["y"])],
         [value("x", [5, 1027])],
@@ -116,7 +116,7 @@ def test_other_types_on_several_bindings(narrow: Gpu, dtype: int) -> None:
     del narrow
     type = onnx.helper.tensor_dtype_to_np_dtype(dtype)
     length = 7013 // type.itemsize
-    x = made((3, length), type)
+    x = random_array((3, length), type)
     built = model(
         [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("Add", ["t", "t"], ["y"])],
         [value("x", [3, length], dtype)],
@@ -127,7 +127,7 @@ def test_other_types_on_several_bindings(narrow: Gpu, dtype: int) -> None:
 
 def test_a_table_larger_than_a_binding(narrow: Gpu) -> None:
     del narrow
-    table = made((1000, 24))
+    table = random_array((1000, 24))
     rows = np.random.default_rng(SEED).integers(-1000, 1000, (17, 3))
     built = model(
         [node("Gather", ["table", "rows"], ["y"])],
@@ -140,7 +140,7 @@ def test_a_table_larger_than_a_binding(narrow: Gpu) -> None:
 
 def test_products_and_sums_of_large_operands(narrow: Gpu) -> None:
     del narrow
-    x = made((37, 260))
+    x = random_array((37, 260))
     built = affine((37, 260))
     built.graph.node.append(node("ReduceSum", ["y"], ["z"], keepdims=0))
     built.graph.output.append(value("z", []))
@@ -156,24 +156,24 @@ def test_a_weight_beyond_the_adapters_own_limit(gpu: Gpu) -> None:
     if rows > 1 << 18:
         pytest.skip("this adapter binds more than a test should take")
     table = np.arange(rows, dtype=np.float32)[:, None] + np.arange(256, dtype=np.float32) / 256
-    wanted = np.array([0, 1, rows // 2, rows - 101, rows - 100, rows - 1])
+    indices = np.array([0, 1, rows // 2, rows - 101, rows - 100, rows - 1])
     built = model(
         [node("Gather", ["table", "rows"], ["y"])],
         [value("rows", [6], TensorProto.INT64)],
         [value("y", [6, 256])],
         [tensor("table", table)],
     )
-    np.testing.assert_array_equal(run(built, rows=wanted)[0], table[wanted])
+    np.testing.assert_array_equal(run(built, rows=indices)[0], table[indices])
 
 
 def test_a_part_that_is_copied_to_another_of_the_same_result() -> None:
-    """What is read is the start of what is written: one binding serves both, and must be as large as the larger."""
+    """The source is the start of the target: they share a binding, which must be as large as the larger."""
     built = model(
         [node("Concat", ["x", "x"], ["t"], axis=0), node("Concat", ["t", "t"], ["y"], axis=0)],
         [value("x", [30])],
         [value("y", [120])],
     )
-    x = made((30,))
+    x = random_array((30,))
     np.testing.assert_array_equal(run(built, x=x)[0], np.tile(x, 4))
 
 
@@ -184,7 +184,7 @@ def test_more_groups_than_one_dimension_has(gpu: Gpu) -> None:
     limits = gpu.limits
     gpu.limits = replace(limits, max_groups=13)
     try:
-        x = made((301, 11))
+        x = random_array((301, 11))
         built = model([node("Neg", ["x"], ["y"])], [value("x", [301, 11])], [value("y", [301, 11])])
         np.testing.assert_array_equal(run(built, x=x)[0], -x)
     finally:

@@ -49,10 +49,10 @@ def test_it_agrees_with_the_cpu(model: CatalogModel, record_property: Callable[[
             assert seed > 0, "not even its own sizes run"
             record_property("left out", f"shape {sizes}: {error}")
             continue
-        found = gpu.run(inputs)
+        outputs = gpu.run(inputs)
         for name, right in expected.items():
-            assert found[name].dtype == right.dtype
-            assert found[name].shape == right.shape
+            assert outputs[name].dtype == right.dtype
+            assert outputs[name].shape == right.shape
             most = np.abs(right.astype(np.float64)).max(initial=0)
-            apart = np.abs(found[name].astype(np.float64) - right.astype(np.float64)).max(initial=0)
+            apart = np.abs(outputs[name].astype(np.float64) - right.astype(np.float64)).max(initial=0)
             assert apart <= WITHIN * most, f"{name} at {sizes or 'its own sizes'}, seed {seed}: {apart} of {most}"

@@ -21,7 +21,7 @@ from weft.compat.conformance.worker import evaluate
 
 SEED = 20261115
 COUNT = 150
-KNOWN = Path(__file__).parents[2] / "conformance" / "known_failures_webgpu.txt"
+KNOWN_FAILURES = Path(__file__).parents[2] / "conformance" / "known_failures_webgpu.txt"
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def cases() -> dict[str, Case]:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     find = adapters.find_adapter
 
-    def find_plain(wanted: str = "") -> Adapter:
-        found = find(wanted)
-        limits = replace(found.limits, max_bindings=8, shared_bytes=16384, max_lanes=256, subgroups=False)
-        return replace(found, abilities=Abilities(int64=False, float64=False, float16=False), limits=limits)
+    def find_plain(selector: str = "") -> Adapter:
+        adapter = find(selector)
+        limits = replace(adapter.limits, max_bindings=8, shared_bytes=16384, max_lanes=256, subgroups=False)
+        return replace(adapter, abilities=Abilities(int64=False, float64=False, float16=False), limits=limits)
 
     for module in (adapters, gpu):
         monkeypatch.setattr(module, "find_adapter", find_plain)
@@ -45,8 +45,10 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("plain")
 def test_cases_of_the_suite(cases: dict[str, Case]) -> None:
-    known = {line.split()[0] for line in KNOWN.read_text().splitlines() if line and not line.startswith("#")}
-    names = sorted(set(cases) - known)
+    failures = {
+        line.split()[0] for line in KNOWN_FAILURES.read_text().splitlines() if line and not line.startswith("#")
+    }
+    names = sorted(set(cases) - failures)
     random.Random(SEED).shuffle(names)
     print("seed", SEED)
     failed = {}

@@ -13,16 +13,16 @@ import weft
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], print_blob=True, deadline=None)
 @given(graphs())
-def test_random_models(made: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:
-    built, feeds = made
+def test_random_models(case: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:
+    built, feeds = case
     expected = onnxruntime_run(built, feeds)
-    found = weft.load(built, device="webgpu:llvmpipe", cache=False).run(feeds)
+    outputs = weft.load(built, device="webgpu:llvmpipe", cache=False).run(feeds)
     steps = any(entry.op_type in ("Floor", "Cast") for entry in built.graph.node)
     unsteady = any(entry.op_type in UNSTEADY for entry in built.graph.node)
-    for array, wanted in zip(found.values(), expected, strict=True):
-        assert array.shape == wanted.shape
+    for array, reference in zip(outputs.values(), expected, strict=True):
+        assert array.shape == reference.shape
         if steps and unsteady:  # a rounding error of one step may decide on which side of an integer it lies
-            away = np.abs(array - wanted) > 1e-4 + 1e-4 * np.abs(wanted)
+            away = np.abs(array - reference) > 1e-4 + 1e-4 * np.abs(reference)
             assert away.mean() < 0.5
         else:
-            np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(array, reference, rtol=1e-4, atol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.backends.webgpu.bindings import module_text
+from weft.backends.webgpu.bindings import write_module
 from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.gpu import open_gpu
 from weft.backends.webgpu.recordings import UNIFORM, WRITE, Dispatch, Recording, ShaderSource
@@ -27,7 +27,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.kernel_verify import verify_kernel
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 
 F32 = DType.float32
 LANES = 32
@@ -43,20 +43,20 @@ def test_lanes_that_hand_on_what_they_have() -> None:
     turn = Repeat("i", 0, variable("n"), 1, (Put("shared", ME, X), Assign("x", Fetch("shared", NEXT, F32)), more))
     buffers = (Buffer("io", F32, True), Buffer("shared", F32, True, LANES))
     body = (Define("x", Fetch("io", ME, F32), True), turn, Put("io", ME, X))
-    made = with_barriers(Kernel("made_up", buffers, ("n",), LANES, body))
-    verify_kernel(made)
-    text = module_text(made, emit(made, gpu.abilities), {}, gpu.abilities)
+    built_kernel = insert_barriers(Kernel("made_up", buffers, ("n",), LANES, body))
+    verify_kernel(built_kernel)
+    text = write_module(built_kernel, emit(built_kernel, gpu.abilities), {}, gpu.abilities)
     pipeline = gpu.pipelines({"made_up": ShaderSource(text, (UNIFORM, WRITE))})["made_up"]
     start = np.random.default_rng(5).integers(-9, 9, LANES).astype(np.float32)
     memory, parameters = gpu.buffer(4 * LANES), gpu.uniform(256)
     gpu.write(memory, 0, start)
     gpu.write(parameters, 0, np.array([1, 0, 100], np.int32))
     group = gpu.bind_group(pipeline, [(parameters, 0, 256), (memory, 0, 4 * LANES)])
-    found = gpu.run(Recording([Dispatch(pipeline, group, 1)]), [(memory, 0, 4 * LANES)])[0].view(np.float32)
+    actual = gpu.run(Recording([Dispatch(pipeline, group, 1)]), [(memory, 0, 4 * LANES)])[0].view(np.float32)
     expected = start.copy()
     for _ in range(100):
         expected = np.roll(expected, -1) + start
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_no_bool_lies_in_shared_memory() -> None:

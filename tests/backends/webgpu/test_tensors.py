@@ -1,4 +1,4 @@
-"""Tensors that stay on a device: made, passed to runs, kept from them, read, released."""
+"""Tensors on a device: creation, use in runs, keeping outputs, reading, release."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TYPES = [
 
 
 @pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> str:
+def device_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def canonical(device: str) -> str:
-    return weft.load(affine(), device=device).device
+def canonical(device_name: str) -> str:
+    return weft.load(affine(), device=device_name).device
 
 
 def recurrent() -> onnx.ModelProto:
@@ -51,119 +51,123 @@ def recurrent() -> onnx.ModelProto:
     )
 
 
-# -- what they are ---------------------------------------------------------------------------------------------------
+# -- properties --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: np.dtype(type).name)
-def test_all_types_come_back(device: str, type: Any) -> None:
+def test_all_types_come_back(device_name: str, type: Any) -> None:
     array = np.random.default_rng(3).integers(0, 7, (3, 5, 7)).astype(type)
-    made = weft.to_device(array, device)
-    assert (made.shape, made.dtype, made.device) == (array.shape, array.dtype, canonical(device))
-    assert (made.ndim, made.size, made.nbytes) == (array.ndim, array.size, array.nbytes)
-    np.testing.assert_array_equal(made.numpy(), array)
+    device_tensor = weft.to_device(array, device_name)
+    assert (device_tensor.shape, device_tensor.dtype, device_tensor.device) == (
+        array.shape,
+        array.dtype,
+        canonical(device_name),
+    )
+    assert (device_tensor.ndim, device_tensor.size, device_tensor.nbytes) == (array.ndim, array.size, array.nbytes)
+    np.testing.assert_array_equal(device_tensor.numpy(), array)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (5,)])
-def test_all_shapes_come_back(device: str, shape: tuple[int, ...]) -> None:
+def test_all_shapes_come_back(device_name: str, shape: tuple[int, ...]) -> None:
     array = np.full(shape, 2.5, np.float32)
-    found = weft.to_device(array, device).numpy()
-    assert found.shape == shape
-    np.testing.assert_array_equal(found, array)
+    outputs = weft.to_device(array, device_name).numpy()
+    assert outputs.shape == shape
+    np.testing.assert_array_equal(outputs, array)
 
 
-def test_it_is_an_array_to_numpy(device: str) -> None:
-    made = weft.to_device(X.T, device)
-    np.testing.assert_array_equal(np.asarray(made), X.T)
-    np.testing.assert_array_equal(np.asarray(made, np.float64), X.T)
-    np.testing.assert_array_equal(np.add(made, 1), X.T + 1)
-    assert isinstance(made, weft.DeviceTensor)
-    assert repr(made) == f"<weft.DeviceTensor float32[3, 2] on {canonical(device)}>"
+def test_it_is_an_array_to_numpy(device_name: str) -> None:
+    device_tensor = weft.to_device(X.T, device_name)
+    np.testing.assert_array_equal(np.asarray(device_tensor), X.T)
+    np.testing.assert_array_equal(np.asarray(device_tensor, np.float64), X.T)
+    np.testing.assert_array_equal(np.add(device_tensor, 1), X.T + 1)
+    assert isinstance(device_tensor, weft.DeviceTensor)
+    assert repr(device_tensor) == f"<weft.DeviceTensor float32[3, 2] on {canonical(device_name)}>"
 
 
-def test_it_is_a_copy(device: str) -> None:
+def test_it_is_a_copy(device_name: str) -> None:
     array = X.copy()
-    made = weft.to_device(array, device)
+    device_tensor = weft.to_device(array, device_name)
     array[:] = 0
-    read = made.numpy()
+    read = device_tensor.numpy()
     np.testing.assert_array_equal(read, X)
     read[:] = 0
-    np.testing.assert_array_equal(made.numpy(), X)
+    np.testing.assert_array_equal(device_tensor.numpy(), X)
 
 
-def test_what_cannot_be_one(device: str) -> None:
+def test_what_cannot_be_one(device_name: str) -> None:
     for wrong in (["a", "b"], np.array([1 + 2j], np.clongdouble), {"a": 1}, np.zeros(2, "datetime64[s]")):
-        with pytest.raises(InputError, match="no form in a device's memory"):
-            weft.to_device(wrong, device)
+        with pytest.raises(InputError, match="a device cannot hold an array"):
+            weft.to_device(wrong, device_name)
 
 
 # -- in runs ---------------------------------------------------------------------------------------------------------
 
 
-def test_inputs_and_outputs(device: str) -> None:
-    loaded = weft.load(affine(), device=device)
-    given = loaded.to_device(X)
-    for keep, kept in ((False, set()), (True, {"y", "z"}), (["z"], {"z"}), ((), set())):
+def test_inputs_and_outputs(device_name: str) -> None:
+    loaded = weft.load(affine(), device=device_name)
+    inputs = loaded.to_device(X)
+    for keep, device_outputs in ((False, set()), (True, {"y", "z"}), (["z"], {"z"}), ((), set())):
         for _ in range(2):
-            found = loaded.run({"x": given}, keep=keep)
-            assert {name for name, result in found.items() if isinstance(result, weft.DeviceTensor)} == kept
-            np.testing.assert_allclose(np.asarray(found["y"]), Y, rtol=1e-6)
-            np.testing.assert_array_equal(np.asarray(found["z"]), -X)
-    only = loaded.run({"x": given, "b": weft.to_device(np.float32([0, 0]), device)}, outputs=["y"], keep=["y"])
+            outputs = loaded.run({"x": inputs}, keep=keep)
+            assert {name for name, result in outputs.items() if isinstance(result, weft.DeviceTensor)} == device_outputs
+            np.testing.assert_allclose(np.asarray(outputs["y"]), Y, rtol=1e-6)
+            np.testing.assert_array_equal(np.asarray(outputs["z"]), -X)
+    only = loaded.run({"x": inputs, "b": weft.to_device(np.float32([0, 0]), device_name)}, outputs=["y"], keep=["y"])
     np.testing.assert_allclose(only["y"].numpy(), Y - np.float32([10, 20]), rtol=1e-6)
-    np.testing.assert_array_equal(loaded(given)[1], -X)
+    np.testing.assert_array_equal(loaded(inputs)[1], -X)
 
 
-def test_a_loop_keeps_its_state(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_keeps_its_state(device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as in numpy; and on a GPU nothing is read before the end."""
-    loaded = weft.load(recurrent(), device=device)
+    loaded = weft.load(recurrent(), device=device_name)
     rng = np.random.default_rng(11)
     weights = (np.arange(16, dtype=np.float32).reshape(4, 4) - 8) / 16
     state, total = np.zeros((3, 4)), 0.0
-    kept: dict[str, Any] = {"state": np.zeros((3, 4), np.float32), "total": np.float32(0)}
+    device_outputs: dict[str, Any] = {"state": np.zeros((3, 4), np.float32), "total": np.float32(0)}
     reads = []
     original = Gpu.run
     monkeypatch.setattr(Gpu, "run", lambda *arguments: (reads.append(1), original(*arguments))[1])
     for _ in range(20):
         x = rng.standard_normal((3, 4)).astype(np.float32)
         state, total = np.tanh(state @ weights + x), total + x.sum(dtype=np.float64)
-        found = loaded.run({"x": x, **kept}, keep=True)
-        kept = {"state": found["new_state"], "total": found["new_total"]}
+        outputs = loaded.run({"x": x, **device_outputs}, keep=True)
+        device_outputs = {"state": outputs["new_state"], "total": outputs["new_total"]}
     assert reads == []
-    np.testing.assert_allclose(kept["state"].numpy(), state, atol=1e-5)
-    np.testing.assert_allclose(kept["total"].numpy(), total, atol=1e-4)
+    np.testing.assert_allclose(device_outputs["state"].numpy(), state, atol=1e-5)
+    np.testing.assert_allclose(device_outputs["total"].numpy(), total, atol=1e-4)
 
 
-def test_a_run_changes_no_tensor(device: str) -> None:
-    loaded = weft.load(recurrent(), device=device)
-    given = {name: loaded.to_device(np.full((3, 4), 0.5, np.float32)) for name in ("x", "state")}
-    given["total"] = loaded.to_device(np.float32(1))
-    first = loaded.run(given, keep=True)
-    before = {name: kept.numpy() for name, kept in first.items()}
-    loaded.run({"x": given["x"], "state": first["new_state"], "total": first["new_total"]}, keep=True)
-    for name, kept in first.items():
-        np.testing.assert_array_equal(kept.numpy(), before[name])
-    np.testing.assert_array_equal(given["x"].numpy(), np.full((3, 4), 0.5))
+def test_a_run_changes_no_tensor(device_name: str) -> None:
+    loaded = weft.load(recurrent(), device=device_name)
+    inputs = {name: loaded.to_device(np.full((3, 4), 0.5, np.float32)) for name in ("x", "state")}
+    inputs["total"] = loaded.to_device(np.float32(1))
+    first = loaded.run(inputs, keep=True)
+    before = {name: device_outputs.numpy() for name, device_outputs in first.items()}
+    loaded.run({"x": inputs["x"], "state": first["new_state"], "total": first["new_total"]}, keep=True)
+    for name, device_outputs in first.items():
+        np.testing.assert_array_equal(device_outputs.numpy(), before[name])
+    np.testing.assert_array_equal(inputs["x"].numpy(), np.full((3, 4), 0.5))
 
 
-def test_outputs_that_are_inputs_or_constants(device: str) -> None:
+def test_outputs_that_are_inputs_or_constants(device_name: str) -> None:
     source = model(
         [node("Identity", ["x"], ["same"]), node("Identity", ["w"], ["fixed"]), node("Identity", ["x"], ["again"])],
         [value("x", ["n"])],
         [value("same", ["n"]), value("fixed", [2]), value("again", ["n"])],
         [tensor("w", np.float32([1, 2]))],
     )
-    loaded = weft.load(source, device=device)
-    given = loaded.to_device(np.float32([3, 4, 5]))
-    kept = loaded.run({"x": given}, keep=True)
-    given.release()
-    kept["again"].release()
-    np.testing.assert_array_equal(kept["same"].numpy(), [3, 4, 5])
-    np.testing.assert_array_equal(kept["fixed"].numpy(), [1, 2])
+    loaded = weft.load(source, device=device_name)
+    inputs = loaded.to_device(np.float32([3, 4, 5]))
+    device_outputs = loaded.run({"x": inputs}, keep=True)
+    inputs.release()
+    device_outputs["again"].release()
+    np.testing.assert_array_equal(device_outputs["same"].numpy(), [3, 4, 5])
+    np.testing.assert_array_equal(device_outputs["fixed"].numpy(), [1, 2])
     read = loaded.run({"x": np.float32([6])})
     np.testing.assert_array_equal(read["same"], [6])
 
 
-def test_host_steps_take_and_give_tensors(device: str) -> None:
+def test_host_steps_take_and_give_tensors(device_name: str) -> None:
     """NonZero's size depends on data: it runs on the host, between kernels."""
     source = model(
         [
@@ -175,40 +179,40 @@ def test_host_steps_take_and_give_tensors(device: str) -> None:
         [value("x", ["n"])],
         [value("y", [1, "m"]), value("places", [1, "m"], TensorProto.INT64)],
     )
-    loaded = weft.load(source, device=device)
+    loaded = weft.load(source, device=device_name)
     x = np.float32([1, -1, 2, -3, 4])
-    kept = loaded.run({"x": loaded.to_device(x)}, keep=True)
-    assert all(isinstance(result, weft.DeviceTensor) for result in kept.values())
-    np.testing.assert_array_equal(kept["places"].numpy(), [[0, 2, 4]])
-    np.testing.assert_array_equal(kept["y"].numpy(), [[0, 4, 16]])
-    if device != "reference":
+    device_outputs = loaded.run({"x": loaded.to_device(x)}, keep=True)
+    assert all(isinstance(result, weft.DeviceTensor) for result in device_outputs.values())
+    np.testing.assert_array_equal(device_outputs["places"].numpy(), [[0, 2, 4]])
+    np.testing.assert_array_equal(device_outputs["y"].numpy(), [[0, 4, 16]])
+    if device_name != "reference":
         assert [step.by_nature for step in loaded.explain()] == [True]
 
 
-def test_sequences_stay_on_the_host(device: str) -> None:
+def test_sequences_stay_on_the_host(device_name: str) -> None:
     source = model(
         [node("SequenceConstruct", ["x", "x"], ["s"]), node("ConcatFromSequence", ["s"], ["y"], axis=0)],
         [value("x", ["n"])],
         [value("y", ["m"])],
     )
-    loaded = weft.load(source, device=device)
-    kept = loaded.run({"x": loaded.to_device(np.float32([1, 2]))}, keep=True)
-    np.testing.assert_array_equal(kept["y"].numpy(), [1, 2, 1, 2])
+    loaded = weft.load(source, device=device_name)
+    device_outputs = loaded.run({"x": loaded.to_device(np.float32([1, 2]))}, keep=True)
+    np.testing.assert_array_equal(device_outputs["y"].numpy(), [1, 2, 1, 2])
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
-def test_shapes_and_types_are_checked(device: str) -> None:
-    loaded = weft.load(affine(), device=device)
+def test_shapes_and_types_are_checked(device_name: str) -> None:
+    loaded = weft.load(affine(), device=device_name)
     with pytest.raises(InputError, match="must be float32, not float64"):
         loaded.run({"x": loaded.to_device(X.astype(np.float64))})
     with pytest.raises(InputError, match="must have size 3 in dimension 1"):
         loaded.run({"x": loaded.to_device(X[:, :2])})
     with pytest.raises(InputError, match="must have 2 dimensions"):
         loaded.run({"x": loaded.to_device(X[0])})
-    for keep, said in (("y", "not the string 'y'"), (["nope"], "no output 'nope'")):
-        with pytest.raises(InputError, match=said):
+    for keep, message in (("y", "not the string 'y'"), (["nope"], "no output 'nope'")):
+        with pytest.raises(InputError, match=message):
             loaded.run({"x": X}, keep=keep)
 
 
@@ -221,28 +225,28 @@ def test_a_tensor_of_another_device() -> None:
                     loaded.run({"x": weft.to_device(X, there)})
 
 
-def test_a_released_tensor(device: str) -> None:
-    loaded = weft.load(affine(), device=device)
-    made = loaded.to_device(X)
-    loaded.run({"x": made})
-    made.release()
-    made.release()
-    assert made.is_released
-    for use in (made.numpy, lambda: np.asarray(made), lambda: loaded.run({"x": made})):
+def test_a_released_tensor(device_name: str) -> None:
+    loaded = weft.load(affine(), device=device_name)
+    device_tensor = loaded.to_device(X)
+    loaded.run({"x": device_tensor})
+    device_tensor.release()
+    device_tensor.release()
+    assert device_tensor.is_released
+    for use in (device_tensor.numpy, lambda: np.asarray(device_tensor), lambda: loaded.run({"x": device_tensor})):
         with pytest.raises(DeviceError, match="was released"):
             use()
 
 
 def test_a_tensor_of_a_lost_device() -> None:
     loaded = weft.load(affine(), device=GPU)
-    made = loaded.run({"x": X}, keep=["z"])["z"]
+    device_tensor = loaded.run({"x": X}, keep=["z"])["z"]
     open_gpu("llvmpipe").destroy()
     again = weft.load(affine(), device=GPU)
     np.testing.assert_allclose(again(X)[0], Y, rtol=1e-6)
-    for use in (made.numpy, lambda: again.run({"x": made}), lambda: loaded.run({"x": X})):
+    for use in (device_tensor.numpy, lambda: again.run({"x": device_tensor}), lambda: loaded.run({"x": X})):
         with pytest.raises(DeviceLostError, match="lost"):
             use()
-    made.release()
+    device_tensor.release()
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -255,28 +259,28 @@ def test_memory_is_freed() -> None:
     loaded.run({"x": big}, keep=["z"])
     gc.collect()
     before = gpu.allocated
-    kept = [loaded.run({"x": big}, keep=["z"])["z"] for _ in range(3)]
+    device_outputs = [loaded.run({"x": big}, keep=["z"])["z"] for _ in range(3)]
     assert gpu.allocated == before + 3 * big.nbytes
-    kept[0].release()
+    device_outputs[0].release()
     assert gpu.allocated == before + 2 * big.nbytes
-    kept.clear()
+    device_outputs.clear()
     assert gpu.allocated == before
     for _ in range(50):
         loaded.run({"x": big}, keep=True)
     assert gpu.peak < before + 10 * big.nbytes
 
 
-def test_many_threads(device: str) -> None:
-    loaded = weft.load(recurrent(), device=device)
+def test_many_threads(device_name: str) -> None:
+    loaded = weft.load(recurrent(), device=device_name)
     wrong: list[Any] = []
 
     def work(seed: int) -> None:
         x = np.random.default_rng(seed).standard_normal((2, 4)).astype(np.float32)
-        kept: dict[str, Any] = {"state": np.zeros((2, 4), np.float32), "total": np.float32(0)}
+        device_outputs: dict[str, Any] = {"state": np.zeros((2, 4), np.float32), "total": np.float32(0)}
         for _ in range(10):
-            found = loaded.run({"x": x, **kept}, keep=True)
-            kept = {"state": found["new_state"], "total": found["new_total"]}
-        if not np.allclose(kept["total"].numpy(), 10 * x.sum(dtype=np.float64), atol=1e-4):
+            outputs = loaded.run({"x": x, **device_outputs}, keep=True)
+            device_outputs = {"state": outputs["new_state"], "total": outputs["new_total"]}
+        if not np.allclose(device_outputs["total"].numpy(), 10 * x.sum(dtype=np.float64), atol=1e-4):
             wrong.append(seed)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]

@@ -10,7 +10,7 @@ from frontend.samples import model, node, value
 
 import weft
 from weft.backends.webgpu import launches
-from weft.backends.webgpu.trip_counts import MOST_TRIPS, describe_loops, most_trips
+from weft.backends.webgpu.trip_counts import MOST_TRIPS, count_trips, describe_loops
 from weft.errors import ExecutionError
 from weft.ir import dims
 from weft.ir.dtypes import DType
@@ -25,36 +25,36 @@ def kernel(*body: object) -> Kernel:
     return Kernel("made_up", buffers, ("n", "m"), 4, tuple(body))  # type: ignore[arg-type]
 
 
-def turns(made: Kernel, blocks: int, *parameters: int) -> int:
-    return most_trips(describe_loops(made.body), made, blocks, parameters)
+def count(built: Kernel, blocks: int, *parameters: int) -> int:
+    return count_trips(describe_loops(built.body), built, blocks, parameters)
 
 
 def test_loops_in_loops_and_after_each_other() -> None:
     n, m = dims.symbol("n", 0), dims.symbol("m", 0)
     inner = Repeat("j", 0, m, 2, ())
-    made = kernel(Repeat("i", 0, n, 1, (inner,)), Repeat("k", 3, n, 5, ()))
-    assert turns(made, 1, 10, 7) == 10 * (1 + 4) + 2
+    built = kernel(Repeat("i", 0, n, 1, (inner,)), Repeat("k", 3, n, 5, ()))
+    assert count(built, 1, 10, 7) == 10 * (1 + 4) + 2
 
 
 def test_parts_of_an_axis_count_as_their_own_length() -> None:
     n, m = dims.symbol("n", 1), dims.symbol("m", 1)
     start = dims.mod(block(), n) * m
-    made = kernel(Let("first", block() * 3), Repeat("i", start, dims.minimum(start + m, 1000), 1, ()))
-    assert turns(made, 100, 50, 20) == 20
+    built = kernel(Let("first", block() * 3), Repeat("i", start, dims.minimum(start + m, 1000), 1, ()))
+    assert count(built, 100, 50, 20) == 20
 
 
 def test_of_two_branches_the_longer_counts() -> None:
     n, m = dims.symbol("n", 0), dims.symbol("m", 0)
     test = Call("less", (Number(1, F32), Number(2, F32)), DType.bool)
-    made = kernel(When(test, (Repeat("i", 0, n, 1, ()),), (Repeat("i", 0, m, 1, ()),)))
-    assert turns(made, 1, 9, 30) == 30
+    built = kernel(When(test, (Repeat("i", 0, n, 1, ()),), (Repeat("i", 0, m, 1, ()),)))
+    assert count(built, 1, 9, 30) == 30
 
 
 def test_a_kernel_without_loops() -> None:
     total = Register("total", F32, False)
-    made = kernel(Define("total", Fetch("x", 0, F32), False), Assign("total", total), Put("out", 0, total))
-    assert describe_loops(made.body) == ""
-    assert turns(made, 5, 1, 1) == 0
+    built = kernel(Define("total", Fetch("x", 0, F32), False), Assign("total", total), Put("out", 0, total))
+    assert describe_loops(built.body) == ""
+    assert count(built, 5, 1, 1) == 0
 
 
 @pytest.mark.parametrize("length", [1000, 60_000, 3_000_000])
@@ -70,5 +70,5 @@ def test_a_long_row_is_right_or_refused(length: int) -> None:
 def test_what_would_take_too_many_turns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "MOST_TRIPS", 2)
     built = model([node("ReduceSum", ["x"], ["y"], keepdims=0)], [value("x", [64, 64])], [value("y", [])])
-    with pytest.raises(ExecutionError, match="turns of its loops"):
+    with pytest.raises(ExecutionError, match="loop iterations"):
         weft.load(built, device=GPU)(np.ones((64, 64), np.float32))

@@ -1,4 +1,4 @@
-"""Numbers of 32 bits and fewer that become int64: they compare as numbers, whatever a driver's optimizer thinks."""
+"""Comparisons of integers that were widened to int64, which the optimizer of a driver may get wrong."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_comparisons_with_a_constant(source: int, bound: int) -> None:
         [value(name, x.shape, TensorProto.BOOL) for name in COMPARISONS],
         [tensor("bound", np.int64(bound))],
     )
-    found = weft.load(built, device="webgpu:llvmpipe").run({"x": x})
+    outputs = weft.load(built, device="webgpu:llvmpipe").run({"x": x})
     for name, compare in COMPARISONS.items():
-        np.testing.assert_array_equal(found[name], compare(x.astype(np.int64), bound), name)
+        np.testing.assert_array_equal(outputs[name], compare(x.astype(np.int64), bound), name)

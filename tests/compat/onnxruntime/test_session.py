@@ -161,7 +161,7 @@ def test_threads_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> No
     options = ort.SessionOptions()
     for number, threads in ((0, None), (1, 1), (-1, None)):
         options.intra_op_num_threads = number
-        assert ort.InferenceSession(RELU, options).weft_model.deployment.opener.threads == threads
+        assert ort.InferenceSession(RELU, options).weft_model.pool.options.threads == threads
 
 
 def test_what_means_nothing_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

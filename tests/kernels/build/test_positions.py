@@ -1,6 +1,4 @@
-"""Positions that 32 bits do not hold: kernels note them down in 64, which shows on small tensors if 32 bits are said
-to hold less.
-"""
+"""Positions that do not fit 32 bits are stored in 64; small tensors show it with a lowered limit."""
 
 from __future__ import annotations
 
@@ -35,14 +33,14 @@ def test_wide_positions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(weft.load(built, device="cpu", cache=False)(x), expected)
 
 
-def test_which_integers_hold_positions() -> None:
+def test_position_dtypes() -> None:
     sizes = (1, 2**31 - 1, 2**31, 2**40, dims.symbol("n"))
     narrow, wide = DType.int32, DType.int64
     assert [position_dtype(size) for size in sizes] == [narrow, narrow, wide, wide, narrow]
 
 
 def test_sizes_that_may_be_too_large_are_guarded() -> None:
-    """A plain size is at most LARGEST_SIZE; a product of two may be more, and is then traced for as a number."""
+    """A single size is at most LARGEST_SIZE; a product of two may be larger, and gets a guard."""
     shape = tensor("s", np.array([-1]))
     flat = model([node("Reshape", ["x", "s"], ["a"]), node("ArgMax", ["a"], ["y"], axis=0)], [value("x", ["n", "m"])],
                  [value("y", None, TensorProto.INT64)], [shape])  # fmt: skip
@@ -53,7 +51,7 @@ def test_sizes_that_may_be_too_large_are_guarded() -> None:
 
 
 def test_a_position_beyond_32_bits() -> None:
-    """2 GB of zeros, which are not in memory until they are written to."""
+    """Search 2 GB of zeros, which take no memory until they are written to."""
     x = np.zeros(2**31 + 64, np.uint8)
     x[[5, 2**31 + 10]] = 3, 7
     built = model([node("ArgMax", ["x"], ["y"], keepdims=0)], [value("x", ["n"], TensorProto.UINT8)],

@@ -1,4 +1,4 @@
-"""Random numbers with a seed: the words of the published generator, whatever the shape and type."""
+"""Random numbers with a seed are the words of the published generator, for any shape and dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import row_major
 from weft.ir.program import Random
 from weft.ir.types import TensorType
-from weft.kernels.common.random import random_work
+from weft.kernels.common.random import build_random
 from weft.kernels.lower.tensors import StoredTensor
 
 PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)  # Philox 4x32-10 of key 0 and counter 0
@@ -21,7 +21,7 @@ PUBLISHED = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)  # Philox 4x32-10 o
 
 def draw(kind: str, seed: int, shape: tuple[Dim, ...], dtype: DType, sizes: dict[str, int]) -> np.ndarray:
     result = StoredTensor(dtype, shape, row_major(len(shape)))
-    (array,), _ = run_work(random_work(Random(kind, seed), result, TARGET), [], [result], sizes)
+    (array,), _ = run_work(build_random(Random(kind, seed), result, TARGET), [], [result], sizes)
     return np.asarray(array)
 
 
@@ -37,6 +37,6 @@ def test_as_on_the_reference(kind: str, dtype: DType) -> None:
         sizes = {"n": shape[0] if shape else 1}
         symbolic: tuple[Dim, ...] = (dims.symbol("n", 0), *shape[1:]) if shape else ()
         (expected,) = evaluate(Random(kind, seed), [], [TensorType(dtype, symbolic)], sizes)
-        found = draw(kind, seed, symbolic, dtype, sizes)
+        actual = draw(kind, seed, symbolic, dtype, sizes)
         tolerance = 1e-14 if dtype is DType.float64 else 0
-        np.testing.assert_allclose(found.astype(np.float64), expected.astype(np.float64), tolerance, tolerance)
+        np.testing.assert_allclose(actual.astype(np.float64), expected.astype(np.float64), tolerance, tolerance)

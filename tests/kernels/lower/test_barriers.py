@@ -1,4 +1,4 @@
-"""Barriers: where lanes meet in memory, and nowhere else."""
+"""Barriers are inserted where lanes access each other's memory, and nowhere else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.ir.kernel import (
     variable,
 )
 from weft.ir.kernel_verify import verify_kernel
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 
 F32 = DType.float32
 LANES = 32
@@ -35,64 +35,64 @@ X = Register("x", F32, True)
 
 def kernel(*body: Statement) -> Kernel:
     buffers = (Buffer("io", F32, True), Buffer("shared", F32, True, LANES))
-    made = Kernel("made_up", buffers, ("n",), LANES, body)
-    verify_kernel(made)
-    return made
+    result = Kernel("made_up", buffers, ("n",), LANES, body)
+    verify_kernel(result)
+    return result
 
 
-def written(body: tuple[Statement, ...]) -> Iterator[str]:
-    """The kinds of statements, those of loops in brackets."""
+def describe(body: tuple[Statement, ...]) -> Iterator[str]:
+    """Yield the kinds of statements, those of loops in brackets."""
     for statement in body:
         match statement:
             case Repeat():
-                yield f"[{' '.join(written(statement.body))}]"
+                yield f"[{' '.join(describe(statement.body))}]"
             case When():
-                yield f"({' '.join(written(statement.body))})"
+                yield f"({' '.join(describe(statement.body))})"
             case _:
                 yield type(statement).__name__.lower()
 
 
 def shape(*body: Statement) -> str:
-    made = with_barriers(kernel(*body))
-    verify_kernel(made)
-    assert with_barriers(made) is made  # they suffice
-    return " ".join(written(made.body))
+    result = insert_barriers(kernel(*body))
+    verify_kernel(result)
+    assert insert_barriers(result) is result  # no more are needed
+    return " ".join(describe(result.body))
 
 
-def take(place: dims.Dim = ME) -> Define:
+def read(place: dims.Dim = ME) -> Define:
     return Define("x", Fetch("shared", place, F32), True)
 
 
-GIVE = Put("shared", ME, Fetch("io", ME, F32))
+PUT = Put("shared", ME, Fetch("io", ME, F32))
 
 
-def test_what_another_lane_wrote_is_waited_for() -> None:
-    assert shape(GIVE, take(NEXT)) == "put barrier define"
+def test_barrier_before_reading_what_another_lane_wrote() -> None:
+    assert shape(PUT, read(NEXT)) == "put barrier define"
 
 
-def test_a_lane_does_not_wait_for_itself() -> None:
-    assert shape(GIVE, take()) == "put define"
+def test_no_barrier_for_a_lanes_own_element() -> None:
+    assert shape(PUT, read()) == "put define"
 
 
-def test_what_another_lane_has_still_to_read_is_not_overwritten() -> None:
-    assert shape(take(NEXT), Put("shared", ME, X)) == "define barrier put"
+def test_barrier_before_overwriting_what_another_lane_reads() -> None:
+    assert shape(read(NEXT), Put("shared", ME, X)) == "define barrier put"
 
 
 def test_a_loop_that_reads_and_writes() -> None:
     turn = Repeat("i", 0, variable("n"), 1, (Assign("x", Fetch("shared", NEXT, F32)), Put("shared", ME, X)))
-    assert shape(GIVE, take(), turn) == "put define [barrier assign barrier put]"
+    assert shape(PUT, read(), turn) == "put define [barrier assign barrier put]"
 
 
 def test_one_barrier_before_a_loop_that_only_reads() -> None:
     turn = Repeat("i", 0, variable("n"), 1, (Assign("x", Fetch("shared", NEXT, F32)),))
-    assert shape(GIVE, take(), turn) == "put define barrier [assign]"
+    assert shape(PUT, read(), turn) == "put define barrier [assign]"
 
 
-def test_barriers_that_are_there_suffice() -> None:
-    assert shape(GIVE, Barrier(), take(NEXT), Barrier(), Put("shared", ME, X)) == "put barrier define barrier put"
+def test_existing_barriers_are_kept() -> None:
+    assert shape(PUT, Barrier(), read(NEXT), Barrier(), Put("shared", ME, X)) == "put barrier define barrier put"
 
 
-def test_what_nobody_reads_nobody_waits_for() -> None:
+def test_no_barrier_for_memory_that_is_only_written() -> None:
     puts = [Put("io", dims.mod(ME + number, LANES), Fetch("shared", ME, F32)) for number in range(3)]
     assert shape(*puts) == "put put put"
 
@@ -103,5 +103,5 @@ def test_own_elements_of_a_stride(step: int) -> None:
     place = variable("i") + ME
     turn = Repeat("i", 0, variable("n"), step, (Put("io", place, Fetch("shared", ME, F32)),))
     again = Repeat("i", 0, variable("n"), step, (Assign("x", Fetch("io", place, F32)),))
-    shapes = shape(take(), turn, again)
+    shapes = shape(read(), turn, again)
     assert ("barrier" in shapes) == (step == 1)

@@ -10,7 +10,7 @@ from backends.llvm.tile_products import Product
 
 from weft.ir.dtypes import DType
 from weft.ir.kernel_verify import verify_kernel
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.expand_tiles import expand_tiles
 
 SMALL = Product("product", shape=(16, 24, 96), tiles=(16, 24, 32), lanes=16)
@@ -32,9 +32,9 @@ def test_products(number: int) -> None:
     product = CASES[number]
     kernel = product.kernel
     verify_kernel(kernel)
-    for plain in (expand_tiles(kernel), expand_tiles(with_barriers(kernel))):
-        found = run_kernel(plain, product.arrays, product.blocks)[-1]
-        product.check(found)
+    for plain in (expand_tiles(kernel), expand_tiles(insert_barriers(kernel))):
+        actual = run_kernel(plain, product.arrays, product.blocks)[-1]
+        product.check(actual)
 
 
 def test_kernels_without_tiles_stay() -> None:

@@ -1,4 +1,4 @@
-"""A KernelBuilder makes every name once; launches bind all that a kernel takes, by name."""
+"""A KernelBuilder makes unique names; launches bind all arguments of a kernel by name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ F32 = DType.float32
 OPERAND, RESULT, SPACE = Reference("operand", 0), Reference("result", 0), Reference("workspace", 0)
 
 
-def doubled() -> Launch:
+def build_doubling() -> Launch:
     """y = 2 x, four elements a block."""
     builder = KernelBuilder("doubled")
     x, y = builder.input("x", F32, OPERAND), builder.output("y", F32, RESULT)
-    count = builder.named("count", dims.symbol("n", 0))
+    count = builder.parameter("count", dims.symbol("n", 0))
     at = builder.variable("i")
     defined, element = builder.keep("x", fetch(x, at + lane(4)))
     body = [defined, put(y, at + lane(4), element)]
@@ -37,23 +37,23 @@ def test_names_are_made_once() -> None:
     assert registers[0].name == buffers[0].name == "t"  # which never stand for each other
 
 
-def test_a_suffix_meets_no_hint() -> None:
+def test_suffixed_names_do_not_clash_with_hints() -> None:
     builder = KernelBuilder("names")
     names = [builder.register(hint, F32).name for hint in ("t_1", "t", "t", "t", "t_1")]
     assert len(set(names)) == len(names)
 
 
-def test_variables_are_no_parameters() -> None:
+def test_variables_and_parameters_are_distinct() -> None:
     builder = KernelBuilder("names")
-    assert builder.variable("rows") != builder.named("rows", dims.symbol("n", 0))
-    assert builder.named("rows", dims.symbol("n", 0)) == builder.named("rows", dims.symbol("n", 0))
-    with pytest.raises(InternalError, match="rows is n and 7"):
-        builder.named("rows", 7)
+    assert builder.variable("rows") != builder.parameter("rows", dims.symbol("n", 0))
+    assert builder.parameter("rows", dims.symbol("n", 0)) == builder.parameter("rows", dims.symbol("n", 0))
+    with pytest.raises(InternalError, match="parameter rows has two values, n and 7"):
+        builder.parameter("rows", 7)
 
 
 def test_equal_requests_give_equal_kernels() -> None:
-    assert doubled() == doubled()
-    verify_kernel(doubled().kernel)
+    assert build_doubling() == build_doubling()
+    verify_kernel(build_doubling().kernel)
 
 
 def test_inputs_come_before_outputs_before_local_memory() -> None:
@@ -66,7 +66,7 @@ def test_inputs_come_before_outputs_before_local_memory() -> None:
     assert launch.buffers == (("x", OPERAND), ("y", RESULT))
 
 
-def test_registers_are_defined_as_they_were_asked_for() -> None:
+def test_registers_keep_whether_they_vary() -> None:
     builder = KernelBuilder("registers")
     register = builder.register("sum", F32, varying=False)
     zero = Number(0.0, F32)
@@ -74,17 +74,17 @@ def test_registers_are_defined_as_they_were_asked_for() -> None:
 
 
 def test_launches_bind_by_name() -> None:
-    launch = doubled()
-    turned = Launch(launch.kernel, 1, launch.parameters, launch.buffers[::-1])
-    assert turned == launch
-    assert turned.references == (OPERAND, RESULT)
+    launch = build_doubling()
+    reordered = Launch(launch.kernel, 1, launch.parameters, launch.buffers[::-1])
+    assert reordered == launch
+    assert reordered.references == (OPERAND, RESULT)
     assert launch.rebound({RESULT: SPACE}).references == (OPERAND, SPACE)
     assert launch.rebound({SPACE: RESULT}) is launch
 
 
 @pytest.mark.parametrize("buffers", [(), (("x", OPERAND),), (("x", OPERAND), ("z", RESULT)), (("x", OPERAND),) * 2])
 def test_launches_bind_exactly_what_the_kernel_takes(buffers: tuple[tuple[str, Reference], ...]) -> None:
-    launch = doubled()
+    launch = build_doubling()
     with pytest.raises(InternalError, match="doubled takes x, y"):
         Launch(launch.kernel, 1, launch.parameters, buffers)
     with pytest.raises(InternalError, match="doubled takes count"):

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import numpy as np
 from backends.llvm.emulated import run_kernel
-from kernels.vector.works import in_memory, out_of_memory
+from kernels.vector.works import from_memory, in_memory
 
 from weft.backends.llvm.assembly import SharedMemory
 from weft.cost.profiles import LARGE_GPU
@@ -17,9 +17,9 @@ from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout
-from weft.ir.packing import array_of
+from weft.ir.packing import load_constant
 from weft.ir.target import Float32Products, ThreadTarget, TileProduct
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.expand_tiles import expand_tiles
 from weft.kernels.lower.tensors import StoredTensor, Work
 
@@ -55,11 +55,11 @@ def run_work(
         "operand": [in_memory(array, layout) for array, layout in operands],
         "result": [np.full(shape, 77).astype(r.dtype.numpy) for shape, r in zip(shapes, results)],
         "workspace": [np.full(dims.evaluate(w.size, bound), 55).astype(w.dtype.numpy) for w in work.workspaces],
-        "constant": [array_of(constant) for constant in work.constants],
+        "constant": [load_constant(constant) for constant in work.constants],
         "errors": [np.zeros(1, np.int32)],
     }
     for launch in work.launches:
-        verify_kernel(with_barriers(launch.kernel))
+        verify_kernel(insert_barriers(launch.kernel))
         blocks = dims.evaluate(launch.blocks, bound)
         if blocks == 0:
             continue
@@ -71,4 +71,4 @@ def run_work(
             if reference.kind in ("operand", "constant"):
                 assert np.array_equal(array.view(np.uint8), arrays[reference.kind][reference.number].view(np.uint8))
             arrays[reference.kind][reference.number] = array
-    return [out_of_memory(array, result.layout) for array, result in zip(arrays["result"], results)]
+    return [from_memory(array, result.layout) for array, result in zip(arrays["result"], results)]

@@ -11,19 +11,19 @@ import onnx
 import pytest
 from kernels.threads.works import run_on_cpu, run_work, targets
 from kernels.vector import test_attention as written
-from kernels.vector.test_attention import Array, close, exact, program_of, qkv, written_out
+from kernels.vector.test_attention import Array, attention_model, close, exact, program_of, qkv
 
 import weft
 from weft.backends.webgpu import targets as targets_module
-from weft.fuse.attention import USUAL, Sought, find_attention, numbered
+from weft.fuse.attention import DEFAULT_SUPPORT, AttentionSupport, find_attention, number_loads
 from weft.ir.attention import Attention
 from weft.ir.layout import row_major
 from weft.ir.program import Reshape
 from weft.ir.target import ThreadTarget
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.threads.attention_parts import attention_parts
-from weft.kernels.threads.attention_tiles import choose_shape
+from weft.kernels.threads.attention_tiles import choose_attention_tile
+from weft.kernels.threads.attention_work import build_attention
 
 LEAST = 16384  # bytes that a block can share on every device
 SIZES = [
@@ -40,12 +40,14 @@ SIZES = [
 class Alone:
     """A model that is one attention, with its kernel's operands."""
 
-    def __init__(self, built: onnx.ModelProto, inputs: Mapping[str, Array], sought: Sought = USUAL) -> None:
+    def __init__(
+        self, built: onnx.ModelProto, inputs: Mapping[str, Array], sought: AttentionSupport = DEFAULT_SUPPORT
+    ) -> None:
         program = program_of(built)
         ((steps, found),) = find_attention(program, sought)
         made = {result for step in steps for result in step.results}
         self.operands = list(dict.fromkeys(v for step in steps for v in step.operands if v not in made))
-        self.attention: Attention = numbered(found, self.operands)
+        self.attention: Attention = number_loads(found, self.operands)
         self.tensors = []
         for operand in (*self.operands, steps[-1].results[0]):
             assert isinstance(operand.type, TensorType)
@@ -68,7 +70,7 @@ class Alone:
 
     def run(self, target: ThreadTarget, *, at_start: bool | None = None) -> Array:
         """The result; with `at_start`, on a CPU's vectors, where memory ends with the operands or starts with them."""
-        (part,) = attention_parts(self.attention, self.tensors[:-1], self.tensors[-1], target)
+        (part,) = build_attention(self.attention, self.tensors[:-1], self.tensors[-1], target)
         arrays = [self.arrays[self.operands[number]] for number in part.operands]
         memory = [(array, row_major(array.ndim)) for array in arrays]
         if at_start is not None:
@@ -81,7 +83,7 @@ class Alone:
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_sizes(sizes: tuple[int, ...]) -> None:
     inputs = qkv(np.random.default_rng(1), *sizes)
-    built = written_out({name: array.shape for name, array in inputs.items()})
+    built = attention_model({name: array.shape for name, array in inputs.items()})
     close(Alone(built, inputs).run(targets()["sharing"]), exact(inputs))
 
 
@@ -89,9 +91,9 @@ def test_sizes(sizes: tuple[int, ...]) -> None:
 def test_several_rows_a_lane(queries: str) -> None:
     """Heads enough for two and four rows, with queries in shared memory and without."""
     inputs = qkv(np.random.default_rng(2), 2, 64, 70, 45, 64, 8)
-    alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
+    alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     target = replace(targets()["sharing"], shared_bytes=LEAST if queries == "gone" else 2 * LEAST)
-    shape = choose_shape(alone.attention, target)
+    shape = choose_attention_tile(alone.attention, target)
     assert (shape.rows > 1, shape.keeps_queries) == (True, queries == "kept")
     close(alone.run(target), exact(inputs))
 
@@ -107,7 +109,7 @@ def test_stays_inside_its_memory(
     if symbolic:
         shapes = {"q": [1, "n", 2, depth], "k": [1, "m", 2, depth], "v": [1, "m", 2, width]}
     target = replace(targets()["sharing"], most_block_threads=16)
-    close(Alone(written_out(shapes), inputs).run(target, at_start=at_start), exact(inputs))
+    close(Alone(attention_model(shapes), inputs).run(target, at_start=at_start), exact(inputs))
 
 
 # -- whole models ----------------------------------------------------------------------------------------------------
@@ -117,14 +119,14 @@ def test_stays_inside_its_memory(
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs as the tests of the CPU write them, for threads that share memory; or, `apart`, that do not."""
 
-    def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, found: int = 1, threads: int = 1) -> Array:
-        assert len(find_attention(program_of(built))) == found or threads > 1
+    def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, attentions: int = 1, threads: int = 1) -> Array:
+        assert len(find_attention(program_of(built))) == attentions or threads > 1
         return weft.load(built, device="webgpu:llvmpipe", cache=False).run(dict(inputs))["y"]
 
-    own = targets_module.target_of
+    own = targets_module.build_target
     if request.param == "sharing":
         monkeypatch.setattr(
-            targets_module, "target_of", lambda *given: replace(own(*given), shared_bytes=LEAST, sharing_pays=True)
+            targets_module, "build_target", lambda *given: replace(own(*given), shared_bytes=LEAST, sharing_pays=True)
         )
     monkeypatch.setattr(written, "run", run)
 
@@ -139,8 +141,8 @@ class TestPrograms:
     def test_rows_without_a_visible_key(self, guarded: bool) -> None:
         written.test_rows_without_a_visible_key(guarded)
 
-    def test_numbers_that_are_none(self) -> None:
-        written.test_numbers_that_are_none()
+    def test_nan_and_infinite_queries(self) -> None:
+        written.test_nan_and_infinite_queries()
 
     def test_scores_that_grow_fall_and_overflow(self) -> None:
         written.test_scores_that_grow_fall_and_overflow()
@@ -149,8 +151,8 @@ class TestPrograms:
         written.test_softcap_and_causal_comparison()
 
     @pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min])
-    def test_keys_out_of_sight_are_left_out(self, low: float) -> None:
-        written.test_keys_out_of_sight_are_left_out(True, low)
+    def test_hidden_keys_are_skipped(self, low: float) -> None:
+        written.test_hidden_keys_are_skipped(True, low)
 
     @pytest.mark.parametrize(("rank", "mask", "causal"), [(3, "bool", 1), (4, "float", 0), (4, None, 1)])
     def test_the_operator(self, rank: int, mask: str | None, causal: int) -> None:

@@ -12,12 +12,12 @@ import pytest
 from kernels.threads.emulation import run_work, with_products
 from kernels.threads.test_attention import Alone
 from kernels.vector import test_attention as written
-from kernels.vector.test_attention import Array, close, exact, qkv, written_out
+from kernels.vector.test_attention import Array, attention_model, close, exact, qkv
 
 import weft
 from weft.backends.reference.interpret import run as run_program
 from weft.fuse import fuse
-from weft.fuse.attention import sought_by
+from weft.fuse.attention import attention_support
 from weft.ir.dtypes import DType
 from weft.ir.groups import AttentionGroup, MapGroup
 from weft.ir.kernel import MoveRun, Statement, TilePipeline, inner_bodies
@@ -26,7 +26,7 @@ from weft.ir.target import Float32Products, ThreadTarget
 from weft.ir.types import TensorType
 from weft.ir.work import Launch
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.threads.attention_parts import attention_parts
+from weft.kernels.threads.attention_work import build_attention
 
 PARTS, TF32, HALVES = Float32Products.PARTS, Float32Products.TF32, Float32Products.HALVES
 WITHIN = {PARTS: 4e-6, TF32: 4e-3, HALVES: 2e-3}
@@ -42,12 +42,12 @@ SIZES = [
 
 
 def launches_of(alone: Alone, target: ThreadTarget) -> tuple[Launch, ...]:
-    (part,) = attention_parts(alone.attention, alone.tensors[:-1], alone.tensors[-1], target)
+    (part,) = build_attention(alone.attention, alone.tensors[:-1], alone.tensors[-1], target)
     return part.work.launches
 
 
 def emulated(alone: Alone, target: ThreadTarget) -> Array:
-    (part,) = attention_parts(alone.attention, alone.tensors[:-1], alone.tensors[-1], target)
+    (part,) = build_attention(alone.attention, alone.tensors[:-1], alone.tensors[-1], target)
     memory = [alone.arrays[alone.operands[number]] for number in part.operands]
     (result,) = run_work(part.work, [(array, row_major(array.ndim)) for array in memory], [part.result], alone.sizes)
     return result
@@ -66,7 +66,7 @@ def busy(target: ThreadTarget) -> ThreadTarget:
 @pytest.mark.parametrize("products", [PARTS, TF32, HALVES])
 def test_sizes(products: Float32Products, sizes: tuple[int, ...]) -> None:
     inputs = qkv(np.random.default_rng(1), *sizes)
-    alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
+    alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     target = with_products(products)
     assert any(isinstance(found, TilePipeline) for found in statements_of(launches_of(alone, target)[0].kernel.body))
     close(emulated(alone, target), exact(inputs), WITHIN[products])
@@ -78,7 +78,7 @@ def test_split_keys(products: Float32Products, sizes: tuple[int, ...]) -> None:
     inputs = qkv(np.random.default_rng(2), *sizes)
     shapes: dict[str, Sequence[Any]] = {name: array.shape for name, array in inputs.items()}
     shapes["q"] = [sizes[0], "n", sizes[1], sizes[4]]
-    alone = Alone(written_out(shapes), inputs)
+    alone = Alone(attention_model(shapes), inputs)
     target = with_products(products)
     assert len(launches_of(alone, target)) == 3  # whole, split and joined: the run decides
     close(emulated(alone, target), exact(inputs), WITHIN[products])
@@ -88,12 +88,12 @@ def test_split_keys(products: Float32Products, sizes: tuple[int, ...]) -> None:
 def test_all_sizes_unknown(queries: int, keys: int) -> None:
     inputs = qkv(np.random.default_rng(3), 1, 2, queries, keys, 24, 20)
     shapes: dict[str, Sequence[Any]] = {"q": ["b", "n", 2, 24], "k": ["b", "m", 2, 24], "v": ["b", "m", 2, 20]}
-    close(emulated(Alone(written_out(shapes), inputs), with_products(PARTS)), exact(inputs))
+    close(emulated(Alone(attention_model(shapes), inputs), with_products(PARTS)), exact(inputs))
 
 
 def test_keys_as_they_lie_are_moved() -> None:
     inputs = qkv(np.random.default_rng(4), 1, 1, 64, 64, 64, 64)
-    alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
+    alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     (launch,) = launches_of(alone, with_products(TF32))
     assert any(isinstance(found, MoveRun) for found in statements_of(launch.kernel.body))
 
@@ -101,7 +101,7 @@ def test_keys_as_they_lie_are_moved() -> None:
 def test_little_shared_memory() -> None:
     """Tiles of one stage; and where even these do not fit, no tile products."""
     inputs = qkv(np.random.default_rng(5), 1, 1, 30, 70, 64, 64)
-    alone = Alone(written_out({name: array.shape for name, array in inputs.items()}), inputs)
+    alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     target = replace(with_products(HALVES), shared_bytes=60000)
     (launch,) = launches_of(alone, target)
     assert all(buffer.tile is None or buffer.tile.stages == 1 for buffer in launch.kernel.buffers)
@@ -115,7 +115,7 @@ def test_little_shared_memory() -> None:
 def test_halves_end_at_their_range(bad: float) -> None:
     inputs = qkv(np.random.default_rng(6), 1, 1, 20, 30, 8, 8)
     inputs["v"][0, 3, 0, 2] = bad
-    found = emulated(Alone(written_out({n: a.shape for n, a in inputs.items()}), inputs), with_products(HALVES))
+    found = emulated(Alone(attention_model({n: a.shape for n, a in inputs.items()}), inputs), with_products(HALVES))
     columns = [column for column in range(8) if column != 2]
     close(found[..., columns], exact(inputs)[..., columns], WITHIN[HALVES])
     assert np.all(found[..., 2] > 100)
@@ -145,7 +145,7 @@ def test_narrow_types(dtype: DType, sizes: tuple[int, ...]) -> None:
     given = [value(name, array.shape, kind) for name, array in inputs.items()]
     built = written.model(nodes, given, [value("y", None, kind)], opsets={"": 22})
     target = with_products(Float32Products.EXACT)
-    alone = Alone(built, inputs, sought_by(target))
+    alone = Alone(built, inputs, attention_support(target))
     kernel = launches_of(alone, target)[0].kernel
     moved = [found.tile for found in statements_of(kernel.body) if isinstance(found, MoveRun)]
     assert bool(moved) == (sizes[4] % 8 == 0)
@@ -184,7 +184,7 @@ def test_scores_that_grow_fall_and_overflow(scale: float) -> None:
     inputs = qkv(np.random.default_rng(10), 1, 1, 25, 520, 8, 8)
     mask = np.linspace(-1, 1, 520, dtype=np.float32) * np.float32(scale)
     shapes = {name: array.shape for name, array in {**inputs, "mask": mask}.items()}
-    alone = Alone(written_out(shapes, [written.node("Add", ["qk", "mask"], ["s"])]), {**inputs, "mask": mask})
+    alone = Alone(attention_model(shapes, [written.node("Add", ["qk", "mask"], ["s"])]), {**inputs, "mask": mask})
     for target in (with_products(PARTS), busy(with_products(PARTS))):
         close(emulated(alone, target), exact(inputs, mask, scale=1.0), 1e-4)
 
@@ -193,8 +193,8 @@ def test_scores_that_grow_fall_and_overflow(scale: float) -> None:
 def whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs as the tests of the CPU write them."""
 
-    def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, found: int = 1, threads: int = 1) -> Array:
-        assert (found, threads) == (1, 1)
+    def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, attentions: int = 1, threads: int = 1) -> Array:
+        assert (attentions, threads) == (1, 1)
         result = emulated(Alone(built, inputs), busy(with_products(PARTS)))
         return result if result.ndim < 5 else result.reshape(len(result), -1, *result.shape[3:])
 
@@ -203,8 +203,8 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("whole")
 class TestPrograms:
-    def test_numbers_that_are_none(self) -> None:
-        written.test_numbers_that_are_none()
+    def test_nan_and_infinite_queries(self) -> None:
+        written.test_nan_and_infinite_queries()
 
     def test_softcap_and_causal_comparison(self) -> None:
         written.test_softcap_and_causal_comparison()
@@ -240,7 +240,7 @@ def test_causal_masks_in_memory(low: float, split: bool) -> None:
     constants = {"zero": np.int64(0), "one": np.int64(1), "one_axis": np.array([1]), "nothing": np.float32(0)}
     more = [value("padding", (1, 1, 1, "n"), onnx.TensorProto.BOOL)]
     shapes = dict.fromkeys("qkv", (1, "n", 1, 8))
-    built = written_out(shapes, score, (), more, constants={**constants, "low": np.float32(low)})
+    built = attention_model(shapes, score, (), more, constants={**constants, "low": np.float32(low)})
     alone = Alone(built, {**inputs, "padding": padding})
     assert alone.attention.causal_bounds
     target = with_products(HALVES)
@@ -292,7 +292,7 @@ def test_rotated_queries_and_keys() -> None:
         assert isinstance(operand.type, TensorType)
         assert operand.type.shape is not None
         stored.append(StoredTensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape))))
-    (part,) = attention_parts(group.attention, stored[:-1], stored[-1], target)
+    (part,) = build_attention(group.attention, stored[:-1], stored[-1], target)
     memory = [(np.asarray(arrays[number]), row_major(np.ndim(arrays[number]))) for number in part.operands]
     (found,) = run_work(part.work, memory, [part.result])
 

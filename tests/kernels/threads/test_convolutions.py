@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernels.epilogues import assert_close, random_array
-from kernels.products import convolved
+from kernels.products import build_convolve
 from kernels.threads.works import Array, run_on_cpu, run_work, targets
 from kernels.vector.test_convolve import Case
 from kernels.vector.works import tensor_of
@@ -20,7 +20,7 @@ from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.ir.target import ThreadTarget
 from weft.kernels.lower.tensors import StoredTensor, Work
-from weft.kernels.threads.convolve import convolve_work
+from weft.kernels.threads.convolve import build_convolution
 
 F32 = DType.float32
 LARGE = replace(targets()["sharing"], block_threads=256, shared_bytes=32768)
@@ -29,7 +29,9 @@ LARGE = replace(targets()["sharing"], block_threads=256, shared_bytes=32768)
 def work_of(case: Case, target: ThreadTarget) -> Work:
     ends = (case.result, case.ending.epilogue, target)
     constant = case.w if case.constant else None
-    return convolved(convolve_work, case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant)
+    return build_convolve(
+        build_convolution, case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant
+    )
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -42,14 +44,16 @@ def test_random_convolutions(group: int, symbolic: bool) -> None:
         for name in ("software", "vectors") if seed % 2 else ("sharing",):
             run = run_on_cpu if name == "vectors" else run_work
             (found,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
-            assert_close(found, case.wanted(), case.dtype)
+            assert_close(found, case.expected(), case.dtype)
 
 
 def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], target: ThreadTarget) -> Work:
     features = w.shape[1] * int(str(primitive.groups)) if primitive.transposed else w.shape[0]
     shape = (x.shape[0], features, *outputs)
     layout, result = channels_last(x.ndim), StoredTensor(F32, shape, channels_last(x.ndim))
-    work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w)
+    work = build_convolve(
+        build_convolution, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w
+    )
     (found,), _ = run_work(work, [(x, layout), (w, row_major(w.ndim))], [result])
     pads = [(int(str(before)), int(str(after))) for before, after in primitive.pads]
     wide = (array.astype(np.float64) for array in (x, w))
@@ -88,7 +92,7 @@ def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps:
     x_tensor, result = (StoredTensor(F32, shape, layout) for shape in shapes)
     w = random_array(2, (features, channels, taps, taps), F32) / np.float32(taps * channels**0.5)
     primitive = Convolve((1, 1), (1, 1), ((taps // 2, taps // 2),) * 2, 1)
-    work = convolved(convolve_work, primitive, x_tensor, tensor_of(w), result, None, LARGE, constant_w=w)
+    work = build_convolve(build_convolution, primitive, x_tensor, tensor_of(w), result, None, LARGE, constant_w=w)
 
     def active(number: int) -> list[int]:
         blocks = [dims.evaluate(launch.blocks, {"batch": number}) for launch in work.launches]
@@ -125,7 +129,9 @@ def test_orders_of_channels(target: str) -> None:
         primitive = Convolve((1, 1), (1, 1), ((0, 0), (0, 0)), groups)
         chosen = LARGE if target == "large" else targets()[target]
         ends: tuple[StoredTensor, None, ThreadTarget] = (result, None, chosen)
-        work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), *ends, constant_w=w, order=order)
+        work = build_convolve(
+            build_convolution, primitive, tensor_of(x, layout), tensor_of(w), *ends, constant_w=w, order=order
+        )
         (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
         wide = (x[:, places].astype(np.float64), w.astype(np.float64))
         assert_close(found, convolve(primitive, *wide, groups, [(0, 0), (0, 0)], (2, 20, 5, 6)), F32)
@@ -139,7 +145,7 @@ def test_a_padding_that_a_run_tells() -> None:
     layout = channels_last(4)
     for target in (targets()["software"], LARGE):
         result = StoredTensor(F32, (1, 12, 11 - pad, 12 - pad), layout)
-        work = convolved(convolve_work, primitive, tensor_of(x, layout), tensor_of(w), result, None, target)
+        work = build_convolve(build_convolution, primitive, tensor_of(x, layout), tensor_of(w), result, None, target)
         for value in (0, 1, 2):
             shape = (1, 12, 11 - value, 12 - value)
             operands = [(x, layout), (w, row_major(4))]
@@ -156,8 +162,8 @@ def test_bytes() -> None:
     layout, result = channels_last(4), StoredTensor(DType.int32, (1, 12, 8, 8), channels_last(4))
     wanted = convolve(primitive, x.astype(np.int32), w.astype(np.int32), 1, [(1, 1), (1, 1)], (1, 12, 8, 8))
     for target in (targets()["software"], LARGE):
-        work = convolved(
-            convolve_work, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w
+        work = build_convolve(
+            build_convolution, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w
         )
         (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
         assert np.array_equal(found, wanted)

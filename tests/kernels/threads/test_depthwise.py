@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from frontend.samples import model, node, tensor, value
-from kernels.epilogues import KINDS, Ending, assert_close, random_array
-from kernels.products import convolved
+from kernels.epilogues import KINDS, EpilogueCase, assert_close, random_array
+from kernels.products import build_convolve
 from kernels.threads.works import Array, run_on_cpu, run_work, targets
 from kernels.vector.works import tensor_of
 from peers import onnxruntime_run
@@ -21,7 +21,7 @@ from weft.ir.program import Convolve
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.convolution import Convolution
 from weft.kernels.lower.tensors import StoredTensor, Work
-from weft.kernels.threads.depthwise import depthwise_applies, depthwise_work
+from weft.kernels.threads.depthwise import build_depthwise, is_depthwise
 
 F32 = DType.float32
 DTYPES = (F32, F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32)
@@ -77,7 +77,9 @@ class Case:
         self.x_tensor = tensor_of(self.x, self.layout, names)
         self.result = StoredTensor(self.dtype, tuple(result), self.layout)
         kinds = KINDS if self.dtype.is_float else KINDS[:4]
-        self.ending = Ending(str(random.choice(kinds)), self.dtype, tuple(result), self.shape, 1, self.layout, seed)
+        self.ending = EpilogueCase(
+            str(random.choice(kinds)), self.dtype, tuple(result), self.shape, 1, self.layout, seed
+        )
 
     @staticmethod
     def sizes_of_groups(random: np.random.Generator) -> tuple[int, int, int]:
@@ -94,19 +96,19 @@ class Case:
 
     def work(self, target: ThreadTarget) -> Work:
         w = tensor_of(self.w)
-        assert depthwise_applies(Convolution(self.primitive, self.x_tensor, w, self.result))
+        assert is_depthwise(Convolution(self.primitive, self.x_tensor, w, self.result))
         constant = self.w if self.constant else None
         ends = (self.result, self.ending.epilogue, target)
-        return convolved(depthwise_work, self.primitive, self.x_tensor, w, *ends, constant_w=constant)
+        return build_convolve(build_depthwise, self.primitive, self.x_tensor, w, *ends, constant_w=constant)
 
-    def wanted(self) -> Array:
+    def expected(self) -> Array:
         wide = np.float64 if self.dtype.is_float else self.dtype.numpy
         x, w = self.x.astype(wide), self.w.astype(wide)
-        return self.ending.meaning(convolve(self.primitive, x, w, self.groups, self.primitive.pads, self.shape))
+        return self.ending.apply(convolve(self.primitive, x, w, self.groups, self.primitive.pads, self.shape))
 
     def check(self, seed: int) -> None:
         operands = [(self.x, self.layout), (self.w, row_major(self.w.ndim)), *self.ending.arrays]
-        wanted = self.wanted()
+        wanted = self.expected()
         about = f"seed {seed}: {self.primitive} of {self.dtype}{self.x.shape} with {self.w.shape}"
         print(about)
         for name in ("software", "sharing"):
@@ -148,7 +150,7 @@ def test_few_and_many_images(kernel: int, stride: int) -> None:
     batch, out = dims.symbol("n", 1), (size - 1) // stride + 1
     x = tensor_of(images, channels_last(4), (batch, channels, size, size))
     result = StoredTensor(DType.float16, (batch, channels, out, out), channels_last(4))
-    work = convolved(depthwise_work, primitive, x, tensor_of(w), result, None, targets()["sharing"], constant_w=w)
+    work = build_convolve(build_depthwise, primitive, x, tensor_of(w), result, None, targets()["sharing"], constant_w=w)
     assert len(work.launches) == 2
     bits = []
     for count in (1, 3, 100):

@@ -19,7 +19,7 @@ from weft.ir.scalar import Apply, Index, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.common.maps import Region
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.threads.maps import map_work, region_launch
+from weft.kernels.threads.maps import build_map, build_map_launch
 
 F32, F16 = DType.float32, DType.float16
 
@@ -30,7 +30,7 @@ def test_random_maps(symbolic: bool) -> None:
         maker = Maker(seed, symbolic)
         expression = maker.expression()
         result = StoredTensor(maker.dtype, maker.domain, maker.layout(len(maker.domain)))
-        work = map_work(expression, maker.operands(), result, targets()["sharing"])
+        work = build_map(expression, maker.operands(), result, targets()["sharing"])
         kinds = [TensorType(maker.dtype, maker.domain)]
         (expected,) = evaluate(Map(expression), maker.arrays, kinds, maker.sizes)
         pairs = list(zip(maker.arrays, maker.layouts, strict=True))
@@ -59,7 +59,7 @@ def test_four_elements_a_thread(dtype: DType, batch: Dim) -> None:
         layouts = [channels_last(4), row_major(2), row_major(1)]
         shapes = (shape, shape[:2], shape[:1])
         operands = [tensor_of(*given) for given in zip(arrays, layouts, shapes)]
-        work = map_work(expression, operands, result, targets()["sharing"])
+        work = build_map(expression, operands, result, targets()["sharing"])
         assert any(isinstance(statement, PutRun) for statement in work.launches[0].kernel.body)
         (found,), _ = run_work(work, list(zip(arrays, layouts)), [result], {"n": 5})
         (expected,) = evaluate(Map(expression), arrays, [TensorType(dtype, shape)], {"n": 5})
@@ -71,10 +71,10 @@ def test_a_part_of_a_larger_tensor(start: int) -> None:
     array = np.random.default_rng(5).normal(size=(6, 8)).astype(np.float32)
     whole, part = StoredTensor(F32, (6, 20), row_major(2)), StoredTensor(F32, (6, 8), row_major(2))
     region = Region(whole, (0, start))
-    launch = region_launch(plain((6, 8)), [tensor_of(array)], part, targets()["sharing"], region)
+    launch = build_map_launch(plain((6, 8)), [tensor_of(array)], part, targets()["sharing"], region)
     has_runs = any(isinstance(statement, PutRun) for statement in launch.kernel.body)
     assert has_runs == (start % 4 == 0)
-    work = map_work(plain((6, 8)), [tensor_of(array)], part, targets()["sharing"], region)
+    work = build_map(plain((6, 8)), [tensor_of(array)], part, targets()["sharing"], region)
     (found,), _ = run_work(work, [(array, row_major(2))], [whole])
     np.testing.assert_array_equal(found[:, start : start + 8], array)
     assert (found[:, :start] == 77).all()

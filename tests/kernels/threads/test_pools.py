@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from kernels.epilogues import Ending
+from kernels.epilogues import EpilogueCase
 from kernels.threads.works import Array, run_on_cpu, run_work, targets
 from kernels.vector.works import tensor_of
 
@@ -18,14 +18,14 @@ from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Pool
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.threads.pool import pool_work
+from weft.kernels.threads.pool import build_pool
 
 F32, I64 = DType.float32, DType.int64
 DTYPES = (F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int8, DType.uint8)
 LARGEST = {1: 100, 2: 30, 3: 10}
 
 
-def a_layout(rng: np.random.Generator, rank: int) -> Layout:
+def random_layout(rng: np.random.Generator, rank: int) -> Layout:
     choices = [row_major(rank), channels_last(rank), Layout(tuple(int(axis) for axis in rng.permutation(rank)))]
     return choices[int(rng.choice(3, p=[0.3, 0.5, 0.2]))]
 
@@ -75,8 +75,8 @@ def random_case(seed: int, kind: str, symbolic: bool, dtype: DType | None = None
     array = rng.integers(-20, 20, shape).astype(np.int8).astype(dtype.numpy)
     if dtype.is_float and kind != "sum" and rng.random() < 0.3:
         array[rng.random(shape) < 0.05] = np.nan
-    layout = a_layout(rng, rank + 2)
-    result = StoredTensor(I64 if kind == "argmax" else dtype, (*domain[:2], *counts), a_layout(rng, rank + 2))
+    layout = random_layout(rng, rank + 2)
+    result = StoredTensor(I64 if kind == "argmax" else dtype, (*domain[:2], *counts), random_layout(rng, rank + 2))
     return Case(Pool(kind, window, strides, dilations, pads), array, tensor_of(array, layout, domain), result, sizes)
 
 
@@ -85,7 +85,7 @@ def random_case(seed: int, kind: str, symbolic: bool, dtype: DType | None = None
 def test_random_pools(kind: str, symbolic: bool) -> None:
     for seed in range(100 * symbolic, 100 * symbolic + 12):
         case = random_case(seed, kind, symbolic)
-        works = [pool_work(case.primitive, case.operand, case.result, targets()[n]) for n in ("software", "vectors")]
+        works = [build_pool(case.primitive, case.operand, case.result, targets()[n]) for n in ("software", "vectors")]
         expected = case.expected()
         given = [(case.array, case.operand.layout)]
         on_gpu, _ = run_work(works[0], given, [case.result], case.sizes)
@@ -103,11 +103,11 @@ def test_endings(ending: str, layout: Layout) -> None:
     shape = (2, 24, 4, 5)
     primitive = Pool("sum", (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)))
     result = StoredTensor(F32, shape, layout)
-    end = Ending(ending, F32, shape, shape, 1, layout, 3)
-    work = pool_work(primitive, tensor_of(array, layout), result, targets()["software"], end.epilogue)
+    end = EpilogueCase(ending, F32, shape, shape, 1, layout, 3)
+    work = build_pool(primitive, tensor_of(array, layout), result, targets()["software"], end.epilogue)
     (found,), _ = run_work(work, [(array, layout), *end.arrays], [result])
     (total,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, shape)], {})
-    np.testing.assert_allclose(found, end.meaning(total), 1e-5, 1e-5)
+    np.testing.assert_allclose(found, end.apply(total), 1e-5, 1e-5)
 
 
 def test_large_windows() -> None:
@@ -116,7 +116,7 @@ def test_large_windows() -> None:
     for kind in ("maximum", "sum"):
         primitive = Pool(kind, (33, 40), (1, 1), (1, 1), ((0, 0), (20, 20)))
         result = StoredTensor(F32, (1, 8, 1, 41), channels_last(4))
-        work = pool_work(primitive, tensor_of(array, channels_last(4)), result, targets()["software"])
+        work = build_pool(primitive, tensor_of(array, channels_last(4)), result, targets()["software"])
         (found,), _ = run_work(work, [(array, channels_last(4))], [result])
         (wanted,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, result.shape)], {})
         np.testing.assert_allclose(found, wanted, 1e-4, 1e-4)

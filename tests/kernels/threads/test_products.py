@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from kernels.epilogues import assert_close, random_array
-from kernels.products import contracted
+from kernels.products import build_contract
 from kernels.threads.works import Array, run_on_cpu, run_work, targets
 from kernels.vector.test_contract import Case
 from kernels.vector.works import tensor_of
@@ -19,11 +19,11 @@ from weft.ir.kernel import Barrier, Kernel, Repeat, Statement
 from weft.ir.layout import row_major
 from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 from weft.kernels.threads import product_choice as choose
 from weft.kernels.threads import size_ranges as ranges
-from weft.kernels.threads.contract import contract_work
+from weft.kernels.threads.contract import build_contraction
 from weft.kernels.threads.tile import Tile
 from weft.kernels.threads.tile_speeds import RATED_TILES
 
@@ -37,7 +37,7 @@ def work_of(case: Case, target: ThreadTarget) -> Work:
     tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
     left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
     ends = (case.result, case.ending.epilogue, target)
-    return contracted(contract_work, case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
+    return build_contract(build_contraction, case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
 
 
 def check(case: Case, names: tuple[str, ...]) -> None:
@@ -46,7 +46,7 @@ def check(case: Case, names: tuple[str, ...]) -> None:
     for name in names:
         run = run_on_cpu if name == "vectors" else run_work
         (found,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
-        assert_close(found, case.wanted(), case.dtype)
+        assert_close(found, case.expected(), case.dtype)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -62,8 +62,8 @@ def product(
 ) -> Work:
     left, right = StoredTensor(dtypes[0], (m, k), row_major(2)), StoredTensor(dtypes[1], (k, n), row_major(2))
     result = StoredTensor(dtypes[0] if dtypes[0] is dtypes[1] else DType.int32, (m, n), row_major(2))
-    return contracted(
-        contract_work, Contract((0, 2), (2, 1), (0, 1)), left, right, result, None, target, constant_right=weights
+    return build_contract(
+        build_contraction, Contract((0, 2), (2, 1), (0, 1)), left, right, result, None, target, constant_right=weights
     )
 
 
@@ -147,9 +147,9 @@ def test_random_ranges() -> None:
         extents: list[Dim] = [[b, 7, s, 5], [1, b * s, 9, 64], [1, 3, 3, s], [2, dims.floordiv(b + 1, 2), 8, b]][
             seed % 4
         ]
-        samples = ranges.sample(extents)
+        samples = ranges.sample_extents(extents)
         times = random.uniform(1, 100, (len(samples), 12)) ** random.uniform(0.1, 2)
-        found = ranges.ranges(extents, samples, times, 4)
+        found = ranges.choose_ranges(extents, samples, times, 4)
         print(f"seed {seed}: {len(samples)} samples, {found}")
         assert 1 <= len(found) <= 4
         for _ in range(300):
@@ -174,7 +174,7 @@ def test_sizes_of_many_factors(each: int) -> None:
 
 def test_samples_that_no_run_computes() -> None:
     a, b = dims.symbol("a", 2**40, None), dims.symbol("b", 2**40, None)
-    assert ranges.sample([1, a, b, 64]) == []
+    assert ranges.sample_extents([1, a, b, 64]) == []
     work = product(a, b * b, 2**40, LARGE)
     assert sum(dims.evaluate(launch.blocks, {"a": 2**40, "b": 2**40}) > 0 for launch in work.launches) >= 1
 
@@ -209,7 +209,9 @@ def test_grids_rows_and_columns_that_a_run_tells() -> None:
     b, s = dims.symbol("b"), dims.symbol("s")
     shapes: list[tuple[Dim, ...]] = [(b, s, 32), (b, 3 * s, 32), (b, s, 3 * s)]
     left, right, result = (StoredTensor(F32, shape, row_major(3)) for shape in shapes)
-    work = contracted(contract_work, Contract((0, 1, 3), (0, 2, 3), (0, 1, 2)), left, right, result, None, LARGE)
+    work = build_contract(
+        build_contraction, Contract((0, 1, 3), (0, 2, 3), (0, 1, 2)), left, right, result, None, LARGE
+    )
     chosen = set()
     for sizes in ({"b": 1, "s": 1}, {"b": 70, "s": 1}, {"b": 2, "s": 9}, {"b": 3, "s": 65}, {"b": 1, "s": 300}):
         shape = (sizes["b"], sizes["s"], 32)
@@ -254,5 +256,5 @@ def test_no_barrier_is_missing() -> None:
 
     for m, wanted in ((4, 5), (100, 5), (512, 4), (8192, 3)):
         found = kernel(m, LARGE)
-        assert count(found.body) == count(with_barriers(found).body) == wanted
+        assert count(found.body) == count(insert_barriers(found).body) == wanted
     assert count(kernel(512, targets()["software"]).body) == 0

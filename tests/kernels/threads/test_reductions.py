@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernels.reductions import reduce_work
+from kernels.reductions import build_reduction
 from kernels.threads.works import Array, run_on_cpu, run_work, targets
-from kernels.vector.test_reduce import DTYPES, TOLERANCE, a_layout, numbers, plain
+from kernels.vector.test_reduce import DTYPES, TOLERANCE, numbers, plain, random_layout
 from kernels.vector.works import tensor_of
 
 from weft.backends.reference.interpret import evaluate
@@ -17,7 +17,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import ArgReduce, Reduce
-from weft.ir.scalar import AT_HAND, Apply, Held, Literal, Scalar
+from weft.ir.scalar import ELEMENT, Apply, Literal, Placeholder, Scalar
 from weft.ir.target import ThreadTarget
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
@@ -64,11 +64,11 @@ def test_random_reductions(name: str, symbolic: bool) -> None:
         array = numbers(rng, shape, dtype, kind)
         if dtype.is_float and rng.random() < 0.2:
             array.reshape(-1)[int(rng.integers(array.size))] = np.nan
-        layout = a_layout(rng, rank)
+        layout = random_layout(rng, rank)
         kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-        result = StoredTensor(dtype, kept, a_layout(rng, len(kept)))
+        result = StoredTensor(dtype, kept, random_layout(rng, len(kept)))
         tensor = tensor_of(array, layout, domain)
-        work = reduce_work(Reduce(kind, axes), plain(domain, dtype), domain, [tensor], result, given_target(name))
+        work = build_reduction(Reduce(kind, axes), plain(domain, dtype), domain, [tensor], result, given_target(name))
         run = run_on_cpu if name == "few" else run_work
         (found,), _ = run(work, [(array, layout)], [result], {f"n{axis}": size for axis, size in enumerate(shape)})
         message = f"seed {seed}: {kind} of {dtype}{domain} {shape} over {axes}, {layout} to {result.layout}"
@@ -90,11 +90,11 @@ def test_random_positions(name: str) -> None:
                 array[rng.random(shape) < rng.choice([0, 0.02, 0.5])] = value
         if rng.random() < 0.1:
             array[...] = -np.inf if dtype.is_float else 0
-        layout = a_layout(rng, rank)
+        layout = random_layout(rng, rank)
         kept = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
-        result = StoredTensor(I64, kept, a_layout(rng, rank - 1))
+        result = StoredTensor(I64, kept, random_layout(rng, rank - 1))
         tensor = tensor_of(array, layout)
-        work = reduce_work(primitive, plain(shape, dtype), shape, [tensor], result, given_target(name))
+        work = build_reduction(primitive, plain(shape, dtype), shape, [tensor], result, given_target(name))
         (found,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layout)], [result])
         (expected,) = evaluate(primitive, [array], [TensorType(I64, kept)], {})
         np.testing.assert_array_equal(found, expected, err_msg=f"seed {seed}: {primitive} of {dtype}{shape} {layout}")
@@ -119,11 +119,11 @@ def test_long_reductions(name: str, shape: tuple[int, ...], axes: tuple[int, ...
     for domain in (shape, (dims.symbol("n"), *shape[1:])):
         kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
         result = StoredTensor(F32, kept, row_major(len(kept)))
-        whole: Scalar = Held(AT_HAND, F32)
+        whole: Scalar = Placeholder(ELEMENT, F32)
         epilogue = Epilogue(Apply("multiply", (whole, Literal(0.5, F32)), F32), ())
         given = [tensor_of(array, shape=domain)]
         target = given_target(name)
-        work = reduce_work(Reduce("sum", axes), plain(domain, F32), domain, given, result, target, epilogue)
+        work = build_reduction(Reduce("sum", axes), plain(domain, F32), domain, given, result, target, epilogue)
         (found,), _ = run_work(work, [(array, row_major(array.ndim))], [result], {"n": shape[0]})
         np.testing.assert_allclose(found, array.sum(axis=axes, dtype=np.float64) / 2, 2e-6)
 
@@ -135,7 +135,7 @@ def test_the_position_in_a_long_row(last: bool) -> None:
     primitive = ArgReduce("maximum", 1, last)
     (expected,) = evaluate(primitive, [array], [TensorType(I64, (2,))], {})
     for name in ("software", "sharing"):
-        work = reduce_work(
+        work = build_reduction(
             primitive, plain(array.shape, F32), array.shape, [tensor_of(array)], result, given_target(name)
         )
         (found,), _ = run_work(work, [(array, row_major(2))], [result])
@@ -150,7 +150,7 @@ def test_reductions_of_nothing(shape: tuple[int, ...]) -> None:
             for axes in ((1,), tuple(range(len(shape)))):
                 kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
                 result = StoredTensor(dtype, kept, row_major(len(kept)))
-                work = reduce_work(
+                work = build_reduction(
                     Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, given_target("sharing")
                 )
                 (found,), _ = run_work(work, [(array, row_major(array.ndim))], [result])
@@ -172,7 +172,7 @@ def test_an_expression_of_two_tensors() -> None:
     for layout in (row_major(3), Layout((0, 2, 1)), Layout((1, 2, 0))):
         tensors = [tensor_of(first, layout), tensor_of(second, layout)]
         for name in ("software", "sharing"):
-            work = reduce_work(Reduce("sum", (1,)), element, domain, tensors, result, given_target(name))
+            work = build_reduction(Reduce("sum", (1,)), element, domain, tensors, result, given_target(name))
             (found,), _ = run_work(work, [(first, layout), (second, layout)], [result])
             np.testing.assert_allclose(found, expected, 1e-5)
 
@@ -190,7 +190,9 @@ def test_means_over_space_of_any_batch(sizes: tuple[int, int, int], dtype: DType
         array = arrays[:count]
         result = StoredTensor(dtype, domain[:2], row_major(2))
         given = [tensor_of(array, layout, domain)]
-        work = reduce_work(Reduce("sum", (2, 3)), plain(domain, dtype), domain, given, result, given_target("sharing"))
+        work = build_reduction(
+            Reduce("sum", (2, 3)), plain(domain, dtype), domain, given, result, given_target("sharing")
+        )
         (found,), _ = run_work(work, [(array, layout)], [result], {"n": count})
         check(found, array, "sum", (2, 3), dtype, f"seed 11: {dtype}{sizes} of {count}")
         bits.append(found[0].tobytes())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernels.threads.test_reductions import given_target
 from kernels.threads.works import run_on_cpu, run_work
-from kernels.vector.test_scatter import REDUCTIONS, a_layout, a_scatter
+from kernels.vector.test_scatter import REDUCTIONS, random_layout, random_scatter
 from kernels.vector.works import tensor_of
 
 from weft.backends.reference.interpret import evaluate
@@ -17,9 +17,9 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Random, Scatter
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.common.random import random_work
+from weft.kernels.common.random import build_random
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.threads.scatter import scatter_work
+from weft.kernels.threads.scatter import build_scatter
 
 F32, I64 = DType.float32, DType.int64
 
@@ -29,11 +29,11 @@ F32, I64 = DType.float32, DType.int64
 def test_random_scatters(name: str, reduction: str) -> None:
     for seed in range(3 if name == "few" else 6):
         rng = np.random.default_rng(seed)
-        primitive, arrays, shapes, sizes = a_scatter(rng, bool(seed % 2), reduction, bool(rng.integers(2)))
-        layouts = [a_layout(rng, array.ndim) for array in arrays]
+        primitive, arrays, shapes, sizes = random_scatter(rng, bool(seed % 2), reduction, bool(rng.integers(2)))
+        layouts = [random_layout(rng, array.ndim) for array in arrays]
         tensors = [tensor_of(array, layout, shape) for array, layout, shape in zip(arrays, layouts, shapes)]
-        result = StoredTensor(tensors[0].dtype, shapes[0], a_layout(rng, arrays[0].ndim))
-        work = scatter_work(primitive, tensors, result, given_target(name))
+        result = StoredTensor(tensors[0].dtype, shapes[0], random_layout(rng, arrays[0].ndim))
+        work = build_scatter(primitive, tensors, result, given_target(name))
         run = run_on_cpu if name == "few" else run_work
         (found,), errors = run(work, list(zip(arrays, layouts)), [result], sizes)
         assert errors == 0
@@ -65,7 +65,7 @@ def test_many_points_that_meet(rows: int, points: int, width: int, reduction: st
         for size in (points, dims.symbol("m")):
             shapes: list[tuple[Dim, ...]] = [(rows, width), (size,), (size, width)]
             tensors = [tensor_of(array, shape=shape) for array, shape in zip(arrays, shapes)]
-            work = scatter_work(slices(rows, size, width, reduction), tensors, tensors[0], given_target(name))
+            work = build_scatter(slices(rows, size, width, reduction), tensors, tensors[0], given_target(name))
             pairs = [(array, row_major(array.ndim)) for array in arrays]
             (found,), errors = run_work(work, pairs, [tensors[0]], {"m": points})
             assert errors == 0
@@ -85,7 +85,7 @@ def test_elements_whose_places_differ_in_every_row(reduction: str) -> None:
     (expected,) = evaluate(primitive, [data, table, update], [TensorType(F32, shape)], {})
     for layout in (row_major(2), Layout((1, 0))):
         result = StoredTensor(F32, shape, layout)
-        work = scatter_work(primitive, [tensor_of(a) for a in (data, table, update)], result, given_target("sharing"))
+        work = build_scatter(primitive, [tensor_of(a) for a in (data, table, update)], result, given_target("sharing"))
         assert any(launch.kernel.name == "scatter_sorted" for launch in work.launches)
         (found,), errors = run_work(work, [(a, row_major(a.ndim)) for a in (data, table, update)], [result])
         assert errors == 0
@@ -100,7 +100,7 @@ def test_scattering_outside_is_reported(bad: int, points: int) -> None:
     for name in ("software", "sharing"):
         table = np.arange(points) % 6
         tensors = [tensor_of(array) for array in (data, table, update)]
-        work = scatter_work(slices(6, points, 33, "none"), tensors, result, given_target(name))
+        work = build_scatter(slices(6, points, 33, "none"), tensors, result, given_target(name))
         for place in (None, 0, points - 1):
             given = table.copy()
             if place is not None:
@@ -115,7 +115,7 @@ def test_random_numbers(kind: str) -> None:
     for seed, shape in ((1, (1,)), (2**63 + 5, (7, 9)), (2**32 + 77, (3, 1500)), (3, (0, 4)), (12, ())):
         for dtype in (F32, DType.float16):
             result = StoredTensor(dtype, shape, row_major(len(shape)))
-            work = random_work(Random(kind, seed), result, given_target("software"))
+            work = build_random(Random(kind, seed), result, given_target("software"))
             for launch in work.launches:
                 assert all(isinstance(value, int) and abs(value) < 2**31 for value in launch.values)
             (found,), _ = run_work(work, [], [result])

@@ -10,7 +10,7 @@ from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.layout import row_major
 from weft.ir.program import Dims
-from weft.kernels.common.sizes import sizes_work
+from weft.kernels.common.sizes import build_sizes
 from weft.kernels.lower.tensors import StoredTensor
 
 
@@ -20,7 +20,7 @@ def test_any_number(n: int, m: int, dtype: DType) -> None:
     a, b = dims.symbol("n", 0, None), dims.symbol("m", None, None)
     values = (a, b, a * b, a * 2**60, -a * 2**40 + 1, b - a, 7, -(2**63), *(a + 3**number for number in range(30)))
     result = StoredTensor(dtype, (len(values),), row_major(1))
-    work = sizes_work(Dims(values), result, targets()["software"])
+    work = build_sizes(Dims(values), result, targets()["software"])
     (found,), _ = run_work(work, [], [result], {"n": n, "m": m})
     exact = [dims.evaluate(value, {"n": n, "m": m}) for value in values]
     wrapped = np.array([(number + 2**63) % 2**64 - 2**63 for number in exact], np.int64)

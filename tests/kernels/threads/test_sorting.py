@@ -18,14 +18,14 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Cumulate, Sort
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.threads.cumulate import cumulate_work
-from weft.kernels.threads.sort import sort_work
+from weft.kernels.threads.cumulate import build_cumulate
+from weft.kernels.threads.sort import build_sort
 
 F32, I64 = DType.float32, DType.int64
 MORE = (*DTYPES, DType.uint32, DType.uint64, DType.int8, DType.uint16)
 
 
-def a_layout(rng: np.random.Generator, rank: int) -> Layout:
+def random_layout(rng: np.random.Generator, rank: int) -> Layout:
     return row_major(rank) if rng.random() < 0.5 else Layout(tuple(int(axis) for axis in rng.permutation(rank)))
 
 
@@ -51,11 +51,11 @@ def test_random_sorts(name: str, symbolic: bool) -> None:
                 array[rng.random(shape) < 0.1] = value
         elif dtype in (DType.uint32, DType.uint64):
             array[rng.random(shape) < 0.2] = dtype.limits[1]
-        layouts = [a_layout(rng, rank) for _ in range(3)]
+        layouts = [random_layout(rng, rank) for _ in range(3)]
         kept = (*domain[:axis], wanted, *domain[axis + 1 :])
         results = [StoredTensor(dtype, kept, layouts[1]), StoredTensor(I64, kept, layouts[2])]
         primitive = Sort(axis, wanted, bool(rng.integers(2)))
-        work = sort_work(primitive, tensor_of(array, layouts[0], domain), *results, given_target(name))
+        work = build_sort(primitive, tensor_of(array, layouts[0], domain), *results, given_target(name))
         run = run_on_cpu if name == "few" else run_work
         (values, positions), _ = run(work, [(array, layouts[0])], results, sizes)
         expected, places = evaluate(primitive, [array], [TensorType(dtype, kept), TensorType(I64, kept)], sizes)
@@ -76,7 +76,7 @@ def test_long_rows(name: str, shape: tuple[int, int], count: int) -> None:
     for domain in (shape, (shape[0], dims.symbol("n"))):
         kept = (shape[0], count)
         results = [StoredTensor(F32, kept, row_major(2)), StoredTensor(I64, kept, row_major(2))]
-        work = sort_work(Sort(1, count, True), tensor_of(array, shape=domain), *results, given_target(name))
+        work = build_sort(Sort(1, count, True), tensor_of(array, shape=domain), *results, given_target(name))
         (values, positions), _ = run_work(work, [(array, row_major(2))], results, {"n": shape[1]})
         np.testing.assert_array_equal(positions, expected)
         np.testing.assert_array_equal(values, np.take_along_axis(array, expected, 1))
@@ -97,9 +97,9 @@ def test_random_cumulations(name: str, kind: str) -> None:
         if dtype in (F32, DType.float64) and kind == "sum":
             array = rng.normal(size=shape).astype(dtype.numpy)
         primitive = Cumulate(kind, int(rng.integers(rank)), bool(rng.integers(2)), bool(rng.integers(2)))
-        layouts = [a_layout(rng, rank) for _ in range(2)]
+        layouts = [random_layout(rng, rank) for _ in range(2)]
         result = StoredTensor(dtype, domain, layouts[1])
-        work = cumulate_work(primitive, tensor_of(array, layouts[0], domain), result, given_target(name))
+        work = build_cumulate(primitive, tensor_of(array, layouts[0], domain), result, given_target(name))
         sizes = {f"n{axis}": size for axis, size in enumerate(shape)}
         (found,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layouts[0])], [result], sizes)
         (expected,) = evaluate(primitive, [array], [TensorType(dtype, domain)], sizes)
@@ -115,6 +115,6 @@ def test_random_cumulations(name: str, kind: str) -> None:
 def test_long_cumulations(name: str, shape: tuple[int, int]) -> None:
     array = np.random.default_rng(2).random(shape).astype(np.float32)
     result = tensor_of(array)
-    work = cumulate_work(Cumulate("sum", 1, False, False), result, result, given_target(name))
+    work = build_cumulate(Cumulate("sum", 1, False, False), result, result, given_target(name))
     (found,), _ = run_work(work, [(array, row_major(2))], [result])
     np.testing.assert_allclose(found, np.cumsum(array, 1, dtype=np.float64), 2e-4)

@@ -10,9 +10,9 @@ import pytest
 from backends.llvm.emulated import run_kernel
 from backends.llvm.ptx import assemble, find_ptxas
 from backends.llvm.tile_cases import FEATURES
-from backends.llvm.tile_cases import WAYS as WAYS_OF_TILES
+from backends.llvm.tile_cases import PROCESSORS as WAYS_OF_TILES
 from kernels.epilogues import assert_close, random_array
-from kernels.products import contracted, convolved
+from kernels.products import build_contract, build_convolve
 from kernels.threads.works import Array, run_on_cpu, targets
 from kernels.vector.test_contract import Case
 from kernels.vector.test_convolve import Case as ConvolveCase
@@ -28,16 +28,16 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel, MoveRun, PutTile, Statement, TilePipeline, inner_bodies
 from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout, row_major
-from weft.ir.packing import array_of
+from weft.ir.packing import load_constant
 from weft.ir.program import Contract
 from weft.ir.target import Float32Products, ThreadTarget, TileProduct
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.expand_tiles import expand_tiles
 from weft.kernels.lower.tensors import StoredTensor, Work
-from weft.kernels.threads import convolve, product_choice, tensor_forming
-from weft.kernels.threads.contract import contract_work
-from weft.kernels.threads.convolve import convolve_work
-from weft.kernels.threads.tensor_tiles import TensorTile, multiplying, tensor_tiles
+from weft.kernels.threads import convolve, operand_staging, product_choice
+from weft.kernels.threads.contract import build_contraction
+from weft.kernels.threads.convolve import build_convolution
+from weft.kernels.threads.tensor_tile import TensorTile, find_product_scheme, list_tensor_tiles
 
 F16, BF16, F32 = DType.float16, DType.bfloat16, DType.float32
 I8, U8, I32 = DType.int8, DType.uint8, DType.int32
@@ -80,7 +80,7 @@ def expanded(work: Work) -> Work:
     """The work for devices without tiles; its kernels are verified before."""
 
     def plain(kernel: Kernel) -> Kernel:
-        verify_kernel(with_barriers(kernel))
+        verify_kernel(insert_barriers(kernel))
         return expand_tiles(kernel)
 
     return replace(work, launches=tuple(replace(launch, kernel=plain(launch.kernel)) for launch in work.launches))
@@ -114,7 +114,9 @@ def product(
     right = StoredTensor(dtypes[1], (k, n), Layout((1, 0)) if turned[1] else row_major(2))
     result = StoredTensor(dtypes[0] if dtypes[0].is_float else I32, (m, n), row_major(2))
     primitive = Contract((0, 2), (2, 1), (0, 1))
-    return contracted(contract_work, primitive, left, right, result, None, target, constant_right=weights), result
+    return build_contract(
+        build_contraction, primitive, left, right, result, None, target, constant_right=weights
+    ), result
 
 
 def check_product(
@@ -175,8 +177,8 @@ def test_few_rows(dtype: DType, way: Float32Products, parts: int, monkeypatch: p
 
 @pytest.mark.parametrize("way", WAYS)
 def test_operands_are_formed_before(way: Float32Products, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_forming, "_LARGE", 1)
-    monkeypatch.setattr(tensor_forming, "_OFTEN", 0)
+    monkeypatch.setattr(operand_staging, "_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(operand_staging, "_MIN_READS", 0)
     choosing(monkeypatch, small(tile_bits(F32, way)))
     target = target_with(way)
     for shape in ((40, 56, 72), (17, 40, 41)):
@@ -252,10 +254,12 @@ def test_random_labels(way: Float32Products, symbolic: bool, monkeypatch: pytest
         tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
         left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
         ends = (case.result, case.ending.epilogue, target)
-        work = contracted(contract_work, case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
+        work = build_contract(
+            build_contraction, case.primitive, *tensors, *ends, constant_left=left, constant_right=right
+        )
         operands = [*zip(case.arrays, case.layouts), *case.ending.arrays]
         (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-        assert_close(found, case.wanted(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
+        assert_close(found, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
         if count == 5:
             break
     assert count == 5
@@ -273,10 +277,12 @@ def test_random_convolutions(way: Float32Products, symbolic: bool, monkeypatch: 
         choosing(monkeypatch, small(tile_bits(case.dtype, way)), 1 + seed % 2)
         ends = (case.result, case.ending.epilogue, target)
         constant = case.w if case.constant else None
-        work = convolved(convolve_work, case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant)
+        work = build_convolve(
+            build_convolution, case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant
+        )
         operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
         (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-        assert_close(found, case.wanted(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
+        assert_close(found, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
 
 
 def test_few_channels_are_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,11 +299,11 @@ def test_few_channels_are_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
             choosing(monkeypatch, small(tile_bits(case.dtype, way)))
             ends = (case.result, case.ending.epilogue, target_with(way))
             weights = tensor_of(case.w)
-            work = convolved(convolve_work, case.primitive, case.x_tensor, weights, *ends, constant_w=case.w)
+            work = build_convolve(build_convolution, case.primitive, case.x_tensor, weights, *ends, constant_w=case.w)
             assert work.workspaces
             operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
             (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-            assert_close(found, case.wanted(), case.dtype, TOLERANCES[way])
+            assert_close(found, case.expected(), case.dtype, TOLERANCES[way])
         count += 1
         if count == 4:
             return
@@ -361,12 +367,12 @@ def test_tiles_fit() -> None:
     for rows, lanes in ((64, 128), (16, 32)):
         for way, dtype in ((Float32Products.EXACT, F16), *((way, F32) for way in WAYS)):
             target = target_with(way, rows, lanes)
-            how = multiplying(dtype, dtype, target)
-            assert how is not None
-            found = tensor_tiles(how, target)
+            scheme = find_product_scheme(dtype, dtype, target)
+            assert scheme is not None
+            found = list_tensor_tiles(scheme, target)
             assert len(found) > 3
             for tile, _ in found:
-                assert tile.bytes(how) <= target.shared_bytes
+                assert tile.bytes(scheme) <= target.shared_bytes
                 assert tile.stages >= 2
 
 
@@ -382,17 +388,17 @@ def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> N
     assert PTXAS is not None
     target = target_with(float32, *((64, 128) if way == "wgmma" else (16, 32)))
     pair = (U8, I8) if dtype is U8 else (dtype, dtype)
-    how = multiplying(*pair, target)
-    assert how is not None
+    scheme = find_product_scheme(*pair, target)
+    assert scheme is not None
     works = [product((301, 515, 710), target, pair)[0], product((3000, 3000, 3001), target, pair)[0]]
     kernels = [launch.kernel for work in works for launch in work.launches]
     with pytest.MonkeyPatch.context() as patched:
-        for tile, _ in tensor_tiles(how, target):
+        for tile, _ in list_tensor_tiles(scheme, target):
             choosing(patched, tile)
             kernels += [launch.kernel for launch in product((4096, 4096, 4096), target, pair)[0].launches]
     module = assembly.Module("weft")
     for number, kernel in enumerate(kernels):
-        emit(replace(with_barriers(kernel), name=f"kernel{number}"), module, ThreadLanes(tile_products=way))
+        emit(replace(insert_barriers(kernel), name=f"kernel{number}"), module, ThreadLanes(tile_products=way))
     processor = WAYS_OF_TILES[way]
     said = assemble(PTXAS, assembly_text(str(module), NvidiaProcessor(processor, FEATURES[processor])), processor)
     assert said.count(" 0 bytes spill stores") == len(kernels), said
@@ -413,7 +419,7 @@ def test_instructions_of_tiles(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
         a, b = random_array(1, (19, 70), dtype), random_array(2, (70, 21), dtype)
         work, _ = product((19, 21, 70), target_with(float32), (dtype, dtype), b)
         (launch,) = work.launches
-        arrays = {"operand": [a, b], "constant": [array_of(c) for c in work.constants]}
+        arrays = {"operand": [a, b], "constant": [load_constant(c) for c in work.constants]}
         given = [arrays[r.kind][r.number] if r.kind != "result" else np.zeros((19, 21), dtype.numpy)
                  for r in launch.references]  # fmt: skip
         numbers = {name: dims.evaluate(value, {}) for name, value in launch.parameters}

@@ -14,7 +14,7 @@ from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.layout import row_major
 from weft.ir.target import Float32Products, ThreadTarget
-from weft.kernels.threads.product_choice import Asked, asked_products
+from weft.kernels.threads.product_choice import TilingQuery, record_tiling_queries
 
 PARTS = Float32Products.PARTS
 
@@ -24,8 +24,10 @@ def small_target(way: Float32Products) -> ThreadTarget:
     return replace(target_with(way, 16, 32), most_block_threads=256)
 
 
-def asked(shape: tuple[object, int, int], sizes: dict[str, int], target: ThreadTarget, dtype: DType = F32) -> Asked:
-    with asked_products(sizes) as found:
+def asked(
+    shape: tuple[object, int, int], sizes: dict[str, int], target: ThreadTarget, dtype: DType = F32
+) -> TilingQuery:
+    with record_tiling_queries(sizes) as found:
         product(shape, target, (dtype, dtype))
     (one,) = found
     return one
@@ -37,10 +39,10 @@ def test_a_way_that_is_not_the_best_computes_the_product(dtype: DType, start: st
     m, n, k = shape = (19, 21, 40)
     target = small_target(Float32Products.EXACT)
     one = asked(shape, {}, target, dtype)
-    assert one.chosen == one.ways[0][0]
+    assert one.chosen == one.candidates[0][0]
     seed = 3
     print(f"seed {seed}")
-    name = str(np.random.default_rng(seed).choice([name for name, _ in one.ways[1:] if name.startswith(start)]))
+    name = str(np.random.default_rng(seed).choice([name for name, _ in one.candidates[1:] if name.startswith(start)]))
     tuned = replace(target, tuned=((one.product, name),))
     assert asked(shape, {}, tuned, dtype).chosen == name
     work, result = product(shape, tuned, (dtype, dtype))
@@ -55,10 +57,10 @@ def test_a_way_for_some_of_many_sizes() -> None:
     shape = (dims.symbol("m"), 24, 40)
     one, other = asked(shape, {"m": 33}, target), asked(shape, {"m": 12}, target)
     assert " 1x33x24x40 " in one.product
-    last = one.ways[-1][0]
-    target = replace(target, tuned=tuple(sorted([(one.product, last), (other.product, other.ways[1][0])])))
+    last = one.candidates[-1][0]
+    target = replace(target, tuned=tuple(sorted([(one.product, last), (other.product, other.candidates[1][0])])))
     assert asked(shape, {"m": 33}, target).chosen == last
-    assert asked(shape, {"m": 12}, target).chosen == other.ways[1][0]
+    assert asked(shape, {"m": 12}, target).chosen == other.candidates[1][0]
     assert asked(shape, {"m": 34}, target).chosen == asked(shape, {"m": 34}, replace(target, tuned=())).chosen
     work, _ = product(shape, target, (F32, F32))
     for size in (1, 11, 12, 13, 32, 33, 34, 100):
@@ -75,9 +77,13 @@ def test_choices_that_are_none_change_nothing() -> None:
     target, shape = target_with(PARTS), (256, 512, 512)
     one = asked(shape, {}, target)
     before, _ = product(shape, target, (F32, F32))
-    for name, way in ((one.product, "tiles 7x7x7"), (one.product.replace("256", "257"), one.ways[1][0]), ("x", "y")):
+    for name, way in (
+        (one.product, "tiles 7x7x7"),
+        (one.product.replace("256", "257"), one.candidates[1][0]),
+        ("x", "y"),
+    ):
         after, _ = product(shape, replace(target, tuned=((name, way),)), (F32, F32))
         assert [launch.kernel for launch in after.launches] == [launch.kernel for launch in before.launches]
-    half, _ = product(shape, replace(target, tuned=((one.product, one.ways[1][0]),)), (F16, F16))
+    half, _ = product(shape, replace(target, tuned=((one.product, one.candidates[1][0]),)), (F16, F16))
     plain, _ = product(shape, target, (F16, F16))
     assert half.launches == plain.launches

@@ -7,22 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from kernels.vector.works import in_memory, out_of_memory
+from kernels.vector.works import from_memory, in_memory
 from kernels.vector.works import run_work as run_on_cpu
 
 from weft.backends.resident.device import BufferSlice
 from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.gpu import Gpu, open_gpu
 from weft.backends.webgpu.launches import LaunchBinder
-from weft.backends.webgpu.targets import target_of
+from weft.backends.webgpu.targets import build_target
 from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
 from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout
-from weft.ir.packing import array_of
+from weft.ir.packing import load_constant
 from weft.ir.target import ThreadTarget
 from weft.ir.work import Place, PlannedLaunch
-from weft.kernels.lower.barriers import with_barriers
+from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.tensors import StoredTensor, Work
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ def software() -> Gpu:
 def targets() -> dict[str, ThreadTarget]:
     """What builders see of a software adapter, of a GPU with shared memory, and of few threads, which vectors do."""
     gpu = software()
-    own = target_of(gpu.limits, gpu.abilities)
+    own = build_target(gpu.limits, gpu.abilities)
     return {
         "software": own,
         "sharing": replace(own, rates=LARGE_GPU, block_threads=128, shared_bytes=16384, sharing_pays=True),
@@ -59,7 +59,7 @@ def run_work(
         "operand": [in_memory(array, layout) for array, layout in operands],
         "result": [np.full(shape, 77).astype(r.dtype.numpy) for shape, r in zip(shapes, results)],
         "workspace": [np.full(dims.evaluate(w.size, bound), 55).astype(w.dtype.numpy) for w in work.workspaces],
-        "constant": [array_of(constant) for constant in work.constants],
+        "constant": [load_constant(constant) for constant in work.constants],
         "errors": [np.zeros(1, np.int32)],
     }
     regions: dict[tuple[str, int], int] = {}
@@ -74,7 +74,7 @@ def run_work(
             gpu.write(memory[-1][0], 0, content)
     launches, shaders = [], {}
     for index, launch in enumerate(work.launches):
-        kernel = replace(with_barriers(launch.kernel), name=f"{launch.kernel.name}{index}")
+        kernel = replace(insert_barriers(launch.kernel), name=f"{launch.kernel.name}{index}")
         verify_kernel(kernel)
         shaders[kernel.name] = emit(kernel, gpu.abilities)
         places = tuple(Place(regions[reference.kind, reference.number], GUARD) for reference in launch.references)
@@ -97,7 +97,7 @@ def run_work(
     outputs = []
     for number, (result, shape) in enumerate(zip(results, shapes)):
         raw = found[regions["result", number]][GUARD : GUARD + arrays["result"][number].nbytes]
-        outputs.append(out_of_memory(raw.view(result.dtype.numpy).reshape(shape), result.layout).copy())
+        outputs.append(from_memory(raw.view(result.dtype.numpy).reshape(shape), result.layout).copy())
     return outputs, int(found[regions["errors", 0]][GUARD : GUARD + 4].view(np.int32)[0])
 
 

@@ -1,4 +1,4 @@
-"""Products with weights of few bits, quantized in blocks: against numpy and onnxruntime, and what memory they take."""
+"""Products with weights of few bits, quantized in blocks, against numpy and onnxruntime, and their memory."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ COLUMNS, DEPTH = 200, 512
 
 
 @pytest.fixture(params=["table", "arithmetic"])
-def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers looked up in a register, where this machine can, and computed."""
+def decoding(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode numbers by a lookup in a register, if this machine can, and by arithmetic."""
     if request.param == "arithmetic":
         host = machine.host()
-        lacking = replace(host, target=replace(host.target, lookup_16=False))
-        monkeypatch.setattr(machine, "host", lambda: lacking)
+        without_lookup = replace(host, target=replace(host.target, lookup_16=False))
+        monkeypatch.setattr(machine, "host", lambda: without_lookup)
 
 
-def saved(nodes: list[onnx.NodeProto], weights: dict[str, Array], rows: int | str, depth: int) -> onnx.ModelProto:
+def make_model(nodes: list[onnx.NodeProto], weights: dict[str, Array], rows: int | str, depth: int) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "blocks",
@@ -61,10 +61,10 @@ def n_bits(
         inputs += [""] * (4 - len(inputs)) + ["order"]
         weights["order"] = more["order"]
     node = helper.make_node("MatMulNBits", inputs, ["y"], domain="com.microsoft", **attributes)
-    return saved([node], weights, rows, depth)
+    return make_model([node], weights, rows, depth)
 
 
-def templates(model: weft.Model) -> Iterator[str]:
+def template_names(model: weft.Model) -> Iterator[str]:
     program = model.session().whole.program
     assert isinstance(program, CompiledProgram)
     for section in program.sections:
@@ -72,43 +72,43 @@ def templates(model: weft.Model) -> Iterator[str]:
         yield from (task.template for task in section.tasks if isinstance(task, Task))
 
 
-def compared(source: onnx.ModelProto, rows: int, depth: int = DEPTH) -> weft.Model:
-    """The model on the CPU, whose results are those of numpy."""
+def check_against_reference(source: onnx.ModelProto, rows: int, depth: int = DEPTH) -> weft.Model:
+    """Compare the model on the CPU with numpy, and return it."""
     a = np.random.default_rng(SEED).standard_normal((rows, depth), np.float32)
     model = weft.load(source, device="cpu", cache=False)
-    wanted = weft.load(source, device="reference").run({"a": a})["y"]
-    found = model.run({"a": a})["y"]
-    assert np.abs(found - wanted).max() <= 4e-6 * np.abs(wanted).max()
+    expected = weft.load(source, device="reference").run({"a": a})["y"]
+    actual = model.run({"a": a})["y"]
+    assert np.abs(actual - expected).max() <= 4e-6 * np.abs(expected).max()
     return model
 
 
 @pytest.mark.parametrize("zeros", [False, True], ids=["", "zeros"])
 @pytest.mark.parametrize(("bits", "block"), [(4, 32), (4, 16), (4, 128), (2, 32), (8, 32), (8, 64)])
-@pytest.mark.usefixtures("either_way")
+@pytest.mark.usefixtures("decoding")
 def test_weights_of_few_bits(bits: int, block: int, zeros: bool) -> None:
     source = n_bits(5, bits, block, zeros=zeros)
-    model = compared(source, 5)
-    assert list(templates(model)) == ["block products"]
+    model = check_against_reference(source, 5)
+    assert list(template_names(model)) == ["block products"]
     stored = -(-COLUMNS // 16) * 16 * DEPTH * bits // 8
     assert model.memory().weights <= stored * (1 + (2 if zeros else 1) * 32 / (block * bits)) + 4096
 
 
 @pytest.mark.parametrize("rows", [1, 2, 6, 7, 13, 40])
 def test_numbers_of_rows(rows: int) -> None:
-    compared(n_bits("rows", 4, 32), rows)
-    compared(n_bits(rows, 4, 32), rows)
+    check_against_reference(n_bits("rows", 4, 32), rows)
+    check_against_reference(n_bits(rows, 4, 32), rows)
 
 
 def test_as_onnxruntime() -> None:
     source = n_bits(3, 4, 32, zeros=True)
     a = np.random.default_rng(SEED).standard_normal((3, DEPTH), np.float32)
     session = onnxruntime.InferenceSession(source.SerializeToString(), providers=["CPUExecutionProvider"])
-    (wanted,) = session.run(None, {"a": a})
-    found = weft.load(source, device="cpu", cache=False).run({"a": a})["y"]
-    assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    (expected,) = session.run(None, {"a": a})
+    actual = weft.load(source, device="cpu", cache=False).run({"a": a})["y"]
+    assert np.abs(actual - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
-def test_a_row_is_the_same_among_others_and_for_any_number_of_threads() -> None:
+def test_rows_have_the_same_bits_in_any_batch_and_for_any_number_of_threads() -> None:
     source = n_bits("rows", 4, 32)
     a = np.random.default_rng(SEED).standard_normal((13, DEPTH), np.float32)
     models = [weft.load(source, device="cpu", cache=False, threads=threads) for threads in (1, 3)]
@@ -136,23 +136,23 @@ def test_dequantized_in_blocks(kind: str, zeros: bool, turned: bool) -> None:
         if turned
         else helper.make_node("MatMul", ["a", "d"], ["y"]),
     ]
-    assert list(templates(compared(saved(nodes, weights, 5, DEPTH), 5))) == ["block products"]
+    assert list(template_names(check_against_reference(make_model(nodes, weights, 5, DEPTH), 5))) == ["block products"]
 
 
-def test_what_follows_is_done_with_it() -> None:
+def test_epilogue_is_fused() -> None:
     source = n_bits(5, 4, 32)
     source.graph.node[0].output[0] = "p"
     source.graph.initializer.append(numpy_helper.from_array(np.linspace(-1, 1, COLUMNS, dtype=np.float32), "bias"))
     source.graph.node.extend([helper.make_node("Add", ["p", "bias"], ["s"]), helper.make_node("Relu", ["s"], ["y"])])
-    assert list(templates(compared(source, 5))) == ["block products"]
+    assert list(template_names(check_against_reference(source, 5))) == ["block products"]
 
 
 @pytest.mark.parametrize("case", ["order", "odd depth"])
-def test_other_forms_are_right_too(case: str) -> None:
+def test_other_forms_use_other_templates(case: str) -> None:
     depth = DEPTH if case == "order" else 500
     order = np.random.default_rng(SEED).integers(0, DEPTH // 32, DEPTH).astype(np.int32)
     source = n_bits(5, 4, 32, depth=depth, **({"order": order} if case == "order" else {}))
-    assert "block products" not in list(templates(compared(source, 5, depth)))
+    assert "block products" not in list(template_names(check_against_reference(source, 5, depth)))
 
 
 def test_weights_can_be_set(tmp_path: Any) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.epilogues import KINDS, Ending, assert_close, random_array
-from kernels.products import contracted
+from kernels.epilogues import KINDS, EpilogueCase, assert_close, random_array
+from kernels.products import build_contract
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.ir import dims
@@ -17,7 +17,7 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
 from weft.ir.types import Shape
 from weft.kernels.lower.tensors import StoredTensor, Work
-from weft.kernels.vector.contract import contract_work
+from weft.kernels.vector.contract import build_contraction
 
 F32 = DType.float32
 DTYPES = (F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32, DType.int64, DType.uint8)
@@ -25,7 +25,7 @@ SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17, 31, 32, 33, 45, 64, 70)
 
 
 class Case:
-    """A contraction with its operands; with `symbolic`, some of its sizes have names."""
+    """A random contraction with its operands; with `symbolic`, some sizes are symbols."""
 
     def __init__(self, seed: int, symbolic: bool = False) -> None:
         random = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ class Case:
         kind = str(random.choice(KINDS if self.dtype.is_float else KINDS[:4]))
         axis = int(random.integers(max(len(output), 1)))
         sizes = [self.sizes[x] for x in output]
-        self.ending = Ending(kind, self.dtype, self.shape(output), sizes, axis, self.layouts[2], seed)
+        self.ending = EpilogueCase(kind, self.dtype, self.shape(output), sizes, axis, self.layouts[2], seed)
         self.result = StoredTensor(self.dtype, self.shape(output), self.layouts[2])
 
     def shape(self, labels: Any) -> Shape:
@@ -68,25 +68,25 @@ class Case:
 
     def work(self) -> Work:
         parts = (self.primitive.left, self.primitive.right)
-        given = zip(self.arrays, self.layouts, parts)
-        tensors = [tensor_of(array, layout, self.shape(labels)) for array, layout, labels in given]
+        operands = zip(self.arrays, self.layouts, parts)
+        tensors = [tensor_of(array, layout, self.shape(labels)) for array, layout, labels in operands]
         constants = [array if constant else None for array, constant in zip(self.arrays, self.constant)]
-        return contracted(contract_work,
+        return build_contract(build_contraction,
             self.primitive, *tensors, self.result, self.ending.epilogue, TARGET,
             constant_left=constants[0], constant_right=constants[1],
         )  # fmt: skip
 
-    def wanted(self) -> Array:
+    def expected(self) -> Array:
         wide = [a.astype(np.float64) if self.dtype.is_float else a for a in self.arrays]
         product = np.einsum(
             wide[0], list(self.primitive.left), wide[1], list(self.primitive.right), list(self.primitive.output)
         )
-        return self.ending.meaning(product)
+        return self.ending.apply(product)
 
     def check(self, work: Work, threads: int = 1, at_start: bool = False) -> None:
         operands = [*zip(self.arrays, self.layouts), *self.ending.arrays]
-        (found,), _ = run_work(work, operands, [self.result], self.bound, threads=threads, at_start=at_start)
-        assert_close(found, self.wanted(), self.dtype)
+        (actual,), _ = run_work(work, operands, [self.result], self.bound, threads=threads, at_start=at_start)
+        assert_close(actual, self.expected(), self.dtype)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -96,7 +96,7 @@ def test_random_labels(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_sizes_with_names(seed: int) -> None:
+def test_symbolic_sizes(seed: int) -> None:
     case = Case(seed, symbolic=True)
     case.check(case.work(), at_start=seed % 3 == 0)
 
@@ -105,19 +105,19 @@ def matrix_product(m: Dim, n: Dim, k: Dim, weights: Array | None, dtype: DType =
     left, result = (StoredTensor(dtype, shape, row_major(2)) for shape in ((m, k), (m, n)))
     right = StoredTensor(dtype, (n, k) if transposed else (k, n), row_major(2))
     primitive = Contract((0, 2), (1, 2) if transposed else (2, 1), (0, 1))
-    return contracted(contract_work, primitive, left, right, result, None, TARGET, constant_right=weights)
+    return build_contract(build_contraction, primitive, left, right, result, None, TARGET, constant_right=weights)
 
 
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("transposed", [True, False])
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 12, 13, 25, 70])
 def test_matrix_products(m: int, transposed: bool, constant: bool) -> None:
-    """Few and many rows, columns and sums; all of them at once in one kernel's sizes would be another test."""
+    """Few and many rows, columns and sums."""
     for n, k in ((1, 1), (1, 300), (3, 65), (31, 7), (33, 1024), (100, 20), (300, 3)):
         a, b = random_array(m, (m, k), F32), random_array(n, (n, k) if transposed else (k, n), F32)
         work = matrix_product(m, n, k, b if constant else None, transposed=transposed)
-        (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [StoredTensor(F32, (m, n), row_major(2))])
-        assert_close(found, a.astype(np.float64) @ (b.T if transposed else b).astype(np.float64), F32)
+        (actual,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [StoredTensor(F32, (m, n), row_major(2))])
+        assert_close(actual, a.astype(np.float64) @ (b.T if transposed else b).astype(np.float64), F32)
 
 
 @pytest.mark.parametrize("constant", [True, False])
@@ -127,10 +127,10 @@ def test_edges_of_columns(dtype: DType, constant: bool) -> None:
     for m, n in ((3, 40), (13, 17), (13, 24), (25, 33), (25, 48), (25, 49), (30, 80), (150, 100)):
         a, b = random_array(m, (m, 19), dtype), random_array(n, (19, n), dtype)
         work = matrix_product(m, n, 19, b if constant else None, dtype)
-        (found,), _ = run_work(
+        (actual,), _ = run_work(
             work, [(a, row_major(2)), (b, row_major(2))], [StoredTensor(dtype, (m, n), row_major(2))]
         )
-        assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype)
+        assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
 @pytest.mark.parametrize("transposed", [True, False])
@@ -141,10 +141,10 @@ def test_one_kernel_for_many_sizes(transposed: bool) -> None:
         a = random_array(1, (sizes[0], sizes[2]), F32)
         b = random_array(2, (sizes[1], sizes[2]) if transposed else (sizes[2], sizes[1]), F32)
         bound = dict(zip("mnk", sizes))
-        (found,), _ = run_work(
+        (actual,), _ = run_work(
             work, [(a, row_major(2)), (b, row_major(2))], [StoredTensor(F32, (m, n), row_major(2))], bound
         )
-        assert_close(found, a.astype(np.float64) @ (b.T if transposed else b).astype(np.float64), F32)
+        assert_close(actual, a.astype(np.float64) @ (b.T if transposed else b).astype(np.float64), F32)
 
 
 def test_few_kernels_for_many_shapes() -> None:
@@ -154,14 +154,14 @@ def test_few_kernels_for_many_shapes() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, 5, 3), (5, 0, 3), (5, 3, 0)])
-def test_nothing_to_do(sizes: tuple[int, int, int]) -> None:
+def test_empty_products(sizes: tuple[int, int, int]) -> None:
     m, n, k = sizes
     for names in (sizes, tuple(dims.symbol(name, 0) for name in "mnk")):
         work = matrix_product(*names, None)
         a, b = np.zeros((m, k), np.float32), np.zeros((k, n), np.float32)
         result = StoredTensor(F32, names[:2], row_major(2))
-        (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result], dict(zip("mnk", sizes)))
-        np.testing.assert_array_equal(found, np.zeros((m, n), np.float32))
+        (actual,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result], dict(zip("mnk", sizes)))
+        np.testing.assert_array_equal(actual, np.zeros((m, n), np.float32))
 
 
 def test_same_bits_for_any_number_of_threads() -> None:

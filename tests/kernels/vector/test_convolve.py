@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.epilogues import KINDS, Ending, assert_close, random_array
-from kernels.products import convolved
+from kernels.epilogues import KINDS, EpilogueCase, assert_close, random_array
+from kernels.products import build_convolve
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.reference.products import convolve
@@ -15,7 +15,7 @@ from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.kernels.lower.tensors import StoredTensor, Work
-from weft.kernels.vector.convolve import convolve_work
+from weft.kernels.vector.convolve import build_convolution
 
 F32 = DType.float32
 DTYPES = (F32, F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int32)
@@ -24,7 +24,7 @@ SPATIAL = {1: (1, 2, 5, 9, 20, 33, 70), 2: (1, 2, 5, 7, 9, 14, 20), 3: (1, 2, 3,
 
 
 class Case:
-    """A convolution with its operands; with `symbolic`, batch, spatial sizes and, for some, weights have names."""
+    """A random convolution with its operands; with `symbolic`, batch and spatial sizes are symbols."""
 
     def __init__(self, seed: int, symbolic: bool = False) -> None:
         random = np.random.default_rng(seed)
@@ -74,7 +74,9 @@ class Case:
         self.x_tensor = tensor_of(self.x, self.layout, names)
         self.result = StoredTensor(self.dtype, tuple(result), self.layout)
         kinds = KINDS if self.dtype.is_float else KINDS[:4]
-        self.ending = Ending(str(random.choice(kinds)), self.dtype, tuple(result), self.shape, 1, self.layout, seed)
+        self.ending = EpilogueCase(
+            str(random.choice(kinds)), self.dtype, tuple(result), self.shape, 1, self.layout, seed
+        )
 
     def output(self, stride: int, span: int, pad: int, size: Dim, more: Dim) -> Dim:
         if self.transposed:
@@ -84,8 +86,8 @@ class Case:
     def work(self) -> Work:
         weights = tensor_of(self.w)
         constant = self.w if self.constant else None
-        return convolved(
-            convolve_work,
+        return build_convolve(
+            build_convolution,
             self.primitive,
             self.x_tensor,
             weights,
@@ -95,15 +97,15 @@ class Case:
             constant_w=constant,
         )
 
-    def wanted(self) -> Array:
+    def expected(self) -> Array:
         wide = np.float64 if self.dtype.is_float else self.dtype.numpy
         x, w = self.x.astype(wide), self.w.astype(wide)
-        return self.ending.meaning(convolve(self.primitive, x, w, self.groups, self.pads, self.shape))
+        return self.ending.apply(convolve(self.primitive, x, w, self.groups, self.pads, self.shape))
 
     def check(self, threads: int = 1, at_start: bool = False) -> None:
         operands = [(self.x, self.layout), (self.w, row_major(self.w.ndim)), *self.ending.arrays]
-        (found,), _ = run_work(self.work(), operands, [self.result], self.bound, threads=threads, at_start=at_start)
-        assert_close(found, self.wanted(), self.dtype)
+        (actual,), _ = run_work(self.work(), operands, [self.result], self.bound, threads=threads, at_start=at_start)
+        assert_close(actual, self.expected(), self.dtype)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -112,7 +114,7 @@ def test_random_convolutions(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_sizes_with_names(seed: int) -> None:
+def test_symbolic_sizes(seed: int) -> None:
     Case(seed, symbolic=True).check(at_start=seed % 3 == 0)
 
 
@@ -124,11 +126,11 @@ def plain(channels: int, features: int, sizes: tuple[Dim, ...], kernel: int, str
         StoredTensor(F32, shape, channels_last(4)) for shape in ((1, channels, *sizes), (1, features, *outputs))
     )
     weights = np.ones((features, channels // groups, kernel, kernel), np.float32)
-    return convolved(convolve_work, primitive, x, tensor_of(weights), result, None, TARGET, constant_w=weights)
+    return build_convolve(build_convolution, primitive, x, tensor_of(weights), result, None, TARGET, constant_w=weights)
 
 
 def test_one_by_one_is_one_product() -> None:
-    """No copy of the input, and all pixels as one axis."""
+    """The input is not copied, and all pixels are one axis."""
     launch, *others = plain(64, 96, (14, 14), 1).launches
     assert not others
     assert "rows1" not in launch.kernel.parameters
@@ -140,7 +142,7 @@ def test_few_kernels_for_many_shapes() -> None:
     assert len({launch.kernel for work in works for launch in work.launches}) <= 4  # padding and product
 
 
-def test_transposed_with_a_padding_that_only_the_run_tells() -> None:
+def test_transposed_with_dynamic_padding() -> None:
     size = dims.symbol("n")
     primitive = Convolve((2,), (1,), ((size, 0),), 1, True)
     layout = channels_last(3)
@@ -148,10 +150,10 @@ def test_transposed_with_a_padding_that_only_the_run_tells() -> None:
     result = StoredTensor(F32, (2, 7, 11), layout)
     tensor = tensor_of(x, layout, (2, 5, 9))
     for before in (0, 3, 4):
-        work = convolved(convolve_work, primitive, tensor, tensor_of(w), result, None, TARGET, constant_w=w)
-        (found,), _ = run_work(work, [(x, layout), (w, row_major(3))], [result], {"n": before})
+        work = build_convolve(build_convolution, primitive, tensor, tensor_of(w), result, None, TARGET, constant_w=w)
+        (actual,), _ = run_work(work, [(x, layout), (w, row_major(3))], [result], {"n": before})
         exact = (a.astype(np.float64) for a in (x, w))
-        assert_close(found, convolve(primitive, *exact, 1, [(before, 0)], (2, 7, 11)), F32)
+        assert_close(actual, convolve(primitive, *exact, 1, [(before, 0)], (2, 7, 11)), F32)
 
 
 @pytest.mark.parametrize("groups", [1, 40])
@@ -169,7 +171,7 @@ def test_same_bits_for_any_number_of_threads(groups: int) -> None:
 @pytest.mark.parametrize("dtype", [F32, DType.float16])
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_few_features_of_many_channels(kind: str, dtype: DType, transposed: bool, symbolic: bool) -> None:
-    """Lanes go along the channels, and every phase of a transposed one writes its own places."""
+    """Lanes run along the channels, and every phase of a transposed convolution writes its own pixels."""
     x, w = (
         random_array(1, (2, 37, 9, 13), dtype),
         random_array(2, (37, 3, 4, 4) if transposed else (3, 37, 3, 3), dtype),
@@ -180,36 +182,40 @@ def test_few_features_of_many_channels(kind: str, dtype: DType, transposed: bool
     names: list[Dim] = [2, 37, dims.symbol("h", 1) if symbolic else 9, 13]
     outputs: tuple[Dim, ...] = (2, 3, names[2] * step, 13 * step)
     layout = channels_last(4)
-    ending = Ending(kind, dtype, outputs, shape, 1, layout, 5)
+    ending = EpilogueCase(kind, dtype, outputs, shape, 1, layout, 5)
     result = StoredTensor(dtype, outputs, layout)
-    given = tensor_of(x, layout, names)
-    work = convolved(convolve_work, primitive, given, tensor_of(w), result, ending.epilogue, TARGET, constant_w=w)
+    source = tensor_of(x, layout, names)
+    work = build_convolve(
+        build_convolution, primitive, source, tensor_of(w), result, ending.epilogue, TARGET, constant_w=w
+    )
     operands = [(x, layout), (w, row_major(4)), *ending.arrays]
-    (found,), _ = run_work(work, operands, [result], bound, threads=2)
-    wanted = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, [(pad, pad)] * 2, shape)
-    assert_close(found, ending.meaning(wanted), dtype)
+    (actual,), _ = run_work(work, operands, [result], bound, threads=2)
+    expected = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, [(pad, pad)] * 2, shape)
+    assert_close(actual, ending.apply(expected), dtype)
     assert all("panel" not in name for launch in work.launches for name in launch.kernel.parameters)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
 @pytest.mark.parametrize(("features", "groups"), [(32, 1), (16, 1), (64, 2), (8, 1)])
 @pytest.mark.parametrize(("dilation", "stride"), [(6, 1), (8, 1), (7, 2)])
-def test_taps_that_meet_nothing_are_left_out(dilation: int, stride: int, features: int, groups: int, kind: str) -> None:
-    """Wide windows in a small image: parts of the result that meet the same taps, from the input as it is."""
+def test_taps_outside_the_input_are_skipped(dilation: int, stride: int, features: int, groups: int, kind: str) -> None:
+    """Wide windows in a small image: the result is split into regions that use the same taps, without padding."""
     x = random_array(1, (2, 6 * groups, 9, 13), F32)
     w = random_array(2, (features, 6, 3, 3), F32)
     pads = [(dilation, dilation), (dilation, dilation)]
     primitive = Convolve((stride,) * 2, (dilation,) * 2, tuple(pads), groups)
     shape = (2, features, *((size - 1) // stride + 1 for size in (9, 13)))
     layout = channels_last(4)
-    ending = Ending(kind, F32, shape, shape, 1, layout, 5)
+    ending = EpilogueCase(kind, F32, shape, shape, 1, layout, 5)
     result = StoredTensor(F32, shape, layout)
-    given = tensor_of(x, layout)
-    work = convolved(convolve_work, primitive, given, tensor_of(w), result, ending.epilogue, TARGET, constant_w=w)
+    source = tensor_of(x, layout)
+    work = build_convolve(
+        build_convolution, primitive, source, tensor_of(w), result, ending.epilogue, TARGET, constant_w=w
+    )
     assert not work.workspaces
     assert len(work.launches) == 9
     assert len(work.constants) == 1
     operands = [(x, layout), (w, row_major(4)), *ending.arrays]
-    (found,), _ = run_work(work, operands, [result], threads=2)
-    wanted = convolve(primitive, x.astype(np.float64), w.astype(np.float64), groups, pads, shape)
-    assert_close(found, ending.meaning(wanted), F32)
+    (actual,), _ = run_work(work, operands, [result], threads=2)
+    expected = convolve(primitive, x.astype(np.float64), w.astype(np.float64), groups, pads, shape)
+    assert_close(actual, ending.apply(expected), F32)

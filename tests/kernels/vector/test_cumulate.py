@@ -1,4 +1,4 @@
-"""Running sums and products along any axis, against the reference."""
+"""Cumulative sums and products along any axis, against the reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Cumulate
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.vector.cumulate import cumulate_work
+from weft.kernels.vector.cumulate import build_cumulate
 
 DTYPES = (DType.float32, DType.float64, DType.float16, DType.bfloat16, DType.int32, DType.int64, DType.uint8)
 
@@ -42,7 +42,7 @@ def test_random_cumulations(kind: str, reverse: bool, exclusive: bool, symbolic:
             for _ in range(2)
         ]
         result = StoredTensor(dtype, domain, layouts[1])
-        work = cumulate_work(primitive, tensor_of(array, layouts[0], domain), result, TARGET)
+        work = build_cumulate(primitive, tensor_of(array, layouts[0], domain), result, TARGET)
         (ours,), _ = run_work(work, [(array, layouts[0])], [result], sizes)
         (expected,) = evaluate(primitive, [array], [TensorType(dtype, domain)], sizes)
         tolerance = {DType.float32: 1e-5, DType.float64: 1e-12}.get(dtype, 0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.products import contracted
+from kernels.products import build_contract
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.ir import dims
@@ -15,17 +15,17 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Contract
-from weft.ir.scalar import AT_HAND, Apply, Held
+from weft.ir.scalar import ELEMENT, Apply, Placeholder
 from weft.ir.target import VectorTarget
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
-from weft.kernels.vector.byte_products import dot_product_work
+from weft.kernels.vector.byte_products import build_byte_contraction
 
 SIZES = (1, 1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 31, 32, 33, 64, 70, 130)
 BYTEWISE = replace(TARGET, dot_product_8=False)
 
 
 def random_bytes(random: np.random.Generator, shape: Any, signed: bool) -> Array:
-    """Numbers of the whole range, so that nothing may saturate on the way."""
+    """Draw from the whole range, which shows any saturation."""
     kind = np.int8 if signed else np.uint8
     extremes = np.iinfo(kind)
     if random.random() < 0.2:
@@ -54,18 +54,18 @@ def check(seed: int, symbolic: bool, target: VectorTarget = TARGET) -> None:
     signed = bool(random.random() < 0.5)
     arrays = [random_bytes(random, [sizes[x] for x in part], signed is bool(n)) for n, part in enumerate(parts[:2])]
     shapes = [tuple(names[label] for label in part) for part in parts]
-    tensors = [tensor_of(array, *given) for array, *given in zip(arrays, layouts, shapes)]
+    tensors = [tensor_of(array, layout, shape) for array, layout, shape in zip(arrays, layouts, shapes)]
     constants = [array if random.random() < 0.4 and not symbolic else None for array in arrays]
     primitive = Contract(*map(tuple, parts))
-    wanted = np.einsum(arrays[0].astype(np.int64), parts[0], arrays[1].astype(np.int64), parts[1], parts[2])
+    expected = np.einsum(arrays[0].astype(np.int64), parts[0], arrays[1].astype(np.int64), parts[1], parts[2])
     epilogue, dtype = None, DType.int32
     if random.random() < 0.5:
-        element = Held(AT_HAND, DType.int32)
+        element = Placeholder(ELEMENT, DType.int32)
         epilogue, dtype = Epilogue(Apply("cast", (element,), DType.float32), ()), DType.float32
-        wanted = wanted.astype(np.float32)
+        expected = expected.astype(np.float32)
     result = StoredTensor(dtype, shapes[2], layouts[2])
-    work = contracted(
-        dot_product_work,
+    work = build_contract(
+        build_byte_contraction,
         primitive,
         *tensors,
         result,
@@ -75,8 +75,8 @@ def check(seed: int, symbolic: bool, target: VectorTarget = TARGET) -> None:
         constant_right=constants[1],
     )
     operands = list(zip(arrays, layouts))
-    (found,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 3 == 0)
-    np.testing.assert_array_equal(found, wanted)
+    (actual,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 3 == 0)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -85,7 +85,7 @@ def test_random_labels(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1000, 1020))
-def test_sizes_with_names(seed: int) -> None:
+def test_symbolic_sizes(seed: int) -> None:
     check(seed, symbolic=True)
 
 
@@ -103,9 +103,9 @@ def test_matrix_products(m: int, transposed: bool, constant: bool) -> None:
         a, b = random_bytes(random, (m, k), False), random_bytes(random, (n, k) if transposed else (k, n), True)
         primitive = Contract((0, 2), (1, 2) if transposed else (2, 1), (0, 1))
         result = StoredTensor(DType.int32, (m, n), row_major(2))
-        given = b if constant else None
-        work = contracted(
-            dot_product_work, primitive, tensor_of(a), tensor_of(b), result, None, TARGET, constant_right=given
+        weights = b if constant else None
+        work = build_contract(
+            build_byte_contraction, primitive, tensor_of(a), tensor_of(b), result, None, TARGET, constant_right=weights
         )
-        (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
-        np.testing.assert_array_equal(found, a.astype(np.int64) @ (b.T if transposed else b).astype(np.int64))
+        (actual,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
+        np.testing.assert_array_equal(actual, a.astype(np.int64) @ (b.T if transposed else b).astype(np.int64))

@@ -1,4 +1,4 @@
-"""Depthwise and grouped convolutions at sizes that make them take every way, against the reference in float64."""
+"""Depthwise and grouped convolutions at sizes that cover every code path, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernels.epilogues import KINDS, Ending, assert_close, random_array
-from kernels.products import convolved
+from kernels.epilogues import KINDS, EpilogueCase, assert_close, random_array
+from kernels.products import build_convolve
 from kernels.vector.works import TARGET, run_work, tensor_of
 
 from weft.backends.reference.products import convolve
@@ -18,8 +18,8 @@ from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
 from weft.kernels.build.windows import Window
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.vector.columns import split_columns
-from weft.kernels.vector.convolve import convolve_work
+from weft.kernels.vector.column_split import split_columns
+from weft.kernels.vector.convolve import build_convolution
 from weft.kernels.vector.depthwise import find_runs
 from weft.kernels.vector.panels import Panels
 
@@ -42,7 +42,7 @@ def check(
     order: tuple[Dim, list[int]] | None = None,
     threads: int = 1,
 ) -> list[str]:
-    """Run one, compare it, and return the names of its kernels."""
+    """Run a convolution, compare it, and return the names of its kernels."""
     spans = [dilation * (taps - 1) + 1 for taps in kernel]
     before, after = pads or (spans[0] // 2, spans[0] // 2)
     if transposed:
@@ -56,9 +56,9 @@ def check(
     wide = channels if order is None else len(order[1])
     weights = (wide, features // groups) if transposed else (features, wide // groups)
     w = random_array(2, (*weights, *kernel), F32)
-    end = Ending(ending, F32, shape, shape, 1, layout, 3)
-    work = convolved(
-        convolve_work,
+    end = EpilogueCase(ending, F32, shape, shape, 1, layout, 3)
+    work = build_convolve(
+        build_convolution,
         primitive,
         tensor_of(x, layout),
         tensor_of(w),
@@ -69,10 +69,10 @@ def check(
         order=None if order is None else order[0],
     )
     operands = [(x, layout), (w, row_major(w.ndim)), *end.arrays]
-    (found,), _ = run_work(work, operands, [StoredTensor(F32, shape, layout)], threads=threads)
-    taken = x if order is None else x[:, order[1]]
-    exact = convolve(primitive, taken.astype(np.float64), w.astype(np.float64), groups, primitive.pads, shape)
-    assert_close(found, end.meaning(exact), F32)
+    (actual,), _ = run_work(work, operands, [StoredTensor(F32, shape, layout)], threads=threads)
+    channels_read = x if order is None else x[:, order[1]]
+    exact = convolve(primitive, channels_read.astype(np.float64), w.astype(np.float64), groups, primitive.pads, shape)
+    assert_close(actual, end.apply(exact), F32)
     return [launch.kernel.name for launch in work.launches]
 
 
@@ -97,7 +97,7 @@ def test_depthwise(size: int, taps: int, stride: int) -> None:
         ((6, 6), (3, 3), 1, 1, (9, 9)),
     ],
 )
-def test_depthwise_of_other_kinds(
+def test_depthwise_with_other_windows(
     sizes: tuple[int, ...], kernel: tuple[int, ...], stride: int, dilation: int, pads: tuple[int, int]
 ) -> None:
     check(20, 20, 20, sizes, kernel, stride=stride, dilation=dilation, pads=pads)
@@ -109,7 +109,7 @@ def test_transposed_depthwise(taps: int) -> None:
 
 
 def test_runs_of_pixels() -> None:
-    """All pixels once, evenly, with those at both ends on their own."""
+    """Runs cover all pixels once, evenly, with separate runs at both ends."""
     runs = find_runs(Window(28, -2, 1, 1, 5), 28)
     assert runs is not None
     assert [(run.first, run.end, run.width) for run in runs] == [(0, 7, 7), (7, 21, 7), (21, 28, 7)]
@@ -120,7 +120,7 @@ def test_runs_of_pixels() -> None:
 @pytest.mark.parametrize("each", [3, 6, 17, 24, 34, 40])
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_columns_in_parts(each: int, kernel: int) -> None:
-    """Features of a group that do not fill vectors: a rest is another launch with fewer lanes."""
+    """Features of a group that do not fill vectors have another launch with fewer lanes."""
     names = check(3 * 34, 3 * each, 3, (17, 19), (kernel, kernel), ending=KINDS[each % len(KINDS)])
     if each == 34:
         assert names.count("convolve") == 2
@@ -128,7 +128,7 @@ def test_columns_in_parts(each: int, kernel: int) -> None:
 
 @pytest.mark.parametrize("halves", [3, 5])
 def test_columns_in_halves(halves: int) -> None:
-    """Columns that are an odd number of half vectors are one panel, if registers are many enough for its tiles."""
+    """Columns that are an odd number of half vectors are one panel, if there are registers for its tiles."""
     lanes = TARGET.vector_bytes // 8
     (many,) = split_columns(halves * lanes, 1000, 100, replace(TARGET, vector_registers=32), DType.float32)
     assert (many.first, many.panels) == (0, Panels(halves * lanes, lanes, halves))
@@ -168,10 +168,10 @@ CHANNEL = dims.axis(1, 24)
     "order", [dims.mod(CHANNEL, 4) * 6 + dims.floordiv(CHANNEL, 4), CHANNEL * 2 + 1, CHANNEL + 7, 30 - CHANNEL]
 )
 def test_channels_in_another_order(order: Dim, groups: int) -> None:
-    named = dims.substitute(order, lambda _: dims.symbol("i", 0))
-    taken = [dims.evaluate(named, {"i": number}) for number in range(24)]
+    symbolic = dims.substitute(order, lambda _: dims.symbol("i", 0))
+    channels = [dims.evaluate(symbolic, {"i": number}) for number in range(24)]
     for rows in (1, 3, 11):
-        check(50, 40, groups, (rows, 5), (1, 1), order=(order, taken))
+        check(50, 40, groups, (rows, 5), (1, 1), order=(order, channels))
 
 
 @pytest.mark.parametrize("ending", KINDS[1:])

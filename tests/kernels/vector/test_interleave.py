@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.products import transformed
+from kernels.products import build_transformed
 from kernels.vector.works import TARGET, run_work, tensor_of
 
 from weft.ir import dims
@@ -14,16 +14,16 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve
-from weft.ir.scalar import AT_HAND, Apply, Held, Index, Load
+from weft.ir.scalar import ELEMENT, Apply, Index, Load, Placeholder
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
-from weft.kernels.vector.interleave import interleave_work
+from weft.kernels.vector.interleave import build_interleave
 
 Array = np.ndarray[Any, Any]
 F32 = DType.float32
 
 
 def expected(x: Array, w: Array) -> Array:
-    """[N, C, H, W] and [C, F, a, b] to [N, F, H * a, W * b]."""
+    """Compute [N, F, H * a, W * b] from [N, C, H, W] and [C, F, a, b]."""
     parts: Array = np.einsum("nchw,cfab->nfhawb", x.astype(np.float64), w.astype(np.float64))
     n, f, h, a, width, b = parts.shape
     return parts.reshape(n, f, h * a, width * b)
@@ -42,11 +42,11 @@ def test_rectangles(features: int, strides: tuple[int, int], last: bool, symboli
     layout = channels_last(4) if last else row_major(4)
     result = StoredTensor(F32, (2, features, spatial[0] * strides[0], spatial[1] * strides[1]), layout)
     at = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(result.shape))
-    added = Apply("add", (Held(AT_HAND, F32), Load(0, (at[1],), F32)), F32)
-    epilogue = Epilogue(Apply("maximum", (added, Held(AT_HAND, F32)), F32), (tensor_of(bias),))
+    added = Apply("add", (Placeholder(ELEMENT, F32), Load(0, (at[1],), F32)), F32)
+    epilogue = Epilogue(Apply("maximum", (added, Placeholder(ELEMENT, F32)), F32), (tensor_of(bias),))
     primitive = Convolve(strides, (1, 1), ((0, 0), (0, 0)), 1, transposed=True)
-    given = tensor_of(x, channels_last(4), (2, 21, *spatial))
-    work = transformed(interleave_work, primitive, given, w, result, epilogue, TARGET)
+    source = tensor_of(x, channels_last(4), (2, 21, *spatial))
+    work = build_transformed(build_interleave, primitive, source, w, result, epilogue, TARGET)
     assert work is not None
     operands = [(x, channels_last(4)), (w, row_major(4)), (bias, row_major(1))]
     (ours,), _ = run_work(work, operands, [result], sizes)
@@ -65,10 +65,11 @@ def test_rectangles(features: int, strides: tuple[int, int], last: bool, symboli
 def test_where_it_does_not_apply(
     kernel: tuple[int, int], strides: tuple[int, int], pads: tuple[tuple[int, int], ...], size: int
 ) -> None:
-    """Windows that overlap, a result that is cropped, and one that reaches further."""
+    """Overlapping windows, a cropped result, and one that is larger."""
     x = StoredTensor(F32, (1, 8, 7, 7), channels_last(4))
     result = StoredTensor(F32, (1, 1, size, size), row_major(4))
     primitive = Convolve(strides, (1, 1), pads, 1, transposed=True)
     assert (
-        transformed(interleave_work, primitive, x, np.zeros((8, 1, *kernel), np.float32), result, None, TARGET) is None
+        build_transformed(build_interleave, primitive, x, np.zeros((8, 1, *kernel), np.float32), result, None, TARGET)
+        is None
     )

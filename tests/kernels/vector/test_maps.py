@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.reductions import reduce_work
+from kernels.reductions import build_reduction
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.cpu.machine import named
@@ -24,8 +24,8 @@ from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.common.maps import Region
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.vector.maps import map_work
-from weft.kernels.vector.pool import pool_work
+from weft.kernels.vector.maps import build_map
+from weft.kernels.vector.pool import build_pool
 
 F32, I64, BOOL = DType.float32, DType.int64, DType.bool
 SIZES = (1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 48)
@@ -33,7 +33,7 @@ DTYPES = (F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int
 
 
 class Maker:
-    """A random map over a random domain, with the operands that it reads."""
+    """A random map over a random domain, with its operands."""
 
     def __init__(self, seed: int, symbolic: bool = False) -> None:
         self.rng = np.random.default_rng(seed)
@@ -76,7 +76,7 @@ class Maker:
         return dims.evaluate(dim, self.sizes)
 
     def load(self) -> Scalar:
-        """An operand of some of the domain's axes in some order, each read in a way of its own."""
+        """Load an operand with some of the domain's axes in some order, each with its own kind of index."""
         count = int(self.rng.integers(0, len(self.axes) + 1))
         chosen = [int(axis) for axis in self.rng.permutation(len(self.axes))[:count]]
         if self.rng.random() < 0.5:
@@ -85,7 +85,7 @@ class Maker:
         indices: list[Scalar] = []
         tests: list[Scalar] = []
         for axis in chosen:
-            size, index, test = self.way(self.domain[axis], self.axes[axis])
+            size, index, test = self.choose_index(self.domain[axis], self.axes[axis])
             shape.append(size)
             indices.append(index)
             tests += test
@@ -96,8 +96,8 @@ class Maker:
             value = Apply("select", (test, value, fill), self.dtype)
         return value
 
-    def way(self, size: Dim, axis: Dim) -> tuple[Dim, Scalar, list[Scalar]]:
-        """(size of the operand, index into it, conditions that keep it inside) along one axis."""
+    def choose_index(self, size: Dim, axis: Dim) -> tuple[Dim, Scalar, list[Scalar]]:
+        """Return (size of the operand, index into it, conditions that keep it inside) along one axis."""
         kind = self.rng.choice(
             ["plain"] * 8 + ["slice", "step", "reverse", "padded", "clamped", "gather", "checked", "halved", "wrapped"]
         )
@@ -166,7 +166,7 @@ def test_random_maps(group: int, symbolic: bool) -> None:
         maker = Maker(seed, symbolic)
         expression = maker.expression()
         result = StoredTensor(maker.dtype, maker.domain, maker.layout(len(maker.domain)))
-        work = map_work(expression, maker.operands(), result, TARGET)
+        work = build_map(expression, maker.operands(), result, TARGET)
         kinds = [TensorType(maker.dtype, maker.domain)]
         (expected,) = evaluate(Map(expression), maker.arrays, kinds, maker.sizes)
         for at_start in (False, True):
@@ -190,13 +190,13 @@ def test_layout_changes(shape: tuple[int, ...], dtype: DType) -> None:
         (Layout((3, 1, 0, 2)),) * 2,
     ):
         result = StoredTensor(dtype, shape, target)
-        work = map_work(plain(shape, dtype=dtype), [tensor_of(array, source)], result, TARGET)
+        work = build_map(plain(shape, dtype=dtype), [tensor_of(array, source)], result, TARGET)
         (ours,), _ = run_work(work, [(array, source)], [result])
         assert_same(ours, array, f"{source} to {target}")
 
 
 def test_transposing_with_arithmetic() -> None:
-    """A turned operand, another along the result's order, and a bias, in one kernel."""
+    """A transposed operand, one in the result's order, and a bias, in one kernel."""
     shape = (2, 37, 21, 18)
     rng = np.random.default_rng(1)
     first, second, bias = (rng.normal(size=s).astype(np.float32) for s in (shape, shape, (37,)))
@@ -205,7 +205,7 @@ def test_transposing_with_arithmetic() -> None:
     layouts = [row_major(4), channels_last(4), row_major(1)]
     arrays = [first, second, bias]
     result = StoredTensor(F32, shape, channels_last(4))
-    work = map_work(expression, list(map(tensor_of, arrays, layouts)), result, TARGET)
+    work = build_map(expression, list(map(tensor_of, arrays, layouts)), result, TARGET)
     (ours,), _ = run_work(work, list(zip(arrays, layouts)), [result])
     np.testing.assert_array_equal(ours, first + second + bias[:, None, None])
 
@@ -213,7 +213,7 @@ def test_transposing_with_arithmetic() -> None:
 @pytest.mark.parametrize("outer", [1, 9, dims.symbol("n")], ids=str)
 @pytest.mark.parametrize("inner", [(25, 2), (23, 3), (37, 1), (5, 7), (11, 5), (3, 43)], ids=str)
 def test_short_axes_that_do_not_fill_vectors(outer: Dim, inner: tuple[int, int]) -> None:
-    """Mirrored along one axis and turned, so that no other way than element by element is left."""
+    """Mirrored along one axis and transposed, so that only reading element by element is left."""
     long, short = inner
     shape = (3, outer, long, short)
     n, sizes = (outer, {}) if isinstance(outer, int) else (6, {"n": 6})
@@ -222,7 +222,7 @@ def test_short_axes_that_do_not_fill_vectors(outer: Dim, inner: tuple[int, int])
     mirrored = Load(0, tuple(map(Index, (a, dims.minimum(c, long - 1 - c), d, outer - 1 - b))), F32)
     expression = Apply("multiply", (mirrored, Apply("cast", (Index(c + d),), F32)), F32)
     result = StoredTensor(F32, shape, row_major(4))
-    work = map_work(expression, [tensor_of(array, shape=(3, long, short, outer))], result, TARGET)
+    work = build_map(expression, [tensor_of(array, shape=(3, long, short, outer))], result, TARGET)
     (expected,) = evaluate(Map(expression), [array], [TensorType(F32, shape)], sizes)
     for at_start in (False, True):
         (ours,), _ = run_work(work, [(array, row_major(4))], [result], sizes, at_start=at_start)
@@ -236,15 +236,15 @@ def test_checked_indices_are_reported(bad: int) -> None:
     gather = Load(0, (Load(1, (Index(dims.axis(0, 40)),), I64), Index(dims.axis(1, 3))), F32, checked=True)
     result = StoredTensor(F32, shape, row_major(2))
     indices = np.arange(40) % 5
-    work = map_work(gather, [tensor_of(values), tensor_of(indices)], result, TARGET)
+    work = build_map(gather, [tensor_of(values), tensor_of(indices)], result, TARGET)
     for place in (None, 0, 17, 39):
-        given = indices.copy()
+        changed = indices.copy()
         if place is not None:
-            given[place] = bad
-        pairs: list[Any] = [(values, row_major(2)), (given, row_major(1))]
+            changed[place] = bad
+        pairs: list[Any] = [(values, row_major(2)), (changed, row_major(1))]
         (ours,), errors = run_work(work, pairs, [result])
         assert errors == (place is not None)
-        assert_same(ours, values[np.clip(given, 0, 4)], "gather")
+        assert_same(ours, values[np.clip(changed, 0, 4)], "gather")
 
 
 def test_writing_into_a_region() -> None:
@@ -252,7 +252,7 @@ def test_writing_into_a_region() -> None:
     for layout in (row_major(3), Layout((2, 0, 1)), Layout((0, 2, 1))):
         array = rng.normal(size=(4, 5, 33)).astype(np.float32)
         whole = StoredTensor(F32, (4, 11, 33), layout)
-        work = map_work(
+        work = build_map(
             plain(array.shape),
             [tensor_of(array)],
             StoredTensor(F32, array.shape, layout),
@@ -269,7 +269,7 @@ def test_empty_domains_and_operands() -> None:
     empty = np.zeros((0, 4), np.float32)
     result = StoredTensor(F32, (0, 4), row_major(2))
     (ours,), _ = run_work(
-        map_work(plain((0, 4)), [tensor_of(empty)], result, TARGET), [(empty, row_major(2))], [result]
+        build_map(plain((0, 4)), [tensor_of(empty)], result, TARGET), [(empty, row_major(2))], [result]
     )
     assert ours.shape == (0, 4)
     size = dims.symbol("n", 0)
@@ -278,19 +278,19 @@ def test_empty_domains_and_operands() -> None:
     expression = Apply("select", (inside, Load(0, (Index(axis),), F32), Literal(-1.0, F32)), F32)
     padded = StoredTensor(F32, (5,), row_major(1))
     nothing = np.zeros(0, np.float32)
-    work = map_work(expression, [tensor_of(nothing, shape=(size,))], padded, TARGET)
+    work = build_map(expression, [tensor_of(nothing, shape=(size,))], padded, TARGET)
     (ours,), _ = run_work(work, [(nothing, row_major(1))], [padded], {"n": 0})
     assert ours.tolist() == [-1.0] * 5
 
 
 def test_shared_subexpressions_are_computed_once() -> None:
-    """Squares of squares: as a tree this expression has a million leaves."""
+    """Repeated squares: as a tree the expression has a million leaves."""
     value: Scalar = plain((50,))
     for _ in range(20):
         value = Apply("multiply", (value, value), F32)
     array = np.linspace(0.9999999, 1.0000001, 50).astype(np.float32)
     result = StoredTensor(F32, (50,), row_major(1))
-    (ours,), _ = run_work(map_work(value, [tensor_of(array)], result, TARGET), [(array, row_major(1))], [result])
+    (ours,), _ = run_work(build_map(value, [tensor_of(array)], result, TARGET), [(array, row_major(1))], [result])
     expected = array
     for _ in range(20):
         expected = expected * expected
@@ -299,7 +299,7 @@ def test_shared_subexpressions_are_computed_once() -> None:
 
 @pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3", "x86-64-v4", "cortex-a72", "apple-m1"])
 def test_other_processors(processor: str) -> None:
-    """Kernels for vectors of other lengths are code that LLVM takes."""
+    """LLVM compiles kernels for vectors of other lengths."""
     machine = named(processor)
     shape = (2, 24, 17, 19)
     image = StoredTensor(F32, shape, row_major(4))
@@ -308,11 +308,11 @@ def test_other_processors(processor: str) -> None:
     pooled = StoredTensor(F32, (2, 24, 9, 10), row_major(4))
     means = StoredTensor(F32, (2, 24), row_major(2))
     works = [
-        map_work(Apply("exp", (plain(shape),), F32), [image], image, machine.target),
-        map_work(plain(shape), [image], last, machine.target),
-        reduce_work(Reduce("sum", (2, 3)), plain(shape), shape, [image], means, machine.target),
-        reduce_work(Reduce("maximum", (2, 3)), plain(shape), shape, [last], means, machine.target),
-        pool_work(pool, image, pooled, machine.target),
+        build_map(Apply("exp", (plain(shape),), F32), [image], image, machine.target),
+        build_map(plain(shape), [image], last, machine.target),
+        build_reduction(Reduce("sum", (2, 3)), plain(shape), shape, [image], means, machine.target),
+        build_reduction(Reduce("maximum", (2, 3)), plain(shape), shape, [last], means, machine.target),
+        build_pool(pool, image, pooled, machine.target),
     ]
     for work in works:
         for launch in work.launches:

@@ -1,4 +1,4 @@
-"""Packed columns, and the cut of products into blocks."""
+"""Packed columns, and the split of products into blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from weft.cost.blocks import BLOCK_WORK
 from weft.ir import dims
-from weft.kernels.vector.blocking import Demand, cut, even_part
+from weft.kernels.vector.blocking import ProductShape, choose_blocking, choose_part_size
 from weft.kernels.vector.panels import Panels
 
 CACHE = 1 << 20
@@ -15,7 +15,7 @@ CACHE = 1 << 20
 
 @pytest.mark.parametrize("columns", [1, 3, 4, 5, 8, 11, 12, 16, 19])
 @pytest.mark.parametrize("width", [1, 2, 3])
-def test_every_column_has_its_place(columns: int, width: int) -> None:
+def test_positions_of_packed_columns(columns: int, width: int) -> None:
     heads, sums, lanes = 2, 3, 4
     panels = Panels(columns, lanes, width)
     array = np.arange(1, heads * sums * columns + 1).reshape(heads, sums, columns)
@@ -32,34 +32,34 @@ def test_every_column_has_its_place(columns: int, width: int) -> None:
             np.testing.assert_array_equal(packed[:, start + number * step + inside], array[:, number, column])
 
 
-def test_packing_in_parts_asks_for_each_column_once() -> None:
+def test_packing_in_parts_reads_each_column_once() -> None:
     array = np.random.default_rng(0).standard_normal((1, 5, 43))
-    asked: list[slice] = []
+    requests: list[slice] = []
 
     def part(columns: slice) -> np.ndarray:
-        asked.append(columns)
+        requests.append(columns)
         return array[:, :, columns]
 
     panels = Panels(43, 8, 2)
     assert panels.pack_parts(1, 5, array.dtype, part).tobytes() == panels.pack(array).tobytes()
-    assert asked == [slice(0, 16), slice(16, 32), slice(32, 40), slice(40, 43)]
+    assert requests == [slice(0, 16), slice(16, 32), slice(32, 40), slice(40, 43)]
 
 
-def demand(tiles: int, panels: int, depth: int, grid: int = 1) -> Demand:
-    return Demand(grid, tiles, panels, 2 * 12 * 32 * depth, 12 * 4 * depth, 32 * 4 * depth)
+def product_shape(tiles: int, panels: int, depth: int, grid: int = 1) -> ProductShape:
+    return ProductShape(grid, tiles, panels, 2 * 12 * 32 * depth, 12 * 4 * depth, 32 * 4 * depth)
 
 
 @pytest.mark.parametrize(
     ("tiles", "panels", "depth"), [(1, 38, 400), (17, 8, 256), (22, 32, 512), (4, 24, 768), (5, 16, 4608), (86, 32, 64)]
 )
 def test_threads_share_evenly(tiles: int, panels: int, depth: int) -> None:
-    made = cut(demand(tiles, panels, depth), 8, 1, CACHE)
-    assert isinstance(made.tiles, int)
-    assert isinstance(made.panels, int)
-    assert 1 <= made.tiles <= 8
-    assert 1 <= made.panels <= panels
-    tile_sizes = [min(made.tiles, tiles - first) for first in range(0, tiles, made.tiles)]
-    panel_sizes = [min(made.panels, panels - first) for first in range(0, panels, made.panels)]
+    blocking = choose_blocking(product_shape(tiles, panels, depth), 8, 1, CACHE)
+    assert isinstance(blocking.tiles, int)
+    assert isinstance(blocking.panels, int)
+    assert 1 <= blocking.tiles <= 8
+    assert 1 <= blocking.panels <= panels
+    tile_sizes = [min(blocking.tiles, tiles - first) for first in range(0, tiles, blocking.tiles)]
+    panel_sizes = [min(blocking.panels, panels - first) for first in range(0, panels, blocking.panels)]
     blocks = [a * b for a in tile_sizes for b in panel_sizes]
     for threads in (2, 4):
         longest = -(-len(blocks) // threads) * max(blocks)
@@ -67,23 +67,25 @@ def test_threads_share_evenly(tiles: int, panels: int, depth: int) -> None:
 
 
 def test_small_products_are_one_block() -> None:
-    made = cut(demand(2, 3, 16), 8, 1, CACHE)
-    assert (made.tiles, made.panels) == (2, 3)
+    blocking = choose_blocking(product_shape(2, 3, 16), 8, 1, CACHE)
+    assert (blocking.tiles, blocking.panels) == (2, 3)
 
 
-def test_what_exceeds_the_cache_is_read_once() -> None:
-    heavy_right = cut(demand(8, 64, 4096), 1, 1, CACHE * 2)
+def test_operand_larger_than_the_cache_is_read_once() -> None:
+    heavy_right = choose_blocking(product_shape(8, 64, 4096), 1, 1, CACHE * 2)
     assert heavy_right.tiles_first
-    heavy_left = cut(demand(4000, 2, 128), 8, 1, CACHE)
+    heavy_left = choose_blocking(product_shape(4000, 2, 128), 8, 1, CACHE)
     assert not heavy_left.tiles_first
 
 
 @pytest.mark.parametrize("rows", [1, 17, 100, 5000])
-def test_unknown_sizes_are_cut_for_threads_too(rows: int) -> None:
+def test_unknown_sizes_give_blocks_for_all_threads(rows: int) -> None:
     depth, panels = 256, 24
     work = 2 * 12 * 32 * depth
-    made = cut(Demand(1, dims.symbol("rows"), panels, work, 12 * 4 * depth, 32 * 4 * depth), 8, 1, CACHE)
-    tiles, each = (dims.evaluate(size, {"rows": rows}) for size in (made.tiles, made.panels))
+    blocking = choose_blocking(
+        ProductShape(1, dims.symbol("rows"), panels, work, 12 * 4 * depth, 32 * 4 * depth), 8, 1, CACHE
+    )
+    tiles, each = (dims.evaluate(size, {"rows": rows}) for size in (blocking.tiles, blocking.panels))
     blocks = -(-rows // tiles) * -(-panels // each)
     assert blocks >= min(8, rows * panels * work // 200_000)
     assert tiles * each * work >= 100_000
@@ -94,4 +96,4 @@ def test_unknown_sizes_are_cut_for_threads_too(rows: int) -> None:
     ("count", "part", "parts"), [(5, 8, 1), (10, 5, 2), (30, 10, 4), (112, 12, 16), (1000, 61, 24)]
 )
 def test_even_parts(count: int, part: int, parts: int) -> None:
-    assert -(-count // even_part(count, part)) == parts
+    assert -(-count // choose_part_size(count, part)) == parts

@@ -12,16 +12,16 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import Pool
-from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load
+from weft.ir.scalar import ELEMENT, Apply, Index, Literal, Load, Placeholder
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
-from weft.kernels.vector.pool import pool_work
+from weft.kernels.vector.pool import build_pool
 
 F32, I64 = DType.float32, DType.int64
 DTYPES = (F32, F32, F32, DType.float64, DType.float16, DType.bfloat16, DType.int8, DType.uint8)
 
 
-def a_layout(rng: np.random.Generator, rank: int) -> Layout:
+def random_layout(rng: np.random.Generator, rank: int) -> Layout:
     choices = [row_major(rank), channels_last(rank), Layout(tuple(int(axis) for axis in rng.permutation(rank)))]
     return choices[int(rng.choice(3, p=[0.4, 0.4, 0.2]))]
 
@@ -54,10 +54,10 @@ def test_random_pools(group: int, kind: str, symbolic: bool) -> None:
         array = rng.integers(-20, 20, shape).astype(np.int8).astype(dtype.numpy)
         if dtype.is_float and kind != "sum" and rng.random() < 0.3:
             array[rng.random(shape) < 0.05] = np.nan
-        layout = a_layout(rng, rank + 2)
+        layout = random_layout(rng, rank + 2)
         kind_of_result = I64 if kind == "argmax" else dtype
-        result = StoredTensor(kind_of_result, (*domain[:2], *counts), a_layout(rng, rank + 2))
-        work = pool_work(primitive, tensor_of(array, layout, domain), result, TARGET)
+        result = StoredTensor(kind_of_result, (*domain[:2], *counts), random_layout(rng, rank + 2))
+        work = build_pool(primitive, tensor_of(array, layout, domain), result, TARGET)
         (ours,), _ = run_work(work, [(array, layout)], [result], sizes, at_start=bool(seed % 2))
         (expected,) = evaluate(primitive, [array], [TensorType(kind_of_result, result.shape)], sizes)
         wide = np.float64 if dtype.is_float and kind != "argmax" else expected.dtype
@@ -71,11 +71,11 @@ def test_averages_by_epilogue(layout: Layout) -> None:
     bias = np.arange(24, dtype=np.float32)
     shape = (2, 24, 4, 5)
     at = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(shape))
-    mean = Apply("divide", (Held(AT_HAND, F32), Literal(9.0, F32)), F32)
+    mean = Apply("divide", (Placeholder(ELEMENT, F32), Literal(9.0, F32)), F32)
     epilogue = Epilogue(Apply("add", (mean, Load(0, (at[1],), F32)), F32), (tensor_of(bias),))
     primitive = Pool("sum", (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)))
     result = StoredTensor(F32, shape, layout)
-    work = pool_work(primitive, tensor_of(array, layout), result, TARGET, epilogue)
+    work = build_pool(primitive, tensor_of(array, layout), result, TARGET, epilogue)
     (ours,), _ = run_work(work, [(array, layout), (bias, row_major(1))], [result])
     (total,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, shape)], {})
     np.testing.assert_allclose(ours, total / 9 + bias[:, None, None], 1e-5, 1e-6)
@@ -102,7 +102,7 @@ def test_lines_of_pixels(
     kind: str,
     symbolic: bool,
 ) -> None:
-    """Channels as neighbours, lines long enough for several pixels at a time, against numpy."""
+    """Channels-last tensors with lines long enough for several pixels at a time, against numpy."""
     array = np.random.default_rng(7).normal(size=(2, 24, 11, 37)).astype(np.float32)
     array[0, 3, 5, 6:9] = np.nan if kind == "maximum" else 0
     sizes = {"h": 11, "w": 37}
@@ -111,7 +111,7 @@ def test_lines_of_pixels(
     counts = [dims.floordiv(s + sum(p) - r, stride) + 1 for s, p, r in zip(spatial, pads, reach)]
     result = StoredTensor(F32, (2, 24, *counts), channels_last(4))
     primitive = Pool(kind, window, (stride, stride), (dilation, dilation), pads)
-    work = pool_work(primitive, tensor_of(array, channels_last(4), (2, 24, *spatial)), result, TARGET)
+    work = build_pool(primitive, tensor_of(array, channels_last(4), (2, 24, *spatial)), result, TARGET)
     (ours,), _ = run_work(work, [(array, channels_last(4))], [result], sizes)
     nothing = -np.inf if kind == "maximum" else 0.0
     padded = np.pad(array.astype(np.float64), ((0, 0), (0, 0), *pads), constant_values=nothing)

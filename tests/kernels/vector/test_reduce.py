@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.reductions import reduce_work
+from kernels.reductions import build_reduction
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
 from weft.backends.reference.interpret import evaluate
@@ -13,7 +13,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, channels_last, row_major
 from weft.ir.program import ArgReduce, Reduce
-from weft.ir.scalar import AT_HAND, Apply, Held, Index, Literal, Load, Scalar
+from weft.ir.scalar import ELEMENT, Apply, Index, Literal, Load, Placeholder, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
 
@@ -48,7 +48,7 @@ def assert_near(ours: Array, expected: Array, dtype: DType, scale: Array | float
     assert not np.any(wrong & np.isfinite(expected)), f"{message}: {ours} {expected}"
 
 
-def a_layout(rng: np.random.Generator, rank: int) -> Layout:
+def random_layout(rng: np.random.Generator, rank: int) -> Layout:
     return row_major(rank) if rng.random() < 0.5 else Layout(tuple(int(axis) for axis in rng.permutation(rank)))
 
 
@@ -70,10 +70,10 @@ def test_random_reductions(group: int, symbolic: bool) -> None:
         array = numbers(rng, shape, dtype, kind)
         if dtype.is_float and rng.random() < 0.2:
             array.reshape(-1)[int(rng.integers(array.size))] = np.nan
-        layout = a_layout(rng, rank)
-        kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-        result = StoredTensor(dtype, kept, a_layout(rng, len(kept)))
-        work = reduce_work(
+        layout = random_layout(rng, rank)
+        result_shape = tuple(size for axis, size in enumerate(domain) if axis not in axes)
+        result = StoredTensor(dtype, result_shape, random_layout(rng, len(result_shape)))
+        work = build_reduction(
             Reduce(kind, axes), plain(domain, dtype), domain, [tensor_of(array, layout, domain)], result, TARGET
         )
         (ours,), _ = run_work(work, [(array, layout)], [result], sizes, at_start=bool(seed % 2))
@@ -83,13 +83,13 @@ def test_random_reductions(group: int, symbolic: bool) -> None:
             scale = np.sum(np.abs(array.astype(np.float64)), axis=axes) if kind == "sum" else expected
             assert_near(ours, np.asarray(expected), dtype, scale, message)
         else:
-            (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, kept)], sizes)
+            (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, result_shape)], sizes)
             assert_near(ours, expected, dtype, 0.0, message)
 
 
 @pytest.mark.parametrize("group", range(12))
 def test_random_positions(group: int) -> None:
-    """Few different numbers, so that there are ties; NaN, infinities and bools too."""
+    """Few distinct numbers, so that there are ties; NaN, infinities and bools as well."""
     for seed in range(group * 8, group * 8 + 8):
         rng = np.random.default_rng(seed)
         rank = int(rng.integers(1, 4))
@@ -102,29 +102,29 @@ def test_random_positions(group: int) -> None:
                 array[rng.random(shape) < rng.choice([0, 0.02, 0.5])] = value
         if rng.random() < 0.1:
             array[...] = -np.inf if dtype.is_float else 0
-        layout = a_layout(rng, rank)
-        kept = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
-        result = StoredTensor(I64, kept, a_layout(rng, rank - 1))
-        work = reduce_work(primitive, plain(shape, dtype), shape, [tensor_of(array, layout)], result, TARGET)
+        layout = random_layout(rng, rank)
+        result_shape = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
+        result = StoredTensor(I64, result_shape, random_layout(rng, rank - 1))
+        work = build_reduction(primitive, plain(shape, dtype), shape, [tensor_of(array, layout)], result, TARGET)
         (ours,), _ = run_work(work, [(array, layout)], [result])
-        (expected,) = evaluate(primitive, [array], [TensorType(I64, kept)], {})
+        (expected,) = evaluate(primitive, [array], [TensorType(I64, result_shape)], {})
         np.testing.assert_array_equal(ours, expected, err_msg=f"seed {seed}: {primitive} of {dtype}{shape} {layout}")
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (3, 0, 4)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [F32, DType.int32, BOOL])
-def test_reductions_of_nothing(dtype: DType, kind: str, shape: tuple[int, ...]) -> None:
+def test_empty_reductions(dtype: DType, kind: str, shape: tuple[int, ...]) -> None:
     array = np.zeros(shape, dtype.numpy)
     for axes in ((1,), tuple(range(len(shape)))):
-        kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
-        result = StoredTensor(dtype, kept, row_major(len(kept)))
-        work = reduce_work(Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, TARGET)
+        result_shape = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+        result = StoredTensor(dtype, result_shape, row_major(len(result_shape)))
+        work = build_reduction(Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, TARGET)
         (ours,), _ = run_work(work, [(array, row_major(array.ndim))], [result])
         if dtype is BOOL:
-            expected = np.full(kept, kind in ("product", "minimum"))
+            expected = np.full(result_shape, kind in ("product", "minimum"))
         else:
-            (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, kept)], {})
+            (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, result_shape)], {})
         np.testing.assert_array_equal(ours, expected)
 
 
@@ -137,13 +137,13 @@ def test_mean_of_squared_differences_with_epilogue() -> None:
     difference = Apply("subtract", (plain(domain, F32), plain(domain, F32, 1)), F32)
     element = Apply("multiply", (difference, difference), F32)
     shift = Load(0, (Index(dims.axis(1, 18)), Index(dims.axis(0, 6))), F32)
-    mean = Apply("divide", (Held(AT_HAND, F32), Literal(35.0, F32)), F32)
+    mean = Apply("divide", (Placeholder(ELEMENT, F32), Literal(35.0, F32)), F32)
     epilogue = Epilogue(Apply("add", (mean, shift), F32), (tensor_of(other),))
     result = StoredTensor(F32, (6, 18), row_major(2))
     expected = np.mean(np.square(first.astype(np.float64) - second), axis=1) + other.T
     for layout in (row_major(3), Layout((0, 2, 1)), Layout((1, 2, 0))):
         tensors = [tensor_of(first, layout), tensor_of(second, layout)]
-        work = reduce_work(Reduce("sum", (1,)), element, domain, tensors, result, TARGET, epilogue)
+        work = build_reduction(Reduce("sum", (1,)), element, domain, tensors, result, TARGET, epilogue)
         pairs = [(first, layout), (second, layout), (other, row_major(2))]
         (ours,), _ = run_work(work, pairs, [result])
         np.testing.assert_allclose(ours, expected, 1e-5)
@@ -158,10 +158,10 @@ def test_long_reductions_are_the_same_for_any_threads(
 ) -> None:
     array = np.random.default_rng(4).normal(size=shape).astype(np.float32)
     domain: tuple[Dim, ...] = (dims.symbol("n"), *shape[1:]) if symbolic else shape
-    kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-    result = StoredTensor(F32, kept, row_major(len(kept)))
-    halved: Scalar = Apply("multiply", (Held(AT_HAND, F32), Literal(0.5, F32)), F32)
-    work = reduce_work(
+    result_shape = tuple(size for axis, size in enumerate(domain) if axis not in axes)
+    result = StoredTensor(F32, result_shape, row_major(len(result_shape)))
+    halved: Scalar = Apply("multiply", (Placeholder(ELEMENT, F32), Literal(0.5, F32)), F32)
+    work = build_reduction(
         Reduce("sum", axes),
         plain(domain, F32),
         domain,
@@ -183,7 +183,7 @@ def test_means_of_channels_last_images() -> None:
     array = np.random.default_rng(5).normal(size=(2, 100, 7, 7)).astype(np.float32)
     result = StoredTensor(F32, (2, 100), row_major(2))
     for layout in (channels_last(4), row_major(4)):
-        work = reduce_work(
+        work = build_reduction(
             Reduce("sum", (2, 3)), plain(array.shape, F32), array.shape, [tensor_of(array, layout)], result, TARGET
         )
         (ours,), _ = run_work(work, [(array, layout)], [result])
@@ -191,22 +191,22 @@ def test_means_of_channels_last_images() -> None:
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
-def test_long_rows_side_by_side_are_summed_up_as_exactly(symbolic: bool) -> None:
-    """A lane with a row of its own adds up stretches, so that the error does not grow with the row."""
+def test_rounding_error_of_long_rows_side_by_side(symbolic: bool) -> None:
+    """A lane with its own row sums it in chunks, so that the error does not grow with the row."""
     x = (np.random.default_rng(7).random((1, 24, 160, 170)) + 1).astype(np.float32)
     shape: tuple[Dim, ...] = (1, 24, dims.symbol("h"), dims.symbol("w")) if symbolic else x.shape
     tensor, result = StoredTensor(F32, shape, channels_last(4)), StoredTensor(F32, (1, 24), row_major(2))
-    work = reduce_work(Reduce("sum", (2, 3)), plain(shape, F32), shape, [tensor], result, TARGET)
-    (found,), _ = run_work(work, [(x, channels_last(4))], [result], {"h": 160, "w": 170})
-    np.testing.assert_allclose(found, x.astype(np.float64).sum((2, 3)), rtol=1e-6)
+    work = build_reduction(Reduce("sum", (2, 3)), plain(shape, F32), shape, [tensor], result, TARGET)
+    (actual,), _ = run_work(work, [(x, channels_last(4))], [result], {"h": 160, "w": 170})
+    np.testing.assert_allclose(actual, x.astype(np.float64).sum((2, 3)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
-def test_equal_numbers_side_by_side_are_summed_up_as_exactly(symbolic: bool) -> None:
-    """Roundings of equal numbers all go one way, and models subtract such sums from others (a variance of padding)."""
+def test_rounding_error_of_equal_numbers_side_by_side(symbolic: bool) -> None:
+    """Rounding errors of equal numbers add up, and models subtract such sums (the variance of padding)."""
     x = np.broadcast_to(np.random.default_rng(7).random((1, 1, 256)), (1, 512, 256)).astype(np.float32)
     shape: tuple[Dim, ...] = (1, dims.symbol("n"), 256) if symbolic else x.shape
     tensor, result = StoredTensor(F32, shape, row_major(3)), StoredTensor(F32, (1, 256), row_major(2))
-    work = reduce_work(Reduce("sum", (1,)), plain(shape, F32), shape, [tensor], result, TARGET)
-    (found,), _ = run_work(work, [(x, row_major(3))], [result], {"n": 512})
-    np.testing.assert_allclose(found, x.astype(np.float64).sum(1), rtol=16 * 2.0**-24)
+    work = build_reduction(Reduce("sum", (1,)), plain(shape, F32), shape, [tensor], result, TARGET)
+    (actual,), _ = run_work(work, [(x, row_major(3))], [result], {"n": 512})
+    np.testing.assert_allclose(actual, x.astype(np.float64).sum(1), rtol=16 * 2.0**-24)

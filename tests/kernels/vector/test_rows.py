@@ -1,4 +1,4 @@
-"""Row groups: found in real programs, computed as one kernel each, in any layout, against the reference in float64."""
+"""Row groups of real programs, computed as one kernel each, in any layout, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from weft.backends.reference.interpret import Interpreter, evaluate
 from weft.frontend import read_model
-from weft.fuse.row_groups import find_row_groups, row_frame
+from weft.fuse.row_groups import find_row_frame, find_row_groups
 from weft.ir import dims
 from weft.ir.dtypes import DType
 from weft.ir.groups import RowGroup
@@ -24,7 +24,7 @@ from weft.ir.target import Target
 from weft.ir.types import TensorType
 from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import StoredTensor, Work
-from weft.kernels.select import choose
+from weft.kernels.select import select_kernels
 from weft.opset.lower import lower
 from weft.passes import PIPELINE
 
@@ -34,10 +34,10 @@ F32 = DType.float32
 def program_of(
     nodes: Sequence[Any], inputs: dict[str, Sequence[Any]], weights: dict[str, Array], dtype: int = 1
 ) -> TensorProgram:
-    given = [helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs.items()]
+    graph_inputs = [helper.make_tensor_value_info(name, dtype, shape) for name, shape in inputs.items()]
     outputs = [helper.make_tensor_value_info("y", dtype, None)]
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "g", given, outputs, constants)
+    graph = helper.make_graph(nodes, "g", graph_inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     evaluator = Interpreter()
     program = lower(read_model(model.SerializeToString(), is_defined=lambda *_: True).graph, evaluator)
@@ -55,7 +55,7 @@ def run_groups(
     target: Target = TARGET,
     run: Callable[..., tuple[list[Array], int]] = run_work,
 ) -> tuple[list[Array], int]:
-    """The program's outputs, with its row groups as kernels and all else as the reference; and the number of groups."""
+    """Run row groups as kernels and all else on the reference; return the outputs and the number of groups."""
     groups = find_row_groups(program)
     owner = {id(step): group for group in groups for step in group}
     values: dict[Value, Array] = dict(program.constants)
@@ -80,17 +80,17 @@ def group_work(
     rng: np.random.Generator,
     target: Target,
 ) -> tuple[Work, list[tuple[Array, Layout]], dict[Value, StoredTensor]]:
-    """The work of a group, with its operands and its results in random layouts."""
-    made = {value for step in group for value in step.results}
-    read = list(dict.fromkeys(value for step in group for value in step.operands if value not in made))
+    """Build the work of a group, with its operands and results in random layouts."""
+    group_results = {value for step in group for value in step.results}
+    read = list(dict.fromkeys(value for step in group for value in step.operands if value not in group_results))
     outside = {value for step in program.steps if step not in group for value in step.operands} | {*program.outputs}
-    seen = [value for step in group for value in step.results if value in outside]
+    read_outside = [value for step in group for value in step.results if value in outside]
     operands = {value: tensor_for(value, rng) for value in read}
-    results = {value: tensor_for(value, rng) for value in seen}
-    frame = row_frame(group)
+    results = {value: tensor_for(value, rng) for value in read_outside}
+    frame = find_row_frame(group)
     assert frame is not None
     rows = RowGroup(tuple(group), tuple(operands), tuple(results), frame)
-    (part,) = choose(Request(rows, {**operands, **results}, {}, target)).parts
+    (part,) = select_kernels(Request(rows, {**operands, **results}, {}, target)).parts
     return part.work, [(np.asarray(values[value]), tensor.layout) for value, tensor in operands.items()], results
 
 
@@ -138,8 +138,8 @@ def test_normalisations(name: str, shape: tuple[int, ...], symbolic: bool) -> No
     program = program_of(nodes, {key: named for key in ("x", "r") if key in used}, constants)
     inputs = [rng.normal(0, 2, shape).astype(np.float32) for _ in program.inputs]
     sizes = {"n": shape[0], "m": shape[1]}
-    (ours,), found = run_groups(program, inputs, sizes, rng)
-    assert found == count or (name == "log_sum_exp" and symbolic)  # a long row is shared by threads
+    (ours,), group_count = run_groups(program, inputs, sizes, rng)
+    assert group_count == count or (name == "log_sum_exp" and symbolic)  # a long row is shared by threads
     expected = onnx_in_float64(nodes, dict(zip([v.name for v in program.inputs], inputs)), constants)
     scale = np.abs(expected).max()
     np.testing.assert_allclose(ours, expected, 1e-4, 1e-5 * scale + 1e-7)
@@ -162,8 +162,8 @@ def test_softmax_of_other_types(dtype: DType) -> None:
     number = {DType.float16: 10, DType.bfloat16: 16, DType.float64: 11}[dtype]
     program = program_of([node("Softmax", "x", "y")], {"x": [6, 70]}, {}, number)
     x = np.random.default_rng(0).normal(0, 3, (6, 70)).astype(dtype.numpy)
-    (ours,), found = run_groups(program, [x], {}, np.random.default_rng(1))
-    assert found == 1
+    (ours,), group_count = run_groups(program, [x], {}, np.random.default_rng(1))
+    assert group_count == 1
     wide = x.astype(np.float64)
     expected = np.exp(wide) / np.exp(wide).sum(axis=1, keepdims=True)
     tolerance = {DType.float16: 1e-2, DType.bfloat16: 8e-2, DType.float64: 1e-12}[dtype]
@@ -183,7 +183,7 @@ def test_rows_with_infinities_and_nan() -> None:
 
 
 def test_intermediate_values_that_others_read_are_written() -> None:
-    """The sum before a normalisation and its mean are outputs too."""
+    """The sum before a normalisation and its mean are outputs as well."""
     nodes = [
         node("Add", "x r", "t"),
         node("ReduceMean", "t k", "m"),
@@ -193,11 +193,11 @@ def test_intermediate_values_that_others_read_are_written() -> None:
         node("ReduceSum", "d k", "u", keepdims=1),
         node("Mul", "e u", "y"),
     ]
-    given = [helper.make_tensor_value_info(name, 1, [9, 70]) for name in ("x", "r")]
+    graph_inputs = [helper.make_tensor_value_info(name, 1, [9, 70]) for name in ("x", "r")]
     outputs = [helper.make_tensor_value_info(name, 1, None) for name in ("t", "m", "e", "s", "y")]
     axes = onnx.numpy_helper.from_array(np.array([1]), "k")
     model = helper.make_model(
-        helper.make_graph(nodes, "g", given, outputs, [axes]), opset_imports=[helper.make_opsetid("", 21)]
+        helper.make_graph(nodes, "g", graph_inputs, outputs, [axes]), opset_imports=[helper.make_opsetid("", 21)]
     )
     evaluator = Interpreter()
     program = lower(read_model(model.SerializeToString(), is_defined=lambda *_: True).graph, evaluator)
@@ -206,17 +206,17 @@ def test_intermediate_values_that_others_read_are_written() -> None:
     rng = np.random.default_rng(2)
     x, r = rng.normal(size=(2, 9, 70)).astype(np.float32)
     for _ in range(4):
-        ours, found = run_groups(program, [x, r], {}, rng)
-        assert found == 1
+        ours, group_count = run_groups(program, [x, r], {}, rng)
+        assert group_count == 1
         t = (x + r).astype(np.float64)
         m = t.mean(axis=1, keepdims=True)
         e = np.exp(t - m)
         expected = [t, m, e, e.sum(axis=1), e * (t - m).sum(axis=1, keepdims=True)]
-        for got, wanted in zip(ours, expected, strict=True):
-            np.testing.assert_allclose(got, wanted, 1e-4, 2e-4)
+        for actual, reference in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(actual, reference, 1e-4, 2e-4)
 
 
-def test_groups_stop_where_rows_end() -> None:
+def test_boundaries_of_groups() -> None:
     """Other axes, other shapes and readers in between keep steps out of a group."""
     a, b = TensorType(F32, (4, 6)), TensorType(F32, (4,))
     x, total, turned, sums = (

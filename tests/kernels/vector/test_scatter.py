@@ -1,4 +1,4 @@
-"""Scatters of elements and slices, with duplicates, reductions and faults, and concatenation, against the reference."""
+"""Scatters of elements and slices, with duplicates, reductions and bad indices, and concatenation."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Concat, Scatter
 from weft.ir.scalar import Index, Load, Scalar
 from weft.ir.types import TensorType
-from weft.kernels.common.concat import concat_work
+from weft.kernels.common.concat import build_concat
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.vector.maps import region_launch
-from weft.kernels.vector.scatter import scatter_work
+from weft.kernels.vector.maps import build_map_launch
+from weft.kernels.vector.scatter import build_scatter
 
 I64 = DType.int64
 DTYPES = (DType.float32, DType.float32, DType.float64, DType.float16, DType.bfloat16, DType.int32, DType.uint8)
 REDUCTIONS = ("none", "add", "multiply", "minimum", "maximum")
 
 
-def a_layout(rng: np.random.Generator, rank: int) -> Layout:
+def random_layout(rng: np.random.Generator, rank: int) -> Layout:
     return row_major(rank) if rng.random() < 0.5 else Layout(tuple(int(axis) for axis in rng.permutation(rank)))
 
 
-def a_scatter(
+def random_scatter(
     rng: np.random.Generator, symbolic: bool, reduction: str, checked: bool
 ) -> tuple[Scatter, list[Array], list[tuple[Dim, ...]], dict[str, int]]:
-    """Of elements along an axis, or of slices at places that the leading axes of the indices list."""
+    """Make a scatter of elements along an axis, or of slices at the positions that the indices list."""
     rank = int(rng.integers(1, 4))
     shape = tuple(int(size) for size in rng.integers(1, {1: 60, 2: 30, 3: 20}[rank], rank))
     sizes = {f"n{axis}": size for axis, size in enumerate(shape)} | {"m": int(rng.integers(1, 40))}
@@ -70,11 +70,11 @@ def a_scatter(
 def test_random_scatters(reduction: str, checked: bool, symbolic: bool) -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
-        primitive, arrays, shapes, sizes = a_scatter(rng, symbolic, reduction, checked)
-        layouts = [a_layout(rng, array.ndim) for array in arrays]
+        primitive, arrays, shapes, sizes = random_scatter(rng, symbolic, reduction, checked)
+        layouts = [random_layout(rng, array.ndim) for array in arrays]
         tensors = [tensor_of(array, layout, shape) for array, layout, shape in zip(arrays, layouts, shapes)]
-        result = StoredTensor(tensors[0].dtype, shapes[0], a_layout(rng, arrays[0].ndim))
-        work = scatter_work(primitive, tensors, result, TARGET)
+        result = StoredTensor(tensors[0].dtype, shapes[0], random_layout(rng, arrays[0].ndim))
+        work = build_scatter(primitive, tensors, result, TARGET)
         (ours,), errors = run_work(work, list(zip(arrays, layouts)), [result], sizes, threads=1 + seed % 2)
         assert errors == 0
         (expected,) = evaluate(primitive, arrays, [TensorType(result.dtype, shapes[0])], sizes)
@@ -84,18 +84,18 @@ def test_random_scatters(reduction: str, checked: bool, symbolic: bool) -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, 6])
-def test_scattering_outside_is_reported(bad: int) -> None:
+def test_out_of_range_indices_are_reported(bad: int) -> None:
     own = (Index(dims.axis(0, 40)), Index(dims.axis(1, 33)))
     primitive = Scatter((40, 33), (Load(1, (own[0],), I64), own[1]), Load(2, own, DType.float32), "none")
     data, update = np.zeros((6, 33), np.float32), np.ones((40, 33), np.float32)
     table = np.arange(40) % 6
     result = StoredTensor(DType.float32, (6, 33), row_major(2))
-    work = scatter_work(primitive, [tensor_of(array) for array in (data, table, update)], result, TARGET)
+    work = build_scatter(primitive, [tensor_of(array) for array in (data, table, update)], result, TARGET)
     for place in (None, 0, 39):
-        given = table.copy()
+        changed = table.copy()
         if place is not None:
-            given[place] = bad
-        pairs = [(data, row_major(2)), (given, row_major(1)), (update, row_major(2))]
+            changed[place] = bad
+        pairs = [(data, row_major(2)), (changed, row_major(1)), (update, row_major(2))]
         _, errors = run_work(work, pairs, [result])
         assert errors == (place is not None)
 
@@ -117,12 +117,12 @@ def test_random_concatenations(symbolic: bool) -> None:
             size: Dim = dims.symbol(f"m{k}", 0) if symbolic else length
             total = total + size
             array = rng.integers(0, 100, [*shape[:axis], length, *shape[axis + 1 :]]).astype(dtype.numpy)
-            layout = a_layout(rng, rank)
+            layout = random_layout(rng, rank)
             arrays.append(array)
             tensors.append(tensor_of(array, layout, (*base[:axis], size, *base[axis + 1 :])))
             pairs.append((array, layout))
-        result = StoredTensor(dtype, (*base[:axis], total, *base[axis + 1 :]), a_layout(rng, rank))
-        work = concat_work(Concat(axis), tensors, result, TARGET, region_launch)
+        result = StoredTensor(dtype, (*base[:axis], total, *base[axis + 1 :]), random_layout(rng, rank))
+        work = build_concat(Concat(axis), tensors, result, TARGET, build_map_launch)
         (ours,), _ = run_work(work, pairs, [result], sizes)
         np.testing.assert_array_equal(
             ours.astype(np.float64), np.concatenate(arrays, axis).astype(np.float64), err_msg=f"seed {seed}"

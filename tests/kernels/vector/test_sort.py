@@ -14,7 +14,7 @@ from weft.ir.layout import Layout, row_major
 from weft.ir.program import Sort
 from weft.ir.types import TensorType
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.vector.sort import sort_work
+from weft.kernels.vector.sort import build_sort
 
 DTYPES = (
     DType.float32,
@@ -53,35 +53,38 @@ def test_random_sorts(group: int, descending: bool, symbolic: bool) -> None:
             row_major(rank) if rng.random() < 0.5 else Layout(tuple(int(a) for a in rng.permutation(rank)))
             for _ in range(3)
         ]
-        kept = (*domain[:axis], number, *domain[axis + 1 :])
-        results = [StoredTensor(dtype, kept, layouts[1]), StoredTensor(DType.int64, kept, layouts[2])]
+        result_shape = (*domain[:axis], number, *domain[axis + 1 :])
+        results = [StoredTensor(dtype, result_shape, layouts[1]), StoredTensor(DType.int64, result_shape, layouts[2])]
         primitive = Sort(axis, number, descending)
-        work = sort_work(primitive, tensor_of(array, layouts[0], domain), results[0], results[1])
+        work = build_sort(primitive, tensor_of(array, layouts[0], domain), results[0], results[1])
         (values, positions), _ = run_work(work, [(array, layouts[0])], results, sizes)
-        kinds = [TensorType(dtype, kept), TensorType(DType.int64, kept)]
-        wanted, places = evaluate(primitive, [array], kinds, sizes)
+        kinds = [TensorType(dtype, result_shape), TensorType(DType.int64, result_shape)]
+        expected, expected_positions = evaluate(primitive, [array], kinds, sizes)
         message = f"seed {seed}: {primitive} of {dtype}{shape}"
-        np.testing.assert_array_equal(positions, places, err_msg=message)
-        np.testing.assert_array_equal(values.astype(np.float64), wanted.astype(np.float64), err_msg=message)
+        np.testing.assert_array_equal(positions, expected_positions, err_msg=message)
+        np.testing.assert_array_equal(values.astype(np.float64), expected.astype(np.float64), err_msg=message)
 
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("distinct", [2, 30, 100_000])
 @pytest.mark.parametrize("count", [33, 64, 100, 333])
 def test_many_of_a_long_row(count: int, distinct: int, descending: bool) -> None:
-    """A heap of them; of equal ones those that come first are taken, and keep their order."""
+    """Sorted by a heap; of equal elements the first are selected, and keep their order."""
     rng = np.random.default_rng(count + distinct)
     array = rng.integers(0, distinct, (3, 1000)).astype(np.float32)
     array[0] = np.sort(array[0])[::-1]
     array[1, rng.random(1000) < 0.1] = np.nan
     array[2] = np.sort(array[2])
-    kept: tuple[Dim, ...] = (3, count)
-    results = [StoredTensor(DType.float32, kept, row_major(2)), StoredTensor(DType.int64, kept, row_major(2))]
+    result_shape: tuple[Dim, ...] = (3, count)
+    results = [
+        StoredTensor(DType.float32, result_shape, row_major(2)),
+        StoredTensor(DType.int64, result_shape, row_major(2)),
+    ]
     primitive = Sort(1, count, descending)
-    work = sort_work(primitive, tensor_of(array, row_major(2), (3, 1000)), results[0], results[1])
+    work = build_sort(primitive, tensor_of(array, row_major(2), (3, 1000)), results[0], results[1])
     assert not work.workspaces
     (values, positions), _ = run_work(work, [(array, row_major(2))], results, {})
-    kinds = [TensorType(DType.float32, kept), TensorType(DType.int64, kept)]
-    wanted, places = evaluate(primitive, [array], kinds, {})
-    np.testing.assert_array_equal(positions, places)
-    np.testing.assert_array_equal(values, wanted)
+    kinds = [TensorType(DType.float32, result_shape), TensorType(DType.int64, result_shape)]
+    expected, expected_positions = evaluate(primitive, [array], kinds, {})
+    np.testing.assert_array_equal(positions, expected_positions)
+    np.testing.assert_array_equal(values, expected)

@@ -1,4 +1,4 @@
-"""Convolutions on transformed tiles, against numpy, and where they are chosen."""
+"""Winograd convolutions against numpy, and when they are chosen."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 import pytest
 from frontend.samples import model, node, tensor, value
-from kernels.epilogues import KINDS, Ending, assert_close, random_array
-from kernels.products import transformed
+from kernels.epilogues import KINDS, EpilogueCase, assert_close, random_array
+from kernels.products import build_transformed
 from kernels.vector.works import TARGET, run_work, tensor_of
 
 import weft
 from weft.backends.reference.products import convolve
 from weft.fuse import fuse
-from weft.fuse.winograd import Way, spend
+from weft.fuse.winograd import TileCandidate, choose_candidates
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -27,7 +27,7 @@ from weft.ir.types import TensorType
 from weft.ir.work import NativeSection, Task
 from weft.kernels.lower.tensors import StoredTensor
 from weft.kernels.sections import build_sections
-from weft.kernels.vector.winograd import winograd_work
+from weft.kernels.vector.winograd import build_winograd
 
 F32 = DType.float32
 CHANNELS = (1, 1, 2, 3, 4, 5, 8, 13, 16, 17, 32, 33, 40)
@@ -42,8 +42,8 @@ def test_winograd(seed: int) -> None:
     dtype = F32 if seed not in range(24, 30) else (DType.float16, DType.bfloat16)[seed % 2]
     kernels = LONGER if seed in range(30, 42) else KERNELS
     kernel = kernels[seed % len(kernels)]
-    apart = [int(random.integers(1, 5)) if seed >= 38 else 1 for _ in kernel]
-    span = [(taps - 1) * distance for taps, distance in zip(kernel, apart)]
+    dilations = [int(random.integers(1, 5)) if seed >= 38 else 1 for _ in kernel]
+    span = [(taps - 1) * distance for taps, distance in zip(kernel, dilations)]
     batch, channels, features = int(random.integers(1, 3)), int(random.choice(CHANNELS)), int(random.choice(CHANNELS))
     sizes = [int(size) for size in random.integers(max(5, *span, *kernel), 24, len(kernel))]
     pads = [(int(before), int(after)) for before, after in random.integers(0, 3, (len(kernel), 2))]
@@ -53,7 +53,7 @@ def test_winograd(seed: int) -> None:
         random_array(seed + 1, (features, channels, *kernel), dtype),
     )
     ones = (1,) * len(kernel)
-    primitive, layout = Convolve(ones, tuple(apart), tuple(pads), 1), channels_last(x.ndim)
+    primitive, layout = Convolve(ones, tuple(dilations), tuple(pads), 1), channels_last(x.ndim)
     names: list[Dim] = [*x.shape]
     bound: dict[str, int] = {}
     outputs: list[Dim] = list(shape)
@@ -61,11 +61,11 @@ def test_winograd(seed: int) -> None:
         names[2] = dims.symbol("h", 1 + span[0])
         bound["h"] = sizes[0]
         outputs[2] = names[2] + sum(pads[0]) - span[0]
-    ending = Ending(KINDS[seed % len(KINDS)], dtype, tuple(outputs), shape, 1, layout, seed)
+    ending = EpilogueCase(KINDS[seed % len(KINDS)], dtype, tuple(outputs), shape, 1, layout, seed)
     result = StoredTensor(dtype, tuple(outputs), layout)
     tensor = tensor_of(x, layout, names)
-    work = transformed(
-        winograd_work,
+    work = build_transformed(
+        build_winograd,
         primitive,
         tensor,
         w,
@@ -76,30 +76,30 @@ def test_winograd(seed: int) -> None:
     )
     assert work is not None
     operands = [(x, layout), (w, row_major(w.ndim)), *ending.arrays]
-    (found,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 4 == 0)
-    wanted = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, pads, shape)
-    assert_close(found, ending.meaning(wanted), dtype, tolerance=1e-5 if dtype is F32 else None)
+    (actual,), _ = run_work(work, operands, [result], bound, threads=1 + seed % 2, at_start=seed % 4 == 0)
+    expected = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, pads, shape)
+    assert_close(actual, ending.apply(expected), dtype, tolerance=1e-5 if dtype is F32 else None)
 
 
 @pytest.mark.parametrize(("channels", "cache"), [(8, 1024), (256, TARGET.cache_bytes)])
-def test_in_strips_and_with_rows_that_would_compete(channels: int, cache: int) -> None:
-    """A small cache makes many parts; tiles of 256 channels are whole pages apart unless they are set apart."""
+def test_strips_and_aliasing_tiles(channels: int, cache: int) -> None:
+    """A small cache gives many strips; tiles of 256 channels need a pitch that avoids shared cache sets."""
     x, w = random_array(1, (2, channels, 33, 21), F32), random_array(2, (channels, channels, 3, 3), F32)
     primitive, layout = Convolve((1, 1), (1, 1), ((1, 1), (1, 1)), 1), channels_last(4)
     result, target = StoredTensor(F32, x.shape, layout), replace(TARGET, cache_bytes=cache)
-    work = transformed(winograd_work, primitive, tensor_of(x, layout), w, result, None, target, 4)
+    work = build_transformed(build_winograd, primitive, tensor_of(x, layout), w, result, None, target, 4)
     assert work is not None
     assert len(work.launches) > 3 or cache > 1024
-    (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
-    wanted = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, [(1, 1)] * 2, x.shape)
-    assert_close(found, wanted, F32, tolerance=1e-5)
+    (actual,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
+    expected = convolve(primitive, x.astype(np.float64), w.astype(np.float64), 1, [(1, 1)] * 2, x.shape)
+    assert_close(actual, expected, F32, tolerance=1e-5)
 
 
 # -- the choice ------------------------------------------------------------------------------------------------------
 
 
 def network(layers: list[tuple[int, int]], stride: int = 1, taps: tuple[int, int] = (3, 3)) -> onnx.ModelProto:
-    """Convolutions side by side, each of so many channels on an image of such a size, and their averages."""
+    """Make independent convolutions, each with (channels, image size), followed by averages."""
     rng = np.random.default_rng(3)
     nodes, inputs, outputs, weights = [], [], [], []
     for number, (channels, size) in enumerate(layers):
@@ -112,7 +112,7 @@ def network(layers: list[tuple[int, int]], stride: int = 1, taps: tuple[int, int
     return model(nodes, inputs, outputs, weights)
 
 
-def traced(built: onnx.ModelProto) -> TensorProgram:
+def trace(built: onnx.ModelProto) -> TensorProgram:
     program = weft.load(built, device="reference").program
     assert isinstance(program, TensorProgram)
     return program
@@ -133,37 +133,37 @@ def tiles(program: TensorProgram) -> dict[Value, int]:
 
 
 def test_where_it_pays() -> None:
-    assert set(tiles(traced(network([(64, 56), (128, 28)]))).values()) == {4}
-    assert set(tiles(traced(network([(64, 64)], taps=(1, 3)))).values()) == {4}
-    assert tiles(traced(network([(64, 56)], stride=2))) == {}
-    assert tiles(traced(network([(64, 56)], taps=(1, 1)))) == {}
-    assert tiles(traced(network([(4, 8)]))) == {}
+    assert set(tiles(trace(network([(64, 56), (128, 28)]))).values()) == {4}
+    assert set(tiles(trace(network([(64, 64)], taps=(1, 3)))).values()) == {4}
+    assert tiles(trace(network([(64, 56)], stride=2))) == {}
+    assert tiles(trace(network([(64, 56)], taps=(1, 1)))) == {}
+    assert tiles(trace(network([(4, 8)]))) == {}
 
 
 def test_weights_of_many_large_layers_stay_within_the_budget() -> None:
-    program = traced(network([(512, 14)] * 3))
+    program = trace(network([(512, 14)] * 3))
     chosen = tiles(program)
-    given = sum(array.nbytes for array in program.constants.values())
+    weight_bytes = sum(array.nbytes for array in program.constants.values())
     growth = {1: 1.0, 2: 16 / 9, 4: 36 / 9}
     convolutions = [step for step in program.steps if isinstance(step.primitive, Convolve)]
-    total = sum(given / 3 * growth[chosen.get(step.results[0], 1)] for step in convolutions)
-    assert given < total <= 1.5 * given
+    total = sum(weight_bytes / 3 * growth[chosen.get(step.results[0], 1)] for step in convolutions)
+    assert weight_bytes < total <= 1.5 * weight_bytes
     assert chosen == tiles(program)
 
 
-def test_the_best_for_a_byte_comes_first() -> None:
+def test_the_best_gain_per_byte_comes_first() -> None:
     first, second = (Value(number, TensorType(F32, ())) for number in range(2))
     layers = {
-        first: [Way(1, 100, 10), Way(2, 50, 20), Way(4, 5, 40)],
-        second: [Way(1, 100, 10), Way(2, 80, 20), Way(4, 60, 60)],
+        first: [TileCandidate(1, 100, 10), TileCandidate(2, 50, 20), TileCandidate(4, 5, 40)],
+        second: [TileCandidate(1, 100, 10), TileCandidate(2, 80, 20), TileCandidate(4, 60, 60)],
     }
-    sizes = {room: [way.size for way in spend(layers, room).values()] for room in (0, 10, 30, 40, 80)}
+    sizes = {room: [way.size for way in choose_candidates(layers, room).values()] for room in (0, 10, 30, 40, 80)}
     assert sizes == {0: [1, 1], 10: [2, 1], 30: [4, 1], 40: [4, 2], 80: [4, 4]}
 
 
 def test_strict_never_transforms_and_float32_does() -> None:
     built = network([(64, 28)])
-    program = traced(built)
+    program = trace(built)
     assert "winograd_product" in kernel_names(program, TARGET)
     assert not any(name.startswith("winograd") for name in kernel_names(program, STRICT))
     x = np.random.default_rng(4).standard_normal((1, 64, 28, 28)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Transformed tiles with values that would spoil them, against float64: what a pixel does not see, it ignores."""
+"""Winograd tiles with outliers, against float64: values outside a pixel's window must not affect it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import numpy as np
 import onnx
 import pytest
 from frontend.samples import model, node, tensor, value
-from kernels.epilogues import Ending, random_array
-from kernels.products import transformed
+from kernels.epilogues import EpilogueCase, random_array
+from kernels.products import build_transformed
 from kernels.vector.works import TARGET, run_work, tensor_of
 
 import weft
 from weft.fuse import fuse
-from weft.fuse.winograd import are_tame
+from weft.fuse.winograd import has_moderate_range
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import channels_last, row_major
 from weft.ir.program import Convolve, TensorProgram
 from weft.kernels.lower.tensors import StoredTensor
-from weft.kernels.vector.winograd import winograd_work
+from weft.kernels.vector.winograd import build_winograd
 
 Array = np.ndarray[Any, Any]
 F32 = DType.float32
 EPS = 2.0**-23
 KERNELS = ((3, 3), (1, 3), (3, 1), (3,))
 TILES = (*((kernel, size) for kernel in KERNELS for size in (2, 4)), ((5, 5), 2), ((5,), 2), ((7, 1), 2))
-MOST = 64  # eps times the norms of an output's window and of its weights; on calm data it comes to 4
+MAX_ERROR = 64  # times eps and the norms of an output's window and of its weights; typical data reaches 4
 HUGE = np.float32(3e38)
 
 
 class Case:
-    """A convolution on transformed tiles, and what it should give."""
+    """A Winograd convolution with its exact result."""
 
     def __init__(
         self,
@@ -60,46 +60,46 @@ class Case:
         for axis, name in zip((0, *range(2, x.ndim)), symbols):
             names[axis], bound[name] = dims.symbol(name, 1), x.shape[axis]
             outputs[axis] = names[axis] + self.shape[axis] - x.shape[axis]
-        end = Ending(ending, F32, tuple(outputs), self.shape, 1, layout, 3)
+        end = EpilogueCase(ending, F32, tuple(outputs), self.shape, 1, layout, 3)
         result, target = StoredTensor(F32, tuple(outputs), layout), replace(TARGET, cache_bytes=cache)
-        work = transformed(
-            winograd_work, self.primitive, tensor_of(x, layout, names), w, result, end.epilogue, target, size
+        work = build_transformed(
+            build_winograd, self.primitive, tensor_of(x, layout, names), w, result, end.epilogue, target, size
         )
         assert work is not None
-        self.meaning = end.meaning
+        self.apply = end.apply
         operands = [(x, layout), (w, row_major(w.ndim)), *end.arrays]
-        (self.found,), _ = run_work(work, operands, [result], bound, threads=threads)
+        (self.actual,), _ = run_work(work, operands, [result], bound, threads=threads)
 
     def sums(self, x: Array, w: Array) -> Array:
         axes = tuple(range(2, x.ndim))
         padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *self.pads])
         windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], axes)
-        taken = [1, *range(x.ndim, windows.ndim)]
+        summed_axes = [1, *range(x.ndim, windows.ndim)]
         with np.errstate(all="ignore"):
-            found = np.tensordot(windows, w.astype(np.float64), (taken, [1, *axes]))
-        return np.moveaxis(found, -1, 1)
+            actual = np.tensordot(windows, w.astype(np.float64), (summed_axes, [1, *axes]))
+        return np.moveaxis(actual, -1, 1)
 
     def expected(self) -> Array:
         return self.sums(self.x, self.w)
 
     def scale(self) -> Array:
-        """The norm of an output's own window times that of its weights."""
+        """Return the norm of each output's own window times that of its weights."""
         windows = np.sqrt(self.sums(self.x.astype(np.float64) ** 2, np.ones_like(self.w[:1])))
         weights = np.sqrt((self.w.astype(np.float64) ** 2).sum((1, *range(2, self.w.ndim))))
         with np.errstate(all="ignore"):
-            found: Array = windows * weights.reshape(1, -1, *(1,) * (self.w.ndim - 2))
-        return found
+            actual: Array = windows * weights.reshape(1, -1, *(1,) * (self.w.ndim - 2))
+        return actual
 
     def sees(self, marked: Array) -> Array:
-        """Outputs whose window holds a marked element."""
-        found: Array = self.sums(marked.astype(np.float64), np.ones_like(self.w[:1])) > 0
-        return np.broadcast_to(found, self.shape)
+        """Return the outputs whose window contains a marked element."""
+        actual: Array = self.sums(marked.astype(np.float64), np.ones_like(self.w[:1])) > 0
+        return np.broadcast_to(actual, self.shape)
 
-    def check(self, allowed: float = MOST) -> None:
-        """Every output in proportion to what it sees."""
-        error = np.abs(self.found - self.expected())
+    def check(self, allowed: float = MAX_ERROR) -> None:
+        """Check every output relative to the norm of its own window."""
+        error = np.abs(self.actual - self.expected())
         worst = np.where(error > 0, error / (EPS * self.scale() + 1e-300), 0)
-        assert np.isfinite(self.found).all()
+        assert np.isfinite(self.actual).all()
         assert worst.max() <= allowed, f"{worst.max():.0f} at {np.unravel_index(worst.argmax(), worst.shape)}"
 
 
@@ -112,7 +112,7 @@ def calm(seed: int, kernel: Sequence[int], batch: int, channels: int, features: 
 
 @pytest.mark.parametrize(("kernel", "size"), TILES)
 def test_one_value_of_any_size(kernel: tuple[int, ...], size: int) -> None:
-    """A value of 10^k somewhere in image number k: no cliff anywhere, and nothing is lost far from it."""
+    """A value of 10^k somewhere in image k: errors stay bounded for every k, and outputs far from it are exact."""
     channels = 68 if kernel[0] == 3 else 5
     x, w = calm(channels + size, kernel, 38, channels)
     random = np.random.default_rng(channels)
@@ -122,7 +122,7 @@ def test_one_value_of_any_size(kernel: tuple[int, ...], size: int) -> None:
     x[marked] = np.float32(10) ** np.arange(38) * random.choice([-1, 1], 38)
     case = Case(x, w / 16, size)
     case.check()
-    calm_scale = np.abs(np.where(case.sees(marked), 0, case.found)).max()
+    calm_scale = np.abs(np.where(case.sees(marked), 0, case.actual)).max()
     assert calm_scale < 100
 
 
@@ -139,9 +139,9 @@ def test_nan_and_infinity_stay_in_their_windows(kernel: tuple[int, ...], size: i
     case = Case(x, w, size)
     sees = case.sees(marked)
     expected = case.expected()
-    assert np.isfinite(case.found[~sees]).all()
-    np.testing.assert_array_equal(case.found[sees], expected[sees].astype(np.float32))  # 0 times infinity is NaN
-    assert (np.abs(case.found[~sees] - expected[~sees]) <= MOST * EPS * case.scale()[~sees]).all()
+    assert np.isfinite(case.actual[~sees]).all()
+    np.testing.assert_array_equal(case.actual[sees], expected[sees].astype(np.float32))  # 0 times infinity is NaN
+    assert (np.abs(case.actual[~sees] - expected[~sees]) <= MAX_ERROR * EPS * case.scale()[~sees]).all()
 
 
 def test_an_infinity_of_each_sign_and_a_nan_in_one_tile() -> None:
@@ -150,15 +150,15 @@ def test_an_infinity_of_each_sign_and_a_nan_in_one_tile() -> None:
     case = Case(x, w)
     expected = case.expected()
     sees = ~np.isfinite(expected)
-    np.testing.assert_array_equal(case.found[sees], expected[sees].astype(np.float32))
-    assert np.isfinite(case.found[~sees]).all()
+    np.testing.assert_array_equal(case.actual[sees], expected[sees].astype(np.float32))
+    assert np.isfinite(case.actual[~sees]).all()
 
 
 PATTERNS = ("column", "channel", "half", "ramp", "impulse", "edge", "tiny", "subnormal", "few channels", "checks")
 
 
-def patterned(pattern: str, x: Array, image: int) -> None:
-    """Uneven data, more so with every image."""
+def apply_pattern(pattern: str, x: Array, image: int) -> None:
+    """Make an image uneven, more so with a higher number."""
     strength = np.float32(10.0 ** (3 * image))
     match pattern:
         case "column":
@@ -190,11 +190,11 @@ def test_uneven_data(kernel: tuple[int, ...], size: int) -> None:
     x, w = calm(5, kernel, 8 * len(PATTERNS), 24)
     for number, pattern in enumerate(PATTERNS):
         for image in range(8):
-            patterned(pattern, x[8 * number : 8 * number + 8], image)
+            apply_pattern(pattern, x[8 * number : 8 * number + 8], image)
     case = Case(x, w / 16, size)
-    error = np.abs(case.found - case.expected())
-    least = 600 * 2.0**-150  # what products of subnormal numbers lose, whatever sums them up
-    over = (error > MOST * EPS * case.scale() + least).any(tuple(range(1, x.ndim)))
+    error = np.abs(case.actual - case.expected())
+    least = 600 * 2.0**-150  # the error of products of subnormal numbers, however they are summed
+    over = (error > MAX_ERROR * EPS * case.scale() + least).any(tuple(range(1, x.ndim)))
     assert not over.any(), [(PATTERNS[image // 8], image % 8) for image in np.flatnonzero(over)]
 
 
@@ -219,23 +219,23 @@ def test_tiles_partly_outside(pads: tuple[tuple[int, int], tuple[int, int]]) -> 
 
 @pytest.mark.parametrize(("kind", "features"), [("none", 3), ("bias", 6), ("residual", 31), ("gelu", 48), ("none", 70)])
 def test_endings_and_features(kind: str, features: int) -> None:
-    """Panels, single vectors and narrow ones; dynamic sizes, several strips, one thread and more: the same bits."""
+    """Panels, single and narrow vectors; dynamic sizes, strips and threads give the same bits."""
     x, w = calm(features, (3, 3), 3, 66, features)
     x[1, 5, 3, 4] = 1e6
     x[2, :, 6:, 5:] = 0
     symbols = ("n", "h", "w")
-    found = [
+    actual = [
         Case(x, w, 4, ending=kind, symbols=names, cache=cache, threads=threads)
         for names, cache, threads in (((), 1024, 1), (symbols, 1 << 20, 3))
     ]
-    assert found[1].found.tobytes() == found[0].found.tobytes()
-    expected = found[0].meaning(found[0].expected())
+    assert actual[1].actual.tobytes() == actual[0].actual.tobytes()
+    expected = actual[0].apply(actual[0].expected())
     calm_images = [0, 2]
     allowed = 1e-5 * np.abs(expected[calm_images]).max()
-    assert np.abs(found[0].found - expected)[calm_images].max() <= allowed
-    far = ~found[0].sees(x == np.float32(1e6))
-    assert np.abs(found[0].found - expected)[far].max() <= allowed
-    assert np.abs(found[0].found - expected)[1].max() <= 1e-5 * np.abs(expected[1]).max()
+    assert np.abs(actual[0].actual - expected)[calm_images].max() <= allowed
+    far = ~actual[0].sees(x == np.float32(1e6))
+    assert np.abs(actual[0].actual - expected)[far].max() <= allowed
+    assert np.abs(actual[0].actual - expected)[1].max() <= 1e-5 * np.abs(expected[1]).max()
 
 
 # -- whole models ----------------------------------------------------------------------------------------------------
@@ -253,20 +253,20 @@ def layers(weights: Array, dynamic: bool = False) -> onnx.ModelProto:
     return model(nodes, [value("x", shape)], [value("y", None)], [tensor("w", weights)])
 
 
-def test_a_model_as_strict_as_strict() -> None:
+def test_a_model_is_as_accurate_as_strict() -> None:
     weights = random_array(1, (32, 32, 3, 3), F32) / 32
     built = layers(weights, dynamic=True)
     quick, strict = (weft.load(built, device="cpu", precision=precision) for precision in ("float32", "strict"))
     x = random_array(2, (3, 32, 24, 24), F32)
     x[0, 3, 9, 10], x[1, 4, 0, 0], x[2, 30, 23, 13] = np.nan, np.inf, 1e12
-    found, wanted = quick(x), strict(x)
-    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(wanted))
-    far = np.isfinite(wanted) & (np.abs(wanted) < 1e3)
+    actual, expected = quick(x), strict(x)
+    np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
+    far = np.isfinite(expected) & (np.abs(expected) < 1e3)
     assert far.mean() > 0.9
-    assert np.abs(found - wanted)[far].max() < 1e-4
-    assert (found != wanted)[far].any()  # it is computed in another way
+    assert np.abs(actual - expected)[far].max() < 1e-4
+    assert (actual != expected)[far].any()  # the algorithms differ
     for row in range(3):
-        np.testing.assert_array_equal(quick(x[row : row + 1])[0], found[row])
+        np.testing.assert_array_equal(quick(x[row : row + 1])[0], actual[row])
 
 
 def test_weights_that_are_not_tame_are_not_transformed() -> None:
@@ -275,8 +275,8 @@ def test_weights_that_are_not_tame_are_not_transformed() -> None:
     def is_transformed(array: Array) -> bool:
         program = weft.load(layers(array), device="reference").program
         assert isinstance(program, TensorProgram)
-        assert are_tame(array) == bool(fuse(program, TARGET).tiles)
-        return are_tame(array)
+        assert has_moderate_range(array) == bool(fuse(program, TARGET).tiles)
+        return has_moderate_range(array)
 
     assert is_transformed(weights)
     assert is_transformed(weights * (np.abs(weights) > 1))  # pruned
@@ -287,4 +287,4 @@ def test_weights_that_are_not_tame_are_not_transformed() -> None:
         assert not is_transformed(spoilt)
     assert not is_transformed(weights * np.float32(1e20))
     assert not is_transformed(weights * np.float32(1e-20))
-    assert not are_tame(np.zeros((4, 4, 3, 3), np.float32))
+    assert not has_moderate_range(np.zeros((4, 4, 3, 3), np.float32))

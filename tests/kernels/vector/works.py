@@ -1,4 +1,4 @@
-"""Runs the works of kernel builders on numpy arrays, each array ending where the process may no longer touch memory."""
+"""Run the works of kernel builders on numpy arrays, each of which ends at a page without access."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import numpy as np
 from backends.cpu.native import build
 
 from weft.backends.cpu.machine import host
-from weft.backends.cpu.tape import Place, Tape
-from weft.backends.cpu.tape import TapeLaunch as Launched
+from weft.backends.cpu.tape import Place, Tape, TapeLaunch
 from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.layout import Layout, row_major
-from weft.ir.packing import array_of
+from weft.ir.packing import load_constant
 from weft.kernels.lower.tensors import StoredTensor, Work
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +27,7 @@ _protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Guarded:
-    """A copy of an array between two pages that must not be touched; it ends at the second one."""
+    """A copy of an array between two pages without access; it ends at the second one, or starts after the first."""
 
     def __init__(self, array: Array, at_start: bool = False) -> None:
         pages = -(-max(array.nbytes, 1) // PAGE)
@@ -44,17 +43,17 @@ class Guarded:
 
 
 def tensor_of(array: Array, layout: Layout | None = None, shape: Sequence[Any] | None = None) -> StoredTensor:
-    """The array as a builder meets it; `shape` may name its sizes."""
-    given = array.shape if shape is None else tuple(shape)
-    return StoredTensor(from_numpy(array.dtype), given, layout or row_major(array.ndim))
+    """Describe an array for a builder; sizes of `shape` may be symbolic."""
+    sizes = array.shape if shape is None else tuple(shape)
+    return StoredTensor(from_numpy(array.dtype), sizes, layout or row_major(array.ndim))
 
 
 def in_memory(array: Array, layout: Layout) -> Array:
     return np.ascontiguousarray(array.transpose(layout.order))
 
 
-def out_of_memory(array: Array, layout: Layout) -> Array:
-    """The array as it is indexed, from one as it lies in memory."""
+def from_memory(array: Array, layout: Layout) -> Array:
+    """Return an array with its logical axes, from one in memory order."""
     return array.transpose(np.argsort(layout.order)) if array.ndim else array
 
 
@@ -67,7 +66,7 @@ def run_work(
     threads: int = 1,
     at_start: bool = False,
 ) -> tuple[list[Array], int]:
-    """The results, and what the kernels left in `errors`."""
+    """Return the results, and the error flag of the kernels."""
     bound = sizes or {}
     inputs = [Guarded(in_memory(array, layout), at_start) for array, layout in operands]
     outputs = []
@@ -75,7 +74,7 @@ def run_work(
         shape = [dims.evaluate(result.shape[axis], bound) for axis in result.layout.order]
         outputs.append(Guarded(np.full(shape, 77).astype(result.dtype.numpy), at_start))
     spaces = [Guarded(np.full(dims.evaluate(w.size, bound), 55).astype(w.dtype.numpy)) for w in work.workspaces]
-    constants = [Guarded(array_of(constant)) for constant in work.constants]
+    constants = [Guarded(load_constant(constant)) for constant in work.constants]
     errors = [Guarded(np.zeros(1, np.int32))]
     memory = {"operand": inputs, "result": outputs, "workspace": spaces, "constant": constants, "errors": errors}
     regions: list[int] = []
@@ -93,10 +92,8 @@ def run_work(
         code = build([kernel])
         blocks = dims.evaluate(launch.blocks, bound)
         numbers = tuple(dims.evaluate(value, bound) for value in launch.values)
-        launches.append(Launched(code.addresses[kernel.name], blocks, places, numbers, parallel=threads > 1))
+        launches.append(TapeLaunch(code.addresses[kernel.name], blocks, places, numbers, parallel=threads > 1))
         codes.append(code)
     Tape(launches, codes).run(regions, threads)
-    arrays = [
-        out_of_memory(output.array, result.layout).copy() for output, result in zip(outputs, results, strict=True)
-    ]
+    arrays = [from_memory(output.array, result.layout).copy() for output, result in zip(outputs, results, strict=True)]
     return arrays, int(errors[0].array[0])

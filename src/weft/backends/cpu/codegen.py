@@ -1,14 +1,10 @@
-"""LLVM IR text -> object code, compiled by several threads or taken from the cache -> functions in memory.
-
-Object code is loaded without any work for the compiler.
-"""
+"""LLVM IR text -> object code, from the cache or compiled by several threads -> functions in memory."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -17,22 +13,23 @@ from typing import Any
 from weft.backends.cpu.elf import MalformedError, UnsupportedError
 from weft.backends.cpu.image import load_image
 from weft.backends.cpu.machine import Machine, host
-from weft.backends.llvm.pipeline import PIPELINE
+from weft.backends.llvm.pass_pipeline import PIPELINE
 from weft.cache.code import CodeCache
 from weft.cache.digests import key_of
 from weft.cache.sources import library_version
 from weft.errors import InternalError
 from weft.records import dataclass
-from weft.threads import Once, Team, once, usable_cores
+from weft.threads import HelperPool, Once, once, usable_cores
+from weft.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
     """Functions in memory, for as long as this object lives.
 
-    Addresses own nothing. So whoever may call one holds this: an executable that of its model (its sections and their
-    tapes refer to it), the runner its own, and a prepared section, a tape and a pool the runner. A thread inside of a
-    call is there for an object that it holds, so code goes when no call is left and none can come.
+    An address does not keep its code mapped, so every object that may call one refers to this: sections and tapes to
+    the code of their model; plans and pools to the runner, which refers to its own. A thread inside a call holds such
+    an object, so the code is unmapped only when no call is left and none can come.
     """
 
     addresses: dict[str, int]
@@ -46,11 +43,11 @@ def compile_modules(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[bytes]:
-    """Object code of each module, from the cache where it has it; `progress` hears of (done, all)."""
+    """Compile each module to object code, unless the cache has it; `progress` receives (done, total)."""
     keys = [code_key(text, machine) for text in texts]
     objects = [None if cache is None else cache.get(key) for key in keys]
     missing = [index for index, code in enumerate(objects) if code is None]
-    missing.sort(key=lambda index: -len(texts[index]))  # the largest first, so that none is left over at the end
+    missing.sort(key=lambda index: -len(texts[index]))  # the largest first, so that none runs alone at the end
 
     if missing:
         from weft.backends.llvm.compilation import compile_module
@@ -62,7 +59,7 @@ def compile_modules(
         return index, code
 
     if missing:
-        with Team(min(threads or usable_cores(), len(missing))) as workers:
+        with HelperPool(min(threads or usable_cores(), len(missing))) as workers:
             for done, (index, code) in enumerate(workers.map(build, missing), start=1):
                 objects[index] = code
                 if progress is not None:
@@ -71,24 +68,23 @@ def compile_modules(
 
 
 def code_key(text: str, machine: Machine) -> str:
-    """What the object code of a module depends on, as one name."""
+    """Digest everything that the object code of a module depends on."""
     return key_of(text, code_identity(machine))
 
 
 def code_identity(machine: Machine | None = None) -> str:
-    """What all code made for a machine depends on."""
+    """Digest everything that all code for a machine depends on."""
     machine = machine or host()
-    version = sys.modules["weft"].__version__  # the root package is above this layer: loaded, but not to be imported
-    target = repr(replace(machine.target, features=frozenset()))  # which have no order, and are in `features` too
+    target = repr(replace(machine.target, features=frozenset()))  # a set has no order, and `features` lists them too
     compiler = library_version("llvmlite"), PIPELINE
-    return key_of(machine.triple, machine.processor, machine.features, target, version, *compiler)
+    return key_of(machine.triple, machine.processor, machine.features, target, __version__, *compiler)
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------
 
 
-class AwaitedCode:
-    """The same for code that may still be compiled: who asks for addresses waits for all of it."""
+class PendingCode:
+    """Code that may still be compiling: reading `addresses` waits for all of it."""
 
     def __init__(self, objects: Sequence[bytes], names: Sequence[str]) -> None:
         self._loaded = Once(lambda: load_code(objects, names))
@@ -98,27 +94,27 @@ class AwaitedCode:
         return self._loaded().addresses
 
 
-def code_of(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode | AwaitedCode:
-    """The functions of these names in a program's code: in memory now if it is compiled."""
+def load_program_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode | PendingCode:
+    """Load a program's code and find these functions, now if it is compiled and on first use otherwise."""
     if not names:
         return LoadedCode({}, None)
-    return load_code(objects, names) if isinstance(objects, tuple) else AwaitedCode(objects, names)
+    return load_code(objects, names) if isinstance(objects, tuple) else PendingCode(objects, names)
 
 
 def load_code(objects: Sequence[bytes], names: Iterable[str]) -> LoadedCode:
-    """Bring object code into memory and find the functions of these names."""
-    wanted = list(names)
+    """Map object code into memory and find the functions of these names."""
+    names = list(names)
     try:
-        image = load_image(objects, wanted)
+        image = load_image(objects, names)
     except MalformedError as error:
         raise InternalError(f"compiled code cannot be loaded: {error}") from error
     except UnsupportedError:
-        return link_code(objects, wanted)
+        return link_code(objects, names)
     return LoadedCode(image.addresses, image)
 
 
 def link_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode:
-    """The same by LLVM's linker, which knows every system and takes some megabytes for itself."""
+    """Load code by LLVM's linker, which supports every system but takes several megabytes."""
     from weft.backends.llvm.compilation import LLVM
 
     with LLVM:
@@ -137,13 +133,13 @@ def _link_code(objects: Sequence[bytes], names: Sequence[str]) -> LoadedCode:
     for name in names:
         library.export_symbol(name)
     try:
-        tracker = library.link(linker, f"weft.{next(_numbers)}")
+        tracker = library.link(linker, f"weft.{next(_library_numbers)}")
     except RuntimeError as error:
         raise InternalError(f"compiled code cannot be loaded: {error}") from error
     return LoadedCode({name: tracker[name] for name in names}, (tracker, linker))
 
 
-_numbers = itertools.count()
+_library_numbers = itertools.count()
 
 
 @once
@@ -157,12 +153,12 @@ def _linker() -> Any:
 
 @cache
 def _system_functions() -> dict[str, int]:
-    """Functions of the system that its loader does not find by itself."""
+    """Find the system functions that LLVM's linker does not find by itself."""
     if os.name != "nt":
         return {}
     libraries: Any = ctypes
     synchronization = libraries.WinDLL("api-ms-win-core-synch-l1-2-0")
     kernel = libraries.WinDLL("kernel32")
-    found = {name: synchronization[name] for name in ("WaitOnAddress", "WakeByAddressAll")}
-    found |= {name: kernel[name] for name in ("QueryPerformanceCounter", "QueryPerformanceFrequency")}
-    return {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in found.items()}
+    functions = {name: synchronization[name] for name in ("WaitOnAddress", "WakeByAddressAll")}
+    functions |= {name: kernel[name] for name in ("QueryPerformanceCounter", "QueryPerformanceFrequency")}
+    return {name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in functions.items()}

@@ -1,7 +1,7 @@
-"""Sections -> machine code: every kernel under a name of its own, compiled or taken from the cache.
+"""Sections -> machine code: each kernel under a unique name, from the cache or compiled.
 
-A kernel is written as LLVM's text as soon as it is built, and compiled by helpers while the next ones are built, the
-largest of those that wait first. The program is there before all of its code is: who runs it waits for that.
+A kernel is emitted as LLVM IR as soon as it is built, and compiled by helper threads while the next ones are built, the
+largest waiting kernel first. The program is returned before all of its code is compiled: its first run waits.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from weft.backends.device import Compilation
 from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
-from weft.backends.naming import KernelNames, kernel_names, named_kernels, named_sections
+from weft.backends.naming import KernelNames, kernel_names, name_kernels, replace_kernels
 from weft.cache.code import CodeCache, is_keeping, shared_cache
 from weft.cache.digests import key_of
 from weft.cache.sources import package_digest
-from weft.ir.compiled import AwaitedObjects, CompiledProgram, compiled
+from weft.ir.compiled import AwaitedObjects, CompiledProgram, build_compiled_program
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section, Work
-from weft.threads import PendingTask, Team, lock, usable_cores
+from weft.threads import HelperPool, PendingTask, make_lock, usable_cores
 
 Progress = Callable[[float], None]
 
@@ -40,17 +40,17 @@ def compile_program(
     progress: Progress | None = None,
     machine: Machine | None = None,
 ) -> CompiledProgram:
-    """The program with the code of all its kernels."""
-    kernels = named_kernels(sections)
+    """Compile all kernels of a program."""
+    kernels = name_kernels(sections)
     distinct = {kernel.name: kernel for kernel in kernels.values()}
     objects = compile_kernels(tuple(distinct.values()), machine or host(), shared_cache() if cache else None, progress)
-    return compiled(program, named_sections(sections, kernels), objects)
+    return build_compiled_program(program, replace_kernels(sections, kernels), objects)
 
 
 def compile_kernels(
     kernels: Sequence[Kernel], machine: Machine, cache: CodeCache | None, progress: Progress | None = None
 ) -> tuple[bytes, ...]:
-    """Object code of each kernel. While LLVM compiles one, the next is written; what the cache has is neither."""
+    """Compile each kernel to object code, unless the cache has it; the next is emitted while LLVM compiles one."""
     with KernelCompiler(machine, cache) as compiler:
         pending = []
         for number, kernel in enumerate(kernels):
@@ -61,101 +61,101 @@ def compile_kernels(
 
 
 class PendingObject:
-    """The code of one kernel, which a helper compiles, unless nobody wants it any more before that."""
+    """The code of one kernel, which a helper compiles unless all references to it are dropped before."""
 
-    def __init__(self, text: str, machine: Machine, keep: Callable[[bytes], None] | None) -> None:
-        self._given = (text, machine, keep)
+    def __init__(self, text: str, machine: Machine, store: Callable[[bytes], None] | None) -> None:
+        self._arguments = (text, machine, store)
         self._process = os.getpid()
-        self.task = PendingTask(_compile, self._given)
+        self.task = PendingTask(_compile, self._arguments)
 
     @property
     def is_done(self) -> bool:
         return self.task.is_done
 
     def __call__(self) -> bytes:
-        if not self.task.is_done and os.getpid() != self._process:  # no helper lives on in a forked child
-            return _compile(*self._given)
+        if not self.task.is_done and os.getpid() != self._process:  # helpers do not survive in a forked child
+            return _compile(*self._arguments)
         return self.task.result()
 
 
-def _compile(text: str, machine: Machine, keep: Callable[[bytes], None] | None) -> bytes:
+def _compile(text: str, machine: Machine, store: Callable[[bytes], None] | None) -> bytes:
     code = compile_module(text, machine)
-    if keep is not None:
-        keep(code)
+    if store is not None:
+        store(code)
     return code
 
 
-MOST_WAITING = 256  # kernels of all models, beyond which a load waits for others' before it adds to them
-_at_work = [Semaphore(usable_cores())]  # of all models' helpers: more of them only wait for LLVM's locks
+MOST_PENDING = 256  # kernels of all models; a new load waits until fewer are pending
+_compile_slots = [Semaphore(usable_cores())]  # for all models' helpers: more would only wait for LLVM's locks
 _PENDING: WeakSet[PendingObject] = WeakSet()
-_listing = lock()
+_pending_lock = make_lock()
 
 
-def _undone() -> list[PendingObject]:
-    with _listing:
+def _list_unfinished() -> list[PendingObject]:
+    with _pending_lock:
         return [pending for pending in _PENDING if not pending.is_done]
 
 
-def _await(waiting: Sequence[PendingObject]) -> None:
-    for pending in waiting:
-        with suppress(BaseException):  # which whoever runs the code hears of
+def _wait_for(objects: Sequence[PendingObject]) -> None:
+    for pending in objects:
+        with suppress(BaseException):  # raised again where the code is used
             pending.task.result()
 
 
-def _await_pending() -> None:
-    """Before a fork: in the child, what helpers were in the middle of would stay so."""
-    _await(_undone())
+def _wait_before_fork() -> None:
+    """Finish all compilations: in the child, no helper would continue them."""
+    _wait_for(_list_unfinished())
 
 
-def _renew() -> None:
-    """In a forked child, where those that were at work are not."""
-    _at_work[0] = Semaphore(usable_cores())
+def _reset_in_child() -> None:
+    """Replace the semaphore in a forked child, where helpers that hold it do not exist."""
+    _compile_slots[0] = Semaphore(usable_cores())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_await_pending, after_in_child=_renew)
+    os.register_at_fork(before=_wait_before_fork, after_in_child=_reset_in_child)
 
 
 class KernelCompiler:
-    """Helpers that compile kernels (`with`). The end of the block waits for nothing; an exception drops what waits."""
+    """Helper threads that compile kernels. Leaving the `with` block does not wait; by an exception, it cancels."""
 
     def __init__(self, machine: Machine, cache: CodeCache | None) -> None:
         emitter = package_digest("backends", "ir")
         self._machine = machine
         self._cache = None if emitter is None else cache
-        self._keeps = is_keeping()
+        self._stores = is_keeping()
         self._common = key_of(code_identity(machine), emitter or "")
-        _await(_undone()[MOST_WAITING:])
-        self._team = Team(usable_cores())
+        _wait_for(_list_unfinished()[MOST_PENDING:])
+        self._team = HelperPool(usable_cores())
         self._waiting: list[tuple[int, int, ref[PendingObject]]] = []
         self._count = 0
-        self._lock = lock()
+        self._lock = make_lock()
 
     def begin(self, kernel: Kernel) -> Callable[[], bytes]:
-        """Have a kernel compiled; what gives its code once it is."""
+        """Start to compile a kernel; the returned function waits for its code."""
         cache, key = self._cache, key_of(kernel.name, self._common)
-        found = None if cache is None else cache.get(key)
-        if found is not None:
-            return lambda: found
+        cached = None if cache is None else cache.get(key)
+        if cached is not None:
+            return lambda: cached
         text = llvm_text([kernel], VECTOR_LANES)
-        keep = None if cache is None or not self._keeps else lambda code: cache.put(key, code)
-        pending = PendingObject(text, self._machine, keep)
-        with _listing:
+        store = None if cache is None or not self._stores else lambda code: cache.put(key, code)
+        pending = PendingObject(text, self._machine, store)
+        with _pending_lock:
             _PENDING.add(pending)
         with self._lock:
             self._count += 1
             heappush(self._waiting, (-len(text), self._count, ref(pending)))
-        self._team.submit(self._largest)
+        self._team.submit(self._compile_largest)
         return pending
 
-    def _largest(self) -> None:
-        """Compile the largest of all that wait and are wanted: models may be let go before their code is made."""
-        with _at_work[0]:
-            task = self._next()
+    def _compile_largest(self) -> None:
+        """Compile the largest pending kernel whose model still exists."""
+        with _compile_slots[0]:
+            task = self._take_largest()
             if task is not None:
                 task.work()
 
-    def _next(self) -> PendingTask[bytes] | None:
+    def _take_largest(self) -> PendingTask[bytes] | None:
         with self._lock:
             while self._waiting:
                 pending = heappop(self._waiting)[-1]()
@@ -171,11 +171,11 @@ class KernelCompiler:
             self._team.end()
             return
         with self._lock:
-            given_up, self._waiting = self._waiting, []
-        for *_, found in given_up:
-            pending = found()
+            cancelled, self._waiting = self._waiting, []
+        for *_, reference in cancelled:
+            pending = reference()
             if pending is not None:
-                pending.task.give_up()
+                pending.task.abandon()
         self._team.__exit__(kind, error, at)
 
 
@@ -190,18 +190,20 @@ class CpuCompilation(Compilation):
 
     def take(self, work: Work) -> None:
         for launch in work.launches:
-            self._begin(self._names.named(launch.kernel))
+            self._begin(self._names.rename(launch.kernel))
 
     def _begin(self, kernel: Kernel) -> None:
         if kernel.name not in self._pending:
             self._pending[kernel.name] = self._compiler.begin(kernel)
 
     def finish(self, program: TensorProgram, sections: Sequence[Section]) -> CompiledProgram:
-        for kernel in named_kernels(sections, self._names).values():
+        for kernel in name_kernels(sections, self._names).values():
             self._begin(kernel)
-        named = named_sections(sections, self._names.found)
+        renamed = replace_kernels(sections, self._names.kernels)
         self._progress(1.0)
-        return compiled(program, named, AwaitedObjects([self._pending[name] for name in kernel_names(named)]))
+        return build_compiled_program(
+            program, renamed, AwaitedObjects([self._pending[name] for name in kernel_names(renamed)])
+        )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._compiler.__exit__(kind, error, at)

@@ -1,4 +1,4 @@
-"""This machine's processor as a device: native code through LLVM, on the host's memory."""
+"""The CPU device: native code through LLVM, in the host's memory."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from weft.backends.cpu import machine
 from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.executable import CpuExecutable
 from weft.backends.cpu.pool import MOST_THREADS
-from weft.backends.cpu.portability import lack_for, needs_of, rank_of
-from weft.backends.cpu.processor import known_processor
+from weft.backends.cpu.portability import describe_lack, list_needs, rank_needs
+from weft.backends.cpu.processor import describe_processor
 from weft.backends.device import (
     NATIVE,
-    Array,
     Backend,
     Compilation,
-    Compiled,
     CompilingDriver,
     Device,
+    DeviceProgram,
+    Executable,
     Listing,
     Progress,
     Recorder,
-    Runner,
     RunOptions,
     Standing,
 )
 from weft.cache.digests import key_of
+from weft.ir.arrays import Array
 from weft.ir.compiled import CompiledProgram
 from weft.ir.tensors import host_tensor
 from weft.threads import usable_cores
@@ -44,10 +44,7 @@ if TYPE_CHECKING:
 
 
 class CpuDriver(CompilingDriver):
-    """Compiles for the processor that this process runs on, and runs on threads of it.
-
-    One for another machine compiles for that, and runs nothing.
-    """
+    """Compiles for a machine, by default this one, and runs programs on threads of this one."""
 
     def __init__(self, name: str, machine: Machine | None = None) -> None:
         super().__init__(name)
@@ -68,13 +65,13 @@ class CpuDriver(CompilingDriver):
         return self if name == NATIVE else CpuDriver(self.name, machine.named(name))
 
     def needs(self) -> Mapping[str, Any]:
-        return needs_of(self.machine)
+        return list_needs(self.machine)
 
     def lack(self, needs: Mapping[str, Any]) -> str | None:
-        return lack_for(needs)
+        return describe_lack(needs)
 
     def rank(self, needs: Mapping[str, Any]) -> int:
-        return rank_of(needs)
+        return rank_needs(needs)
 
     def support(self) -> Mapping[str, bytes]:
         from weft.backends.cpu.codegen import compile_modules
@@ -112,18 +109,18 @@ class CpuDriver(CompilingDriver):
         assembly = assembly_text(text, self.machine)
         return Listing("LLVM", "llvm", ".ll", text), Listing("assembly", "gas", ".s", assembly)
 
-    def start(self, program: Compiled, options: RunOptions) -> Runner:
+    def start(self, program: DeviceProgram, options: RunOptions) -> Executable:
         assert isinstance(program, CompiledProgram)
-        return CpuExecutable(program, _threads(options.threads), options)
+        return CpuExecutable(program, _count_threads(options.threads), options)
 
     def place(self, array: Array) -> DeviceTensor:
         return host_tensor(array, self.name)
 
-    def record(self, program: Compiled, threads: int | None) -> Recorder:
-        from weft.backends.cpu.recording import recorder
+    def record(self, program: DeviceProgram, threads: int | None) -> Recorder:
+        from weft.backends.cpu.recording import build_recorder
 
         assert isinstance(program, CompiledProgram)
-        return Recorder(recorder(program, _threads(threads)), _threads(threads))
+        return Recorder(build_recorder(program, _count_threads(threads)), _count_threads(threads))
 
     def calibrate(self, threads: int) -> Peak:
         from weft.backends.cpu.peak import known_peak
@@ -131,17 +128,17 @@ class CpuDriver(CompilingDriver):
         return known_peak(threads)
 
 
-def _threads(wanted: int | None) -> int:
-    return min(wanted or usable_cores(), MOST_THREADS)
+def _count_threads(threads: int | None) -> int:
+    return min(threads or usable_cores(), MOST_THREADS)
 
 
 class CpuBackend(Backend):
-    """The one device of its kind, which is always here."""
+    """The one CPU device, which is always available."""
 
     name = "cpu"
 
     def devices(self) -> list[Device]:
-        return [Device(self.name, True, f"native code through LLVM, for {known_processor()}")]
+        return [Device(self.name, True, f"native code through LLVM, for {describe_processor()}")]
 
     def standing(self, device: Device) -> Standing:  # noqa: ARG002
         return Standing.HOST

@@ -1,8 +1,8 @@
 """Object files -> functions in memory, without a linker: one mapping for all code and constants of a program.
 
-Kernels refer to their own constants and to few functions of the system, always relative to the place of the
-instruction. So an image is completed before its address is known; memory is written first and made executable after,
-never both at once. What is not needed for kernels is left to LLVM's linker: UnsupportedError.
+Kernels refer to their own constants and to a few system functions, always relative to the instruction, so relocations
+are applied before the image's address is known. Memory is written first and made executable after, never both at once.
+UnsupportedError for what kernels do not need: LLVM's linker loads that.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from weft.records import dataclass
 _MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}
 _STUB_BYTES = 16
 _STUBS = {
-    X86_64: b"\xff\x25\x02\x00\x00\x00\x90\x90",  # jmp [rip + 2]: to the address behind
-    AARCH64: struct.pack("<II", 0x58000050, 0xD61F0200),  # ldr x16, the address behind; br x16
+    X86_64: b"\xff\x25\x02\x00\x00\x00\x90\x90",  # jmp [rip + 2]: to the address that follows
+    AARCH64: struct.pack("<II", 0x58000050, 0xD61F0200),  # ldr x16, the address that follows; br x16
 }
 Find = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Bytes that may lie at any page, the first of them code, and the places of functions in them."""
+    """Position-independent bytes, code first, and the offsets of the functions in them."""
 
     data: bytearray
     code_bytes: int
@@ -40,15 +40,15 @@ class Image:
 
 @dataclass(frozen=True, eq=False)
 class LoadedImage:
-    """Functions in memory, for as long as this object lives; without slots it can be referred to weakly."""
+    """Functions in memory, for as long as this object lives; it has no slots because a finalizer needs a weakref."""
 
     addresses: dict[str, int]
 
 
 def load_image(objects: Sequence[bytes], names: Sequence[str]) -> LoadedImage:
-    """Bring objects into memory and find the functions of these names; MalformedError or UnsupportedError."""
+    """Map objects into memory and find the functions of these names; MalformedError or UnsupportedError."""
     if sys.platform != "linux":
-        raise UnsupportedError("images are made for Linux")
+        raise UnsupportedError("images are built for Linux only")
     machine = _host_machine()
     flush = _cache_flush(machine)
     image = build_image(objects, machine, find_function)
@@ -60,12 +60,12 @@ def load_image(objects: Sequence[bytes], names: Sequence[str]) -> LoadedImage:
     if start == _FAILED:
         raise UnsupportedError("no memory for code")
     loaded = LoadedImage({name: start + image.places[name] for name in names})
-    # Not when the interpreter ends: threads that nobody waits for may still run.
+    # Not when the interpreter exits: daemon threads may still run the code.
     weakref.finalize(loaded, system.munmap, start, size).atexit = False
     ctypes.memmove(start, ctypes.addressof(ctypes.c_char.from_buffer(image.data)), size)
     constants = size - image.code_bytes
     if system.mprotect(start, image.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC) or (
-        constants and system.mprotect(start + image.code_bytes, constants, mmap.PROT_READ)  # qemu refuses no bytes
+        constants and system.mprotect(start + image.code_bytes, constants, mmap.PROT_READ)  # qemu rejects a length of 0
     ):
         raise UnsupportedError("the system allows no new code")
     flush(start, start + image.code_bytes)
@@ -76,7 +76,7 @@ def load_image(objects: Sequence[bytes], names: Sequence[str]) -> LoadedImage:
 
 
 def build_image(objects: Sequence[bytes], machine: int, find: Find) -> Image:
-    """All objects in one image, complete wherever it will lie. `find` gives the addresses of the system's functions."""
+    """Link all objects into one position-independent image; `find` returns the address of a system function."""
     files = [read_object(content) for content in objects]
     if any(file.machine != machine for file in files):
         raise UnsupportedError("code for another machine")
@@ -86,9 +86,9 @@ def build_image(objects: Sequence[bytes], machine: int, find: Find) -> Image:
     used = {name for file in files for _, _, _, (name, section, _), _ in file.relocations if not section}
     outside = sorted(used.difference(defined))
     starts: list[dict[int, int]] = [{} for _ in files]  # of each file's sections
-    stubs = _aligned(_place(files, starts, True, 0), _STUB_BYTES)
-    code_bytes = max(mmap.PAGESIZE, _aligned(stubs + len(outside) * _STUB_BYTES, mmap.PAGESIZE))
-    data = bytearray(_aligned(_place(files, starts, False, code_bytes), mmap.PAGESIZE))
+    stubs = _round_up(_place_sections(files, starts, True, 0), _STUB_BYTES)
+    code_bytes = max(mmap.PAGESIZE, _round_up(stubs + len(outside) * _STUB_BYTES, mmap.PAGESIZE))
+    data = bytearray(_round_up(_place_sections(files, starts, False, code_bytes), mmap.PAGESIZE))
     places: dict[str, int] = {}
     for file, start in zip(files, starts, strict=True):
         for number, section in file.sections.items():
@@ -98,28 +98,28 @@ def build_image(objects: Sequence[bytes], machine: int, find: Find) -> Image:
     for name, place in calls.items():
         data[place : place + _STUB_BYTES] = _STUBS[machine] + struct.pack("<Q", find(name))
     for file, start in zip(files, starts, strict=True):
-        _complete(data, file, start, places, calls)
+        _relocate(data, file, start, places, calls)
     return Image(data, code_bytes, places)
 
 
-def _aligned(number: int, unit: int) -> int:
+def _round_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-def _place(files: Sequence[ElfObject], starts: Sequence[dict[int, int]], code: bool, end: int) -> int:
-    """Give the sections of one sort their places from `end` on; the new end."""
+def _place_sections(files: Sequence[ElfObject], starts: Sequence[dict[int, int]], code: bool, end: int) -> int:
+    """Place the sections with or without code from `end` on; return the new end."""
     for file, start in zip(files, starts, strict=True):
         for number, section in file.sections.items():
             if section.code == code:
-                start[number] = _aligned(end, section.alignment)
+                start[number] = _round_up(end, section.alignment)
                 end = start[number] + len(section.data)
     return end
 
 
-def _complete(
+def _relocate(
     data: bytearray, file: ElfObject, start: Mapping[int, int], places: Mapping[str, int], calls: Mapping[str, int]
 ) -> None:
-    """Write what a file's instructions have to know about the places of symbols."""
+    """Apply the relocations of a file."""
     kinds = _RELOCATIONS[file.machine]
     for section, offset, kind, (name, home, value), addend in file.relocations:
         target = start[home] + value if home in start else places.get(name, calls.get(name))
@@ -133,30 +133,30 @@ def _complete(
 # -- relocations -----------------------------------------------------------------------------------------------------
 
 
-def _signed(value: int, bits: int) -> int:
-    """The lowest bits of a number that has no more."""
+def _encode_signed(value: int, bits: int) -> int:
+    """Encode a signed number in this many bits; MalformedError if it does not fit."""
     if not -1 << bits - 1 <= value < 1 << bits - 1:
-        raise MalformedError("a place is too far away")
+        raise MalformedError("a relocation target is out of range")
     return value & (1 << bits) - 1
 
 
 def _distance(word: int, place: int, target: int) -> int:  # noqa: ARG001
-    return _signed(target - place, 32)
+    return _encode_signed(target - place, 32)
 
 
 def _branch(word: int, place: int, target: int) -> int:
     if (target - place) & 3:
-        raise MalformedError("a jump into an instruction")
-    return word & 0xFC000000 | _signed(target - place >> 2, 26)
+        raise MalformedError("a jump target is not aligned to an instruction")
+    return word & 0xFC000000 | _encode_signed(target - place >> 2, 26)
 
 
 def _page(word: int, place: int, target: int) -> int:
-    pages = _signed((target >> 12) - (place >> 12), 21)
+    pages = _encode_signed((target >> 12) - (place >> 12), 21)
     return word & 0x9F00001F | (pages & 3) << 29 | pages >> 2 << 5
 
 
 def _within_page(unit: int) -> Callable[[int, int, int], int]:
-    """The place in a page as an instruction tells it that reads or writes so many bytes."""
+    """Return the relocation of the offset in a page for an instruction that accesses `unit` bytes."""
 
     def complete(word: int, place: int, target: int) -> int:  # noqa: ARG001
         if target % unit:
@@ -182,7 +182,7 @@ _RELOCATIONS: dict[int, dict[int, Callable[[int, int, int], int]]] = {
         283: _branch,  # CALL26
     },
 }
-_CALLS = {4, 282, 283}  # which may go through a stub
+_CALLS = {4, 282, 283}  # relocations that may go through a stub
 
 
 # -- the system ------------------------------------------------------------------------------------------------------
@@ -191,13 +191,13 @@ _CALLS = {4, 282, 283}  # which may go through a stub
 def _host_machine() -> int:
     name = platform.machine()
     if struct.calcsize("P") != 8 or name not in _MACHINES:
-        raise UnsupportedError(f"images are not made for {name}")
+        raise UnsupportedError(f"images are not built for {name}")
     return _MACHINES[name]
 
 
 @cache
 def find_function(name: str) -> int:
-    """The address of a function of the system."""
+    """Find the address of a system function."""
     for library in (None, "libm.so.6"):
         try:
             return ctypes.cast(ctypes.CDLL(library)[name], ctypes.c_void_p).value or 0
@@ -208,7 +208,7 @@ def find_function(name: str) -> int:
 
 @cache
 def _cache_flush(machine: int) -> Callable[[int, int], Any]:
-    """What lets a processor see new instructions between two addresses; x86-64 always does."""
+    """Return the function that flushes the instruction cache between two addresses; x86-64 needs none."""
     if machine == X86_64:
         return lambda _start, _end: None
     try:

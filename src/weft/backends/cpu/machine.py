@@ -1,4 +1,4 @@
-"""The CPU that code is compiled for: its instruction set as a `VectorTarget`."""
+"""The CPU to compile for: LLVM's names for it, and its instruction set as a `VectorTarget`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from weft.ir.target import VectorTarget
 
 CACHE_LINE = 64
-WIDEST = 64  # bytes of a vector
+WIDEST = 64  # bytes of the widest vectors
 _USUAL_CACHE = 512 * 1024
 _MOST_CACHES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A CPU by LLVM's names, and what templates need to know of it."""
+    """A CPU by LLVM's names, and its capabilities for kernel templates."""
 
     triple: str
     processor: str
@@ -31,24 +31,24 @@ class Machine:
 
 @cache
 def host() -> Machine:
-    """The machine that this process runs on."""
+    """Return the machine that this process runs on."""
     triple, processor, features = processor_names()
-    here = frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
-    target = _target(triple, processor, here, _cache_bytes("/sys/devices/system/cpu/cpu0/cache"))
+    present = frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
+    target = _build_target(triple, processor, present, _read_cache_bytes("/sys/devices/system/cpu/cpu0/cache"))
     return Machine(triple, processor, features, target)
 
 
 def named(processor: str) -> Machine:
-    """A machine of another kind; its code can be compiled and read here, but not run."""
+    """Return another kind of machine; its code can be compiled here, but not run."""
     if processor not in NAMED:
-        raise DeviceError(f"no processor {processor!r} to compile for", hint=f"weft knows {', '.join(NAMED)}")
+        raise DeviceError(f"unknown processor {processor!r}", hint=f"weft compiles for {', '.join(NAMED)}")
     from weft.backends.llvm.compilation import LLVM, initialize_others
 
     with LLVM:
         initialize_others()
     triple, features = NAMED[processor]
-    known = _GENERIC if processor == "aarch64" else processor
-    return Machine(triple, known, "", _target(triple, known, frozenset(features.split()), _USUAL_CACHE))
+    llvm_name = _GENERIC if processor == "aarch64" else processor
+    return Machine(triple, llvm_name, "", _build_target(triple, llvm_name, frozenset(features.split()), _USUAL_CACHE))
 
 
 def is_arm(triple: str) -> bool:
@@ -56,10 +56,10 @@ def is_arm(triple: str) -> bool:
 
 
 _LINUX_X86 = "x86_64-unknown-linux-gnu"
-_DOT_16_AT_FULL_RATE = ("znver",)  # processors that multiply pairs as often as single numbers
+_DOT_16_AT_FULL_RATE = ("znver",)  # processors whose bf16 pair products are as fast as float32 products
 _AVX2 = "sse2 sse4.1 sse4.2 avx avx2 fma f16c"
 _AVX512 = f"{_AVX2} avx512f avx512bw avx512dq avx512vl avx512cd"
-_GENERIC = "generic"  # LLVM's name for what all processors of an architecture have
+_GENERIC = "generic"  # LLVM's name for the baseline of an architecture
 NAMED: dict[str, tuple[str, str]] = {
     "x86-64": (_LINUX_X86, "sse2"),
     "x86-64-v2": (_LINUX_X86, "sse2 sse4.1 sse4.2"),
@@ -73,13 +73,13 @@ NAMED: dict[str, tuple[str, str]] = {
 
 
 def vector_bytes(features: frozenset[str]) -> int:
-    """Of the vectors that a processor with these features has."""
+    """Return the width of the vectors of a processor with these features."""
     if {"avx512f", "avx512vl"} <= features:
         return WIDEST
     return 32 if "avx2" in features else 16
 
 
-def _target(triple: str, processor: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
+def _build_target(triple: str, processor: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
     from weft.cost.profiles import CORE
     from weft.ir.target import VectorTarget
 
@@ -101,14 +101,14 @@ def _target(triple: str, processor: str, features: frozenset[str], cache_bytes: 
     )
 
 
-def _cache_bytes(folder: str) -> int:
-    """The second level's size, from Linux's description of a core's caches."""
+def _read_cache_bytes(folder: str) -> int:
+    """Read the size of the second-level cache from Linux's description of a core."""
     for index in range(_MOST_CACHES):
-        level = _read(f"{folder}/index{index}/level")
+        level = _read_line(f"{folder}/index{index}/level")
         if not level:
             break
         if level == "2":
-            size = _read(f"{folder}/index{index}/size")
+            size = _read_line(f"{folder}/index{index}/size")
             unit = {"K": 1024, "M": 1024**2}.get(size[-1:], 1)
             digits = size.rstrip("KM")
             if digits.isdigit():
@@ -116,7 +116,7 @@ def _cache_bytes(folder: str) -> int:
     return _USUAL_CACHE
 
 
-def _read(path: str) -> str:
+def _read_line(path: str) -> str:
     try:
         return Path(path).read_text(encoding="ascii", errors="replace").strip()
     except OSError:

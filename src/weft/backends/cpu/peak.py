@@ -1,7 +1,7 @@
-"""What the machine can do at most, measured: multiply-adds in registers, and bytes read from memory and from caches.
+"""Measure the machine's peak rates: multiply-adds in registers, and bytes read from memory and from caches.
 
-All are a loop of vector instructions without any dependence that could slow it down, run by all threads at once. What
-was measured is kept on disk for some days; a busy machine measures less than it can, so the best of them counts.
+Each is a loop of independent vector instructions, run by all threads at once. Measurements are cached on disk for some
+days; a busy machine measures less than its peak, so the best one counts.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from weft.backends.cpu.processor import are_names_known
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.roofline import Peak
-from weft.threads import Team, once, usable_cores
+from weft.threads import HelperPool, once, usable_cores
 
 if TYPE_CHECKING:
     from weft.ir.target import VectorTarget
 
-ROUNDS = 60  # short ones, of which the best counts: nothing makes a machine faster than it is
+ROUNDS = 60  # short rounds, of which the best counts
 ROUND_SECONDS = 0.002
-BUFFERS_BYTES = 256 * 1024**2  # of all threads, beyond most caches
-BUFFER_BYTES = (16 * 1024**2, 64 * 1024**2)  # of one, at least and at most
+BUFFERS_BYTES = 256 * 1024**2  # of all threads together, larger than most caches
+BUFFER_BYTES = (16 * 1024**2, 64 * 1024**2)  # of one thread, least and most
 READ_VECTORS = 8
-CACHED_BYTES = (1 << 20, 4 << 20, 16 << 20)  # of each thread, that may lie in a cache; in the first they do
+CACHED_BYTES = (1 << 20, 4 << 20, 16 << 20)  # of each thread, that may fit into a cache; the first does
 CACHE_ROUNDS = 12
 CACHE_LOOPS = 1 << 17  # in a round
-AS_FAST = 0.6  # of the speed of the smallest, with which larger ones lie in a cache too
-GOOD_FOR = 7 * 86_400.0  # seconds that a measurement is used for
-USUAL_CLOCK = 3e9  # multiply-adds of a vector in a second
-USUAL_BANDWIDTH = 2e10  # bytes a second
+AS_FAST = 0.6  # of the smallest size's rate: a size read at least this fast is in a cache too
+GOOD_FOR = 7 * 86_400.0  # seconds until a measurement is repeated
+USUAL_CLOCK = 3e9  # vector multiply-adds per second
+USUAL_BANDWIDTH = 2e10  # bytes per second
 _FUNCTIONS = ("weft_peak_multiply", "weft_peak_read")
-MOST = 1e18  # operations or bytes a second that no machine does
+MOST = 1e18  # operations or bytes per second, beyond every machine
 
 
 @cache
 def known_peak(threads: int) -> Peak:
-    """The machine's peak as measured not long ago, or now."""
-    path = _path(threads)
+    """Return the machine's peak, from a recent measurement or a new one."""
+    path = _cache_path(threads)
     if path is None:
         return measure_peak(threads)
-    kept, when = _read_peak(path)
-    if kept is not None and 0 <= time.time() - when < GOOD_FOR:
-        return kept
+    cached, when = _read_peak(path)
+    if cached is not None and 0 <= time.time() - when < GOOD_FOR:
+        return cached
     peak = measure_peak(threads)
-    if kept is not None:
-        peak = Peak(*map(max, astuple(peak), astuple(kept)))
+    if cached is not None:
+        peak = Peak(*map(max, astuple(peak), astuple(cached)))
     with suppress(OSError):
         write_file(path, json.dumps([*astuple(peak), time.time()]).encode())
     return peak
@@ -66,14 +66,14 @@ def known_peak(threads: int) -> Peak:
 
 @cache
 def assumed_peak() -> Peak:
-    """One thread's peak as it was measured at any time, or what is usual for such a processor: nothing is measured."""
-    path = _path(1) if are_names_known() else None
-    kept = None if path is None else _read_peak(path)[0]
-    return kept or Peak(USUAL_CLOCK * 2 * (vector_bytes_here() // 4), USUAL_BANDWIDTH)
+    """Return one thread's peak without measuring: from any earlier measurement, or usual for the vector width."""
+    path = _cache_path(1) if are_names_known() else None
+    cached = None if path is None else _read_peak(path)[0]
+    return cached or Peak(USUAL_CLOCK * 2 * (vector_bytes_here() // 4), USUAL_BANDWIDTH)
 
 
-def _path(threads: int) -> Path | None:
-    """Where what was measured on so many threads is kept, if anything is."""
+def _cache_path(threads: int) -> Path | None:
+    """Return the cache file for a number of threads; None without a cache."""
     machine = host()
     folder = cache_folder()
     name = key_of(machine.triple, machine.processor, machine.features, str(usable_cores()), str(threads))
@@ -81,7 +81,7 @@ def _path(threads: int) -> Path | None:
 
 
 def _read_peak(path: Path) -> tuple[Peak | None, float]:
-    """What was measured, and when; None where nothing that makes sense is kept."""
+    """Read a measurement and its time; None if the file is missing or invalid."""
     with suppress(OSError, ValueError, TypeError):
         *rates, when = map(float, json.loads(read_file(path)))
         if len(rates) == len(fields(Peak)) and min(rates[:2]) > 0 and all(0 <= rate < MOST for rate in rates):
@@ -90,51 +90,51 @@ def _read_peak(path: Path) -> tuple[Peak | None, float]:
 
 
 def measure_peak(threads: int) -> Peak:
-    """The machine's peak for float32 on so many threads, or as many as it has cores.
+    """Measure the machine's float32 peak on this many threads, at most one per core.
 
-    Arithmetic and caches are each core's own, so every thread's best round counts. Memory is shared, and a round counts
-    whole.
+    Each core has its own arithmetic and caches, so every thread's best round counts. Memory is shared: the best round
+    of all threads together counts.
     """
     target = host().target
     per_loop = 2 * _accumulators(target) * _lanes(target)
     count = min(threads, usable_cores())
     size = min(max(BUFFERS_BYTES // count, BUFFER_BYTES[0]), BUFFER_BYTES[1]) & -BUFFER_BYTES[0]
     buffers = [_buffer(size) for _ in range(count)]
-    code = _code()  # held as long as its functions are called
+    code = _code()  # must live while its functions are called
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     multiply, read = (signature(code.addresses[name]) for name in _FUNCTIONS)
     places = [buffer.ctypes.data for buffer in buffers]
     loops = _loops_for(lambda count: multiply(count, places[0], 0))
     rows = size // (READ_VECTORS * target.vector_bytes)
-    multiplying = _rounds([partial(multiply, loops, place, 0) for place in places])
+    multiplying = _run_rounds([partial(multiply, loops, place, 0) for place in places])
     rates = [loops * per_loop / min(end - start for start, end in spans) for spans in zip(*multiplying)]
-    reading = _rounds([partial(read, rows, place, -1) for place in places])
+    reading = _run_rounds([partial(read, rows, place, -1) for place in places])
     together = min(max(end for _, end in spans) - min(start for start, _ in spans) for spans in reading)
-    return Peak(sum(rates), len(reading[0]) * size / together, *_caches(read, places))
+    return Peak(sum(rates), len(reading[0]) * size / together, *_measure_caches(read, places))
 
 
-def _caches(reread: Callable[[int, int, int], object], places: Sequence[int]) -> tuple[float, float]:
-    """How many bytes all threads together read faster than from memory, and how fast."""
+def _measure_caches(reread: Callable[[int, int, int], object], places: Sequence[int]) -> tuple[float, float]:
+    """Return how many bytes all threads together read faster than from memory, and their rate."""
     row = READ_VECTORS * host().target.vector_bytes
-    found: list[tuple[float, float]] = []
+    measured: list[tuple[float, float]] = []
     for size in CACHED_BYTES:
         rows = size // row
-        spans = _rounds([partial(reread, CACHE_LOOPS, place, rows - 1) for place in places], CACHE_ROUNDS)
-        rates = [CACHE_LOOPS * row / min(end - start for start, end in each) for each in zip(*spans)]
-        found.append((len(rates) * size, sum(rates)))
-    rate = found[0][1]
-    return max(size for size, reached in found if reached >= AS_FAST * rate), rate
+        spans = _run_rounds([partial(reread, CACHE_LOOPS, place, rows - 1) for place in places], CACHE_ROUNDS)
+        rates = [CACHE_LOOPS * row / min(end - start for start, end in thread) for thread in zip(*spans)]
+        measured.append((len(rates) * size, sum(rates)))
+    rate = measured[0][1]
+    return max(size for size, reached in measured if reached >= AS_FAST * rate), rate
 
 
 def _buffer(size: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Memory that is really there, at the start of a cache line."""
+    """Allocate touched memory that starts at a cache line."""
     whole = np.ones(size // 4 + CACHE_LINE // 4, np.float32)
     skipped = -whole.ctypes.data % CACHE_LINE // 4
     return whole[skipped : skipped + size // 4]
 
 
 def _loops_for(run: Callable[[int], object]) -> int:
-    """How many loops a round takes."""
+    """Find the number of loops that take one round's time."""
     count = 1000
     while True:
         start = time.perf_counter()
@@ -145,8 +145,8 @@ def _loops_for(run: Callable[[int], object]) -> int:
         count *= 4
 
 
-def _rounds(works: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[tuple[float, float]]]:
-    """When each thread started and ended, in every round; the threads of a round start together."""
+def _run_rounds(works: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[tuple[float, float]]]:
+    """Return when each thread started and ended in every round; the threads of a round start together."""
 
     def timed(work: Callable[[], object]) -> tuple[float, float]:
         barrier.wait()
@@ -154,8 +154,8 @@ def _rounds(works: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list
         work()
         return start, time.perf_counter()
 
-    with Team(len(works)) as team:
-        works = works[: max(1, team.gather())]  # as many as there are threads to be had
+    with HelperPool(len(works)) as team:
+        works = works[: max(1, team.start_all())]  # as many as threads could be started
         barrier = Barrier(len(works))
         return [list(team.map(timed, works)) for _ in range(rounds)]
 
@@ -174,12 +174,12 @@ def _lanes(target: VectorTarget) -> int:
 
 
 def _accumulators(target: VectorTarget) -> int:
-    """Enough to hide the latency of a multiply-add, and few enough to stay in registers."""
+    """Return a count that hides the latency of a multiply-add and stays in registers."""
     return target.vector_registers * 3 // 4
 
 
 def peak_text(machine: Machine) -> str:
-    """Both loops as LLVM IR; what they sum up is stored, so that nothing is dropped."""
+    """Write both loops as LLVM IR; their sums are stored, so that no instruction is dead."""
     width, lanes = machine.target.vector_bytes, _lanes(machine.target)
     vector = f"<{lanes} x float>"
     fused = f"@llvm.fmuladd.v{lanes}f32"
@@ -207,9 +207,9 @@ def peak_text(machine: Machine) -> str:
 
 
 def _loop(name: str, vector: str, body: Sequence[str], count: int) -> str:
-    """A function of a number of loops, a buffer and a mask of its rows, with `count` sums carried from loop to loop.
+    """Write a function of a loop count, a buffer and a mask of its rows, which carries `count` sums.
 
-    The sums start apart from each other: equal ones could be merged.
+    The sums start with different values: equal ones could be merged.
     """
     carried = [
         f"%sum{index} = phi {vector} [ splat (float {index + 1}.0), %entry ], [ %next{index}, %loop ]"

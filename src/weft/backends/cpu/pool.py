@@ -1,14 +1,13 @@
 """Worker threads, shared by all models of the process.
 
-The native side (native/runner.ll) publishes kernels, joins them and sleeps; here are the pool's memory and its
-threads. A forked child begins with a pool of its own, and the interpreter ends the threads when it exits.
+The native side (native/runner.ll) publishes kernels, joins them and sleeps; this module has the pool's memory and
+threads. A forked child starts with a pool of its own, and the interpreter ends the threads when it exits.
 
-Who owns native memory, and until when: the runner's code belongs to `NativeRunner.code`, and all that calls it holds
-the `NativeRunner` (prepared sections, tapes, sliced runs, pools; workers run a method of their pool). The pool's
-memory belongs to the `WorkerPool`, which the process keeps; a call reads it again each time. A tape owns its tables,
-and keeps the code and the constants that they point to. What a call works on is held by the thread inside of it.
-Workers touch any of this only between a caller's announcement and its return, which waits for them: also when it gives
-a run up.
+Ownership of native memory: `NativeRunner.code` owns the runner's code, and everything that calls it refers to the
+`NativeRunner` (plans, sliced runs, pools; workers run a method of their pool). The `WorkerPool`, which lives as long as
+the process, owns the pool's memory. A tape owns its tables, and refers to the code and constants that they point to.
+The thread inside a call holds the arrays that the call works on. Workers touch any of this only between the start of a
+call and its return, which waits for them, also when a run is abandoned.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from weft.cache.code import shared_cache
 from weft.cache.digests import key_of
 from weft.errors import DeviceError
 from weft.records import dataclass
-from weft.threads import lock, once
+from weft.threads import make_lock, once
 
 MOST_THREADS = 64  # that one call can use; the seats of a slot in runner.ll
 
-_PATIENCE = 50e-6  # seconds that a thread without work stays awake
+_SPIN_SECONDS = 50e-6  # that a thread without work stays awake
 _FUNCTIONS = ("weft_call", "weft_go", "weft_leave", "weft_worker", "weft_stop", "weft_pool_bytes", "weft_pause_times")
 _WORKERS_AT = 72  # byte offsets in runner.ll's %Pool
 _PAUSES_AT = 88
@@ -46,9 +45,9 @@ _PAUSES_AT = 88
 class NativeRunner:
     """The native functions; ctypes releases the GIL around each."""
 
-    call: Callable[[int], int]  # tape, pool, threads, times and regions in memory; whether the data is at fault
-    go: Callable[[int, int], int]  # a sliced run in memory, nanoseconds; whether there is more to do
-    leave: Callable[[int], None]  # a sliced run
+    call: Callable[[int], int]  # address of tape, pool, threads, times and regions; returns the error flag
+    go: Callable[[int, int], int]  # address of a sliced run, nanoseconds; returns whether there is more to do
+    leave: Callable[[int], None]  # address of a sliced run
     worker: Callable[[int, int], None]  # pool, number
     stop: Callable[[int], None]
     pool_bytes: Callable[[], int]
@@ -56,11 +55,11 @@ class NativeRunner:
     code: LoadedCode
 
 
-_offered: dict[str, Callable[[], bytes]] = {}  # the runner's code from elsewhere, by the name of its text
+_offered: dict[str, Callable[[], bytes]] = {}  # the runner's code from saved files, by the digest of its source
 
 
 def offer_runner(code: Mapping[str, Callable[[], bytes]]) -> None:
-    """Have the runner taken from where it was compiled before, unless it is in use already."""
+    """Offer compiled code for the runner, which is used if the runner is not loaded yet."""
     _offered.update(code)
 
 
@@ -72,7 +71,7 @@ def _runner_code() -> bytes:
 
 @once
 def runner() -> NativeRunner:
-    """The native side of pools and tapes, compiled for this machine or for such as it."""
+    """Load the native side of pools and tapes."""
     code = load_code([_runner_code()], _FUNCTIONS)
     _offered.clear()
     word, pointer = ctypes.c_int64, ctypes.c_void_p
@@ -93,7 +92,7 @@ def runner() -> NativeRunner:
 
 
 def runner_text(system: str, arm: bool | None = None) -> str:
-    """The runner's LLVM IR for an operating system (by Python's name) and this or another kind of processor."""
+    """Return the runner's LLVM IR for an operating system (by Python's name) and a processor, by default this one."""
     if arm is None:
         here = platform.machine().lower()
         arm = here in ("aarch64", "arm64")
@@ -106,17 +105,17 @@ def runner_text(system: str, arm: bool | None = None) -> str:
 
 
 class WorkerPool:
-    """Memory that callers and workers meet in, and the workers' threads."""
+    """The memory shared by callers and workers, and the workers' threads."""
 
     def __init__(self) -> None:
         native = runner()
         size = native.pool_bytes()
-        self._memory = np.zeros(size + CACHE_LINE, np.uint8)  # the system gives it page by page, as it is used
+        self._memory = np.zeros(size + CACHE_LINE, np.uint8)  # the system allocates pages on first use
         self.address = -(-self._memory.ctypes.data // CACHE_LINE) * CACHE_LINE
-        ctypes.c_int64.from_address(self.address + _PAUSES_AT).value = _pauses()
+        ctypes.c_int64.from_address(self.address + _PAUSES_AT).value = _count_pauses()
         self._native = native
         self._threads: list[Thread] = []
-        self._lock = lock()
+        self._lock = make_lock()
         self._stopped = False
 
     @property
@@ -124,7 +123,7 @@ class WorkerPool:
         return len(self._threads)
 
     def grow(self, workers: int) -> None:
-        """See that there are at least so many workers, if the system allows it."""
+        """Start threads until there are at least this many workers, if the system allows it."""
         if len(self._threads) >= workers:
             return
         with self._lock:
@@ -133,7 +132,7 @@ class WorkerPool:
                 thread = Thread(target=self._work, args=(number,), name=f"weft-{number}", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # no more threads to be had, or the interpreter is about to end
+                except RuntimeError:  # no more threads available, or the interpreter is exiting
                     return
                 self._threads.append(thread)
                 ctypes.c_int32.from_address(self.address + _WORKERS_AT).value = number
@@ -142,7 +141,7 @@ class WorkerPool:
         self._native.worker(self.address, number)
 
     def stop(self) -> None:
-        """End the workers; callers go on alone."""
+        """End the workers; callers continue alone."""
         with self._lock:
             self._stopped = True
             self._native.stop(self.address)
@@ -150,8 +149,8 @@ class WorkerPool:
                 thread.join()
 
 
-def _pauses() -> int:
-    """How many pauses of this processor make up the time that a thread stays awake."""
+def _count_pauses() -> int:
+    """Measure how many pause instructions take the spin time."""
     pause = runner().pause
     count = 500
     best = float("inf")
@@ -159,17 +158,17 @@ def _pauses() -> int:
         start = time.perf_counter()
         pause(count)
         best = min(best, time.perf_counter() - start)
-    return max(50, int(_PATIENCE / best * count))
+    return max(50, int(_SPIN_SECONDS / best * count))
 
 
-# -- the process' pool -----------------------------------------------------------------------------------------------
+# -- the process-wide pool --------------------------------------------------------------------------------------------
 
 _shared: WorkerPool | None = None
-_guard = lock()
+_guard = make_lock()
 
 
 def shared_pool(threads: int) -> WorkerPool:
-    """The process' pool, with workers for calls of so many threads."""
+    """Return the process's pool, with workers for calls of this many threads."""
     global _shared
     pool = _shared
     if pool is None:
@@ -182,8 +181,8 @@ def shared_pool(threads: int) -> WorkerPool:
     return pool
 
 
-def _forget() -> None:
-    """In a forked child, where no worker lives on: the next call makes a new pool."""
+def _drop_pool() -> None:
+    """Drop the pool in a forked child, where its workers do not exist; the next call makes a new one."""
     global _shared
     if _shared is not None:
         atexit.unregister(_shared.stop)
@@ -191,4 +190,4 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_drop_pool)

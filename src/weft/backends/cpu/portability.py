@@ -1,6 +1,6 @@
-"""What code for a machine needs, and whether this one has it: asked without LLVM where the system says it.
+"""The processor features that compiled code needs, and whether this machine has them; without LLVM if possible.
 
-Features have LLVM's names. Those that no compiler makes use of by itself (clzero, wbnoinvd, …) are not asked for.
+Features have LLVM's names. Those that compilers never use by themselves (clzero, wbnoinvd, …) are left out.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 from weft.backends.cpu.machine import Machine, host, is_arm, vector_bytes
-from weft.backends.cpu.processor import are_names_known, described_features, processor_names
+from weft.backends.cpu.processor import are_names_known, linux_features, processor_names
 
-_X86_FLAGS = {  # LLVM's names, and Linux' where they differ
+_X86_FLAGS = {  # LLVM's names, and Linux's where they differ
     "adx": "", "aes": "", "amx-bf16": "amx_bf16", "amx-int8": "amx_int8", "amx-tile": "amx_tile", "avx": "",
     "avx2": "", "avx512bf16": "avx512_bf16", "avx512bitalg": "avx512_bitalg", "avx512bw": "", "avx512cd": "",
     "avx512dq": "", "avx512f": "", "avx512fp16": "avx512_fp16", "avx512ifma": "", "avx512vbmi": "",
@@ -31,8 +31,8 @@ _ARM_FLAGS = {
     "fp16fml": "asimdfhm", "fullfp16": "asimdhp", "i8mm": "", "jsconv": "jscvt", "lse": "atomics", "neon": "asimd",
     "rcpc": "lrcpc", "rdm": "asimdrdm", "sha2": "", "sha3": "", "sm4": "", "sve": "", "sve2": "",
 }  # fmt: skip
-_BASE = frozenset(("cmov", "sse", "sse2", "fp-armv8", "neon"))  # what every processor of its architecture has
-_LEVELS = {  # what LLVM takes for granted of processors that are classes of others
+_BASE = frozenset(("cmov", "sse", "sse2", "fp-armv8", "neon"))  # features of every processor of its architecture
+_LEVELS = {  # features that LLVM assumes for its processor classes
     "x86-64": "cmov sse sse2",
     "x86-64-v2": "cmov cx16 popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3",
     "x86-64-v3": "cmov cx16 popcnt sahf sse sse2 sse3 sse4.1 sse4.2 ssse3 avx avx2 bmi bmi2 f16c fma lzcnt movbe",
@@ -45,41 +45,41 @@ _LEVELS = {  # what LLVM takes for granted of processors that are classes of oth
 }
 
 
-def needs_of(machine: Machine) -> dict[str, Any]:
-    """What a processor must have for code that was made for a machine, as plain data."""
+def list_needs(machine: Machine) -> dict[str, Any]:
+    """Return, as plain data, what a processor needs to run code compiled for a machine."""
     system = next((name for name in ("linux", "windows") if name in machine.triple), "darwin")
     arm = is_arm(machine.triple)
     features = {part[1:] for part in machine.features.split(",") if part.startswith("+")}
     features.update(_LEVELS.get(machine.processor, "").split() if not features else ())
-    known = sorted(features & (_ARM_FLAGS if arm else _X86_FLAGS).keys())
+    usable = sorted(features & (_ARM_FLAGS if arm else _X86_FLAGS).keys())
     return {
         "system": system,
         "architecture": "aarch64" if arm else "x86_64",
-        "features": known,
+        "features": usable,
         "vector_bytes": machine.target.vector_bytes,
     }
 
 
-def lack_for(needs: Mapping[str, Any]) -> str | None:
-    """What this machine does not have of that; None where it has all."""
+def describe_lack(needs: Mapping[str, Any]) -> str | None:
+    """Say what this machine lacks of these needs; None if it lacks nothing."""
     place = f"{_system()} on {_architecture()}"
     if (needs.get("system"), needs.get("architecture")) != (_system(), _architecture()):
         return f"{needs.get('system')} on {needs.get('architecture')}, and this is {place}"
-    wanted = needs.get("features")
-    if not isinstance(wanted, list):
-        return "what is unknown"
-    missing = [name for name in wanted if name not in _features()]
+    features = needs.get("features")
+    if not isinstance(features, list):
+        return "unknown features"
+    missing = [name for name in features if name not in _features()]
     return None if not missing else f"{', '.join(map(str, missing))}, which this processor lacks"
 
 
-def rank_of(needs: Mapping[str, Any]) -> int:
-    """The more, the more of a processor it uses."""
+def rank_needs(needs: Mapping[str, Any]) -> int:
+    """Rank needs: higher for code that uses more of a processor."""
     width, features = needs.get("vector_bytes"), needs.get("features")
     return (width if isinstance(width, int) else 0) * 1000 + (len(features) if isinstance(features, list) else 0)
 
 
 def vector_bytes_here() -> int:
-    """The vectors of this processor, known without LLVM where it can be."""
+    """Return the width of this processor's vectors, without LLVM if possible."""
     return host().target.vector_bytes if are_names_known() else vector_bytes(_features())
 
 
@@ -94,8 +94,8 @@ def _architecture() -> str:
 
 @cache
 def _features() -> frozenset[str]:
-    """What this processor has, by LLVM's names."""
-    flags = described_features()
+    """Return the features of this processor by LLVM's names."""
+    flags = linux_features()
     if not flags:
         return frozenset(part[1:] for part in processor_names()[2].split(",") if part.startswith("+"))
     names = _ARM_FLAGS if _architecture() == "aarch64" else _X86_FLAGS

@@ -1,80 +1,83 @@
-"""Native sections whose sizes change from run to run, as in the turns of a loop: tapes for them without a new plan."""
+"""Tapes for new sizes without a new plan, for native sections whose sizes change from run to run, as in a loop."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.backends.cpu.section import PreparedSection
+from weft.backends.cpu.section import CpuPlan
 from weft.plan.renewal import Renewal, check_renewal, find_renewal, varying_owners
-from weft.threads import lock
+from weft.threads import make_lock
 
 if TYPE_CHECKING:
     from weft.backends.cpu.section import CpuSection
 
 Key = tuple[int, ...]  # the sizes of a section's symbols
-REMEMBERED = 256  # sets of sizes for which tapes are kept
-MOST_BASES = 4  # plans that are renewed
-MOST_FAILURES = 4  # after which a section is planned anew for all sizes
+REMEMBERED = 256  # sets of sizes whose tapes are kept
+MOST_BASES = 4  # plans to renew from
+MOST_FAILURES = 4  # plans that could not be renewed, after which the section is planned anew for all sizes
 
 
 class SectionRenewals:
-    """The plans of a section that can be renewed, and what came of it. Several threads may ask at once."""
+    """The plans of a section that can be renewed for other sizes. Several threads may call it at once."""
 
-    def __init__(self, section: CpuSection, noted: Key) -> None:
-        """`noted` are sizes that it was planned for."""
+    def __init__(self, section: CpuSection, planned: Key) -> None:
+        """`planned` are the sizes of its first plan."""
         self.section = section
-        self._known: dict[Key, PreparedSection] = {}
-        self._bases: tuple[tuple[Renewal, PreparedSection], ...] = ()
-        self._noted = noted
+        self._renewed: dict[Key, CpuPlan] = {}
+        self._bases: tuple[tuple[Renewal, CpuPlan], ...] = ()
+        self._last_planned = planned
         self._varying: frozenset[str] = frozenset()
         self._failures = 0
-        self._lock = lock()
+        self._lock = make_lock()
 
-    def find(self, key: Key) -> PreparedSection | None:
-        """The section for sizes that it is not planned for; None where it must be."""
-        found = self._known.get(key)
-        if found is not None:
-            return found
+    def find(self, key: Key) -> CpuPlan | None:
+        """Return a renewed plan for these sizes; None where the section needs a new one."""
+        plan = self._renewed.get(key)
+        if plan is not None:
+            return plan
         for renewal, base in self._bases:
             numbers = renewal.numbers(key)
             if numbers is not None:
                 check_renewal(self.section.section, renewal, self.section.constants, self._sizes(key))
-                found = _renewed(renewal, base, numbers)
-                if len(self._known) >= REMEMBERED:
-                    self._known.clear()
-                self._known[key] = found
-                return found
+                plan = _renew_plan(renewal, base, numbers)
+                if len(self._renewed) >= REMEMBERED:
+                    self._renewed.clear()
+                self._renewed[key] = plan
+                return plan
         return None
 
     def note(self, key: Key) -> None:
-        """These sizes were planned for, after others: what differs may differ again."""
+        """Prepare to renew a new plan: symbols that changed since the last plan are expected to change again."""
         with self._lock:
-            noted, self._noted = self._noted, key
-            if noted == key or self._failures >= MOST_FAILURES:
+            previous, self._last_planned = self._last_planned, key
+            if previous == key or self._failures >= MOST_FAILURES:
                 return
             symbols = self.section.symbols
-            self._varying |= {name for name, old, new in zip(symbols, noted, key) if old != new}
-            made = self._base(key, self._varying)
-            if made is None:
+            self._varying |= {name for name, old, new in zip(symbols, previous, key) if old != new}
+            base = self._build_base(key, self._varying)
+            if base is None:
                 self._failures += 1
                 return
-            self._bases = (made, *self._bases[: MOST_BASES - 1])
+            self._bases = (base, *self._bases[: MOST_BASES - 1])
 
-    def _base(self, key: Key, varying: frozenset[str]) -> tuple[Renewal, PreparedSection] | None:
-        """A plan with what renews it. What the model's inputs show is planned exactly: others can predict it."""
+    def _build_base(self, key: Key, varying: frozenset[str]) -> tuple[Renewal, CpuPlan] | None:
+        """Plan the section with a renewal, or return None.
+
+        Sizes that the model's inputs show get no room to grow: `Model.memory` predicts the exact arena for them.
+        """
         section, sizes = self.section, self._sizes(key)
         roomy = varying_owners(section.section, varying)
-        if roomy and not varying.isdisjoint(section.shown):
+        if roomy and not varying.isdisjoint(section.input_symbols):
             return None
-        prepared, plan = section.make_roomy(sizes, roomy)
-        found = find_renewal(section.section, section.symbols, section.constants, plan, sizes, varying, roomy)
-        return None if found is None else (found, prepared)
+        cpu_plan, plan = section.make_roomy(sizes, roomy)
+        renewal = find_renewal(section.section, section.symbols, section.constants, plan, sizes, varying, roomy)
+        return None if renewal is None else (renewal, cpu_plan)
 
     def _sizes(self, key: Key) -> dict[str, int]:
         return dict(zip(self.section.symbols, key))
 
 
-def _renewed(renewal: Renewal, base: PreparedSection, numbers: list[int]) -> PreparedSection:
+def _renew_plan(renewal: Renewal, base: CpuPlan, numbers: list[int]) -> CpuPlan:
     first = len(renewal.blocks)
     second = first + len(renewal.parameters)
     third = second + len(renewal.places)

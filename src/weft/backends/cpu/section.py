@@ -1,4 +1,4 @@
-"""A native section at run time: its constants in memory, and a tape for each set of sizes that it has met."""
+"""A native section on the CPU: its constants in memory, and a tape for each set of sizes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import empty, ndarray
 
-from weft.backends.cpu.codegen import AwaitedCode, LoadedCode
-from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, WRITABLE, Arena, Arenas, pointed_at, word
+from weft.backends.cpu.codegen import LoadedCode, PendingCode
+from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, WRITABLE, Arena, Arenas, address_of_word, word
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
 from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
 from weft.backends.device import Shortcut
-from weft.backends.planned import FEW_SIZES, PlannedSection
+from weft.backends.device_section import FEW_SIZES, DeviceSection
 from weft.backends.reference.sizes import physical_memory
-from weft.cost.launches import blocks_in_one_go, is_long, is_worth_sharing, is_worth_waking, joined, may_block
+from weft.cost.launches import (
+    blocks_between_checks,
+    find_sequences,
+    is_long,
+    is_worth_sharing,
+    is_worth_waking,
+    may_block,
+)
 from weft.cost.roofline import Peak
 from weft.errors import ExecutionError
-from weft.interrupts import apart
-from weft.ir.numbers import Numbers
+from weft.interrupts import run_interruptibly
+from weft.ir.arrays import Array
+from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
 from weft.plan.limits import MemoryBudget
@@ -34,11 +42,9 @@ if TYPE_CHECKING:
     from weft.backends.cpu.templates import SectionTemplates
     from weft.plan.sections import Owners
 
-Array = np.ndarray[Any, Any]
 
-
-class PreparedSection:
-    """A section for one set of sizes. Several threads may call `run` at once."""
+class CpuPlan:
+    """The plan of a section for one set of sizes, with its tape. Several threads may call `run` at once."""
 
     __slots__ = (
         "_call",
@@ -60,8 +66,8 @@ class PreparedSection:
         inputs: int,
         arenas: Arenas,
         threads: int,
-        long: bool,  # whether a run takes so much time that Ctrl-C should not wait for it
-        blocks: bool = False,  # whether that is true of a part of it that cannot be divided
+        long: bool,  # whether Ctrl-C should interrupt a run instead of waiting for its end
+        blocks: bool = False,  # whether one block alone takes that long, so that a helper thread has to run it
     ) -> None:
         self.tape = tape
         self.arena_bytes = plan.arena_bytes
@@ -75,9 +81,9 @@ class PreparedSection:
         self._native = runner()
         self._call = self._native.call
 
-    def renewed(self, tape: Tape, shapes: Sequence[tuple[int, ...]]) -> PreparedSection:
-        """The section for other sizes, with a tape for them and shapes of its outputs."""
-        other = PreparedSection.__new__(PreparedSection)
+    def renewed(self, tape: Tape, shapes: Sequence[tuple[int, ...]]) -> CpuPlan:
+        """Return the plan for other sizes, with their tape and output shapes."""
+        other = CpuPlan.__new__(CpuPlan)
         other.tape, other.arena_bytes, other.arenas = tape, self.arena_bytes, self.arenas
         other.threads, other.regions, other.long, other.blocks = self.threads, self.regions, self.long, self.blocks
         other._native, other._call = self._native, self._call
@@ -85,7 +91,7 @@ class PreparedSection:
         return other
 
     def run(self, inputs: Sequence[Array], into: Sequence[Array | None] = ()) -> list[Array]:
-        """The section's outputs: new arrays, or those offered for them that kernels can write to as they are."""
+        """Return the section's outputs: new arrays, or those of `into` that kernels can write to directly."""
         arena = self.arenas.take(self.arena_bytes, self.regions)
         call = arena.call
         call[0] = self.tape.address
@@ -100,9 +106,9 @@ class PreparedSection:
                 copies.append(array)
             call[place] = word(array)
             place += 1
-        if into and not self.blocks:  # else a helper that is left behind may still be writing
+        if into and not self.blocks:  # else an abandoned helper may still be writing
             outputs = [
-                offered if offered is not None and _takes(offered, shape, dtype) else empty(shape, dtype)
+                offered if offered is not None and _can_write(offered, shape, dtype) else empty(shape, dtype)
                 for offered, (_, shape, dtype) in zip(into, self._outputs, strict=True)
             ]
             for array, (place, _, _) in zip(outputs, self._outputs):
@@ -120,19 +126,19 @@ class PreparedSection:
         return outputs
 
     def _run_in_slices(self, arena: Arena, arrays: object) -> int:
-        """The same call in slices of time, between which Ctrl-C can end it; `arrays` are those it works on."""
+        """Make the same call in time slices, between which Ctrl-C can end it; `arrays` must stay alive."""
         words = arena.call[FIRST_REGION : FIRST_REGION + self.tape.regions]
-        places = [*words[:FIRST_FREE], *map(pointed_at, words[FIRST_FREE:])]
-        run = partial(self.tape.run, places, self.threads, keep=(arena, arrays))
+        regions = [*words[:FIRST_FREE], *map(address_of_word, words[FIRST_FREE:])]
+        run = partial(self.tape.run, regions, self.threads, keep=(arena, arrays))
         if self.blocks:
-            apart(run)
+            run_interruptibly(run)
         else:
             run()
         return arena.take_errors()
 
 
-def _takes(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether kernels can write an output of this form to an array; numpy aligns complex numbers by their halves."""
+def _can_write(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether kernels can write an output to this array; numpy aligns complex numbers to half their size only."""
     return (
         array.shape == shape and array.dtype == dtype and dtype.kind != "c" and array.flags.num & WRITABLE == WRITABLE
     )
@@ -140,40 +146,40 @@ def _takes(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CpuState:
-    """What the sections of one program share."""
+    """The state that the sections of one program share."""
 
-    code: LoadedCode | AwaitedCode
+    code: LoadedCode | PendingCode
     threads: int
     arenas: Arenas
     budget: MemoryBudget
-    shown: frozenset[str] = frozenset()  # the sizes that the program's inputs show
+    input_symbols: frozenset[str] = frozenset()  # the sizes that the program's inputs show
 
 
-class CpuSection(PlannedSection[PreparedSection]):
-    """Runs one native section. Several threads may call `run` at once."""
+class CpuSection(DeviceSection[CpuPlan]):
+    """One native section on the CPU. Several threads may call `run` at once."""
 
     def __init__(self, section: NativeSection, constants: Mapping[Value, Any], state: CpuState) -> None:
         super().__init__(section, constants, state.budget, physical_memory())
         self.threads = state.threads
         self.code = state.code
         self.arenas = state.arenas
-        self.shown = state.shown
+        self.input_symbols = state.input_symbols
         self.renewals: SectionRenewals | None = None
         self.templates: SectionTemplates | None = None
 
-    def prepared(self, sizes: Mapping[str, int]) -> PreparedSection:
-        """The section for given sizes: what was prepared for them, or for others and then renewed, or prepared now."""
+    def load_plan(self, sizes: Mapping[str, int]) -> CpuPlan:
+        """Return the plan for these sizes: a remembered one, one renewed from other sizes, or a new one."""
         latest = self._latest
         key = tuple([sizes[name] for name in self.symbols])
         if latest is not None and latest is self._plans.get(key):
             return latest
         renewals = self.renewals
         if renewals is not None:
-            found = renewals.find(key)
-            if found is not None:
-                return found
-        found = super().prepared(sizes)
-        if len(self._plans) > 1 and not found.long and self.budget.limit is None:
+            plan = renewals.find(key)
+            if plan is not None:
+                return plan
+        plan = super().load_plan(sizes)
+        if len(self._plans) > 1 and not plan.long and self.budget.limit is None:
             if renewals is None:
                 from weft.backends.cpu.renewals import SectionRenewals
 
@@ -181,7 +187,7 @@ class CpuSection(PlannedSection[PreparedSection]):
                     first = next(iter(self._plans))
                 self.renewals = renewals = SectionRenewals(self, first)
             renewals.note(key)
-        return found
+        return plan
 
     def run(
         self,
@@ -189,74 +195,73 @@ class CpuSection(PlannedSection[PreparedSection]):
         sizes: Mapping[str, int],
         keep: frozenset[Value] = frozenset(),  # noqa: ARG002
     ) -> list[Array]:
-        """The section's outputs; this device has no memory of its own to keep them in."""
+        """Return the section's outputs; the CPU has no memory of its own to `keep` them in."""
         arrays = [array if isinstance(array, ndarray) else np.asarray(array) for array in inputs]
-        return self.prepared(sizes).run(arrays)
+        return self.load_plan(sizes).run(arrays)
 
-    def direct(self, sizes: Mapping[str, int]) -> Shortcut | None:
-        """What runs on arrays with these sizes, the only ones that it depends on; None where it depends on others."""
-        return self.prepared(sizes).run if sizes.keys() >= set(self.symbols) else None
+    def bind(self, sizes: Mapping[str, int]) -> Shortcut | None:
+        return self.load_plan(sizes).run if sizes.keys() >= set(self.symbols) else None
 
-    def _prepare(self, sizes: Mapping[str, int]) -> PreparedSection:
+    def _build_plan(self, sizes: Mapping[str, int]) -> CpuPlan:
         if len(self._plans) < FEW_SIZES or not self.symbols:
-            return self._prepare_plan(self.make_plan(sizes))
+            return self._load(self.make_plan(sizes))
         key = tuple([sizes[name] for name in self.symbols])
         if self.templates is None:
             from weft.backends.cpu.templates import SectionTemplates
 
             self.templates = SectionTemplates(self, key)
-        found = self.templates.find(key) if self.templates.is_of_use else None
-        if found is None:
+        cpu_plan = self.templates.find(key) if self.templates.is_of_use else None
+        if cpu_plan is None:
             plan = self.make_plan(sizes)
-            found = self._prepare_plan(plan)
+            cpu_plan = self._load(plan)
             if self.templates.is_of_use:
-                self.templates.note(key, plan, found.tape)
-        return found
+                self.templates.note(key, plan, cpu_plan.tape)
+        return cpu_plan
 
-    def _prepare_plan(self, plan: Plan) -> PreparedSection:
+    def _load(self, plan: Plan) -> CpuPlan:
         count = len(self.section.inputs)
         threads = self.threads if is_worth_waking(plan.launches, assumed_peak()) else 1
         blocks = may_block(plan.launches, assumed_peak())
         long = blocks or is_long(plan.launches, assumed_peak())
-        return PreparedSection(self.make_tape(plan), plan, count, self.arenas, threads, long, blocks)
+        return CpuPlan(self.make_tape(plan), plan, count, self.arenas, threads, long, blocks)
 
-    def make_roomy(self, sizes: Mapping[str, int], roomy: Owners) -> tuple[PreparedSection, Plan]:
-        """The section for given sizes, with room for some of its values and workspaces to grow."""
+    def make_roomy(self, sizes: Mapping[str, int], roomy: Owners) -> tuple[CpuPlan, Plan]:
+        """Plan the section for these sizes, with room for some of its values and workspaces to grow."""
         from weft.plan.sections import make_plan
 
         plan = make_plan(self.section, self.constants, sizes, None, self.alignment, roomy)
-        return self._prepare_plan(plan), plan
+        return self._load(plan), plan
 
-    def _launches_in(self, prepared: PreparedSection) -> int:
-        return prepared.tape.count
+    def _count_launches(self, plan: CpuPlan) -> int:
+        return plan.tape.count
 
     def _plan(self, sizes: Mapping[str, int], steps: Sequence[Sequence[int]] | None = None) -> Plan:
-        """A plan in which tasks run side by side, where that saves time and takes no more memory than it may."""
+        """Plan tasks side by side where that saves time and stays within the memory budget."""
         plan = super()._plan(sizes, steps)
         if self.threads == 1:
             return plan
         order = [task for step in plan.steps for task in step]
         from weft.plan.schedule import side_by_side
 
-        steps = side_by_side(self.section, order, Numbers(sizes), assumed_peak(), self.threads)
+        steps = side_by_side(self.section, order, DimEvaluator(sizes), assumed_peak(), self.threads)
         if len(steps) == len(order):
             return plan
         other = super()._plan(sizes, steps)
         return other if self.budget.may_grow or other.arena_bytes <= plan.arena_bytes else plan
 
     def make_tape(self, plan: Plan) -> Tape:
-        """The launches of a plan, ready to run."""
+        """Build the tape of a plan's launches."""
         peak = assumed_peak()
         launches: list[TapeLaunch | TapeLoop] = []
-        for entry, follows in zip(plan.launches, joined(plan.launches, peak)):
+        for entry, is_joined in zip(plan.launches, find_sequences(plan.launches, peak)):
             if isinstance(entry, Repeated):
-                inside = tuple(self._launch(launch, peak) for launch in entry.launches)
+                inside = tuple(self._tape_launch(launch, peak) for launch in entry.launches)
                 launches.append(TapeLoop(inside, entry.shifts, entry.count))
             else:
-                launches.append(replace(self._launch(entry, peak), joined=follows))
+                launches.append(replace(self._tape_launch(entry, peak), joined=is_joined))
         return Tape(launches, keep=(self.code, plan.constants))
 
-    def _launch(self, planned: PlannedLaunch, peak: Peak) -> TapeLaunch:
+    def _tape_launch(self, planned: PlannedLaunch, peak: Peak) -> TapeLaunch:
         return TapeLaunch(
             self.code.addresses[planned.kernel.name],
             planned.blocks,
@@ -264,6 +269,6 @@ class CpuSection(PlannedSection[PreparedSection]):
             planned.parameters,
             parallel=is_worth_sharing(planned, peak),
             after=planned.after,
-            most=blocks_in_one_go(planned, peak),
+            most=blocks_between_checks(planned, peak),
             origin=planned.origin,
         )

@@ -1,10 +1,10 @@
 """A tape: the launches of a model, run by one native call.
 
-A launch's buffers are places, (region, byte offset). A call passes the regions' addresses (arena, constants, inputs,
-outputs), so one tape serves any number of calls at the same time, each with an arena of its own.
+A launch's buffers are places: (region, byte offset). A call passes the addresses of the regions (arena, constants,
+inputs, outputs), so one tape serves any number of calls at the same time, each with its own arena.
 
-Threads walk along the tape in its order (native/walk.ll). A launch waits for those that it names, not for all before
-it, so that one thread may go on while others finish what went before.
+Threads walk along the tape in order (native/walk.ll). A launch waits only for the launches that it names, so that one
+thread may continue while others finish earlier ones.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Collection, Sequence
 from threading import get_ident, main_thread
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.backends.cpu.memory import DATA_AT, address
 from weft.backends.cpu.pool import MOST_THREADS, WorkerPool, runner, shared_pool
 from weft.errors import InternalError
-from weft.interrupts import check, present
+from weft.interrupts import current_watch, raise_if_abandoned
+from weft.ir.arrays import Array
 from weft.ir.work import Place
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-Numbered = tuple[Array, Sequence[int]]  # numbers of things, and what each of them is
+IndexedValues = tuple[Array, Sequence[int]]  # indices into a table, and the new value at each
 
 
 @dataclass(frozen=True, slots=True)
 class TapeLaunch:
     """Blocks 0..blocks-1 of a kernel.
 
-    A `parallel` one is spread over threads, `grain` blocks or more at a time. `after` are the numbers, among all that a
-    tape is made of, of those that must be done before it starts; None: all before it. One that is `joined` is run by
-    the same thread as the one before it, right after it, and neither is spread.
+    A `parallel` launch is spread over threads, `grain` blocks or more at a time. `after` are the indices of the tape's
+    entries that must be done before it starts; None: all before it. A `joined` launch is run by the same thread as the
+    one before it, right after it, and neither is spread.
     """
 
     function: int  # the kernel's address
@@ -44,17 +44,17 @@ class TapeLaunch:
     grain: int = 1
     after: tuple[int, ...] | None = None
     joined: bool = False
-    most: int | None = None  # blocks in one go, between which a run can be left; None: all
-    origin: str = ""  # what it is for
+    most: int | None = None  # blocks between two points where a run can be interrupted; None: all
+    origin: str = ""  # the node that it computes
 
     @property
     def parts(self) -> int:
-        """Into how many it may be divided."""
+        """The number of parts that threads can share."""
         return max(self.blocks // self.grain, 1) if self.parallel else 1
 
 
 class SpreadLaunch(NamedTuple):
-    """How threads share a launch, as TapeLaunch says it."""
+    """How threads share a launch; the fields are as in TapeLaunch."""
 
     blocks: int
     parts: int
@@ -65,7 +65,7 @@ class SpreadLaunch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TapeLoop:
-    """Launches in order, `count` times; each time, buffers lie `shifts` bytes further (per launch and buffer)."""
+    """Launches in order, `count` times; each time, buffers move by `shifts` bytes (per launch and buffer)."""
 
     launches: tuple[TapeLaunch, ...]
     shifts: tuple[tuple[int, ...], ...]
@@ -73,32 +73,35 @@ class TapeLoop:
 
 
 class Tape:
-    """Launches in the form that the native runner reads; `keep` is whatever must live as long (the code)."""
+    """Launches as tables for the native runner; `keep` are objects that must live as long, such as the code."""
 
     def __init__(self, launches: Sequence[TapeLaunch | TapeLoop], keep: object = None) -> None:
-        listed = [launch for entry in launches for launch in _once(entry)]
-        for launch in listed:
+        flat = [launch for entry in launches for launch in _entry_launches(entry)]
+        for launch in flat:
             if launch.grain < 1 or launch.blocks >= MOST_BLOCKS:
                 raise InternalError(f"a launch of {launch.blocks} blocks with grains of {launch.grain}")
-        self._parameters = np.array([number for launch in listed for number in launch.parameters], np.int64)
-        rows, places = _rows(listed, self._parameters.ctypes.data)
-        self._launches, self._places = _repeated(launches, rows, places)
-        self._steps = _steps(launches)
+        self._parameters = np.array([number for launch in flat for number in launch.parameters], np.int64)
+        rows, places = _build_rows(flat, self._parameters.ctypes.data)
+        self._launches, self._places = _unroll(launches, rows, places)
+        self._steps = _build_steps(launches)
         self.count = len(self._launches)
         self.regions = 1 + int(places[:, 0].max()) if len(places) else 0
-        most = max((len(launch.buffers) for launch in listed), default=0)
+        most = max((len(launch.buffers) for launch in flat), default=0)
         tables = (self._steps.ctypes.data, len(self._steps), self._launches.ctypes.data, self._places.ctypes.data)
         self._head = np.array([*tables, most, self.regions, DATA_AT], np.int64)
         self._keep = keep
         self.address = self._head.ctypes.data
-        self.parallel = any(launch.parts > 1 for launch in listed)
+        self.parallel = any(launch.parts > 1 for launch in flat)
         self._origins = [
-            (tuple([launch.origin for launch in _once(entry)]), entry.count if isinstance(entry, TapeLoop) else 1)
+            (
+                tuple([launch.origin for launch in _entry_launches(entry)]),
+                entry.count if isinstance(entry, TapeLoop) else 1,
+            )
             for entry in launches
         ]
 
-    def renewed(self, blocks: Numbered, parameters: Numbered, places: Numbered) -> Tape:
-        """The same launches with some other numbers of blocks, parameters and offsets of buffers, by their numbers.
+    def renewed(self, blocks: IndexedValues, parameters: IndexedValues, places: IndexedValues) -> Tape:
+        """Return the same launches with some block counts, parameters and buffer offsets replaced.
 
         Where buffers move, every step waits for all before it.
         """
@@ -115,16 +118,16 @@ class Tape:
         if len(blocks[0]):
             other._launches[blocks[0], _BLOCKS] = other._launches[blocks[0], _MOST] = blocks[1]
         if len(places[0]) or (len(blocks[0]) and self.parallel):
-            other._steps = _other_steps(self._steps, blocks, wait=len(places[0]) > 0)
-        self._share(other)
+            other._steps = _replace_steps(self._steps, blocks, wait=len(places[0]) > 0)
+        self._share_rest(other)
         return other
 
     def filled(
         self, blocks: Array, parameters: Array, offsets: Array, most: Array, spread: Sequence[SpreadLaunch]
     ) -> Tape:
-        """The same launches with numbers for other sizes, of all blocks, parameters, buffers and blocks in one go.
+        """Return the same launches with all block counts, parameters, buffer offsets and `most` replaced.
 
-        `spread` says of each launch how threads share it; none: they do not, one thread runs all.
+        `spread` says how threads share each launch; if it is empty, one thread runs all.
         """
         other = Tape.__new__(Tape)
         other._parameters = parameters
@@ -133,14 +136,14 @@ class Tape:
         other._launches[:, _BLOCKS] = blocks
         other._launches[:, _MOST] = most
         other._places[:, 1] = offsets
-        other._steps = _steps(spread) if spread else _plain_steps(len(blocks))
-        self._share(other)
+        other._steps = _build_steps(spread) if spread else _serial_steps(len(blocks))
+        self._share_rest(other)
         other._head[1] = len(other._steps)
         other.parallel = any(launch.parts > 1 for launch in spread)
         return other
 
-    def _share(self, other: Tape) -> None:
-        """Give a tape with tables of its own all that is the same."""
+    def _share_rest(self, other: Tape) -> None:
+        """Copy everything but the tables to another tape."""
         other._head = self._head.copy()
         steps, launches, spots = address(other._steps), address(other._launches), address(other._places)
         other._head[0], other._head[2], other._head[3] = steps, launches, spots
@@ -160,8 +163,8 @@ class Tape:
             and (not self.parallel or np.array_equal(self._steps, other._steps))
         )
 
-    def where(self, step: int) -> str:
-        """What the launch is for that a step begins with."""
+    def describe_step(self, step: int) -> str:
+        """Describe the first launch of a step."""
         if not len(self._steps):
             return "at its end"
         first = int(self._steps[min(step, len(self._steps) - 1)][0])
@@ -175,7 +178,7 @@ class Tape:
         return f"at launch {first + 1} of {self.count}{f' ({origin})' if origin else ''}"
 
     def run(self, addresses: Sequence[int], threads: int = 1, keep: object = None) -> None:
-        """Run all launches; `addresses` are those of the regions, `keep` is what they belong to."""
+        """Run all launches; `addresses` are those of the regions, `keep` owns their memory."""
         self._call(addresses, threads, 0, keep)
 
     def run_timed(self, addresses: Sequence[int], threads: int = 1) -> Array:
@@ -192,20 +195,20 @@ class Tape:
         SlicedRun(self, addresses[: self.regions], pool, threads, times, keep).finish()
 
 
-SLICE = 20_000_000  # nanoseconds after which a sliced run lets Python look for signals
-_SLICED_WORDS = 11  # of runner.ll's %SlicedRun
-_STATE, _SLOT, _STEP = 5, 6, 8  # among them; the last is a caller's alone
+SLICE = 20_000_000  # nanoseconds after which a sliced run returns to Python to handle signals
+_SLICED_WORDS = 11  # of %SlicedRun in runner.ll
+_STATE, _SLOT, _STEP = 5, 6, 8  # indices of its words; _STEP belongs to the caller
 _ALONE, _PUBLISHED = 1, 2  # states
 _PROGRESS_AT = 64  # bytes into a slot
 
 
 class SlicedRun:
-    """A run of a tape that comes back to Python now and then, where Ctrl-C may end it.
+    """One run of a tape in time slices, between which Ctrl-C may end it.
 
-    It holds all that it refers to. However it ends, no thread is at work on any of that afterwards.
+    It refers to everything that it works on. However it ends, no thread uses any of that afterwards.
     """
 
-    __slots__ = ("_at", "_held", "_native", "_words")
+    __slots__ = ("_at", "_native", "_references", "_words")
 
     def __init__(
         self,
@@ -222,57 +225,57 @@ class SlicedRun:
             tape.address, ctypes.addressof(regions), pool_at, threads, times
         )
         self._at = ctypes.addressof(self._words)
-        self._held = tape, regions, pool, keep
+        self._references = tape, regions, pool, keep
         self._native = runner()
 
     def finish(self) -> None:
-        """Go on until all is done; an exception, which a signal's handler raised, leaves it as it is."""
+        """Run to the end; an exception raised by a signal handler stops the workers and leaves the run unfinished."""
         go, leave, at = self._native.go, self._native.leave, self._at
-        watch = present()
-        heard = watch is not None or get_ident() == main_thread().ident  # others hear of no signals
-        span = SLICE if heard else _NO_END
+        watch = current_watch()
+        is_interruptible = watch is not None or get_ident() == main_thread().ident  # other threads get no signals
+        span = SLICE if is_interruptible else _NO_END
         before = None
         if watch is not None:
-            before, watch.place = watch.place, self.where
+            before, watch.describe_position = watch.describe_position, self.describe_progress
         try:
             while go(at, span):
                 if watch is not None:
-                    check()
+                    raise_if_abandoned()
             if watch is not None:
-                watch.place = before  # this one holds all that the run worked on
+                watch.describe_position = before  # which refers to no arrays of this run
         except BaseException:
             while True:
                 try:
                     leave(at)
                     break
-                except BaseException:  # one more Ctrl-C must not keep workers in memory that is about to go
+                except BaseException:  # another Ctrl-C must not leave workers in memory that is about to be freed
                     continue
             raise
 
-    def where(self) -> str:
-        """How far it has come, about; any thread may ask."""
-        tape, _, pool, _ = self._held
+    def describe_progress(self) -> str:
+        """Describe roughly how far the run is; any thread may call this."""
+        tape, _, pool, _ = self._references
         state, slot, step = self._words[_STATE], self._words[_SLOT], self._words[_STEP]
         if state == _PUBLISHED and pool is not None:
             step = ctypes.c_uint64.from_address(slot + _PROGRESS_AT).value >> 32
-        return tape.where(step if state in (_ALONE, _PUBLISHED) else 0)
+        return tape.describe_step(step if state in (_ALONE, _PUBLISHED) else 0)
 
     def __del__(self) -> None:
-        if hasattr(self, "_native"):  # unless Ctrl-C came while it was made
+        if hasattr(self, "_native"):  # unset if Ctrl-C came during __init__
             self._native.leave(self._at)
 
 
 _NO_END = 1 << 62
 
 
-VISIBLE = 32  # steps that threads look at; a step can wait for those that are less than that many before it
+VISIBLE = 32  # the window of steps that threads look at; a step can wait only for steps in it
 MOST_BLOCKS = 1 << 32
 _BLOCKS, _FIRST_PLACE, _BUFFERS, _PARAMETERS_AT, _MOST = 1, 2, 3, 4, 5  # columns of a launch's row
 _ALL = (1 << VISIBLE) - 1
 
 
-def _other_steps(steps: Array, blocks: Numbered, *, wait: bool) -> Array:
-    """The steps where some launches have other numbers of blocks, and, if told so, each waits for all before it."""
+def _replace_steps(steps: Array, blocks: IndexedValues, *, wait: bool) -> Array:
+    """Copy steps with new block counts for some launches; with `wait`, each step waits for all before it."""
     steps = steps.copy()
     if wait:
         steps[:, 5] = _ALL
@@ -285,12 +288,12 @@ def _other_steps(steps: Array, blocks: Numbered, *, wait: bool) -> Array:
     return steps
 
 
-def _once(entry: TapeLaunch | TapeLoop) -> tuple[TapeLaunch, ...]:
+def _entry_launches(entry: TapeLaunch | TapeLoop) -> tuple[TapeLaunch, ...]:
     return entry.launches if isinstance(entry, TapeLoop) else (entry,)
 
 
-def _rows(launches: Sequence[TapeLaunch], parameters_at: int) -> tuple[Array, Array]:
-    """A row for each launch, and one for each of their buffers: region and offset."""
+def _build_rows(launches: Sequence[TapeLaunch], parameters_at: int) -> tuple[Array, Array]:
+    """Build a row for each launch, and a (region, offset) row for each buffer."""
     rows = []
     first_place = 0
     for launch in launches:
@@ -303,14 +306,14 @@ def _rows(launches: Sequence[TapeLaunch], parameters_at: int) -> tuple[Array, Ar
     return np.array(rows, np.int64).reshape(-1, 6), np.array(places, np.int64).reshape(-1, 2)
 
 
-def _repeated(entries: Sequence[TapeLaunch | TapeLoop], rows: Array, places: Array) -> tuple[Array, Array]:
-    """The rows and places of every launch, those of repeats as often as they are run."""
+def _unroll(entries: Sequence[TapeLaunch | TapeLoop], rows: Array, places: Array) -> tuple[Array, Array]:
+    """Repeat the rows and places of loops as often as they run."""
     if not any(isinstance(entry, TapeLoop) for entry in entries):
         return rows, places
     all_rows, all_places = [], []
-    row = place = total = 0  # places listed, and places in all
+    row = place = total = 0  # total: places after unrolling
     for entry in entries:
-        launches = _once(entry)
+        launches = _entry_launches(entry)
         own = rows[row : row + len(launches)].copy()
         count = sum(len(launch.buffers) for launch in launches)
         spots = places[place : place + count]
@@ -329,8 +332,8 @@ def _repeated(entries: Sequence[TapeLaunch | TapeLoop], rows: Array, places: Arr
     return np.concatenate(all_rows), np.ascontiguousarray(np.concatenate(all_places))
 
 
-def _steps(entries: Sequence[TapeLaunch | TapeLoop | SpreadLaunch]) -> Array:
-    """A row for each step: its first launch, how many it has, blocks, grain, parts, and what it waits for."""
+def _build_steps(entries: Sequence[TapeLaunch | TapeLoop | SpreadLaunch]) -> Array:
+    """Build a row for each step: first launch, number of launches, blocks, grain, parts, wait mask."""
     steps: list[list[int]] = []
     step_of: list[int] = []  # the step that each entry ends with
     launches = 0
@@ -338,19 +341,19 @@ def _steps(entries: Sequence[TapeLaunch | TapeLoop | SpreadLaunch]) -> Array:
         match entry:
             case TapeLaunch() | SpreadLaunch() if entry.joined and steps and steps[-1][4] == entry.parts == 1:
                 steps[-1][1] += 1
-                steps[-1][5] |= _waits(entry, len(steps) - 1, step_of)
+                steps[-1][5] |= _wait_mask(entry, len(steps) - 1, step_of)
                 launches += 1
             case TapeLaunch() | SpreadLaunch():
-                steps.append(_step(entry, launches, _waits(entry, len(steps), step_of)))
+                steps.append(_step(entry, launches, _wait_mask(entry, len(steps), step_of)))
                 launches += 1
             case TapeLoop():
-                steps += _repeated_steps(entry, launches)
+                steps += _loop_steps(entry, launches)
                 launches += entry.count * len(entry.launches)
         step_of.append(len(steps) - 1)
     return np.array(steps, np.int64).reshape(-1, 6)
 
 
-def _plain_steps(launches: int) -> Array:
+def _serial_steps(launches: int) -> Array:
     steps = np.ones((launches, 6), np.int64)
     steps[:, 0] = np.arange(launches)
     steps[:, 5] = _ALL
@@ -363,23 +366,23 @@ def _step(launch: TapeLaunch | SpreadLaunch, number: int, waits: int) -> list[in
     return [number, 1, launch.blocks, launch.grain, launch.parts, waits]
 
 
-def _waits(launch: TapeLaunch | SpreadLaunch, step: int, step_of: Sequence[int]) -> int:
-    """The bits of earlier steps that a launch waits for: the highest is that of the one before it."""
+def _wait_mask(launch: TapeLaunch | SpreadLaunch, step: int, step_of: Sequence[int]) -> int:
+    """Return the bits of the earlier steps that a launch waits for; the highest bit is the step before it."""
     if launch.after is None:
         return _ALL
     before = {step - step_of[number] for number in launch.after}
     return sum(1 << (VISIBLE - distance) for distance in before if 0 < distance <= VISIBLE)
 
 
-def _repeated_steps(repeat: TapeLoop, number: int) -> list[list[int]]:
-    """Each launch waits for the one before it, and so for all; those that are not spread are joined."""
-    if all(launch.parts == 1 for launch in repeat.launches):
-        return [[number, repeat.count * len(repeat.launches), 1, 1, 1, _ALL]]
+def _loop_steps(loop: TapeLoop, number: int) -> list[list[int]]:
+    """Build the steps of a loop: each waits for the one before it; launches that are not spread are joined."""
+    if all(launch.parts == 1 for launch in loop.launches):
+        return [[number, loop.count * len(loop.launches), 1, 1, 1, _ALL]]
     once: list[list[int]] = []
-    for index, launch in enumerate(repeat.launches):
+    for index, launch in enumerate(loop.launches):
         if once and once[-1][4] == launch.parts == 1:
             once[-1][1] += 1
         else:
             once.append(_step(launch, index, _ALL))
-    length = len(repeat.launches)
-    return [[number + time * length + first, *rest] for time in range(repeat.count) for first, *rest in once]
+    length = len(loop.launches)
+    return [[number + time * length + first, *rest] for time in range(loop.count) for first, *rest in once]

@@ -1,4 +1,4 @@
-"""CPUs to compile for, by name: this machine's, and classes of others."""
+"""CPUs to compile for, by name: this machine, and classes of others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ TARGETS = (NATIVE, *NAMED)
 
 
 def cpu_target(name: str = NATIVE) -> Machine:
-    """The machine of a name; DeviceError, with the names that there are, for an unknown one."""
+    """Return the machine of a name; DeviceError for an unknown one."""
     return host() if name == NATIVE else named(name)
 
 
 def driver_for(machine: Machine) -> CpuDriver:
-    """A driver that compiles for a machine, which need not be the one that this process runs on."""
+    """Return a driver that compiles for a machine, which need not be this one."""
     return CpuDriver("cpu", machine)

@@ -1,4 +1,4 @@
-"""Native sections that meet size after size: tapes from the templates of plans, where a plan takes far longer."""
+"""Tapes filled in from plan templates, for native sections that run with ever new sizes: far faster than planning."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.backends.cpu.peak import assumed_peak
-from weft.backends.cpu.section import PreparedSection
+from weft.backends.cpu.section import CpuPlan
 from weft.backends.cpu.tape import SpreadLaunch, Tape
-from weft.cost.many_launches import ManyLaunches
+from weft.cost.many_launches import LaunchArrays
 from weft.errors import ExecutionError, InternalError, OutOfMemoryError
-from weft.ir.numbers import Numbers
+from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.verification import is_verifying
 from weft.ir.work import ScanTask
 from weft.plan.limits import check_fits
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 Key = tuple[int, ...]  # the sizes of a section's symbols
 MOST_TEMPLATES = 4
-MOST_MISSES = 6  # more than what was found, after which a section is planned anew for all sizes
+MOST_MISSES = 6  # beyond the number of hits, after which the section is planned anew for all sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ready:
-    """A template, and the tape of its own plan."""
+class _TemplateEntry:
+    """A template, and the tape of the plan that it was made from."""
 
     order: Order
     template: PlanTemplate
@@ -37,14 +37,14 @@ class _Ready:
 
 
 class SectionTemplates:
-    """The templates of a section. Not for several threads at once."""
+    """The plan templates of a section. Callers hold the section's lock."""
 
     def __init__(self, section: CpuSection, key: Key) -> None:
         self.section = section
-        self._ready: tuple[_Ready, ...] = ()
+        self._entries: tuple[_TemplateEntry, ...] = ()
         self._misses = 0
         self._orders: SectionOrders | None = None
-        self._order: tuple[Key, Order | None] = (key, None)  # the one found last
+        self._order: tuple[Key, Order | None] = (key, None)  # the one computed last
         if not any(isinstance(task, ScanTask) for task in section.section.tasks):
             try:
                 sizes = dict(zip(section.symbols, key))
@@ -56,23 +56,23 @@ class SectionTemplates:
     def is_of_use(self) -> bool:
         return self._orders is not None and self._misses < MOST_MISSES
 
-    def find(self, key: Key) -> PreparedSection | None:
-        """The section for some sizes; None where that takes a plan."""
+    def find(self, key: Key) -> CpuPlan | None:
+        """Fill in a plan for these sizes; None where the section has to be planned."""
         order = self._choose(key)
-        for ready in self._ready:
-            if ready.order == order and self._is_grouped_so(ready, key):
-                filled = ready.template.fill(key)
-                found = None if filled is None else self._prepared(ready, filled)
-                if found is not None:
+        for entry in self._entries:
+            if entry.order == order and self._has_same_steps(entry, key):
+                filled = entry.template.fill(key)
+                plan = None if filled is None else self._fill_plan(entry, filled)
+                if plan is not None:
                     self._misses -= 1
                     if is_verifying():
-                        self._check(key, found)
-                    return found
+                        self._check(key, plan)
+                    return plan
         self._misses += 1
         return None
 
     def note(self, key: Key, plan: Plan, tape: Tape) -> None:
-        """Make a template of a plan for some sizes."""
+        """Make a template of the plan for these sizes."""
         order = self._choose(key)
         if order is None:
             return
@@ -93,7 +93,7 @@ class SectionTemplates:
         except (ArithmeticError, KeyError):
             return
         if template is not None:
-            self._ready = (_Ready(order, template, tape), *self._ready[: MOST_TEMPLATES - 1])
+            self._entries = (_TemplateEntry(order, template, tape), *self._entries[: MOST_TEMPLATES - 1])
 
     def _choose(self, key: Key) -> Order | None:
         if self._order[0] != key or self._order[1] is None:
@@ -106,36 +106,36 @@ class SectionTemplates:
         if section.threads == 1:
             return [(task,) for task in lean]
         sizes = dict(zip(section.symbols, key))
-        number = Numbers(sizes, section.numbers(sizes))
+        number = DimEvaluator(sizes, section.numbers(sizes))
         return side_by_side(section.section, lean, number, assumed_peak(), section.threads)
 
-    def _is_grouped_so(self, ready: _Ready, key: Key) -> bool:
-        choice = ready.template.choice
+    def _has_same_steps(self, entry: _TemplateEntry, key: Key) -> bool:
+        choice = entry.template.choice
         return self.section.threads == 1 or self._steps(choice.lean, key) == choice.steps
 
-    def _prepared(self, ready: _Ready, filled: Filled) -> PreparedSection | None:
+    def _fill_plan(self, entry: _TemplateEntry, filled: Filled) -> CpuPlan | None:
         section = self.section
         plan = Plan((), filled.arena_bytes, filled.outputs, (), (), 0, 0, ())
         try:
             check_fits(plan, section.budget, section.capacity)
         except (ExecutionError, OutOfMemoryError):
             return None
-        times = ManyLaunches(filled.blocks, filled.flops, filled.bytes, assumed_peak())
+        times = LaunchArrays(filled.blocks, filled.flops, filled.bytes, assumed_peak())
         threads = section.threads if times.is_worth_waking else 1
-        spread = _spread(filled, times, ready.template.waits(filled)) if threads > 1 else []
-        tape = ready.tape.filled(filled.blocks, filled.parameters, filled.offsets, times.in_one_go, spread)
+        spread = _spread_launches(filled, times, entry.template.waits(filled)) if threads > 1 else []
+        tape = entry.tape.filled(filled.blocks, filled.parameters, filled.offsets, times.blocks_between_checks, spread)
         blocks = times.may_block
         count = len(section.section.inputs)
-        return PreparedSection(tape, plan, count, section.arenas, threads, blocks or times.is_long, blocks)
+        return CpuPlan(tape, plan, count, section.arenas, threads, blocks or times.is_long, blocks)
 
-    def _check(self, key: Key, found: PreparedSection) -> None:
-        """That it is what a plan for these sizes leads to."""
+    def _check(self, key: Key, filled: CpuPlan) -> None:
+        """Raise InternalError if a filled plan differs from a new one for these sizes."""
         plan = self.section.make_plan(dict(zip(self.section.symbols, key)))
         exact = self.section.make_tape(plan)
-        if found.arena_bytes != plan.arena_bytes or not found.tape.does_the_same(exact):
+        if filled.arena_bytes != plan.arena_bytes or not filled.tape.does_the_same(exact):
             raise InternalError(f"a template differs from the plan for {dict(zip(self.section.symbols, key))}")
 
 
-def _spread(filled: Filled, times: ManyLaunches, after: Sequence[set[int]]) -> list[SpreadLaunch]:
-    numbers = zip(filled.blocks.tolist(), times.worth_sharing.tolist(), after, times.joined(after))
+def _spread_launches(filled: Filled, times: LaunchArrays, after: Sequence[set[int]]) -> list[SpreadLaunch]:
+    numbers = zip(filled.blocks.tolist(), times.worth_sharing.tolist(), after, times.find_sequences(after))
     return [SpreadLaunch(blocks, blocks if shared else 1, before, joined) for blocks, shared, before, joined in numbers]

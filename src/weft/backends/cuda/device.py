@@ -1,11 +1,11 @@
-"""NVIDIA's GPUs as devices: one for each that the driver shows. The driver comes in with the first use of one."""
+"""NVIDIA GPUs as weft devices. libcuda is loaded when a GPU is first used."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from weft.backends.cuda import gpus
+from weft.backends.cuda import discovery
 from weft.backends.device import Backend, Device, Driver, Standing
 from weft.errors import WeftError
 
@@ -13,26 +13,26 @@ _GPU_FILES = ("nvidia[0-9]*", "nvidia-caps", "dxg", "nvhost-gpu", "nvgpu")  # un
 
 
 class CudaBackend(Backend):
-    """GPUs in the driver's order. The name alone is the first, with a number or a part of a GPU's name that one."""
+    """NVIDIA GPUs in the driver's order: `cuda`, `cuda:1`, or `cuda:` with a part of a GPU's name."""
 
     name = "cuda"
 
     def devices(self) -> list[Device]:
         try:
-            found = [_described(gpu) for gpu in gpus.gpus()]
+            devices = [_describe(gpu) for gpu in discovery.list_gpus()]
         except WeftError as error:
             return [Device(self.name, False, error.problem)]
-        return found or [Device(self.name, False, gpus.NONE)]
+        return devices or [Device(self.name, False, discovery.NO_GPU)]
 
     def standing(self, device: Device) -> Standing:  # noqa: ARG002
         return Standing.ACCELERATOR
 
     def automatic(self) -> list[Device]:
-        """Where no GPU can be, the driver is not started: that would take a while."""
-        return [] if _cannot_be() else [device for device in self.devices() if device.available]
+        """Skip the driver, which is slow to start, if the system has no device files of GPUs."""
+        return [] if _has_no_gpu_files() else [device for device in self.devices() if device.available]
 
-    def find(self, wanted: str) -> Device:
-        return _described(gpus.find_gpu(wanted))
+    def find(self, selector: str) -> Device:
+        return _describe(discovery.find_gpu(selector))
 
     def driver(self, name: str) -> Driver:
         from weft.backends.cuda.driver import CudaDriver
@@ -40,15 +40,15 @@ class CudaBackend(Backend):
         return CudaDriver(name)
 
 
-def _cannot_be() -> bool:
+def _has_no_gpu_files() -> bool:
     return sys.platform == "linux" and not any(True for name in _GPU_FILES for _ in Path("/dev").glob(name))
 
 
-def _described(gpu: gpus.NvidiaGpu) -> Device:
-    usable = gpu.capability >= gpus.LEAST_CAPABILITY
-    what = str(gpu) if usable else f"{gpu}: too old, weft needs compute capability 7.0"
+def _describe(gpu: discovery.GpuProperties) -> Device:
+    is_usable = gpu.capability >= discovery.LEAST_CAPABILITY
+    description = str(gpu) if is_usable else f"{gpu}: too old, weft needs compute capability 7.0"
     limits = {"memory_bytes": gpu.memory_bytes, "units": gpu.units, "shared_bytes": gpu.shared_bytes}
-    return Device(gpu.device, usable, what, "discrete", gpu.driver_text, (), limits)
+    return Device(gpu.device, is_usable, description, "discrete", gpu.driver_text, (), limits)
 
 
 DEVICE = CudaBackend()

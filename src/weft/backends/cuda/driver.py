@@ -1,23 +1,24 @@
-"""What compiles and runs programs on one NVIDIA GPU."""
+"""The driver that compiles and runs programs on one NVIDIA GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
-from weft.backends.cuda import gpu, gpus
-from weft.backends.cuda.compile import compile_program, identity_of, ptx_of
+from weft.backends.cuda import discovery, gpu
+from weft.backends.cuda.compile import code_identity, compile_program, emit_ptx
 from weft.backends.cuda.interop import adopt
-from weft.backends.cuda.launches import cuda_launches
-from weft.backends.cuda.peak import known_peak
-from weft.backends.cuda.processors import processor_of, target_of, thread_lanes
-from weft.backends.device import Array, Compiled, Listing, Progress, Recorder, Runner, RunOptions, TunableDriver
+from weft.backends.cuda.launches import CudaLaunchCompiler
+from weft.backends.cuda.peak import measure_peak
+from weft.backends.cuda.processors import build_target, choose_lanes, choose_processor
+from weft.backends.device import DeviceProgram, Executable, Listing, Progress, Recorder, RunOptions, TunableDriver
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.resident.executable import ResidentExecutable
-from weft.backends.resident.recording import recorder
+from weft.backends.resident.recording import build_recorder
 from weft.backends.resident.tensor import upload
 from weft.cache.tuning import kept_choices
 from weft.cost.roofline import Peak
+from weft.ir.arrays import Array
 from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
@@ -27,19 +28,18 @@ from weft.ir.work import Section
 
 
 class CudaDriver(TunableDriver):
-    """Compiles for a GPU, and runs programs as graphs there."""
+    """Compiles programs for a GPU, and runs them as CUDA graphs."""
 
     has_memory = True
 
     def __init__(self, name: str, choices: Choices | None = None) -> None:
-        """`choices`: None for those that are kept."""
+        """`choices` of None are read from the cache of tuned choices."""
         super().__init__(name)
         self._choices = choices
 
     @property
     def hardware(self) -> str:
-        described = self._described()
-        return f"{described.name}, {described.units} units"
+        return f"{self._properties.name}, {self._properties.units} units"
 
     def with_choices(self, choices: Choices) -> CudaDriver:
         return CudaDriver(self.name, choices)
@@ -47,57 +47,58 @@ class CudaDriver(TunableDriver):
     def target(self, precision: str) -> Target:
         if self._choices is None:
             self._choices = kept_choices(self.hardware)
-        return target_of(self._described(), precision, self._choices)
+        return build_target(self._properties, precision, self._choices)
 
     def identity(self) -> str:
-        described = self._described()
-        code = identity_of(processor_of(described), described.capability, described.driver)
-        return f"cuda {self.target('')} {code}"
+        return f"cuda {self.target('')} {code_identity(self._properties)}"
 
     def compile(
         self, program: TensorProgram, sections: Sequence[Section], cache: bool, progress: Progress
     ) -> CompiledProgram:
-        return compile_program(program, sections, self._gpu(), cache, partial(progress, "generating code"))
+        return compile_program(program, sections, self._open(), cache, partial(progress, "generating code"))
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
-        processor = processor_of(self._described())
-        lanes = thread_lanes(processor)
-        ptx, _ = ptx_of(kernel, lanes, processor)
+        processor = choose_processor(self._properties)
+        lanes = choose_lanes(processor)
+        ptx, _ = emit_ptx(kernel, lanes, processor)
         return Listing("LLVM", "llvm", ".ll", llvm_text([kernel], lanes)), Listing("PTX", "gas", ".ptx", ptx)
 
-    def start(self, program: Compiled, options: RunOptions) -> Runner:
+    def start(self, program: DeviceProgram, options: RunOptions) -> Executable:
         assert isinstance(program, CompiledProgram)
-        opened = self._gpu()
-        executable = ResidentExecutable(program, opened, cuda_launches(program, opened), options.memory_limit)
+        opened = self._open()
+        executable = ResidentExecutable(
+            program, opened, CudaLaunchCompiler.from_program(program, opened), options.memory_limit
+        )
         executable.compile_usual()
         return executable
 
     def place(self, array: Array) -> DeviceTensor:
-        return upload(self._gpu(), array)
+        return upload(self._open(), array)
 
     def adopt(self, content: object) -> DeviceTensor | None:
-        return adopt(self._gpu(), content)
+        return adopt(self._open(), content)
 
     def follow(self, stream: int) -> None:
-        self._gpu().after_stream(stream)
+        self._open().wait_for_stream(stream)
 
     def lead(self, stream: int) -> None:
-        self._gpu().before_stream(stream)
+        self._open().make_stream_wait(stream)
 
-    def record(self, program: Compiled, threads: int | None) -> Recorder:  # noqa: ARG002
+    def record(self, program: DeviceProgram, threads: int | None) -> Recorder:  # noqa: ARG002
         assert isinstance(program, CompiledProgram)
-        opened = self._gpu()
-        return Recorder(recorder(program, opened, cuda_launches(program, opened)), 1)
+        opened = self._open()
+        return Recorder(build_recorder(program, opened, CudaLaunchCompiler.from_program(program, opened)), 1)
 
     def calibrate(self, threads: int) -> Peak:  # noqa: ARG002
-        return known_peak(self._gpu())
+        return measure_peak(self._open())
 
     @property
-    def _wanted(self) -> str:
+    def _properties(self) -> discovery.GpuProperties:
+        return discovery.find_gpu(self._selector)
+
+    @property
+    def _selector(self) -> str:
         return self.name.partition(":")[2]
 
-    def _described(self) -> gpus.NvidiaGpu:
-        return gpus.find_gpu(self._wanted)
-
-    def _gpu(self) -> gpu.CudaGpu:
-        return gpu.open_gpu(self._wanted)
+    def _open(self) -> gpu.CudaGpu:
+        return gpu.open_gpu(self._selector)

@@ -1,7 +1,6 @@
-"""Tensors that other libraries have on the same GPU, and weft's in their hands: DLPack and `__cuda_array_interface__`.
+"""Exchange tensors with other libraries on the same GPU, by DLPack and `__cuda_array_interface__`.
 
-No bytes are copied in either direction. What another library does with memory and what weft does are ordered on the
-GPU: each side tells the other on which stream it works.
+No bytes are copied in either direction. Streams order the work of both sides on the GPU.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from weft.ir.dlpack import DLTensor
 if TYPE_CHECKING:
     from weft.backends.cuda.gpu import CudaGpu
 
-CUDA, CUDA_MANAGED = 2, 13  # kinds of devices, as DLPack numbers them
+CUDA, CUDA_MANAGED = 2, 13  # DLPack device types
 _LEGACY_STREAM = 1
-_NOT_ORDERED = -1  # what a consumer passes that wants no streams to wait for each other
+_NOT_ORDERED = -1  # DLPack: the consumer asks for no synchronization
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6, "c": 5}
 _BFLOAT16 = 4
 _NAMES = {0: "int", 1: "uint", 2: "float", 5: "complex"}
@@ -47,7 +46,7 @@ _NAME, _USED = b"dltensor", b"used_dltensor"
 
 
 class CudaTensor(ResidentTensor):
-    """One on an NVIDIA GPU, which other libraries can use in place."""
+    """A tensor on an NVIDIA GPU, which other libraries can use in place."""
 
     home: CudaGpu
 
@@ -55,7 +54,7 @@ class CudaTensor(ResidentTensor):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         place = self.place_on(self.home)
         if self.dtype.kind not in "iufbc":
-            raise AttributeError(f"{self.dtype} has no name in this interface; use DLPack")
+            raise AttributeError(f"__cuda_array_interface__ does not support {self.dtype}; use DLPack")
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -66,7 +65,7 @@ class CudaTensor(ResidentTensor):
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return CUDA, self.home.described.number
+        return CUDA, self.home.properties.number
 
     def __dlpack__(
         self,
@@ -76,50 +75,49 @@ class CudaTensor(ResidentTensor):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule that holds on to this tensor; what `stream` is given next sees what was computed."""
+        """Export the tensor as a capsule that keeps it alive; later work on `stream` sees its elements."""
         if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError(f"{self!r} can only be seen where it is")
+            raise BufferError(f"{self!r} can only be exported in place, without a copy")
         stream = _LEGACY_STREAM if stream is None else stream
         if stream != _NOT_ORDERED:
-            self.home.before_stream(stream)
-        return _exported(self, stream)
+            self.home.make_stream_wait(stream)
+        return _export_capsule(self, stream)
 
     def write_into(self, target: Any) -> None:
-        """Write its elements into memory of another library's on the same GPU; what the usual stream is given next sees
-        them.
-        """
-        taken = adopt(self.home, target)
-        if taken is None or (taken.shape, taken.dtype) != (self.shape, self.dtype):
-            raise InputError(f"{self!r} does not fit into {taken!r}", hint="give memory of the same shape and dtype")
-        self.home.copy(self.place_on(self.home), taken.place_on(self.home))
-        self.home.before_stream(_LEGACY_STREAM)
+        """Copy the elements into a tensor of another library; later work on the legacy stream sees them."""
+        adopted = adopt(self.home, target)
+        if adopted is None or (adopted.shape, adopted.dtype) != (self.shape, self.dtype):
+            hint = "pass a tensor of the same shape and dtype on the same GPU"
+            raise InputError(f"{self!r} does not fit into {adopted!r}", hint=hint)
+        self.home.copy(self.place_on(self.home), adopted.place_on(self.home))
+        self.home.make_stream_wait(_LEGACY_STREAM)
 
 
-_held: dict[int, Any] = {}  # what exported capsules need, by the address of their structure
+_exports: dict[int, Any] = {}  # objects that exported capsules need, by the address of their DLManagedTensor
 
 
-def _let_go(address: int) -> None:
-    """The taker is done: what it still does on its stream comes before what is done here with the memory."""
-    held = _held.pop(address, None)
-    if held is None:
+def _release_export(address: int) -> None:
+    """Release an export when its consumer is done; later work on the memory waits for the consumer's stream."""
+    export = _exports.pop(address, None)
+    if export is None:
         return
-    *_, tensor, stream = held
+    *_, tensor, stream = export
     if stream != _NOT_ORDERED:
-        with suppress(WeftError):  # the stream, or the device, may be gone
-            tensor.home.after_stream(stream)
+        with suppress(WeftError):  # the stream or the device may be gone
+            tensor.home.wait_for_stream(stream)
 
 
-def _let_go_of_capsule(capsule: int) -> None:
-    """Of a capsule that nobody took."""
-    taken = ctypes.cast(capsule, ctypes.py_object)
-    if _python.PyCapsule_IsValid(taken, _NAME):
-        _let_go(_python.PyCapsule_GetPointer(taken, _NAME))
+def _release_capsule(address: int) -> None:
+    """Release the export of a capsule that was never consumed."""
+    capsule = ctypes.cast(address, ctypes.py_object)
+    if _python.PyCapsule_IsValid(capsule, _NAME):
+        _release_export(_python.PyCapsule_GetPointer(capsule, _NAME))
 
 
-_LET_GO, _LET_GO_OF_CAPSULE = _Deleter(_let_go), _Deleter(_let_go_of_capsule)
+_RELEASE_EXPORT, _RELEASE_CAPSULE = _Deleter(_release_export), _Deleter(_release_capsule)
 
 
-def _exported(tensor: CudaTensor, stream: int) -> Any:
+def _export_capsule(tensor: CudaTensor, stream: int) -> Any:
     place = tensor.place_on(tensor.home)
     code, bits = (
         (_BFLOAT16, 16)
@@ -127,13 +125,13 @@ def _exported(tensor: CudaTensor, stream: int) -> Any:
         else (_CODES.get(tensor.dtype.kind, -1), 8 * tensor.dtype.itemsize)
     )
     if code < 0:
-        raise BufferError(f"DLPack has no name for {tensor.dtype}")
+        raise BufferError(f"DLPack does not support {tensor.dtype}")
     shape = (c_int64 * max(tensor.ndim, 1))(*tensor.shape)
-    made = _DLManagedTensor()
-    made.tensor = DLTensor(
+    managed = _DLManagedTensor()
+    managed.tensor = DLTensor(
         place.buffer.address + place.offset if tensor.size else None,
         CUDA,
-        tensor.home.described.number,
+        tensor.home.properties.number,
         tensor.ndim,
         code,
         bits,
@@ -142,31 +140,31 @@ def _exported(tensor: CudaTensor, stream: int) -> Any:
         None,
         0,
     )
-    made.deleter = ctypes.cast(_LET_GO, c_void_p).value
-    address = ctypes.addressof(made)
-    _held[address] = made, shape, tensor.shared(), stream
-    return _python.PyCapsule_New(address, _NAME, ctypes.cast(_LET_GO_OF_CAPSULE, c_void_p))
+    managed.deleter = ctypes.cast(_RELEASE_EXPORT, c_void_p).value
+    address = ctypes.addressof(managed)
+    _exports[address] = managed, shape, tensor.shared(), stream
+    return _python.PyCapsule_New(address, _NAME, ctypes.cast(_RELEASE_CAPSULE, c_void_p))
 
 
 def adopt(gpu: CudaGpu, content: Any) -> CudaTensor | None:
-    """A tensor that another library has on the GPU; None for what is none, InputError for what cannot be used there."""
+    """Wrap another library's tensor on the GPU; None if it is not on a GPU, InputError if weft cannot use it."""
     if hasattr(content, "__dlpack_device__"):
         kind, number = content.__dlpack_device__()
         if int(kind) not in (CUDA, CUDA_MANAGED):
             return None
-        if int(number) != gpu.described.number:
+        if int(number) != gpu.properties.number:
             hint = f"move it there, or load the model with device='cuda:{int(number)}'"
             raise DeviceError(f"a tensor of GPU {int(number)} for a model on {gpu.device}", hint=hint)
         if getattr(content, "requires_grad", False):
             content = content.detach()
         return _from_dlpack(gpu, content)
     if hasattr(content, "__cuda_array_interface__"):
-        return _from_interface(gpu, content)
+        return _from_array_interface(gpu, content)
     return None
 
 
-class _Borrowed:
-    """A capsule's content, which its maker hears of when it is let go of."""
+class _ImportedCapsule:
+    """The content of a consumed capsule; its producer's deleter runs with the last reference."""
 
     def __init__(self, managed: _DLManagedTensor, address: int) -> None:
         self._managed = managed
@@ -181,42 +179,43 @@ def _from_dlpack(gpu: CudaGpu, content: Any) -> CudaTensor:
     capsule = content.__dlpack__(stream=gpu.stream.value)
     address = _python.PyCapsule_GetPointer(capsule, _NAME)
     managed = _DLManagedTensor.from_address(address)
-    owner = _Borrowed(managed, address)
+    owner = _ImportedCapsule(managed, address)
     _python.PyCapsule_SetName(capsule, _USED)
-    given = managed.tensor
-    shape = tuple(given.shape[axis] for axis in range(given.ndim))
-    strides = tuple(given.strides[axis] for axis in range(given.ndim)) if given.strides else None
-    dtype = np.dtype(ml_dtypes.bfloat16) if given.code == _BFLOAT16 else _dtype(given.code, given.bits)
-    _check_order(shape, strides)
-    return _tensor(gpu, (given.data or 0) + given.byte_offset, shape, dtype, (owner, content))
+    tensor = managed.tensor
+    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else None
+    dtype = np.dtype(ml_dtypes.bfloat16) if tensor.code == _BFLOAT16 else _find_dtype(tensor.code, tensor.bits)
+    _check_contiguous(shape, strides)
+    return _wrap(gpu, (tensor.data or 0) + tensor.byte_offset, shape, dtype, (owner, content))
 
 
-def _from_interface(gpu: CudaGpu, content: Any) -> CudaTensor:
-    given = content.__cuda_array_interface__
-    dtype, shape, strides = np.dtype(given["typestr"]), tuple(given["shape"]), given.get("strides")
-    _check_order(shape, None if strides is None else tuple(step // dtype.itemsize for step in strides))
-    stream = given.get("stream")
-    gpu.after_stream(_LEGACY_STREAM if stream is None else stream)
-    return _tensor(gpu, given["data"][0], shape, dtype, content)
+def _from_array_interface(gpu: CudaGpu, content: Any) -> CudaTensor:
+    interface = content.__cuda_array_interface__
+    dtype, shape, strides = np.dtype(interface["typestr"]), tuple(interface["shape"]), interface.get("strides")
+    _check_contiguous(shape, None if strides is None else tuple(step // dtype.itemsize for step in strides))
+    stream = interface.get("stream")
+    gpu.wait_for_stream(_LEGACY_STREAM if stream is None else stream)
+    return _wrap(gpu, interface["data"][0], shape, dtype, content)
 
 
-def _dtype(code: int, bits: int) -> np.dtype[Any]:
+def _find_dtype(code: int, bits: int) -> np.dtype[Any]:
     if code == _CODES["b"]:
         return np.dtype(np.bool_)
     if code not in _NAMES:
-        raise InputError(f"a tensor of DLPack's type {code} with {bits} bits", hint="convert it first")
+        problem = f"a tensor with DLPack type code {code} and {bits} bits, which weft does not support"
+        raise InputError(problem, hint="convert it to another dtype first")
     return np.dtype(f"{_NAMES[code]}{bits}")
 
 
-def _check_order(shape: tuple[int, ...], strides: Sequence[int] | None) -> None:
+def _check_contiguous(shape: tuple[int, ...], strides: Sequence[int] | None) -> None:
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides or ())):
         if size != 1 and stride != step and 0 not in shape:
-            raise InputError("a tensor on the GPU that is not contiguous", hint="pass tensor.contiguous()")
+            raise InputError("a GPU tensor that is not contiguous", hint="pass tensor.contiguous()")
         step *= size
 
 
-def _tensor(gpu: CudaGpu, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any) -> CudaTensor:
+def _wrap(gpu: CudaGpu, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any) -> CudaTensor:
     base = address // 256 * 256
     size = prod(shape) * dtype.itemsize
-    return CudaTensor(gpu, gpu.foreign(base, size + address - base, owner), shape, dtype, address - base)
+    return CudaTensor(gpu, gpu.adopt_memory(base, size + address - base, owner), shape, dtype, address - base)

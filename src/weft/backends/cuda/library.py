@@ -1,7 +1,7 @@
-"""The driver's library (libcuda) by ctypes: its functions, its errors as weft's, and who may call it.
+"""NVIDIA's driver library (libcuda) through ctypes. The CUDA toolkit is not needed.
 
-Nothing of NVIDIA's toolkit is needed. A process that was forked from one that uses the driver cannot use it: there
-whoever would gets a DeviceError, and what was made before the fork is forgotten without a call.
+A process forked from one that uses the driver cannot use it: calls raise DeviceError there, and objects created before
+the fork are dropped without calling the driver.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ from ctypes import byref, c_char_p, c_int
 from typing import Any
 
 from weft.errors import DeviceError
-from weft.threads import lock, once
+from weft.threads import make_lock, once
 
-LEAST_VERSION = 12000  # of CUDA, that the driver must know
+LEAST_VERSION = 12000  # CUDA 12.0
 OUT_OF_MEMORY = 2
 NO_DEVICE = 100
 NO_JIT_COMPILER = 221
 _UNSUPPORTED_PTX = 222
-_OPERATING_SYSTEM = 304  # a call of the system failed
-_FATAL = frozenset(  # faults after which nothing on the device works in this process any more
+_OPERATING_SYSTEM = 304  # a system call failed
+_FATAL = frozenset(  # errors after which the device no longer works in this process
     {4, 46, 214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720, 999}
 )
 _HINTS = {
-    3: "the driver did not start: is it installed, and do the kernel's modules match it? `nvidia-smi` tells",
-    34: "only the driver's stub is here, as in images without a GPU: run the container with its GPUs",
-    46: "another process uses the GPU alone: choose another device",
-    NO_DEVICE: "the driver sees no GPU: is one allowed by CUDA_VISIBLE_DEVICES, and given to this container?",
-    NO_JIT_COMPILER: "the driver's compiler (libnvidia-ptxjitcompiler) is missing: install the driver whole; in a "
-    "container, allow the driver capability 'compute'",
-    _UNSUPPORTED_PTX: "the driver is older than the code for it: update the driver",
-    802: "the GPUs of this machine are not ready yet: is the fabric manager running?",
-    803: "the driver's library and the kernel's module are of different versions: restart the machine",
-    804: "a compatibility package of CUDA is in the way of the driver: remove it from the library path",
+    3: "the driver did not start: run `nvidia-smi` to check that it is installed and matches its kernel module",
+    34: "only a stub of the driver is installed, as in container images: start the container with GPUs",
+    46: "another process uses the GPU exclusively: choose another device",
+    NO_DEVICE: "the driver sees no GPU: check CUDA_VISIBLE_DEVICES, and that this container was started with GPUs",
+    NO_JIT_COMPILER: "the driver's PTX compiler (libnvidia-ptxjitcompiler) is missing: install the complete driver; in "
+    "a container, enable the driver capability 'compute'",
+    _UNSUPPORTED_PTX: "the driver is too old for the generated code: update the driver",
+    802: "the GPUs are not ready yet: check that the fabric manager is running",
+    803: "the driver library and the kernel module have different versions: restart the machine",
+    804: "a CUDA compatibility package shadows the driver: remove it from the library path",
 }
 
 
 def address_space_limit() -> int | None:
-    """Return the limit on this process's address space in bytes (`ulimit -v`); None where there is none."""
+    """Return the limit on this process's address space in bytes (`ulimit -v`); None if there is none."""
     with suppress(ImportError, OSError, ValueError):
-        import resource  # which Windows lacks
+        import resource  # not on Windows
 
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         return None if limit == resource.RLIM_INFINITY else limit
     return None
 
 
-def limit_error(what: str, reason: object) -> DeviceError | None:
-    """Return an error that names the limit on the address space, where there is one that the driver may have met."""
+def address_space_error(problem: str, reason: object) -> DeviceError | None:
+    """Return an error that names the limit on the address space as a possible cause; None if there is no limit."""
     limit = address_space_limit()
     if limit is None:
         return None
-    problem = f"{what}: {reason}; the address space of this process is limited to {limit:,} bytes (RLIMIT_AS)"
-    hint = "the driver reserves address space for all memory of the GPUs: lift the limit (`ulimit -v unlimited`)"
+    problem = f"{problem}: {reason}; the address space of this process is limited to {limit:,} bytes (RLIMIT_AS)"
+    hint = "the driver reserves address space for all GPU memory: lift the limit (`ulimit -v unlimited`)"
     return DeviceError(problem, hint=f"{hint}, or choose another device")
 
 
 class DriverError(Exception):
-    """What the driver answered other than that all is well."""
+    """An error code returned by the driver."""
 
     def __init__(self, function: str, code: int, name: str) -> None:
         super().__init__(f"{function}: {name}")
@@ -73,8 +73,8 @@ class DriverError(Exception):
         return self.code in _FATAL
 
     @property
-    def is_for_want_of_memory(self) -> bool:
-        """Whether memory or address space of the host or the GPU was refused to the driver."""
+    def is_out_of_memory(self) -> bool:
+        """Whether the driver could not get memory or address space, on the host or the GPU."""
         return self.code in (OUT_OF_MEMORY, _OPERATING_SYSTEM)
 
     @property
@@ -83,9 +83,9 @@ class DriverError(Exception):
 
 
 class DriverLibrary:
-    """The loaded library; `library("cuInit", 0)` calls a function, and raises DriverError where that fails.
+    """The loaded library: `library("cuInit", 0)` calls a function, and raises DriverError if it fails.
 
-    Arguments are ctypes values, or numbers that a C int holds.
+    Arguments are ctypes values, or numbers that fit a C int.
     """
 
     def __init__(self, handle: Any) -> None:
@@ -98,15 +98,15 @@ class DriverLibrary:
             raise self.fault(name, code)
 
     def function(self, name: str) -> Any:
-        """One of its functions, which returns a code; DriverError where this driver has none of that name."""
-        found = self._functions.get(name)
-        if found is None:
+        """Return a function that returns an error code; DriverError if this driver does not have it."""
+        function = self._functions.get(name)
+        if function is None:
             try:
-                found = getattr(self._handle, name)
+                function = getattr(self._handle, name)
             except AttributeError:
                 raise DriverError(name, _UNSUPPORTED_PTX, "the driver has no such function") from None
-            self._functions[name] = found
-        return found
+            self._functions[name] = function
+        return function
 
     def fault(self, name: str, code: int) -> DriverError:
         text = c_char_p()
@@ -115,49 +115,49 @@ class DriverLibrary:
 
 
 _owner: int | None = None  # the process that uses the driver
-_loading = lock()
+_loading = make_lock()
 
 
 def check_process() -> None:
-    """Raise DeviceError in a child of the process that uses the driver."""
+    """Raise DeviceError in a process forked from the one that uses the driver."""
     if _owner is not None and _owner != os.getpid():
         hint = "start processes with 'spawn' or 'forkserver', or let only the children use the GPU"
         raise DeviceError("a GPU cannot be used in a process that was forked from one that uses it", hint=hint)
 
 
 def is_own_process(own: Callable[[], int] = os.getpid) -> bool:
-    """Whether calls of the driver are allowed here: what is let go of in a forked child must not reach it.
+    """Tell whether the driver may be called: destructors in a forked child must not.
 
-    Asked at the very end of a process too, when modules have lost their names: then they are not.
+    The default argument keeps this working in destructors at interpreter exit, when module globals may be None.
     """
     return _owner == own()
 
 
 @once
 def library() -> DriverLibrary:
-    """The driver, started; DeviceError that says what to do where there is none, or where it is too old."""
+    """Load and initialize the driver; DeviceError if there is none or it is too old."""
     global _owner
     check_process()
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
-        found = DriverLibrary(ctypes.CDLL(os.environ.get("WEFT_CUDA_LIBRARY") or name))
+        driver = DriverLibrary(ctypes.CDLL(os.environ.get("WEFT_CUDA_LIBRARY") or name))
     except OSError as error:
-        if "map" in str(error) and (limited := limit_error("NVIDIA's driver does not load", error)):
+        if "map" in str(error) and (limited := address_space_error("NVIDIA's driver does not load", error)):
             raise limited from error
-        hint = "install NVIDIA's driver; in a container, start it with its GPUs"
+        hint = "install NVIDIA's driver; start a container with GPUs"
         raise DeviceError(f"there is no driver of an NVIDIA GPU: {error}", hint=hint) from error
     with _loading:
         _owner = os.getpid()
         version = c_int()
         try:
-            found("cuInit", 0)
-            found("cuDriverGetVersion", byref(version))
+            driver("cuInit", 0)
+            driver("cuDriverGetVersion", byref(version))
         except DriverError as fault:
-            what = "NVIDIA's driver does not start"
-            limited = limit_error(what, fault) if fault.is_for_want_of_memory else None
-            raise limited or DeviceError(f"{what}: {fault}", hint=fault.hint) from fault
+            problem = "NVIDIA's driver does not start"
+            limited = address_space_error(problem, fault) if fault.is_out_of_memory else None
+            raise limited or DeviceError(f"{problem}: {fault}", hint=fault.hint) from fault
     if version.value < LEAST_VERSION:
         has, needs = (f"{number // 1000}.{number % 1000 // 10}" for number in (version.value, LEAST_VERSION))
-        problem = f"NVIDIA's driver is too old: it knows CUDA {has}, weft needs {needs}"
-        raise DeviceError(problem, hint="update the driver; nothing else of CUDA is needed")
-    return found
+        problem = f"NVIDIA's driver is too old: it supports CUDA {has}, weft needs {needs}"
+        raise DeviceError(problem, hint="update the driver; no other part of CUDA is needed")
+    return driver

@@ -1,14 +1,14 @@
-"""A GPU as what code is compiled for: LLVM's processor, how tiles are multiplied there, and the target of kernels.
+"""Describe a GPU as a compilation target: LLVM's processor, its tile instructions, and the target of kernels.
 
-Code for 9.0 with its own instructions (wgmma) runs nowhere else, so all others from 8.0 on get that of 8.0, which the
-driver assembles for them. Rates are those of a class of devices, with the units and the memory bus that this one has.
+Compute capability 9.0 has instructions (wgmma) that no other GPU runs. All other GPUs from 8.0 on get PTX of 8.0.
+Rates are those of a device class, scaled by the GPU's multiprocessors and memory bus.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.backends.cuda.gpus import NvidiaGpu
+from weft.backends.cuda.discovery import GpuProperties
 from weft.backends.llvm.nvptx import NvidiaProcessor
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.cost.profiles import LARGE_GPU
@@ -16,7 +16,7 @@ from weft.ir.dtypes import DType
 from weft.ir.target import Choices, Float32Products, Rates, ThreadTarget, TileProduct
 
 _HOPPER = (9, 0)
-_PTX_84 = 12040  # the first CUDA with PTX 8.4, in which tiles of different types are multiplied
+_PTX_84 = 12040  # the first CUDA with PTX 8.4, which multiplies tiles of different types
 _AMPERE = (8, 0)
 _FLOAT32_PRODUCTS = {
     "strict": Float32Products.EXACT,
@@ -24,12 +24,11 @@ _FLOAT32_PRODUCTS = {
     "tf32": Float32Products.TF32,
     "fast": Float32Products.HALVES,
 }
-_BUS = 2 * 3.2e9 * 6144 / 8  # bytes a second that the profile's memory moves at most
-_LANES_MOST = 1024
+_PROFILE_BANDWIDTH = 2 * 3.2e9 * 6144 / 8  # peak bytes per second of the memory that LARGE_GPU describes
+_MOST_LANES = 1024
 
 
-def processor_of(gpu: NvidiaGpu) -> NvidiaProcessor:
-    """What LLVM compiles for."""
+def choose_processor(gpu: GpuProperties) -> NvidiaProcessor:
     if gpu.capability == _HOPPER:
         return NvidiaProcessor("sm_90a", "+ptx84" if gpu.driver >= _PTX_84 else "+ptx80")
     if gpu.capability >= _AMPERE:
@@ -38,20 +37,20 @@ def processor_of(gpu: NvidiaGpu) -> NvidiaProcessor:
     return NvidiaProcessor(f"sm_{major}{minor}", "+ptx70")
 
 
-def thread_lanes(processor: NvidiaProcessor) -> ThreadLanes:
-    """How lanes are written for a processor, where positions have 32 bits and buffers start where they may."""
+def choose_lanes(processor: NvidiaProcessor) -> ThreadLanes:
+    """Return the lanes of a processor, for 32-bit indices and aligned buffers."""
     tiles = {"sm_90a": "wgmma", "sm_80": "mma.sync"}.get(processor.processor, "")
     return ThreadLanes(tile_products=tiles)
 
 
-def target_of(gpu: NvidiaGpu, precision: str, tuned: Choices = ()) -> ThreadTarget:
-    """The target that kernels are built for; `tuned` are choices that were measured."""
+def build_target(gpu: GpuProperties, precision: str, tuned: Choices = ()) -> ThreadTarget:
+    """Build the target of a GPU; `tuned` are measured choices."""
     return ThreadTarget(
         rates=_rates(gpu),
         fused_multiply_add=True,
         alignment=256,
         block_threads=256,
-        most_block_threads=_LANES_MOST,
+        most_block_threads=_MOST_LANES,
         shared_bytes=gpu.shared_bytes or 48 << 10,
         sharing_pays=True,
         tile_products=_tile_products(gpu),
@@ -60,9 +59,9 @@ def target_of(gpu: NvidiaGpu, precision: str, tuned: Choices = ()) -> ThreadTarg
     )
 
 
-def _rates(gpu: NvidiaGpu) -> Rates:
+def _rates(gpu: GpuProperties) -> Rates:
     bus = 2e3 * gpu.memory_clock * gpu.bus_bits / 8
-    share = min(max(bus / _BUS, 2.0**-6), 4.0) if bus else 1.0
+    share = min(max(bus / _PROFILE_BANDWIDTH, 2.0**-6), 4.0) if bus else 1.0
     return replace(
         LARGE_GPU,
         compute_units=gpu.units,
@@ -72,8 +71,8 @@ def _rates(gpu: NvidiaGpu) -> Rates:
     )
 
 
-def _tile_products(gpu: NvidiaGpu) -> tuple[TileProduct, ...]:
-    """Rates are what an H200 was measured to do in a loop of products, for each of its units."""
+def _tile_products(gpu: GpuProperties) -> tuple[TileProduct, ...]:
+    """List the tile products of a GPU, with rates per multiprocessor measured on an H200."""
     if gpu.capability < _AMPERE:
         return ()
     half, bfloat, single, sums = DType.float16, DType.bfloat16, DType.float32, DType.int32

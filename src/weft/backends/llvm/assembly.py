@@ -1,22 +1,23 @@
-"""LLVM assembly: types, values, and a builder that writes each instruction down as a line of text.
+"""LLVM assembly as text: types, values, functions and modules.
 
-The names are those of `llvmlite.ir`, of which this is the part that kernels need. Kernels have tens of thousands of
-instructions, and a line is all that becomes of them.
+The names are those of `llvmlite.ir`, of which this is the part that kernels need. Instructions are kept as lines of
+text (builder.py), because kernels have tens of thousands of them.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
+
+_UNLIKELY_WEIGHTS = '!0 = !{!"branch_weights", i32 1, i32 99}'  # see IRBuilder.if_then
 
 # -- types -----------------------------------------------------------------------------------------------------------
 
 
 class Type:
-    """A type is its text. Calling one with a number gives a constant."""
+    """A type, identified by its text; calling it with a number returns a constant."""
 
     __slots__ = ("text",)
     text: str
@@ -35,10 +36,10 @@ class Type:
 
 
 class IntType(Type):
-    """Constants of one are made once: index arithmetic asks for the same few again and again."""
+    """An integer type. It caches constants, since index arithmetic uses the same few over and over."""
 
     __slots__ = ("constants", "width")
-    MOST = 4096  # constants that are kept
+    MOST_CACHED = 4096
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -46,12 +47,12 @@ class IntType(Type):
         self.constants: dict[int, Constant] = {}
 
     def __call__(self, number: Any) -> Constant:
-        found = self.constants.get(number)
-        if found is None:
-            found = Constant(self, number)
-            if len(self.constants) < self.MOST:
-                self.constants[number] = found
-        return found
+        constant = self.constants.get(number)
+        if constant is None:
+            constant = Constant(self, number)
+            if len(self.constants) < self.MOST_CACHED:
+                self.constants[number] = constant
+        return constant
 
 
 class _Named(Type):
@@ -88,7 +89,7 @@ class VoidType(_Named):
 
 
 class PointerType(Type):
-    """An address, in one of the spaces that GPUs have several of."""
+    """A pointer, in an address space."""
 
     __slots__ = ()
 
@@ -131,7 +132,7 @@ class FunctionType:
 
 
 class NamedValue:
-    """Something with a type and a name that instructions can use."""
+    """A typed operand of instructions."""
 
     __slots__ = ("name", "type")
 
@@ -190,7 +191,7 @@ def _number_text(kind: Type, number: Any) -> str:
 
 @cache
 def _float_text(kind: str, double: bytes) -> str:
-    """In hexadecimal, exactly; narrower types are given as the double of the same value."""
+    """Format a float exactly, in hexadecimal; LLVM takes floats as the double of the same value."""
     (number,) = struct.unpack("<d", double)
     if kind == HalfType.NAME:
         return f"0xH{struct.unpack('<H', struct.pack('<e', number))[0]:04X}"
@@ -208,7 +209,7 @@ def _as_single(number: float) -> float:
 
 
 class Phi(NamedValue):
-    """A value that depends on the block that control came from."""
+    """A phi node."""
 
     __slots__ = ("incoming",)
 
@@ -239,7 +240,7 @@ class Argument(NamedValue):
 
 
 class Module:
-    """Functions and tables by name."""
+    """A module of functions and global variables."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -251,7 +252,7 @@ class Module:
 
 
 class GlobalVariable(NamedValue):
-    """A table of constants that only its module sees."""
+    """A table of constants, internal to its module."""
 
     __slots__ = ("initializer", "value_type")
 
@@ -265,34 +266,34 @@ class GlobalVariable(NamedValue):
 
 
 class SharedMemory(NamedValue):
-    """Bytes that the threads of a block share; more than a module may have are brought by the launch."""
+    """Shared memory of a thread block: static in the module, or dynamic if it is larger than a module may declare."""
 
-    __slots__ = ("alignment", "places", "size")
+    __slots__ = ("alignment", "offsets", "size")
     ALIGNMENT = 16
-    MOST = 48 * 1024  # that a module may have
+    MOST_STATIC = 48 * 1024
 
     def __init__(self, module: Module, space: int, name: str) -> None:
         super().__init__(PointerType(space), f'@"{name}"')
         self.size, self.alignment = 0, self.ALIGNMENT
-        self.places: dict[str, int] = {}
+        self.offsets: dict[str, int] = {}
         module.globals[name] = self
 
     def reserve(self, name: str, size: int, alignment: int = ALIGNMENT) -> int:
-        """Where the bytes of a name begin; so many are reserved when it is first heard of."""
-        if name not in self.places:
+        """Return the offset of a named range, which is reserved on the first call."""
+        if name not in self.offsets:
             self.alignment = max(self.alignment, alignment)
-            self.places[name] = -(-self.size // alignment) * alignment
-            self.size = self.places[name] + size
-        return self.places[name]
+            self.offsets[name] = -(-self.size // alignment) * alignment
+            self.size = self.offsets[name] + size
+        return self.offsets[name]
 
     @property
-    def launched_size(self) -> int:
-        """The bytes that a launch has to bring."""
-        return self.size if self.size > self.MOST else 0
+    def dynamic_size(self) -> int:
+        """The bytes of dynamic shared memory that launches must request."""
+        return self.size if self.size > self.MOST_STATIC else 0
 
     def definition(self) -> str:
         space = self.type.text.removeprefix("ptr ")
-        if self.launched_size:
+        if self.dynamic_size:
             return f"{self.name} = external {space} global [0 x i8], align {self.alignment}"
         return f"{self.name} = internal {space} global [{self.size} x i8] undef, align {self.alignment}"
 
@@ -306,7 +307,7 @@ class Block:
 
 
 class Function(NamedValue):
-    """One without blocks is a declaration."""
+    """A function; without blocks it is a declaration."""
 
     __slots__ = ("args", "attributes", "blocks", "convention", "linkage", "module", "signature", "used")
 
@@ -317,7 +318,7 @@ class Function(NamedValue):
         self.attributes: set[str] = set()
         self.linkage = self.convention = ""
         self.blocks: list[Block] = []
-        self.used = 0  # names
+        self.used = 0  # numbers used in names
         module.globals[name] = self
 
     def append_basic_block(self, name: str = "block") -> Block:
@@ -346,274 +347,3 @@ class Function(NamedValue):
             lines.append(f"{block.name}:")
             lines.extend([line if isinstance(line, str) else line.line() for line in block.lines])
         return "\n".join((*lines, "}"))
-
-
-# -- instructions ----------------------------------------------------------------------------------------------------
-
-
-def _typed(values: Sequence[NamedValue]) -> str:
-    return ", ".join([f"{value.type.text} {value.name}" for value in values])
-
-
-_UNLIKELY_WEIGHTS = '!0 = !{!"branch_weights", i32 1, i32 99}'
-_ORDERS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
-
-
-class IRBuilder:
-    """Appends instructions to a block."""
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-
-    @property
-    def function(self) -> Function:
-        return self.block.function
-
-    @property
-    def module(self) -> Module:
-        return self.block.function.module
-
-    def position_at_end(self, block: Block) -> None:
-        self.block = block
-
-    def append_basic_block(self, name: str = "block") -> Block:
-        return self.block.function.append_basic_block(name)
-
-    def _value(self, kind: Type, text: str) -> NamedValue:
-        block = self.block
-        block.function.used = number = block.function.used + 1
-        name = f"%v{number}"
-        block.lines.append(f"{name} = {text}")
-        return NamedValue(kind, name)
-
-    def _binary(self, operation: str, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._value(a.type, f"{operation} {a.type.text} {a.name}, {b.name}")
-
-    def add(self, a: NamedValue, b: NamedValue, flags: Sequence[str] = ()) -> NamedValue:
-        return self._binary(" ".join(("add", *flags)) if flags else "add", a, b)
-
-    def sub(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("sub", a, b)
-
-    def mul(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("mul", a, b)
-
-    def sdiv(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("sdiv", a, b)
-
-    def udiv(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("udiv", a, b)
-
-    def srem(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("srem", a, b)
-
-    def urem(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("urem", a, b)
-
-    def and_(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("and", a, b)
-
-    def or_(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("or", a, b)
-
-    def xor(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("xor", a, b)
-
-    def shl(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("shl", a, b)
-
-    def lshr(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("lshr", a, b)
-
-    def ashr(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("ashr", a, b)
-
-    def fadd(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("fadd", a, b)
-
-    def fsub(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("fsub", a, b)
-
-    def fmul(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("fmul", a, b)
-
-    def fdiv(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("fdiv", a, b)
-
-    def frem(self, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._binary("frem", a, b)
-
-    def fneg(self, a: NamedValue) -> NamedValue:
-        return self._value(a.type, f"fneg {a}")
-
-    def neg(self, a: NamedValue) -> NamedValue:
-        return self.sub(Constant(a.type, None), a)
-
-    def not_(self, a: NamedValue) -> NamedValue:
-        ones = [-1] * a.type.count if isinstance(a.type, VectorType) else -1
-        return self.xor(a, Constant(a.type, ones))
-
-    def icmp_signed(self, order: str, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._compare(f"icmp {_ORDERS[order] if order in ('==', '!=') else 's' + _ORDERS[order]}", a, b)
-
-    def icmp_unsigned(self, order: str, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._compare(f"icmp {_ORDERS[order] if order in ('==', '!=') else 'u' + _ORDERS[order]}", a, b)
-
-    def fcmp_ordered(self, order: str, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._compare(f"fcmp {'o' + _ORDERS[order] if order in _ORDERS else order}", a, b)
-
-    def fcmp_unordered(self, order: str, a: NamedValue, b: NamedValue) -> NamedValue:
-        return self._compare(f"fcmp {'u' + _ORDERS[order] if order in _ORDERS else order}", a, b)
-
-    def _compare(self, operation: str, a: NamedValue, b: NamedValue) -> NamedValue:
-        kind = VectorType(_BIT, a.type.count) if isinstance(a.type, VectorType) else _BIT
-        return self._value(kind, f"{operation} {a.type.text} {a.name}, {b.name}")
-
-    def select(self, condition: NamedValue, yes: NamedValue, no: NamedValue) -> NamedValue:
-        return self._value(yes.type, f"select {condition}, {yes}, {no}")
-
-    def _convert(self, operation: str, value: NamedValue, kind: Type) -> NamedValue:
-        return self._value(kind, f"{operation} {value.type.text} {value.name} to {kind.text}")
-
-    def trunc(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("trunc", value, kind)
-
-    def zext(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("zext", value, kind)
-
-    def sext(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("sext", value, kind)
-
-    def fptrunc(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("fptrunc", value, kind)
-
-    def fpext(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("fpext", value, kind)
-
-    def fptosi(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("fptosi", value, kind)
-
-    def fptoui(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("fptoui", value, kind)
-
-    def sitofp(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("sitofp", value, kind)
-
-    def uitofp(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("uitofp", value, kind)
-
-    def ptrtoint(self, value: NamedValue, kind: Type) -> NamedValue:
-        return self._convert("ptrtoint", value, kind)
-
-    def bitcast(self, value: NamedValue, kind: Type) -> NamedValue:
-        return value if value.type == kind else self._convert("bitcast", value, kind)
-
-    def bfloat16_bits(self, _: NamedValue, /) -> NamedValue | None:
-        """A float rounded to bfloat16, as 16 bits, where there is an instruction for it."""
-        return None
-
-    # -- vectors and structures --------------------------------------------------------------------------------------
-
-    def insert_element(self, whole: NamedValue, part: NamedValue, index: NamedValue) -> NamedValue:
-        return self._value(whole.type, f"insertelement {whole}, {part}, {index}")
-
-    def extract_element(self, whole: NamedValue, index: NamedValue) -> NamedValue:
-        assert isinstance(whole.type, VectorType)
-        return self._value(whole.type.element, f"extractelement {whole}, {index}")
-
-    def shuffle_vector(self, a: NamedValue, b: NamedValue, mask: NamedValue) -> NamedValue:
-        assert isinstance(a.type, VectorType)
-        assert isinstance(mask.type, VectorType)
-        return self._value(VectorType(a.type.element, mask.type.count), f"shufflevector {a}, {b}, {mask}")
-
-    def insert_value(self, whole: NamedValue, part: NamedValue, index: int) -> NamedValue:
-        return self._value(whole.type, f"insertvalue {whole}, {part}, {index}")
-
-    def extract_value(self, whole: NamedValue, index: int) -> NamedValue:
-        assert isinstance(whole.type, LiteralStructType)
-        return self._value(whole.type.elements[index], f"extractvalue {whole}, {index}")
-
-    # -- memory ------------------------------------------------------------------------------------------------------
-
-    def alloca(self, kind: Type, align: int) -> NamedValue:
-        return self._value(PointerType(), f"alloca {kind.text}, align {align}")
-
-    def load(self, address: NamedValue, typ: Type, align: int | None = None) -> NamedValue:
-        aligned = "" if align is None else f", align {align}"
-        return self._value(typ, f"load {typ.text}, {address.type.text} {address.name}{aligned}")
-
-    def store(self, value: NamedValue, address: NamedValue, align: int | None = None) -> None:
-        aligned = "" if align is None else f", align {align}"
-        place = f"{address.type.text} {address.name}{aligned}"
-        self.block.lines.append(f"store {value.type.text} {value.name}, {place}")
-
-    def gep(self, base: NamedValue, indices: Sequence[NamedValue], source_etype: Type) -> NamedValue:
-        """An address; a vector of them where the index is one."""
-        counts = [index.type.count for index in indices if isinstance(index.type, VectorType)]
-        kind = VectorType(base.type, counts[0]) if counts else base.type
-        places = _typed(indices)
-        return self._value(kind, f"getelementptr {source_etype.text}, {base.type.text} {base.name}, {places}")
-
-    # -- calls -------------------------------------------------------------------------------------------------------
-
-    def call(self, function: Function, values: Sequence[NamedValue], fastmath: Sequence[str] = ()) -> NamedValue:
-        result = function.signature.result
-        flags = "".join([f"{flag} " for flag in fastmath])
-        text = f"call {flags}{result.text} {function.name}({_typed(values)})"
-        if isinstance(result, VoidType):
-            self.block.lines.append(text)
-            return NamedValue(result, "")
-        return self._value(result, text)
-
-    def asm(
-        self,
-        signature: FunctionType,
-        text: str,
-        constraints: str,
-        values: Sequence[NamedValue],
-        effects: bool = False,
-    ) -> NamedValue:
-        """Assembly; one with effects stays where it is, and runs even if nobody uses its result."""
-        given = ", ".join(map(str, values))
-        kind = "asm sideeffect" if effects else "asm"
-        line = f'call {signature.result.text} {kind} "{text}", "{constraints}"({given})'
-        if isinstance(signature.result, VoidType):
-            self.block.lines.append(line)
-            return NamedValue(signature.result, "")
-        return self._value(signature.result, line)
-
-    # -- control -----------------------------------------------------------------------------------------------------
-
-    def phi(self, kind: Type, name: str = "phi") -> Phi:
-        function = self.block.function
-        function.used += 1
-        phi = Phi(kind, f"%{name}.{function.used}")
-        self.block.lines.append(phi)
-        return phi
-
-    def branch(self, block: Block) -> None:
-        self.block.lines.append(f"br label %{block.name}")
-
-    def cbranch(self, condition: NamedValue, yes: Block, no: Block) -> None:
-        self.block.lines.append(f"br {condition}, label %{yes.name}, label %{no.name}")
-
-    def ret(self, value: NamedValue) -> None:
-        self.block.lines.append(f"ret {value}")
-
-    def ret_void(self) -> None:
-        self.block.lines.append("ret void")
-
-    @contextmanager
-    def if_then(self, condition: NamedValue, unlikely: bool = False) -> Iterator[None]:
-        """What is written inside runs where the condition holds."""
-        inside, after = self.append_basic_block("then"), self.append_basic_block("after")
-        self.cbranch(condition, inside, after)
-        if unlikely:
-            self.block.lines[-1] = f"{self.block.lines[-1]}, !prof !0"
-        self.position_at_end(inside)
-        yield
-        self.branch(after)
-        self.position_at_end(after)
-
-
-_BIT = IntType(1)

@@ -1,8 +1,7 @@
-"""LLVM IR text -> object code, or assembly (PTX, for NVIDIA's GPUs).
+"""Compile LLVM IR to object code, or to assembly (PTX for NVIDIA GPUs).
 
-The IR is what the processor should do already, so few passes are run: registers out of stack slots, and instructions
-combined for those who assemble by themselves. What else there is to gain, common subexpressions and invariants of
-loops, LLVM's emission finds by itself.
+The IR is close to machine code already, so few passes run: inlining, SROA, and for assembly instcombine. LLVM's code
+generator itself eliminates common subexpressions and hoists loop invariants.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
 from weft.errors import InternalError
-from weft.threads import Undivided, free_in_children
+from weft.threads import NativeLibraryGuard, reset_in_children
 
-LLVM = Undivided()
-free_in_children(ffi.lib._lock._lock)  # llvmlite's, which it takes for a moment wherever it lets something go
+LLVM = NativeLibraryGuard()
+reset_in_children(ffi.lib._lock._lock)  # llvmlite's destructors take it
 
 
 class Processor(Protocol):
-    """What code is compiled for, by LLVM's names."""
+    """A processor to compile for, in LLVM's names."""
 
     @property
     def triple(self) -> str: ...
@@ -34,23 +33,23 @@ class Processor(Protocol):
     def features(self) -> str: ...
 
 
-_ASSEMBLY, _OBJECT = 0, 1  # kinds of files, as LLVM numbers them
+_ASSEMBLY, _OBJECT = 0, 1  # LLVMCodeGenFileType
 
 
 def compile_module(text: str, processor: Processor) -> bytes:
-    """Object code of one module."""
-    return _emitted(text, processor, _OBJECT)
+    """Compile a module to object code."""
+    return _compile(text, processor, _OBJECT)
 
 
 def assembly_text(text: str, processor: Processor) -> str:
-    """A module as assembly: for people, and for what assembles by itself, as the drivers of NVIDIA's GPUs do."""
-    return _emitted(text, processor, _ASSEMBLY).decode()
+    """Compile a module to assembly, to be read or for a driver that assembles it (PTX)."""
+    return _compile(text, processor, _ASSEMBLY).decode()
 
 
-def _emitted(text: str, processor: Processor, kind: int) -> bytes:
+def _compile(text: str, processor: Processor, kind: int) -> bytes:
     with LLVM:
         context = llvm.create_context()
-        module, target_machine = _optimized(text, processor, context, kind)
+        module, target_machine = _optimize(text, processor, context, kind)
         with ffi.OutputString() as error:
             buffer = _concurrent("LLVMPY_TargetMachineEmitToMemory")(target_machine, module, kind, error)
             if not buffer:
@@ -61,8 +60,8 @@ def _emitted(text: str, processor: Processor, kind: int) -> bytes:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def _optimized(text: str, processor: Processor, context: Any, kind: int) -> tuple[Any, Any]:
-    """The module after its passes, and the target machine to emit it with."""
+def _optimize(text: str, processor: Processor, context: Any, kind: int) -> tuple[Any, Any]:
+    """Parse a module and run its passes; return it with the target machine to emit it with."""
     try:
         module = llvm.parse_assembly(text, context)
     except RuntimeError as error:
@@ -71,11 +70,11 @@ def _optimized(text: str, processor: Processor, context: Any, kind: int) -> tupl
     module.triple = processor.triple
     module.data_layout = str(machine.target_data)
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
-    _concurrent("LLVMPY_RunNewModulePassManager")(_pipeline(kind), module, passes)
+    _concurrent("LLVMPY_RunNewModulePassManager")(_build_pipeline(kind), module, passes)
     return module, machine
 
 
-def _pipeline(kind: int) -> Any:
+def _build_pipeline(kind: int) -> Any:
     pipeline = llvm.create_new_module_pass_manager()
     pipeline.add_always_inliner_pass()
     pipeline.add_sroa_pass()
@@ -86,7 +85,7 @@ def _pipeline(kind: int) -> Any:
 
 
 def target_machine(processor: Processor, effort: int = 2) -> Any:
-    """LLVM's own description of a processor, with how much is done for good code, from 0 to 3."""
+    """Create LLVM's target machine of a processor; `effort` is the code generator's optimization level, 0 to 3."""
     if processor.triple == llvm.get_process_triple():
         initialize_compiler()
     else:
@@ -98,26 +97,25 @@ def target_machine(processor: Processor, effort: int = 2) -> Any:
 
 @cache
 def initialize_compiler() -> None:
-    """Make LLVM able to compile for the host: memory that only those need who compile."""
+    """Initialize LLVM's code generator for the host."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
 
 @cache
 def initialize_others() -> None:
-    """Make LLVM able to compile for every processor that it knows."""
+    """Initialize LLVM's code generators for all processors."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
 
 @cache
 def _concurrent(name: str) -> Any:
-    """A function of llvmlite's library without the lock around it.
+    """Return a function of llvmlite's library without its lock, which would serialize all compilation.
 
-    The lock would serialize all compiling in the process. LLVM itself is safe as long as each thread has a context
-    and a target machine of its own.
+    LLVM is thread-safe as long as each thread has its own context and target machine.
     """
     locked = getattr(ffi.lib, name)
-    free = getattr(ctypes.CDLL(ffi.lib._name), name)
-    free.argtypes, free.restype = locked.argtypes, locked.restype
-    return free
+    unlocked = getattr(ctypes.CDLL(ffi.lib._name), name)
+    unlocked.argtypes, unlocked.restype = locked.argtypes, locked.restype
+    return unlocked

@@ -1,21 +1,22 @@
-"""LLVM instructions for scalar functions, on scalars and on vectors alike."""
+"""LLVM instructions for scalar functions, on scalars and on vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm.conversions import bitcast, cast, rounded
-from weft.backends.llvm.elementary import ELEMENTARY, elementary
+from weft.backends.llvm.conversions import bitcast, cast, round_to_dtype
+from weft.backends.llvm.elementary import apply_elementary
 from weft.backends.llvm.instructions import Builder, Value, declare, intrinsic, like, splat, suffix
 from weft.backends.llvm.types import BIT
+from weft.backends.numerics.elementary import ELEMENTARY
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 from weft.ir.scalar import COMPARISONS
 
 
 def apply(builder: Builder, function: str, values: Sequence[Value], kinds: Sequence[DType], result: DType) -> Value:
-    """A function of `weft.ir.scalar.FUNCTIONS` (or fma); values are all scalars or all vectors."""
+    """Apply a function of `weft.ir.scalar.FUNCTIONS`; values are all scalars or all vectors."""
     if function == "cast":
         return cast(builder, values[0], kinds[0], result)
     if function == "bitcast":
@@ -24,19 +25,19 @@ def apply(builder: Builder, function: str, values: Sequence[Value], kinds: Seque
         return builder.select(values[0], values[1], values[2])
     kind = kinds[0]
     if function in ELEMENTARY and kind.is_float:
-        return _elementary(builder, function, values, kind)
+        return _apply_elementary(builder, function, values, kind)
     table = _FLOAT if kind.is_float else _BOOL if kind is DType.bool and function in _BOOL else _INTEGER
     if function not in table:
         raise InternalError(f"no code for {function} of {kind}")
     value = table[function](builder, kind, *values)
-    return rounded(builder, value, kind) if result is kind else value
+    return round_to_dtype(builder, value, kind) if result is kind else value
 
 
-def _elementary(builder: Builder, function: str, values: Sequence[Value], kind: DType) -> Value:
+def _apply_elementary(builder: Builder, function: str, values: Sequence[Value], kind: DType) -> Value:
     if kind in (DType.float32, DType.float64):
-        return elementary(builder, function, *values)
+        return apply_elementary(builder, function, *values)
     wide = [cast(builder, value, kind, DType.float32) for value in values]
-    return cast(builder, elementary(builder, function, *wide), DType.float32, kind)
+    return cast(builder, apply_elementary(builder, function, *wide), DType.float32, kind)
 
 
 # -- arithmetic ------------------------------------------------------------------------------------------------------
@@ -44,23 +45,23 @@ def _elementary(builder: Builder, function: str, values: Sequence[Value], kind: 
 
 def _float_remainder(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
     rest = builder.frem(a, b)
-    wrong = builder.and_(
+    has_other_sign = builder.and_(
         builder.fcmp_ordered("!=", rest, ir.Constant(a.type, None)),
         builder.xor(
             builder.fcmp_ordered("<", rest, ir.Constant(a.type, None)),
             builder.fcmp_ordered("<", b, ir.Constant(a.type, None)),
         ),
     )
-    return builder.select(wrong, builder.fadd(rest, b), rest)
+    return builder.select(has_other_sign, builder.fadd(rest, b), rest)
 
 
 def _float_extreme(name: str, order: str) -> Callable[..., Value]:
     def extreme(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
         for constant, other in ((b, a), (a, b)):
-            if isinstance(constant, ir.Constant) and not _has_nan(constant):  # one instruction will do
+            if isinstance(constant, ir.Constant) and not _has_nan(constant):  # which takes one instruction
                 return builder.select(builder.fcmp_ordered(order, constant, other), constant, other)
         function = declare(builder, f"llvm.{name}.{suffix(a.type)}", ir.FunctionType(a.type, [a.type, b.type]))
-        return builder.call(function, [a, b], fastmath=("nsz",))  # whichever zero: that saves instructions
+        return builder.call(function, [a, b], fastmath=("nsz",))  # either zero will do, which saves instructions
 
     return extreme
 
@@ -110,36 +111,37 @@ def _compare_integer(order: str) -> Callable[..., Value]:
 
 
 def _integer_divide(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
-    """Truncating; 0 for a zero divisor, and the least number divided by -1 wraps around: no traps."""
-    safe, zero = _safe_divisor(builder, kind, a, b)
+    """Divide, truncating: a divisor of 0 gives 0, the least number divided by -1 wraps around, and nothing traps."""
+    safe, is_zero = _make_divisor_safe(builder, kind, b)
     quotient = builder.udiv(a, safe) if kind.is_unsigned else builder.sdiv(a, safe)
     if kind.is_signed:
         negated = builder.sub(ir.Constant(a.type, None), a)
         quotient = builder.select(builder.icmp_signed("==", b, splat(b.type, -1)), negated, quotient)
-    return builder.select(zero, ir.Constant(a.type, None), quotient)
+    return builder.select(is_zero, ir.Constant(a.type, None), quotient)
 
 
-def _safe_divisor(builder: Builder, kind: DType, a: Value, b: Value) -> tuple[Value, Value]:
-    zero = builder.icmp_signed("==", b, ir.Constant(b.type, None))
-    unsafe = zero
+def _make_divisor_safe(builder: Builder, kind: DType, b: Value) -> tuple[Value, Value]:
+    """The divisor, or 1 where a division would trap, and a mask of where it is 0."""
+    is_zero = builder.icmp_signed("==", b, ir.Constant(b.type, None))
+    unsafe = is_zero
     if kind.is_signed:
-        unsafe = builder.or_(zero, builder.icmp_signed("==", b, splat(b.type, -1)))
-    return builder.select(unsafe, splat(b.type, 1), b), zero
+        unsafe = builder.or_(is_zero, builder.icmp_signed("==", b, splat(b.type, -1)))
+    return builder.select(unsafe, splat(b.type, 1), b), is_zero
 
 
 def _integer_remainder(floor: bool) -> Callable[..., Value]:
     def remainder(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
-        safe, zero = _safe_divisor(builder, kind, a, b)
+        safe, is_zero = _make_divisor_safe(builder, kind, b)
         if kind.is_unsigned:
-            return builder.select(zero, ir.Constant(a.type, None), builder.urem(a, safe))
+            return builder.select(is_zero, ir.Constant(a.type, None), builder.urem(a, safe))
         rest = builder.srem(a, safe)
         if floor:
-            nothing = ir.Constant(a.type, None)
-            wrong = builder.and_(
-                builder.icmp_signed("!=", rest, nothing), builder.icmp_signed("<", builder.xor(rest, safe), nothing)
+            zero = ir.Constant(a.type, None)
+            has_other_sign = builder.and_(
+                builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, safe), zero)
             )
-            rest = builder.select(wrong, builder.add(rest, safe), rest)
-        return builder.select(zero, ir.Constant(a.type, None), rest)
+            rest = builder.select(has_other_sign, builder.add(rest, safe), rest)
+        return builder.select(is_zero, ir.Constant(a.type, None), rest)
 
     return remainder
 
@@ -171,7 +173,7 @@ def _shift(left: bool) -> Callable[..., Value]:
 
 
 def _integer_power(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
-    """By squaring, over all bits of the exponent; a negative exponent gives what truncation leaves: 0, 1 or -1."""
+    """Square for each bit of the exponent; a negative exponent gives the truncated result: 0, 1 or -1."""
     one, zero = splat(a.type, 1), ir.Constant(a.type, None)
     result, square = one, a
     for bit in range(min(kind.bits, 63)):
@@ -252,8 +254,8 @@ _BOOL: dict[str, Callable[..., Value]] = {
 }
 
 
-def integer_operation(builder: Builder, operation: str, a: Value, b: Value, positive: bool) -> Value:
-    """The compounds of index arithmetic; `positive`: a >= 0 and b > 0 are certain."""
+def apply_index_operation(builder: Builder, operation: str, a: Value, b: Value, positive: bool) -> Value:
+    """Compute an operation of index arithmetic; `positive`: a >= 0 and b > 0."""
     match operation:
         case "min" | "max":
             return builder.select(builder.icmp_signed("<" if operation == "min" else ">", a, b), a, b)

@@ -1,4 +1,4 @@
-"""Small pieces that all instructions are written with: types, constants and intrinsics."""
+"""Helpers to write instructions: intrinsics, and types and constants of scalars and vectors alike."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.types import vector
 
-Builder = ir.IRBuilder
+Builder = IRBuilder
 Value = Any
 
 
@@ -19,8 +20,8 @@ def intrinsic(builder: Builder, name: str, overloads: Sequence[Any], result: Any
 
 
 def declare(builder: Builder, name: str, signature: ir.FunctionType) -> ir.Function:
-    known = builder.module.globals.get(name)
-    return known if isinstance(known, ir.Function) else ir.Function(builder.module, signature, name)
+    function = builder.module.globals.get(name)
+    return function if isinstance(function, ir.Function) else ir.Function(builder.module, signature, name)
 
 
 def suffix(kind: Any) -> str:
@@ -32,7 +33,7 @@ def suffix(kind: Any) -> str:
 
 
 def like(value: Value, element: Any) -> Any:
-    """The element type, or a vector of it as long as the value."""
+    """Return an element type, as a vector type if the value is a vector."""
     return vector(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
 
 

@@ -1,8 +1,8 @@
-"""Lanes: what the emitter leaves to those who know what a lane is.
+"""The interface through which the emitter writes code that depends on what a lane is.
 
-Control flow, index arithmetic and scalar functions are the same code for all devices (emit.py). What a varying value
-is, how a kernel begins, how lanes reach memory and each other is not: lanes are the elements of vectors on a CPU
-(vector_lanes.py) and threads on a GPU (thread_lanes.py). Lanes have no state; they write through the emitter.
+Control flow, index arithmetic and scalar functions are the same for all devices (emit.py). Varying values, function
+prologues, memory accesses and communication between lanes differ: lanes are the elements of vectors on a CPU
+(vector_lanes.py), and threads on a GPU (thread_lanes.py). Lanes have no state of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.builder import IRBuilder
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Fetch, FetchRun, Kernel, Put, PutRun, TileStatement
@@ -22,7 +23,7 @@ Value = Any
 
 
 class Lanes(ABC):
-    """How the lanes of a block are written as LLVM IR."""
+    """Emits LLVM IR for the lanes of a block."""
 
     @property
     @abstractmethod
@@ -31,67 +32,67 @@ class Lanes(ABC):
 
     @abstractmethod
     def declare(self, kernel: Kernel, module: ir.Module) -> ir.Function:
-        """The kernel's function, yet without code."""
+        """Declare the kernel's function."""
 
     @abstractmethod
-    def builder(self, block: ir.Block) -> ir.IRBuilder:
-        """What appends instructions."""
+    def builder(self, block: ir.Block) -> IRBuilder:
+        """Create a builder that appends to a block."""
 
     @abstractmethod
-    def run(self, emitter: Emitter) -> None:
-        """Everything inside of the function: where buffers and parameters are, the body for each block, the end."""
+    def emit_function(self, emitter: Emitter) -> None:
+        """Emit the whole function: buffers and parameters, the body for each block, and the return."""
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def number(self, emitter: Emitter) -> Value:
-        """The number of the lane, as an index."""
+    def lane_index(self, emitter: Emitter) -> Value:
+        """Return the lane's number as an index."""
 
     @abstractmethod
-    def spread(self, emitter: Emitter, value: Value) -> Value:
-        """A value, uniform or not, as a varying one."""
+    def broadcast(self, emitter: Emitter, value: Value) -> Value:
+        """Return a value, uniform or not, as a varying one."""
 
     @abstractmethod
-    def wide(self, emitter: Emitter, value: Dim) -> Value:
-        """Index arithmetic as an int64 of the data."""
+    def emit_int64(self, emitter: Emitter, value: Dim) -> Value:
+        """Emit index arithmetic as an int64."""
 
     @abstractmethod
-    def position(self, emitter: Emitter, indirect: Code) -> Value:
-        """An int64 of the data as an index."""
+    def emit_position(self, emitter: Emitter, indirect: Code) -> Value:
+        """Emit an int64 expression as an index."""
 
     @abstractmethod
-    def comparison(self, emitter: Emitter, call: Call) -> Value | None:
-        """A comparison of index arithmetic, where there is a better way than to compare two int64."""
+    def compare_indices(self, emitter: Emitter, call: Call) -> Value | None:
+        """Emit a comparison of indices; None to compare them as int64."""
 
     @abstractmethod
     def dot4(self, emitter: Emitter, unsigned: Value, signed: Value, total: Value) -> Value:
-        """total + the sum of four uint8 times four int8, each four in an int32."""
+        """Add the dot product of four uint8 and four int8, each four packed in an int32."""
 
     @abstractmethod
     def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
-        """total + the sum of two bfloat16 times two others, each two in an int32."""
+        """Add the dot product of two pairs of bfloat16, each packed in an int32."""
 
     @abstractmethod
-    def half_bits(self, emitter: Emitter, value: Value) -> Value:
-        """A float rounded to bfloat16, as 16 bits."""
+    def round_to_bfloat16(self, emitter: Emitter, value: Value) -> Value:
+        """Round a float to bfloat16, as 16 bits."""
 
     @abstractmethod
-    def number_of_code(self, emitter: Emitter, code: Value, bits: int) -> Value:
-        """The lowest bits of an int32, less half of their range, as a float."""
+    def decode_integer(self, emitter: Emitter, code: Value, bits: int) -> Value:
+        """Convert the lowest bits of an int32, as an integer with a bias of half its range, to a float."""
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def view(self, emitter: Emitter, address: Value) -> Value:
-        """The address where a view of a buffer starts, to be kept."""
+    def bind_view(self, emitter: Emitter, address: Value) -> Value:
+        """Return the start of a view in the form in which it is kept."""
 
     @abstractmethod
     def fetch(self, emitter: Emitter, fetch: Fetch) -> Value:
-        """An element of a buffer."""
+        """Load an element of a buffer."""
 
     @abstractmethod
     def fetch_run(self, emitter: Emitter, fetch: FetchRun) -> list[Value]:
-        """Neighbouring elements of a buffer, varying."""
+        """Load neighbouring elements of a buffer, as varying values."""
 
     @abstractmethod
     def put(self, emitter: Emitter, put: Put) -> None: ...
@@ -103,16 +104,16 @@ class Lanes(ABC):
 
     @abstractmethod
     def across(self, emitter: Emitter, kind: str, value: Value, dtype: DType) -> Value:
-        """All lanes' values combined, in an order that is always the same."""
+        """Reduce the values of all lanes, always in the same order."""
 
     @abstractmethod
     def transpose(self, emitter: Emitter, rows: list[Value]) -> list[Value]:
-        """Lane i's row number j and lane j's row number i change places."""
+        """Transpose a square: exchange row j of lane i with row i of lane j."""
 
     @abstractmethod
     def barrier(self, emitter: Emitter) -> None:
-        """What lanes wrote before is there for all of them afterwards."""
+        """Make the earlier writes of all lanes visible to all of them."""
 
     @abstractmethod
     def tile_statement(self, emitter: Emitter, statement: TileStatement) -> None:
-        """What is about tiles, which only some lanes multiply."""
+        """Emit a statement about tiles; only some lanes support them."""

@@ -1,18 +1,20 @@
-"""NVIDIA's GPUs by LLVM's names: processors, and the instructions that threads need beside those of all processors.
+"""NVPTX: processors by LLVM's names, and a builder with the instructions of threads.
 
-NVPTX computes a remainder of floats by a division, which is wrong once the quotient is long: here it is exact.
+NVPTX computes float remainders by a division, which is wrong for large quotients; the builder's `frem` is exact.
 """
 
 from __future__ import annotations
 
 from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.instructions import Value, declare, intrinsic
-from weft.backends.llvm.terms import Term, absolute, choose, with_sign
+from weft.backends.llvm.terms import Term
 from weft.backends.llvm.types import BIT, INT32
+from weft.backends.numerics.terms import absolute, choose, with_sign
 from weft.records import dataclass
 
 GLOBAL, SHARED = 1, 3  # address spaces
-WARP = 32  # threads that exchange registers
+WARP = 32
 _BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 _FMOD = "weft_fmod"
 
@@ -29,27 +31,27 @@ class NvidiaProcessor:
         return "nvptx64-nvidia-cuda"
 
 
-class NvptxBuilder(ir.IRBuilder):
-    """Appends instructions of threads; `recent` ones (of 8.0 and later) only if they are there."""
+class NvptxBuilder(IRBuilder):
+    """A builder with instructions of threads; `recent`: it may use those of compute capability 8.0."""
 
     def __init__(self, block: ir.Block, recent: bool = False) -> None:
         super().__init__(block)
         self.recent = recent
 
     def thread(self) -> Value:
-        """The number of the thread in its block."""
+        """Return the thread's number in its block."""
         return intrinsic(self, "llvm.nvvm.read.ptx.sreg.tid.x", [], INT32, [])
 
     def thread_block(self) -> Value:
-        """The number of the block in its grid."""
+        """Return the block's number in its grid."""
         return intrinsic(self, "llvm.nvvm.read.ptx.sreg.ctaid.x", [], INT32, [])
 
     def barrier(self) -> None:
-        """All threads of the block wait for each other, and see what the others wrote."""
+        """Synchronize the threads of the block, and their memory."""
         self.call(declare(self, _BARRIER, ir.FunctionType(ir.VoidType(), [INT32])), [INT32(0)])
 
     def exchange(self, word: Value, distance: int, threads: int) -> Value:
-        """The 32 bits of the thread whose number differs in one bit; the first `threads` of a warp take part."""
+        """Exchange 32 bits with the thread whose number differs in one bit, among the first `threads` of a warp."""
         mask = INT32((1 << threads) - 1 - (1 << 32 if threads == WARP else 0))  # as a signed number
         return intrinsic(
             self, "llvm.nvvm.shfl.sync.bfly.i32", [], INT32, [mask, word, INT32(distance), INT32(WARP - 1)]
@@ -77,18 +79,18 @@ class NvptxBuilder(ir.IRBuilder):
 
 
 def _define_fmod(module: ir.Module, name: str, kind: ir.Type) -> None:
-    """A function for the exact remainder: a long division of the fractions, as many bits at a time as are spare."""
+    """Define the exact remainder as a long division of significands, several bits at a time."""
     function = ir.Function(module, ir.FunctionType(kind, [kind, kind]), name)
     function.linkage = "internal"
     function.attributes |= {"nounwind", "noinline"}
     blocks = {part: function.append_basic_block(part) for part in ("entry", "divide", "next", "step", "done", "same")}
-    builder = ir.IRBuilder(blocks["entry"])
+    builder = IRBuilder(blocks["entry"])
     a, b = (Term(builder, argument) for argument in function.args)
     size, divisor = (absolute(x).as_integer() for x in (a, b))
     fraction, hidden = a.fraction, 1 << a.fraction
     spare = a.bits - fraction - 1
     infinity = ((1 << spare) - 1) << fraction
-    # a if it is the smaller one; NaN for a NaN, an infinite a and a divisor of 0: of these 0 / 0 and inf / inf make it
+    # |a| < |b|: the result is a, or b if b is NaN. Otherwise NaN for a NaN, an infinite a and a divisor of 0.
     builder.cbranch((size < divisor).value, blocks["same"], blocks["divide"])
     builder.position_at_end(blocks["same"])
     builder.ret(choose(divisor > infinity, b, a).value)
@@ -113,12 +115,12 @@ def _define_fmod(module: ir.Module, name: str, kind: ir.Type) -> None:
         phi.add_incoming(before.value, blocks["divide"])
         phi.add_incoming(after, blocks["step"])
     builder.position_at_end(blocks["done"])
-    found = Term(builder, rest)
+    remainder = Term(builder, rest)
     zeros = Term(builder, _leading_zeros(builder, rest)) - spare
     room = exponents[1] - 1
-    moved = found << choose(zeros < room, zeros, room)
-    normal = moved + ((exponents[1] - zeros - 1) << fraction)
-    number = choose(found.equals(0), 0, choose(moved >= hidden, normal, moved))
+    shifted = remainder << choose(zeros < room, zeros, room)
+    normal = shifted + ((exponents[1] - zeros - 1) << fraction)
+    number = choose(remainder.equals(0), 0, choose(shifted >= hidden, normal, shifted))
     result = with_sign(number.as_float(), a)
     builder.ret(choose(invalid, float("nan"), result).value)
 
@@ -127,6 +129,6 @@ def _at_least_one(exponent: Term) -> Term:
     return choose(exponent > 1, exponent, 1)
 
 
-def _leading_zeros(builder: ir.IRBuilder, value: Value) -> Value:
+def _leading_zeros(builder: IRBuilder, value: Value) -> Value:
     function = declare(builder, f"llvm.ctlz.{value.type.text}", ir.FunctionType(value.type, [value.type, BIT]))
     return builder.call(function, [value, BIT(0)])

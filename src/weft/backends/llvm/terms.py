@@ -1,22 +1,43 @@
-"""LLVM values as Python expressions: operators append instructions, numbers become constants of the other operand.
-
-A term is a float, an integer or a truth value, or a vector of them; all terms of an expression have the same length.
-"""
+"""Terms whose operations append LLVM instructions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any
 
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm.types import BIT, vector
+from weft.backends.llvm.instructions import declare, intrinsic, like, splat
+from weft.backends.llvm.types import BIT, INT32
+from weft.backends.numerics import terms
+from weft.backends.numerics.terms import Operand
 from weft.records import dataclass
 
-Operand = Union["Term", int, float]
+# methods of the builder for integers and floats
+_INSTRUCTIONS = {
+    "add": ("add", "fadd"),
+    "subtract": ("sub", "fsub"),
+    "multiply": ("mul", "fmul"),
+    "divide": ("sdiv", "fdiv"),
+    "negate": ("neg", "fneg"),
+    "shift_left": ("shl", ""),
+    "shift_right": ("ashr", ""),
+    "logical_shift_right": ("lshr", ""),
+    "and": ("and_", ""),
+    "or": ("or_", ""),
+    "xor": ("xor", ""),
+    "not": ("not_", ""),
+}
+_INTRINSICS = {
+    "fma": "llvm.fma",
+    "absolute": "llvm.fabs",
+    "square_root": "llvm.sqrt",
+    "truncate": "llvm.trunc",
+    "with_sign": "llvm.copysign",
+}
+_FLOAT_TYPES = {32: ir.FloatType(), 64: ir.DoubleType()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Term:
+class Term(terms.Term):
     builder: Any
     value: Any
 
@@ -30,20 +51,9 @@ class Term:
 
     @property
     def bits(self) -> int:
-        """The width of an element."""
         if isinstance(self.element, ir.IntType):
             return int(self.element.width)
         return 64 if isinstance(self.element, ir.DoubleType) else 32
-
-    @property
-    def fraction(self) -> int:
-        """How many bits of a float's element hold its fraction."""
-        return 52 if self.bits == 64 else 23
-
-    @property
-    def one(self) -> int:
-        """The bits of 1.0."""
-        return (1 << self.bits - self.fraction - 2) - 1 << self.fraction
 
     @property
     def magic(self) -> float:
@@ -51,167 +61,61 @@ class Term:
         return 1.5 * 2.0**self.fraction
 
     def constant(self, number: int | float) -> Term:
-        """A number as a term of this one's type."""
-        kind = self.value.type
-        number = float(number) if self.is_float else int(number)
-        return self._term(
-            ir.Constant(kind, [number] * kind.count) if isinstance(kind, ir.VectorType) else ir.Constant(kind, number)
-        )
+        return self._term(splat(self.value.type, float(number) if self.is_float else int(number)))
 
-    def like(self, element: Any) -> Any:
-        """The type of as many elements of another kind."""
-        return vector(element, self.value.type.count) if isinstance(self.value.type, ir.VectorType) else element
+    def let(self, _: str, /) -> Term:
+        return self
 
-    def __add__(self, other: Operand) -> Term:
-        return self._apply("fadd", "add", other)
-
-    def __sub__(self, other: Operand) -> Term:
-        return self._apply("fsub", "sub", other)
-
-    def __mul__(self, other: Operand) -> Term:
-        return self._apply("fmul", "mul", other)
-
-    def __truediv__(self, other: Operand) -> Term:
-        return self._apply("fdiv", "sdiv", other)
-
-    def __radd__(self, other: float) -> Term:
-        return self.constant(other) + self
-
-    def __rsub__(self, other: float) -> Term:
-        return self.constant(other) - self
-
-    def __rmul__(self, other: float) -> Term:
-        return self.constant(other) * self
-
-    def __rtruediv__(self, other: float) -> Term:
-        return self.constant(other) / self
-
-    def __neg__(self) -> Term:
-        return self._term(self.builder.fneg(self.value) if self.is_float else self.builder.neg(self.value))
-
-    def __lshift__(self, other: Operand) -> Term:
-        return self._apply("", "shl", other)
-
-    def __rshift__(self, other: Operand) -> Term:
-        """Arithmetic: the sign is kept."""
-        return self._apply("", "ashr", other)
-
-    def __and__(self, other: Operand) -> Term:
-        return self._apply("", "and_", other)
-
-    def __or__(self, other: Operand) -> Term:
-        return self._apply("", "or_", other)
-
-    def __xor__(self, other: Operand) -> Term:
-        return self._apply("", "xor", other)
-
-    def __invert__(self) -> Term:
-        return self._term(self.builder.not_(self.value))
-
-    def __lt__(self, other: Operand) -> Term:
-        return self._compare("<", other)
-
-    def __le__(self, other: Operand) -> Term:
-        return self._compare("<=", other)
-
-    def __gt__(self, other: Operand) -> Term:
-        return self._compare(">", other)
-
-    def __ge__(self, other: Operand) -> Term:
-        return self._compare(">=", other)
-
-    def equals(self, other: Operand) -> Term:
-        return self._compare("==", other)
+    def apply(self, operation: str, *operands: Operand) -> Term:
+        builder, value = self.builder, self.value
+        if operation == "select":
+            sample = next(operand for operand in operands if isinstance(operand, Term))
+            return self._term(builder.select(value, *(sample._value(operand) for operand in operands)))
+        values = [self._value(operand) for operand in operands]
+        if operation in _INSTRUCTIONS:
+            return self._term(getattr(builder, _INSTRUCTIONS[operation][self.is_float])(value, *values))
+        if operation in _INTRINSICS:
+            kind = value.type
+            return self._term(intrinsic(builder, _INTRINSICS[operation], [kind], kind, [value, *values]))
+        match operation:
+            case "as_integer":
+                return self._term(builder.bitcast(value, like(value, ir.IntType(self.bits))))
+            case "as_float":
+                return self._term(builder.bitcast(value, like(value, _FLOAT_TYPES[self.bits])))
+            case "to_float":
+                return self._term(builder.uitofp(value, like(value, _FLOAT_TYPES[self.bits])))
+            case "to_integer":
+                return self._term(builder.zext(value, like(value, INT32)))
+            case "widen":
+                return self._term(builder.fpext(value, like(value, ir.DoubleType())))
+            case "narrow":
+                return self._term(builder.fptrunc(value, like(value, ir.FloatType())))
+            case "differs":
+                return self._term(builder.fcmp_ordered("!=", value, *values))
+            case "is_nan":
+                return self._term(builder.fcmp_unordered("uno", value, value))
+            case "is_odd":
+                return self._term(builder.trunc(value, like(value, BIT)))
+            case "is_negative":
+                return self.as_integer() < 0
+            case "nearest_multiple":
+                (unit,) = operands
+                step = self.constant(unit * 2**self.fraction)  # the unit is its last place
+                return (self + step).as_integer() - step.as_integer()
+        return self._term((builder.fcmp_ordered if self.is_float else builder.icmp_signed)(operation, value, *values))
 
     def is_not_below(self, other: float) -> Term:
         """Not less, which includes NaN."""
         return self._term(self.builder.fcmp_unordered(">=", self.value, self._value(other)))
 
-    def logical_shift_right(self, other: Operand) -> Term:
-        return self._apply("", "lshr", other)
-
-    def as_integer(self) -> Term:
-        """The bits of a float."""
-        return self._term(self.builder.bitcast(self.value, self.like(ir.IntType(self.bits))))
-
-    def as_float(self) -> Term:
-        """Bits as the float they are of."""
-        return self._term(self.builder.bitcast(self.value, self.like(_float_type(self.bits))))
-
-    def is_odd(self) -> Term:
-        """Whether an integer is odd."""
-        return self._term(self.builder.trunc(self.value, self.like(BIT)))
-
-    def widened(self) -> Term:
-        return self._term(self.builder.fpext(self.value, self.like(ir.DoubleType())))
-
-    def narrowed(self) -> Term:
-        return self._term(self.builder.fptrunc(self.value, self.like(ir.FloatType())))
-
     def _term(self, value: Any) -> Term:
         return Term(self.builder, value)
 
-    def _value(self, other: Operand) -> Any:
-        return other.value if isinstance(other, Term) else self.constant(other).value
-
-    def _apply(self, real: str, integer: str, other: Operand) -> Term:
-        method = getattr(self.builder, real if self.is_float else integer)
-        return self._term(method(self.value, self._value(other)))
-
-    def _compare(self, order: str, other: Operand) -> Term:
-        method = self.builder.fcmp_ordered if self.is_float else self.builder.icmp_signed
-        return self._term(method(order, self.value, self._value(other)))
-
-
-def fma(a: Term, b: Operand, c: Operand) -> Term:
-    """a * b + c, rounded once."""
-    return call("llvm.fma", a, *(x if isinstance(x, Term) else a.constant(x) for x in (b, c)))
-
-
-def choose(mask: Term, yes: Operand, no: Operand) -> Term:
-    """`yes` where the mask holds; one of the two has to be a term."""
-    sample = yes if isinstance(yes, Term) else no
-    assert isinstance(sample, Term)
-    values = [choice.value if isinstance(choice, Term) else sample.constant(choice).value for choice in (yes, no)]
-    return Term(mask.builder, mask.builder.select(mask.value, *values))
-
-
-def at_most(x: Term, limit: float) -> Term:
-    """The smaller one; NaN stays NaN."""
-    bound = x.constant(limit)
-    return choose(bound < x, bound, x)
-
-
-def at_least(x: Term, limit: float) -> Term:
-    """The larger one; NaN stays NaN."""
-    bound = x.constant(limit)
-    return choose(bound > x, bound, x)
-
-
-def absolute(x: Term) -> Term:
-    return call("llvm.fabs", x)
-
-
-def square_root(x: Term) -> Term:
-    return call("llvm.sqrt", x)
-
-
-def with_sign(magnitude: Term, sign: Term) -> Term:
-    return call("llvm.copysign", magnitude, sign)
-
-
-def polynomial(x: Term, coefficients: Sequence[float]) -> Term:
-    """By Horner's rule, the constant first."""
-    result = x.constant(coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        result = fma(result, x, coefficient)
-    return result
-
-
-def odd_polynomial(x: Term, coefficients: Sequence[float]) -> Term:
-    """x + x³ q(x²)."""
-    z = x * x
-    return fma(x * z, polynomial(z, coefficients), x)
+    def _value(self, operand: Operand) -> Any:
+        if isinstance(operand, terms.Term):
+            assert isinstance(operand, Term)
+            return operand.value
+        return self.constant(operand).value
 
 
 def any_lane(mask: Term) -> Term:
@@ -219,23 +123,5 @@ def any_lane(mask: Term) -> Term:
     kind = mask.value.type
     if not isinstance(kind, ir.VectorType):
         return mask
-    function = declare(mask.builder.module, f"llvm.vector.reduce.or.v{kind.count}i1", ir.FunctionType(BIT, [kind]))
+    function = declare(mask.builder, f"llvm.vector.reduce.or.v{kind.count}i1", ir.FunctionType(BIT, [kind]))
     return Term(mask.builder, mask.builder.call(function, [mask.value]))
-
-
-def call(name: str, *terms: Term) -> Term:
-    """An LLVM intrinsic whose result and operands have one type."""
-    kind = terms[0].value.type
-    letter = "f" if terms[0].is_float else "i"
-    count = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
-    signature = ir.FunctionType(kind, [kind] * len(terms))
-    function = declare(terms[0].builder.module, f"{name}.{count}{letter}{terms[0].bits}", signature)
-    return Term(terms[0].builder, terms[0].builder.call(function, [term.value for term in terms]))
-
-
-def declare(module: Any, name: str, signature: Any) -> Any:
-    return module.globals[name] if name in module.globals else ir.Function(module, signature, name)
-
-
-def _float_type(bits: int) -> Any:
-    return ir.DoubleType() if bits == 64 else ir.FloatType()

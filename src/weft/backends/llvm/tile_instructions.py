@@ -1,10 +1,11 @@
-"""The instructions of NVIDIA's tensor cores and of what brings their operands, as PTX."""
+"""PTX instructions of NVIDIA's tensor cores, and of the copies to shared memory that feed them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from weft.backends.llvm import assembly as ir
+from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.instructions import Value, intrinsic
 from weft.backends.llvm.types import INT32, INT64
 from weft.ir.dtypes import DType
@@ -21,102 +22,101 @@ PTX_TYPES = {
 }
 
 
-def _effect(builder: ir.IRBuilder, text: str, values: Sequence[Value] = (), constraints: Sequence[str] = ()) -> None:
-    """An instruction without a result, that stays where it is among accesses to memory."""
+def _effect(builder: IRBuilder, text: str, values: Sequence[Value] = (), constraints: Sequence[str] = ()) -> None:
+    """Append an instruction without a result that is not reordered with memory accesses."""
     signature = ir.FunctionType(_VOID, [value.type for value in values])
     builder.asm(signature, text, ",".join((*constraints, "~{memory}")), values, effects=True)
 
 
-def shared_address(builder: ir.IRBuilder, pointer: Value) -> Value:
-    """An address in shared memory as 32 bits."""
+def shared_address(builder: IRBuilder, pointer: Value) -> Value:
+    """Convert a pointer to shared memory to 32 bits."""
     return builder.trunc(builder.ptrtoint(pointer, INT64), INT32)
 
 
-def of_first_thread(builder: ir.IRBuilder, word: Value) -> Value:
-    """The first thread's 32 bits for all threads of a warp, so that the assembler knows that they agree."""
+def broadcast_first_thread(builder: IRBuilder, word: Value) -> Value:
+    """Broadcast the first thread's 32 bits in a warp, so that ptxas knows that the value is uniform."""
     return intrinsic(builder, "llvm.nvvm.shfl.sync.idx.i32", [], INT32, [INT32(-1), word, INT32(0), INT32(31)])
 
 
-# -- copies that go on by themselves ---------------------------------------------------------------------------------
+# -- asynchronous copies ---------------------------------------------------------------------------------------------
 
 
-def copy_chunk(builder: ir.IRBuilder, to: Value, source: Value, size: Value) -> None:
-    """16 bytes of global memory into shared memory, of which the first `size` are read and the rest are 0."""
+def copy_chunk(builder: IRBuilder, to: Value, source: Value, size: Value) -> None:
+    """Copy 16 bytes from global to shared memory; those from `size` on are not read but set to 0."""
     text = "cp.async.cg.shared.global.L2::128B [$0], [$1], 16, $2;"
     _effect(builder, text, [to, builder.ptrtoint(source, INT64), size], "rlr")
 
 
-def commit_copies(builder: ir.IRBuilder) -> None:
+def commit_copies(builder: IRBuilder) -> None:
     _effect(builder, "cp.async.commit_group;")
 
 
-def await_copies(builder: ir.IRBuilder, left: int) -> None:
-    """Wait until so many groups of copies, the last ones, are still under way."""
+def await_copies(builder: IRBuilder, left: int) -> None:
+    """Wait until at most `left` groups of copies are running."""
     _effect(builder, f"cp.async.wait_group {left};")
 
 
-def show_to_tensor_cores(builder: ir.IRBuilder) -> None:
-    """What this thread wrote to shared memory is there for products by descriptors, after the next barrier."""
+def fence_tensor_cores(builder: IRBuilder) -> None:
+    """Make this thread's writes to shared memory visible to wgmma, after the next barrier."""
     _effect(builder, "fence.proxy.async.shared::cta;")
 
 
-# -- products of a warp ----------------------------------------------------------------------------------------------
+# -- mma.sync --------------------------------------------------------------------------------------------------------
 
 
-def load_matrices(builder: ir.IRBuilder, address: Value, count: int, transposed: bool) -> list[Value]:
-    """Matrices of 8 lines of 16 bytes, of which each thread gives a line's address."""
+def load_matrices(builder: IRBuilder, address: Value, count: int, transposed: bool) -> list[Value]:
+    """Load matrices of 8 lines of 16 bytes; each thread provides the address of a line."""
     results = ", ".join(f"${number}" for number in range(count))
-    turned = ".trans" if transposed else ""
-    text = f"ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {{{results}}}, [${count}];"
+    suffix = ".trans" if transposed else ""
+    text = f"ldmatrix.sync.aligned.m8n8.x{count}{suffix}.shared.b16 {{{results}}}, [${count}];"
     kind: ir.Type = INT32 if count == 1 else ir.LiteralStructType([INT32] * count)
     constraints = ",".join((*["=r"] * count, "r", "~{memory}"))
-    found = builder.asm(ir.FunctionType(kind, [INT32]), text, constraints, [address], effects=True)
-    return [found] if count == 1 else [builder.extract_value(found, number) for number in range(count)]
+    words = builder.asm(ir.FunctionType(kind, [INT32]), text, constraints, [address], effects=True)
+    return [words] if count == 1 else [builder.extract_value(words, number) for number in range(count)]
 
 
 def multiply_fragments(
-    builder: ir.IRBuilder, types: tuple[DType, DType], left: Sequence[Value], right: Sequence[Value], sums: list[Value]
+    builder: IRBuilder, types: tuple[DType, DType], left: Sequence[Value], right: Sequence[Value], sums: list[Value]
 ) -> list[Value]:
-    """A fragment of sums with the product of 16 rows and 8 columns of 32 bytes added."""
+    """Add the product of 16 rows and 8 columns of 32 bytes to a fragment of sums."""
     depth = 32 * 8 // types[0].bits
-    whole = types[0].is_integer
-    kind, letter = ("s32", "r") if whole else ("f32", "f")
-    given = ".".join(PTX_TYPES[dtype] for dtype in types)
+    kind, letter = ("s32", "r") if types[0].is_integer else ("f32", "f")
+    operands = ".".join(PTX_TYPES[dtype] for dtype in types)
     text = (
-        f"mma.sync.aligned.m16n8k{depth}.row.col.{kind}.{given}.{kind} {{$0, $1, $2, $3}}, "
+        f"mma.sync.aligned.m16n8k{depth}.row.col.{kind}.{operands}.{kind} {{$0, $1, $2, $3}}, "
         "{$8, $9, $10, $11}, {$12, $13}, {$4, $5, $6, $7};"
     )
     element = sums[0].type
     values = [*sums, *left, *right]
     signature = ir.FunctionType(ir.LiteralStructType([element] * 4), [value.type for value in values])
     constraints = ",".join([f"={letter}"] * 4 + [str(number) for number in range(4)] + ["r"] * 6)
-    found = builder.asm(signature, text, constraints, values)
-    return [builder.extract_value(found, number) for number in range(4)]
+    result = builder.asm(signature, text, constraints, values)
+    return [builder.extract_value(result, number) for number in range(4)]
 
 
-# -- products of a group of four warps -------------------------------------------------------------------------------
+# -- wgmma -----------------------------------------------------------------------------------------------------------
 
 
 def multiply_by_descriptors(
-    builder: ir.IRBuilder,
+    builder: IRBuilder,
     types: tuple[DType, DType],
     transposed: tuple[bool, bool],
     products: Sequence[tuple[Value, Value, Sequence[tuple[int, int]], list[Value]]],
     fresh: bool = False,
 ) -> list[list[Value]]:
-    """Sums of 64 rows with products added that go on by themselves: one group of them.
+    """Start one group of asynchronous products of 64 rows, and return their sums.
 
-    A product has descriptors of its operands, what is added to both for each step, and sums; those are only as many as
-    there will be if the product is `fresh`.
+    A product has descriptors of its operands, what is added to both in each step, and sums; the sums of a `fresh`
+    product start at 0, and only their number counts.
     """
     count = len(products[0][3])
     total = count * len(products)
     columns = count * 2
-    whole = types[0].is_integer
-    kind, letter = ("s32", "r") if whole else ("f32", "f")
+    is_integer = types[0].is_integer
+    kind, letter = ("s32", "r") if is_integer else ("f32", "f")
     depth = 32 * 8 // types[0].bits
     name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.{kind}.{PTX_TYPES[types[0]]}.{PTX_TYPES[types[1]]}"
-    flags = "" if whole else ", 1, 1"
+    flags = "" if is_integer else ", 1, 1"
     if types[0].bits == 16:
         flags += f", {int(transposed[0])}, {int(transposed[1])}"
     steps = [(number, step) for number, product in enumerate(products) for step in product[2]]
@@ -143,21 +143,21 @@ def multiply_by_descriptors(
     signature = ir.FunctionType(ir.LiteralStructType([element] * total), [value.type for value in values])
     tied = [] if fresh else [str(number) for number in range(total)]
     constraints = [f"={letter}"] * total + tied + ["l"] * (2 * len(products))
-    found = builder.asm(signature, " ".join(lines), ",".join((*constraints, "~{memory}")), values, effects=True)
-    results = [builder.extract_value(found, number) for number in range(total)]
+    result = builder.asm(signature, " ".join(lines), ",".join((*constraints, "~{memory}")), values, effects=True)
+    results = [builder.extract_value(result, number) for number in range(total)]
     return [results[first : first + count] for first in range(0, total, count)]
 
 
-def await_products(builder: ir.IRBuilder, left: int) -> None:
-    """Wait until so many groups of products are still under way."""
+def await_products(builder: IRBuilder, left: int) -> None:
+    """Wait until at most `left` groups of products are running."""
     _effect(builder, f"wgmma.wait_group.sync.aligned {left};")
 
 
-def await_sums(builder: ir.IRBuilder, sums: Sequence[Value], left: int = 0) -> list[Value]:
-    """The sums once all products are done, or all but so many groups."""
+def await_sums(builder: IRBuilder, sums: Sequence[Value], left: int = 0) -> list[Value]:
+    """Wait until at most `left` groups of products are running, and return the sums."""
     letters = ["f" if isinstance(value.type, ir.FloatType) else "r" for value in sums]
     kind = ir.LiteralStructType([value.type for value in sums])
     ties = [*(f"={letter}" for letter in letters), *(str(number) for number in range(len(sums))), "~{memory}"]
     signature = ir.FunctionType(kind, [value.type for value in sums])
-    found = builder.asm(signature, f"wgmma.wait_group.sync.aligned {left};", ",".join(ties), sums, effects=True)
-    return [builder.extract_value(found, number) for number in range(len(sums))]
+    result = builder.asm(signature, f"wgmma.wait_group.sync.aligned {left};", ",".join(ties), sums, effects=True)
+    return [builder.extract_value(result, number) for number in range(len(sums))]

@@ -1,7 +1,7 @@
-"""Tile products where lanes are threads: sums in their registers, tiles in shared memory.
+"""Emit tile products for threads: sums in their registers, tiles in shared memory.
 
-Sums are registers of the emitter under names that no kernel has. Groups of warps multiply without waiting; the emitter
-knows sums that are not there yet (`unsettled`), and whoever reads them waits.
+Sums are registers of the emitter, named `sums#number`. Warp groups multiply asynchronously (wgmma): the emitter tracks
+sums that are not complete (`pending_sums`), and code that reads them waits first.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING, cast
 
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm import conversions, functions, tiles_mma, tiles_wgmma
+from weft.backends.llvm import conversions, functions, tile_mma, tile_wgmma
 from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.tile_instructions import (
     await_sums,
+    broadcast_first_thread,
     copy_chunk,
-    of_first_thread,
     shared_address,
 )
 from weft.backends.llvm.tile_layout import (
@@ -24,9 +24,9 @@ from weft.backends.llvm.tile_layout import (
     FRAGMENT_ROWS,
     FRAGMENT_SUMS,
     WARP,
-    Shares,
-    layout_of,
-    shares_of,
+    SumPartition,
+    build_layout,
+    split_sums,
 )
 from weft.backends.llvm.types import INT32, element_bytes, memory_type, register_type, vector
 from weft.errors import InternalError
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
     from weft.backends.llvm.thread_lanes import ThreadLanes
 
-_REGISTERS = 208  # of a thread, for sums, fragments and what is hoisted
-_FRAGMENTS = 64  # registers that operands of products by warps take
-_HOISTED = 3  # registers for the addresses of a move
-BY_WARPS, BY_GROUPS = "mma.sync", "wgmma"  # how tiles are multiplied
+_REGISTERS = 208  # of a thread, for sums, fragments and hoisted addresses
+_FRAGMENTS = 64  # registers for the operands of mma.sync
+_HOISTED = 3  # registers for the addresses of a copy
+MMA_SYNC, WGMMA = "mma.sync", "wgmma"
 _BYTE = ir.IntType(8)
 
 
 def write(emitter: Emitter, statement: TileStatement) -> None:
-    """The code of a statement about tiles, other than a pipeline."""
+    """Emit a statement about tiles other than a pipeline."""
     match statement:
         case Sums(name, dtype=dtype):
             emitter.sums[name] = statement
@@ -67,21 +67,21 @@ def write(emitter: Emitter, statement: TileStatement) -> None:
             emitter.registers.update((register, zero) for register in register_names(emitter, name))
         case MultiplyTiles(name):
             multiply(emitter, statement)
-            settle(emitter, [name])
+            wait_for_sums(emitter, [name])
         case AddSums(name, other):
-            settle(emitter, [name, other])
+            wait_for_sums(emitter, [name, other])
             dtype = emitter.sums[name].dtype
             for register, added in zip(register_names(emitter, name), register_names(emitter, other), strict=True):
                 values = [emitter.registers[register], emitter.registers[added]]
                 emitter.registers[register] = functions.apply(emitter.builder, "add", values, [dtype] * 2, dtype)
         case ScaleSums():
-            settle(emitter, [statement.sums])
+            wait_for_sums(emitter, [statement.sums])
             _scale(emitter, statement)
         case PutSums():
-            settle(emitter, [statement.sums])
+            wait_for_sums(emitter, [statement.sums])
             _put_sums(emitter, statement)
         case MoveRun():
-            _move(emitter, statement)
+            _copy_run(emitter, statement)
         case PutTile():
             _put_tile(emitter, statement)
 
@@ -91,238 +91,236 @@ def _lanes(emitter: Emitter) -> ThreadLanes:
 
 
 def reserved_bytes(buffer: Buffer) -> int:
-    """The shared memory that a tile takes, with all its stages."""
+    """Return the bytes of shared memory of all stages of a tile."""
     assert buffer.tile is not None
-    return layout_of(buffer.tile, element_bytes(buffer.dtype)).stage_bytes * buffer.tile.stages
+    return build_layout(buffer.tile, element_bytes(buffer.dtype)).stage_bytes * buffer.tile.stages
 
 
 # -- sums ------------------------------------------------------------------------------------------------------------
 
 
-def _shares(emitter: Emitter, name: str) -> Shares:
+def _partition(emitter: Emitter, name: str) -> SumPartition:
     sums = emitter.sums[name]
-    return shares_of(sums.rows, sums.columns, emitter.kernel.lanes, _lanes(emitter).tile_products == BY_GROUPS)
+    return split_sums(sums.rows, sums.columns, emitter.kernel.lanes, _lanes(emitter).tile_products == WGMMA)
 
 
 def register_names(emitter: Emitter, name: str) -> list[str]:
-    return [f"{name}#{number}" for number in range(_shares(emitter, name).count)]
+    return [f"{name}#{number}" for number in range(_partition(emitter, name).count)]
 
 
-def settle(emitter: Emitter, names: Iterable[str] | None = None) -> None:
-    """Wait for products whose sums are among these."""
-    if not emitter.unsettled or (names is not None and emitter.unsettled.isdisjoint(names)):
+def wait_for_sums(emitter: Emitter, names: Iterable[str] | None = None) -> None:
+    """Wait for all products if any of these sums are pending; without names, if any sums are."""
+    if not emitter.pending_sums or (names is not None and emitter.pending_sums.isdisjoint(names)):
         return
-    registers = [register for name in sorted(emitter.unsettled) for register in register_names(emitter, name)]
-    found = await_sums(emitter.builder, [emitter.registers[register] for register in registers])
-    emitter.registers.update(zip(registers, found, strict=True))
-    emitter.unsettled.clear()
+    registers = [register for name in sorted(emitter.pending_sums) for register in register_names(emitter, name)]
+    values = await_sums(emitter.builder, [emitter.registers[register] for register in registers])
+    emitter.registers.update(zip(registers, values, strict=True))
+    emitter.pending_sums.clear()
 
 
-def _origin(emitter: Emitter, shares: Shares) -> tuple[Value, Value]:
-    """The first row and column of a thread's team of warps."""
+def _origin(emitter: Emitter, partition: SumPartition) -> tuple[Value, Value]:
+    """Compute the first row and column of the thread's team of warps."""
     builder = emitter.builder
     warp = builder.lshr(_lanes(emitter).thread(emitter), INT32(WARP.bit_length() - 1))
-    team = builder.udiv(of_first_thread(builder, warp), INT32(shares.team))
-    row = builder.mul(builder.urem(team, INT32(shares.team_rows)), INT32(shares.rows))
-    across = builder.urem(builder.udiv(team, INT32(shares.team_rows)), INT32(shares.team_columns))
-    return row, builder.mul(across, INT32(shares.columns))
+    team = builder.udiv(broadcast_first_thread(builder, warp), INT32(partition.team))
+    row = builder.mul(builder.urem(team, INT32(partition.team_rows)), INT32(partition.rows))
+    across = builder.urem(builder.udiv(team, INT32(partition.team_rows)), INT32(partition.team_columns))
+    return row, builder.mul(across, INT32(partition.columns))
 
 
-def _warp_origin(emitter: Emitter, shares: Shares) -> tuple[Value, Value]:
-    """The same of a thread's warp."""
+def _warp_origin(emitter: Emitter, partition: SumPartition) -> tuple[Value, Value]:
+    """Compute the first row and column of the thread's warp."""
     builder = emitter.builder
-    row, column = _origin(emitter, shares)
+    row, column = _origin(emitter, partition)
     warp = builder.lshr(_lanes(emitter).thread(emitter), INT32(WARP.bit_length() - 1))
-    within = builder.urem(warp, INT32(shares.team))
+    within = builder.urem(warp, INT32(partition.team))
     return builder.add(row, builder.mul(within, INT32(FRAGMENT_ROWS))), column
 
 
-def _thread_origin(emitter: Emitter, shares: Shares) -> tuple[Value, Value]:
-    """The row and the column of a thread's first sum."""
+def _thread_origin(emitter: Emitter, partition: SumPartition) -> tuple[Value, Value]:
+    """Compute the row and column of the thread's first sum."""
     builder = emitter.builder
-    row, column = _warp_origin(emitter, shares)
+    row, column = _warp_origin(emitter, partition)
     thread = builder.and_(_lanes(emitter).thread(emitter), INT32(WARP - 1))
     row = builder.add(row, builder.lshr(thread, INT32(2)))
     return row, builder.add(column, builder.mul(builder.and_(thread, INT32(3)), INT32(2)))
 
 
 def multiply(emitter: Emitter, product: MultiplyTiles) -> None:
-    """Start a product; what groups of warps do is not settled."""
-    shares, names = _shares(emitter, product.sums), register_names(emitter, product.sums)
-    left, right = (buffer_of(emitter, name) for name in (product.left, product.right))
+    """Start a product; its sums are pending if it is asynchronous."""
+    partition, names = _partition(emitter, product.sums), register_names(emitter, product.sums)
+    left, right = (find_buffer(emitter, name) for name in (product.left, product.right))
     sums = [emitter.registers[name] for name in names]
     if left.tile is None or right.tile is None or left.tile.depth * element_bytes(left.dtype) % DEPTH_STEP:
-        raise InternalError(f"kernel {emitter.kernel.name}: {product.left} is no tile, or not deep enough")
-    if _by_groups(emitter, product):
-        rough = tiles_wgmma.is_rough(left.dtype)
-        if rough:
-            settle(emitter)
+        raise InternalError(f"kernel {emitter.kernel.name}: {product.left} is not a tile, or not deep enough")
+    if _uses_wgmma(emitter, product):
+        is_imprecise = tile_wgmma.is_imprecise(left.dtype)
+        if is_imprecise:
+            wait_for_sums(emitter)
             sums = [emitter.registers[name] for name in names]
-        found = tiles_wgmma.multiply(emitter, left, right, shares, _origin(emitter, shares), sums)
-        if not rough:
-            emitter.unsettled.add(product.sums)
+        results = tile_wgmma.multiply(emitter, left, right, partition, _origin(emitter, partition), sums)
+        if not is_imprecise:
+            emitter.pending_sums.add(product.sums)
     else:
-        settle(emitter, [product.sums])
+        wait_for_sums(emitter, [product.sums])
         sums = [emitter.registers[name] for name in names]
         thread = _lanes(emitter).thread(emitter)
-        found = tiles_mma.multiply(emitter, left, right, shares, thread, _warp_origin(emitter, shares), sums)
-    emitter.registers.update(zip(names, found, strict=True))
+        results = tile_mma.multiply(emitter, left, right, partition, thread, _warp_origin(emitter, partition), sums)
+    emitter.registers.update(zip(names, results, strict=True))
 
 
-def _by_groups(emitter: Emitter, product: MultiplyTiles) -> bool:
-    if _lanes(emitter).tile_products != BY_GROUPS:
+def _uses_wgmma(emitter: Emitter, product: MultiplyTiles) -> bool:
+    if _lanes(emitter).tile_products != WGMMA:
         return False
-    buffers = [buffer_of(emitter, name) for name in (product.left, product.right)]
-    return tiles_wgmma.is_for(buffers[0], buffers[1], _shares(emitter, product.sums))
+    buffers = [find_buffer(emitter, name) for name in (product.left, product.right)]
+    return tile_wgmma.can_multiply(buffers[0], buffers[1], _partition(emitter, product.sums))
 
 
-def goes_on(emitter: Emitter, product: MultiplyTiles) -> bool:
-    """Whether the product is computed while the threads do something else."""
-    return _by_groups(emitter, product) and not tiles_wgmma.is_rough(buffer_of(emitter, product.left).dtype)
+def is_asynchronous(emitter: Emitter, product: MultiplyTiles) -> bool:
+    """Tell whether a product runs while its threads do other work."""
+    return _uses_wgmma(emitter, product) and not tile_wgmma.is_imprecise(find_buffer(emitter, product.left).dtype)
 
 
 def _scale(emitter: Emitter, scale: ScaleSums) -> None:
     builder, sums = emitter.builder, emitter.sums[scale.sums]
-    shares, names = _shares(emitter, scale.sums), register_names(emitter, scale.sums)
+    partition, names = _partition(emitter, scale.sums), register_names(emitter, scale.sums)
     source = emitter.dtypes[scale.buffer]
-    row, _ = _thread_origin(emitter, shares)
+    row, _ = _thread_origin(emitter, partition)
     first = emitter.address(scale.buffer, scale.offset, None, source)
     factors: dict[int, Value] = {}
     for number, name in enumerate(names):
         fragment, part = divmod(number, FRAGMENT_SUMS)
-        further = shares.fragment(fragment)[0] + part // 2 * 8
-        if further not in factors:
-            place = builder.gep(first, [builder.add(row, INT32(further))], source_etype=memory_type(source))
-            factors[further] = conversions.cast(builder, emitter.load(place, source), source, sums.dtype)
-        values = [emitter.registers[name], factors[further]]
+        row_offset = partition.fragment(fragment)[0] + part // 2 * 8
+        if row_offset not in factors:
+            address = builder.gep(first, [builder.add(row, INT32(row_offset))], source_etype=memory_type(source))
+            factors[row_offset] = conversions.cast(builder, emitter.load(address, source), source, sums.dtype)
+        values = [emitter.registers[name], factors[row_offset]]
         emitter.registers[name] = functions.apply(builder, "multiply", values, [sums.dtype] * 2, sums.dtype)
 
 
 def _put_sums(emitter: Emitter, put: PutSums) -> None:
-    """Two neighbours at once where their place allows."""
+    """Store sums, two neighbours at a time if they are aligned."""
     builder, sums = emitter.builder, emitter.sums[put.sums]
-    shares, dtype = _shares(emitter, put.sums), emitter.dtypes[put.buffer]
+    partition, dtype = _partition(emitter, put.sums), emitter.dtypes[put.buffer]
     size, element = element_bytes(dtype), memory_type(dtype)
-    row, column = _thread_origin(emitter, shares)
-    own = builder.add(builder.mul(row, INT32(put.pitch)), column)
-    first = builder.gep(emitter.address(put.buffer, put.offset, None, dtype), [own], source_etype=element)
-    paired = put.pitch % 2 == 0 and dims.mod(put.offset, 2) == 0 and put.buffer not in emitter.homes
+    row, column = _thread_origin(emitter, partition)
+    index = builder.add(builder.mul(row, INT32(put.pitch)), column)
+    first = builder.gep(emitter.address(put.buffer, put.offset, None, dtype), [index], source_etype=element)
+    is_aligned = put.pitch % 2 == 0 and dims.mod(put.offset, 2) == 0 and put.buffer not in emitter.view_buffers
     values = [
-        conversions.stored(builder, conversions.cast(builder, emitter.registers[name], sums.dtype, dtype), dtype)
+        conversions.encode(builder, conversions.cast(builder, emitter.registers[name], sums.dtype, dtype), dtype)
         for name in register_names(emitter, put.sums)
     ]
     for number in range(0, len(values), 2):
         fragment, part = divmod(number, FRAGMENT_SUMS)
-        down, along = shares.fragment(fragment)
-        place = builder.gep(first, [INT32((down + part // 2 * 8) * put.pitch + along)], source_etype=element)
-        if paired:
+        row_offset, column_offset = partition.fragment(fragment)
+        offset = (row_offset + part // 2 * 8) * put.pitch + column_offset
+        address = builder.gep(first, [INT32(offset)], source_etype=element)
+        if is_aligned:
             pair: Value = ir.Constant(vector(element, 2), ir.Undefined)
-            for at in range(2):
-                pair = builder.insert_element(pair, values[number + at], INT32(at))
-            builder.store(pair, place, align=2 * size)
+            for position in range(2):
+                pair = builder.insert_element(pair, values[number + position], INT32(position))
+            builder.store(pair, address, align=2 * size)
         else:
-            builder.store(values[number], place, align=size)
-            builder.store(values[number + 1], builder.gep(place, [INT32(1)], source_etype=element), align=size)
+            builder.store(values[number], address, align=size)
+            builder.store(values[number + 1], builder.gep(address, [INT32(1)], source_etype=element), align=size)
 
 
 # -- tiles -----------------------------------------------------------------------------------------------------------
 
 
-def buffer_of(emitter: Emitter, name: str) -> Buffer:
-    home = emitter.homes.get(name, name)
+def find_buffer(emitter: Emitter, name: str) -> Buffer:
+    home = emitter.view_buffers.get(name, name)
     return next(buffer for buffer in emitter.kernel.buffers if buffer.name == home)
 
 
-def _place(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
-    """The address of an element of a line."""
-    found = emitter.hoisted.get((tile, line, first))
-    offset = _offset(emitter, tile, line, first) if found is None else found
+def _element_address(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
+    """Emit the address of an element of a line."""
+    hoisted = emitter.hoisted_addresses.get((tile, line, first))
+    offset = _element_offset(emitter, tile, line, first) if hoisted is None else hoisted
     return emitter.builder.gep(emitter.buffers[tile], [offset], source_etype=_BYTE)
 
 
-def _offset(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
-    """Bytes from the start of a tile to an element."""
-    buffer, builder = buffer_of(emitter, tile), emitter.builder
+def _element_offset(emitter: Emitter, tile: str, line: Dim, first: Dim) -> Value:
+    """Emit the bytes from the start of a tile to an element."""
+    buffer, builder = find_buffer(emitter, tile), emitter.builder
     if buffer.tile is None:
-        raise InternalError(f"{tile} is no tile")
-    layout = layout_of(buffer.tile, element_bytes(buffer.dtype))
+        raise InternalError(f"buffer {tile} is not a tile")
+    layout = build_layout(buffer.tile, element_bytes(buffer.dtype))
     byte = first * layout.element
-    plain = emitter.integer(line * layout.width + dims.mod(byte, layout.width))
-    column = emitter.integer(dims.floordiv(byte, layout.width) * layout.column_bytes)
+    plain = emitter.emit_index(line * layout.width + dims.mod(byte, layout.width))
+    column = emitter.emit_index(dims.floordiv(byte, layout.width) * layout.column_bytes)
     kind = plain.type
-    mix = builder.shl(builder.and_(builder.lshr(plain, kind(7)), kind(layout.mixed)), kind(4))
-    return builder.add(builder.xor(plain, mix), column)
+    swizzle = builder.shl(builder.and_(builder.lshr(plain, kind(7)), kind(layout.swizzle_mask)), kind(4))
+    return builder.add(builder.xor(plain, swizzle), column)
 
 
 def hoist(emitter: Emitter, statements: Iterable[Statement], changing: Set[str]) -> None:
-    """Compute now what moves and fetches of a pipeline need of addresses that its turns do not change.
+    """Compute addresses of a pipeline's copies and loads that do not change from turn to turn, before its loop.
 
-    As far as there are registers for it: those that do not fit are computed anew in each turn.
+    Addresses for which there are not enough registers are computed in each turn.
     """
-    held = sum(sums.rows * sums.columns for sums in emitter.sums.values()) // emitter.kernel.lanes
-    by_warps = _lanes(emitter).tile_products == BY_WARPS
-    room = _REGISTERS - held - (_FRAGMENTS if by_warps else 0)
+    sums_count = sum(sums.rows * sums.columns for sums in emitter.sums.values()) // emitter.kernel.lanes
+    uses_fragments = _lanes(emitter).tile_products == MMA_SYNC
+    room = _REGISTERS - sums_count - (_FRAGMENTS if uses_fragments else 0)
     for statement in statements:
         room -= _HOISTED
         if room < 0:
             return
-        match statement:
-            case MoveRun(tile, line, first) | PutTile(tile, line, first):
-                symbols = {symbol.name for value in (line, first) for symbol in dims.symbols(value)}
-                if not symbols & changing:
-                    emitter.hoisted[tile, line, first] = _offset(emitter, tile, line, first)
-            case _:
-                pass
-        match statement:
-            case MoveRun(buffer=buffer, offset=offset) | FetchRun(buffer=buffer, offset=offset):
-                still, _ = emitter.split_moving(offset, changing)
-                if buffer in emitter.buffers and still != 0:
-                    emitter.hoisted[buffer, still] = emitter.still_address(buffer, still, emitter.dtypes[buffer])
-            case _:
-                pass
+        if isinstance(statement, (MoveRun, PutTile)):
+            tile, line, first = statement.tile, statement.line, statement.first
+            symbols = {symbol.name for value in (line, first) for symbol in dims.symbols(value)}
+            if not symbols & changing:
+                emitter.hoisted_addresses[tile, line, first] = _element_offset(emitter, tile, line, first)
+        if isinstance(statement, (MoveRun, FetchRun)):
+            buffer = statement.buffer
+            invariant, _ = emitter.split_invariant(statement.offset, changing)
+            if buffer in emitter.buffers and invariant != 0:
+                address = emitter.invariant_address(buffer, invariant, emitter.dtypes[buffer])
+                emitter.hoisted_addresses[buffer, invariant] = address
 
 
-def _move(emitter: Emitter, move: MoveRun) -> None:
+def _copy_run(emitter: Emitter, move: MoveRun) -> None:
     builder, dtype = emitter.builder, emitter.dtypes[move.buffer]
-    if emitter.homes.get(move.buffer, move.buffer) in _lanes(emitter).unaligned:
+    if emitter.view_buffers.get(move.buffer, move.buffer) in _lanes(emitter).unaligned:
         values = [
-            emitter.code(Fetch(move.buffer, move.offset + number, dtype, mask=move.mask))
+            emitter.emit_code(Fetch(move.buffer, move.offset + number, dtype, mask=move.mask))
             for number in range(move.count)
         ]
         _store_run(emitter, move.tile, move.line, move.first, values)
         return
-    to = shared_address(builder, _place(emitter, move.tile, move.line, move.first))
+    to = shared_address(builder, _element_address(emitter, move.tile, move.line, move.first))
     source = emitter.address(move.buffer, move.offset, None, dtype)
     size: Value = INT32(CHUNK)
     if move.mask is not None:
-        size = builder.select(emitter.code(move.mask), size, INT32(0))
+        size = builder.select(emitter.emit_code(move.mask), size, INT32(0))
     copy_chunk(builder, to, source, size)
 
 
 def _put_tile(emitter: Emitter, put: PutTile) -> None:
-    values = [emitter.code(value) for value in put.values]
+    values = [emitter.emit_code(value) for value in put.values]
     if put.mask is None:
         _store_run(emitter, put.tile, put.line, put.first, values)
         return
-    mask, known = emitter.code(put.mask), len(emitter.known)
+    mask, count = emitter.emit_code(put.mask), len(emitter.available)
     with emitter.builder.if_then(mask):
         _store_run(emitter, put.tile, put.line, put.first, values)
-    emitter.forget(known)
+    emitter.drop_available(count)
 
 
 def _store_run(emitter: Emitter, tile: str, line: Dim, first: Dim, values: list[Value]) -> None:
-    """Neighbours of a line, as many at once as stay together."""
+    """Store neighbours of a line, a chunk at a time if possible."""
     builder, dtype = emitter.builder, emitter.dtypes[tile]
     size, element = element_bytes(dtype), memory_type(dtype)
-    stored = [conversions.stored(builder, value, dtype) for value in values]
+    stored = [conversions.encode(builder, value, dtype) for value in values]
     width = min(len(stored), CHUNK // size)
     if width & (width - 1) or len(stored) % width:
         width = 1
     for number in range(0, len(stored), width):
-        place = _place(emitter, tile, line, first + number)
+        address = _element_address(emitter, tile, line, first + number)
         run: Value = stored[number]
         if width > 1:
             run = ir.Constant(vector(element, width), ir.Undefined)
-            for at in range(width):
-                run = builder.insert_element(run, stored[number + at], INT32(at))
-        builder.store(run, place, align=width * size)
+            for position in range(width):
+                run = builder.insert_element(run, stored[number + position], INT32(position))
+        builder.store(run, address, align=width * size)

@@ -1,4 +1,4 @@
-"""How each element type looks in LLVM, in registers and in memory."""
+"""LLVM types of each element type, in registers and in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ElementForm:
 
 
 MINIFLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
-SMALL_INTEGERS = frozenset(dtype for dtype in DType if dtype.is_integer and dtype.bits < 8)  # in bytes of their own
+SMALL_INTEGERS = frozenset(dtype for dtype in DType if dtype.is_integer and dtype.bits < 8)  # one byte per element
 
 ELEMENT: dict[DType, ElementForm] = {
     DType.float32: ElementForm(ir.FloatType(), ir.FloatType(), 4),
@@ -58,5 +58,5 @@ def vector(element: Any, lanes: int) -> Any:
 
 def _element(dtype: DType) -> ElementForm:
     if dtype not in ELEMENT:
-        raise UnsupportedModelError(f"native code has no type {dtype}")
+        raise UnsupportedModelError(f"compiled code does not support elements of type {dtype}")
     return ELEMENT[dtype]

@@ -1,7 +1,8 @@
-"""Lanes as the elements of vectors: a varying value is a vector, divergence a mask, and lanes always go on together.
+"""Lanes as the elements of vectors: a varying value is a vector, divergence is a mask, and lanes run in lockstep.
 
 A kernel becomes `void name(i64 first, i64 last, ptr buffers, ptr parameters)`, which runs blocks first..last-1.
-`buffers` is an array of pointers in the order of the kernel's buffers that are not local, `parameters` one of int64.
+`buffers` is an array of pointers to the buffers that are not local, in the kernel's order; `parameters` is an array of
+int64.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, vectors
-from weft.backends.llvm.dots import dot2, dot4, half_bits, looked_up
-from weft.backends.llvm.emit import Emitter, sum_of
+from weft.backends.llvm.builder import IRBuilder
+from weft.backends.llvm.emit import Emitter, build_sum
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
+from weft.backends.llvm.x86 import dot2, dot4, half_bits, look_up
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr, Symbol
@@ -37,12 +39,12 @@ from weft.ir.kernel import (
 )
 
 Value = Any
-MOST_SHARED = 2  # lanes that use one element, under a mask
-MOST_PARTS = 4  # neighbouring vectors that are loaded and shuffled rather than one element for each lane
+MOST_SHARED = 2  # lanes that may use the same element of a masked pattern load
+MOST_PARTS = 4  # vectors of a pattern load; more are slower than a gather
 
 
 class VectorLanes(Lanes):
-    """Those of CPUs."""
+    """The lanes of a CPU."""
 
     index = INT64
 
@@ -54,77 +56,77 @@ class VectorLanes(Lanes):
             argument.add_attribute("noalias")
         return function
 
-    def builder(self, block: ir.Block) -> ir.IRBuilder:
-        return ir.IRBuilder(block)
+    def builder(self, block: ir.Block) -> IRBuilder:
+        return IRBuilder(block)
 
-    def run(self, emitter: Emitter) -> None:
+    def emit_function(self, emitter: Emitter) -> None:
         first, last, buffers, parameters = emitter.function.args
         builder, kernel = emitter.builder, emitter.kernel
         for number, buffer in enumerate(b for b in kernel.buffers if b.local_size is None):
-            place = builder.gep(buffers, [INT64(number)], source_etype=POINTER)
-            emitter.buffers[buffer.name] = builder.load(place, typ=POINTER)
+            address = builder.gep(buffers, [INT64(number)], source_etype=POINTER)
+            emitter.buffers[buffer.name] = builder.load(address, typ=POINTER)
         for buffer in kernel.buffers:
             if buffer.local_size is not None:
                 kind = ir.ArrayType(memory_type(buffer.dtype), buffer.local_size)
                 emitter.buffers[buffer.name] = builder.alloca(kind, align=64)
         for number, name in enumerate(kernel.parameters):
-            place = builder.gep(parameters, [INT64(number)], source_etype=INT64)
-            emitter.variables[name] = builder.load(place, typ=INT64)
-        emitter.count(BLOCK, first, last, 1, lambda: emitter.body(kernel.body), ())
+            address = builder.gep(parameters, [INT64(number)], source_etype=INT64)
+            emitter.variables[name] = builder.load(address, typ=INT64)
+        emitter.emit_loop(BLOCK, first, last, 1, lambda: emitter.emit_body(kernel.body), ())
         builder.ret_void()
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def number(self, emitter: Emitter) -> Value:
+    def lane_index(self, emitter: Emitter) -> Value:
         lanes = emitter.kernel.lanes
         return ir.Constant(vector(INT64, lanes), list(range(lanes)))
 
-    def spread(self, emitter: Emitter, value: Value) -> Value:
+    def broadcast(self, emitter: Emitter, value: Value) -> Value:
         if isinstance(value.type, ir.VectorType):
             return value
-        found = emitter.known.get(value)
-        if found is None:
-            found = emitter.known[value] = vectors.broadcast(emitter.builder, value, emitter.kernel.lanes)
-        return found
+        varying = emitter.available.get(value)
+        if varying is None:
+            varying = emitter.available[value] = vectors.broadcast(emitter.builder, value, emitter.kernel.lanes)
+        return varying
 
-    def wide(self, emitter: Emitter, value: Dim) -> Value:
-        return emitter.integer(value)
+    def emit_int64(self, emitter: Emitter, value: Dim) -> Value:
+        return emitter.emit_index(value)
 
-    def position(self, emitter: Emitter, indirect: Code) -> Value:
-        return emitter.code(indirect)
+    def emit_position(self, emitter: Emitter, indirect: Code) -> Value:
+        return emitter.emit_code(indirect)
 
-    def comparison(self, emitter: Emitter, call: Call) -> Value | None:
-        """Which lanes' numbers are below a uniform number; in 32 bits, as narrow as most elements are."""
+    def compare_indices(self, emitter: Emitter, call: Call) -> Value | None:
+        """Compare an index that is linear in the lane or a constant pattern with a uniform one, in narrow integers."""
         match call:
             case Call("less" | "greater_equal" as order, (Integer(left), Integer(right))):
                 if order == "greater_equal":
-                    below = self.comparison(emitter, Call("less", call.arguments, call.dtype))
+                    below = self.compare_indices(emitter, Call("less", call.arguments, call.dtype))
                     return None if below is None else emitter.builder.not_(below)
                 count, stride = split_lane(right - left)
                 if stride == -1:
-                    return self._lanes_below(emitter, count)
+                    return self._compare_lanes(emitter, count)
                 base, pattern = split_pattern(left - right)
                 if pattern is not None and not isinstance(pattern, int):
-                    return self._places_below(emitter, pattern, -base)
+                    return self._compare_pattern(emitter, pattern, -base)
         return None
 
-    def _places_below(self, emitter: Emitter, pattern: Dim, limit: Dim) -> Value | None:
-        """Which lanes' places, constants close to each other, are below a uniform number; in 8 or 16 bits."""
+    def _compare_pattern(self, emitter: Emitter, pattern: Dim, limit: Dim) -> Value | None:
+        """Compare constants of lanes, close to each other, with a uniform limit, in 8 or 16 bits."""
         builder, lanes = emitter.builder, emitter.kernel.lanes
-        places = [dims.evaluate(pattern, {LANE: number}) for number in range(lanes)]
-        low, span = min(places), max(places) - min(places)
+        offsets = [dims.evaluate(pattern, {LANE: number}) for number in range(lanes)]
+        low, span = min(offsets), max(offsets) - min(offsets)
         if span >= 1 << 15:
             return None
         kind = ir.IntType(8 if span < 1 << 7 else 16)
-        inside = functions.integer_operation(builder, "max", emitter.integer(limit - low), INT64(0), False)
-        inside = functions.integer_operation(builder, "min", inside, INT64(span + 1), False)
+        inside = functions.apply_index_operation(builder, "max", emitter.emit_index(limit - low), INT64(0), False)
+        inside = functions.apply_index_operation(builder, "min", inside, INT64(span + 1), False)
         bound = vectors.broadcast(builder, builder.trunc(inside, kind), lanes)
-        return builder.icmp_unsigned("<", ir.Constant(vector(kind, lanes), [place - low for place in places]), bound)
+        return builder.icmp_unsigned("<", ir.Constant(vector(kind, lanes), [offset - low for offset in offsets]), bound)
 
-    def _lanes_below(self, emitter: Emitter, count: Dim) -> Value:
+    def _compare_lanes(self, emitter: Emitter, count: Dim) -> Value:
         builder, lanes = emitter.builder, emitter.kernel.lanes
-        inside = functions.integer_operation(builder, "max", emitter.integer(count), INT64(0), False)
-        inside = functions.integer_operation(builder, "min", inside, INT64(lanes), False)
+        inside = functions.apply_index_operation(builder, "max", emitter.emit_index(count), INT64(0), False)
+        inside = functions.apply_index_operation(builder, "min", inside, INT64(lanes), False)
         limit = vectors.broadcast(builder, builder.trunc(inside, INT32), lanes)
         return builder.icmp_signed("<", ir.Constant(vector(INT32, lanes), list(range(lanes))), limit)
 
@@ -134,27 +136,27 @@ class VectorLanes(Lanes):
     def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
         return dot2(emitter.builder, left, right, total)
 
-    def half_bits(self, emitter: Emitter, value: Value) -> Value:
+    def round_to_bfloat16(self, emitter: Emitter, value: Value) -> Value:
         return half_bits(emitter.builder, value)
 
-    def number_of_code(self, emitter: Emitter, code: Value, bits: int) -> Value:
-        return looked_up(emitter.builder, code, [float(place % 2**bits - 2 ** (bits - 1)) for place in range(16)])
+    def decode_integer(self, emitter: Emitter, code: Value, bits: int) -> Value:
+        return look_up(emitter.builder, code, [float(number % 2**bits - 2 ** (bits - 1)) for number in range(16)])
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def view(self, emitter: Emitter, address: Value) -> Value:
+    def bind_view(self, emitter: Emitter, address: Value) -> Value:
         return vectors.opaque(emitter.builder, address)
 
     def put(self, emitter: Emitter, put: Put) -> None:
         builder, dtype = emitter.builder, emitter.dtypes[put.buffer]
         size = element_bytes(dtype)
-        mask = None if put.mask is None else emitter.code(put.mask)
+        mask = None if put.mask is None else emitter.emit_code(put.mask)
         varies = dims_vary(put.offset) or (put.indirect is not None and is_varying(put.indirect))
-        value = emitter.spread(emitter.code(put.value), varies)
-        if dtype is DType.bfloat16 and value in emitter.halves:
-            value = emitter.halves[value]
+        value = emitter.broadcast(emitter.emit_code(put.value), varies)
+        if dtype is DType.bfloat16 and value in emitter.bfloat16_bits:
+            value = emitter.bfloat16_bits[value]
         else:
-            value = conversions.stored(builder, value, dtype)
+            value = conversions.encode(builder, value, dtype)
         if not varies:
             address = emitter.address(put.buffer, put.offset, put.indirect, dtype)
             if mask is None:
@@ -163,58 +165,60 @@ class VectorLanes(Lanes):
                 with builder.if_then(mask):
                     builder.store(value, address, align=size)
             return
-        base, stride = _lane_stride(put.offset, put.indirect)
+        base, stride = _split_stride(put.offset, put.indirect)
         if stride == 1:
             address = emitter.address(put.buffer, base, put.indirect, dtype)
             if mask is None:
                 builder.store(value, address, align=size)
             else:
-                vectors.masked_store(builder, value, address, self.spread(emitter, mask), size)
+                vectors.masked_store(builder, value, address, self.broadcast(emitter, mask), size)
             return
-        addresses = self._addresses(emitter, put.buffer, put.offset, put.indirect, dtype)
-        vectors.scatter(builder, value, addresses, self._lane_mask(emitter, mask), size)
+        addresses = self._emit_addresses(emitter, put.buffer, put.offset, put.indirect, dtype)
+        vectors.scatter(builder, value, addresses, self._emit_mask(emitter, mask), size)
 
     def fetch(self, emitter: Emitter, fetch: Fetch) -> Value:
         builder, dtype = emitter.builder, fetch.dtype
-        mask = None if fetch.mask is None else emitter.code(fetch.mask)
+        mask = None if fetch.mask is None else emitter.emit_code(fetch.mask)
         if not (dims_vary(fetch.offset) or (fetch.indirect is not None and is_varying(fetch.indirect))):
             if mask is not None:
-                return self._guarded_load(emitter, fetch, mask)
+                return self._load_if(emitter, fetch, mask)
             return emitter.load(emitter.address(fetch.buffer, fetch.offset, fetch.indirect, dtype), dtype)
         kind, size = vector(memory_type(dtype), emitter.kernel.lanes), element_bytes(dtype)
-        base, stride = _lane_stride(fetch.offset, fetch.indirect)
+        base, stride = _split_stride(fetch.offset, fetch.indirect)
         if stride == 1:
             address = emitter.address(fetch.buffer, base, fetch.indirect, dtype)
             if mask is None:
                 loaded = builder.load(address, align=size, typ=kind)
             else:
-                loaded = vectors.masked_load(builder, kind, address, self.spread(emitter, mask), size)
-        elif (pattern := _lane_pattern(emitter, fetch, mask)) is not None:
-            start, places = pattern
+                loaded = vectors.masked_load(builder, kind, address, self.broadcast(emitter, mask), size)
+        elif (pattern := _find_pattern(emitter, fetch, mask)) is not None:
+            start, offsets = pattern
             loaded = vectors.pattern_load(
                 builder,
                 kind,
-                lambda place: emitter.address(fetch.buffer, start + place, fetch.indirect, dtype),
-                places,
+                lambda offset: emitter.address(fetch.buffer, start + offset, fetch.indirect, dtype),
+                offsets,
                 size,
-                None if mask is None else self.spread(emitter, mask),
+                None if mask is None else self.broadcast(emitter, mask),
             )
         else:
-            addresses = self._addresses(emitter, fetch.buffer, fetch.offset, fetch.indirect, dtype)
-            loaded = vectors.gather(builder, kind, addresses, self._lane_mask(emitter, mask), size)
-        return conversions.loaded(builder, loaded, dtype)
+            addresses = self._emit_addresses(emitter, fetch.buffer, fetch.offset, fetch.indirect, dtype)
+            loaded = vectors.gather(builder, kind, addresses, self._emit_mask(emitter, mask), size)
+        return conversions.decode(builder, loaded, dtype)
 
-    def _guarded_load(self, emitter: Emitter, fetch: Fetch, mask: Value) -> Value:
-        """A uniform load under a condition; a varying condition of a uniform place loads once and selects."""
+    def _load_if(self, emitter: Emitter, fetch: Fetch, mask: Value) -> Value:
+        """Load from a uniform address under a condition; with a varying condition, load once and select."""
         if not isinstance(mask.type, ir.VectorType):
-            return emitter.guarded_load(fetch, mask)
-        loaded = emitter.guarded_load(fetch, vectors.any_lane(emitter.builder, mask))
+            return emitter.load_if(fetch, mask)
+        loaded = emitter.load_if(fetch, vectors.any_lane(emitter.builder, mask))
         zero = ir.Constant(register_type(fetch.dtype), None)
-        return emitter.builder.select(mask, self.spread(emitter, loaded), self.spread(emitter, zero))
+        return emitter.builder.select(mask, self.broadcast(emitter, loaded), self.broadcast(emitter, zero))
 
     def fetch_run(self, emitter: Emitter, fetch: FetchRun) -> list[Value]:
         return [
-            self.spread(emitter, emitter.code(Fetch(fetch.buffer, fetch.offset + number, fetch.dtype, mask=fetch.mask)))
+            self.broadcast(
+                emitter, emitter.emit_code(Fetch(fetch.buffer, fetch.offset + number, fetch.dtype, mask=fetch.mask))
+            )
             for number in range(len(fetch.registers))
         ]
 
@@ -222,18 +226,18 @@ class VectorLanes(Lanes):
         for number, value in enumerate(put.values):
             self.put(emitter, Put(put.buffer, put.offset + number, value, mask=put.mask))
 
-    def _addresses(self, emitter: Emitter, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
-        """One pointer a lane."""
-        places = self.spread(emitter, emitter.integer(offset))
+    def _emit_addresses(self, emitter: Emitter, buffer: str, offset: Dim, indirect: Code | None, dtype: DType) -> Value:
+        """Emit an address for each lane."""
+        indices = self.broadcast(emitter, emitter.emit_index(offset))
         if indirect is not None:
-            places = emitter.builder.add(places, self.spread(emitter, emitter.code(indirect)))
-        return emitter.builder.gep(emitter.buffers[buffer], [places], source_etype=memory_type(dtype))
+            indices = emitter.builder.add(indices, self.broadcast(emitter, emitter.emit_code(indirect)))
+        return emitter.builder.gep(emitter.buffers[buffer], [indices], source_etype=memory_type(dtype))
 
-    def _lane_mask(self, emitter: Emitter, mask: Value | None) -> Value:
+    def _emit_mask(self, emitter: Emitter, mask: Value | None) -> Value:
         if mask is None:
             lanes = emitter.kernel.lanes
             return ir.Constant(vector(ir.IntType(1), lanes), [1] * lanes)
-        return self.spread(emitter, mask)
+        return self.broadcast(emitter, mask)
 
     # -- between lanes -----------------------------------------------------------------------------------------------
 
@@ -244,42 +248,39 @@ class VectorLanes(Lanes):
         return vectors.transpose(emitter.builder, rows)
 
     def barrier(self, emitter: Emitter) -> None:
-        """Lanes go on together."""
+        """Lanes run in lockstep: nothing to do."""
 
     def tile_statement(self, emitter: Emitter, statement: TileStatement) -> None:
-        raise InternalError(f"kernel {emitter.kernel.name}: there are no tile products in vectors")
+        raise InternalError(f"kernel {emitter.kernel.name}: vectors have no tile products")
 
 
 VECTOR_LANES = VectorLanes()
 
 
-def _lane_stride(offset: Dim, indirect: Code | None) -> tuple[Dim, Dim | None]:
-    """(base, stride) with offset == base + stride * lane; stride None where it is not linear in the lane."""
+def _split_stride(offset: Dim, indirect: Code | None) -> tuple[Dim, Dim | None]:
+    """Split an address like `split_lane`; the stride of a varying indirect one is None."""
     if indirect is not None and is_varying(indirect):
         return offset, None
     return split_lane(offset)
 
 
-def _lane_pattern(emitter: Emitter, fetch: Fetch, mask: Value | None) -> tuple[Dim, list[int]] | None:
-    """(base, place of each lane), where the lanes' places are constants that lie close together.
-
-    Under a mask few lanes may share an element, since each sharing costs.
-    """
+def _find_pattern(emitter: Emitter, fetch: Fetch, mask: Value | None) -> tuple[Dim, list[int]] | None:
+    """Split an offset into a base and constants of lanes; None if it cannot be, or if a gather is faster."""
     if fetch.indirect is not None and is_varying(fetch.indirect):
         return None
     base, pattern = split_pattern(fetch.offset)
     if pattern is None:
         return None
     lanes = emitter.kernel.lanes
-    places = [dims.evaluate(pattern, {LANE: number}) for number in range(lanes)]
-    shared = max(Counter(places).values())
-    near = max(places) - min(places) < MOST_PARTS * lanes
-    return (base, places) if near and (mask is None or shared <= MOST_SHARED) else None
+    offsets = [dims.evaluate(pattern, {LANE: number}) for number in range(lanes)]
+    shared = max(Counter(offsets).values())
+    near = max(offsets) - min(offsets) < MOST_PARTS * lanes
+    return (base, offsets) if near and (mask is None or shared <= MOST_SHARED) else None
 
 
 @lru_cache(maxsize=65536)
 def split_lane(offset: Dim) -> tuple[Dim, Dim | None]:
-    """(base, stride) with offset == base + stride * lane; stride None where it is not linear in the lane."""
+    """Split an offset into base + stride * lane; the stride is None if the offset is not linear in the lane."""
     if isinstance(offset, int) or not dims_vary(offset):
         return offset, 0
     base = []
@@ -293,11 +294,11 @@ def split_lane(offset: Dim) -> tuple[Dim, Dim | None]:
         if len(monomial) - len(rest) != 1 or LANE in dims.monomial_names(rest):
             return offset, None
         stride = stride + (Expr(((rest, coefficient),)) if rest else coefficient)
-    return sum_of(base), stride
+    return build_sum(base), stride
 
 
 def split_pattern(offset: Dim) -> tuple[Dim, Dim | None]:
-    """(base, rest) with offset == base + rest, where rest depends on the lane alone; None where it does not."""
+    """Split an offset into terms without the lane and terms of the lane alone; None for other terms."""
     base, rest = [], []
     for term in offset.terms if isinstance(offset, Expr) else (((), offset),):
         names = dims.monomial_names(term[0])
@@ -307,4 +308,4 @@ def split_pattern(offset: Dim) -> tuple[Dim, Dim | None]:
             rest.append(term)
         else:
             return offset, None
-    return sum_of(base), sum_of(rest)
+    return build_sum(base), build_sum(rest)

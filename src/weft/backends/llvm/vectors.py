@@ -1,4 +1,4 @@
-"""Lanes: how they are filled, combined, exchanged, and read from and written to memory."""
+"""Vector operations: broadcasts, reductions, transpositions, and masked loads and stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.ir.kernel import ACROSS_FUNCTIONS
 
 
 def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
-    """A scalar in every lane."""
+    """Copy a scalar to every lane."""
     kind = vector(value.type, lanes)
     if isinstance(value, ir.Constant):
         return ir.Constant(kind, None if value.constant is None else [value.constant] * lanes)
@@ -23,12 +23,12 @@ def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
 
 
 def opaque(builder: Builder, address: Value) -> Value:
-    """The same address, as one that LLVM does not compute again at each use to save registers."""
+    """Hide how an address is computed, so that LLVM does not recompute it at each use to save registers."""
     return builder.asm(ir.FunctionType(POINTER, [POINTER]), "", "=r,0", [address])
 
 
 def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
-    """All lanes combined, halving by halving, so that the order is always the same."""
+    """Reduce all lanes by combining halves, so that the order is always the same."""
     lanes = value.type.count
     while lanes > 1:
         lanes //= 2
@@ -44,24 +44,24 @@ def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
 
 
 def any_lane(builder: Builder, mask: Value) -> Value:
-    """Whether a mask holds in some lane."""
+    """Test whether a mask is set in any lane."""
     bits = builder.bitcast(mask, ir.IntType(mask.type.count))
     return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
 
 def transpose(builder: Builder, rows: Sequence[Value]) -> list[Value]:
-    """A square of vectors with rows and columns exchanged: halves of ever smaller squares change places."""
+    """Transpose a square of vectors by exchanging halves of ever smaller squares."""
     rows, lanes = list(rows), len(rows)
     distance = lanes // 2
     while distance:
-        chosen = vector(INT32, lanes)
+        indices = vector(INT32, lanes)
         upper = [lane if not lane & distance else lanes + lane - distance for lane in range(lanes)]
         lower = [lane + distance if not lane & distance else lanes + lane for lane in range(lanes)]
         for number in range(lanes):
             if not number & distance:
                 pair = rows[number], rows[number + distance]
-                rows[number] = builder.shuffle_vector(*pair, ir.Constant(chosen, upper))
-                rows[number + distance] = builder.shuffle_vector(*pair, ir.Constant(chosen, lower))
+                rows[number] = builder.shuffle_vector(*pair, ir.Constant(indices, upper))
+                rows[number + distance] = builder.shuffle_vector(*pair, ir.Constant(indices, lower))
         distance //= 2
     return rows
 
@@ -70,22 +70,23 @@ def pattern_load(
     builder: Builder,
     kind: Any,
     address: Callable[[int], Value],
-    places: Sequence[int],
+    offsets: Sequence[int],
     align: int,
     mask: Value | None = None,
 ) -> Value:
-    """Elements at constant places, from vectors of neighbours: nothing is read beyond the least and the greatest.
+    """Load elements at constant offsets by shuffling vectors of neighbours.
 
-    `address` gives where the element at a place lies. With a mask, only what its lanes ask for is read.
+    `address` returns the address of an offset. Nothing outside of the smallest and the largest offset is read, and with
+    a mask only elements of its lanes.
     """
     lanes = kind.count
-    low, high = min(places), max(places)
+    low, high = min(offsets), max(offsets)
     starts = [low] if high - low < lanes else [*range(low, high - lanes + 1, lanes), high - lanes + 1]
-    sources = [min((place - low) // lanes, len(starts) - 1) for place in places]
+    sources = [min((offset - low) // lanes, len(starts) - 1) for offset in offsets]
     parts = []
     for number, start in enumerate(starts):
-        wanted = {place - start: lane for lane, place in enumerate(places) if sources[lane] == number}
-        inside = _part_mask(builder, lanes, high - start + 1, wanted, places, mask)
+        users = {offset - start: lane for lane, offset in enumerate(offsets) if sources[lane] == number}
+        inside = _part_mask(builder, lanes, high - start + 1, users, offsets, mask)
         if inside is None:
             parts.append(builder.load(address(start), align=align, typ=kind))
         else:
@@ -94,35 +95,35 @@ def pattern_load(
     for number in range(max(len(parts) - 1, 1)):
         following = parts[number + 1] if len(parts) > 1 else ir.Constant(kind, ir.Undefined)
         order = []
-        for lane, (place, source) in enumerate(zip(places, sources, strict=True)):
+        for lane, (offset, source) in enumerate(zip(offsets, sources, strict=True)):
             if source == number + 1:
-                order.append(lanes + place - starts[source])
+                order.append(lanes + offset - starts[source])
             else:
-                order.append(place - low if number == 0 and source == 0 else lane)
+                order.append(offset - low if number == 0 and source == 0 else lane)
         result = builder.shuffle_vector(result, following, ir.Constant(vector(INT32, lanes), order))
     return result
 
 
 def _part_mask(
-    builder: Builder, lanes: int, length: int, wanted: dict[int, int], places: Sequence[int], mask: Value | None
+    builder: Builder, lanes: int, length: int, users: dict[int, int], offsets: Sequence[int], mask: Value | None
 ) -> Value | None:
-    """Which of a vector of neighbours may be read; None for all. `wanted` names a lane for each that is asked for."""
+    """Compute which of a vector of neighbours may be read; None for all. `users` has a lane for each that is used."""
     if mask is None:
         return None if length >= lanes else ir.Constant(vector(BIT, lanes), [lane < length for lane in range(lanes)])
-    if len(set(places)) < lanes:  # several lanes share an element: whichever asks for it
+    if len(set(offsets)) < lanes:  # several lanes share an element: any of them may need it
         pairs = [
-            (element, [n for n, place in enumerate(places) if place == places[lane]])
-            for element, lane in wanted.items()
+            (element, [n for n, offset in enumerate(offsets) if offset == offsets[lane]])
+            for element, lane in users.items()
         ]
-        rounds = max((len(users) for _, users in pairs), default=0)
+        rounds = max((len(sharing) for _, sharing in pairs), default=0)
     else:
-        pairs, rounds = [(element, [lane]) for element, lane in wanted.items()], 1
+        pairs, rounds = [(element, [lane]) for element, lane in users.items()], 1
     nothing = ir.Constant(mask.type, None)
     total: Value | None = None
     for turn in range(rounds):
         order = [lanes] * lanes
-        for element, users in pairs:
-            order[element] = users[turn] if turn < len(users) else lanes
+        for element, sharing in pairs:
+            order[element] = sharing[turn] if turn < len(sharing) else lanes
         part = builder.shuffle_vector(mask, nothing, ir.Constant(vector(INT32, lanes), order))
         total = part if total is None else builder.or_(total, part)
     return total

@@ -1,1 +1,1 @@
-"""Numbers that the code of all devices is made of: polynomials of elementary functions, layouts of small floats."""
+"""Scalar mathematics that is defined once for all languages: elementary functions and narrow floats."""

@@ -1,7 +1,4 @@
-"""The layout of floats of 8 bits and fewer.
-
-What a format does with numbers that are too large, and with NaN, is asked of the library that defines it.
-"""
+"""The layout of floats with at most 8 bits, and how they represent overflow and NaN, which ml_dtypes defines."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ _BIAS = 127  # of float32
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Sign, exponent and fraction, in this order; codes are without the sign."""
+    """Sign, exponent and fraction, in this order; codes are without the sign unless stated."""
 
     fraction: int  # bits
     bias: int
-    sign: int  # the bit of the sign, 0 where there is none
+    sign: int  # mask of the sign bit; 0 for formats without one
     largest: int  # code
-    too_large: int  # what becomes of larger numbers
-    nan: int  # with its sign; where there is none, what becomes of it
+    too_large: int  # code that larger numbers are rounded to
+    nan: int  # code with its sign; in formats without NaN, the code that it is converted to
     has_negative_zero: bool
 
     @property
@@ -37,19 +34,19 @@ class Format:
 
     @property
     def least_nan(self) -> int | None:
-        """The least code of a NaN, where all larger ones are NaN as well; None where there is none of these."""
+        """The least code from which on all codes are NaN; None in formats without such codes."""
         if self.nan_is_negative_zero or self.too_large == self.largest:
             return None
         return self.largest + (2 if self.too_large & (self.sign - 1) == self.largest + 1 != self.nan else 1)
 
 
 @cache
-def format_of(dtype: DType) -> Format:
+def get_format(dtype: DType) -> Format:
     kind = dtype.numpy
     describe: Any = ml_dtypes.finfo
     info = describe(kind)
 
-    def code(number: float) -> int:
+    def encode(number: float) -> int:
         return int(np.float32(number).astype(kind).view(np.uint8))
 
     sign = 0 if dtype is DType.float8e8m0 else 1 << (dtype.bits - 1)
@@ -59,8 +56,8 @@ def format_of(dtype: DType) -> Format:
             fraction=int(info.nmant),
             bias=bias,
             sign=sign,
-            largest=code(float(info.max)),
-            too_large=code(np.inf),
-            nan=code(np.nan),
-            has_negative_zero=bool(sign) and code(-0.0) != code(0.0),
+            largest=encode(float(info.max)),
+            too_large=encode(np.inf),
+            nan=encode(np.nan),
+            has_negative_zero=bool(sign) and encode(-0.0) != encode(0.0),
         )

@@ -1,22 +1,19 @@
-"""The reference as a device: every step by numpy, the oracle for all others."""
+"""The reference device: numpy runs every step. It is the oracle for all other devices."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.backends.device import NO_SIZES, Array, Backend, Compiled, Device, Driver, Runner, RunOptions
+from weft.backends.device import NO_SIZES, Backend, Device, DeviceProgram, Driver, Executable, RunOptions
 from weft.backends.reference.sizes import in_order
+from weft.ir.arrays import Array
 from weft.ir.program import TensorProgram
 from weft.ir.tensors import DeviceTensor, host_tensor
-from weft.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class InterpretedProgram:
-    """A program that is run step by step."""
-
-    program: TensorProgram
+class InterpretedExecutable(Executable):
+    """A program that is interpreted step by step."""
 
     def run(
         self,
@@ -24,35 +21,30 @@ class InterpretedProgram:
         keep: Sequence[int] = (),  # noqa: ARG002
         sizes: Mapping[str, int] = NO_SIZES,
     ) -> list[Any]:
-        from weft.backends.reference import interpret  # with all ops: "auto" looks at this device and leaves it
+        from weft.backends.reference import interpret  # imports all ops, which "auto" need not load
 
+        assert isinstance(self.program, TensorProgram)
         return interpret.run(self.program, [in_order(content) for content in inputs], sizes)
-
-    def shortcut(self, inputs: Sequence[Any]) -> None:  # noqa: ARG002
-        return None
-
-    def plan(self, sizes: Mapping[str, int]) -> None:  # noqa: ARG002
-        return None
 
 
 class ReferenceDriver(Driver):
     """Interprets programs as they are."""
 
-    def start(self, program: Compiled, options: RunOptions) -> Runner:  # noqa: ARG002
+    def start(self, program: DeviceProgram, options: RunOptions) -> Executable:  # noqa: ARG002
         assert isinstance(program, TensorProgram)
-        return InterpretedProgram(program)
+        return InterpretedExecutable(program)
 
     def place(self, array: Array) -> DeviceTensor:
         return host_tensor(array, self.name)
 
 
 class ReferenceBackend(Backend):
-    """The one device of its kind, which is always here."""
+    """The one reference device, which is always available."""
 
     name = "reference"
 
     def devices(self) -> list[Device]:
-        return [Device(self.name, True, "numpy, one step at a time: exact and unhurried")]
+        return [Device(self.name, True, "numpy, one step at a time: exact but slow")]
 
     def driver(self, name: str) -> Driver:
         return ReferenceDriver(name)

@@ -1,7 +1,7 @@
 """Run tensor programs step by step.
 
 In: a program and its inputs as arrays (lists, None, dicts for sequences, optionals, maps). Out: its outputs. Sizes
-are bound as values appear; a guard that they break raises GuardError, since the program then does not apply.
+are bound as values appear; a broken guard raises GuardError: the program does not apply to these sizes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 from weft.backends.reference import products, reductions
 from weft.backends.reference.host import HOST_FUNCTIONS
 from weft.backends.reference.maps import evaluate_map, evaluate_map_symbolic, evaluate_scatter
-from weft.backends.reference.scalars import hold, wrap
+from weft.backends.reference.scalars import convert_symbolic, wrap
 from weft.backends.reference.sizes import GuardError, bind_sizes, check_guards, physical_memory
 from weft.errors import ExecutionError, InternalError, OutOfMemoryError, WeftError
-from weft.interrupts import apart, check, is_large, present
+from weft.interrupts import current_watch, is_large, raise_if_abandoned, run_interruptibly
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.graph import Graph
 from weft.ir.program import (
@@ -52,7 +53,6 @@ from weft.opset import registry
 from weft.opset.lower import Scope, Subgraph
 from weft.opset.trace import Trace
 
-Array = np.ndarray[Any, Any]
 Sizes = dict[str, int]
 RunBody = Callable[[TensorProgram, Sequence[Any], Mapping[str, int]], list[Any]]
 
@@ -66,16 +66,16 @@ class Interpreter:
     def evaluate_symbolic(self, primitive: Primitive, operands: Sequence[Any], types: Sequence[Type]) -> list[Any]:
         match primitive:
             case Map():
-                return [evaluate_map_symbolic(primitive, operands, _shape(types[0], {}))]
+                return [evaluate_map_symbolic(primitive, operands, _evaluate_shape(types[0], {}))]
             case Reduce() | Reshape() | Concat():
                 boxed = [operand.astype(object) for operand in operands]
-                return [hold(evaluate(primitive, boxed, types, {})[0], _tensor_type(types[0]).dtype)]
+                return [convert_symbolic(evaluate(primitive, boxed, types, {})[0], _tensor_type(types[0]).dtype)]
             case _:
                 raise InternalError(f"{type(primitive).__name__} of symbolic integers")
 
 
 def run(program: TensorProgram, inputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> list[Any]:
-    """The program's outputs for these inputs; `sizes` are those of an enclosing program."""
+    """Return the program's outputs for these inputs; `sizes` are those of an enclosing program."""
     bound: Sizes = dict(sizes or {})
     values: dict[Value, Any] = dict(program.constants)
     for value, content in zip(program.inputs, inputs, strict=True):
@@ -104,11 +104,11 @@ def evaluate(
     sizes: Mapping[str, int],
     run_body: RunBody | None = None,
 ) -> list[Any]:
-    """One primitive. Result types may be left open where the operands say enough (host steps).
+    """Evaluate one primitive. Result types may be open where the operands determine the result (host steps).
 
-    `run_body` runs the programs inside it; without one they are interpreted too.
+    `run_body` runs the bodies inside it; by default they are interpreted too.
     """
-    if not isinstance(primitive, Branch):  # whose results are made by what is inside, and checked there
+    if not isinstance(primitive, Branch):  # whose bodies compute its results and check them
         for type in types:
             _check_memory(type, sizes)
     with np.errstate(all="ignore"):
@@ -123,14 +123,18 @@ def _evaluate(
 
     match primitive:
         case Map():
-            return [evaluate_map(primitive, operands, _shape(types[0], sizes), sizes)]
+            return [evaluate_map(primitive, operands, _evaluate_shape(types[0], sizes), sizes)]
         case Reshape():
-            return [operands[0].reshape(_shape(types[0], sizes))]
+            return [operands[0].reshape(_evaluate_shape(types[0], sizes))]
         case Concat(axis):
             return [np.concatenate(operands, axis)]
         case Dims(values):
             dtype = _tensor_type(types[0]).dtype
-            return [np.array([wrap(number(v), dtype) for v in values], dtype.numpy).reshape(_shape(types[0], sizes))]
+            return [
+                np.array([wrap(number(v), dtype) for v in values], dtype.numpy).reshape(
+                    _evaluate_shape(types[0], sizes)
+                )
+            ]
         case Reduce():
             return [reductions.reduce(primitive, operands[0])]
         case ArgReduce():
@@ -139,12 +143,12 @@ def _evaluate(
             return [products.contract(primitive, operands[0], operands[1])]
         case Convolve():
             pads = [(number(a), number(b)) for a, b in primitive.pads]
-            shape = _shape(types[0], sizes)
+            shape = _evaluate_shape(types[0], sizes)
             return [products.convolve(primitive, operands[0], operands[1], number(primitive.groups), pads, shape)]
         case Pool():
             pads = [(number(a), number(b)) for a, b in primitive.pads]
             window = [number(size) for size in primitive.window]
-            return [reductions.pool(primitive, operands[0], window, pads, _shape(types[0], sizes))]
+            return [reductions.pool(primitive, operands[0], window, pads, _evaluate_shape(types[0], sizes))]
         case Cumulate():
             return [reductions.cumulate(primitive, operands[0])]
         case Sort():
@@ -153,7 +157,7 @@ def _evaluate(
             return [evaluate_scatter(primitive, operands, sizes)]
         case Random():
             assert isinstance(types[0], TensorType)
-            return [reductions.random(primitive, _shape(types[0], sizes), types[0].dtype)]
+            return [reductions.random(primitive, _evaluate_shape(types[0], sizes), types[0].dtype)]
         case Host(function, attributes):
             return list(HOST_FUNCTIONS[function](*operands, **dict(attributes)))
         case Scan():
@@ -167,17 +171,17 @@ def _evaluate(
 
 
 def run_step(step: Step, operands: list[Any], sizes: Sizes, run_body: RunBody | None = None) -> list[Any]:
-    """One step, whose primitive may have programs inside that `run_body` runs."""
-    watch = present()
+    """Run one step; `run_body` runs the bodies of its primitive."""
+    watch = current_watch()
     if watch is not None:
-        check()
-        watch.place = partial(_place_of, step)
+        raise_if_abandoned()
+        watch.describe_position = partial(_describe_place, step)
     elif is_large(operands):
-        return apart(_run_step, step, operands, sizes, run_body)
+        return run_interruptibly(_run_step, step, operands, sizes, run_body)
     return _run_step(step, operands, sizes, run_body)
 
 
-def _place_of(step: Step) -> str:
+def _describe_place(step: Step) -> str:
     return f"at {step.origin}" if step.origin else f"at a step of its {type(step.primitive).__name__}"
 
 
@@ -203,16 +207,16 @@ def _run_step(step: Step, operands: list[Any], sizes: Sizes, run_body: RunBody |
 
 
 def _run_late(late: Late, operands: Sequence[Any], output_count: int) -> list[Any]:
-    """Trace one op on what is now known, which computes it."""
+    """Compute a late op by tracing it eagerly on its operands."""
     definition = registry.find(late.domain, late.op, late.version)
     if definition is None:
-        raise InternalError(f"{late.op} was put off but is not defined")
+        raise InternalError(f"{late.op} is late but has no definition")
     trace = Trace(Interpreter(), eager=True)
-    given = iter(operands)
-    inputs = [trace.constant(next(given)) if present else None for present in late.present]
-    scope: Scope = {name: trace.constant(next(given)) for name in late.captures}
+    remaining = iter(operands)
+    inputs = [trace.constant(next(remaining)) if present else None for present in late.present]
+    scope: Scope = {name: trace.constant(next(remaining)) for name in late.captures}
     attributes = {
-        n: Subgraph(value, scope) if isinstance(value, Graph) else value for n, value in late.attributes.items()
+        name: Subgraph(value, scope) if isinstance(value, Graph) else value for name, value in late.attributes.items()
     }
     with trace.active():
         outputs = registry.call(definition, inputs, attributes, output_count, late.version)
@@ -237,12 +241,12 @@ def _scan(
 
 def _branch(primitive: Branch, operands: Sequence[Any], sizes: Mapping[str, int], run_body: RunBody) -> list[Any]:
     split = 1 + len(primitive.then.inputs)
-    if _holds(operands[0]):
+    if _is_true(operands[0]):
         return run_body(primitive.then, operands[1:split], sizes)
     return run_body(primitive.otherwise, operands[split:], sizes)
 
 
-def _holds(condition: Any) -> bool:
+def _is_true(condition: Any) -> bool:
     array = np.asarray(condition)
     return bool(array.item() if array.size == 1 else array.all())
 
@@ -255,7 +259,7 @@ def _loop(
     captures = operands[2 + primitive.carries :]
     rows: list[list[Any]] = []
     iteration = 0
-    while iteration < trips and _holds(going):
+    while iteration < trips and _is_true(going):
         inputs = [np.asarray(iteration, np.int64), going.reshape(()), *carries, *captures]
         outputs = run_body(primitive.body, inputs, sizes)
         going = np.asarray(outputs[0])
@@ -268,13 +272,13 @@ def _loop(
 def _stack_rows(rows: list[list[Any]], types: Sequence[Type], sizes: Mapping[str, int]) -> list[Array]:
     if rows:
         return [np.stack(column) for column in zip(*rows, strict=True)]
-    return [_empty(type, sizes) for type in types]
+    return [_stack_nothing(type, sizes) for type in types]
 
 
-def _empty(type: Type, sizes: Mapping[str, int]) -> Array:
-    """The stack of no iterations: sizes that were never bound are 0."""
+def _stack_nothing(type: Type, sizes: Mapping[str, int]) -> Array:
+    """Stack no iterations: sizes that were never bound are 0."""
     if not isinstance(type, TensorType) or type.shape is None:
-        raise ExecutionError("a loop ran no iteration, so the shape of its outputs cannot be told")
+        raise ExecutionError("a loop ran no iteration, so the shapes of its outputs are unknown")
     shape = [0]
     for dim in type.shape[1:]:
         try:
@@ -285,22 +289,22 @@ def _empty(type: Type, sizes: Mapping[str, int]) -> Array:
 
 
 def _last_uses(program: TensorProgram) -> dict[int, list[Value]]:
-    """Step number -> values that nothing needs afterwards; constants stay, they belong to the program."""
+    """List, for each step number, the values that nothing reads afterwards; constants belong to the program."""
     last: dict[Value, int] = {}
     for number, step in enumerate(program.steps):
         for value in (*step.operands, *step.results):
             last[value] = number
-    kept = {*program.outputs, *program.constants}
+    never_released = {*program.outputs, *program.constants}
     uses: dict[int, list[Value]] = {}
     for value, number in last.items():
-        if value not in kept:
+        if value not in never_released:
             uses.setdefault(number, []).append(value)
     return uses
 
 
-def _shape(type: Type, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def _evaluate_shape(type: Type, sizes: Mapping[str, int]) -> tuple[int, ...]:
     if not isinstance(type, TensorType) or type.shape is None:
-        raise InternalError(f"a tensor's shape is needed, not {type}")
+        raise InternalError(f"a tensor of known rank is needed, not {type}")
     return tuple(_size(dim, sizes) for dim in type.shape)
 
 

@@ -14,11 +14,10 @@ import numpy as np
 from weft.backends.reference.scalars import apply_function, apply_symbolic
 from weft.errors import ExecutionError, InternalError
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Axis, Dim, Expr, Symbol, UndecidedError
 from weft.ir.program import Map, Scatter
-from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar
-
-Array = np.ndarray[Any, Any]
+from weft.ir.scalar import Apply, FlatLoad, Index, Literal, Load, Placeholder, Scalar
 
 _ARRAY_FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "//": lambda a, b: a // b,
@@ -29,7 +28,7 @@ _ARRAY_FUNCTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def evaluate_map(primitive: Map, operands: Sequence[Array], shape: tuple[int, ...], sizes: Mapping[str, int]) -> Array:
-    """The map's result; it may be a view of an operand, or repeat elements with stride 0."""
+    """Evaluate a map; the result may be a view of an operand, or repeat elements with stride 0."""
     if 0 in shape:  # nothing is loaded, so that no index is out of range
         return np.empty(shape, primitive.expression.dtype.numpy)
     result = _Evaluation(operands, shape, sizes).scalar(primitive.expression)
@@ -37,7 +36,7 @@ def evaluate_map(primitive: Map, operands: Sequence[Array], shape: tuple[int, ..
 
 
 def evaluate_map_symbolic(primitive: Map, operands: Sequence[Array], shape: tuple[int, ...]) -> Array:
-    """The same where operands may hold dims: an object array."""
+    """Evaluate a map whose operands may hold dims, into an object array."""
     if 0 in shape:
         return np.empty(shape, object)
     boxed = [operand if operand.dtype == object else operand.astype(object) for operand in operands]
@@ -46,7 +45,7 @@ def evaluate_map_symbolic(primitive: Map, operands: Sequence[Array], shape: tupl
 
 
 def evaluate_scatter(primitive: Scatter, operands: Sequence[Array], sizes: Mapping[str, int]) -> Array:
-    """A copy of operand 0 with the updates taken in, in row-major order of the domain."""
+    """Copy operand 0 and apply the updates, in row-major order of the domain."""
     domain = tuple(dims.evaluate(size, sizes) for size in primitive.domain)
     if 0 in domain:
         return np.array(operands[0])
@@ -89,24 +88,24 @@ class _Evaluation:
         self.operands = operands
         self.shape = shape
         self.sizes = sizes
-        self.memory: dict[int, Array] = {}
+        self.results: dict[int, Array] = {}  # by the id of the subtree
 
     def scalar(self, scalar: Scalar) -> Array:
-        known = self.memory.get(id(scalar))
-        if known is None:
+        result = self.results.get(id(scalar))
+        if result is None:
             match scalar:
                 case Literal(value, dtype):
-                    known = np.array(value, dtype.numpy)
+                    result = np.array(value, dtype.numpy)
                 case Index(value):
-                    known = self.index(value)
+                    result = self.index(value)
                 case Load():
-                    known = self.load(scalar)
+                    result = self.load(scalar)
                 case Apply(function, arguments, dtype):
-                    known = self.apply(function, [self.scalar(argument) for argument in arguments], dtype)
-                case Held() | FlatLoad():
-                    raise InternalError(f"{scalar} is for kernels, not for programs")
-            self.memory[id(scalar)] = known
-        return known
+                    result = self.apply(function, [self.scalar(argument) for argument in arguments], dtype)
+                case Placeholder() | FlatLoad():
+                    raise InternalError(f"{scalar} may occur only in kernels, not in programs")
+            self.results[id(scalar)] = result
+        return result
 
     def apply(self, function: str, arguments: list[Array], dtype: Any) -> Array:
         return apply_function(function, arguments, dtype)
@@ -123,7 +122,7 @@ class _Evaluation:
 
     def load(self, load: Load) -> Array:
         source = self.operands[load.operand]
-        if source.size == 0 and not load.checked:  # whatever a guarded load gives is not used
+        if source.size == 0 and not load.checked:  # an unchecked load outside its range is not used
             return np.full([1] * len(self.shape), "" if source.dtype == object else 0, source.dtype)
         strided = [self.strided(index, size) for index, size in zip(load.indices, source.shape)]
         used = [position for _, position in (entry for entry in strided if entry) if position is not None]
@@ -136,9 +135,9 @@ class _Evaluation:
         for axis, position in positions.items():
             positions[axis] = self.in_range(position, source.shape[axis], load.checked)
         if len(gathered) == 1 and source.ndim > 1:
-            taken = self.take(source, gathered[0], positions[gathered[0]], strided)
-            if taken is not None:
-                return taken
+            elements = self.take(source, gathered[0], positions[gathered[0]], strided)
+            if elements is not None:
+                return elements
         full = [
             positions[axis] if axis in positions else self.in_range(self.numeric(self.scalar(index)), size, False)
             for axis, (index, size) in enumerate(zip(load.indices, source.shape))
@@ -146,7 +145,7 @@ class _Evaluation:
         return np.asarray(source[tuple(full)], source.dtype)
 
     def strided(self, index: Scalar, size: int) -> tuple[slice | int, int | None] | None:
-        """A position along one axis as a slice: (slice, output axis), or (number, None); None if it is neither."""
+        """Return an index along one axis as (slice, output axis) or (number, None); None if it is neither."""
         if not isinstance(index, Index):
             return None
         axes = [atom for atom in dims.atoms(index.value) if isinstance(atom, Axis)]
@@ -172,35 +171,34 @@ class _Evaluation:
         return dims.evaluate(value, self.sizes)
 
     def number_at(self, value: Dim, axis: int) -> int | None:
-        """The value with its (only) axis at a given place."""
+        """Evaluate an index with its (only) axis at a position."""
         return int(
             dims.fold(value, lambda atom: axis if isinstance(atom, Axis) else self.sizes[atom.name], _ARRAY_FUNCTIONS)
         )
 
     def view(self, source: Array, entries: Sequence[tuple[slice | int, int | None]]) -> Array:
-        picked = np.asarray(source[tuple(entry for entry, _ in entries)], source.dtype)  # a lone string is no array
-        return self.arrange(picked, [position for _, position in entries if position is not None])
+        elements = np.asarray(source[tuple(entry for entry, _ in entries)], source.dtype)  # one string is not an array
+        return self.arrange(elements, [position for _, position in entries if position is not None])
 
-    def arrange(self, picked: Array, positions: Sequence[int]) -> Array:
-        """Move axes that stand for the given output positions into place, with size 1 between them."""
-        picked = picked.transpose(np.argsort(positions)) if positions else picked
+    def arrange(self, elements: Array, positions: Sequence[int]) -> Array:
+        """Transpose axes to their output positions, with size 1 for all others."""
+        elements = elements.transpose(np.argsort(positions)) if positions else elements
         present = set(positions)
-        sizes = iter(picked.shape)
-        return picked.reshape([next(sizes) if position in present else 1 for position in range(len(self.shape))])
+        sizes = iter(elements.shape)
+        return elements.reshape([next(sizes) if position in present else 1 for position in range(len(self.shape))])
 
     def take(
         self, source: Array, axis: int, position: Array, strided: Sequence[tuple[slice | int, int | None] | None]
     ) -> Array | None:
-        """A gather along one axis with all others strided: np.take, if their output axes are distinct."""
+        """Gather along one axis, with all others strided, by np.take; None unless their output axes are distinct."""
         others = [p for entry in strided if entry is not None and (p := entry[1]) is not None]
         own = [p for p, size in enumerate(position.shape) if size != 1]
         if set(own) & set(others) or position.ndim not in (0, len(self.shape)):
             return None
-        picked = source[tuple(slice(None) if entry is None else entry[0] for entry in strided)]
+        source = source[tuple(slice(None) if entry is None else entry[0] for entry in strided)]
         before = sum(1 for entry in strided[:axis] if entry is not None and entry[1] is not None)
-        taken = np.take(picked, position.reshape([position.shape[p] for p in own]), axis=before)
-        taken = np.asarray(taken, source.dtype)
-        return self.arrange(taken, [*others[:before], *own, *others[before:]])
+        elements = np.take(source, position.reshape([position.shape[p] for p in own]), axis=before)
+        return self.arrange(np.asarray(elements, source.dtype), [*others[:before], *own, *others[before:]])
 
     def numeric(self, position: Array) -> Array:
         return position
@@ -211,13 +209,13 @@ class _Evaluation:
                 bad = position[(position < 0) | (position >= size)].reshape(-1)[0]
                 raise ExecutionError(f"index {bad} is out of range for a dimension of size {size}")
             if size == 0:
-                raise ExecutionError("an element of an empty tensor is asked for")
+                raise ExecutionError("an empty tensor is indexed")
             return np.clip(position, 0, size - 1)
         return position
 
 
 class _SymbolicEvaluation(_Evaluation):
-    """The same walk where loaded elements and indices may be dims."""
+    """An evaluation in which loaded elements and indices may be dims."""
 
     def apply(self, function: str, arguments: list[Array], dtype: Any) -> Array:
         return apply_symbolic(function, [argument.astype(object) for argument in arguments], dtype)
@@ -249,7 +247,7 @@ class _SymbolicEvaluation(_Evaluation):
 
 
 def _is_linear(value: Expr) -> bool:
-    """Whether the axes occur only as plain factors of their own."""
+    """Whether an index is linear in its axes."""
     for monomial, _ in value.terms:
         loops = [atom for atom in monomial if isinstance(atom, Axis)]
         if len(loops) > 1:

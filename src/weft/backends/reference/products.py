@@ -1,4 +1,4 @@
-"""Contractions and convolutions, by way of matrix products."""
+"""Contractions and convolutions by matrix products."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Union
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.program import Contract, Convolve
 
-Array = np.ndarray[Any, Any]
-Places = tuple[Union[slice, int], ...]
+Positions = tuple[Union[slice, int], ...]
 _EXACT = float(2**53)  # integers up to here are exact in float64
 
 
 def contract(primitive: Contract, left: Array, right: Array) -> Array:
     if left.dtype != right.dtype:
-        left, right = left.astype(_common(left, right)), right.astype(_common(left, right))
+        left, right = left.astype(_common_dtype(left, right)), right.astype(_common_dtype(left, right))
     left, left_labels = _sum_private(left, primitive.left, {*primitive.right, *primitive.output})
     right, right_labels = _sum_private(right, primitive.right, {*primitive.left, *primitive.output})
     output = primitive.output
@@ -37,15 +37,13 @@ def contract(primitive: Contract, left: Array, right: Array) -> Array:
     return _arrange(result, (*batch, *rows, *columns), output)
 
 
-def _common(left: Array, right: Array) -> np.dtype[Any]:
-    """What operands of two types are multiplied in: uint8 and int8, or bfloat16 and float32."""
+def _common_dtype(left: Array, right: Array) -> np.dtype[Any]:
+    """Return the dtype in which to multiply operands of two types: uint8 and int8, or bfloat16 and float32."""
     return np.dtype(np.int32 if {left.dtype.kind, right.dtype.kind} <= {"i", "u"} else np.float32)
 
 
 def in_wide_type(multiply: Callable[[Array, Array], Array], a: Array, b: Array, depth: int) -> Array:
-    """A sum of products in a type that is exact or precise enough, and fast: narrow floats in float32, integers in
-    float64 where no sum can leave its exact range.
-    """
+    """Multiply in a wider type that is fast: narrow floats in float32, integers in float64 where sums stay exact."""
     dtype = a.dtype
     if dtype.kind == "V" or dtype == np.float16:
         return multiply(a.astype(np.float32), b.astype(np.float32)).astype(dtype)
@@ -78,7 +76,7 @@ def _arrange(x: Array, labels: tuple[int, ...] | list[int], order: tuple[int, ..
 def convolve(primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tuple[int, int]], shape: Any) -> Array:
     """`shape` is the result's; groups and pads are evaluated."""
     if x.dtype != w.dtype:
-        x, w = x.astype(_common(x, w)), w.astype(_common(x, w))
+        x, w = x.astype(_common_dtype(x, w)), w.astype(_common_dtype(x, w))
     if primitive.transposed:
         operation = lambda a, b: _transposed(primitive, a, b, groups, pads, shape)  # noqa: E731
         depth = w.shape[0] // groups * int(np.prod(w.shape[2:]))
@@ -100,7 +98,7 @@ def _direct(
     if channels == groups == w.shape[0]:
         return _depthwise(primitive, padded, w, shape)
     weights = np.ascontiguousarray(w).reshape(groups, w.shape[0] // groups, -1)
-    if np.prod(kernel) == 1:  # a matrix product as it stands
+    if np.prod(kernel) == 1:  # is a plain matrix product
         window = padded[_positions(primitive, (0,) * len(kernel), spatial)]
         product: Array = np.matmul(weights, window.reshape(batch, groups, channels // groups, -1))
         return product.reshape(shape)
@@ -135,33 +133,33 @@ def _transposed(
     b = np.ascontiguousarray(x).reshape(batch, groups, channels // groups, -1)
     columns = np.matmul(a, b).reshape(batch, groups * per_group, *kernel, *x.shape[2:])
     full = [
-        max((size - 1) * stride + dilation * (k - 1) + 1, before + wanted)
-        for size, stride, dilation, k, (before, _), wanted in zip(
+        max((size - 1) * stride + dilation * (k - 1) + 1, before + result_size)
+        for size, stride, dilation, k, (before, _), result_size in zip(
             x.shape[2:], primitive.strides, primitive.dilations, kernel, pads, shape[2:]
         )
     ]
     result = np.zeros((batch, groups * per_group, *full), x.dtype)
     for offset in cartesian(*map(range, kernel)):
         result[_positions(primitive, offset, x.shape[2:])] += columns[_all_channels(offset)]
-    crop = [slice(before, before + wanted) for (before, _), wanted in zip(pads, shape[2:])]
+    crop = [slice(before, before + size) for (before, _), size in zip(pads, shape[2:])]
     return result[_all_channels(crop)]
 
 
-def _positions(primitive: Convolve, offset: tuple[int, ...], counts: tuple[int, ...]) -> Places:
-    """Where the kernel element at `offset` meets the input, for all windows."""
+def _positions(primitive: Convolve, offset: tuple[int, ...], counts: tuple[int, ...]) -> Positions:
+    """Return the input positions of the kernel element at `offset`, for all windows."""
     return _all_channels(
         slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)
         for k, count, stride, dilation in zip(offset, counts, primitive.strides, primitive.dilations)
     )
 
 
-def _all_channels(spatial: Iterable[slice | int]) -> Places:
-    """Places along the spatial axes, or one element of a kernel, for all batches and channels."""
+def _all_channels(spatial: Iterable[slice | int]) -> Positions:
+    """Extend an index of the spatial axes to all batches and channels."""
     return (slice(None), slice(None), *spatial)
 
 
 def _pad(x: Array, pads: list[tuple[int, int]]) -> Array:
-    """Zeros around the spatial axes; negative pads crop."""
+    """Pad the spatial axes with zeros; negative pads crop."""
     crop = [slice(max(-before, 0), size - max(-after, 0)) for size, (before, after) in zip(x.shape[2:], pads)]
     x = x[_all_channels(crop)]
     grow = [(max(before, 0), max(after, 0)) for before, after in pads]

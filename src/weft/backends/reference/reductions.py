@@ -9,14 +9,13 @@ import numpy as np
 
 from weft.errors import ExecutionError
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.program import ArgReduce, Cumulate, Pool, Random, Reduce, Sort
 
-Array = np.ndarray[Any, Any]
-
 
 def reduce(primitive: Reduce, x: Array) -> Array:
-    """Narrow floats are added up in float32; an empty maximum or minimum is the type's extreme."""
+    """Reduce axes; narrow floats are summed in float32, an empty maximum or minimum is the type's extreme."""
     match primitive.kind:
         case "sum" | "product":
             function: Any = np.sum if primitive.kind == "sum" else np.prod
@@ -37,7 +36,7 @@ def reduce(primitive: Reduce, x: Array) -> Array:
 
 
 def _reduce_objects(primitive: Reduce, x: Array) -> Array:
-    """Sizes, combined in the arithmetic of `weft.ir.dims`."""
+    """Reduce symbolic sizes by the arithmetic of `weft.ir.dims`."""
     combine = _COMBINE_SIZES[primitive.kind]
     result = x
     for axis in sorted(primitive.axes, reverse=True):
@@ -72,7 +71,7 @@ def arg_reduce(primitive: ArgReduce, x: Array) -> Array:
     if x.size == 0:
         if 0 in rest:
             return np.empty(rest, np.int64)
-        raise ExecutionError(f"axis {primitive.axis} has size 0: there is nothing to choose from")
+        raise ExecutionError(f"axis {primitive.axis} has size 0, so it has no extreme element")
     if x.dtype.kind == "V":
         x = x.astype(np.float32)
     if primitive.last:
@@ -82,30 +81,30 @@ def arg_reduce(primitive: ArgReduce, x: Array) -> Array:
 
 
 def pool(primitive: Pool, x: Array, window: list[int], pads: list[tuple[int, int]], shape: tuple[int, ...]) -> Array:
-    """One pass per window position, over all windows at once."""
+    """Pool in one pass per window element, over all windows at once."""
     if primitive.kind == "sum" and _is_narrow(x):
         return pool(primitive, x.astype(np.float32), window, pads, shape).astype(x.dtype)
     neutral = 0 if primitive.kind == "sum" else _extreme(x.dtype, lowest=True)
-    padded = _fit(x, neutral, window, primitive, pads, shape[2:])
+    padded = _pad_for_windows(x, neutral, window, primitive, pads, shape[2:])
     result = np.full(shape, neutral, x.dtype)
     if primitive.kind == "argmax":
         return _pool_positions(primitive, x, padded, window, pads, result)
     combine: Any = np.add if primitive.kind == "sum" else np.maximum
     for offset in np.ndindex(*window):
-        combine(result, padded[_places(primitive, offset, shape[2:])], out=result)
+        combine(result, padded[_window_positions(primitive, offset, shape[2:])], out=result)
     return result
 
 
 def _pool_positions(
     primitive: Pool, x: Array, padded: Array, window: list[int], pads: list[tuple[int, int]], result: Array
 ) -> Array:
-    """Where each window's first maximum lies; `result` starts as the neutral element."""
+    """Return the position of each window's first maximum; `result` starts as the neutral element."""
     shape = result.shape
     numbers = np.arange(int(np.prod(x.shape[2:]))).reshape(1, 1, *x.shape[2:])
-    where = _fit(numbers, -1, window, primitive, pads, shape[2:])
+    where = _pad_for_windows(numbers, -1, window, primitive, pads, shape[2:])
     positions = np.full(shape, -1, np.int64)
     for offset in np.ndindex(*window):
-        place = _places(primitive, offset, shape[2:])
+        place = _window_positions(primitive, offset, shape[2:])
         part, here = padded[place], np.broadcast_to(where[place], shape)
         better = (here >= 0) & ((positions < 0) | (part > result))
         result = np.where(better, part, result)
@@ -113,8 +112,8 @@ def _pool_positions(
     return positions
 
 
-def _places(primitive: Pool, offset: tuple[int, ...], counts: tuple[int, ...]) -> tuple[slice, ...]:
-    """Where the window element at `offset` meets the padded input, for all windows."""
+def _window_positions(primitive: Pool, offset: tuple[int, ...], counts: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return the padded input positions of the window element at `offset`, for all windows."""
     spatial = (
         slice(k * dilation, k * dilation + (count - 1) * stride + 1, stride)
         for k, count, stride, dilation in zip(offset, counts, primitive.strides, primitive.dilations)
@@ -122,10 +121,10 @@ def _places(primitive: Pool, offset: tuple[int, ...], counts: tuple[int, ...]) -
     return (slice(None), slice(None), *spatial)
 
 
-def _fit(
+def _pad_for_windows(
     x: Array, fill: Any, window: list[int], primitive: Pool, pads: list[tuple[int, int]], counts: tuple[int, ...]
 ) -> Array:
-    """x padded (or cropped) to exactly what the windows reach."""
+    """Pad or crop x to exactly the extent of the windows."""
     index: list[slice] = [slice(None), slice(None)]
     grow = [(0, 0), (0, 0)]
     for size, k, stride, dilation, (before, _), count in zip(
@@ -148,8 +147,8 @@ def cumulate(primitive: Cumulate, x: Array) -> Array:
     result = function(wide, axis=axis, dtype=wide.dtype)
     if primitive.exclusive:
         first = np.full_like(np.take(wide, [0], axis), 0 if primitive.kind == "sum" else 1)
-        kept = np.take(result, np.arange(max(x.shape[axis] - 1, 0)), axis)
-        result = np.concatenate([first, kept], axis) if x.shape[axis] else result
+        rest = np.take(result, np.arange(max(x.shape[axis] - 1, 0)), axis)
+        result = np.concatenate([first, rest], axis) if x.shape[axis] else result
     return np.asarray(np.flip(result, axis) if primitive.reverse else result).astype(x.dtype)
 
 
@@ -166,7 +165,7 @@ def sort(primitive: Sort, x: Array, count: int) -> tuple[Array, Array]:
 
 
 def random(primitive: Random, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Philox 4x32-10: number i of the tensor is lane i % 4 of counter i // 4."""
+    """Generate random numbers by Philox 4x32-10: element i is lane i % 4 of counter i // 4."""
     count = int(np.prod(shape, dtype=np.int64))
     seed = primitive.seed if primitive.seed is not None else int.from_bytes(os.urandom(8), "little")
     if primitive.kind == "uniform":
@@ -179,7 +178,7 @@ def random(primitive: Random, shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 def _uniform(bits: Array) -> Array:
-    """24 bits of each number, so that float32 holds it exactly and never rounds up to 1."""
+    """Use 24 bits of each number, which float32 holds exactly and never rounds up to 1."""
     return np.asarray((bits >> np.uint64(8)).astype(np.float64) * 2.0**-24)
 
 

@@ -1,4 +1,4 @@
-"""The meaning of each scalar function, on numpy arrays and on object arrays of symbolic integers."""
+"""Scalar functions on numpy arrays and on object arrays of symbolic integers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import numpy as np
 
 from weft.backends.reference.special import erf
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Equality, Expr, UndecidedError
 from weft.ir.dtypes import DType, from_numpy
-
-Array = np.ndarray[Any, Any]
 
 
 def apply_function(name: str, arguments: list[Array], dtype: DType) -> Array:
@@ -30,31 +29,31 @@ def apply_function(name: str, arguments: list[Array], dtype: DType) -> Array:
 
 
 def apply_symbolic(name: str, arguments: list[Array], dtype: DType) -> Array:
-    """The same on object arrays of dims; UndecidedError where the answer depends on the sizes."""
+    """Apply a function to object arrays of dims; UndecidedError where the result depends on the sizes."""
     if name in ("cast", "bitcast"):
         if not (dtype.is_integer or dtype is DType.bool):
             raise UndecidedError("sizes as floating-point numbers")
         convert = _to_bool if dtype is DType.bool else _to_integer
-        return hold(_elementwise(convert, 1)(arguments[0]), dtype)
+        return convert_symbolic(_vectorize(convert, 1)(arguments[0]), dtype)
     function = _SYMBOLIC.get(name)
     if function is None:
         raise UndecidedError(f"{name} of sizes")
-    return hold(_elementwise(function, len(arguments))(*arguments), dtype)
+    return convert_symbolic(_vectorize(function, len(arguments))(*arguments), dtype)
 
 
-def hold(content: Array, dtype: DType) -> Array:
-    """Symbolic integers as a dtype holds them: numbers wrap around, and a size must be known to fit a narrow type.
+def convert_symbolic(content: Array, dtype: DType) -> Array:
+    """Convert symbolic integers to a dtype: numbers wrap around, and a size must provably fit a narrow type.
 
-    Types of 32 and 64 bits are wide enough for what sizes are computed with, but not proven to be: see `Trace`.
+    Types of 32 and 64 bits are assumed to be wide enough for sizes: see `Trace`.
     """
     if not dtype.is_integer:
         return content
-    held = np.empty(content.shape, object)
-    held[...] = np.frompyfunc(partial(_held, dtype=dtype), 1, 1)(content)
-    return held
+    converted = np.empty(content.shape, object)
+    converted[...] = np.frompyfunc(partial(_convert_element, dtype=dtype), 1, 1)(content)
+    return converted
 
 
-def _held(value: Any, dtype: DType) -> Any:
+def _convert_element(value: Any, dtype: DType) -> Any:
     if isinstance(value, Equality):
         return value
     low, high = dtype.limits
@@ -66,13 +65,13 @@ def _held(value: Any, dtype: DType) -> Any:
 
 
 def wrap(number: int, dtype: DType) -> int:
-    """An integer as an integer type of fewer bits holds it."""
+    """Wrap an integer around to the range of an integer type."""
     bits = number & ((1 << dtype.bits) - 1)
     return bits - (1 << dtype.bits) if dtype.is_signed and bits >> (dtype.bits - 1) else bits
 
 
 def cast(x: Array, dtype: DType) -> Array:
-    """Numpy's conversion, by way of types that each pair of dtypes supports, and of text for strings."""
+    """Convert as numpy does, through types that both dtypes support, and through text for strings."""
     source = from_numpy(x.dtype)
     if source is dtype:
         return x
@@ -112,7 +111,7 @@ def _parse(x: Array, dtype: DType) -> Array:
 
 
 def _parse_integer(text: str) -> int:
-    """The integer as 64 bits of two's complement; a fraction is cut off."""
+    """Parse an integer as 64 bits of two's complement; a fraction is truncated."""
     try:
         number = int(text)
     except ValueError:
@@ -122,12 +121,12 @@ def _parse_integer(text: str) -> int:
 
 def _format(x: Array, dtype: DType) -> Array:
     result = np.empty(x.size, object)
-    result[:] = [_text(value, dtype) for value in x.flat]
+    result[:] = [_format_number(value, dtype) for value in x.flat]
     return np.reshape(result, x.shape)
 
 
-def _text(value: Any, dtype: DType) -> str:
-    """Integers plainly, bools as 0 and 1, floats with the digits that matter."""
+def _format_number(value: Any, dtype: DType) -> str:
+    """Format a number as ONNX does: bools as 0 and 1, float32 with 8 digits."""
     if dtype.is_complex:
         return str(value)
     if not dtype.is_float:
@@ -172,7 +171,7 @@ def _select(condition: Array, a: Array, b: Array) -> Array:
 
 
 def _through_float32(function: Callable[..., Array]) -> Callable[..., Array]:
-    """For functions that ml_dtypes' types lack."""
+    """Wrap a function that ml_dtypes' types lack."""
 
     def call(*arguments: Array) -> Array:
         if arguments[0].dtype.kind == "V":
@@ -210,7 +209,7 @@ _VIA_FLOAT64 = frozenset(
 
 
 def _fused_multiply_add(a: Any, b: Any, c: Any) -> Any:
-    """Rounded once: products of float32 are exact in float64."""
+    """Round once: products of float32 are exact in float64."""
     dtype = np.result_type(a, b, c)
     return (np.float64(a) * np.float64(b) + np.float64(c)).astype(dtype)
 
@@ -338,7 +337,7 @@ def _undecided(value: Any) -> Any:
     raise UndecidedError(f"the sign of {value}")
 
 
-def _elementwise(function: Callable[..., Any], count: int) -> Callable[..., Array]:
+def _vectorize(function: Callable[..., Any], count: int) -> Callable[..., Array]:
     def call(*arguments: Array) -> Array:
         for argument in arguments:
             if any(isinstance(element, (float, str)) for element in argument.flat):

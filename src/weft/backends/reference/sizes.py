@@ -1,4 +1,4 @@
-"""What a run's sizes are, and whether a program is for them: what every device asks before it runs one."""
+"""Bind the sizes of a run and check whether a program applies to them, for every device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_guards(guards: Sequence[Guard], sizes: Mapping[str, int]) -> tuple[Gua
 
 
 def bind_sizes(type: Type, content: Any, sizes: dict[str, int], *, rebind: bool) -> None:
-    """Give the lone symbols of a type the sizes that the content has."""
+    """Set the symbols that are sizes of a type to the sizes of the content."""
     if not isinstance(type, TensorType) or type.shape is None or not isinstance(content, (np.ndarray, DeviceTensor)):
         return
     if len(type.shape) != content.ndim:
@@ -56,18 +56,18 @@ def bind_sizes(type: Type, content: Any, sizes: dict[str, int], *, rebind: bool)
 
 
 def in_order(content: Any) -> Any:
-    """An array whose elements follow each other in memory; numpy's sums depend on how they lie there."""
+    """Return an array in row-major order; the rounding of numpy's sums depends on the memory layout."""
     if not isinstance(content, np.ndarray) or (content.flags.c_contiguous and content.flags.aligned):
         return content
     try:
         return np.array(content, order="C")
-    except MemoryError:  # one element repeated beyond all memory: whoever really needs it all says so
+    except MemoryError:  # a broadcast array larger than memory: a step that needs all of it reports that
         return content
 
 
 @lru_cache(maxsize=1)
 def physical_memory() -> int:
-    """Bytes of memory in this machine, or that its container grants."""
+    """Return the bytes of memory of this machine, or of its container."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 40
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

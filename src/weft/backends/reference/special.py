@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
-Array = np.ndarray[Any, Any]
+from weft.ir.arrays import Array
+
 _CHUNK = 8192  # elements whose temporaries stay in the cache
 
 
 def erf(x: Array) -> Array:
-    """The error function in x's dtype, to a relative error below 1e-14."""
+    """Compute the error function in x's dtype, to a relative error below 1e-14."""
     flat = np.ascontiguousarray(x).reshape(-1)
     result = np.empty(flat.shape, flat.dtype)
     for start in range(0, flat.size, _CHUNK):
@@ -37,7 +38,7 @@ def _erf(x: Array) -> Array:
 
 @lru_cache(maxsize=1)
 def _coefficients() -> tuple[Array, Array]:
-    """erf(x) / x on [0, 1] as a series in 2x^2 - 1, and log(erfc(x) / t) + x^2 in t = 1 / (1 + x / 2)."""
+    """Fit erf(x) / x on [0, 1] as a series in 2x^2 - 1, and log(erfc(x) / t) + x^2 in t = 1 / (1 + x / 2)."""
 
     def near(u: Array) -> Array:
         x = np.sqrt(np.maximum((u + 1.0) / 2.0, 1e-30))

@@ -1,1 +1,1 @@
-"""Programs on devices that have memory of their own: tensors and weights there, plans and runs."""
+"""Programs on devices with memory of their own: tensors, weights, plans and runs."""

@@ -1,7 +1,7 @@
-"""What an opened device with memory of its own does for the programs on it: buffers, copies, launches.
+"""The interface of an opened device with memory of its own: buffers, copies, launches.
 
-A device brings a `MemoryDevice` and a `LaunchCompiler`; weights, tensors, run memory, plans and executables of this
-folder work with these. Buffers are the device's own kind, here known by their size alone.
+A device implements `MemoryDevice` and `LaunchCompiler`; the weights, tensors, run memory, plans and executables of this
+folder use these. Buffers are of the device's own type, of which only `size` is used here.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
+from weft.ir.arrays import Array
 from weft.ir.work import Place, PlannedLaunch, Repeated
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-Copy = tuple[Any, int, Any, int, int]  # from a buffer's offset to another buffer's, so many bytes
-Read = tuple[Any, int, int]  # of a buffer, from an offset, so many bytes
+Copy = tuple[Any, int, Any, int, int]  # source buffer and offset, destination buffer and offset, bytes
+Read = tuple[Any, int, int]  # buffer, offset, bytes
 
 
 @dataclass(frozen=True, slots=True)
 class BufferSlice:
-    """Bytes of a buffer on the device."""
+    """A slice of a buffer on the device, in bytes."""
 
     buffer: Any
     offset: int
@@ -29,29 +27,29 @@ class BufferSlice:
 
 
 Find = Callable[[Place, int], BufferSlice]
-"""Where a place of a plan is, given the bytes from there on that are used."""
+"""Finds the slice for a place of a plan and the number of bytes used from there on."""
 
 
 class LaunchRecording(Protocol):
-    """A plan's launches, bound to memory and ready to be submitted as often as is asked for."""
+    """A plan's launches, bound to memory; may be submitted any number of times."""
 
-    seconds: float  # that the last run took, for whoever wants to know what to expect
+    seconds: float  # of the last run
 
     def bind(self, regions: Mapping[int, BufferSlice]) -> None:
-        """Let inputs and outputs, by the numbers of their regions, be elsewhere from the next run on."""
+        """Bind inputs and outputs, by region, to other memory from the next run on."""
         ...
 
 
 class TimedLaunches(LaunchRecording, Protocol):
-    """The same with times."""
+    """A recording that also measures times."""
 
     def ticks(self) -> Array:
-        """The nanoseconds, by the device's clock, at which each launch of the last run began, and the last ended."""
+        """Return when each launch of the last run began and the last ended, in nanoseconds of the device's clock."""
         ...
 
 
 class Commands(NamedTuple):
-    """What one run asks of a device, in this order. Copies may write up to the next multiple of 4 bytes."""
+    """The commands of one run, in this order. Copies may write up to the next multiple of 4 bytes."""
 
     cleared: Sequence[BufferSlice]  # set to 0
     before: Sequence[Copy]
@@ -60,21 +58,21 @@ class Commands(NamedTuple):
 
 
 class MemoryDevice(Protocol):
-    """An opened device. Several threads may use it at once; it may be lost, which is a DeviceLostError."""
+    """An opened device. Several threads may use it at once. A lost device raises DeviceLostError."""
 
     @property
     def device(self) -> str:
-        """weft's name for it."""
+        """The device's name in weft."""
         ...
 
     @property
     def alignment(self) -> int:
-        """Bytes that what launches work on starts at a multiple of."""
+        """Bytes; the buffers of a launch start at multiples of it."""
         ...
 
     @property
     def largest_buffer(self) -> int:
-        """Bytes."""
+        """The size of the largest buffer in bytes."""
         ...
 
     @property
@@ -83,35 +81,35 @@ class MemoryDevice(Protocol):
         ...
 
     def buffer(self, size: int, label: str = "") -> Any:
-        """Memory, zero at first, that goes with the last reference to it; OutOfMemoryError if it cannot be had."""
+        """Allocate zeroed memory, freed with the last reference to it; OutOfMemoryError if there is not enough."""
         ...
 
     def unset_buffer(self, size: int) -> Any:
-        """The same with anything in it, for what is written whole before it is read."""
+        """Allocate uninitialised memory, for content that is written entirely before it is read."""
         ...
 
     def write(self, buffer: Any, offset: int, data: Any) -> None:
-        """Write anything with bytes in a row, at a multiple of 4; up to 3 bytes behind may become 0."""
+        """Write contiguous bytes at a multiple of 4; up to 3 bytes after them may become 0."""
         ...
 
     def read(self, reads: Sequence[Read]) -> list[Array]:
-        """Bytes of slices, each an array of its own."""
+        """Read slices, each into an array of its own."""
         ...
 
     def execute(self, commands: Commands, reads: Sequence[Read], long: bool = False) -> list[Array]:
-        """Run commands and read slices; without any to read, do not wait. Ctrl-C ends the wait for a `long` run."""
+        """Run commands and read slices; without slices, do not wait. Ctrl-C ends the wait for a `long` run."""
         ...
 
     def check_can_time(self) -> None:
-        """Raise DeviceError where it has no clock."""
+        """Raise DeviceError if the device has no clock."""
         ...
 
     def timed(self, recording: Any) -> Any:
-        """The same launches as TimedLaunches."""
+        """Convert a recording to TimedLaunches."""
         ...
 
     def wait(self) -> None:
-        """Wait until all that was submitted is done."""
+        """Wait until all submitted work is done."""
         ...
 
     def check(self) -> None:
@@ -120,17 +118,17 @@ class MemoryDevice(Protocol):
 
 
 class LaunchCompiler(Protocol):
-    """Makes what a device runs of the planned launches of one program, whose code it has."""
+    """Compiles and records the planned launches of one program, whose code it has."""
 
     @property
     def parameter_bytes(self) -> int:
-        """That a launch takes on the device for its parameters."""
+        """The bytes on the device for a launch's parameters."""
         ...
 
     def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
-        """Get ready what these launches need, and those of other sizes too where they are alike."""
+        """Compile what these launches need, which serves other sizes with the same bindings too."""
         ...
 
     def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range) -> Any:
-        """The launches in order, as a LaunchRecording; regions that are `movable` may be bound to other places."""
+        """Record launches in order, as a LaunchRecording; `movable` regions may be bound to other memory later."""
         ...

@@ -1,6 +1,6 @@
-"""Runs that are recorded: an executable whose sections and host steps note when they ran, by the device's own clock.
+"""Recorded runs on a device with memory of its own: sections log the times of launches by the device's clock.
 
-In: a compiled program and its inputs. Out: one `RunRecord` a run. Nothing of it is in the way of other runs.
+In: a compiled program and its inputs. Out: one `RunRecord` per run. Other runs are not slowed down.
 """
 
 from __future__ import annotations
@@ -11,65 +11,64 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.notes import Notes
-from weft.backends.resident.device import Array, LaunchCompiler, MemoryDevice
+from weft.backends.resident.device import LaunchCompiler, MemoryDevice
 from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.resident.section import ResidentPlan, ResidentSection
+from weft.backends.run_log import RunLog
+from weft.ir.arrays import Array
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Value
-from weft.ir.record import NativeRecord, RunRecord
+from weft.ir.run_record import NativeRecord, RunRecord
 from weft.ir.work import NativeSection, PlannedLaunch, unrolled
 
 
-def recorder(
+def build_recorder(
     program: CompiledProgram, device: MemoryDevice, launches: LaunchCompiler
 ) -> Callable[[Sequence[Any]], RunRecord]:
-    """A function that runs a program on inputs and tells how it went; DeviceError where the device has no clock."""
+    """Return a function that runs a program and returns the record of the run; DeviceError without a device clock."""
     device.check_can_time()
-    notes = Notes()
-    return notes.recording(_RecordedExecutable(notes, program, device, launches).run)
+    log = RunLog()
+    return log.record_runs(_RecordedExecutable(log, program, device, launches).run)
 
 
 class _RecordedExecutable(ResidentExecutable):
-    """One whose sections note the times of their launches."""
+    """An executable whose sections log the times of their launches."""
 
-    def __init__(self, notes: Notes, program: CompiledProgram, device: MemoryDevice, launches: LaunchCompiler) -> None:
-        self.notes = notes
-        super().__init__(program, device, launches, around=notes.around)
+    def __init__(self, log: RunLog, program: CompiledProgram, device: MemoryDevice, launches: LaunchCompiler) -> None:
+        self.log = log
+        super().__init__(program, device, launches, wrap_steps=log.record_steps)
 
-    def _runner(
-        self, section: NativeSection, constants: Mapping[Value, Any], stays: frozenset[Value]
-    ) -> ResidentSection:
-        return _RecordedSection(self.notes, section, constants, self._state, stays)
+    def _load_section(self, section: NativeSection, constants: Mapping[Value, Any]) -> ResidentSection:
+        return _RecordedSection(self.log, section, constants, self._state, self._residency.outputs[id(section)])
 
 
 class _RecordedSection(ResidentSection):
-    """A section that notes the times of its launches."""
+    """A section that logs the times of its launches."""
 
-    def __init__(self, notes: Notes, *arguments: Any) -> None:
+    def __init__(self, log: RunLog, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.notes = notes
-        self.number = notes.next_section()
+        self.log = log
+        self.number = log.number_section()
 
-    def _record(self, prepared: ResidentPlan, memory: Any) -> Any:
-        return self.device.timed(super()._record(prepared, memory))
+    def _record(self, plan: ResidentPlan, memory: Any) -> Any:
+        return self.device.timed(super()._record(plan, memory))
 
     def run(self, inputs: Sequence[Any], sizes: Mapping[str, int], keep: frozenset[Value] = frozenset()) -> list[Any]:
         start = perf_counter_ns()
         results = super().run(inputs, sizes, keep)
         self.device.wait()
         end = perf_counter_ns()
-        prepared = self.prepared(sizes)
-        plan = prepared.plan
+        resident_plan = self.load_plan(sizes)
+        plan = resident_plan.plan
         launches = tuple(unrolled(plan.launches))
-        times = _times(launches, self.memory.recordings[prepared].ticks(), end)
+        times = _launch_times(launches, self.memory.recordings[resident_plan].ticks(), end)
         record = NativeRecord(self.number, launches, times, plan.allocations, plan.arena_bytes, start, end)
-        self.notes.parts.append(record)
+        self.log.records.append(record)
         return results
 
 
-def _times(launches: Sequence[PlannedLaunch], ticks: Array, end: int) -> Array:
-    """When each launch started and ended, by the host's clock: the last at the end; 0 for one without blocks."""
+def _launch_times(launches: Sequence[PlannedLaunch], ticks: Array, end: int) -> Array:
+    """Convert ticks to start and end times by the host's clock; the last launch ends at `end`. 0 without blocks."""
     times = np.zeros((len(launches), 1, 2), np.int64)
     ran = [number for number, launch in enumerate(launches) if launch.blocks]
     if ran:

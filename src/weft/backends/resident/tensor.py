@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.resident.device import Array, BufferSlice, MemoryDevice
+from weft.backends.resident.device import BufferSlice, MemoryDevice
 from weft.errors import DeviceError
+from weft.ir.arrays import Array
 from weft.ir.tensors import DeviceTensor
 
 
 class ResidentTensor(DeviceTensor):
-    """A tensor in a buffer, from an offset on."""
+    """A tensor at an offset in a buffer."""
 
     def __init__(
         self, home: MemoryDevice, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0
@@ -24,15 +25,15 @@ class ResidentTensor(DeviceTensor):
         self._offset = offset
 
     def place_on(self, device: MemoryDevice) -> BufferSlice:
-        """Where it lies, for a device that must be its own."""
+        """Return the tensor's slice; DeviceError for another device than its own."""
         self.check_usable()
         if device is not self.home:
-            self.home.check()  # it may be the same that was lost, and opened again
+            self.home.check()  # the same device may have been lost and opened again
             raise DeviceError(f"{self!r} cannot be used on {device.device}")
         return BufferSlice(self._buffer, self._offset, self.nbytes)
 
     def shared(self) -> ResidentTensor:
-        """Another tensor with the same memory, which is freed when both are released."""
+        """Return another tensor with the same memory, which is freed when both are released."""
         place = self.place_on(self.home)
         return type(self)(self.home, place.buffer, self.shape, self.dtype, place.offset)
 
@@ -46,13 +47,13 @@ class ResidentTensor(DeviceTensor):
 
 
 def resident(home: MemoryDevice, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ResidentTensor:
-    """A tensor in a buffer of its own, of the kind that the device has."""
+    """Make a tensor of the device's own class in a buffer of its own."""
     kind: type[ResidentTensor] = getattr(home, "tensor_kind", ResidentTensor)
     return kind(home, buffer, shape, dtype)
 
 
 def upload(device: MemoryDevice, array: Array) -> ResidentTensor:
-    """A tensor with an array's elements."""
+    """Copy an array to the device."""
     buffer = device.unset_buffer(array.nbytes)
     if array.nbytes:
         device.write(buffer, 0, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
@@ -60,8 +61,8 @@ def upload(device: MemoryDevice, array: Array) -> ResidentTensor:
 
 
 def read_all(values: Sequence[Any]) -> list[Any]:
-    """Values with arrays in place of tensors, which are read all at once."""
-    found = list(values)
+    """Replace tensors by arrays; all tensors of a device are read at once."""
+    contents = list(values)
     reads: dict[int, tuple[MemoryDevice, list[tuple[int, BufferSlice]]]] = {}
     for number, value in enumerate(values):
         if isinstance(value, ResidentTensor):
@@ -69,9 +70,9 @@ def read_all(values: Sequence[Any]) -> list[Any]:
             if place.size:
                 reads.setdefault(id(value.home), (value.home, []))[1].append((number, place))
             else:
-                found[number] = value.numpy()
+                contents[number] = value.numpy()
     for home, places in reads.values():
-        contents = home.read([(place.buffer, place.offset, place.size) for _, place in places])
-        for (number, _), content in zip(places, contents, strict=True):
-            found[number] = content.view(values[number].dtype).reshape(values[number].shape)
-    return found
+        data = home.read([(place.buffer, place.offset, place.size) for _, place in places])
+        for (number, _), content in zip(places, data, strict=True):
+            contents[number] = content.view(values[number].dtype).reshape(values[number].shape)
+    return contents

@@ -1,7 +1,7 @@
-"""A program's constants on a device: in buffers of their own, uploaded once, piece by piece.
+"""A program's constants on a device: uploaded once, in buffers of their own.
 
-Constants never change. So programs that have the very same array, as those of a model that was loaded twice or whose
-weights were set in part, share it on the device, for as long as one of them is there.
+Constants never change. So programs that have the very same array, such as those of a model that was loaded twice or
+whose weights were set in part, share it on the device.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
-from weft.backends.resident.device import Array, BufferSlice, MemoryDevice
+from weft.backends.resident.device import BufferSlice, MemoryDevice
 from weft.errors import InternalError
-from weft.ir.packing import forget_pages
+from weft.ir.arrays import Array
+from weft.ir.packing import release_array_pages
 from weft.records import dataclass
 
-MOST_TOGETHER = 1 << 28  # bytes of constants that share a buffer; a larger one has its own
+MOST_TOGETHER = 1 << 28  # bytes of constants in one buffer; a larger constant has its own
 
 
 @dataclass(frozen=True, eq=False)
 class UploadedArray:
-    """An array and where it lies on a device; as long as this is there, the array's address is its own."""
+    """An array and its slice on a device. Keeps the array alive, so that its address is not reused."""
 
     array: Array
     place: BufferSlice
 
 
 _UPLOADED: WeakKeyDictionary[MemoryDevice, WeakValueDictionary[int, UploadedArray]] = WeakKeyDictionary()
-"""What programs have on devices, by the addresses of the arrays."""
+"""The arrays on each device, by address."""
 
 
 class ResidentWeights:
-    """Where the arrays lie that plans name by their addresses; an array is uploaded when it is first added."""
+    """The slices of a program's constants, which plans name by their host addresses."""
 
     def __init__(self, device: MemoryDevice) -> None:
         self._device = device
@@ -42,26 +43,26 @@ class ResidentWeights:
         self._starts: list[int] = []
 
     def add(self, arrays: Iterable[Array]) -> None:
-        """Upload those that are not there yet."""
-        known = _UPLOADED.setdefault(self._device, WeakValueDictionary())
+        """Upload the arrays that are not on the device yet."""
+        on_device = _UPLOADED.setdefault(self._device, WeakValueDictionary())
         fresh: dict[int, Array] = {}
         for array in arrays:
             address = array.ctypes.data
             if not array.nbytes:
                 self._empty.setdefault(address, BufferSlice(self._device.buffer(0), 0, 0))
             elif address not in self._arrays:
-                uploaded = known.get(address)
+                uploaded = on_device.get(address)
                 if uploaded is not None and uploaded.array.nbytes == array.nbytes:
                     self._arrays[address] = uploaded
                 else:
                     fresh[address] = array
         for together in _batches(fresh.values(), min(MOST_TOGETHER, self._device.largest_buffer)):
             for uploaded in self._upload(together):
-                self._arrays[uploaded.array.ctypes.data] = known[uploaded.array.ctypes.data] = uploaded
+                self._arrays[uploaded.array.ctypes.data] = on_device[uploaded.array.ctypes.data] = uploaded
         self._starts = sorted(self._arrays)
 
     def find(self, address: int) -> BufferSlice:
-        """What lies at an address, from there to the end of its array."""
+        """Find the slice from a host address to the end of its array."""
         number = bisect_right(self._starts, address) - 1
         if number >= 0:
             start = self._starts[number]
@@ -71,7 +72,7 @@ class ResidentWeights:
                 return BufferSlice(place.buffer, place.offset + skipped, place.size - skipped)
         if address in self._empty:
             return self._empty[address]
-        raise InternalError("a constant that is not on the device")
+        raise InternalError("a constant is not on the device")
 
     def _upload(self, arrays: list[Array]) -> list[UploadedArray]:
         alignment = self._device.alignment
@@ -80,12 +81,12 @@ class ResidentWeights:
             offsets.append(size)
             size += -(-array.nbytes // alignment) * alignment
         buffer = self._device.buffer(size, "weights")
-        found = []
+        uploads = []
         for array, offset in zip(arrays, offsets):
             self._device.write(buffer, offset, array.reshape(-1).view(np.uint8))
-            forget_pages(array)
-            found.append(UploadedArray(array, BufferSlice(buffer, offset, array.nbytes)))
-        return found
+            release_array_pages(array)
+            uploads.append(UploadedArray(array, BufferSlice(buffer, offset, array.nbytes)))
+        return uploads
 
 
 def _batches(arrays: Iterable[Array], most: int) -> list[list[Array]]:

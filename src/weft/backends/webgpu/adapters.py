@@ -1,8 +1,8 @@
-"""The GPUs that wgpu reaches, what they can do, and which of them a name means; wgpu itself comes in with first use.
+"""List the adapters of wgpu with their limits, and find one by number or name. wgpu is imported on first use.
 
-Drivers have threads and locks that a forked child does not get, or gets in the middle of something. So GPUs belong to
-the process that first asked for them: in a child of it they are known, but whoever would use one gets a DeviceError,
-and what was made on one is forgotten there without a call of the driver.
+Drivers have threads and locks that do not survive a fork. So GPUs belong to the process that first listed them: in a
+forked child they are listed, but using one raises DeviceError, and objects created before the fork are dropped without
+calling the driver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import field
 from importlib.util import find_spec
 from typing import Any
 
-from weft.backends.webgpu.type_names import quicken
+from weft.backends.webgpu.cffi_types import speed_up_type_lookup
 from weft.backends.webgpu.wgsl_types import Abilities
 from weft.errors import DeviceError
 from weft.records import dataclass
@@ -27,9 +27,9 @@ INSTALL = "pip install 'wgpu>=0.32'"
 SOFTWARE = "software"
 _KINDS = {"DiscreteGPU": "discrete", "IntegratedGPU": "integrated", "CPU": SOFTWARE}
 _BEST_FIRST = ("discrete", "integrated", "other", SOFTWARE)
-_BACKENDS = ("Vulkan", "Metal", "D3D12", "OpenGL")  # best first, where several drive the same device
+_BACKENDS = ("Vulkan", "Metal", "D3D12", "OpenGL")  # best first, if several drive the same GPU
 
-FEATURES = (  # that weft uses where an adapter has them
+FEATURES = (  # enabled if an adapter has them
     "immediates",
     "shader-f16",
     "shader-f64",
@@ -48,16 +48,16 @@ FEATURES = (  # that weft uses where an adapter has them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an adapter allows. Sizes of subgroups are 0 where it does not tell."""
+    """The limits of an adapter. Subgroup sizes are 0 if unknown."""
 
     max_buffer_bytes: int
-    max_binding_bytes: int  # of a buffer, that a shader sees at once
-    max_bindings: int  # storage buffers of a shader
-    max_groups: int  # in each dimension of a dispatch
-    max_lanes: int  # invocations of a group
+    max_binding_bytes: int
+    max_bindings: int  # storage buffers per shader
+    max_groups: int  # workgroups per dimension of a dispatch
+    max_lanes: int  # invocations per workgroup
     max_lanes_along: tuple[int, int, int]
-    shared_bytes: int
-    offset_alignment: int  # of what is bound
+    shared_bytes: int  # workgroup memory
+    offset_alignment: int  # of bindings
     max_immediate_bytes: int
     subgroups: bool
     min_subgroup: int
@@ -68,9 +68,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A GPU behind one driver. `number` is its place in `adapters()`."""
+    """A GPU behind one driver."""
 
-    number: int
+    number: int  # in `adapters()`
     name: str
     kind: str  # discrete, integrated, software, other
     backend: str
@@ -78,11 +78,11 @@ class Adapter:
     features: frozenset[str]
     limits: Limits
     abilities: Abilities
-    handle: Any = field(compare=False, repr=False)  # wgpu's
+    handle: Any = field(compare=False, repr=False)  # wgpu's adapter
 
     @property
     def device(self) -> str:
-        """weft's name for it."""
+        """The device's name in weft."""
         return f"webgpu:{self.number}"
 
     @property
@@ -94,7 +94,7 @@ class Adapter:
 
 
 def is_installed() -> bool:
-    """Whether the package that reaches GPUs is here."""
+    """Tell whether the package wgpu is installed."""
     return find_spec("wgpu") is not None
 
 
@@ -103,7 +103,7 @@ _owner: int | None = None  # the process that uses wgpu
 
 @once
 def adapters() -> tuple[Adapter, ...]:
-    """All adapters, best first; one for each GPU. DeviceError where wgpu is not installed, or does not load."""
+    """List the adapters, one per GPU, best first; DeviceError if wgpu is not installed or does not load."""
     global _owner
     check_process()
     _owner = os.getpid()
@@ -112,69 +112,70 @@ def adapters() -> tuple[Adapter, ...]:
             import wgpu
             from wgpu.backends.wgpu_native import ffi
 
-            quicken(ffi)
-            found = wgpu.gpu.enumerate_adapters_sync()
+            speed_up_type_lookup(ffi)
+            handles = wgpu.gpu.enumerate_adapters_sync()
     except ImportError as error:
-        raise DeviceError(f"the package wgpu is not there: {error}", hint=INSTALL) from error
-    except Exception as error:  # wgpu's library says in many ways that it cannot start
+        raise DeviceError(f"the package wgpu cannot be imported: {error}", hint=INSTALL) from error
+    except Exception as error:  # wgpu raises many types
         raise DeviceError(f"wgpu does not start: {error}", hint=f"{INSTALL} --upgrade") from error
-    kept = _without_duplicates([(dict(handle.info), handle) for handle in found])
-    kept.sort(key=lambda entry: _BEST_FIRST.index(_kind(entry[0])))
-    return tuple(_adapter(number, info, handle) for number, (info, handle) in enumerate(kept))
+    distinct = _remove_duplicates([(dict(handle.info), handle) for handle in handles])
+    distinct.sort(key=lambda entry: _BEST_FIRST.index(_kind(entry[0])))
+    return tuple(_build_adapter(number, info, handle) for number, (info, handle) in enumerate(distinct))
 
 
 def check_process() -> None:
-    """Raise DeviceError in a child of the process that uses GPUs."""
+    """Raise DeviceError in a process forked from the one that uses GPUs."""
     if _owner is not None and _owner != os.getpid():
         hint = "start processes with 'spawn' or 'forkserver', or let only the children use webgpu"
         raise DeviceError("a GPU cannot be used in a process that was forked from one that uses it", hint=hint)
 
 
-def _forget() -> None:
-    """In a forked child: nothing that is let go of there may reach a driver, whose locks others may have held."""
+def _disable_wgpu() -> None:
+    """Keep destructors in a forked child from calling the driver, whose locks other threads may have held."""
     if _owner is None:
         return
     interface: Any = sys.modules.get("wgpu.backends.wgpu_native._api")
     if hasattr(interface, "libf"):
-        interface.libf = None  # which wgpu takes for the end of the process
+        interface.libf = None  # wgpu then behaves as at interpreter exit
     system = ctypes.CDLL(None)
     if sys.platform == "linux" and hasattr(system, "on_exit") and hasattr(system, "fcloseall"):
-        # Mesa waits at exit for threads that are not here. The last to be registered is the first to be called: files
-        # are written, and that is the end, with the status that this is called with.
+        # Mesa waits at exit for threads that do not exist in the child. Handlers run in reverse order: files are
+        # flushed, then the process exits with the status that on_exit passes to _exit.
         system.on_exit(system._exit, None)
         system.on_exit(system.fcloseall, None)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_disable_wgpu)
 
 
-def find_adapter(wanted: str = "") -> Adapter:
-    """The best GPU for "", or that of a number, or the first whose name has a text in it; DeviceError if none is.
+def find_adapter(selector: str = "") -> Adapter:
+    """Find an adapter by number or part of its name, or the best GPU for ""; DeviceError if there is none.
 
-    A program that only plays a GPU is found by its number or name alone.
+    A software rasteriser is found only by its number or name.
     """
-    known = adapters()
-    listed = "; ".join(f"{adapter.device} is {adapter}" for adapter in known) or "wgpu finds no adapter here"
-    if not wanted:
-        if not known or known[0].is_software:
-            hint = f"use {known[0].device}, {known[0]}: a program that plays a GPU, slow but exact" if known else listed
+    candidates = adapters()
+    listing = "; ".join(f"{adapter.device} is {adapter}" for adapter in candidates) or "wgpu finds no adapter"
+    if not selector:
+        if not candidates or candidates[0].is_software:
+            first = candidates[0] if candidates else None
+            hint = f"use {first.device}, {first}: a software rasteriser, slow but exact" if first else listing
             raise DeviceError("there is no GPU that WebGPU can use here", hint=hint)
-        return known[0]
-    if wanted.isdecimal():
-        matching = [adapter for adapter in known if adapter.number == int(wanted)]
+        return candidates[0]
+    if selector.isdecimal():
+        matching = [adapter for adapter in candidates if adapter.number == int(selector)]
     else:
-        matching = [adapter for adapter in known if wanted.casefold() in adapter.name.casefold()]
+        matching = [adapter for adapter in candidates if selector.casefold() in adapter.name.casefold()]
     if not matching:
-        raise DeviceError(f"there is no WebGPU adapter {wanted!r}", hint=listed)
+        raise DeviceError(f"there is no WebGPU adapter {selector!r}", hint=listing)
     return matching[0]
 
 
 @contextmanager
 def _runtime_folder() -> Iterator[None]:
-    """Keeps Mesa's drivers, which look for a display, from printing that XDG_RUNTIME_DIR is not set.
+    """Set XDG_RUNTIME_DIR, so that Mesa's drivers do not print that it is missing.
 
-    It is set for libraries alone: other threads, which may read `os.environ` or hand it on, do not see it there.
+    It is set in the C environment only: `os.environ`, which other threads may read or pass on, does not change.
     """
     if "XDG_RUNTIME_DIR" in os.environ or sys.platform != "linux":
         yield
@@ -187,20 +188,20 @@ def _runtime_folder() -> Iterator[None]:
         system.unsetenv(b"XDG_RUNTIME_DIR")
 
 
-def _without_duplicates(found: Sequence[tuple[dict[str, Any], Any]]) -> list[tuple[dict[str, Any], Any]]:
-    """Adapters without those that drive a GPU which a better interface drives as well."""
+def _remove_duplicates(entries: Sequence[tuple[dict[str, Any], Any]]) -> list[tuple[dict[str, Any], Any]]:
+    """Remove adapters of GPUs that a better backend drives as well."""
     return [
         (info, handle)
-        for info, handle in found
-        if not any(_is_same(info, other) and _rank(other) < _rank(info) for other, _ in found)
+        for info, handle in entries
+        if not any(_is_same_gpu(info, other) and _rank(other) < _rank(info) for other, _ in entries)
     ]
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    if one["vendor_id"] != other["vendor_id"]:
+def _is_same_gpu(info: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if info["vendor_id"] != other["vendor_id"]:
         return False
-    known = one["device_id"] and other["device_id"]  # OpenGL does not tell
-    return not known or one["device_id"] == other["device_id"]
+    has_ids = info["device_id"] and other["device_id"]  # OpenGL has none
+    return not has_ids or info["device_id"] == other["device_id"]
 
 
 def _rank(info: Mapping[str, Any]) -> int:
@@ -212,7 +213,7 @@ def _kind(info: Mapping[str, Any]) -> str:
     return _KINDS.get(info["adapter_type"], "other")
 
 
-def _adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter:
+def _build_adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter:
     features = frozenset(FEATURES) & set(handle.features)
     allowed = {name.replace("_", "-"): value for name, value in handle.limits.items()}
     smallest, largest = _subgroup_sizes(handle)
@@ -241,7 +242,7 @@ def _adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter:
         "shader-int64" in features,
         "shader-f64" in features,
         "shader-f16" in features,
-        exact_division=_kind(info) == SOFTWARE,  # drivers of GPUs do what Vulkan asks for: 2.5 units
+        exact_division=_kind(info) == SOFTWARE,  # GPU drivers divide as Vulkan requires, to 2.5 ULP
         widens=_kind(info) != SOFTWARE,
     )
     return Adapter(
@@ -250,7 +251,7 @@ def _adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter:
 
 
 def _subgroup_sizes(handle: Any) -> tuple[int, int]:
-    """Smallest and largest, which wgpu's Python API leaves out; 0 where they are not told."""
+    """Return the smallest and the largest subgroup size, which wgpu's Python API does not expose; 0 if unknown."""
     try:
         from wgpu.backends.wgpu_native import ffi, lib
 

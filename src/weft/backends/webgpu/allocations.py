@@ -1,7 +1,7 @@
-"""A GPU's memory as wgpu gives it out, and a store of what was freed lately: making a buffer may cost more than a run.
+"""GPU memory from wgpu, and a cache of freed memory: creating a buffer may cost more than a run.
 
-What is taken from the store has anything in it. All that was submitted or written before is done before what its new
-owner submits, for that is the order of wgpu's queue.
+Reused memory is uninitialized. The order of wgpu's queue guarantees that earlier submissions and writes are done before
+those of its new owner.
 """
 
 from __future__ import annotations
@@ -11,49 +11,49 @@ from itertools import count
 from typing import Any
 from weakref import WeakSet
 
-from weft.backends.webgpu.native import BindGroup
-from weft.threads import lock
+from weft.backends.webgpu.wgpu_native import BindGroup
+from weft.threads import make_lock
 
 _MOST_SPARE = 64  # buffers
 _serials = count()
 
 
 class GpuMemory:
-    """A buffer of wgpu's. The bind groups that are tied to it go with it: they would keep it alive."""
+    """A buffer of wgpu. It is freed together with its attached bind groups, which would otherwise keep it alive."""
 
     __slots__ = ("__weakref__", "_groups", "handle", "serial", "size")
 
     def __init__(self, handle: Any, size: int) -> None:
         self.handle = handle
         self.size = size
-        self.serial = next(_serials)  # its own for ever, which an address is not
+        self.serial = next(_serials)  # never reused, unlike an id
         self._groups: WeakSet[BindGroup] = WeakSet()
 
-    def tie(self, group: BindGroup) -> None:
-        """Let go of what a group binds as soon as this memory is freed."""
+    def attach_group(self, group: BindGroup) -> None:
+        """Drop a bind group when this memory is freed."""
         self._groups.add(group)
 
     def __del__(self) -> None:
-        for group in getattr(self, "_groups", ()):  # none where Ctrl-C came while it was made
+        for group in getattr(self, "_groups", ()):  # missing if Ctrl-C interrupted the constructor
             group.handle = None
 
 
 class SpareMemory:
-    """Memory that nobody uses, at most so many bytes; what was freed first is let go first.
+    """A cache of unused memory of limited size; the oldest is freed first.
 
-    `put` is called where references end, which may be while this very thread holds the lock. What is lent is held here
-    too: were it garbage together with who has it, wgpu's part of it would be finished when it comes back.
+    `put` is called by destructors, possibly while the same thread holds the lock. Memory in use is referenced here too:
+    if the garbage collector found it together with its user, wgpu's handle would be finalized before `put`.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._lock = lock()
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = make_lock()
         self._returned: deque[GpuMemory] = deque()
-        self._kept: list[GpuMemory] = []
+        self._unused: list[GpuMemory] = []  # oldest first
         self._lent: dict[int, GpuMemory] = {}  # by serial
 
     def lend(self, memory: GpuMemory) -> GpuMemory:
-        """Have memory that will be `put` here, or that `forget` is told of."""
+        """Register memory in use, which `put` or `forget` ends."""
         self._lent[memory.serial] = memory
         return memory
 
@@ -61,7 +61,7 @@ class SpareMemory:
         self._lent.pop(memory.serial, None)
 
     def put(self, memory: GpuMemory) -> None:
-        """Have memory that nobody uses any more."""
+        """Add memory that is no longer used."""
         self._returned.append(memory)
         self.forget(memory)
         if self._lock.acquire(blocking=False):
@@ -71,30 +71,30 @@ class SpareMemory:
                 self._lock.release()
 
     def take(self, size: int) -> GpuMemory | None:
-        """What has exactly this size, the last that was freed first; it is lent."""
+        """Take and lend the memory of exactly this size that was freed last; None if there is none."""
         with self._lock:
             self._sort_in()
-            for number in range(len(self._kept) - 1, -1, -1):
-                if self._kept[number].size == size:
-                    return self.lend(self._kept.pop(number))
+            for number in range(len(self._unused) - 1, -1, -1):
+                if self._unused[number].size == size:
+                    return self.lend(self._unused.pop(number))
         return None
 
     def clear(self) -> bool:
-        """Let all go; whether there was any."""
+        """Free all unused memory; return whether there was any."""
         with self._lock:
             self._sort_in()
-            found, self._kept = self._kept, []
-        return bool(found)
+            cleared, self._unused = self._unused, []
+        return bool(cleared)
 
     @property
     def size(self) -> int:
-        """Bytes."""
-        return sum(memory.size for memory in (*self._kept, *self._returned))
+        """The bytes of unused memory."""
+        return sum(memory.size for memory in (*self._unused, *self._returned))
 
     def _sort_in(self) -> None:
         while self._returned:
             memory = self._returned.popleft()
-            if memory.size <= self._most:
-                self._kept.append(memory)
-        while len(self._kept) > _MOST_SPARE or sum(memory.size for memory in self._kept) > self._most:
-            del self._kept[0]
+            if memory.size <= self._most_bytes:
+                self._unused.append(memory)
+        while len(self._unused) > _MOST_SPARE or sum(memory.size for memory in self._unused) > self._most_bytes:
+            del self._unused[0]

@@ -1,9 +1,9 @@
-"""The rates of an adapter: a profile of its kind, scaled to what a first measurement finds.
+"""The rates of an adapter: a profile of its kind, scaled by a measurement.
 
-An adapter does not tell how many units it has. So a GPU is measured once, when kernels are first built for it, for less
-than a second, and what is kept on disk is its class: two powers of two. Which kernels are chosen follows from it, and
-with that bits and names of cache entries; so it stays what it is until the driver changes. A GPU that cannot be
-measured is taken for a large one, and an adapter that is software is never measured.
+Adapters do not report how many compute units they have. So a GPU is measured once, in less than a second, when kernels
+are first built for it. The result on disk is its class, two powers of two, and stays until the driver changes: the
+choice of kernels depends on it, and with that bits of results and names of cache entries. A GPU that cannot be measured
+is treated as a large one; a software rasteriser is never measured.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from pathlib import Path
 
 from weft.backends.webgpu.adapters import Adapter
 from weft.backends.webgpu.gpu import open_gpu
-from weft.backends.webgpu.peak import known_peak
+from weft.backends.webgpu.peak import measure_peak
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
-from weft.cost.profiles import LARGE_GPU, SOFTWARE_GPU, scale_of, scaled
+from weft.cost.profiles import LARGE_GPU, SOFTWARE_GPU, find_scale, scale_profile
 from weft.errors import WeftError
 from weft.ir.target import Rates
 
-MOST = 16  # a power of two that no device differs by
+MOST = 16  # largest power of two that is plausible
 
 
 @cache
-def rates_of(adapter: Adapter) -> Rates:
-    """What kernels for an adapter are chosen by."""
+def find_rates(adapter: Adapter) -> Rates:
+    """Find the rates of an adapter, measuring it if its class is not on disk."""
     if adapter.is_software:
         return SOFTWARE_GPU
     path = _path(adapter)
     scale = None if path is None else read_scale(path)
     if scale is None:
         scale = (0, 0)
-        with suppress(WeftError):  # it has no clock, or its memory is full: it is taken for what is usual
-            scale = scale_of(known_peak(open_gpu(str(adapter.number))), LARGE_GPU)
+        with suppress(WeftError):  # no timestamps, or out of memory: treat it as a large GPU
+            scale = find_scale(measure_peak(open_gpu(str(adapter.number))), LARGE_GPU)
             if path is not None:
                 with suppress(OSError):
                     write_file(path, json.dumps(scale).encode())
-    return scaled(LARGE_GPU, scale)
+    return scale_profile(LARGE_GPU, scale)
 
 
 def read_scale(path: Path) -> tuple[int, int] | None:
-    """The class that was found before; None where nothing that makes sense is kept."""
+    """Read a device class from disk; None if there is no valid one."""
     with suppress(OSError, ValueError, TypeError):
         units, bandwidth = json.loads(read_file(path))
         if all(isinstance(power, int) and -MOST <= power <= MOST for power in (units, bandwidth)):

@@ -1,14 +1,14 @@
-"""Sections -> WGSL: every kernel under a name of its own, with its shader as text."""
+"""Compile the kernels of sections to WGSL shaders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.backends.naming import named_kernels, named_sections
-from weft.backends.webgpu.bindings import module_text
+from weft.backends.naming import name_kernels, replace_kernels
+from weft.backends.webgpu.bindings import write_module
 from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.library import Abilities
-from weft.ir.compiled import CompiledProgram, compiled
+from weft.ir.compiled import CompiledProgram, build_compiled_program
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
 from weft.ir.work import Section
@@ -17,8 +17,8 @@ Progress = Callable[[float], None]
 
 
 def wgsl_text(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> str:
-    """A kernel's whole shader, with each buffer in a binding of its own: for people."""
-    return module_text(kernel, emit(kernel, abilities, subgroup), {}, abilities)
+    """Write a kernel's whole shader, with one binding per buffer, to be read."""
+    return write_module(kernel, emit(kernel, abilities, subgroup), {}, abilities)
 
 
 def compile_program(
@@ -28,12 +28,12 @@ def compile_program(
     subgroup: int = 0,
     progress: Progress | None = None,
 ) -> CompiledProgram:
-    """The program with the shaders of all its kernels: objects, in the order of `naming.kernel_names`."""
-    kernels = named_kernels(sections)
+    """Compile all kernels of a program; shaders are its objects, in the order of `naming.kernel_names`."""
+    kernels = name_kernels(sections)
     distinct = list({kernel.name: kernel for kernel in kernels.values()}.values())
     objects = []
     for number, kernel in enumerate(distinct):
         objects.append(emit(kernel, abilities, subgroup).encode())
         if progress is not None:
             progress((number + 1) / len(distinct))
-    return compiled(program, named_sections(sections, kernels), tuple(objects))
+    return build_compiled_program(program, replace_kernels(sections, kernels), tuple(objects))

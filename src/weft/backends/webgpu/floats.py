@@ -1,13 +1,14 @@
-"""WGSL of float functions that are exact or nearly so: extremes, remainders, signs, tests for NaN and infinity.
+"""WGSL of float functions that need no polynomial: extremes, quotients, remainders, signs, tests for NaN.
 
-Compilers may assume that there is no NaN: it is found by its bits.
+NaN is found by its bits, since compilers may assume that there is none.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from weft.backends.webgpu.helpers import fill, functions_in, leading_zeros
+from weft.backends.webgpu.helpers import fill, leading_zeros, split_functions
+from weft.backends.webgpu.precision import template_values
 
 _TEXT = """
 fn weft_make_$kind(bits: $bits) -> $kind {
@@ -87,38 +88,7 @@ fn weft_remainder_$kind(a: $kind, b: $kind) -> $kind {
 }
 """
 
-_VALUES = {
-    32: {
-        "kind": "f32",
-        "bits": "u32",
-        "size_mask": "0x7fffffff",
-        "infinity": "0x7f800000",
-        "nan": "0x7fc00000",
-        "fraction": "23u",
-        "fraction_mask": "0x7fffff",
-        "hidden": "0x800000",
-        "spare": "8u",
-        "zeros": leading_zeros("rest", 32),
-        "huge": "0x7e000000",
-        "two_exponents": "0x1000000",
-    },
-    64: {
-        "kind": "f64",
-        "bits": "u64",
-        "size_mask": "0x7fffffffffffffff",
-        "infinity": "0x7ff0000000000000",
-        "nan": "0x7ff8000000000000",
-        "fraction": "52u",
-        "fraction_mask": "0xfffffffffffff",
-        "hidden": "0x10000000000000",
-        "spare": "11u",
-        "zeros": leading_zeros("rest", 64),
-        "huge": "0x7fc0000000000000",
-        "two_exponents": "0x20000000000000",
-    },
-}
-
-
+# for adapters that divide as loosely as Vulkan allows
 _CORRECTED = """
 fn weft_corrected_f32(a: f32, b: f32) -> f32 {
     // a quotient that is some units off, put right by what it leaves; not where that could be subnormal
@@ -135,12 +105,15 @@ fn weft_corrected_f32(a: f32, b: f32) -> f32 {
 
 
 @cache
-def corrections() -> dict[str, str]:
-    """For adapters that divide loosely, as Vulkan allows."""
-    return functions_in(_CORRECTED)
-
-
-@cache
-def functions(bits: int) -> dict[str, str]:
-    """Those of floats of so many bits."""
-    return functions_in(fill(_TEXT, _VALUES[bits]))
+def define_functions(bits: int) -> dict[str, str]:
+    """Write the helper functions of floats with this number of bits."""
+    values = template_values(bits)
+    infinity, hidden = int(values["infinity"], 16), int(values["hidden"], 16)
+    values |= {
+        "spare": f"{bits - hidden.bit_length()}u",
+        "zeros": leading_zeros("rest", bits),
+        "huge": hex(infinity - 3 * hidden),
+        "two_exponents": hex(2 * hidden),
+    }
+    corrected = split_functions(_CORRECTED) if bits == 32 else {}
+    return split_functions(fill(_TEXT, values)) | corrected

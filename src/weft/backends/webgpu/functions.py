@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.backends.webgpu.conversions import bitcast, cast, rounded
-from weft.backends.webgpu.elementary import ELEMENTARY
+from weft.backends.numerics.elementary import ELEMENTARY
+from weft.backends.webgpu.conversions import bitcast, cast, round_to_dtype
 from weft.backends.webgpu.helpers import Helpers
 from weft.backends.webgpu.wgsl_types import MINIFLOATS, kind_of
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
+from weft.ir.scalar import COMPARISONS
 
 # by register kind: an expression, or the name of a helper function that takes all arguments
-_COMPARISONS = {
-    "equal": "({0} == {1})",
-    "not_equal": "({0} != {1})",
-    "less": "({0} < {1})",
-    "less_equal": "({0} <= {1})",
-    "greater": "({0} > {1})",
-    "greater_equal": "({0} >= {1})",
-}
+_COMPARISONS = {name: f"({{0}} {symbol} {{1}})" for name, symbol in COMPARISONS.items()}
 
 _ARITHMETIC = {
     "add": "({0} + {1})",
@@ -31,7 +25,7 @@ _ARITHMETIC = {
 _FLOAT = {
     **_ARITHMETIC,
     **_COMPARISONS,
-    "not_equal": "(!({0} == {1}))",  # naga's own is false for NaN
+    "not_equal": "(!({0} == {1}))",  # naga's != is false for NaN
     "divide": "divide_{kind}",
     "remainder": "remainder_{kind}",
     "fmod": "fmod_{kind}",
@@ -132,15 +126,14 @@ _TABLES = {
     "unsigned_pair": {**_PAIR, "absolute": "{0}"},
 }
 
-# results that every type has, given its own numbers; formats without NaN or negative zero have to be asked all the same
+# functions of numbers of a type whose results are numbers of it, too; not so for minifloats without NaN or -0
 _NEVER_ROUNDED = frozenset(["minimum", "maximum", "sign", "floor", "ceil", "round_half_even", "truncate", "fmod"])
 _FLOAT_NEVER_ROUNDED = _NEVER_ROUNDED | {"negate", "absolute"}
 _INTEGER_NEVER_ROUNDED = _NEVER_ROUNDED | {"bit_and", "bit_or", "bit_xor", "remainder", "shift_right"}
 
-
 _POWERS = {1.0: "{0}", 2.0: "power_2_{kind}", 3.0: "power_3_{kind}"}
 _FLOAT_POWERS = {-1.0: "({one} / {0})", 0.5: "power_half_{kind}", -0.5: "power_minus_half_{kind}"}
-_LARGEST_DIVISOR = 2.0**126  # for which Vulkan promises float32's quotients
+_LARGEST_DIVISOR = 2.0**126  # up to which Vulkan guarantees the accuracy of float32 quotients
 
 
 def apply(
@@ -151,7 +144,7 @@ def apply(
     result: DType,
     constant: float | None = None,
 ) -> str:
-    """A function of `weft.ir.scalar.FUNCTIONS`, fma or dot4; `constant` is the last argument where it is a literal."""
+    """Apply a function of `weft.ir.scalar.FUNCTIONS` or dot4; `constant` is the last argument if that is a literal."""
     if function == "cast":
         return cast(helpers, arguments[0], dtypes[0], result)
     if function == "bitcast":
@@ -162,20 +155,20 @@ def apply(
         return f"{helpers.use('dot4')}({', '.join(arguments)})"
     dtype = dtypes[0]
     kind = kind_of(dtype, helpers.abilities)
-    form = _shorter(function, kind, dtype, constant) or _TABLES[kind].get(function)
+    form = _find_shortcut(function, kind, dtype, constant) or _TABLES[kind].get(function)
     if function == "divide" and dtype is DType.float32 and not helpers.abilities.exact_division:
         form = "corrected_{kind}"
     if form is None:
         raise InternalError(f"no WGSL for {function} of {dtype}")
-    text = _written(helpers, form, kind, dtype, arguments)
-    return rounded(helpers, text, dtype) if result is dtype and _is_rounded(function, dtype) else text
+    text = _fill_form(helpers, form, kind, dtype, arguments)
+    return round_to_dtype(helpers, text, dtype) if result is dtype and _needs_rounding(function, dtype) else text
 
 
-def _shorter(function: str, kind: str, dtype: DType, constant: float | None) -> str | None:
-    """A shorter way, where the type or a constant last argument allows it."""
+def _find_shortcut(function: str, kind: str, dtype: DType, constant: float | None) -> str | None:
+    """A shorter form, where the type or a constant last argument allows one."""
     if function == "divide" and dtype.is_float:
         if constant == 0:
-            return None  # WGSL evaluates a quotient of two literals while compiling, and refuses NaN and infinity
+            return None  # compilers evaluate a quotient of two literals, and reject NaN and infinity
         small = dtype.limits[1] <= _LARGEST_DIVISOR or (constant is not None and abs(constant) <= _LARGEST_DIVISOR)
         return "({0} / {1})" if kind == "f64" or small else None
     if function != "power" or constant is None or kind.endswith("pair"):
@@ -183,19 +176,19 @@ def _shorter(function: str, kind: str, dtype: DType, constant: float | None) -> 
     return (_POWERS | _FLOAT_POWERS if dtype.is_float else _POWERS).get(constant)
 
 
-def _written(helpers: Helpers, form: str, kind: str, dtype: DType, arguments: Sequence[str]) -> str:
+def _fill_form(helpers: Helpers, form: str, kind: str, dtype: DType, arguments: Sequence[str]) -> str:
     if "(" in form or form == "{0}":
         use = helpers.use(f"less_{kind}") if "{use}" in form else ""
         zero, one = "0lu" if kind == "u64" else "0u", "1.0lf" if kind == "f64" else "1.0f"
         return form.format(*arguments, use=use, zero=zero, one=one)
     name = form.format(kind=kind)
-    given = list(arguments[: 1 if name.startswith("power_") and name != f"power_{kind}" else None])
+    operands = list(arguments[: 1 if name.startswith("power_") and name != f"power_{kind}" else None])
     if name.startswith("shift") and not name.endswith("pair"):
-        given.append(f"{dtype.bits}u")
-    return f"{helpers.use(name)}({', '.join(given)})"
+        operands.append(f"{dtype.bits}u")
+    return f"{helpers.use(name)}({', '.join(operands)})"
 
 
-def _is_rounded(function: str, dtype: DType) -> bool:
+def _needs_rounding(function: str, dtype: DType) -> bool:
     if dtype in MINIFLOATS:
         return True
     return function not in (_FLOAT_NEVER_ROUNDED if dtype.is_float else _INTEGER_NEVER_ROUNDED)

@@ -1,7 +1,7 @@
-"""An opened GPU: its buffers, shaders and queue, with failures as weft errors.
+"""An open GPU: buffers, shaders and queue. wgpu's errors become weft errors.
 
-There is one for each adapter and process, which all models share; after a loss `open_gpu` makes another. Several
-threads may use it at once. In a forked child it is of no use: see adapters.py.
+A process has one `Gpu` per adapter, shared by all models and threads; after a loss `open_gpu` opens another. It cannot
+be used in a forked child: see adapters.py.
 """
 
 from __future__ import annotations
@@ -16,38 +16,35 @@ import numpy as np
 import wgpu
 
 from weft.backends.resident.device import Commands, Copy
-from weft.backends.webgpu import native
+from weft.backends.webgpu import wgpu_native
 from weft.backends.webgpu.adapters import Adapter, Limits, check_process, find_adapter
 from weft.backends.webgpu.allocations import GpuMemory, SpareMemory
-from weft.backends.webgpu.native import QUIET
-from weft.backends.webgpu.reads import ReadPiece, batches_of
+from weft.backends.webgpu.readback import Readback, split_into_batches
 from weft.backends.webgpu.recordings import (
     DYNAMIC,
     UNIFORM,
     ComputePipeline,
+    Encode,
     Recording,
     ShaderSource,
+    TimedRecording,
 )
+from weft.backends.webgpu.wgpu_native import QUIET
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
-from weft.threads import Team, lock
-
-Array = np.ndarray[Any, Any]
-Encode = Callable[[Any], None]  # records commands with wgpu's encoder
+from weft.ir.arrays import Array
+from weft.threads import HelperPool, make_lock
 
 _CHUNK = 16 << 20  # bytes of one write
-_IN_FLIGHT = 4 * _CHUNK  # bytes written before they must have arrived
-_SPARE_STAGING = 4
-_STAGING_STEP = 1 << 12  # sizes of staging buffers are multiples of it
-_SUBMISSIONS = 32  # that may wait for the device
-_PIPELINES = 4096  # that are kept
-_MOST_TIMES = 4096  # timestamps of one query set
+_IN_FLIGHT = 4 * _CHUNK  # bytes written before waiting for them
+_SUBMISSIONS = 32  # that may be queued
+_PIPELINES = 4096  # that are cached
 _LEAST_BUFFER = 16
-_MOST_SPARE = 64 << 20  # bytes of tensors that were freed, for those that come
-_TENSOR_STEP = 16  # bytes; a tensor that is bound is bound up to a multiple of it
+_MOST_SPARE_BYTES = 64 << 20  # of freed tensors, kept to be reused
+_TENSOR_STEP = 16  # bytes; bindings of tensors end at a multiple of it
 
 
 class GpuBuffer:
-    """Memory of a GPU. It is freed by `release`, or with the last reference to it; if `spared`, for another one."""
+    """GPU memory. It is freed by `release` or with the last reference to it; if `spared`, it is kept to be reused."""
 
     __slots__ = ("_gpu", "_memory", "_spared", "handle", "size")
 
@@ -63,7 +60,7 @@ class GpuBuffer:
     def gpu(self) -> Gpu:
         return self._gpu
 
-    def _live(self) -> Any:
+    def live_handle(self) -> Any:
         if self.handle is None:
             raise DeviceError("a buffer is used after its release")
         return self.handle
@@ -74,9 +71,9 @@ class GpuBuffer:
         return self._memory
 
     def release(self) -> None:
-        """Let go of it; it is freed once nothing that was bound or submitted uses it.
+        """Free the memory once no bind group or submission uses it.
 
-        It is never destroyed before: wgpu ends the process where that is submitted to.
+        It is not destroyed explicitly: wgpu aborts the process if a destroyed buffer is submitted.
         """
         memory, self._memory, self.handle = self._memory, None, None
         if memory is not None:
@@ -85,14 +82,14 @@ class GpuBuffer:
                 self._gpu._spare(memory)
 
     def __del__(self) -> None:
-        if hasattr(self, "size"):  # unless Ctrl-C came while it was made
+        if hasattr(self, "size"):  # not if Ctrl-C interrupted the constructor
             self.release()
 
 
 class Gpu:
-    """An opened adapter. `allocated` are the bytes of its buffers now, `peak` the most there have been.
+    """An open adapter. `allocated` is the size of all its buffers in bytes, `peak` the largest it has been.
 
-    What was freed and waits to be used again is not counted: it goes where memory is short.
+    Neither counts spare memory, which is freed when memory runs out.
     """
 
     def __init__(self, adapter: Adapter) -> None:
@@ -105,11 +102,11 @@ class Gpu:
         self.peak = 0
         self._lost: str | None = None
         self._process = os.getpid()
-        self._lock = lock()  # of what follows
+        self._lock = make_lock()  # guards the attributes below
         self._in_flight = 0
         self._submissions: deque[Any] = deque()
-        self._staging: list[GpuBuffer] = []
-        self._spares = SpareMemory(_MOST_SPARE)
+        self._readback = Readback(self)
+        self._spares = SpareMemory(_MOST_SPARE_BYTES)
         self._pipelines: OrderedDict[ShaderSource, ComputePipeline] = OrderedDict()
         self._layouts: dict[tuple[tuple[str, ...], int], tuple[Any, Any]] = {}
         try:
@@ -118,11 +115,11 @@ class Gpu:
                     "required_features": sorted(adapter.features),
                     "required_limits": dict(adapter.handle.limits),
                 }
-                self._device = adapter.handle.request_device_sync(**options)
-        except Exception as error:  # wgpu raises what it likes here
-            raise DeviceError(f"{adapter} cannot be opened: {_said(error)}") from error
-        native.keep_callbacks(self._device)
-        self._queue = self._device.queue
+                self.handle = adapter.handle.request_device_sync(**options)
+        except Exception as error:  # wgpu raises many types
+            raise DeviceError(f"{adapter} cannot be opened: {_error_text(error)}") from error
+        wgpu_native.keep_callbacks(self.handle)
+        self.queue = self.handle.queue
 
     def __repr__(self) -> str:
         return f"<Gpu {self.adapter}>"
@@ -142,47 +139,47 @@ class Gpu:
         return True
 
     def buffer(self, size: int, label: str = "", usage: int = 0) -> GpuBuffer:
-        """Memory for shaders to work on, zero at first; OutOfMemoryError if it cannot be had."""
+        """Allocate zeroed memory for shaders; OutOfMemoryError if there is not enough."""
         size = max(_LEAST_BUFFER, -(-size // 4) * 4)
         if size > self.limits.max_buffer_bytes:
-            problem = f"a buffer of {size:,} bytes is more than the {self.limits.max_buffer_bytes:,} of {self.name}"
+            problem = f"a buffer of {size:,} bytes: {self.name} allows {self.limits.max_buffer_bytes:,}"
             raise OutOfMemoryError(problem, hint="choose another device: see weft.devices()")
         flags = usage or wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-        make = partial(self._device.create_buffer, label=label, size=size, usage=flags)
-        what = f"a buffer of {size:,} bytes"
+        create = partial(self.handle.create_buffer, label=label, size=size, usage=flags)
+        action = f"allocating a buffer of {size:,} bytes"
         try:
-            return GpuBuffer(self, GpuMemory(self._call(what, make), size))
+            return GpuBuffer(self, GpuMemory(self.call(action, create), size))
         except OutOfMemoryError:
             if not self._spares.clear():
                 raise
         self.wait()
-        return GpuBuffer(self, GpuMemory(self._call(what, make), size))
+        return GpuBuffer(self, GpuMemory(self.call(action, create), size))
 
     def unset_buffer(self, size: int) -> GpuBuffer:
-        """The same with anything in it, if possible memory that was freed lately; a multiple of 16 bytes."""
+        """Allocate uninitialized memory, a multiple of 16 bytes, if possible from spare memory."""
         size = max(_LEAST_BUFFER, -(-size // _TENSOR_STEP) * _TENSOR_STEP)
-        self._refuse_if_lost()
+        self._raise_if_lost()
         spare = self._spares.take(size)
         if spare is not None:
             return GpuBuffer(self, spare, spared=True)
-        made = self.buffer(size, "tensor")
-        self._spares.lend(made.live_memory())
-        made._spared = True
-        return made
+        buffer = self.buffer(size, "tensor")
+        self._spares.lend(buffer.live_memory())
+        buffer._spared = True
+        return buffer
 
     def _spare(self, memory: GpuMemory) -> None:
-        """Take back what nobody uses; in a forked child it stays: wgpu must not be asked to free it there."""
+        """Keep unused memory to be reused; in a forked child do nothing, since wgpu must not be called there."""
         if self._process == os.getpid():
             (self._spares.put if self._lost is None else self._spares.forget)(memory)
 
     def uniform(self, size: int) -> GpuBuffer:
-        """Memory for what shaders see as UNIFORM."""
+        """Allocate memory for UNIFORM bindings."""
         return self.buffer(size, usage=wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST)
 
     def write(self, buffer: GpuBuffer, offset: int, data: Any) -> None:
-        """Write anything with bytes in a row, at a multiple of 4; up to 3 bytes behind may become 0.
+        """Write a contiguous buffer or array at a multiple of 4; up to 3 bytes behind it may become 0.
 
-        Large data is sent in pieces, each of which arrives before many others are taken along.
+        Large data is written in chunks, with a limit on the bytes in flight.
         """
         view = memoryview(data).cast("B") if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8).data
         whole = len(view) & ~3
@@ -191,66 +188,60 @@ class Gpu:
         if whole < len(view):
             self._write(buffer, offset + whole, memoryview(bytes(view[whole:]).ljust(4, b"\0")))
 
-    def _write(self, buffer: GpuBuffer, offset: int, piece: memoryview) -> None:
-        self._call("writing to a buffer", native.write, self._queue, buffer._live(), offset, piece)
-        self._in_flight += len(piece)
+    def _write(self, buffer: GpuBuffer, offset: int, chunk: memoryview) -> None:
+        self.call("writing to a buffer", wgpu_native.write, self.queue, buffer.live_handle(), offset, chunk)
+        self._in_flight += len(chunk)
         if self._in_flight >= _IN_FLIGHT:
             self.flush()
 
     def flush(self) -> None:
-        """Wait until all that was written and submitted before is done."""
+        """Wait until all writes and submitted work are done."""
         self.submit(None)
         self.wait()
 
     def read(self, reads: Sequence[tuple[GpuBuffer, int, int]]) -> list[Array]:
-        """Bytes of slices (buffer, offset, size), each an array of its own."""
+        """Read slices (buffer, offset, size), each into a new array of bytes."""
         return self.run(None, reads)
 
     # ---- shaders
 
     def pipelines(self, shaders: Mapping[str, ShaderSource]) -> dict[str, ComputePipeline]:
-        """Shaders by name, compiled side by side; KernelError with the compiler's words if one cannot be.
-
-        Those with the same text as one before are the same.
-        """
+        """Compile shaders in parallel, or find equal ones in the cache; KernelError with the compiler's message."""
         with self._lock:
-            known = {shader: self._pipelines[shader] for shader in shaders.values() if shader in self._pipelines}
-        missing = {shader: name for name, shader in shaders.items() if shader not in known}
+            pipelines = {shader: self._pipelines[shader] for shader in shaders.values() if shader in self._pipelines}
+        missing = {shader: name for name, shader in shaders.items() if shader not in pipelines}
         for shader, name in missing.items():
             if shader.shared_bytes > self.limits.shared_bytes:
-                problem = f"kernel {name!r} shares {shader.shared_bytes:,} bytes within a group"
+                problem = f"kernel {name!r} needs {shader.shared_bytes:,} bytes of workgroup memory"
                 raise KernelError(f"{problem}: {self.name} has {self.limits.shared_bytes:,}")
             self._layout(shader, name)
         if len(missing) > 1:
-            with Team(min(len(missing), os.cpu_count() or 1)) as team:
-                made = list(team.map(self._compile, missing.values(), missing))
+            with HelperPool(min(len(missing), os.cpu_count() or 1)) as team:
+                new_pipelines = list(team.map(self._compile, missing.values(), missing))
         else:
-            made = [self._compile(name, shader) for shader, name in missing.items()]
+            new_pipelines = [self._compile(name, shader) for shader, name in missing.items()]
         with self._lock:
-            for shader, pipeline in zip(missing, made):
-                known[shader] = self._pipelines.setdefault(shader, pipeline)
+            for shader, pipeline in zip(missing, new_pipelines):
+                pipelines[shader] = self._pipelines.setdefault(shader, pipeline)
             while len(self._pipelines) > _PIPELINES:
                 self._pipelines.popitem(last=False)
-        return {name: known[shader] for name, shader in shaders.items()}
+        return {name: pipelines[shader] for name, shader in shaders.items()}
 
     def _compile(self, name: str, shader: ShaderSource) -> ComputePipeline:
         group_layout, layout = self._layout(shader, name)
-        what = f"kernel {name!r}"
-        module = self._call(
-            what, native.shader_module, self._device, name, shader.source, shader.checked, raises=KernelError
-        )
-        stage = {"module": module, "entry_point": "main"}
-        make = self._device.create_compute_pipeline
-        return ComputePipeline(
-            name, self._call(what, make, label=name, layout=layout, compute=stage, raises=KernelError), group_layout
-        )
+        action = f"kernel {name!r}"
+        source = name, shader.source, shader.checked
+        module = self.call(action, wgpu_native.create_shader_module, self.handle, *source, raises=KernelError)
+        options = {"label": name, "layout": layout, "compute": {"module": module, "entry_point": "main"}}
+        handle = self.call(action, self.handle.create_compute_pipeline, **options, raises=KernelError)
+        return ComputePipeline(name, handle, group_layout)
 
     def _layout(self, shader: ShaderSource, name: str) -> tuple[Any, Any]:
-        """Of the bind group, and of the pipeline."""
+        """Return the layouts of a shader's bind group and of its pipeline."""
         key = shader.bindings, shader.immediate_bytes
-        found = self._layouts.get(key)
-        if found is not None:
-            return found
+        layouts = self._layouts.get(key)
+        if layouts is not None:
+            return layouts
         stage = wgpu.ShaderStage.COMPUTE
         entries = [
             {
@@ -260,49 +251,45 @@ class Gpu:
             }
             for number, kind in enumerate(shader.bindings)
         ]
-        what, device = f"kernel {name!r}", self._device
-        group = self._call(what, device.create_bind_group_layout, entries=entries, raises=KernelError)
-        size = shader.immediate_bytes
-        layouts = {"bind_group_layouts": [group], "immediate_size": size}
-        layout = self._call(what, device.create_pipeline_layout, **layouts, raises=KernelError)
+        action, device = f"kernel {name!r}", self.handle
+        group = self.call(action, device.create_bind_group_layout, entries=entries, raises=KernelError)
+        options = {"bind_group_layouts": [group], "immediate_size": shader.immediate_bytes}
+        layout = self.call(action, device.create_pipeline_layout, **options, raises=KernelError)
         return self._layouts.setdefault(key, (group, layout))
 
     def bind_group(self, pipeline: ComputePipeline, slices: Sequence[tuple[GpuBuffer, int, int]]) -> Any:
-        """What gives a pipeline its buffers: for each binding a buffer, an offset and a size, multiples as limits ask.
+        """Create a bind group from a slice (buffer, offset, size) per binding, aligned as the limits require.
 
-        A group serves all pipelines with the same bindings.
+        A group can be used by all pipelines with the same bindings.
         """
-        return self.bind_handles(pipeline, [(buffer._live(), offset, size) for buffer, offset, size in slices])
+        return self.bind_handles(pipeline, [(buffer.live_handle(), offset, size) for buffer, offset, size in slices])
 
-    def bind_handles(self, pipeline: ComputePipeline, slices: Sequence[native.Slice]) -> Any:
-        """The same of wgpu's own buffers."""
-        return self._call("a bind group", native.bind_group, self._device, pipeline.layout, slices)
+    def bind_handles(self, pipeline: ComputePipeline, slices: Sequence[wgpu_native.Slice]) -> Any:
+        """Create a bind group from slices of wgpu's buffers."""
+        return self.call("creating a bind group", wgpu_native.bind_group, self.handle, pipeline.layout, slices)
 
     # ---- running
-
-    def submit(self, encode: Encode | None) -> None:
-        """Run recorded commands after all that was submitted before; does not wait for them, or not much."""
-        self._submit(encode)
 
     def run(
         self, encode: Encode | None, reads: Sequence[tuple[GpuBuffer, int, int]] = (), long: bool = False
     ) -> list[Array]:
-        """Run commands, wait for them and read slices of buffers, all as one submission if the slices are not large.
+        """Run commands, wait for them and read slices of buffers, in one submission if the slices are small.
 
-        Ctrl-C ends the wait for what may take `long`; the device goes on with it.
+        Ctrl-C ends the wait for a `long` run; the device continues.
         """
         results = [np.empty(size, np.uint8) for _, _, size in reads]
-        batches = batches_of(reads)
+        batches = split_into_batches(reads)
         if not batches:
-            self._wait(self._submit(encode))
+            self._wait(self.submit(encode))
         for number, batch in enumerate(batches):
-            self._read_batch(encode if number == 0 else None, batch, results, long and number == 0)
+            is_first = number == 0
+            self._readback.read(batch, results, encode if is_first else None, long and is_first)
         return results
 
     def execute(
         self, commands: Commands, reads: Sequence[tuple[GpuBuffer, int, int]], long: bool = False
     ) -> list[Array]:
-        """Run a program's commands and read slices; where there are none to read, do not wait."""
+        """Run a program's commands and read slices; do not wait if there is nothing to read."""
 
         def encode(encoder: Any) -> None:
             for cleared in commands.cleared:
@@ -317,146 +304,109 @@ class Gpu:
         return []
 
     def wait(self) -> None:
-        """Wait until all that was submitted is done."""
+        """Wait until all submitted work is done."""
         with self._lock:
-            waiting, self._submissions = self._submissions, deque()
+            submissions, self._submissions = self._submissions, deque()
             self._in_flight = 0
-        if waiting:
-            self._wait(waiting[-1])
+        if submissions:
+            self._wait(submissions[-1])
 
     def time(self, recording: Recording) -> list[float]:
-        """Run dispatches and tell how many seconds each took; DeviceError where the adapter has no timestamps."""
+        """Run dispatches and return the seconds of each; DeviceError if the adapter has no timestamps."""
         timed = self.timed(recording)
         self.run(timed)
         return [float(span) * 1e-9 for span in np.diff(timed.ticks())]
 
     def timed(self, recording: Recording) -> TimedRecording:
-        """The same dispatches, with times; DeviceError where the adapter has no timestamps."""
+        """Return a recording of the same dispatches that measures each; DeviceError without timestamps."""
         return TimedRecording(self, recording)
 
     def check_can_time(self) -> None:
-        """Raise DeviceError where the adapter has no timestamps."""
-        if not self.limits.timestamps or not native.DIRECT:
+        """Raise DeviceError if the adapter has no timestamps."""
+        if not self.limits.timestamps or not wgpu_native.DIRECT:
             raise DeviceError(f"{self.name} cannot time its kernels", hint="choose another device")
 
     def check(self) -> None:
         """Raise DeviceLostError if the device is lost."""
-        self._call("the device", lambda: native.encoder(self._device).finish())
+        self.call("checking the device", lambda: wgpu_native.encoder(self.handle).finish())
 
     @property
     def is_lost(self) -> bool:
         return self._lost is not None
 
     def destroy(self) -> None:
-        """Give the device back: what uses it from now on gets a DeviceLostError."""
+        """Destroy the device: later use raises DeviceLostError."""
         with self._lock, QUIET:
-            self._lost = self._lost or "it was given back"
-            self._staging.clear()
+            self._lost = self._lost or "it was destroyed"
+            self._readback.clear()
             self._spares.clear()
-            self._device.destroy()
+            self.handle.destroy()
 
-    def _submit(self, encode: Encode | None) -> Any:
-        self._refuse_if_lost()
+    def submit(self, encode: Encode | None) -> Any:
+        """Submit commands after earlier ones, and return the submission; waits only if too many are queued."""
+        self._raise_if_lost()
         try:
             with QUIET:
-                encoder = native.encoder(self._device)
+                encoder = wgpu_native.encoder(self.handle)
                 if encode is not None:
                     encode(encoder)
-                with self._lock:  # to submit to a device that is lost would end the process; `finish` raises there
-                    submission = native.submit(self._queue, encoder.finish())
+                with self._lock:  # submitting to a lost device would abort the process; `finish` raises first
+                    submission = wgpu_native.submit(self.queue, encoder.finish())
                     self._submissions.append(submission)
                     oldest = self._submissions.popleft() if len(self._submissions) > _SUBMISSIONS else None
         except WeftError:
             raise
         except Exception as error:
-            raise self._failure("running kernels", error, DeviceError) from error
+            raise self._translate_error("running kernels", error, DeviceError) from error
         if oldest is not None:
             self._wait(oldest)
         return submission
 
     def _wait(self, submission: Any) -> None:
-        self._call("waiting for kernels", native.wait, self._device, submission)
-
-    def _read_batch(
-        self, encode: Encode | None, batch: Sequence[ReadPiece], results: Sequence[Array], long: bool
-    ) -> None:
-        """Read parts through one staging buffer, after other commands of the same submission."""
-        starts, total = [], 0
-        for part in batch:
-            starts.append(total)
-            total += -(-part.padded // 8) * 8
-        staging = self._take_staging(total)
-
-        def record(encoder: Any) -> None:
-            if encode is not None:
-                encode(encoder)
-            for part, start in zip(batch, starts):
-                encoder.copy_buffer_to_buffer(part.buffer._live(), part.first, staging.handle, start, part.padded)
-
-        submission = self._submit(record)
-        mapped = self._call("reading a buffer", native.Mapping, self._device, staging.handle, total, submission, long)
-        content = mapped.content()
-        for part, start in zip(batch, starts):
-            begin = start + part.skipped
-            results[part.result][part.at : part.at + part.size] = content[begin : begin + part.size]
-        del content
-        self._call("reading a buffer", mapped.close)
-        with self._lock:
-            if len(self._staging) < _SPARE_STAGING:
-                self._staging.append(staging)
-
-    def _take_staging(self, size: int) -> GpuBuffer:
-        """A buffer that can be read here: a spare one if it is large enough, but not very much larger."""
-        with self._lock:
-            for number, spare in enumerate(self._staging):
-                if size <= spare.size:
-                    return self._staging.pop(number)
-            if len(self._staging) == _SPARE_STAGING:
-                self._staging.pop(0)
-        flags = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-        return self.buffer(-(-size // _STAGING_STEP) * _STAGING_STEP, usage=flags)
+        self.call("waiting for kernels", wgpu_native.wait, self.handle, submission)
 
     # ---- failures
 
-    def _call(
+    def call(
         self,
-        what: str,
+        action: str,
         function: Callable[..., Any],
         *arguments: Any,
         raises: type[DeviceError] = DeviceError,
         **named: Any,
     ) -> Any:
-        self._refuse_if_lost()
+        """Call a function of wgpu; its errors are raised as weft errors that name the action."""
+        self._raise_if_lost()
         try:
             with QUIET:
                 return function(*arguments, **named)
         except WeftError:
             raise
         except Exception as error:
-            raise self._failure(what, error, raises) from error
+            raise self._translate_error(action, error, raises) from error
 
-    def _refuse_if_lost(self) -> None:
+    def _raise_if_lost(self) -> None:
         if self._process != os.getpid():
             check_process()
         if self._lost is not None:
             raise DeviceLostError(f"{self.name} is lost: {self._lost}", hint="load the model again")
 
-    def _failure(self, what: str, error: Exception, otherwise: type[DeviceError]) -> WeftError:
-        """What wgpu's error is to weft's users."""
-        said = _said(error)
-        if self._is_gone():
-            self._lost = self._lost or said
+    def _translate_error(self, action: str, error: Exception, raises: type[DeviceError]) -> WeftError:
+        """Translate wgpu's error to a weft error: of type `raises`, unless memory ran out or the GPU is lost."""
+        message = _error_text(error)
+        if self._is_device_lost():
+            self._lost = self._lost or message
             return DeviceLostError(f"{self.name} is lost: {self._lost}", hint="load the model again")
-        if isinstance(error, (wgpu.GPUOutOfMemoryError, MemoryError)) or "memory left" in said:
-            problem = f"{what} cannot be had: {self.name} is out of memory, with {self.allocated:,} bytes of weft's"
+        if isinstance(error, (wgpu.GPUOutOfMemoryError, MemoryError)) or "memory left" in message:
+            problem = f"{action} failed: {self.name} is out of memory; weft uses {self.allocated:,} bytes of it"
             return OutOfMemoryError(problem, hint="use smaller inputs, or another device: see weft.devices()")
-        return otherwise(f"{what}, on {self.name}: {said}")
+        return raises(f"{action}, on {self.name}: {message}")
 
-    def _is_gone(self) -> bool:
+    def _is_device_lost(self) -> bool:
         try:
-            native.encoder(self._device).finish()
+            wgpu_native.encoder(self.handle).finish()
         except Exception as error:
-            return "device is lost" in _said(error).lower()
+            return "device is lost" in _error_text(error).lower()
         return False
 
     def _count(self, size: int) -> None:
@@ -464,64 +414,28 @@ class Gpu:
         self.peak = max(self.peak, self.allocated)
 
 
-class TimedRecording(Recording):
-    """The same dispatches, with the times at which each began. Pieces of at most so many as a query set has times."""
-
-    __slots__ = ("_buffer", "_gpu", "_pieces")
-
-    def __init__(self, gpu: Gpu, recording: Recording) -> None:
-        dispatches = recording.dispatches
-        super().__init__(dispatches, recording.regions)
-        gpu.check_can_time()
-        self._gpu = gpu
-        self._pieces = []
-        for first in range(0, self.count, _MOST_TIMES - 1):
-            piece = Recording(dispatches[first : first + _MOST_TIMES - 1])
-            make = partial(gpu._device.create_query_set, type="timestamp", count=piece.count + 1)
-            self._pieces.append((piece, gpu._call("timestamps", make)))
-        flags = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        self._buffer = gpu.buffer(8 * _MOST_TIMES * len(self._pieces), usage=flags)
-
-    def _dispatch(self, encoder: Any) -> None:
-        for number, (piece, query) in enumerate(self._pieces):
-            compute_pass = encoder.begin_compute_pass()
-            piece.steps.encode_timed(compute_pass, query)
-            compute_pass.end()
-            encoder.resolve_query_set(query, 0, piece.count + 1, self._buffer.handle, 8 * _MOST_TIMES * number)
-
-    def ticks(self) -> Array:
-        """The nanoseconds, by the GPU's clock, at which each dispatch of the last run began, and the last ended."""
-        if not self.count:
-            return np.zeros(1, np.int64)
-        content = self._gpu.read([(self._buffer, 0, self._buffer.size)])[0].view(np.int64).reshape(-1, _MOST_TIMES)
-        counts = [piece.count for piece, _ in self._pieces]
-        found = [*(row[:count] for row, count in zip(content, counts)), content[-1, counts[-1] : counts[-1] + 1]]
-        period = native.timestamp_period(self._gpu._queue)
-        return (np.concatenate(found) * period).astype(np.int64)
-
-
 def _copy(encoder: Any, copies: Sequence[Copy]) -> None:
-    for source, start, target, place, size in copies:
+    for source, source_offset, target, target_offset, size in copies:
         if size:
-            whole = -(-size // 4) * 4
-            encoder.copy_buffer_to_buffer(source.handle, start, target.handle, place, whole)
+            padded = -(-size // 4) * 4
+            encoder.copy_buffer_to_buffer(source.handle, source_offset, target.handle, target_offset, padded)
 
 
-def _said(error: Exception) -> str:
-    """An error's text in one paragraph, without wgpu's way of framing it."""
+def _error_text(error: Exception) -> str:
+    """Format wgpu's error as one paragraph, without its headings."""
     lines = [line.strip() for line in str(error).splitlines()]
     text = [line for line in lines if line and line not in ("Validation Error", "Caused by:")]
     return "\n  ".join(text) or type(error).__name__
 
 
 _open: dict[tuple[str, str, int], Gpu] = {}
-_opening = lock()
+_opening = make_lock()
 
 
-def open_gpu(wanted: str = "") -> Gpu:
-    """The GPU that a number or name means (see adapters.py), opened if it is not, or if it was lost."""
+def open_gpu(selector: str = "") -> Gpu:
+    """Open a GPU by number or name; each is opened once per process, and again after a loss."""
     check_process()
-    adapter = find_adapter(wanted)
+    adapter = find_adapter(selector)
     key = adapter.name, adapter.backend, adapter.number
     with _opening:
         gpu = _open.get(key)

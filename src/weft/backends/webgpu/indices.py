@@ -1,7 +1,7 @@
-"""Lines of a shader's main function, and index arithmetic on them: computed once, as far out as its variables allow.
+"""Write the lines of a shader's main function, with index arithmetic hoisted out of loops.
 
-An i32 that loops do not change is named before them, in the block where the last of its variables came up; divisions
-cost more than a register, and not all drivers move them by themselves.
+An index is computed once, in the outermost block where all its variables are defined: divisions cost more than a
+register, and not all drivers hoist them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ fn floor_mod(a: i32, b: i32) -> i32 {
 
 @dataclass(slots=True)
 class _Block:
-    """Lines between braces, the variables that come up there, and what is known by name."""
+    """Lines between braces, with the variables defined there and the names of computed indices."""
 
     names: set[str]
     indent: str
     lines: list[str] = field(default_factory=list)
-    known: dict[Dim, str] = field(default_factory=dict)
+    indices: dict[Dim, str] = field(default_factory=dict)
 
 
 class Writer:
-    """Writes lines, innermost block last."""
+    """Writes lines to nested blocks; the innermost is the last."""
 
     def __init__(self) -> None:
         self.blocks = [_Block(set(), "  ")]
@@ -53,7 +53,7 @@ class Writer:
         block.lines.append(block.indent + text)
 
     def fresh(self, kind: str, value: str, depth: int = -1) -> str:
-        """A value under a name of its own, in the block at a depth."""
+        """Define a new name for a value in the block at a depth."""
         name = f"t{self._count}"
         self._count += 1
         block = self.blocks[depth]
@@ -62,40 +62,40 @@ class Writer:
 
     @contextmanager
     def inside(self, *names: str) -> Iterator[list[str]]:
-        """What is written inside becomes the lines of a block, which may use variables of these names."""
+        """Collect the lines written in the `with` block as a block that defines these variables."""
         block = _Block(set(names), self.blocks[-1].indent + "  ")
         self.blocks.append(block)
         yield block.lines
         self.blocks.pop()
 
     def block(self, head: str, lines: list[str], end: str = "}") -> None:
-        """Lines between braces."""
+        """Write lines between braces."""
         self.line(f"{head} {{")
         self.blocks[-1].lines += lines
         if end:
             self.line(end)
 
     def name(self, name: str, value: Dim) -> None:
-        """A variable of the kernel that stands for a value, in the present block."""
+        """Define a variable of the kernel in the current block."""
         self.line(f"let v_{name}: i32 = {self.integer(value)};")
         self.blocks[-1].names.add(name)
 
     # -- index arithmetic --------------------------------------------------------------------------------------------
 
     def integer(self, value: Dim) -> str:
-        """Index arithmetic as an i32: a number, or a name."""
+        """Write index arithmetic as an i32: a number, or a name."""
         if isinstance(value, int):
             return str(value) if value != -(2**31) else "(-2147483647 - 1)"
         depth = self._depth(value)
-        known = self.blocks[depth].known
-        if value not in known:
+        indices = self.blocks[depth].indices
+        if value not in indices:
             text = self._sum(value, depth)
-            simple = text.replace("_", "").replace(".", "").isalnum()
-            known[value] = text if simple else self.fresh("i32", text, depth)
-        return known[value]
+            is_simple = text.replace("_", "").replace(".", "").isalnum()
+            indices[value] = text if is_simple else self.fresh("i32", text, depth)
+        return indices[value]
 
     def _depth(self, value: Expr) -> int:
-        """The outermost block where all variables are there."""
+        """Return the depth of the outermost block where all variables are defined."""
         needed = {symbol.name for symbol in dims.symbols(value)}
         for depth in range(len(self.blocks) - 1, 0, -1):
             if needed & self.blocks[depth].names:
@@ -122,17 +122,17 @@ class Writer:
         return " * ".join(factors)
 
     def atom(self, atom: Atom) -> str:
-        """A variable, or a compound under its name."""
+        """Write a variable, or the name of a compound."""
         match atom:
             case Symbol(name):
                 return f"v_{name}"
             case Compound(operation, left, right):
                 alone = Expr((((atom,), 1),))
                 depth = self._depth(alone)
-                known = self.blocks[depth].known
-                if alone not in known:
-                    known[alone] = self.fresh("i32", self._compound(operation, left, right), depth)
-                return known[alone]
+                indices = self.blocks[depth].indices
+                if alone not in indices:
+                    indices[alone] = self.fresh("i32", self._compound(operation, left, right), depth)
+                return indices[alone]
         raise InternalError(f"no code for {atom}")
 
     def _compound(self, operation: str, left: Dim, right: Dim) -> str:

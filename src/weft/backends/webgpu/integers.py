@@ -1,13 +1,13 @@
-"""WGSL of integer functions that are more than an operator, for i32, u32, i64 and u64.
+"""WGSL of integer functions that are not operators, for i32, u32, i64 and u64.
 
-Nothing traps: divisors of 0 give 0, the least number divided by -1 wraps around, shifts by the width or more give 0.
+Nothing traps: a divisor of 0 gives 0, the least number divided by -1 wraps around, shifts by the width or more give 0.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from weft.backends.webgpu.helpers import fill, functions_in
+from weft.backends.webgpu.helpers import fill, split_functions
 
 _SIGNED = """
 fn weft_divide_$kind(a: $kind, b: $kind) -> $kind {
@@ -99,8 +99,8 @@ fn weft_power_3_$kind(x: $kind) -> $kind {
 
 
 @cache
-def functions(bits: int) -> dict[str, str]:
-    """Those of integers of so many bits, signed and unsigned."""
+def define_functions(bits: int) -> dict[str, str]:
+    """Write the helper functions of signed and unsigned integers with this number of bits."""
     unsigned, mask = f"u{bits}", f"{bits - 1}u"
     signed = fill(_SIGNED + _BOTH, {"kind": f"i{bits}", "unsigned": unsigned, "mask": mask})
-    return functions_in(signed) | functions_in(fill(_UNSIGNED + _BOTH, {"kind": unsigned, "mask": mask}))
+    return split_functions(signed) | split_functions(fill(_UNSIGNED + _BOTH, {"kind": unsigned, "mask": mask}))

@@ -1,7 +1,7 @@
-"""Planned launches -> dispatches: pipelines, bind groups and parameters, made once for a plan.
+"""Record planned launches as dispatches, with pipelines, bind groups and parameters, once per plan.
 
-A buffer is bound from the last aligned place at or before its start; the rest of the way is a parameter. Launches that
-are repeated at other places are bound to all of these, and have parameters for each time.
+A buffer is bound from the last aligned offset at or before its start; its position in the binding is a parameter.
+Repeated launches are bound to the memory of all repetitions, and have parameters for each.
 """
 
 from __future__ import annotations
@@ -13,43 +13,42 @@ import numpy as np
 
 from weft.backends.naming import kernel_names
 from weft.backends.resident.device import BufferSlice, Find
-from weft.backends.webgpu.bindings import Binding, module_text
+from weft.backends.webgpu.bindings import Binding, write_module
 from weft.backends.webgpu.gpu import Gpu, GpuBuffer
-from weft.backends.webgpu.moving import MovableDispatch, MovableRegions, MovedRange, movable_regions
+from weft.backends.webgpu.rebinding import MovableBinding, MovableDispatch, MovableRegions, build_movable_regions
 from weft.backends.webgpu.recordings import READ, UNIFORM, WRITE, ComputePipeline, Dispatch, Recording, ShaderSource
-from weft.backends.webgpu.shader import Shader, shared_buffers
-from weft.backends.webgpu.trip_counts import MOST_TRIPS, most_trips
+from weft.backends.webgpu.shader import Shader, list_bound_buffers
+from weft.backends.webgpu.trip_counts import MOST_TRIPS, count_trips
 from weft.errors import ExecutionError, OutOfMemoryError
-from weft.ir import kernel as form
 from weft.ir.compiled import CompiledProgram
+from weft.ir.kernel import Buffer
 from weft.ir.work import Place, PlannedLaunch, Repeated
 from weft.plan.plan import ABSOLUTE
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-PARAMETER_STRIDE = 256  # bytes between the parameters of launches, so that any adapter can bind them
+PARAMETER_STRIDE = 256  # bytes between the parameters of launches: an alignment that all adapters support
 MOST = 2**31 - 1
-MOST_ELEMENTS = MOST - 2**16  # of a buffer: lanes beyond the last one, which do nothing, must have a number too
+MOST_ELEMENTS = MOST - 2**16  # of a buffer: idle lanes beyond the end need indices too
 
 
 Key = tuple[str, tuple[Binding, ...], bool]
-"""A kernel's name, its buffers' bindings, and whether dispatches have just as many groups as there are blocks."""
+"""A kernel's name, its buffers' bindings, and whether dispatches have exactly as many workgroups as blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundLaunch:
-    """A launch whose buffers have their bindings: how, where, and the first element's place in each."""
+    """A launch with the bindings of its buffers."""
 
     launch: PlannedLaunch
     bindings: tuple[Binding, ...]
-    slices: tuple[BufferSlice, ...]  # of each buffer that is no alias
-    regions: tuple[int, ...]  # the same ones'
+    slices: tuple[BufferSlice, ...]  # of buffers that are not aliases
+    regions: tuple[int, ...]  # of the same buffers
     written: frozenset[int]  # regions
-    bases: tuple[tuple[int, ...], ...]  # of each time it is run, of each buffer
+    bases: tuple[tuple[int, ...], ...]  # for each repetition and buffer, the first element in the binding
 
 
 class LaunchBinder:
-    """Binds the launches of plans; `find` tells where a place is, given the bytes from there on that are used."""
+    """Binds the launches of plans; `find` returns the memory of a place, given the number of bytes used."""
 
     def __init__(self, gpu: Gpu, shaders: Mapping[str, Shader], find: Find) -> None:
         self.gpu = gpu
@@ -57,58 +56,56 @@ class LaunchBinder:
         self.find = find
 
     def bind(self, entries: Sequence[PlannedLaunch | Repeated], *, idle: bool = False) -> list[list[BoundLaunch]]:
-        """Launches by entry; those without blocks, which other sizes may need, only if they are asked for."""
-        found = []
+        """Bind launches by entry; launches without blocks, which other sizes may need, only if `idle`."""
+        bound = []
         for entry in entries:
             if isinstance(entry, PlannedLaunch):
                 launches, shifts, count = [entry], [(0,) * len(entry.buffers)], 1
             else:
                 launches, shifts, count = list(entry.launches), list(entry.shifts), entry.count
-            pairs = zip(launches, shifts)
-            found.append(
-                [self._bound(launch, own, count) for launch, own in pairs if count and (launch.blocks or idle)]
-            )
-        return found
+            pairs = zip(launches, shifts) if count else ()
+            bound.append([self._bind_launch(launch, own, count) for launch, own in pairs if launch.blocks or idle])
+        return bound
 
-    def _check_loops(self, launch: PlannedLaunch) -> None:
+    def _check_trips(self, launch: PlannedLaunch) -> None:
         if not self.gpu.limits.is_software or not launch.blocks:
             return
         loops = self.shaders[launch.kernel.name].loops
-        trips = most_trips(loops, launch.kernel, launch.blocks, launch.parameters)
+        trips = count_trips(loops, launch.kernel, launch.blocks, launch.parameters)
         if trips > MOST_TRIPS:
             raise ExecutionError(
-                f"kernel {launch.kernel.name!r} may take {trips:,} turns of its loops, of which {self.gpu.name} does "
-                f"no more than {MOST_TRIPS:,}",
+                f"kernel {launch.kernel.name!r} may need {trips:,} loop iterations: {self.gpu.name} stops after "
+                f"{MOST_TRIPS:,}",
                 node=launch.origin or None,
                 hint="use a real GPU, or device='cpu'",
             )
 
-    def _bound(self, launch: PlannedLaunch, shifts: Sequence[int], count: int) -> BoundLaunch:
-        self._check_loops(launch)
-        buffers = shared_buffers(launch.kernel)
+    def _bind_launch(self, launch: PlannedLaunch, shifts: Sequence[int], count: int) -> BoundLaunch:
+        self._check_trips(launch)
+        buffers = list_bound_buffers(launch.kernel)
         alignment = self.gpu.limits.offset_alignment
-        slices: dict[str, BufferSlice] = {}  # by the buffer that has the binding
+        slices: dict[str, BufferSlice] = {}
         homes: dict[tuple[int, int, int, Any], str] = {}
         aliases: dict[str, str] = {}
         regions: dict[str, int] = {}
         bases: list[list[int]] = []
         for buffer, place, shift, size in zip(buffers, launch.buffers, shifts, launch.sizes, strict=True):
-            span = self._span(place, shift, size, count)
+            span = self._find_span(place, shift, size, count)
             start = span.offset // alignment * alignment
             first = span.offset - start + (-shift * (count - 1) if shift < 0 else 0)
-            bases.append([(first + shift * time) // buffer.dtype.numpy.itemsize for time in range(count)])
+            bases.append([(first + shift * turn) // buffer.dtype.numpy.itemsize for turn in range(count)])
             whole = BufferSlice(span.buffer, start, span.size + span.offset - start)
             home = homes.setdefault((id(span.buffer), span.offset, shift, buffer.dtype), buffer.name)
             if home != buffer.name and place.region != ABSOLUTE:
                 aliases[buffer.name] = home
-                slices[home] = max(slices[home], whole, key=lambda each: each.size)  # one may be a part of the other
+                slices[home] = max(slices[home], whole, key=lambda memory: memory.size)
             else:
                 slices[buffer.name] = whole
                 regions[buffer.name] = place.region
             elements = whole.size // buffer.dtype.numpy.itemsize
             if elements > MOST_ELEMENTS and launch.blocks:
                 raise ExecutionError(
-                    f"a tensor of {elements:,} elements: this device's kernels count up to {MOST_ELEMENTS:,}",
+                    f"a tensor of {elements:,} elements: kernels of this device support up to {MOST_ELEMENTS:,}",
                     node=launch.origin or None,
                     hint="use a smaller batch, or device='cpu'",
                 )
@@ -120,7 +117,7 @@ class LaunchBinder:
                 bindings.append(Binding(alias=aliases[buffer.name], aligned=aligned))
             else:
                 constant = place.region == ABSOLUTE and not buffer.written
-                bindings.append(self._binding(buffer, slices[buffer.name], aligned, constant))
+                bindings.append(self._choose_binding(buffer, slices[buffer.name], aligned, constant))
         self._check_bindings(launch, bindings, slices)
         written = frozenset(place.region for buffer, place in zip(buffers, launch.buffers) if buffer.written)
         times = tuple(zip(*bases)) if bases else ((),) * count
@@ -129,67 +126,68 @@ class LaunchBinder:
     def _check_bindings(
         self, launch: PlannedLaunch, bindings: Sequence[Binding], slices: Mapping[str, BufferSlice]
     ) -> None:
-        """OutOfMemoryError if tensors are so large that a kernel cannot see all of them at once."""
+        """Raise OutOfMemoryError if tensors are so large that their segments need too many bindings."""
         count = sum(binding.segments for binding in bindings if binding.alias is None)
         most = self.gpu.limits.max_bindings
         if count > most and any(binding.segments > 1 for binding in bindings):
             raise OutOfMemoryError(
-                f"a kernel works on {sum(part.size for part in slices.values()):,} bytes, for which it would need "
-                f"{count} bindings; {self.gpu.name} has {most}",
+                f"a kernel works on {sum(memory.size for memory in slices.values()):,} bytes and would need {count} "
+                f"bindings: {self.gpu.name} has {most}",
                 node=launch.origin or None,
                 hint="use smaller inputs, or another device: see weft.devices()",
             )
 
-    def _span(self, place: Place, shift: int, size: int, count: int) -> BufferSlice:
-        """All that a buffer is, each time a launch is repeated."""
+    def _find_span(self, place: Place, shift: int, size: int, count: int) -> BufferSlice:
+        """Find the memory of a buffer in all repetitions."""
         if not shift:
             return self.find(place, size)
         far = shift * (count - 1)
         return self.find(Place(place.region, place.offset + min(far, 0)), size + abs(far))
 
-    def _binding(self, buffer: form.Buffer, part: BufferSlice, aligned: bool, constant: bool) -> Binding:
-        """A buffer that is larger than a binding may be takes several."""
+    def _choose_binding(self, buffer: Buffer, memory: BufferSlice, aligned: bool, constant: bool) -> Binding:
+        """Split a buffer that is too large for one binding into several."""
         most = self._most_bytes()
-        count = -(-part.size // most)
+        count = -(-memory.size // most)
         if count <= 1:
             return Binding(aligned=aligned, constant=constant)
         return Binding(None, count, most // buffer.dtype.numpy.itemsize, aligned, constant)
 
-    # -- what runs ---------------------------------------------------------------------------------------------------
+    # -- recordings --------------------------------------------------------------------------------------------------
 
     def record(self, entries: Sequence[Sequence[BoundLaunch]], movable: range = range(0)) -> Recording:
-        """What runs on the device, in order; regions that are `movable` may be bound to other places."""
+        """Record launches in order; `movable` regions may be rebound later."""
         pipelines = self.pipelines(entries)
         rows: list[tuple[BoundLaunch, tuple[int, ...]]] = []
         for entry in entries:
-            for time in range(len(entry[0].bases) if entry else 0):
-                rows += [(bound, bound.bases[time]) for bound in entry]
+            for turn in range(len(entry[0].bases) if entry else 0):
+                rows += [(bound, bound.bases[turn]) for bound in entry]
         parameters = self._parameters(rows)
         homes = {region: self.find(Place(region, 0), 0) for region in movable}
-        found, moving = [], []
+        dispatches, movable_dispatches = [], []
         for number, (bound, _) in enumerate(rows):
             pipeline = pipelines[self._key(bound)]
             ranges = [(parameters, number * PARAMETER_STRIDE, PARAMETER_STRIDE), *self._ranges(bound)]
-            moved = self._moved(bound, ranges, homes)
+            movable_bindings = self._find_movable(bound, ranges, homes)
             group: Any
-            if moved:
-                kinds = zip(ranges, (UNIFORM, *_kinds(bound.bindings)))
-                constant = frozenset(part[0].live_memory().serial for part, kind in kinds if kind == READ)
-                moving.append(MovableDispatch(self.gpu, pipeline, ranges, moved, constant))
-                group = moving[-1].slot
+            if movable_bindings:
+                kinds = zip(ranges, (UNIFORM, *_list_kinds(bound.bindings)))
+                constant = frozenset(memory.live_memory().serial for (memory, _, _), kind in kinds if kind == READ)
+                dispatch = MovableDispatch(self.gpu, pipeline, ranges, movable_bindings, constant)
+                movable_dispatches.append(dispatch)
+                group = dispatch.slot
             else:
                 group = self.gpu.bind_group(pipeline, ranges)
-            found.append(Dispatch(pipeline, group, *self._grid(bound.launch)))
-        return Recording(found, self._regions(entries, moving, homes))
+            dispatches.append(Dispatch(pipeline, group, *self._choose_grid(bound.launch)))
+        return Recording(dispatches, self._regions(entries, movable_dispatches, homes))
 
-    def _moved(
+    def _find_movable(
         self, bound: BoundLaunch, ranges: Sequence[tuple[GpuBuffer, int, int]], homes: Mapping[int, BufferSlice]
-    ) -> list[MovedRange]:
-        """Which of a launch's bindings move, and with what."""
+    ) -> list[MovableBinding]:
+        """List the bindings of a launch that are in movable regions."""
         bindings = [binding for binding in bound.bindings if binding.alias is None]
         regions = [region for binding, region in zip(bindings, bound.regions) for _ in range(binding.segments)]
         return [
-            MovedRange(number, region, ranges[number][1] - homes[region].offset)
+            MovableBinding(number, region, ranges[number][1] - homes[region].offset)
             for number, region in enumerate(regions, 1)
             if region in homes
         ]
@@ -197,46 +195,46 @@ class LaunchBinder:
     def _regions(
         self,
         entries: Sequence[Sequence[BoundLaunch]],
-        moving: Sequence[MovableDispatch],
+        dispatches: Sequence[MovableDispatch],
         homes: Mapping[int, BufferSlice],
     ) -> MovableRegions | None:
-        if not moving:
+        if not dispatches:
             return None
         written = frozenset(region for entry in entries for bound in entry for region in bound.written)
-        return movable_regions(self.gpu.alignment, moving, homes, written)
+        return build_movable_regions(self.gpu.alignment, dispatches, homes, written)
 
     def _key(self, bound: BoundLaunch) -> Key:
-        x, y = self._grid(bound.launch)
+        x, y = self._choose_grid(bound.launch)
         return bound.launch.kernel.name, bound.bindings, x * y == bound.launch.blocks
 
     def pipelines(self, entries: Sequence[Sequence[BoundLaunch]]) -> dict[Key, ComputePipeline]:
-        """What launches need."""
+        """Compile the pipelines of launches."""
         sources: dict[Key, ShaderSource] = {}
         for bound in (bound for entry in entries for bound in entry):
             kernel = bound.launch.kernel
             key = self._key(bound)
             if key not in sources:
-                named = {buffer.name: binding for buffer, binding in zip(shared_buffers(kernel), bound.bindings)}
+                named = {buffer.name: binding for buffer, binding in zip(list_bound_buffers(kernel), bound.bindings)}
                 shader = self.shaders[kernel.name]
-                text = module_text(kernel, shader, named, self.gpu.abilities, key[-1])
-                kinds = (UNIFORM, *_kinds(bound.bindings))
+                text = write_module(kernel, shader, named, self.gpu.abilities, key[-1])
+                kinds = (UNIFORM, *_list_kinds(bound.bindings))
                 sources[key] = ShaderSource(text, kinds, shared_bytes=shader.shared_bytes)
         names = {f"{key[0]}.{number}": key for number, key in enumerate(sources)}
-        made = self.gpu.pipelines({name: sources[key] for name, key in names.items()})
-        return {key: made[name] for name, key in names.items()}
+        pipelines = self.gpu.pipelines({name: sources[key] for name, key in names.items()})
+        return {key: pipelines[name] for name, key in names.items()}
 
     def _parameters(self, rows: Sequence[tuple[BoundLaunch, tuple[int, ...]]]) -> GpuBuffer:
-        """All launches' parameters, one after the other; each launch comes with where its buffers start."""
+        """Write the parameters of all launches to one buffer."""
         block = np.zeros((max(len(rows), 1), PARAMETER_STRIDE // 4), np.int64)
         for number, (bound, bases) in enumerate(rows):
             row = (bound.launch.blocks, *bases, *bound.launch.parameters)
             if len(row) > block.shape[1]:
-                raise ExecutionError(f"a kernel with {len(row)} parameters, where a launch has room for 64")
+                raise ExecutionError(f"a kernel with {len(row)} parameters: a launch can have 64")
             block[number, : len(row)] = row
         largest = np.abs(block).max(axis=1)
         if largest.max() > MOST:
             raise ExecutionError(
-                f"a size of {largest.max():,}: this device's kernels count up to {MOST:,}",
+                f"a size of {largest.max():,}: kernels of this device support up to {MOST:,}",
                 node=rows[int(largest.argmax())][0].launch.origin or None,
                 hint="use a smaller batch, or device='cpu'",
             )
@@ -245,7 +243,7 @@ class LaunchBinder:
         return buffer
 
     def _ranges(self, bound: BoundLaunch) -> list[tuple[GpuBuffer, int, int]]:
-        """The bindings of the buffers, in order."""
+        """List the slices of all bindings, in order."""
         most = self._most_bytes()
         ranges = []
         bindings = [binding for binding in bound.bindings if binding.alias is None]
@@ -256,18 +254,18 @@ class LaunchBinder:
         return ranges
 
     def _most_bytes(self) -> int:
-        """Of a binding, such that the next one starts where it may."""
+        """Return the largest size of a segment, such that the next one is aligned."""
         return self.gpu.limits.max_binding_bytes // PARAMETER_STRIDE * PARAMETER_STRIDE
 
-    def _grid(self, launch: PlannedLaunch) -> tuple[int, int]:
+    def _choose_grid(self, launch: PlannedLaunch) -> tuple[int, int]:
         most = self.gpu.limits.max_groups
         rows = max(-(-launch.blocks // most), 1)
         if rows > most:
-            raise ExecutionError(f"{launch.blocks} blocks, more than a dispatch can have on this device")
+            raise ExecutionError(f"a launch with {launch.blocks:,} blocks: this device allows {most * most:,}")
         return -(-launch.blocks // rows), rows
 
 
-def _kinds(bindings: Sequence[Binding]) -> tuple[str, ...]:
+def _list_kinds(bindings: Sequence[Binding]) -> tuple[str, ...]:
     return tuple(
         READ if binding.constant else WRITE
         for binding in bindings
@@ -277,12 +275,17 @@ def _kinds(bindings: Sequence[Binding]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GpuLaunches:
-    """The launches of one program's plans as dispatches, from the shaders of its kernels."""
+class WebGpuLaunchCompiler:
+    """Records the plans of one program, whose shaders it has."""
 
     gpu: Gpu
     shaders: Mapping[str, Shader]
     parameter_bytes: int = PARAMETER_STRIDE
+
+    @classmethod
+    def from_program(cls, program: CompiledProgram, gpu: Gpu) -> WebGpuLaunchCompiler:
+        codes = zip(kernel_names(program.sections), program.objects, strict=True)
+        return cls(gpu, {name: Shader.decode(code) for name, code in codes})
 
     def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
         binder = LaunchBinder(self.gpu, self.shaders, find)
@@ -291,9 +294,3 @@ class GpuLaunches:
     def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range = range(0)) -> Recording:
         binder = LaunchBinder(self.gpu, self.shaders, find)
         return binder.record(binder.bind(launches), movable)
-
-
-def gpu_launches(program: CompiledProgram, gpu: Gpu) -> GpuLaunches:
-    """Those of a compiled program."""
-    codes = zip(kernel_names(program.sections), program.objects, strict=True)
-    return GpuLaunches(gpu, {name: Shader.decode(code) for name, code in codes})

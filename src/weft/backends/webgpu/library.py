@@ -1,8 +1,8 @@
-"""The WGSL of a shader's values: types, literals, scalar functions and conversions as expressions.
+"""Write the values of a shader in WGSL: types, literals, scalar functions and conversions.
 
-Texts of registers come in, texts of expressions go out, and `prelude` gives the helper functions that they call.
-Registers hold bool, i32, u32, i64, u64, f32 or f64; narrower types are held by those of 32 bits and wrapped or rounded
-after each operation, and 64-bit integers by pairs of u32 where the language has none.
+Methods take registers and return expressions, as text; `prelude` returns the helper functions that they call. Registers
+are bool, i32, u32, i64, u64, f32 or f64. Narrower types use registers of 32 bits, wrapped or rounded after each
+operation; 64-bit integers are pairs of u32 if the adapter has none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.webgpu import conversions, elementary, floats, functions, integers, minifloats, pairs, wgsl_types
-from weft.backends.webgpu.helpers import Helpers, functions_in
+from weft.backends.webgpu.helpers import Helpers, split_functions
 from weft.backends.webgpu.wgsl_types import Abilities
 from weft.ir.dtypes import DType
 from weft.ir.kernel import ACROSS_FUNCTIONS
@@ -24,26 +24,26 @@ __all__ = ["Abilities", "Library"]
 
 
 class Library:
-    """One for each shader."""
+    """Writes the values of one shader, and collects the helper functions that they need."""
 
     def __init__(self, abilities: Abilities) -> None:
         self.abilities = abilities
-        self._helpers = Helpers(abilities, _catalogue(abilities))
+        self._helpers = Helpers(abilities, _list_helpers(abilities))
         self._halves = False
-        self._literals: dict[str, float] = {}  # numbers by their texts
+        self._literals: dict[str, float] = {}  # text -> number
 
     def register_type(self, dtype: DType) -> str:
         return wgsl_types.register_type(dtype, self.abilities)
 
     def storage_type(self, dtype: DType) -> str:
-        """The element type of a storage array; u32 for types of which several share a word."""
-        return self._noted(wgsl_types.storage_type(dtype, self.abilities))
+        """Return the element type of a storage array; u32 for packed types."""
+        return self._track_halves(wgsl_types.storage_type(dtype, self.abilities))
 
     def elements_in_word(self, dtype: DType) -> int:
         return wgsl_types.elements_in_word(dtype, self.abilities)
 
     def literal(self, value: bool | int | float, dtype: DType) -> str:
-        """A number as a register; integers wrap around, floats are rounded."""
+        """Write a number; integers wrap around, floats are rounded."""
         kind = wgsl_types.kind_of(dtype, self.abilities)
         if kind == "bool":
             return "true" if value else "false"
@@ -69,52 +69,52 @@ class Library:
         return f"{self._helpers.use(f'make_{kind}')}({bits})"
 
     def call(self, function: str, arguments: Sequence[str], dtypes: Sequence[DType], result: DType) -> str:
-        """A function of `weft.ir.scalar.FUNCTIONS`, fma or dot4."""
+        """Write a call of a function of `weft.ir.scalar.FUNCTIONS`, fma or dot4."""
         constant = self._literals.get(arguments[-1])
         if function == "cast" and constant is not None and dtypes[0].is_integer:
-            return self._converted(int(constant), dtypes[0], result)
+            return self._convert_constant(int(constant), dtypes[0], result)
         atoms = [_atom(argument) for argument in arguments]
-        return self._noted(functions.apply(self._helpers, function, atoms, dtypes, result, constant))
+        return self._track_halves(functions.apply(self._helpers, function, atoms, dtypes, result, constant))
 
-    def _converted(self, number: int, source: DType, target: DType) -> str:
-        """An integer as another type: naga has no constants of some of these conversions."""
+    def _convert_constant(self, number: int, source: DType, target: DType) -> str:
+        """Convert a constant integer here, since naga rejects some of these conversions of constants."""
         if target.is_float:
             return self.literal(float(np.array(number, source.numpy).astype(target.numpy)), target)
         return self.literal(number != 0 if target is DType.bool else number, target)
 
     def combine(self, kind: str, dtype: DType, a: str, b: str) -> str:
-        """The sum, product, maximum or minimum of two registers."""
+        """Write the sum, product, maximum or minimum of two registers."""
         return self.call(ACROSS_FUNCTIONS[kind], [a, b], [dtype, dtype], dtype)
 
     def cast(self, text: str, source: DType, target: DType) -> str:
-        return self._noted(conversions.cast(self._helpers, _atom(text), source, target))
+        return self._track_halves(conversions.cast(self._helpers, _atom(text), source, target))
 
     def bitcast(self, text: str, source: DType, target: DType) -> str:
         return conversions.bitcast(self._helpers, _atom(text), source, target)
 
     def from_index(self, text: str) -> str:
-        """An i32 as an int64 register."""
+        """Convert an i32 to an int64 register."""
         return conversions.cast(self._helpers, _atom(text), DType.int32, DType.int64)
 
     def to_index(self, text: str) -> str:
-        """An int64 register that fits as an i32."""
+        """Convert an int64 register that fits to an i32."""
         return conversions.cast(self._helpers, _atom(text), DType.int64, DType.int32)
 
     def loaded(self, text: str, dtype: DType) -> str:
-        """What a storage element, or the low bits of a word, holds."""
+        """Convert a storage element, or the low bits of a word, to a register."""
         self.storage_type(dtype)
-        return conversions.loaded(self._helpers, _atom(text), dtype)
+        return conversions.decode(self._helpers, _atom(text), dtype)
 
     def stored(self, text: str, dtype: DType) -> str:
-        """A register as a storage element, or as the low bits of a word whose others are 0."""
-        return self._noted(conversions.stored(self._helpers, _atom(text), dtype))
+        """Convert a register to a storage element, or to the low bits of a word whose other bits are 0."""
+        return self._track_halves(conversions.encode(self._helpers, _atom(text), dtype))
 
     def prelude(self) -> str:
-        """What the expressions made so far need at the start of the shader."""
+        """Return the directives and helper functions that the expressions written so far need."""
         return f"{'enable f16;' if self._halves else ''}\n{self._helpers.text()}"
 
-    def _noted(self, text: str) -> str:
-        """The same text, once it is known whether it needs f16."""
+    def _track_halves(self, text: str) -> str:
+        """Record whether a text needs f16, and return it."""
         self._halves |= self.abilities.float16 and ("f16(" in text or text == "f16")
         return text
 
@@ -123,27 +123,27 @@ def _integer(number: int, kind: str) -> str:
     if kind.endswith("pair"):
         return f"vec2<u32>({number & 0xFFFFFFFF}u, {number >> 32 & 0xFFFFFFFF}u)"
     suffix = {"i32": "i", "u32": "u", "i64": "li", "u64": "lu"}[kind]
-    if number in (-(2**31), -(2**63)):  # a literal has no sign, and what is negated has to fit
+    if number in (-(2**31), -(2**63)):  # the literal is positive before it is negated, and would not fit
         return f"({number + 1}{suffix} - 1{suffix})"
     return f"({number}{suffix})" if number < 0 else f"{number}{suffix}"
 
 
 def _atom(text: str) -> str:
-    """An expression that can stand beside any operator."""
+    """Parenthesize an expression unless it can be an operand of any operator."""
     depth = 0
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         depth += (letter in "([") - (letter in ")]")
-        if depth == 0 and (letter == " " or (place == 0 and letter in "-!~&*")):
+        if depth == 0 and (letter == " " or (position == 0 and letter in "-!~&*")):
             return f"({text})"
     return text
 
 
 @cache
-def _catalogue(abilities: Abilities) -> dict[str, str]:
-    """All helper functions for such an adapter."""
-    found = integers.functions(32) | floats.functions(32) | floats.corrections() | minifloats.functions()
-    found |= functions_in(functions.DOT4) | elementary.functions(32)
-    found |= integers.functions(64) if abilities.int64 else pairs.functions()
+def _list_helpers(abilities: Abilities) -> dict[str, str]:
+    """List all helper functions of an adapter, by name."""
+    helpers = integers.define_functions(32) | floats.define_functions(32) | minifloats.define_functions()
+    helpers |= split_functions(functions.DOT4) | elementary.define_functions(32)
+    helpers |= integers.define_functions(64) if abilities.int64 else pairs.define_functions()
     if abilities.int64 and abilities.float64:
-        found |= floats.functions(64) | elementary.functions(64)
-    return found | functions_in(conversions.wgsl(abilities))
+        helpers |= floats.define_functions(64) | elementary.define_functions(64)
+    return helpers | split_functions(conversions.define_conversions(abilities))

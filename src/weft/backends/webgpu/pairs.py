@@ -1,13 +1,13 @@
-"""WGSL of 64-bit integers as pairs of u32, the low word first, for adapters whose language has none.
+"""WGSL of 64-bit integers as pairs of u32, the low word first, for adapters without 64-bit integers.
 
-Signed numbers are pairs in two's complement; what is the same for both has no sign in its name.
+Signed numbers are in two's complement; functions that suit both signs have no sign in their names.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from weft.backends.webgpu.helpers import functions_in
+from weft.backends.webgpu.helpers import split_functions
 
 _TEXT = """
 fn weft_add_pair(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -275,5 +275,5 @@ fn weft_f64_from_signed_pair(x: vec2<u32>) -> f64 {
 
 
 @cache
-def functions() -> dict[str, str]:
-    return functions_in(_TEXT)
+def define_functions() -> dict[str, str]:
+    return split_functions(_TEXT)

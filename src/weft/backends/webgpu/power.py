@@ -1,4 +1,4 @@
-"""WGSL of x^y on floats, with a logarithm of half as many bits again as the result has."""
+"""WGSL of x^y on floats, with a logarithm that has half as many bits more than the result."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cache
 from math import log
 
 from weft.backends.numerics import coefficients
-from weft.backends.webgpu.helpers import fill, functions_in, number
-from weft.backends.webgpu.precision import common_values, ln2, split
+from weft.backends.webgpu.helpers import fill, number, split_functions
+from weft.backends.webgpu.precision import ln2, split, template_values
 
 _TEXT = """
 fn weft_high_$kind(x: $kind) -> $kind {
@@ -23,12 +23,9 @@ fn weft_settled_$kind(x: $kind, positive: $kind) -> $kind {
 
 fn weft_log_parts_$kind(x: $kind) -> vec3<$kind> {
     // the logarithm to base 2 of a positive finite number, as one of half of the bits and a small one; and m
-    let bits = bitcast<$bits>(x);
-    let tiny = bits < $hidden;
-    let lifted = select(bits, bitcast<$bits>($kind(bits)), tiny);
-    let moved = weft_exponent_$kind(lifted);
-    let m = bitcast<$kind>(lifted - ($bits(moved) << $fraction));
-    let exponent = $kind(moved) + select($kind(0.0), $kind($subnormal_exponent), tiny);
+    let normal = weft_normalise_$kind(x);
+    let exponent = normal.x;
+    let m = normal.y;
     // s = (m - 1) / (m + 1) = s_high + s_low, so that log m = 2 s + 2/3 s^3 + ...
     let f = m - 1.0;
     let m_high = bitcast<$kind>(bitcast<$bits>(m) & $short_mask);
@@ -117,21 +114,18 @@ _TAIL = {32: 5, 64: 7}  # coefficients
 
 
 @cache
-def functions(bits: int) -> dict[str, str]:
-    """Those of floats of so many bits."""
+def define_functions(bits: int) -> dict[str, str]:
+    """Write the helper functions of floats with this number of bits."""
     first, third = 2 / ln2(), Fraction(2, 3) / ln2()
-    first_high, first_low = split(first, [_HALF[bits]])
-    third_high, third_low = split(third, [_HALF[bits]])
-    values = common_values(bits) | {
+    values = template_values(bits) | {
         "first_whole": number(float(first)),
-        "first_high": first_high,
-        "first_low": first_low,
         "third_whole": number(float(third)),
-        "third_high": third_high,
-        "third_low": third_low,
         "unit": "1.0" if bits == 32 else number(log(2.0)),
     }
+    for name, value in (("first", first), ("third", third)):
+        high, low = split(value, _HALF[bits])
+        values |= {f"{name}_high": number(high), f"{name}_low": number(low)}
     values |= {name: number(limit) for name, limit in _LIMITS[bits].items()}
     tail = [term / log(2.0) for term in coefficients.LOG_TAIL[64][: _TAIL[bits]]]
     exponential = coefficients.EXP2_WIDE[64] if bits == 32 else coefficients.EXP[64]
-    return functions_in(fill(_TEXT, values, {"TAIL": tail, "EXP2": exponential}))
+    return split_functions(fill(_TEXT, values, {"TAIL": tail, "EXP2": exponential}))

@@ -1,31 +1,29 @@
-"""What the WGSL of elementary functions needs to know of f32 and f64: names of types, masks, limits, split constants.
+"""Constants of f32 and f64 for WGSL templates: names of types, masks, split constants.
 
-A shader's compiler may contract a product and a sum, or may not; it may reorder sums, cancel their terms and merge
-products with a common factor. So constants come in parts that are short enough for exact products, numbers are split
-by masks on their bits, and where an order matters, an operation on bits stands between: no compiler looks through it.
+A shader's compiler may contract a product and a sum, reorder sums, cancel their terms and merge products with a common
+factor. So constants are split into parts that are short enough for exact products, and numbers by masks on their bits;
+where the order of operations matters, an operation on bits separates them, which no compiler looks through.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 
 from weft.backends.numerics.coefficients import HALF_PI_PARTS
-from weft.backends.webgpu.helpers import number
 
 _FRACTION = {32: 23, 64: 52}
 _EXPONENT_BITS = {32: 8, 64: 11}
 
 
 @cache
-def common_values(bits: int) -> dict[str, str]:
-    """The places of templates that all functions share, for floats of so many bits."""
+def template_values(bits: int) -> dict[str, str]:
+    """The values of the placeholders that templates share, for floats with this number of bits."""
     fraction = _FRACTION[bits]
     infinity = ((1 << _EXPONENT_BITS[bits]) - 1) << fraction
-    kept = (fraction + 1) // 2  # of the bits in the upper half of a number
+    half = (fraction + 1) // 2
     return {
         "kind": f"f{bits}",
         "bits": f"u{bits}",
@@ -41,8 +39,8 @@ def common_values(bits: int) -> dict[str, str]:
         "negative_infinity": _unsigned(infinity | 1 << (bits - 1), bits),
         "nan": hex(infinity | 1 << (fraction - 1)),
         "half_root_bits": hex(_bits(0.5**0.5, bits)),
-        "high_mask": _unsigned((1 << bits) - (1 << (fraction + 1 - kept)), bits),
-        "short_mask": _unsigned((1 << bits) - (1 << (fraction + 3 - kept)), bits),
+        "high_mask": _unsigned((1 << bits) - (1 << (fraction + 1 - half)), bits),
+        "short_mask": _unsigned((1 << bits) - (1 << (fraction + 3 - half)), bits),
         "sign": f"{bits - 1}u",
         "subnormal_exponent": str(2 - (1 << (_EXPONENT_BITS[bits] - 1)) - fraction),
     }
@@ -57,15 +55,25 @@ def _bits(value: float, bits: int) -> int:
     return int(struct.unpack(form[1], struct.pack(form[0], value))[0])
 
 
-def opaque(name: str, number_of: int, bits: int) -> str:
-    """A float that is a short integer, once more: compilers do not see that it is the same, and merge no products."""
-    if not number_of:
+def opaque(name: str, copy: int, bits: int) -> str:
+    """A copy of a float that is a short integer; compilers do not see that it is equal, so they merge no products."""
+    if not copy:
         return name
-    return f"bitcast<f{bits}>(bitcast<u{bits}>({name}) & {_unsigned((1 << bits) - (1 << number_of), bits)})"
+    return f"bitcast<f{bits}>(bitcast<u{bits}>({name}) & {_unsigned((1 << bits) - (1 << copy), bits)})"
 
 
-def shortened(value: Fraction, bits: int) -> Fraction:
-    """The first so many bits of a number, towards 0."""
+def split(value: Fraction, *lengths: int) -> tuple[float, ...]:
+    """Split a number into parts with these numbers of bits and a rest."""
+    parts = []
+    for length in lengths:
+        part = _truncate(value, length)
+        parts.append(float(part))
+        value -= part
+    return (*parts, float(value))
+
+
+def _truncate(value: Fraction, bits: int) -> Fraction:
+    """The leading bits of a number."""
     unit = Fraction(1)
     size = abs(value)
     while size >= unit * 2:
@@ -74,16 +82,6 @@ def shortened(value: Fraction, bits: int) -> Fraction:
         unit /= 2
     step = unit / (1 << (bits - 1))
     return (value / step).__trunc__() * step
-
-
-def split(value: Fraction, lengths: Sequence[int]) -> list[str]:
-    """Literals of numbers of so many bits, and one of what is left, that add up to a value."""
-    texts = []
-    for length in lengths:
-        part = shortened(value, length)
-        texts.append(number(float(part)))
-        value -= part
-    return [*texts, number(float(value))]
 
 
 @cache

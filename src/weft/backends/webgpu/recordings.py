@@ -1,37 +1,45 @@
-"""What a GPU is given to do: shaders with their bindings, dispatches of them, and recordings of many dispatches."""
+"""Shaders with their bindings, dispatches, and recordings of many dispatches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import wgpu
+
 from weft.backends.resident.device import BufferSlice
-from weft.backends.webgpu import native
-from weft.backends.webgpu.native import BindGroup, GroupSlot
+from weft.backends.webgpu import wgpu_native
+from weft.backends.webgpu.wgpu_native import BindGroup, GroupSlot
+from weft.ir.arrays import Array
 from weft.records import dataclass
 
 if TYPE_CHECKING:
-    from weft.backends.webgpu.moving import MovableRegions
+    from weft.backends.webgpu.gpu import Gpu
+    from weft.backends.webgpu.rebinding import MovableRegions
 
-READ, WRITE, UNIFORM = "read-only-storage", "storage", "uniform"  # how a shader sees a binding
-DYNAMIC = "dynamic"  # UNIFORM, from an offset that each dispatch states
+Encode = Callable[[Any], None]  # appends commands to wgpu's encoder
+_MOST_TIMES = 4096  # timestamps of one query set
+READ, WRITE, UNIFORM = "read-only-storage", "storage", "uniform"  # kinds of bindings
+DYNAMIC = "dynamic"  # UNIFORM with a dynamic offset
 
 
 @dataclass(frozen=True, slots=True)
 class ShaderSource:
-    """WGSL with an entry point `main`, what its bindings 0, 1, … of group 0 are, and how many bytes are immediate."""
+    """WGSL with an entry point `main`, and the kinds of its bindings 0, 1, … of group 0."""
 
     source: str
     bindings: tuple[str, ...]  # READ, WRITE, UNIFORM; one may be DYNAMIC
     immediate_bytes: int = 0
-    shared_bytes: int = 0  # of a group, which wgpu does not hold against the limit
-    checked: bool = False  # whether indices and loops are bounded
+    shared_bytes: int = 0  # workgroup memory, whose limit wgpu does not check
+    checked: bool = False  # whether indices and loops have bounds checks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComputePipeline:
-    """A compiled shader; pipelines with equal bindings share a layout, and so can share bind groups."""
+    """A compiled shader. Pipelines with equal bindings have the same layout, and can share bind groups."""
 
     name: str
     handle: Any
@@ -40,9 +48,9 @@ class ComputePipeline:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """One launch: so many groups along x, y, z. `offset` is that of the DYNAMIC binding, a multiple of 256.
+    """A launch of x * y * z workgroups. `offset` is that of the DYNAMIC binding, a multiple of 256.
 
-    Immediates are bytes, a multiple of 4. The group is wgpu's, or a slot for one that may become another.
+    Immediates are bytes, a multiple of 4. The group is wgpu's, or a slot whose group may change.
     """
 
     pipeline: ComputePipeline
@@ -55,7 +63,7 @@ class Dispatch:
 
 
 class Recording:
-    """Dispatches in order, prepared so that encoding them costs as little as it can."""
+    """Dispatches in order, prepared to be encoded quickly."""
 
     __slots__ = ("count", "dispatches", "regions", "seconds", "steps")
 
@@ -63,7 +71,7 @@ class Recording:
         """`regions` are those that some of the dispatches have slots for."""
         self.dispatches = dispatches
         self.regions = regions
-        self.seconds = inf  # that the last run took, for whoever wants to know what to expect
+        self.seconds = inf  # duration of the last run
         self.count = len(dispatches)
         steps = []
         before: Dispatch | None = None
@@ -72,13 +80,13 @@ class Recording:
             bound = same and before is not None and before.group is entry.group and before.offset == entry.offset
             pipeline, slot = None if same else entry.pipeline.handle, None if bound else _slot(entry.group)
             steps.append(
-                native.EncodedDispatch(pipeline, slot, entry.offset, entry.immediates, entry.x, entry.y, entry.z)
+                wgpu_native.EncodedDispatch(pipeline, slot, entry.offset, entry.immediates, entry.x, entry.y, entry.z)
             )
             before = entry
-        self.steps = native.Steps(steps)
+        self.steps = wgpu_native.Steps(steps)
 
     def bind(self, regions: Mapping[int, BufferSlice]) -> None:
-        """Let inputs and outputs, by the numbers of their regions, be elsewhere from the next run on."""
+        """Move inputs and outputs, by the numbers of their regions, to other memory."""
         if self.regions is not None:
             self.regions.bind(regions)
 
@@ -94,6 +102,42 @@ class Recording:
         compute_pass = encoder.begin_compute_pass()
         self.steps.encode(compute_pass)
         compute_pass.end()
+
+
+class TimedRecording(Recording):
+    """A recording that measures each dispatch; parts of it share a query set."""
+
+    __slots__ = ("_buffer", "_gpu", "_parts")
+
+    def __init__(self, gpu: Gpu, recording: Recording) -> None:
+        dispatches = recording.dispatches
+        super().__init__(dispatches, recording.regions)
+        gpu.check_can_time()
+        self._gpu = gpu
+        self._parts = []
+        for first in range(0, self.count, _MOST_TIMES - 1):
+            part = Recording(dispatches[first : first + _MOST_TIMES - 1])
+            create = partial(gpu.handle.create_query_set, type="timestamp", count=part.count + 1)
+            self._parts.append((part, gpu.call("creating timestamps", create)))
+        flags = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        self._buffer = gpu.buffer(8 * _MOST_TIMES * len(self._parts), usage=flags)
+
+    def _dispatch(self, encoder: Any) -> None:
+        for number, (part, query) in enumerate(self._parts):
+            compute_pass = encoder.begin_compute_pass()
+            part.steps.encode_timed(compute_pass, query)
+            compute_pass.end()
+            encoder.resolve_query_set(query, 0, part.count + 1, self._buffer.handle, 8 * _MOST_TIMES * number)
+
+    def ticks(self) -> Array:
+        """Return when each dispatch of the last run began and the last one ended, in nanoseconds of the GPU's clock."""
+        if not self.count:
+            return np.zeros(1, np.int64)
+        content = self._gpu.read([(self._buffer, 0, self._buffer.size)])[0].view(np.int64).reshape(-1, _MOST_TIMES)
+        counts = [part.count for part, _ in self._parts]
+        times = [*(row[:count] for row, count in zip(content, counts)), content[-1, counts[-1] : counts[-1] + 1]]
+        period = wgpu_native.timestamp_period(self._gpu.queue)
+        return (np.concatenate(times) * period).astype(np.int64)
 
 
 def _slot(group: Any) -> GroupSlot:

@@ -1,4 +1,4 @@
-"""A kernel's shader as a value: its text without bindings, and what bindings and launches have to know of it."""
+"""A kernel's shader without bindings, and the facts about it that bindings and launches need."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Fetch, FetchRun, Kernel, Put, PutRun, Repeat, View, When, statement_codes, walk_code
 from weft.records import dataclass
 
-CHECK_BLOCK = "  if (v_block >= P.blocks) { return; }"  # not needed where a dispatch has just as many
+CHECK_BLOCK = "  if (v_block >= P.blocks) { return; }"  # removed if a dispatch has exactly as many workgroups
 _RUN_TYPES = (DType.float32, DType.int32, DType.uint32)
 
 
 @dataclass(frozen=True, slots=True)
 class Shader:
-    """WGSL without bindings, how many elements at a time each buffer is accessed in, and memory that a block shares."""
+    """WGSL without bindings."""
 
     text: str
-    runs: Mapping[str, int]
-    shared_bytes: int
-    loops: str  # as trip_counts.py describes them
+    runs: Mapping[str, int]  # elements per access of each buffer
+    shared_bytes: int  # workgroup memory
+    loops: str  # see trip_counts.py
 
     def encode(self) -> bytes:
-        """As bytes that can be kept."""
         runs = " ".join(f"{name}={width}" for name, width in self.runs.items())
         return f"// {self.shared_bytes} {runs}\n// {self.loops}\n{self.text}".encode()
 
@@ -34,15 +33,15 @@ class Shader:
         return Shader(text, {name: int(width) for name, width in pairs}, int(shared), loops[3:])
 
 
-def shared_buffers(kernel: Kernel) -> list[Buffer]:
-    """The buffers that a launch brings, in the order of its places."""
+def list_bound_buffers(kernel: Kernel) -> list[Buffer]:
+    """List the buffers that a launch binds, in order."""
     return [buffer for buffer in kernel.buffers if buffer.local_size is None]
 
 
-def run_widths(kernel: Kernel, halves: bool) -> dict[str, int]:
-    """For each buffer, how many elements at a time it is accessed in: 1 unless all accesses are runs alike.
+def find_run_widths(kernel: Kernel, halves: bool) -> dict[str, int]:
+    """Find the elements per access of each buffer: 1 unless all accesses are runs of the same width.
 
-    Memory of the block's own may be accessed by single elements as well. `halves`: float16 is a type of its own.
+    Workgroup memory may be accessed by single elements as well. `halves`: the adapter has a type for float16.
     """
     widths: dict[str, set[int]] = {buffer.name: set() for buffer in kernel.buffers}
     homes = {buffer.name: buffer.name for buffer in kernel.buffers}
@@ -75,11 +74,11 @@ def _run_width(buffer: Buffer, widths: set[int], halves: bool) -> int:
     return next(iter(runs)) if runs in ({2}, {4}) and is_word else 1
 
 
-def run_of(place: str, width: int) -> str:
-    """The number of the run that an element lies in."""
+def run_index(place: str, width: int) -> str:
+    """Write the number of the run of an element."""
     return place if width == 1 else f"({place}) >> {width // 2}u"
 
 
-def element_of(place: str, width: int) -> str:
-    """The access to an element in an array of runs."""
-    return f"[{place}]" if width == 1 else f"[{run_of(place, width)}][({place}) & {width - 1}]"
+def element_access(place: str, width: int) -> str:
+    """Write the access to an element in an array of runs."""
+    return f"[{place}]" if width == 1 else f"[{run_index(place, width)}][({place}) & {width - 1}]"

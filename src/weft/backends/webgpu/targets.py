@@ -1,4 +1,4 @@
-"""What an adapter is to the kernel builders: a target whose lanes are threads."""
+"""The kernel target of an adapter."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _THREADS = 256  # of a usual block
 _SOFTWARE_THREADS = 64
 
 
-def target_of(limits: Limits, abilities: Abilities, rates: Rates | None = None) -> ThreadTarget:
-    """The target that an adapter's limits and abilities describe; without rates that of a usual one of its kind."""
+def build_target(limits: Limits, abilities: Abilities, rates: Rates | None = None) -> ThreadTarget:
+    """Build the target of an adapter; the default of `rates` is the profile of its kind."""
     return ThreadTarget(
         rates=rates or (SOFTWARE_GPU if limits.is_software else LARGE_GPU),
         fused_multiply_add=True,

@@ -1,7 +1,7 @@
-"""How many iterations a kernel's loops make, at most, for given parameters.
+"""Count the loop iterations of a kernel for its parameters.
 
-Mesa's software driver ends loops without a word after 65535 iterations of all loops of an invocation together. A
-kernel's loops are described by a text that is kept with its shader, and counted before it runs there.
+Mesa's software driver silently ends loops after 65535 iterations of all loops of an invocation together. A description
+of a kernel's loops is kept with its shader, and evaluated before it runs on that driver.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ MOST_TRIPS = 65535
 
 
 def describe_loops(body: tuple[Statement, ...]) -> str:
-    """The loops of a kernel as a text; empty where there are none."""
-    found = _loops(body)
-    return json.dumps(found, separators=(",", ":")) if found else ""
+    """Describe the loops of a kernel as text; empty if there are none."""
+    loops = _list_loops(body)
+    return json.dumps(loops, separators=(",", ":")) if loops else ""
 
 
-def _loops(body: tuple[Statement, ...]) -> list[Any]:
-    found: list[Any] = []
+def _list_loops(body: tuple[Statement, ...]) -> list[Any]:
+    loops: list[Any] = []
     for statement in body:
         match statement:
             case Let(name, value):
-                found.append([_name(name), _text(value)])
+                loops.append([_name(name), _text(value)])
             case Repeat(name, start, stop, step, inner):
                 count = dims.ceildiv(stop - start, step)
-                found.append([_name(name), _text(start), _text(count), step, _loops(inner)])
+                loops.append([_name(name), _text(start), _text(count), step, _list_loops(inner)])
             case When(_, then, otherwise):
-                found.append([_loops(then), _loops(otherwise)])
-    return found if any(len(entry) != 2 or isinstance(entry[0], list) for entry in found) else []
+                loops.append([_list_loops(then), _list_loops(otherwise)])
+    return loops if any(len(entry) != 2 or isinstance(entry[0], list) for entry in loops) else []
 
 
 def _name(name: str) -> str:
-    """A variable's name that is no word of Python's."""
+    """Return a variable's name with a prefix, so that it is not a Python keyword."""
     return f"v_{name}"
 
 
@@ -50,72 +50,74 @@ def _text(value: Dim) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda word: word[0] if word[0] in ("min", "max") else _name(word[0]), str(value))
 
 
-def most_trips(description: str, kernel: Kernel, blocks: int, parameters: tuple[int, ...]) -> int:
-    """The most iterations that an invocation makes, seen at the ends and in the middle of what varies."""
+def count_trips(description: str, kernel: Kernel, blocks: int, parameters: tuple[int, ...]) -> int:
+    """Return the most iterations of an invocation, among samples of blocks, lanes and outer iterations."""
     if not description:
         return 0
-    loops = _parsed(description)
-    known = dict(zip(map(_name, kernel.parameters), parameters))
-    pairs = [(block, lane) for block in _some(blocks) for lane in _some(kernel.lanes)]
-    return max(_trips(loops, {**known, _name(BLOCK): block, _name(LANE): lane}) for block, lane in pairs)
+    loops = _parse_loops(description)
+    variables = dict(zip(map(_name, kernel.parameters), parameters))
+    pairs = [(block, lane) for block in _sample(blocks) for lane in _sample(kernel.lanes)]
+    return max(_count_trips(loops, {**variables, _name(BLOCK): block, _name(LANE): lane}) for block, lane in pairs)
 
 
-def _some(count: int) -> set[int]:
+def _sample(count: int) -> set[int]:
     return {number for number in (0, 1, count // 2, count - 2, count - 1) if 0 <= number < max(count, 1)}
 
 
 @lru_cache(maxsize=1024)
-def _parsed(description: str) -> list[Any]:
-    """With expressions for their texts."""
+def _parse_loops(description: str) -> list[Any]:
+    """Parse a description; texts of expressions become syntax trees."""
 
     def parse(entry: Any) -> Any:
         match entry:
             case [str(name), str(value)]:
-                return [name, _expression(value)]
+                return [name, _parse_expression(value)]
             case [str(name), start, count, step, inner]:
-                return [name, _expression(start), _expression(count), step, [parse(one) for one in inner]]
+                return [name, _parse_expression(start), _parse_expression(count), step, [parse(one) for one in inner]]
             case [first, second]:
                 return [[parse(one) for one in first], [parse(one) for one in second]]
-        raise InternalError(f"no loop: {entry}")
+        raise InternalError(f"not the description of a loop: {entry}")
 
     return [parse(entry) for entry in json.loads(description)]
 
 
-def _expression(text: str) -> ast.expr:
+def _parse_expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def _trips(loops: list[Any], known: Mapping[str, int]) -> int:
-    known = dict(known)
+def _count_trips(loops: list[Any], variables: Mapping[str, int]) -> int:
+    variables = dict(variables)
     total = 0
     for entry in loops:
         match entry:
             case [str(name), value]:
-                known[name] = _value(value, known)
+                variables[name] = _evaluate(value, variables)
             case [str(name), start, count, step, inner]:
-                trips, first = max(_value(count, known), 0), _value(start, known)
+                trips, first = max(_evaluate(count, variables), 0), _evaluate(start, variables)
                 if trips:
-                    at = [first + step * trip for trip in _some(trips)] if inner else []
-                    total += trips * (1 + max((_trips(inner, {**known, name: place}) for place in at), default=0))
+                    values = [first + step * trip for trip in _sample(trips)] if inner else []
+                    total += trips * (
+                        1 + max((_count_trips(inner, {**variables, name: value}) for value in values), default=0)
+                    )
             case [first, second]:
-                total += max(_trips(first, known), _trips(second, known))
+                total += max(_count_trips(first, variables), _count_trips(second, variables))
     return total
 
 
-def _value(node: ast.expr, known: Mapping[str, int]) -> int:
-    """Index arithmetic."""
+def _evaluate(node: ast.expr, variables: Mapping[str, int]) -> int:
+    """Evaluate index arithmetic."""
     match node:
         case ast.Constant(int(value)):
             return value
         case ast.Name(name):
-            return known[name]
+            return variables[name]
         case ast.UnaryOp(ast.USub(), operand):
-            return -_value(operand, known)
+            return -_evaluate(operand, variables)
         case ast.BinOp(left, operator, right):
-            return _OPERATORS[type(operator)](_value(left, known), _value(right, known))
+            return _OPERATORS[type(operator)](_evaluate(left, variables), _evaluate(right, variables))
         case ast.Call(ast.Name(name), [left, right]):
-            return (min if name == "min" else max)(_value(left, known), _value(right, known))
-    raise InternalError(f"no index arithmetic: {ast.dump(node)}")
+            return (min if name == "min" else max)(_evaluate(left, variables), _evaluate(right, variables))
+    raise InternalError(f"not index arithmetic: {ast.dump(node)}")
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {

@@ -1,4 +1,4 @@
-"""How each element type looks in WGSL, in registers and in storage buffers, given what an adapter's language has."""
+"""WGSL types of each element type, in registers and in storage buffers, for an adapter's abilities."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PAIR = "vec2<u32>"  # 64 bits, the low word first
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What the adapter's language has beyond 32 bits, and what can be trusted.
+    """The types that an adapter has besides those of 32 bits, and the correctness of its driver.
 
-    `exact_division`: it divides float32 as IEEE 754 says. `widens`: an i64 made of an i32 compares as it should, which
-    with Mesa's software driver it does not.
+    `exact_division`: float32 division follows IEEE 754. `widens`: an i64 converted from an i32 compares correctly,
+    which fails with Mesa's software driver.
     """
 
     int64: bool
@@ -26,7 +26,7 @@ class Abilities:
 
 
 def kind_of(dtype: DType, abilities: Abilities) -> str:
-    """What computes with a type: bool, i32, u32, i64, u64, signed_pair, unsigned_pair, f32 or f64."""
+    """Return how a type is computed: bool, i32, u32, i64, u64, signed_pair, unsigned_pair, f32 or f64."""
     if dtype is DType.bool:
         return "bool"
     if dtype.is_integer:
@@ -35,7 +35,7 @@ def kind_of(dtype: DType, abilities: Abilities) -> str:
         return f"{'i' if dtype.is_signed else 'u'}{64 if dtype.bits == 64 else 32}"
     if dtype is DType.float64:
         if not abilities.float64:
-            raise InternalError("this adapter computes no float64")
+            raise InternalError("this adapter does not support float64")
         return "f64"
     if dtype.is_float:
         return "f32"
@@ -54,12 +54,12 @@ def storage_type(dtype: DType, abilities: Abilities) -> str:
 
 
 def elements_in_word(dtype: DType, abilities: Abilities) -> int:
-    """How many elements share a u32 of a storage buffer; 1 for those that have one of their own type."""
+    """Return the elements packed in a u32 of a storage buffer; 1 for types that are not packed."""
     if dtype is DType.float16 and abilities.float16:
         return 1
     return max(4 // dtype.numpy.itemsize, 1)
 
 
 def is_narrow(dtype: DType) -> bool:
-    """Whether registers hold more than the type does."""
+    """Tell whether registers are wider than the type."""
     return dtype is not DType.bool and dtype.bits < 32

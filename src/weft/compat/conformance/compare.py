@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
+
 DIFFERS = "differs in"  # says that elements are wrong, in a tensor of the right shape and dtype
 
 _BFLOAT16_RTOL = 2.0**-6
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def difference(actual: Any, expected: Any, *, rtol: float, atol: float) -> str | None:

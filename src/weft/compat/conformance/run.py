@@ -24,7 +24,7 @@ from typing import Any
 from weft.compat.conformance.records import KINDS, CaseInfo, CaseResult, ConformanceReport, Status
 from weft.errors import InputError, InternalError
 from weft.records import dataclass
-from weft.threads import Team
+from weft.threads import HelperPool
 
 Progress = Callable[[CaseResult, int], None]
 
@@ -67,7 +67,7 @@ def run_suite(
         needed = team[: max(1, len(selected) // _FEW)]
         for worker in needed[1:]:
             worker.launch()
-        with Team(len(needed)) as pool:
+        with HelperPool(len(needed)) as pool:
             results = _run_cases(selected, needed, pool, progress)
     finally:
         for worker in team:
@@ -76,7 +76,7 @@ def run_suite(
 
 
 def _run_cases(
-    selected: list[CaseInfo], team: list[Worker], pool: Team, progress: Progress | None
+    selected: list[CaseInfo], team: list[Worker], pool: HelperPool, progress: Progress | None
 ) -> tuple[CaseResult, ...]:
     idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in team:

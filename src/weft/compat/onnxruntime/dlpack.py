@@ -12,9 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dlpack import DLTensor
-
-Array = np.ndarray[Any, Any]
 
 HOST_TYPE = 1
 _NAME = b"dltensor"

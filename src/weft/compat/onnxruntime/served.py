@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
@@ -33,6 +34,7 @@ from weft.compat.onnxruntime.values import OrtValue, made
 from weft.errors import DeviceError, InputError, RunCancelledError, WeftError
 from weft.frontend.source import placed
 from weft.ir.types import MapType, OptionalType, TensorType, Type
+from weft.logs import LOADING
 
 if TYPE_CHECKING:
     from weft.runtime.model import Model
@@ -217,9 +219,7 @@ def _loaded(source: Source, options: SessionOptions, choice: ProviderChoice) -> 
         if written_format.upper() == "ORT":
             hint = "give optimized_model_filepath the suffix .onnx"
             raise refusal("InferenceSession", "weft writes optimized models as ONNX, not in onnxruntime's format", hint)
-        from weft.optimization.optimize import optimize
-
-        optimize(content, options.optimized_model_filepath)
+        _write_optimized(content, Path(options.optimized_model_filepath))
         if options.entries.get(_INITIALIZERS):
             smallest = options.entries.get(_SMALLEST_INITIALIZER, _SMALLEST_BY_DEFAULT)
             move_initializers(Path(options.optimized_model_filepath), options.entries[_INITIALIZERS], smallest)
@@ -238,6 +238,19 @@ def _loaded(source: Source, options: SessionOptions, choice: ProviderChoice) -> 
 def _placed(source: Source) -> Source:
     """What it is wherever the process may go."""
     return source if isinstance(source, bytes) else str(placed(Path(source)))
+
+
+def _write_optimized(content: Any, path: Path) -> None:
+    """Write the optimized model, or the model as it is where onnxslim is not installed."""
+    if find_spec("onnxslim") is not None:
+        from weft.optimization.optimize import optimize
+
+        optimize(content, path)
+        return
+    from weft.loading import load
+
+    LOADING.warning("%s holds the model as it is: optimizing it needs the package onnxslim", path)
+    load(content, device="reference").save(path)
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:

@@ -1,1 +1,1 @@
-"""What builders of kernels share: tensors, parameters, loop nests, epilogues, accumulators."""
+"""Building blocks of kernel templates: loop nests, epilogues, accumulators, windows."""

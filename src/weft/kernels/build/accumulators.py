@@ -1,4 +1,4 @@
-"""Reductions in the making: accumulators in registers, what they take in, and the number they end as."""
+"""Accumulators of reductions: registers that fold elements in and end as one value per row."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from weft.ir.kernel import ACROSS_FUNCTIONS, Across, Call, Code, Number, Stateme
 from weft.ir.scalar import Scalar
 from weft.kernels.build.positions import as_position
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define
+from weft.kernels.lower.operations import and_masks, cast, logical_and, logical_not, logical_or
 from weft.records import dataclass
 
 COMBINE = ACROSS_FUNCTIONS
@@ -17,10 +18,10 @@ COMBINE = ACROSS_FUNCTIONS
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """`element` combined over the reduced axes, held for what follows under a key, of type `dtype`.
+    """Reduce `element` over the reduced axes; later expressions read the value of type `dtype` by its key.
 
-    Kinds: sum, product, maximum, minimum. With `position` it is the place, along the one reduced axis, of the first
-    maximum or minimum (or of the last); a NaN wins over any number.
+    Kinds: sum, product, maximum, minimum. With `position` the value is the index, along the only reduced axis, of the
+    first or last maximum or minimum; NaN wins over any number.
     """
 
     key: int
@@ -28,11 +29,11 @@ class Fold:
     element: Scalar
     dtype: DType
     position: str | None = None  # first, last
-    positions: DType = DType.int32  # what holds one
+    positions: DType = DType.int32  # the dtype of an index
 
 
-def neutral(kind: str, dtype: DType) -> Number:
-    """The value that changes nothing."""
+def identity_element(kind: str, dtype: DType) -> Number:
+    """Return the value that leaves others unchanged: 0 for sums, -inf for maxima."""
     if kind in ("sum", "product"):
         return Number(dtype.numpy.type(kind == "product").item(), dtype)
     lowest = kind == "maximum"
@@ -43,16 +44,16 @@ def neutral(kind: str, dtype: DType) -> Number:
     return Number(int(dtype.limits[0 if lowest else 1]), dtype)
 
 
-def wide_dtype(kind: str, dtype: DType) -> DType:
-    """What accumulators of a type are kept in: narrow floats are added up in float32."""
+def reduction_dtype(kind: str, dtype: DType) -> DType:
+    """Choose the dtype of accumulators: sums and products of narrow floats are float32."""
     narrow = dtype in (DType.float16, DType.bfloat16)
     return DType.float32 if narrow and kind in ("sum", "product") else dtype
 
 
 class Accumulators:
-    """The registers of one fold. `lanes`: how many lanes share a row; None where each has its own.
+    """The registers of one fold. `lanes`: how many lanes share a row; None if each lane has its own.
 
-    A lane that has a row for itself adds up stretches of it first, and then those: as many lanes together would.
+    A lane with its own row sums it in chunks, so that its rounding error is about that of lanes that share a row.
     """
 
     def __init__(self, fold: Fold, builder: KernelBuilder, lanes: int | None) -> None:
@@ -64,61 +65,57 @@ class Accumulators:
             kind = "maximum" if kind == "sum" else "minimum"
         self.kind = kind
         self.lanes = lanes
-        self.total = builder.register("total", wide_dtype(kind, element))
-        self.place = builder.register("place", fold.positions)
-        alone = lanes is None and kind == "sum" and self.total.dtype.is_float
-        self.taking = builder.register("stretch", self.total.dtype) if alone else self.total
+        self.total = builder.register("total", reduction_dtype(kind, element))
+        self.position = builder.register("place", fold.positions)
+        in_chunks = lanes is None and kind == "sum" and self.total.dtype.is_float
+        self.partial = builder.register("chunk", self.total.dtype) if in_chunks else self.total
 
     @property
-    def has_stretches(self) -> bool:
-        return self.taking is not self.total
+    def sums_in_chunks(self) -> bool:
+        return self.partial is not self.total
 
-    def start_stretch(self) -> list[Statement]:
-        return [define(self.taking, neutral(self.kind, self.taking.dtype))] if self.has_stretches else []
+    def start_chunk(self) -> list[Statement]:
+        return [define(self.partial, identity_element(self.kind, self.partial.dtype))] if self.sums_in_chunks else []
 
-    def finish_stretch(self) -> list[Statement]:
-        total = Call(COMBINE["sum"], (self.total, self.taking), self.total.dtype)
-        return [assign(self.total, total)] if self.has_stretches else []
+    def finish_chunk(self) -> list[Statement]:
+        total = Call(COMBINE["sum"], (self.total, self.partial), self.total.dtype)
+        return [assign(self.total, total)] if self.sums_in_chunks else []
 
     def start(self) -> list[Statement]:
-        begin: list[Statement] = [define(self.total, neutral(self.kind, self.total.dtype))]
+        begin: list[Statement] = [define(self.total, identity_element(self.kind, self.total.dtype))]
         if self.fold.position is not None:
-            first: Code = Number(0 if self.fold.position == "first" else -1, self.place.dtype)
+            first: Code = Number(0 if self.fold.position == "first" else -1, self.position.dtype)
             if self.fold.position == "first" and self.lanes is not None:
-                first = as_position(self.member(), self.place.dtype)
-            begin.append(define(self.place, first))
+                first = as_position(self.lane_index(), self.position.dtype)
+            begin.append(define(self.position, first))
         return begin
 
-    def member(self) -> Dim:
-        """The number of a lane among those that share its row."""
+    def lane_index(self) -> Dim:
+        """Return the index of a lane among those that share its row."""
         return lane(self.lanes or 1)
 
-    def combined(self, kind: str, value: Code, statements: list[Statement]) -> Code:
-        """What all lanes that share a row have, as one; `statements` takes what has to be done for it."""
-        del statements  # nothing has
+    def combine_lanes(self, kind: str, value: Code, statements: list[Statement]) -> Code:
+        """Combine the values of all lanes that share a row; subclasses may add `statements`."""
+        del statements
         return Across(kind, value)
 
-    def take(self, value: Code, mask: Code | None, reduced: Sequence[Dim]) -> list[Statement]:
-        """Take in one element a lane, except where a mask says no."""
+    def accumulate(self, value: Code, mask: Code | None, reduced: Sequence[Dim]) -> list[Statement]:
+        """Fold in one element per lane, where the mask allows."""
         dtype = self.total.dtype
-        if value.dtype is not dtype:
-            value = Call("cast", (value,), dtype)
+        value = cast(value, dtype)
         if mask is not None:
-            value = Call("select", (mask, value, neutral(self.kind, dtype)), dtype)
+            value = Call("select", (mask, value, identity_element(self.kind, dtype)), dtype)
         if self.fold.position is None:
-            return [assign(self.taking, Call(COMBINE[self.kind], (self.taking, value), dtype))]
-        better = self._better(value)
-        if mask is not None:
-            better = Call("logical_and", (mask, better), DType.bool)
-        here = as_position(reduced[-1] if reduced else 0, self.place.dtype)
-        defined, wins = self.builder.keep("better", better, varying=True)
+            return [assign(self.partial, Call(COMBINE[self.kind], (self.partial, value), dtype))]
+        here = as_position(reduced[-1] if reduced else 0, self.position.dtype)
+        defined, wins = self.builder.keep("better", and_masks(mask, self._is_better(value)), varying=True)
         return [
             defined,
-            assign(self.place, Call("select", (wins, here, self.place), here.dtype)),
+            assign(self.position, Call("select", (wins, here, self.position), here.dtype)),
             assign(self.total, Call("select", (wins, value, self.total), dtype)),
         ]
 
-    def _better(self, value: Code) -> Code:
+    def _is_better(self, value: Code) -> Code:
         last = self.fold.position == "last"
         relation = ("greater" if self.kind == "maximum" else "less") + ("_equal" if last else "")
         dtype = self.total.dtype
@@ -130,35 +127,32 @@ class Accumulators:
             return better
         wins: Code = Call("is_nan", (value,), DType.bool)
         if not last:
-            known = Call("logical_not", (Call("is_nan", (self.total,), DType.bool),), DType.bool)
-            wins = Call("logical_and", (wins, known), DType.bool)
-        return Call("logical_or", (better, wins), DType.bool)
+            wins = logical_and(wins, logical_not(Call("is_nan", (self.total,), DType.bool)))
+        return logical_or(better, wins)
 
     def finish(self) -> tuple[list[Statement], Code]:
-        """The number of the row, in a register."""
+        """Return the value of the row in a register, with the statements that compute it."""
         value: Code = self.total
         statements: list[Statement] = []
         if self.fold.position is not None:
-            value = self.place if self.lanes is None else self._best_place(statements)
+            value = self.position if self.lanes is None else self._find_best_position(statements)
         elif self.lanes is not None:
-            value = self.combined(self.kind, self.total, statements)
-        if value.dtype is not self.fold.dtype:
-            value = Call("cast", (value,), self.fold.dtype)
+            value = self.combine_lanes(self.kind, self.total, statements)
+        value = cast(value, self.fold.dtype)
         defined, result = self.builder.keep("row", value)
         return [*statements, defined], result
 
-    def _best_place(self, statements: list[Statement]) -> Code:
-        """The first (or last) place among the lanes that have the best value."""
+    def _find_best_position(self, statements: list[Statement]) -> Code:
+        """Find the first (or last) position among the lanes that have the best value."""
         dtype = self.total.dtype
-        found = self.combined(self.kind, self.total, statements)
-        defined, best = self.builder.keep("best", found)
+        defined, best = self.builder.keep("best", self.combine_lanes(self.kind, self.total, statements))
         statements.append(defined)
         has: Code = Call("equal", (self.total, best), DType.bool)
         if dtype.is_float:
             nan = Call("is_nan", (best,), DType.bool)
             has = Call("select", (nan, Call("is_nan", (self.total,), DType.bool), has), DType.bool)
         first = self.fold.position == "first"
-        kind = self.place.dtype
-        other = Number(int(kind.limits[1]) if first else -1, kind)
-        places = Call("select", (has, self.place, other), kind)
-        return self.combined("minimum" if first else "maximum", places, statements)
+        index_dtype = self.position.dtype
+        none = Number(int(index_dtype.limits[1]) if first else -1, index_dtype)
+        candidates = Call("select", (has, self.position, none), index_dtype)
+        return self.combine_lanes("minimum" if first else "maximum", candidates, statements)

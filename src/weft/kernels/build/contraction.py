@@ -1,14 +1,12 @@
-"""A contraction as templates are given it: its operands by label, and the order in which labels are summed."""
+"""The contraction that templates build: its operands by label, and the order in which labels are summed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
 
 from weft.errors import InternalError
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract
@@ -16,12 +14,10 @@ from weft.ir.scalar import Apply, Index, Literal, Scalar
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class ContractOperand:
-    """An operand: its dimensions by label (a label that occurs twice means the diagonal)."""
+    """An operand with a label for each dimension; a label that occurs twice means the diagonal."""
 
     number: int
     tensor: StoredTensor
@@ -34,15 +30,15 @@ class ContractOperand:
     def stride(self, label: int) -> Dim:
         strides = self.tensor.strides
         total: Dim = 0
-        for axis, other in enumerate(self.labels):
-            if other == label and self.tensor.shape[axis] != 1:
+        for axis, own_label in enumerate(self.labels):
+            if own_label == label and self.tensor.shape[axis] != 1:
                 total = total + strides[axis]
         return total
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contraction:
-    """Operands of its work are left, right, then those of the epilogue; constants are given with the logical shape."""
+    """Operands of its work are left, right, then those of the epilogue; constants have the logical shape."""
 
     primitive: Contract
     left: StoredTensor
@@ -51,30 +47,30 @@ class Contraction:
     epilogue: Epilogue | None = None
     constant_left: Array | None = None
     constant_right: Array | None = None
-    prepare: Callable[[Array], Array] | None = None  # makes of the constant operand what is packed
+    prepare: Callable[[Array], Array] | None = None  # applied to the constant operand before it is packed
 
     def operands(self) -> tuple[ContractOperand, ContractOperand]:
         if len(set(self.primitive.output)) != len(self.primitive.output):
-            raise InternalError("a contraction with a label twice in its result")
+            raise InternalError("a contraction has the same label twice in its result")
         left = ContractOperand(0, self.left, self.primitive.left, self.constant_left)
         return left, ContractOperand(1, self.right, self.primitive.right, self.constant_right)
 
 
-def sum_order(left: ContractOperand, right: ContractOperand, output: Sequence[int]) -> list[int]:
-    """Summed labels, with the neighbours of the left operand innermost."""
+def order_sums(left: ContractOperand, right: ContractOperand, output: Sequence[int]) -> list[int]:
+    """List the summed labels, with those that are contiguous in the left operand innermost."""
     labels = [label for label in dict.fromkeys((*left.labels, *right.labels)) if label not in output]
 
-    def place(label: int) -> tuple[int, int]:
+    def memory_rank(label: int) -> tuple[int, int]:
         for side in (left, right):
             if label in side.labels:
                 return int(side is left), side.tensor.layout.order.index(side.labels.index(label))
         return 0, 0
 
-    return sorted(labels, key=place)
+    return sorted(labels, key=memory_rank)
 
 
-def guarded(load: Scalar, index: Dim, size: Dim) -> Scalar:
-    """An element where index < size, 0 elsewhere."""
+def zero_outside(load: Scalar, index: Dim, size: Dim) -> Scalar:
+    """Return the element where index < size, and 0 elsewhere."""
     if dims.is_at_least(size - 1, index):
         return load
     inside = Apply("less", (Index(index), Index(size)), DType.bool)

@@ -1,4 +1,4 @@
-"""How a template ends: the epilogue on an element or a vector at hand, and the write through the result's layout."""
+"""Apply a template's epilogue to a computed element or vector, and write it through the result's layout."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ from weft.cost.expressions import cost
 from weft.ir.access import stride_along
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import LANE, Call, Code, Statement, dims_vary, is_varying, variable
+from weft.ir.kernel import LANE, Code, Statement, dims_vary, is_varying, variable
 from weft.ir.layout import offset
-from weft.ir.scalar import AT_HAND, Held, flat_loads, walk
-from weft.kernels.lower.expressions import LITERAL_STRIDES, Known, Lowering, Operand, Sharing
+from weft.ir.scalar import ELEMENT, Placeholder, flat_loads, walk
+from weft.kernels.lower.expressions import LITERAL_STRIDES, CommonSubexpressions, Lowering, Operand, ValueKey
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views, pinned_axes
+from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor
 
-LONG = 12  # instructions of an epilogue that should be in the code only once
+LONG = 12  # instructions of an epilogue above which it should be in the code only once
 
 
 class EpilogueAccess:
-    """What an epilogue reads and writes, by the axes of the result."""
+    """The memory that an epilogue reads and writes, by the axes of the result."""
 
     def __init__(self, result: StoredTensor, epilogue: Epilogue | None) -> None:
         self.result = result
         self.operands = epilogue.operands if epilogue else ()
         self.expression = None if epilogue is None else flatten_loads(epilogue.expression, self.operands)
 
-    def steps_alike(self, outer: tuple[int, Dim], inner: tuple[int, Dim], size: Dim) -> bool:
-        """Whether one step along the outer axis is `size` steps along the inner one, for all that is read or written.
+    def can_merge_axes(self, outer: tuple[int, Dim], inner: tuple[int, Dim], size: Dim) -> bool:
+        """Return whether the inner axis can stand for both: one outer step is `size` inner steps in all tensors.
 
-        Each is an axis with its positions a step. Where that holds, the inner axis can stand for both.
+        Each axis comes with the number of positions per step.
         """
         (far, far_factor), (near, near_factor) = outer, inner
         strides = [(self.result.strides[far], self.result.strides[near])]
         if self.expression is not None:
             if {far, near} & pinned_axes([self.expression]):
                 return False
-            places = [load.offset for load in flat_loads(self.expression)]
-            strides += [(stride_along(place, far), stride_along(place, near)) for place in places]
+            offsets = [load.offset for load in flat_loads(self.expression)]
+            strides += [(stride_along(at, far), stride_along(at, near)) for at in offsets]
         return all(a * far_factor == b * near_factor * size for a, b in strides)
 
 
 class EpilogueWriter(EpilogueAccess):
-    """The epilogue's operands are those of the launch from number `first` on."""
+    """Writes results; the epilogue's operands are those of the launch from number `first` on."""
 
     def __init__(self, result: StoredTensor, epilogue: Epilogue | None, builder: KernelBuilder, first: int) -> None:
         super().__init__(result, epilogue)
@@ -55,7 +56,7 @@ class EpilogueWriter(EpilogueAccess):
         }
         self.out = builder.output("out", result.dtype, Reference("result", 0))
         self._strides: list[Dim] | None = None
-        self._shared = Sharing()
+        self._shared = CommonSubexpressions()
         if self.expression is not None:
             self._shared.count(self.expression)
 
@@ -64,42 +65,42 @@ class EpilogueWriter(EpilogueAccess):
         return self.expression is not None and cost(self.expression) > LONG
 
     def write(self, value: Code, axes: Mapping[int, Dim], mask: Code | None = None) -> tuple[Statement, ...]:
-        """Write what becomes of a value at the given places of the result's axes (those not given are 0).
+        """Apply the epilogue to a value and write it at a position; axes that are left out are at 0.
 
-        A varying value needs a varying place: where no axis varies, the mask leaves one lane, and lanes are told apart.
+        A varying value needs a varying offset: if no axis varies, the mask leaves one lane, and the lane is added.
         """
         statements: list[Statement] = []
-        value = self.finished(value, axes, mask, statements)
-        place = self.place(axes)
-        if is_varying(value) and not dims_vary(place):
-            place = place + variable(LANE)
-        return (*statements, put(self.out, place, value, mask=mask))
+        value = self.apply(value, axes, mask, statements)
+        at = self.result_offset(axes)
+        if is_varying(value) and not dims_vary(at):
+            at = at + variable(LANE)
+        return (*statements, put(self.out, at, value, mask=mask))
 
     def write_run(
         self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None = None
     ) -> tuple[Statement, ...]:
-        """Write what becomes of neighbours along an axis, from a multiple of their number on."""
+        """Apply the epilogue to neighbours along an axis and write them; they start at a multiple of their number."""
         if len(values) == 1:
             return self.write(values[0], axes, mask)
         statements: list[Statement] = []
-        places = [{**axes, axis: axes.get(axis, 0) + number} for number in range(len(values))]
-        ended = tuple(self.finished(value, at, mask, statements) for value, at in zip(values, places))
+        positions = [{**axes, axis: axes.get(axis, 0) + number} for number in range(len(values))]
+        results = tuple(self.apply(value, at, mask, statements) for value, at in zip(values, positions))
         if self.result.strides[axis] == 1:
-            return (*statements, put_run(self.out, self.place(axes), ended, mask))
-        return (*statements, *(put(self.out, self.place(at), value, mask=mask) for value, at in zip(ended, places)))
+            return (*statements, put_run(self.out, self.result_offset(axes), results, mask))
+        puts = (put(self.out, self.result_offset(at), value, mask=mask) for value, at in zip(results, positions))
+        return (*statements, *puts)
 
-    def finished(self, value: Code, axes: Mapping[int, Dim], mask: Code | None, statements: list[Statement]) -> Code:
-        """What becomes of a value at given places; `statements` takes what has to be computed for it."""
-        value = self._narrowed(value)
+    def apply(self, value: Code, axes: Mapping[int, Dim], mask: Code | None, statements: list[Statement]) -> Code:
+        """Apply the epilogue to a value at a position; shared subexpressions are added to `statements`."""
+        value = self._cast_to_input(value)
         if self.expression is None:
             return value
-        places = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
-        known: dict[Known, Code] = {AT_HAND: value}
-        lowering = Lowering(self._views, places, self.builder, known, mask, statements, shared=self._shared)
+        positions = {axis: axes.get(axis, 0) for axis in range(len(self.result.shape))}
+        values: dict[ValueKey, Code] = {ELEMENT: value}
+        lowering = Lowering(self._views, positions, self.builder, values, mask, statements, shared=self._shared)
         return lowering.code(self.expression)
 
-    def place(self, axes: Mapping[int, Dim]) -> Dim:
-        """Where the element at given places is written."""
+    def result_offset(self, axes: Mapping[int, Dim]) -> Dim:
         numbers = range(len(self.result.shape))
         if self._strides is None:
             self._strides = [self._stride(axis) for axis in numbers]
@@ -110,17 +111,15 @@ class EpilogueWriter(EpilogueAccess):
         return operand_views(self.operands, self.inputs, self.builder)
 
     @cached_property
-    def _held(self) -> DType | None:
-        """What the epilogue takes, if it says so."""
+    def _input_dtype(self) -> DType | None:
+        """The dtype that the epilogue expects, if it reads the element at all."""
         if self.expression is None:
             return self.result.dtype
-        return next((node.dtype for node in walk(self.expression) if isinstance(node, Held)), None)
+        return next((node.dtype for node in walk(self.expression) if isinstance(node, Placeholder)), None)
 
     def _stride(self, axis: int) -> Dim:
         stride = self.result.strides[axis]
-        return stride if stride in LITERAL_STRIDES else self.builder.named(f"out{axis}", stride)
+        return stride if stride in LITERAL_STRIDES else self.builder.parameter(f"out{axis}", stride)
 
-    def _narrowed(self, value: Code) -> Code:
-        """A sum as the element that the epilogue, or the result, takes."""
-        dtype = self._held or value.dtype
-        return value if value.dtype is dtype else Call("cast", (value,), dtype)
+    def _cast_to_input(self, value: Code) -> Code:
+        return cast(value, self._input_dtype or value.dtype)

@@ -1,53 +1,50 @@
-"""One step of a sum of products, as a target does it best."""
+"""One step of a sum of products, with the best instructions of a target."""
 
 from __future__ import annotations
 
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Number
 from weft.ir.target import Target, VectorTarget
+from weft.kernels.lower.operations import cast
 
 
-def accumulator_type(dtype: DType) -> DType:
-    """What products of a type are summed up in."""
+def accumulator_dtype(dtype: DType) -> DType:
+    """Return the dtype that products of a dtype are summed in."""
     return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
 
 
-def widened(code: Code, dtype: DType) -> Code:
-    """A value in the type that sums have."""
-    return code if code.dtype is dtype else Call("cast", (code,), dtype)
+PAIRS = "pairs"  # words of two bfloat16 each
 
 
-PAIRS = "pairs"  # what words are that hold two bfloat16 each
+def sum_dtype(words: str, dtype: DType) -> DType:
+    """Return the dtype of sums of products; `words` as in `accumulate`."""
+    return DType.float32 if words == PAIRS else accumulator_dtype(dtype)
 
 
-def sums_type(words: str, dtype: DType) -> DType:
-    """What products are summed up in; `words` as `accumulate` takes it."""
-    return DType.float32 if words == PAIRS else accumulator_type(dtype)
-
-
-def factor(words: str, code: Code, dtype: DType) -> Code:
-    """An element of an operand as `accumulate` takes it, where sums are of a type."""
-    return code if words == PAIRS else widened(code, dtype)
+def convert_factor(words: str, code: Code, dtype: DType) -> Code:
+    """Convert an element of an operand to what `accumulate` takes, for sums of a dtype."""
+    return code if words == PAIRS else cast(code, dtype)
 
 
 def accumulate(words: str, target: Target, left: Code, right: Code, total: Code) -> Code:
-    """The total with what two elements give added.
+    """Add the product of two elements to a total.
 
-    Where elements are words, `words` names the operand of uint8 (of four bytes each), or they are pairs of bfloat16.
+    `words` is "" for plain elements, PAIRS for words of two bfloat16, and for words of four bytes the side, "left" or
+    "right", that is unsigned.
     """
     match words:
         case "left":
-            return dot_of_bytes(target, left, right, total)
+            return dot_bytes(target, left, right, total)
         case "right":
-            return dot_of_bytes(target, right, left, total)
-        case "pairs":
-            return dot_of_pairs(target, left, right, total)
+            return dot_bytes(target, right, left, total)
+        case "pairs":  # PAIRS
+            return dot_pairs(target, left, right, total)
         case _:
             return multiply_add(target, left, right, total)
 
 
-def dot_of_bytes(target: Target, unsigned: Code, signed: Code, total: Code) -> Code:
-    """Four uint8 times four int8, added to a total; byte by byte where the target has no instruction for it."""
+def dot_bytes(target: Target, unsigned: Code, signed: Code, total: Code) -> Code:
+    """Add the dot product of four uint8 and four int8; byte by byte if the target has no instruction for it."""
     if target.dot_product_8:
         return Call("dot4", (unsigned, signed, total), DType.int32)
     for byte in range(4):
@@ -59,30 +56,30 @@ def dot_of_bytes(target: Target, unsigned: Code, signed: Code, total: Code) -> C
     return total
 
 
-def dot_of_pairs(target: Target, left: Code, right: Code, total: Code) -> Code:
-    """Two bfloat16 times two others, added to a total; widened in registers where there is no instruction for it."""
+def dot_pairs(target: Target, left: Code, right: Code, total: Code) -> Code:
+    """Add the dot product of two pairs of bfloat16; widened in registers if the target has no instruction for it."""
     if isinstance(target, VectorTarget) and target.dot_product_16:
         return Call("dot2", (left, right, total), DType.float32)
     for upper in (False, True):
-        a, b = (_widened_half(word, upper) for word in (left, right))
+        a, b = (_widen_half(word, upper) for word in (left, right))
         total = multiply_add(target, a, b, total)
     return total
 
 
-def number_of_code(target: Target, word: Code, bits: int, position: int) -> Code:
-    """Number `position` of those of 2, 4 or 8 bits in a word, less half of their range, as a float32."""
-    moved = word
+def decode_quantized(target: Target, word: Code, bits: int, position: int) -> Code:
+    """Decode number `position` of 2, 4 or 8 bits in a word as float32, less half of the range."""
+    shifted = word
     if position:
-        moved = Call("shift_right", (word, Number(bits * position, DType.int32)), DType.int32)
+        shifted = Call("shift_right", (word, Number(bits * position, DType.int32)), DType.int32)
     if bits < 8 and isinstance(target, VectorTarget) and target.lookup_16:
-        return Call(f"code{bits}", (moved,), DType.float32)
-    code = Call("bit_and", (moved, Number(2**bits - 1, DType.int32)), DType.int32)
+        return Call(f"code{bits}", (shifted,), DType.float32)
+    code = Call("bit_and", (shifted, Number(2**bits - 1, DType.int32)), DType.int32)
     centred = Call("subtract", (code, Number(2 ** (bits - 1), DType.int32)), DType.int32)
     return Call("cast", (centred,), DType.float32)
 
 
-def _widened_half(word: Code, upper: bool) -> Code:
-    """One of the bfloat16 in a word as a float32, whose upper half it is."""
+def _widen_half(word: Code, upper: bool) -> Code:
+    """Widen one bfloat16 of a word to the float32 whose upper half it is."""
     if upper:
         bits = Call("bit_and", (word, Number(-65536, DType.int32)), DType.int32)
     else:
@@ -91,7 +88,7 @@ def _widened_half(word: Code, upper: bool) -> Code:
 
 
 def multiply_add(target: Target, a: Code, b: Code, c: Code) -> Code:
-    """a * b + c, as the target does it best."""
+    """Build a * b + c, fused if the target can."""
     if c.dtype.is_float and not target.fused_multiply_add:
         return Call("add", (Call("multiply", (a, b), c.dtype), c), c.dtype)
     return Call("fma", (a, b, c), c.dtype)

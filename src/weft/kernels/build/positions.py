@@ -1,7 +1,7 @@
-"""Which integers hold the positions that kernels note down: 32 bits are half as many registers, and mostly enough.
+"""The integer dtype of positions that kernels store: 32 bits, which takes half the registers, unless a size needs 64.
 
-A size that is known only in a run is guarded where it is not known to fit (`weft.opset.language`), so only numbers are
-too large here. Devices that count in 32 bits refuse tensors that are too large for that when a plan is made.
+A dynamic size that might not fit has a guard (`weft.opset.language`), so only constant sizes can be too large here.
+Devices that count in 32 bits reject larger tensors when a plan is made.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Integer
+from weft.ir.kernel import Code, Integer
+from weft.kernels.lower.operations import cast
 
 
 def position_dtype(size: Dim) -> DType:
-    """What holds the positions along an axis of a size."""
+    """Choose the dtype of positions along an axis."""
     return DType.int64 if isinstance(size, int) and size > dims.LARGEST_POSITION else DType.int32
 
 
 def as_position(value: Dim, dtype: DType) -> Code:
-    """A position as such an integer."""
-    number = Integer(value)
-    return number if dtype is DType.int64 else Call("cast", (number,), dtype)
+    """Convert a position to the dtype chosen for its axis."""
+    return cast(Integer(value), dtype)

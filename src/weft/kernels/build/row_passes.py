@@ -1,4 +1,4 @@
-"""Row passes as data: a domain is passed over row by row, each pass reducing rows to numbers that the next may use."""
+"""Sweeps as data: passes over the rows of a domain, each reducing rows to values that later passes may use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from weft.kernels.build.accumulators import Fold
 from weft.kernels.lower.tensors import StoredTensor
 from weft.records import dataclass
 
-STRETCH = 64  # elements of a row that a lane adds up on their own
-COLUMNS = 64  # rows that a block does side by side, at most
+SUM_CHUNK = 64  # elements of a row that a lane sums before adding them to the total
+MAX_COLUMNS = 64  # rows that a block processes side by side
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
-    """A number for each row, held for what follows under a key."""
+class RowValue:
+    """A value per row, read by later expressions by its key."""
 
     key: int
     value: Scalar
@@ -24,7 +24,7 @@ class Single:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A value written to result number `result`; with a key, later passes read it again under that."""
+    """A value written to result number `result`; later passes may read it back by its key."""
 
     result: int
     value: Scalar
@@ -33,11 +33,11 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One way over a row: reductions and what is written for each element; then what is done once."""
+    """One pass over a row: folds and writes for each element, then `then` once per row."""
 
     folds: tuple[Fold, ...] = ()
     writes: tuple[Write, ...] = ()
-    then: tuple[Single | Write, ...] = ()
+    then: tuple[RowValue | Write, ...] = ()
 
     @property
     def elements(self) -> list[Scalar]:
@@ -50,9 +50,9 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where a sweep writes: strides along all axes of the domain, 0 along reduced ones for a number a row.
+    """A result of a sweep: strides along all axes of the domain, 0 along reduced axes for one value per row.
 
-    Without strides it is memory of the block's own, one row long.
+    Without strides it is block-local memory, one row long.
     """
 
     dtype: DType
@@ -60,8 +60,8 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class RowCut:
-    """Rows in pieces: each `length` elements long along the reduced axis `axis`, results `stride` apart."""
+class RowChunks:
+    """Rows split into chunks of `length` elements along the reduced axis `axis`, with results `stride` apart."""
 
     axis: int
     length: int
@@ -70,9 +70,9 @@ class RowCut:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """`order` lists the domain's axes, outermost in memory first; expressions are over the domain's axes.
+    """Passes over a domain whose axes are listed in `order`, outermost in memory first.
 
-    What they hold is what passes before have found.
+    Expressions are over the domain's axes, and read values of earlier passes by their keys.
     """
 
     domain: Shape
@@ -84,7 +84,7 @@ class Sweep:
 
 
 def read_operands(sweep: Sweep) -> list[int]:
-    """The operands that a launch reads."""
+    """Return the numbers of the operands that a sweep reads."""
     expressions = [expression for part in sweep.passes for expression in part.expressions]
     read = {load.operand for expression in expressions for load in loads(expression)}
     return [number for number in range(len(sweep.operands)) if number in read]

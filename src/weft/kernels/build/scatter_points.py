@@ -1,7 +1,7 @@
-"""Points of a scatter: which element of the result each falls on.
+"""Points of a scatter: which element of the result each one updates.
 
-Two points of the domain meet in one element only where all indices agree. So along an axis of the domain that is an
-index by itself they never do: it is `free`.
+Two points of the domain update the same element only if all their indices agree. Along an axis of the domain that is
+an index by itself they never do: such an axis is disjoint.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from weft.ir.layout import offset
 from weft.ir.program import Scatter
 from weft.ir.scalar import Index, Scalar
 from weft.kernels.lower.expressions import Lowering
+from weft.kernels.lower.operations import and_masks, logical_and, logical_not
 from weft.kernels.lower.tensors import StoredTensor
 from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An element of the result, at `place` (+ `indirect`, that data decides), where `inside` holds.
+    """An element of the result at offset `place` (+ `indirect`, which depends on data), where `inside` holds.
 
-    `wrong` are the conditions under which an index is out of range.
+    `wrong` lists the conditions under which an index is out of range.
     """
 
     place: Dim
@@ -33,56 +34,52 @@ class Point:
     wrong: tuple[Code, ...]
 
 
-def own_axes(primitive: Scatter) -> list[int | None]:
-    """For each index, the axis of the domain that it is by itself."""
+def find_index_axes(primitive: Scatter) -> list[int | None]:
+    """Return, for each index, the axis of the domain that it equals, if any."""
     alone = {dims.axis(axis, size): axis for axis, size in enumerate(primitive.domain) if size != 1}
     return [alone.get(index.value) if isinstance(index, Index) else None for index in primitive.indices]
 
 
-def free_axes(primitive: Scatter) -> list[int]:
-    """The axes along which no two points meet."""
-    own = own_axes(primitive)
-    return [axis for axis in range(len(primitive.domain)) if axis in own]
+def find_disjoint_axes(primitive: Scatter) -> list[int]:
+    """Return the axes along which no two points update the same element."""
+    index_axes = find_index_axes(primitive)
+    return [axis for axis in range(len(primitive.domain)) if axis in index_axes]
 
 
-def neighbour_axis(primitive: Scatter, result: StoredTensor) -> int | None:
-    """The free axis along which the result's elements are neighbours."""
-    for axis, stride in zip(own_axes(primitive), result.strides, strict=True):
+def find_contiguous_axis(primitive: Scatter, result: StoredTensor) -> int | None:
+    """Return the disjoint axis along which the result's elements are contiguous."""
+    for axis, stride in zip(find_index_axes(primitive), result.strides, strict=True):
         if stride == 1 and axis is not None:
             return axis
     return None
 
 
-def find_point(
+def locate_point(
     indices: Iterable[tuple[Scalar, Dim, Dim]], lowering: Lowering, mask: Code | None, checked: bool
 ) -> Point:
-    """Where (index, size, stride) for each axis of the result lead."""
+    """Locate the element that the (index, size, stride) of each axis of the result select."""
     inside = mask
-    fixed: list[Dim] = []
+    positions: list[Dim] = []
     strides: list[Dim] = []
     indirect: Code | None = None
     wrong: list[Code] = []
     for index, size, stride in indices:
         if isinstance(index, Index) and _is_inside(index.value, size):
-            fixed.append(lowering.index(index.value))
+            positions.append(lowering.index(index.value))
             strides.append(stride)
             continue
         position = lowering.keep(lowering.code(index))
         fits = lowering.keep(_within(position, lowering.index(size)))
-        wrong.append(_masked(Call("logical_not", (fits,), DType.bool), mask))
-        inside = fits if inside is None else Call("logical_and", (inside, fits), DType.bool)
+        wrong.append(and_masks(mask, logical_not(fits)))
+        inside = and_masks(inside, fits)
         scaled = position if stride == 1 else Call("multiply", (position, Integer(stride)), DType.int64)
         indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
-    return Point(offset(strides, fixed), indirect, inside, tuple(wrong) if checked else ())
+    return Point(offset(strides, positions), indirect, inside, tuple(wrong) if checked else ())
 
 
-def all_indices(primitive: Scatter, result: StoredTensor, strides: Sequence[Dim]) -> list[tuple[Scalar, Dim, Dim]]:
-    """The indices of a scatter as `find_point` takes them; strides as the kernel sees them."""
+def list_indices(primitive: Scatter, result: StoredTensor, strides: Sequence[Dim]) -> list[tuple[Scalar, Dim, Dim]]:
+    """List the (index, size, stride) of each axis for `locate_point`."""
     return list(zip(primitive.indices, result.shape, strides, strict=True))
-
-
-def _masked(check: Code, mask: Code | None) -> Code:
-    return check if mask is None else Call("logical_and", (mask, check), DType.bool)
 
 
 def _is_inside(index: Dim, size: Dim) -> bool:
@@ -91,4 +88,4 @@ def _is_inside(index: Dim, size: Dim) -> bool:
 
 def _within(position: Code, size: Dim) -> Code:
     low = Call("greater_equal", (position, Integer(0)), DType.bool)
-    return Call("logical_and", (low, Call("less", (position, Integer(size)), DType.bool)), DType.bool)
+    return logical_and(low, Call("less", (position, Integer(size)), DType.bool))

@@ -1,6 +1,6 @@
-"""What a template is: a way to build the kernels of a group, with what it is asked for and what it gives.
+"""Templates, which build the kernels of a group: their request, their result, and the table of a family.
 
-A family of kernels is a table from primitives, or kinds of groups, to templates in the order in which they are tried.
+The table of a family maps primitives, or kinds of groups, to templates in the order in which they are tried.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from weft.ir.groups import FusedMap, KernelGroup
 from weft.ir.program import Value
 from weft.ir.target import Target
-from weft.kernels.build.in_place import overwritable
+from weft.kernels.build.in_place import find_overwritable
 from weft.kernels.lower.tensors import Epilogue, StoredTensor, Work
 from weft.records import dataclass
 
@@ -22,7 +22,7 @@ AnyTarget = TypeVar("AnyTarget", bound=Target, covariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request(Generic[AnyGroup, AnyTarget]):
-    """A group, and its values as kernels meet them; `tile` is the size of a convolution's transformed tiles, if any."""
+    """A group with its tensors and constants; `tile` is the size of a convolution's Winograd tiles, if any."""
 
     group: AnyGroup
     tensors: Mapping[Value, StoredTensor]
@@ -43,7 +43,7 @@ class Request(Generic[AnyGroup, AnyTarget]):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Work on some of a group's operands, by their positions, that makes a tensor for the part after it."""
+    """Work on some of a group's operands, by position, whose result is an operand of the last part."""
 
     work: Work
     operands: tuple[int, ...]
@@ -51,14 +51,14 @@ class Part:
 
 
 Built = Work | tuple[Part, ...]
-"""The work, whose references count the group's inputs; or parts in order, of which the last takes what those before
-it made as operands after its own.
+"""Work whose references number the group's inputs; or parts in order, of which the last has the results of the others
+as operands after its own.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`build` gives None where it is not for a group; `reason` says why it comes before those after it."""
+    """`build` returns None if it does not apply to a group; `reason` says why it comes before later templates."""
 
     name: str
     reason: str
@@ -68,9 +68,9 @@ class Template:
 Templates = Mapping[type, tuple[Template, ...]]
 
 
-def overwriting(work: Work, epilogue: Epilogue | None, result: StoredTensor) -> Work:
-    """A product that may write where its epilogue reads: operands of that come after the two of the product."""
+def mark_overwritable(work: Work, epilogue: Epilogue | None, result: StoredTensor) -> Work:
+    """Mark the operands of a product's epilogue, which come after the product's two, that it may overwrite."""
     if epilogue is None:
         return work
-    found = overwritable(epilogue.expression, epilogue.operands, result)
-    return replace(work, overwritable=tuple(2 + number for number in found))
+    operands = find_overwritable(epilogue.expression, epilogue.operands, result)
+    return replace(work, overwritable=tuple(2 + number for number in operands))

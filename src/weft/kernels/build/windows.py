@@ -1,7 +1,7 @@
-"""Where a convolution's windows lie: along each spatial axis, which input positions meet which taps of the kernel.
+"""Windows of a convolution: which input positions meet which taps of the kernel along each spatial axis.
 
-A transposed convolution is several plain ones, one for each residue of the output position by the stride (a phase):
-the outputs of a phase use the same taps, and step through the input one by one.
+A transposed convolution is split into plain ones (phases), one for each residue of the output position modulo the
+stride: the outputs of a phase use the same taps, and step through the input one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Along one axis: output first + q * step, for q < count, takes input base + q * advance + t * dilation at tap t.
+    """Along one axis: output first + q * step, for q < count, reads input base + q * advance + t * dilation at tap t.
 
     Tap t, of `taps`, is the kernel's element tap_first + t * tap_step. Input positions may lie outside.
     """
@@ -42,32 +42,32 @@ class Window:
 Phase = tuple[Window, ...]
 
 
-def distances(primitive: Convolve) -> tuple[int, ...]:
-    """How far apart the input's elements are to be put along each axis, with zeros between them.
+def input_dilations(primitive: Convolve) -> tuple[int, ...]:
+    """Return the input dilation of each axis: how far apart input elements are placed, with zeros between them.
 
-    That is 1 but where a transposed convolution's phases depend on a padding that only the run will tell.
+    It is 1 except for transposed convolutions whose phases depend on padding that is known only at run time.
     """
-    given = zip(primitive.strides, primitive.pads)
-    return tuple(s if primitive.transposed and not isinstance(dims.mod(p, s), int) else 1 for s, (p, _) in given)
+    axes = zip(primitive.strides, primitive.pads)
+    return tuple(s if primitive.transposed and not isinstance(dims.mod(p, s), int) else 1 for s, (p, _) in axes)
 
 
-def phases(primitive: Convolve, kernel: Sequence[Dim], outputs: Sequence[Dim]) -> list[Phase]:
-    """The plain convolutions, of the input with those distances, that together give the result."""
+def find_phases(primitive: Convolve, kernel: Sequence[Dim], outputs: Sequence[Dim]) -> list[Phase]:
+    """Split a convolution of the dilated input into plain convolutions that together give the result."""
     along = []
-    axes = zip(primitive.strides, distances(primitive), primitive.dilations, primitive.pads, kernel, outputs)
+    axes = zip(primitive.strides, input_dilations(primitive), primitive.dilations, primitive.pads, kernel, outputs)
     for stride, distance, dilation, (pad, _), taps, count in axes:
         if not primitive.transposed:
             along.append([Window(count, -pad, stride, dilation, taps)])
         else:
-            along.append(_transposed(stride // distance, dilation, pad, taps, count))
+            along.append(_split_transposed(stride // distance, dilation, pad, taps, count))
     return list(cartesian(*along))
 
 
-def _transposed(stride: int, dilation: int, pad: Dim, kernel: Dim, outputs: Dim) -> list[Window]:
-    """For output o and tap k the input is (o + pad - k * dilation) / stride, where that is whole."""
+def _split_transposed(stride: int, dilation: int, pad: Dim, kernel: Dim, outputs: Dim) -> list[Window]:
+    """Return a window per residue: output o and tap k read input (o + pad - k * dilation) / stride, if integral."""
     common = gcd(stride, dilation)
     step = stride // common
-    found = []
+    windows = []
     for residue in range(stride):
         start, rest = dims.floordiv(residue + pad, stride), dims.mod(residue + pad, stride)
         assert isinstance(rest, int)
@@ -77,19 +77,19 @@ def _transposed(stride: int, dilation: int, pad: Dim, kernel: Dim, outputs: Dim)
         fitting = [k for k in range(step) if (rest - k * dilation) % stride == 0]
         if fitting and not dims.is_at_least(fitting[0], kernel):
             first = fitting[0]
-            taps = dims.ceildiv(kernel - first, step)  # first < step: 0 where the run's kernel is smaller
+            taps = dims.ceildiv(kernel - first, step)  # first < step: 0 if the kernel turns out smaller at run time
             base = start + (rest - first * dilation) // stride
         else:  # no tap meets these outputs: they are 0
             first, taps, base = 0, 0, start
-        spread = dilation // common
+        spacing = dilation // common
         last = taps - 1
-        flipped = Window(count, base - last * spread, 1, spread, taps, residue, stride, first + last * step, -step)
-        found.append(flipped if taps != 0 else Window(count, 0, 0, 1, 0, residue, stride))
-    return found
+        flipped = Window(count, base - last * spacing, 1, spacing, taps, residue, stride, first + last * step, -step)
+        windows.append(flipped if taps != 0 else Window(count, 0, 0, 1, 0, residue, stride))
+    return windows
 
 
-def needed(group: Sequence[Phase], axis: int, size: Dim) -> tuple[Dim, Dim]:
-    """(lowest, highest) input position along an axis over all phases, at least the input's own where undecided."""
+def find_input_range(group: Sequence[Phase], axis: int, size: Dim) -> tuple[Dim, Dim]:
+    """Return the (lowest, highest) input position along an axis over all phases; it covers the whole input."""
     windows = [phase[axis] for phase in group if phase[axis].taps != 0]
     low: Dim = 0
     high: Dim = size - 1

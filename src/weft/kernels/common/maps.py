@@ -1,4 +1,4 @@
-"""Maps for both families: what a kernel for any expression on any layouts consists of, whatever its lanes are."""
+"""Maps for both families: the statements that compute and write elements of an expression, on any layouts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from weft.ir.dims import Dim
 from weft.ir.kernel import Code, Statement
 from weft.ir.layout import offset
 from weft.ir.scalar import Scalar
-from weft.kernels.build.checks import FaultReport, is_checked
-from weft.kernels.build.in_place import overwritable, stretch
+from weft.kernels.build.error_flag import ErrorFlag, has_checked_loads
+from weft.kernels.build.in_place import find_copy, find_overwritable
 from weft.kernels.build.loop_nest import Body
-from weft.kernels.lower.expressions import Known, Lowering, Operand
+from weft.kernels.lower.expressions import Lowering, Operand, ValueKey
 from weft.kernels.lower.kernel_builder import KernelBuilder, put
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import RESULT, Launch, StoredTensor, Work
@@ -26,24 +26,21 @@ class Region:
     start: tuple[Dim, ...]
 
 
-def single_map(
+def build_map_work(
     launch: Launch, expression: Scalar, operands: Sequence[StoredTensor], result: StoredTensor, region: Region | None
 ) -> Work:
-    """The work of a map's only launch."""
+    """Wrap a map's only launch as work, with the operands that it may overwrite or copies."""
     if region is not None:
         return Work((launch,))
-    copy = stretch(expression, operands, result)
-    return Work(
-        (launch,),
-        overwritable=overwritable(expression, operands, result),
-        copies=() if copy is None else (copy,),
-    )
+    copy = find_copy(expression, operands, result)
+    overwritable = find_overwritable(expression, operands, result)
+    return Work((launch,), overwritable=overwritable, copies=() if copy is None else (copy,))
 
 
 class MapWriter:
-    """Statements that compute and write elements, one for each lane.
+    """Builds statements that compute and write elements, one for each lane.
 
-    With a region, the result (of the same order of axes) is that part of it.
+    With a region, the result (with the same order of axes) is that part of a larger tensor.
     """
 
     def __init__(
@@ -56,14 +53,14 @@ class MapWriter:
         self.base = 0 if region is None else self.builder.size(offset(whole.strides, region.start))
         self.views = operand_views(operands, operand_inputs(operands, self.builder), self.builder)
         self.out = self.builder.output("out", result.dtype, RESULT)
-        self.faults = FaultReport(self.builder)
+        self.error_flag = ErrorFlag(self.builder)
         self.strides = self.merged.strides(whole.strides)
-        self.literal = False  # strides as numbers in the kernel, where they simplify with the positions
-        self.asks = False  # whether lanes go on together, and may be asked who needs what
+        self.literal = False  # strides are literals, which simplify together with positions
+        self.branches = False  # lanes run in lockstep, so costly branches that no lane needs can be skipped
         self.operands = tuple(operands)
 
-    def write_strides(self) -> None:
-        """Take strides that are known into the kernel as numbers."""
+    def use_literal_strides(self) -> None:
+        """Use literals for known strides instead of parameters."""
         self.literal = True
         for number, view in self.views.items():
             strides = self.operands[number].strides
@@ -71,9 +68,9 @@ class MapWriter:
                 self.views[number] = Operand(view.buffer, view.shape, strides)
 
     def launch(self, body: Body, blocks: Dim, lanes: int) -> Launch:
-        """The kernel with this body."""
-        if is_checked(self.expression):
-            body = self.faults.around(body)
+        """Build the launch of a body, with error reporting if loads are checked."""
+        if has_checked_loads(self.expression):
+            body = self.error_flag.wrap(body)
         return self.builder.launch(lanes, body, blocks)
 
     def element(self, groups: Sequence[Dim], mask: Code | None, place: Dim | None = None) -> Body:
@@ -84,25 +81,28 @@ class MapWriter:
         expression: Scalar,
         groups: Sequence[Dim],
         mask: Code | None,
-        known: dict[Known, Code],
+        values: dict[ValueKey, Code],
         place: Dim | None = None,
     ) -> Body:
-        """The expression at the groups' positions, or written to a `place`; `known` are elements at hand."""
+        """Compute the expression at the groups' positions and write it, at offset `place` if given.
+
+        `values` are those that the kernel has already.
+        """
         statements: list[Statement] = []
         lowering = Lowering(
             self.views,
-            self.merged.places(groups),
+            self.merged.axis_positions(groups),
             self.builder,
-            known,
+            values,
             mask,
             statements,
             literal=self.literal,
-            asks=self.asks,
+            branches=self.branches,
         )
         value = lowering.code(expression)
         if place is None:
             place = self.base
             for stride, position in zip(self.strides, groups, strict=True):
-                factor = self.builder.symbols(stride) if self.literal else self.builder.size(stride)
-                place = place + factor * position
-        return (*statements, *self.faults.gather(lowering.checks), put(self.out, place, value, mask=mask))
+                stride = self.builder.replace_symbols(stride) if self.literal else self.builder.size(stride)
+                place = place + stride * position
+        return (*statements, *self.error_flag.collect(lowering.checks), put(self.out, place, value, mask=mask))

@@ -1,6 +1,6 @@
-"""Random numbers from counters: Philox 4x32-10, a lane for each counter, which gives four numbers.
+"""Random numbers by Philox 4x32-10: a lane for each counter, which gives four numbers.
 
-Number i of the tensor is word i % 4 of counter i // 4; normal numbers come in pairs from two neighbours. So a seed
+Number i of the tensor is word i % 4 of counter i // 4; normal numbers are made in pairs from two neighbours. A seed
 gives the same numbers on all devices.
 """
 
@@ -16,51 +16,54 @@ from weft.ir.program import Random
 from weft.ir.target import ThreadTarget, VectorTarget
 from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.lower.kernel_builder import KernelBuilder, put, repeat
+from weft.kernels.lower.operations import cast, less
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _WORDS = 4
-_EACH = 1024  # counters of a block of vectors
-_LOW = 0xFFFFFFFF
-_QUARTER = 0xFFFF  # of a seed: so much that any device's parameters hold it
+_BLOCK_COUNTERS = 1024  # counters per block on vector targets
+_WORD_MASK = 0xFFFFFFFF
+_SEED_PART = 0xFFFF  # 16 bits of a seed, which fit into a parameter on any device
 
 
-def random_work(primitive: Random, result: StoredTensor, target: VectorTarget | ThreadTarget) -> Work:
-    """One kernel. The seed must be known: new numbers in every run are the host's to choose."""
+def build_random(primitive: Random, result: StoredTensor, target: VectorTarget | ThreadTarget) -> Work:
+    """Build one kernel; the seed must be known (the host draws numbers that differ in every run)."""
     assert primitive.seed is not None
     builder = KernelBuilder("random")
     match target:
         case VectorTarget():
-            lanes, each = choose_lanes(target, [DType.uint64], widest=8), _EACH
+            lanes, per_block = choose_lanes(target, [DType.uint64], widest=8), _BLOCK_COUNTERS
         case ThreadTarget():
-            lanes = each = target.block_threads
+            lanes = per_block = target.block_threads
     size = dims.product(result.shape)
     counters = dims.ceildiv(size, _WORDS)
-    count, last = builder.named("count", size), builder.named("counters", counters)
-    seed = [builder.named(f"seed{n}", (primitive.seed >> 16 * n) & _QUARTER) for n in range(4)]
+    count, last = builder.parameter("count", size), builder.parameter("counters", counters)
+    seed = [builder.parameter(f"seed{n}", (primitive.seed >> 16 * n) & _SEED_PART) for n in range(4)]
     out = builder.output("out", result.dtype, Reference("result", 0))
     first = builder.variable("first")
     counter = first + lane(lanes)
     lines = _Lines(builder)
-    words = lines.philox(Call("cast", (Integer(counter),), DType.uint64), [_word(*seed[:2]), _word(*seed[2:])])
+    words = lines.philox(
+        Call("cast", (Integer(counter),), DType.uint64), [_join_halves(*seed[:2]), _join_halves(*seed[2:])]
+    )
     numbers = [lines.uniform(word) for word in words]
     if primitive.kind == "normal":
         numbers = [*lines.normal(*numbers[:2]), *lines.normal(*numbers[2:])]
     puts = []
-    for place, number in enumerate(numbers):
-        index = counter * _WORDS + place
-        inside = Call("less", (Integer(index), Integer(count)), DType.bool)
-        value = number if number.dtype is result.dtype else Call("cast", (number,), result.dtype)
+    for word_number, number in enumerate(numbers):
+        index = counter * _WORDS + word_number
+        inside = less(index, count)
+        value = cast(number, result.dtype)
         puts.append(put(out, index, value, mask=inside))
-    stop = dims.minimum((block() + 1) * each, last)
-    body = repeat(first, block() * each, stop, lanes, (*lines.statements, *puts))
-    return Work((builder.launch(lanes, [body], dims.ceildiv(counters, each)),))
+    stop = dims.minimum((block() + 1) * per_block, last)
+    body = repeat(first, block() * per_block, stop, lanes, (*lines.statements, *puts))
+    return Work((builder.launch(lanes, [body], dims.ceildiv(counters, per_block)),))
 
 
 class _Lines:
-    """Statements, each with its value in a register of its own."""
+    """Collects statements that each define a register."""
 
     def __init__(self, builder: KernelBuilder) -> None:
         self.builder = builder
@@ -75,8 +78,8 @@ class _Lines:
         return self.keep(Call(function, (left, right), DType.uint64))
 
     def philox(self, counter: Code, keys: list[Code]) -> list[Code]:
-        """Four words of 32 bits each, in 64."""
-        low, half = Number(_LOW, DType.uint64), Number(32, DType.uint64)
+        """Compute the four words of a counter, each 32 bits in a uint64."""
+        low, half = Number(_WORD_MASK, DType.uint64), Number(32, DType.uint64)
         words = [self.word("bit_and", counter, low), self.word("shift_right", counter, half)]
         words += [Number(0, DType.uint64), Number(0, DType.uint64)]
         for _ in range(_ROUNDS):
@@ -94,14 +97,15 @@ class _Lines:
         return words
 
     def uniform(self, word: Code) -> Code:
-        """24 bits, so that float32 holds the number exactly and never rounds up to 1."""
+        """Convert a word to [0, 1) with 24 bits, which float32 holds exactly and never rounds up to 1."""
         bits = self.word("shift_right", word, Number(8, DType.uint64))
         return self.float("multiply", Call("cast", (bits,), DType.float64), Number(2.0**-24, DType.float64))
 
     def normal(self, first: Code, second: Code) -> list[Code]:
-        """Two numbers from a radius and an angle."""
-        rest = self.float("subtract", Number(1.0, DType.float64), first)
-        radius = self.float("sqrt", self.float("multiply", Number(-2.0, DType.float64), self.float("log", rest)))
+        """Compute two normal numbers from two uniform ones (Box-Muller)."""
+        complement = self.float("subtract", Number(1.0, DType.float64), first)
+        log = self.float("log", complement)
+        radius = self.float("sqrt", self.float("multiply", Number(-2.0, DType.float64), log))
         angle = self.float("multiply", Number(2.0 * pi, DType.float64), second)
         return [self.float("multiply", radius, self.float(name, angle)) for name in ("cos", "sin")]
 
@@ -109,7 +113,7 @@ class _Lines:
         return self.keep(Call(function, values, DType.float64))
 
 
-def _word(low: Dim, high: Dim) -> Code:
-    """A word of 32 bits from two halves."""
+def _join_halves(low: Dim, high: Dim) -> Code:
+    """Join two 16-bit halves to a 32-bit word."""
     first, second = (Call("cast", (Integer(half),), DType.uint64) for half in (low, high))
     return Call("bit_or", (first, Call("shift_left", (second, Number(16, DType.uint64)), DType.uint64)), DType.uint64)

@@ -1,121 +1,143 @@
-"""How requests become calls of builders, for both families, and the templates whose kernels suit both."""
+"""Adapters from requests to the builders of a family, and the templates that both families have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.ir.groups import AttentionGroup, HeavyGroup, MapGroup, ReduceGroup, RowGroup, StepGroup
-from weft.ir.program import Contract, Convolve, Dims, Map, Random
-from weft.ir.target import ThreadTarget, VectorTarget
+from weft.ir.program import (
+    ArgReduce,
+    Concat,
+    Contract,
+    Convolve,
+    Cumulate,
+    Dims,
+    Map,
+    Pool,
+    Random,
+    Reduce,
+    Scatter,
+    Sort,
+)
 from weft.kernels.build.contraction import Contraction
 from weft.kernels.build.convolution import Convolution
 from weft.kernels.build.row_passes import Sweep
-from weft.kernels.build.templates import Built, Part, Request, Template, Templates, overwriting
-from weft.kernels.common.concat import MapLaunch, concat_work
-from weft.kernels.common.random import random_work
-from weft.kernels.common.reduce import reduce_sweep
-from weft.kernels.common.rows import rows_sweep
-from weft.kernels.common.sizes import sizes_work
+from weft.kernels.build.templates import Built, Part, Request, Template, Templates, mark_overwritable
+from weft.kernels.common.concat import MapLaunch, build_concat
+from weft.kernels.common.random import build_random
+from weft.kernels.common.reduce import plan_reduce_group
+from weft.kernels.common.rows import plan_row_group
+from weft.kernels.common.sizes import build_sizes
 from weft.kernels.lower.tensors import StoredTensor, Work
 
-Building = Callable[[Request[Any, Any]], Built | None]
+TemplateBuilder = Callable[[Request[Any, Any]], Built | None]
 
 
-def building_maps(build: Callable[..., Work]) -> Building:
-    def work(request: Request[MapGroup, Any]) -> Work:
+def build_shared_templates(
+    reasons: Mapping[type, str],
+    *,
+    build_map: Callable[..., Work],
+    build_map_launch: MapLaunch[Any],
+    build_scatter: Callable[..., Work],
+    build_cumulate: Callable[..., Work],
+    build_sort: Callable[..., Work],
+    build_sweep: Callable[[Sweep, Any], Work],
+    build_pool: Callable[..., Work],
+    build_attention: Callable[..., tuple[Part, ...]],
+    stores_full_values: bool,
+) -> Templates:
+    """Build the templates that both families have, from the builders of one; `reasons` say how its kernels work.
+
+    `stores_full_values`: row groups store costly full values for later passes.
+    """
+
+    def map_work(request: Request[MapGroup, Any]) -> Work:
         (step,) = request.group.steps
         assert isinstance(step.primitive, Map)
-        return build(step.primitive.expression, request.take(step.operands), request.result, request.target)
+        return build_map(step.primitive.expression, request.take(step.operands), request.result, request.target)
 
-    return work
+    def reduce_work(request: Request[ReduceGroup, Any]) -> Work:
+        return build_sweep(plan_reduce_group(request), request.target)
+
+    def row_work(request: Request[RowGroup, Any]) -> Work:
+        return build_sweep(plan_row_group(request, stores=stores_full_values), request.target)
+
+    def pool_work(request: Request[HeavyGroup, Any]) -> Work:
+        group = request.group
+        source, epilogue = request.tensors[group.sources[0]], request.epilogue(group.epilogue)
+        return build_pool(group.heavy.primitive, source, request.result, request.target, epilogue)
+
+    def attention_work(request: Request[AttentionGroup, Any]) -> tuple[Part, ...]:
+        group = request.group
+        return build_attention(group.attention, request.take(group.operands), request.result, request.target)
+
+    concat_work = _adapt_step(
+        lambda primitive, operands, results, target: build_concat(
+            primitive, operands, results[0], target, build_map_launch
+        )
+    )
+    scatter_work = _adapt_step(
+        lambda primitive, operands, results, target: build_scatter(primitive, operands, results[0], target)
+    )
+    cumulate_work = _adapt_step(
+        lambda primitive, operands, results, target: build_cumulate(primitive, operands[0], results[0], target)
+    )
+    sort_work = _adapt_step(
+        lambda primitive, operands, results, target: build_sort(primitive, *operands, *results, target)
+    )
+    sizes_work = _adapt_step(lambda primitive, _, results, target: build_sizes(primitive, results[0], target))
+    random_work = _adapt_step(lambda primitive, _, results, target: build_random(primitive, results[0], target))
+    return {
+        Dims: (Template("sizes", "each element is a parameter of the kernel", sizes_work),),
+        Random: (Template("random", "a lane for each counter", random_work),),
+        Map: (Template("map", reasons[Map], map_work),),
+        Concat: (Template("concat", "each operand is copied to its place", concat_work),),
+        Scatter: (Template("scatter", reasons[Scatter], scatter_work),),
+        Cumulate: (Template("cumulate", reasons[Cumulate], cumulate_work),),
+        Sort: (Template("sort", reasons[Sort], sort_work),),
+        Reduce: (Template("row passes", reasons[Reduce], reduce_work),),
+        ArgReduce: (Template("row passes", reasons[Reduce], reduce_work),),
+        Pool: (Template("pool", reasons[Pool], pool_work),),
+        RowGroup: (Template("row passes", reasons[RowGroup], row_work),),
+        AttentionGroup: (Template("streaming attention", reasons[AttentionGroup], attention_work),),
+    }
 
 
-def building_steps(build: Callable[[Any, list[StoredTensor], list[StoredTensor], Any], Work]) -> Building:
+def _adapt_step(build: Callable[[Any, list[StoredTensor], list[StoredTensor], Any], Work]) -> TemplateBuilder:
     """`build` takes the primitive of the group's only step, its operands and its results."""
 
-    def work(request: Request[StepGroup, Any]) -> Work:
+    def build_work(request: Request[StepGroup, Any]) -> Work:
         (step,) = request.group.steps
         return build(step.primitive, request.take(step.operands), request.take(step.results), request.target)
 
-    return work
+    return build_work
 
 
-def building_concats(build: MapLaunch[Any]) -> Building:
-    return building_steps(lambda primitive, given, made, target: concat_work(primitive, given, made[0], target, build))
-
-
-def building_reductions(build: Callable[[Sweep, Any], Work]) -> Building:
-    def work(request: Request[ReduceGroup, Any]) -> Work:
-        return build(reduce_sweep(request), request.target)
-
-    return work
-
-
-def building_rows(build: Callable[[Sweep, Any], Work], *, keeps: bool) -> Building:
-    """`keeps`: costly full values stay in memory for later passes."""
-
-    def work(request: Request[RowGroup, Any]) -> Work:
-        return build(rows_sweep(request, keeps=keeps), request.target)
-
-    return work
-
-
-def building_contractions(build: Callable[[Contraction, Any], Work | None]) -> Building:
-    def work(request: Request[HeavyGroup, Any]) -> Work | None:
+def adapt_contraction(build: Callable[[Contraction, Any], Work | None]) -> TemplateBuilder:
+    def build_work(request: Request[HeavyGroup, Any]) -> Work | None:
         group = request.group
         assert isinstance(group.heavy.primitive, Contract)
         left, right = request.take(group.sources)
         epilogue = request.epilogue(group.epilogue)
         constants = [request.constants.get(value) for value in group.sources]
         contraction = Contraction(group.heavy.primitive, left, right, request.result, epilogue, *constants)
-        made = build(contraction, request.target)
-        return None if made is None else overwriting(made, epilogue, request.result)
+        work = build(contraction, request.target)
+        return None if work is None else mark_overwritable(work, epilogue, request.result)
 
-    return work
+    return build_work
 
 
-def building_convolutions(build: Callable[[Convolution, Any, int | None], Work | None]) -> Building:
-    """`build` is also given the size of transformed tiles, if there are to be any."""
+def adapt_convolution(build: Callable[[Convolution, Any, int | None], Work | None]) -> TemplateBuilder:
+    """`build` also takes the size of Winograd tiles, None for a direct convolution."""
 
-    def work(request: Request[HeavyGroup, Any]) -> Work | None:
+    def build_work(request: Request[HeavyGroup, Any]) -> Work | None:
         group = request.group
         assert isinstance(group.heavy.primitive, Convolve)
         x, w = request.take(group.sources)
         epilogue, weights = request.epilogue(group.epilogue), request.constants.get(group.sources[1])
         convolution = Convolution(group.heavy.primitive, x, w, request.result, epilogue, weights, group.channel_order)
-        made = build(convolution, request.target, request.tile)
-        return None if made is None else overwriting(made, epilogue, request.result)
+        work = build(convolution, request.target, request.tile)
+        return None if work is None else mark_overwritable(work, epilogue, request.result)
 
-    return work
-
-
-def building_pools(build: Callable[..., Work]) -> Building:
-    def work(request: Request[HeavyGroup, Any]) -> Work:
-        group = request.group
-        source, epilogue = request.tensors[group.sources[0]], request.epilogue(group.epilogue)
-        return build(group.heavy.primitive, source, request.result, request.target, epilogue)
-
-    return work
-
-
-def building_attention(build: Callable[..., tuple[Part, ...]]) -> Building:
-    def parts(request: Request[AttentionGroup, Any]) -> tuple[Part, ...]:
-        group = request.group
-        return build(group.attention, request.take(group.operands), request.result, request.target)
-
-    return parts
-
-
-def _random(primitive: Any, _: object, results: Sequence[StoredTensor], target: VectorTarget | ThreadTarget) -> Work:
-    return random_work(primitive, results[0], target)
-
-
-def _sizes(primitive: Any, _: object, results: Sequence[StoredTensor], target: VectorTarget | ThreadTarget) -> Work:
-    return sizes_work(primitive, results[0], target)
-
-
-TEMPLATES: Templates = {
-    Dims: (Template("sizes", "each element is a parameter of the kernel", building_steps(_sizes)),),
-    Random: (Template("random", "a lane for each counter", building_steps(_random)),),
-}
+    return build_work

@@ -1,8 +1,8 @@
-"""Barriers where lanes of a block meet in memory.
+"""Insert barriers where lanes of a block access the same memory.
 
-Kernel -> Kernel, for targets whose lanes are threads. Builders may write for lanes that go on together, as the elements
-of vectors do. Where lanes are threads, one must not read what another has still to write, nor overwrite what it has
-still to read: before such a statement all of them wait. A lane that meets only itself does not wait.
+Kernel -> Kernel, for targets whose lanes are threads. Builders may assume lanes that run in lockstep, like the elements
+of a vector. Threads do not: a barrier comes before every statement that reads what another lane may still have to
+write, or overwrites what another may still have to read. Accesses of a lane to its own elements need none.
 """
 
 from __future__ import annotations
@@ -44,49 +44,49 @@ from weft.ir.work import Launch, Section, map_launches
 from weft.records import dataclass
 
 
-def with_barriers(kernel: Kernel) -> Kernel:
-    """The kernel with barriers where lanes need them."""
+def insert_barriers(kernel: Kernel) -> Kernel:
+    """Insert the barriers that a kernel needs."""
     if kernel.lanes == 1:
         return kernel
     written = {buffer.name for buffer in kernel.buffers if buffer.written or buffer.local_size is not None}
-    shared = written & read_buffers(kernel.body) - _brought(kernel.body)
-    body, _ = _Walk(kernel.lanes, shared).body(kernel.body, _State(), {}, {})
+    shared = written & read_buffers(kernel.body) - _find_pipeline_tiles(kernel.body)
+    body, _ = _BarrierInserter(kernel.lanes, shared).body(kernel.body, _State(), {}, {})
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
-def sections_with_barriers(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """Sections whose kernels all have barriers; equal kernels become one."""
-    made: dict[Kernel, Kernel] = {}
-    found: dict[int, Kernel] = {}  # by identity, which is quicker to look up
+def insert_section_barriers(sections: Sequence[Section]) -> tuple[Section, ...]:
+    """Insert barriers into all kernels of sections; equal kernels become one."""
+    by_kernel: dict[Kernel, Kernel] = {}
+    by_id: dict[int, Kernel] = {}  # identity is quicker to look up
 
-    def lowered(launch: Launch) -> Launch:
+    def lower(launch: Launch) -> Launch:
         kernel = launch.kernel
-        if id(kernel) not in found:
-            if kernel not in made:
-                made[kernel] = with_barriers(kernel)
-            found[id(kernel)] = made[kernel]
-        return replace(launch, kernel=found[id(kernel)])
+        if id(kernel) not in by_id:
+            if kernel not in by_kernel:
+                by_kernel[kernel] = insert_barriers(kernel)
+            by_id[id(kernel)] = by_kernel[kernel]
+        return replace(launch, kernel=by_id[id(kernel)])
 
-    return map_launches(sections, lowered)
+    return map_launches(sections, lower)
 
 
-def _brought(body: Sequence[Statement]) -> set[str]:
-    """The tiles that pipelines bring: lanes meet in them where a pipeline says so."""
-    found: set[str] = set()
+def _find_pipeline_tiles(body: Sequence[Statement]) -> set[str]:
+    """Return the tiles that pipelines fill, which synchronize access to them."""
+    tiles: set[str] = set()
     for statement in body:
         if isinstance(statement, TilePipeline):
-            brought = (*statement.moves, *statement.puts)
-            found |= {part.tile for part in brought if isinstance(part, (MoveRun, PutTile))}
+            fills = (*statement.moves, *statement.puts)
+            tiles |= {fill.tile for fill in fills if isinstance(fill, (MoveRun, PutTile))}
         for inner in inner_bodies(statement):
-            found |= _brought(inner)
-    return found
+            tiles |= _find_pipeline_tiles(inner)
+    return tiles
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """`width` elements of a buffer; accesses with the same `key`, unless it is None, are each lane's own.
+    """`width` elements of a buffer; accesses with the same `key`, unless it is None, are private to each lane.
 
-    What is `put` into a tile is at places that nothing else is put to before the tile is read.
+    `put` marks writes to a tile: nothing else writes the same elements before the tile is read.
     """
 
     buffer: str
@@ -94,7 +94,7 @@ class _Access:
     width: int = 1
     put: bool = False
 
-    def meets(self, other: _Access) -> bool:
+    def overlaps(self, other: _Access) -> bool:
         if self.buffer != other.buffer or (self.put and other.put):
             return False
         return self.key is None or (self.key, self.width) != (other.key, other.width)
@@ -102,7 +102,7 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What was read and written, by a statement or since the last barrier."""
+    """Reads and writes of a statement, or since the last barrier."""
 
     read: frozenset[_Access] = frozenset()
     written: frozenset[_Access] = frozenset()
@@ -111,70 +111,70 @@ class _State:
         return _State(self.read | other.read, self.written | other.written)
 
     def conflicts(self, later: _State) -> bool:
-        return any(a.meets(b) for a in later.read for b in self.written) or any(
-            a.meets(b) for a in later.written for b in (*self.written, *self.read)
+        return any(a.overlaps(b) for a in later.read for b in self.written) or any(
+            a.overlaps(b) for a in later.written for b in (*self.written, *self.read)
         )
 
 
-class _Walk:
+class _BarrierInserter:
     def __init__(self, lanes: int, shared: set[str]) -> None:
         self.lanes = lanes
         self.shared = shared  # buffers that the kernel both writes and reads
-        self.known: dict[Any, list[_State]] = {}  # what the statements of a body do, since loops are walked again
+        self.states: dict[Any, list[_State]] = {}  # accesses of a body's statements; loops are walked several times
 
     def body(
         self, body: tuple[Statement, ...], state: _State, steps: Mapping[str, int], views: Mapping[str, str]
     ) -> tuple[tuple[Statement, ...], _State]:
-        """The body with barriers, and what is left open at its end. `steps` are those of loops around it."""
-        found: list[Statement] = []
-        known = self.known.setdefault((id(body), *steps.items(), *views.items()), [])
+        """Return the body with barriers, and the accesses since its last one. `steps`: of the enclosing loops."""
+        result: list[Statement] = []
+        states = self.states.setdefault((id(body), *steps.items(), *views.items()), [])
         steps, views = dict(steps), dict(views)
         for number, statement in enumerate(body):
-            if number == len(known):
-                known.append(self.accesses(statement, steps, views))
-            own = known[number]
+            if number == len(states):
+                states.append(self.accesses(statement, steps, views))
+            own = states[number]
             if own.read or own.written:
                 if state.conflicts(own):
-                    found.append(Barrier())
+                    result.append(Barrier())
                     state = _State()
                 state = state | own
             match statement:
                 case Barrier():
                     state = _State()
-                    found.append(statement)
+                    result.append(statement)
                 case Repeat(name, _, _, step, inner):
                     around = {**steps, name: step}
                     _, end = self.body(inner, _State(), around, views)
                     inside, end = self.body(inner, end, around, views)
                     if self.body(inner, state | end, around, views)[0] != inside:
-                        found.append(Barrier())  # once for what went before, rather than every time
+                        result.append(Barrier())  # once before the loop rather than in every iteration
                         state = _State()
-                    found.append(replace(statement, body=inside))
+                    result.append(replace(statement, body=inside))
                     state = state | end
                 case When(_, then, otherwise):
-                    first, one = self.body(then, state, steps, views)
-                    second, other = self.body(otherwise, state, steps, views)
-                    found.append(replace(statement, body=first, otherwise=second))
-                    state = one | other
+                    then, then_state = self.body(then, state, steps, views)
+                    otherwise, otherwise_state = self.body(otherwise, state, steps, views)
+                    result.append(replace(statement, body=then, otherwise=otherwise))
+                    state = then_state | otherwise_state
                 case Let(name, value):
                     if any(symbol.name in steps for symbol in dims.symbols(value)):
                         steps[name] = 1
-                    found.append(statement)
+                    result.append(statement)
                 case View(name, buffer, _):
                     views[name] = views.get(buffer, buffer)
-                    found.append(statement)
+                    result.append(statement)
                 case Transpose():
-                    state = _State()  # it has barriers of its own
-                    found.append(statement)
+                    state = _State()  # it includes barriers
+                    result.append(statement)
                 case TilePipeline(name, body=inner):
                     around = {**steps, name: 1}
                     _, end = self.body(inner, _State(), around, views)
                     inside, _ = self.body(inner, end, around, views)
-                    state = _State()  # lanes meet before and after it
-                    found.append(replace(statement, body=inside))
+                    state = _State()  # it synchronizes lanes before and after
+                    result.append(replace(statement, body=inside))
                 case _:
-                    found.append(statement)
-        return tuple(found), state
+                    result.append(statement)
+        return tuple(result), state
 
     def accesses(self, statement: Statement, steps: Mapping[str, int], views: Mapping[str, str]) -> _State:
         read: set[_Access] = set()
@@ -183,8 +183,8 @@ class _Walk:
         def add(to: set[_Access], name: str, offset: Dim, indirect: Code | None, width: int) -> None:
             buffer = views.get(name, name)
             if buffer in self.shared:
-                apart = indirect is None and name == buffer and self.is_own(offset, steps, width)
-                to.add(_Access(buffer, offset if apart else None, width))
+                private = indirect is None and name == buffer and self.is_private(offset, steps, width)
+                to.add(_Access(buffer, offset if private else None, width))
 
         for code in statement_codes(statement):
             for node in walk_code(code):
@@ -208,12 +208,12 @@ class _Walk:
         return _State(frozenset(read), frozenset(written))
 
     def whole(self, name: str, views: Mapping[str, str]) -> set[_Access]:
-        """All of a buffer, by any lane; tiles that a pipeline brings are its own matter."""
+        """Return an access of any lane to a whole buffer; none for tiles that a pipeline fills."""
         buffer = views.get(name, name)
         return {_Access(buffer, None)} if buffer in self.shared else set()
 
-    def is_own(self, offset: Dim, steps: Mapping[str, int], width: int) -> bool:
-        """Whether each lane has elements of its own at an offset, in all iterations of the loops around it."""
+    def is_private(self, offset: Dim, steps: Mapping[str, int], width: int) -> bool:
+        """Return whether each lane accesses distinct elements at an offset, in all iterations of enclosing loops."""
         if not dims_vary(offset) or not isinstance(offset, Expr):
             return False
         moving = {symbol.name for symbol in dims.symbols(offset) if symbol.name in steps}

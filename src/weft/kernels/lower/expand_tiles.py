@@ -1,7 +1,7 @@
-"""Tile products as plain statements: Kernel -> Kernel, for devices without them and as what theirs are compared with.
+"""Expand tile products into plain statements: Kernel -> Kernel, for devices without them and as their reference.
 
-A tile is a plain local buffer with its lines one after another, and of one stage. Sums are registers: lane l has the
-elements number l, l + lanes, l + 2 * lanes, ... of the [rows, columns]. A pipeline is a loop with barriers.
+A tile is a plain local buffer of one stage with its lines one after another. Sums are registers: lane l has the
+elements l, l + lanes, l + 2 * lanes, ... of the [rows, columns]. A pipeline is a loop with barriers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from weft.ir.kernel import (
     Define,
     Fetch,
     FetchRun,
-    Integer,
     Kernel,
     MoveRun,
     MultiplyTiles,
@@ -42,12 +41,13 @@ from weft.ir.kernel import (
     View,
     When,
 )
+from weft.kernels.lower.operations import cast, less
 
-_CUT_BITS = ~0x1FFF  # what is left of a float32 as tf32
+_TF32_MASK = ~0x1FFF  # the bits of a float32 that tf32 keeps
 
 
 def expand_tiles(kernel: Kernel) -> Kernel:
-    """The kernel without tile statements; barriers between its other statements are found as ever."""
+    """Replace the tile statements of a kernel; `insert_barriers` still has to run on the result."""
     buffers = {buffer.name: buffer for buffer in kernel.buffers}
     body = _Expansion(kernel.lanes, buffers).body(kernel.body)
     plain = tuple(replace(buffer, tile=None, late=False) for buffer in kernel.buffers)
@@ -57,9 +57,9 @@ def expand_tiles(kernel: Kernel) -> Kernel:
 class _Expansion:
     def __init__(self, lanes: int, buffers: dict[str, Buffer]) -> None:
         self.lanes = lanes
-        self.buffers = buffers  # those of views among them
+        self.buffers = buffers  # views included
         self.sums: dict[str, Sums] = {}
-        self.used = 0  # names
+        self.used = 0  # number of names
 
     def body(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         return tuple(plain for statement in statements for plain in self.statement(statement))
@@ -76,8 +76,8 @@ class _Expansion:
                 pairs = zip(self.registers(name), self.registers(other), strict=True)
                 return [Assign(to.name, Call("add", (to, added), to.dtype)) for to, added in pairs]
             case ScaleSums(name, buffer, offset):
-                return [self.scaled(place, *self.place(name, n), buffer, offset)
-                        for n, place in enumerate(self.registers(name))]  # fmt: skip
+                return [self.scale(element_position, *self.element_position(name, n), buffer, offset)
+                        for n, element_position in enumerate(self.registers(name))]  # fmt: skip
             case PutSums():
                 return self.put_sums(statement)
             case MoveRun(tile, line, first, count, buffer, offset, mask):
@@ -88,9 +88,9 @@ class _Expansion:
             case PutTile(tile, line, first, values, mask):
                 return [self.put_line(tile, line, first, values, mask)]
             case TilePipeline():
-                brought = (*statement.moves, *statement.fetches, *statement.puts)
-                turn = (*self.body(brought), Barrier(), *self.body(statement.body), Barrier())
-                return [Barrier(), Repeat(statement.variable, statement.start, statement.stop, 1, turn)]
+                stage = (*statement.moves, *statement.fetches, *statement.puts)
+                iteration = (*self.body(stage), Barrier(), *self.body(statement.body), Barrier())
+                return [Barrier(), Repeat(statement.variable, statement.start, statement.stop, 1, iteration)]
             case Repeat():
                 return [replace(statement, body=self.body(statement.body))]
             case When(condition, then, otherwise):
@@ -110,21 +110,21 @@ class _Expansion:
     def form(self, tile: str) -> TileForm:
         form = self.buffers[tile].tile
         if form is None:
-            raise InternalError(f"{tile} is no tile")
+            raise InternalError(f"buffer {tile} is not a tile")
         return form
 
     def put_line(self, tile: str, line: Dim, first: Dim, values: tuple[Code, ...], mask: Code | None) -> Statement:
         return PutRun(tile, line * self.form(tile).line_length + first, values, mask)
 
     def element(self, tile: str, row: Dim, depth: Dim, dtype: DType) -> Code:
-        """An element as sums take it."""
+        """Fetch an element in the dtype of the sums; float32 is truncated to tf32."""
         form, source = self.form(tile), self.buffers[tile].dtype
         offset = depth * form.rows + row if form.turned else row * form.depth + depth
-        found = Fetch(tile, offset, source)
+        element = Fetch(tile, offset, source)
         if source is DType.float32:
-            bits = Call("bitcast", (found,), DType.int32)
-            return Call("bitcast", (Call("bit_and", (bits, Number(_CUT_BITS, DType.int32)), DType.int32),), source)
-        return found if source is dtype else Call("cast", (found,), dtype)
+            bits = Call("bitcast", (element,), DType.int32)
+            return Call("bitcast", (Call("bit_and", (bits, Number(_TF32_MASK, DType.int32)), DType.int32),), source)
+        return cast(element, dtype)
 
     # -- sums --------------------------------------------------------------------------------------------------------
 
@@ -133,8 +133,8 @@ class _Expansion:
         count = -(-sums.rows * sums.columns // self.lanes)
         return [Register(f"{name}_{number}", sums.dtype, True) for number in range(count)]
 
-    def place(self, name: str, number: int) -> tuple[Dim, Dim]:
-        """The row and the column of a lane's element; lanes without one share the last."""
+    def element_position(self, name: str, number: int) -> tuple[Dim, Dim]:
+        """Return the row and column of a lane's element; lanes beyond the end share the last."""
         sums = self.sums[name]
         element: Dim = ir.lane(self.lanes) + number * self.lanes
         if (number + 1) * self.lanes > sums.rows * sums.columns:
@@ -146,17 +146,17 @@ class _Expansion:
         variable = self.name("depth")
         at = ir.variable(variable, 0, depth - 1)
         body: list[Statement] = []
-        known: dict[Code, Register] = {}
+        registers: dict[Code, Register] = {}
 
-        def held(element: Code) -> Register:
-            if element not in known:
-                known[element] = Register(self.name("element"), dtype, True)
-                body.append(Define(known[element].name, element, True))
-            return known[element]
+        def load(element: Code) -> Register:
+            if element not in registers:
+                registers[element] = Register(self.name("element"), dtype, True)
+                body.append(Define(registers[element].name, element, True))
+            return registers[element]
 
         for number, total in enumerate(self.registers(name)):
-            row, column = self.place(name, number)
-            operands = held(self.element(left, row, at, dtype)), held(self.element(right, column, at, dtype))
+            row, column = self.element_position(name, number)
+            operands = load(self.element(left, row, at, dtype)), load(self.element(right, column, at, dtype))
             if dtype.is_float:
                 value = Call("fma", (*operands, total), dtype)
             else:
@@ -164,22 +164,18 @@ class _Expansion:
             body.append(Assign(total.name, value))
         return Repeat(variable, 0, depth, 1, tuple(body))
 
-    def scaled(self, total: Register, row: Dim, _: Dim, buffer: str, offset: Dim) -> Statement:
-        source = self.buffers[buffer].dtype
-        factor: Code = Fetch(buffer, offset + row, source)
-        if source is not total.dtype:
-            factor = Call("cast", (factor,), total.dtype)
+    def scale(self, total: Register, row: Dim, _: Dim, buffer: str, offset: Dim) -> Statement:
+        factor = cast(Fetch(buffer, offset + row, self.buffers[buffer].dtype), total.dtype)
         return Assign(total.name, Call("multiply", (total, factor), total.dtype))
 
     def put_sums(self, put: PutSums) -> list[Statement]:
         sums, dtype = self.sums[put.sums], self.buffers[put.buffer].dtype
-        found: list[Statement] = []
+        puts: list[Statement] = []
         for number, total in enumerate(self.registers(put.sums)):
-            row, column = self.place(put.sums, number)
+            row, column = self.element_position(put.sums, number)
             left = sums.rows * sums.columns - number * self.lanes
             mask = None
             if left < self.lanes:
-                mask = Call("less", (Integer(ir.lane(self.lanes)), Integer(left)), DType.bool)
-            value = total if dtype is sums.dtype else Call("cast", (total,), dtype)
-            found.append(Put(put.buffer, put.offset + row * put.pitch + column, value, mask=mask))
-        return found
+                mask = less(ir.lane(self.lanes), left)
+            puts.append(Put(put.buffer, put.offset + row * put.pitch + column, cast(total, dtype), mask=mask))
+        return puts

@@ -1,8 +1,8 @@
-"""Scalar expressions -> kernel code, for given index values of the axes.
+"""Lower scalar expressions to kernel code at given positions along the axes.
 
-A load whose index may leave the tensor is clamped into it, unless a `select` around it tests just that: then it is
-masked by the test, which keeps neighbouring lanes neighbours in memory. Where statements are collected, what occurs
-in several places is computed once, in a register.
+A load whose index may leave the tensor is clamped into it, unless an enclosing `select` tests for that: then the load
+is masked by the test, so that neighbouring lanes stay neighbours in memory. If statements are collected, common
+subexpressions are computed once, in a register.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from weft.ir import dims
-from weft.ir.access import compared_indices
+from weft.ir.access import find_index_comparisons
 from weft.ir.dims import Axis, Compound, Dim, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
@@ -29,39 +29,40 @@ from weft.ir.kernel import (
     is_varying,
 )
 from weft.ir.layout import offset
-from weft.ir.scalar import Apply, FlatLoad, Held, Index, Literal, Load, Scalar, walk
+from weft.ir.scalar import Apply, FlatLoad, Index, Literal, Load, Placeholder, Scalar, walk
 from weft.ir.types import Shape
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch
+from weft.kernels.lower.operations import and_masks
 from weft.records import dataclass
 
-LONG_WAY = 4  # loads at places that loads decide
-LITERAL_STRIDES = range(-1, 5)  # those for which a backend may have better than one access a lane
+CHAINED_LOADS = 4  # loads with indices that are loaded, from which on a branch pays
+LITERAL_STRIDES = range(-1, 5)  # a backend may have better code than one access per lane for these
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that a kernel reads: its buffer, and its strides as the kernel sees them."""
+    """A tensor that a kernel reads: its buffer, and its strides in terms of the kernel's parameters."""
 
     buffer: Buffer
     shape: Shape
     strides: tuple[Dim, ...]
 
 
-Known = str | int | FlatLoad
-"""What a kernel may hold: a value under a key, or the element of a flat load."""
+ValueKey = str | int | FlatLoad
+"""The key of a value that a kernel has computed, or a flat load whose element it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the conditions around an expression say: values that are at least 0, and values below a size."""
+    """Facts that enclosing conditions establish: values that are at least 0, and values below a size."""
 
     not_negative: frozenset[Dim] = frozenset()
     below: frozenset[tuple[Dim, Dim]] = frozenset()
     mask: Code | None = None
 
-    def under(self, condition: Scalar, test: Code) -> Facts:
-        """The facts where `condition` holds too."""
-        comparisons = compared_indices(condition)
+    def assuming(self, condition: Scalar, test: Code) -> Facts:
+        """Add the facts of a condition that holds."""
+        comparisons = find_index_comparisons(condition)
         if not comparisons:
             return self
         not_negative, below = set(self.not_negative), set(self.below)
@@ -70,11 +71,11 @@ class Facts:
                 not_negative.add(left)
             elif relation == "less":
                 below.add((left, right))
-        mask = test if self.mask is None else Call("logical_and", (self.mask, test), DType.bool)
+        mask = and_masks(self.mask, test)
         return Facts(frozenset(not_negative), frozenset(below), mask)
 
-    def cover(self, index: Dim, size: Dim) -> bool:
-        """Whether they keep an index inside a dimension."""
+    def prove_inside(self, index: Dim, size: Dim) -> bool:
+        """Return whether the facts imply 0 <= index < size."""
         above = index in self.not_negative or dims.is_at_least(index, 0)
         return above and ((index, size) in self.below or dims.is_at_least(size - 1, index))
 
@@ -83,14 +84,16 @@ NO_FACTS = Facts()
 
 
 class Lowering:
-    """One or more expressions in the making, for one vector of elements.
+    """Lowers one or more expressions for one vector of elements.
 
-    `known` are the values that the kernel holds, by key, and those of flat loads; `mask` the lanes that are inside the
-    domain. With
-    `statements`, definitions of shared subexpressions are added there. Strides are parameters unless they are to be
-    `literal`. With `shared`, what the expressions have in common was counted before. With `asks`, lanes go on together,
-    and long ways that none of them takes are left out.
-    `checks` gathers the conditions under which the data is at fault.
+    - `values`: those that the kernel has computed, by key or by flat load.
+    - `mask`: the lanes that are inside the domain.
+    - `statements`: takes the definitions of common subexpressions.
+    - `literal`: strides are literals instead of parameters.
+    - `shared`: common subexpressions that were counted before.
+    - `branches`: lanes run in lockstep, so costly sides of a `select` that no lane needs are skipped.
+
+    `checks` collects the conditions under which an index is out of range.
     """
 
     def __init__(
@@ -98,29 +101,29 @@ class Lowering:
         operands: Mapping[int, Operand],
         axes: Mapping[int, Dim],
         builder: KernelBuilder,
-        known: Mapping[Known, Code] | None = None,
+        values: Mapping[ValueKey, Code] | None = None,
         mask: Code | None = None,
         statements: list[Statement] | None = None,
         literal: bool = False,
-        shared: Sharing | None = None,
-        asks: bool = False,
+        shared: CommonSubexpressions | None = None,
+        branches: bool = False,
     ) -> None:
         self.operands = operands
         self.axes = axes
         self.builder = builder
-        self.known = {} if known is None else known  # it may grow
+        self.values = {} if values is None else values  # it may grow
         self.mask = mask
         self.statements = statements
         self.literal = literal
-        self.asks = asks
+        self.branches = branches
         self.checks: list[Code] = []
-        self._shared = Sharing() if shared is None else shared
+        self._shared = CommonSubexpressions() if shared is None else shared
         self._counted = shared is not None
-        self._done: dict[tuple[int, int], Code] = {}
-        self._facts: list[Facts] = []  # keeps alive what _done names by identity
+        self._codes: dict[tuple[int, int], Code] = {}  # by subexpression and identity of the facts
+        self._facts: list[Facts] = []  # keeps the identities in `_codes` alive
 
     def code(self, scalar: Scalar, facts: Facts = NO_FACTS) -> Code:
-        """The value of an expression."""
+        """Lower an expression."""
         if self.statements is None:
             return self._build(scalar, facts)
         if not self._counted:
@@ -128,7 +131,7 @@ class Lowering:
         return self._visit(scalar, facts)
 
     def expect(self, scalars: Iterable[Scalar]) -> None:
-        """Expressions that are still to come: what they share with others is computed once."""
+        """Announce expressions that are still to be lowered, so that they share subexpressions with others."""
         for scalar in scalars:
             self._shared.count(scalar)
 
@@ -137,17 +140,17 @@ class Lowering:
             return self._build(scalar, facts)
         number = self._shared.number(scalar)
         key = (number, id(facts))
-        known = self._done.get(key)
-        if known is None:
-            known = self._build(scalar, facts)
-            if self._shared.uses[number] > 1 and not isinstance(known, (Register, Number, Integer)):
-                known = self.keep(known)
-            self._done[key] = known
+        code = self._codes.get(key)
+        if code is None:
+            code = self._build(scalar, facts)
+            if self._shared.uses[number] > 1 and not isinstance(code, (Register, Number, Integer)):
+                code = self.keep(code)
+            self._codes[key] = code
             self._facts.append(facts)
-        return known
+        return code
 
     def keep(self, value: Code) -> Code:
-        """A value in a register of its own, where statements are collected."""
+        """Keep a value in a register, if statements are collected."""
         if self.statements is None:
             return value
         defined, register = self.builder.keep("t", value)
@@ -163,48 +166,48 @@ class Lowering:
                 return Integer(self.index(value))
             case Load():
                 return self.load(scalar, facts)
-            case Held(key):
-                return self.known[key]
+            case Placeholder(key):
+                return self.values[key]
             case FlatLoad(operand, place):
-                if scalar in self.known:
-                    return self.known[scalar]
+                if scalar in self.values:
+                    return self.values[scalar]
                 return self.fetch(self.operands[operand], self.flat_offset(place), None, None)
-            case Apply("select", (condition, chosen, other), dtype) if self._is_worth_asking(chosen):
-                return self._where_needed(condition, chosen, other, facts)
+            case Apply("select", (condition, chosen, other), dtype) if self._should_branch(chosen):
+                return self._build_branch(condition, chosen, other, facts)
             case Apply("select", (condition, chosen, other), dtype):
                 test = self._visit(condition, facts)
-                inside = facts.under(condition, test)
+                inside = facts.assuming(condition, test)
                 return Call("select", (test, self._visit(chosen, inside), self._visit(other, facts)), dtype)
             case Apply(function, arguments, dtype):
                 return Call(function, tuple([self._visit(argument, facts) for argument in arguments]), dtype)
 
-    def _is_worth_asking(self, chosen: Scalar) -> bool:
-        """Whether vectors none of whose lanes chooses this had better not compute it."""
-        return self.asks and self.statements is not None and is_long_way(chosen)
+    def _should_branch(self, chosen: Scalar) -> bool:
 
-    def _where_needed(self, condition: Scalar, chosen: Scalar, other: Scalar, facts: Facts) -> Code:
-        """A `select` whose first side is computed where any lane chooses it."""
-        outside, done = self.statements, self._done
+        return self.branches and self.statements is not None and is_costly_branch(chosen)
+
+    def _build_branch(self, condition: Scalar, chosen: Scalar, other: Scalar, facts: Facts) -> Code:
+        """Build a `select` whose first side is computed only if any lane chooses it."""
+        outside, codes = self.statements, self._codes
         assert outside is not None
         test, light = self._visit(condition, facts), self._visit(other, facts)
-        test = self.keep(test if self.mask is None or not is_varying(test) else both(self.mask, test) or test)
+        test = self.keep(and_masks(self.mask, test) if is_varying(test) else test)
         defined, result = self.builder.keep("t", light, varying=True)
         outside.append(defined)
-        self.statements, self._done = [], dict(done)  # what is computed there is at hand there alone
+        self.statements, self._codes = [], dict(codes)  # registers of the branch are defined only there
         heavy = self._visit(chosen, facts)
         body = (*self.statements, assign(result, Call("select", (test, heavy, result), result.dtype)))
-        self.statements, self._done = outside, done
+        self.statements, self._codes = outside, codes
         outside.append(When(Across("maximum", test) if is_varying(test) else test, body))
         return result
 
     def index(self, value: Dim) -> Dim:
-        """Index arithmetic over the kernel's variables."""
-        return dims.substitute(self.builder.symbols(value), self._atom)
+        """Express index arithmetic in the kernel's variables."""
+        return dims.substitute(self.builder.replace_symbols(value), self._atom)
 
     def _atom(self, atom: Symbol | Axis) -> Dim:
         if isinstance(atom, Axis):
             return self.axes[atom.position]
-        return dims.symbol(atom.name, atom.low, atom.high)
+        return dims.from_atom(atom)
 
     def load(self, load: Load, facts: Facts) -> Code:
         operand = self.operands[load.operand]
@@ -217,19 +220,21 @@ class Lowering:
                 places.append(place)
             else:
                 position = self._visit(index, facts)
-                part, test = (position, None) if _fits(index, size) else self.clamped(position, size, load.checked)
+                part, test = (
+                    (position, None) if _always_fits(index, size) else self.clamped(position, size, load.checked)
+                )
                 scaled = part if stride == 1 else Call("multiply", (part, Integer(stride)), DType.int64)
                 indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
                 places.append(0)
             if test is not mask:
-                mask = both(mask, test)
+                mask = and_masks(mask, test)
         return self.fetch(operand, offset(operand.strides, places), indirect, mask)
 
     def inside(self, index: Dim, size: Dim, facts: Facts, checked: bool) -> tuple[Dim, Code | None]:
-        """An index as a place inside the dimension, wherever the mask that comes with it holds."""
+        """Return an index that is inside the dimension wherever the returned mask holds."""
         if dims.is_at_least(index, 0) and dims.is_at_least(size - 1, index):
             return self.index(index), None
-        if facts.cover(index, size) and not checked:
+        if facts.prove_inside(index, size) and not checked:
             return self.index(index), facts.mask
         place = self.index(dims.minimum(dims.maximum(index, 0), size - 1))
         if checked:
@@ -237,7 +242,7 @@ class Lowering:
         return place, self._not_empty(size)
 
     def clamped(self, position: Code, size: Dim, checked: bool) -> tuple[Code, Code | None]:
-        """The same for an index that data decides."""
+        """Do the same for an index that depends on data."""
         position = self.keep(position)
         last = Integer(self.index(size - 1))
         least = Call("maximum", (position, Integer(0)), DType.int64)
@@ -252,60 +257,58 @@ class Lowering:
         return Call("greater", (Integer(self.index(size)), Integer(0)), DType.bool)
 
     def fetch(self, operand: Operand, place: Dim, indirect: Code | None, mask: Code | None) -> Code:
-        """A load that lanes outside of the domain leave alone."""
+        """Build a load that is masked for lanes outside the domain."""
         varies = dims_vary(place) or (indirect is not None and is_varying(indirect))
         if varies:
-            mask = both(self.mask, mask)
+            mask = and_masks(self.mask, mask)
         return fetch(operand.buffer, place, indirect, mask)
 
     def flat_offset(self, value: Dim) -> Dim:
-        """An offset with the strides of the axes as parameters."""
+        """Express an offset with the strides of the axes as parameters, or literals if so configured."""
         strides, rest = split_strides(value)
         total = self.index(rest)
         for position, stride in strides.items():
             literal = self.literal or stride in LITERAL_STRIDES
-            factor = self.builder.symbols(stride) if literal else self.builder.size(stride)
+            factor = self.builder.replace_symbols(stride) if literal else self.builder.size(stride)
             total = total + factor * self.axes[position]
         return total
 
     def _check(self, position: Code, inside: Code) -> None:
-        wrong: Code = Call("not_equal", (position, inside), DType.bool)
-        if self.mask is not None and is_varying(wrong):
-            wrong = Call("logical_and", (self.mask, wrong), DType.bool)
-        self.checks.append(wrong)
+        wrong = Call("not_equal", (position, inside), DType.bool)
+        self.checks.append(and_masks(self.mask, wrong) if is_varying(wrong) else wrong)
 
 
-def is_long_way(scalar: Scalar) -> bool:
-    """Whether loads wait for loads that wait for others, none of which tells of faults."""
-    found = [node for node in walk(scalar) if isinstance(node, Load)]
-    chained = [load for load in found if not all(isinstance(index, Index) for index in load.indices)]
-    return len(chained) >= LONG_WAY and not any(load.checked for load in found)
+def is_costly_branch(scalar: Scalar) -> bool:
+    """Return whether an expression has many loads with loaded indices, and none that is checked."""
+    loads = [node for node in walk(scalar) if isinstance(node, Load)]
+    chained = [load for load in loads if not all(isinstance(index, Index) for index in load.indices)]
+    return len(chained) >= CHAINED_LOADS and not any(load.checked for load in loads)
 
 
-def _fits(index: Scalar, size: Dim) -> bool:
-    """Whether an index that data decides is a number of a type that never leaves the dimension."""
-    match index:
-        case Apply("cast", (inner,), _) if inner.dtype.is_unsigned:
-            return dims.is_at_least(size, 1 << inner.dtype.bits)
+def _always_fits(index: Scalar, size: Dim) -> bool:
+    """Return whether an index that depends on data has a dtype too small to leave the dimension."""
+    if isinstance(index, Apply) and index.function == "cast":
+        dtype = index.arguments[0].dtype
+        return dtype.is_unsigned and dims.is_at_least(size, 1 << dtype.bits)
     return False
 
 
-class Sharing:
-    """Numbers for subexpressions, equal ones alike, and how often each is used."""
+class CommonSubexpressions:
+    """Numbers subexpressions, equal ones alike, and counts the uses of each."""
 
     def __init__(self) -> None:
         self.uses: Counter[int] = Counter()
         self._numbers: dict[object, int] = {}
-        self._known: dict[int, int] = {}
+        self._by_id: dict[int, int] = {}
         self._alive: list[Scalar] = []  # keeps identities unique
 
     def count(self, scalar: Scalar) -> None:
         self.uses[self.number(scalar)] += 1
 
     def number(self, scalar: Scalar) -> int:
-        found = self._known.get(id(scalar))
-        if found is not None:
-            return found
+        cached = self._by_id.get(id(scalar))
+        if cached is not None:
+            return cached
         parts: list[int] = []
         key: object = scalar
         match scalar:
@@ -324,13 +327,13 @@ class Sharing:
         if number == count:
             for part in parts:
                 self.uses[part] += 1
-        self._known[id(scalar)] = number
+        self._by_id[id(scalar)] = number
         self._alive.append(scalar)
         return number
 
 
 def split_strides(value: Dim) -> tuple[dict[int, Dim], Dim]:
-    """({axis: stride}, rest) of an offset: what each axis is multiplied by, and all that is not linear in one axis."""
+    """Split an offset into ({axis: stride}, rest), the rest being all terms that are not linear in one axis."""
     strides, rest = _split_strides(value)
     return dict(strides), rest
 
@@ -355,10 +358,3 @@ def _split_strides(value: Dim) -> tuple[tuple[tuple[int, Dim], ...], Dim]:
 
 def _has_axis(atom: Compound) -> bool:
     return any(isinstance(inner, Axis) for side in (atom.left, atom.right) for inner in dims.atoms(side))
-
-
-def both(left: Code | None, right: Code | None) -> Code | None:
-    """Where two masks hold; None holds everywhere."""
-    if left is None or right is None:
-        return left if right is None else right
-    return Call("logical_and", (left, right), DType.bool)

@@ -1,8 +1,7 @@
-"""A kernel in the making: its parameters, buffers, registers and variables, and the launch that binds them.
+"""Build a kernel: its parameters, buffers, registers and variables, and the launch that binds them.
 
-A `KernelBuilder` is the only thing that makes names. Templates ask for what they need with a hint of what it is for, so
-two parts of a kernel can never mean the same name by chance. Names depend on the order of the requests alone: equal
-templates give equal kernels.
+All names come from the `KernelBuilder`. Templates pass a hint and get a unique name, so parts of a kernel cannot clash.
+Names depend on the order of the requests alone: equal templates give equal kernels.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ ERRORS = Reference("errors", 0)
 
 
 class KernelBuilder:
-    """One for each kernel. Sizes are parameters of the kernel, so that one compiled kernel serves many shapes."""
+    """Builds one kernel. Sizes are parameters of the kernel, so that one compiled kernel serves many shapes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._parameters: dict[str, Dim] = {}
         self._sizes: dict[Dim, Dim] = {}
-        self._named: dict[str, tuple[str, Dim, Dim]] = {}  # by hint: name, value, how it is seen
-        self._seen: dict[Dim, Dim] = {}  # index arithmetic with parameters in place of symbols
+        self._by_hint: dict[str, tuple[str, Dim, Dim]] = {}  # name, value, variable
+        self._replaced: dict[Dim, Dim] = {}  # index arithmetic with parameters in place of symbols
         self._inputs: list[tuple[Buffer, Reference]] = []
         self._outputs: list[tuple[Buffer, Reference]] = []
         self._locals: list[Buffer] = []
@@ -60,44 +59,44 @@ class KernelBuilder:
     # -- parameters --------------------------------------------------------------------------------------------------
 
     def size(self, value: Dim) -> Dim:
-        """A size as the kernel sees it: 0 and 1 as they are, others as parameters, each once."""
+        """Return a size as a literal (0 and 1) or as a parameter, the same one for equal sizes."""
         if value in (0, 1):
             return value
-        found = self._sizes.get(value)
-        if found is None:
+        parameter = self._sizes.get(value)
+        if parameter is None:
             name = self._variables.fresh(f"p{len(self._sizes)}")
             self._parameters[name] = value
-            found = self._sizes[value] = _parameter(name, value)
-        return found
+            parameter = self._sizes[value] = _make_parameter(name, value)
+        return parameter
 
-    def named(self, hint: str, value: Dim, least: int | None = None) -> Dim:
-        """A size that is a parameter of its own, whatever it is: shapes that happen to agree need no other kernel.
+    def parameter(self, hint: str, value: Dim, least: int | None = None) -> Dim:
+        """Return a size as the parameter of a hint, even where it equals another size: the kernel stays the same.
 
-        Asked for again it is the same one. `least`: what it is known to be at least, for all sizes alike; what its
-        value happens to tell would make kernels differ that are the same.
+        The same hint gives the same parameter. `least` is a lower bound that holds for all sizes; a bound taken from
+        the value would make equal kernels differ.
         """
-        found = self._named.get(hint)
-        if found is None:
+        entry = self._by_hint.get(hint)
+        if entry is None:
             name = self._variables.fresh(hint)
             self._parameters[name] = value
-            found = self._named[hint] = name, value, _parameter(name, value)
-        elif found[1] != value:
-            raise InternalError(f"kernel {self.name}: {hint} is {found[1]} and {value}")
-        return found[2] if least is None else variable(found[0], least)
+            entry = self._by_hint[hint] = name, value, _make_parameter(name, value)
+        elif entry[1] != value:
+            raise InternalError(f"kernel {self.name}: parameter {hint} has two values, {entry[1]} and {value}")
+        return entry[2] if least is None else variable(entry[0], least)
 
-    def symbols(self, value: Dim) -> Dim:
-        """Index arithmetic with the program's symbols replaced by parameters; integers stay."""
+    def replace_symbols(self, value: Dim) -> Dim:
+        """Replace the program's symbols in index arithmetic by parameters."""
         if isinstance(value, int):
             return value
-        found = self._seen.get(value)
-        if found is None:
-            found = self._seen[value] = dims.substitute(value, self._atom)
-        return found
+        replaced = self._replaced.get(value)
+        if replaced is None:
+            replaced = self._replaced[value] = dims.substitute(value, self._atom)
+        return replaced
 
     def _atom(self, atom: Symbol | Axis) -> Dim:
         if isinstance(atom, Axis):
             return dims.axis(atom.position, atom.size)
-        return self.size(dims.symbol(atom.name, atom.low, atom.high))
+        return self.size(dims.from_atom(atom))
 
     # -- buffers -----------------------------------------------------------------------------------------------------
 
@@ -114,13 +113,13 @@ class KernelBuilder:
         return buffer
 
     def local(self, hint: str, dtype: DType, size: int) -> Buffer:
-        """Memory of so many elements for each block."""
+        """Memory of `size` elements for each block."""
         buffer = Buffer(self._buffers.fresh(hint), dtype, True, size)
         self._locals.append(buffer)
         return buffer
 
     def late(self, hint: str, dtype: DType, size: int) -> Buffer:
-        """The same, used only after all pipelines are done."""
+        """Local memory that is used only after all pipelines are done."""
         buffer = Buffer(self._buffers.fresh(hint), dtype, True, size, late=True)
         self._locals.append(buffer)
         return buffer
@@ -132,10 +131,11 @@ class KernelBuilder:
         return buffer
 
     def view(self, hint: str, buffer: Buffer, offset: Dim, dtype: DType | None = None) -> tuple[View, Buffer]:
-        """A buffer from a uniform offset on, as one of its own; with a `dtype` of elements of another type."""
+        """A view of a buffer from a uniform offset on, optionally with another dtype."""
         name = self._buffers.fresh(hint)
-        seen = Buffer(name, dtype or buffer.dtype, buffer.written, buffer.local_size)
-        return View(name, buffer.name, offset, dtype), seen
+        return View(name, buffer.name, offset, dtype), Buffer(
+            name, dtype or buffer.dtype, buffer.written, buffer.local_size
+        )
 
     # -- registers and variables -------------------------------------------------------------------------------------
 
@@ -147,13 +147,13 @@ class KernelBuilder:
         return [self.register(f"{hint}{number}", dtype, varying) for number in range(count)]
 
     def keep(self, hint: str, value: Code, varying: bool | None = None) -> tuple[Define, Register]:
-        """A value in a register of its own; it varies where the value does, unless it is said to."""
+        """Keep a value in a new register, which varies if the value does, or as `varying` says."""
         varies = is_varying(value) if varying is None else varying
         register = self.register(hint, value.dtype, varies)
         return Define(register.name, value, varies), register
 
     def sums(self, hint: str, rows: int, columns: int, dtype: DType) -> Sums:
-        """Sums of products of tiles: what introduces them."""
+        """The statement that introduces sums of tile products."""
         return Sums(self._registers.fresh(hint), rows, columns, dtype)
 
     def variable(self, hint: str, low: int | None = 0, high: int | None = None) -> Expr:
@@ -165,42 +165,42 @@ class KernelBuilder:
 
     def let(self, hint: str, value: Dim, low: int | None = 0) -> tuple[Let, Expr]:
         """A variable that stands for uniform index arithmetic."""
-        made = self.variable(hint, low)
-        return let(made, value), made
+        variable = self.variable(hint, low)
+        return let(variable, value), variable
 
     # -- the whole ---------------------------------------------------------------------------------------------------
 
     def launch(self, lanes: int, body: Iterable[Statement], blocks: Dim) -> Launch:
-        """The kernel, inputs before outputs before local memory, on what its buffers and parameters stand for."""
-        bound = (*self._inputs, *self._outputs)
-        buffers = (*(buffer for buffer, _ in bound), *self._locals)
+        """Build the kernel (inputs before outputs before local memory), bound to its references and parameters."""
+        arguments = (*self._inputs, *self._outputs)
+        buffers = (*(buffer for buffer, _ in arguments), *self._locals)
         kernel = Kernel(self.name, buffers, tuple(self._parameters), lanes, tuple(body))
-        references = tuple((buffer.name, reference) for buffer, reference in bound)
+        references = tuple((buffer.name, reference) for buffer, reference in arguments)
         return Launch(kernel, blocks, tuple(self._parameters.items()), references)
 
 
 class _Names:
-    """Names of one kind of thing, each given out once."""
+    """Unique names in one namespace."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = set(taken)
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._used = set(reserved)
         self._counts: dict[str, int] = {}
 
     def fresh(self, hint: str) -> str:
         name = hint
-        while name in self._taken:
+        while name in self._used:
             count = self._counts[hint] = self._counts.get(hint, 0) + 1
             name = f"{hint}_{count}"
-        self._taken.add(name)
+        self._used.add(name)
         return name
 
 
-def _parameter(name: str, value: Dim) -> Dim:
+def _make_parameter(name: str, value: Dim) -> Dim:
     low = dims.bounds(value)[0]
     return variable(name, None if low is None or low < 0 else min(low, 1))
 
 
-# -- statements and values of what a builder has handed out ----------------------------------------------------------
+# -- statements and values of a builder's registers, variables and buffers -------------------------------------------
 
 
 def define(register: Register, value: Code) -> Define:
@@ -212,16 +212,16 @@ def assign(register: Register, value: Code) -> Assign:
 
 
 def repeat(counter: Dim, start: Dim, stop: Dim, step: int, body: Iterable[Statement], unroll: int = 1) -> Repeat:
-    return Repeat(_name(counter), start, stop, step, tuple(body), unroll)
+    return Repeat(_symbol_name(counter), start, stop, step, tuple(body), unroll)
 
 
 def let(name: Dim, value: Dim) -> Let:
-    return Let(_name(name), value)
+    return Let(_symbol_name(name), value)
 
 
 def unbounded(name: Dim) -> Expr:
-    """A variable of which nothing is known."""
-    return variable(_name(name), None)
+    """The same variable without bounds."""
+    return variable(_symbol_name(name), None)
 
 
 def transpose(registers: Sequence[Register]) -> Transpose:
@@ -244,8 +244,8 @@ def put(buffer: Buffer, offset: Dim, value: Code, indirect: Code | None = None, 
     return Put(buffer.name, offset, value, indirect, mask)
 
 
-def _name(made: Dim) -> str:
-    assert isinstance(made, Expr)
-    (((atom,), _),) = made.terms
+def _symbol_name(variable: Dim) -> str:
+    assert isinstance(variable, Expr)
+    (((atom,), _),) = variable.terms
     assert isinstance(atom, Symbol)
     return atom.name

@@ -1,4 +1,4 @@
-"""Builders that build equal things once: a program's equal layers share their kernels, and the time to make them."""
+"""Memoize kernel builders, so that equal layers of a program share their kernels and are built once."""
 
 from __future__ import annotations
 
@@ -6,33 +6,49 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-Made = TypeVar("Made")
+from weft.ir.work import Launch
+
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 _memory: ContextVar[dict[Any, Any] | None] = ContextVar("memory", default=None)
 
 
-def memoized(build: Callable[..., Made]) -> Callable[..., Made]:
-    """A function of plain data that looks up what it has made since `remembering` began."""
+def memoize(build: Callable[..., Result]) -> Callable[..., Result]:
+    """Decorate a function of plain data to return earlier results within `memoization`."""
 
     @wraps(build)
-    def look_up(*arguments: Any) -> Made:
+    def look_up(*arguments: Any) -> Result:
         memory = _memory.get()
         if memory is None:
             return build(*arguments)
         key = (build, *(tuple(argument) if isinstance(argument, list) else argument for argument in arguments))
         if key not in memory:
             memory[key] = build(*arguments)
-        made: Made = memory[key]
-        return made
+        result: Result = memory[key]
+        return result
 
     return look_up
 
 
+class _LaunchBuilder(Protocol):
+    def launch(self) -> Launch: ...
+
+
+def memoize_launch(builder: Callable[Parameters, _LaunchBuilder]) -> Callable[Parameters, Launch]:
+    """Return a memoized function that constructs a builder and returns its launch."""
+
+    def build(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Launch:
+        return builder(*arguments, **keywords).launch()
+
+    return memoize(build)
+
+
 @contextmanager
-def memoizing(memory: dict[Any, Any] | None = None) -> Iterator[None]:
-    """Remember until the outermost of these is left; what is in `memory` was made before."""
+def memoization(memory: dict[Any, Any] | None = None) -> Iterator[None]:
+    """Memoize until the outermost of these contexts is left; `memory` holds earlier results."""
     if _memory.get() is not None:
         yield
         return

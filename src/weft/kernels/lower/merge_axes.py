@@ -1,7 +1,7 @@
-"""Fewer axes: neighbouring axes that everything steps through alike become one.
+"""Merge neighbouring axes that all loads and stores step through uniformly.
 
-In: expressions over a domain, with operands and results in given layouts. Out: the same with loads turned into
-offsets where their indices are certain to lie inside, and a list of merged axes, outermost first.
+In: expressions over a domain, with the layouts of operands and results. Out: the same expressions, with loads that are
+provably in bounds as flat loads, and a list of merged axes, outermost first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from weft.ir import dims
-from weft.ir.access import axes_of, nonlinear_axes, stride_along
+from weft.ir.access import find_axes, find_nonlinear_axes, stride_along
 from weft.ir.dims import Axis, Dim
 from weft.ir.kernel import Buffer
 from weft.ir.layout import offset
@@ -22,31 +22,28 @@ from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """`axes` are groups of the domain's axes, outermost first, each with its size.
-
-    Loads of `expressions` that are certain to lie inside became flat ones.
-    """
+class MergedAxes:
+    """Groups of the domain's axes, outermost first, each with its size; provably in-bounds loads are flat."""
 
     expressions: tuple[Scalar, ...]
     axes: tuple[tuple[int, ...], ...]
     sizes: tuple[Dim, ...]
 
-    def places(self, groups: Sequence[Dim]) -> dict[int, Dim]:
-        """The domain's axes: one that was merged into others stands at 0, and the last of its group for all."""
-        places: dict[int, Dim] = {}
+    def axis_positions(self, groups: Sequence[Dim]) -> dict[int, Dim]:
+        """Return a position per axis of the domain: the last axis of a group has the group's, the others have 0."""
+        positions: dict[int, Dim] = {}
         for members, position in zip(self.axes, groups, strict=True):
             for axis in members:
-                places[axis] = 0
-            places[members[-1]] = position
-        return places
+                positions[axis] = 0
+            positions[members[-1]] = position
+        return positions
 
     def strides(self, strides: Sequence[Dim]) -> tuple[Dim, ...]:
-        """A result's strides along the groups."""
+        """Return a result's strides along the groups."""
         return tuple(strides[group[-1]] for group in self.axes)
 
     def offsets(self) -> list[Dim]:
-        """Where the flat loads are."""
+        """Return the offsets of all flat loads."""
         return _offsets(self.expressions)
 
 
@@ -58,10 +55,10 @@ def merge_axes(
     results: Sequence[Sequence[Dim]],
     apart: Iterable[int] = (),
     starts: Iterable[int] = (),
-) -> Merged:
-    """`order` lists the domain's axes from the outermost in; `results` are strides along all axes of the domain.
+) -> MergedAxes:
+    """Merge the axes of a domain; `order` lists them outermost first, `results` are strides along all of them.
 
-    Axes that are `apart` do not merge with the others, those that are `starts` with none before them.
+    Axes in `apart` do not merge with the others, and axes in `starts` do not merge with the axis before them.
     """
     flat = tuple(flatten_loads(expression, operands) for expression in expressions)
     offsets = _offsets(flat)
@@ -74,19 +71,19 @@ def merge_axes(
             continue
         last = groups[-1][-1] if groups else axis
         may_join = last != axis and axis not in first and (axis in separate) == (last in separate)
-        if may_join and not pinned & {axis, last} and _alike(last, axis, domain[axis], offsets, results):
+        if may_join and not pinned & {axis, last} and _can_merge(last, axis, domain[axis], offsets, results):
             groups[-1].append(axis)
             sizes[-1] = sizes[-1] * domain[axis]
         else:
             groups.append([axis])
             sizes.append(domain[axis])
-    return Merged(flat, tuple(map(tuple, groups)), tuple(sizes))
+    return MergedAxes(flat, tuple(map(tuple, groups)), tuple(sizes))
 
 
 def operand_inputs(
     operands: Sequence[StoredTensor], builder: KernelBuilder, numbers: Iterable[int] | None = None
 ) -> dict[int, Buffer]:
-    """Buffers for the operands of a launch, or for some of them, by their numbers."""
+    """Create the input buffers of operands (all, or those with the given numbers), by number."""
     chosen = range(len(operands)) if numbers is None else numbers
     return {n: builder.input(f"in{n}", operands[n].dtype, Reference("operand", n)) for n in chosen}
 
@@ -94,7 +91,7 @@ def operand_inputs(
 def operand_views(
     operands: Sequence[StoredTensor], buffers: Mapping[int, Buffer], builder: KernelBuilder
 ) -> dict[int, Operand]:
-    """The operands that have buffers, as kernels see them."""
+    """Return the operands that have buffers, with strides as parameters."""
     views: dict[int, Operand] = {}
     for number, operand in enumerate(operands):
         strides = tuple(builder.size(stride) for stride in operand.strides)
@@ -104,18 +101,18 @@ def operand_views(
 
 
 def flatten_loads(expression: Scalar, operands: Sequence[StoredTensor]) -> Scalar:
-    """Loads that are certain to lie inside as flat ones."""
+    """Turn loads that are provably in bounds into flat loads."""
 
     def flatten(load: Load) -> Scalar:
         operand = operands[load.operand]
-        places: list[Dim] = []
+        positions: list[Dim] = []
         for index, size in zip(load.indices, operand.shape, strict=True):
             if not isinstance(index, Index):
                 return load
             if not (dims.is_at_least(index.value, 0) and dims.is_at_least(size - 1, index.value)):
                 return load
-            places.append(index.value)
-        return FlatLoad(load.operand, offset(operand.strides, places), load.dtype)
+            positions.append(index.value)
+        return FlatLoad(load.operand, offset(operand.strides, positions), load.dtype)
 
     return rebuild(expression, flatten)
 
@@ -125,21 +122,21 @@ def _offsets(expressions: Iterable[Scalar]) -> list[Dim]:
 
 
 def pinned_axes(expressions: Iterable[Scalar]) -> set[int]:
-    """Axes that occur otherwise than as plain terms of an offset."""
+    """Return the axes that occur other than as linear terms of flat offsets, and so cannot merge."""
     pinned: set[int] = set()
     pending = list(expressions)
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
         node = pending.pop()
-        if id(node) in seen:
+        if id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         match node:
             case FlatLoad(_, value):
-                pinned |= nonlinear_axes(value)
+                pinned |= find_nonlinear_axes(value)
             case Load(_, indices):
                 for index in indices:
-                    pinned |= axes_of(index)
+                    pinned |= find_axes(index)
             case Index(value):
                 pinned |= {atom.position for atom in dims.atoms(value) if isinstance(atom, Axis)}
             case Apply(_, arguments):
@@ -147,7 +144,7 @@ def pinned_axes(expressions: Iterable[Scalar]) -> set[int]:
     return pinned
 
 
-def _alike(outer: int, inner: int, size: Dim, offsets: Sequence[Dim], results: Sequence[Sequence[Dim]]) -> bool:
+def _can_merge(outer: int, inner: int, size: Dim, offsets: Sequence[Dim], results: Sequence[Sequence[Dim]]) -> bool:
     if any(strides[outer] != strides[inner] * size for strides in results):
         return False
     return all(stride_along(value, outer) == stride_along(value, inner) * size for value in offsets)

@@ -1,7 +1,11 @@
-"""What kernel builders take and give."""
+"""Tensors and epilogues that kernel builders take, and the work that they return."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout
@@ -10,7 +14,19 @@ from weft.ir.types import Shape
 from weft.ir.work import Copy, Launch, Reference, Work, Workspace
 from weft.records import dataclass
 
-__all__ = ["LEFT", "RESULT", "RIGHT", "Copy", "Epilogue", "Launch", "Reference", "StoredTensor", "Work", "Workspace"]
+__all__ = [
+    "LEFT",
+    "RESULT",
+    "RIGHT",
+    "Copy",
+    "Epilogue",
+    "Launch",
+    "Reference",
+    "StoredTensor",
+    "Work",
+    "Workspace",
+    "stage_operand",
+]
 
 LEFT, RIGHT = Reference("operand", 0), Reference("operand", 1)  # of a product
 RESULT = Reference("result", 0)
@@ -18,7 +34,7 @@ RESULT = Reference("result", 0)
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as a kernel meets it."""
+    """A tensor with its layout in memory."""
 
     dtype: DType
     shape: Shape
@@ -31,10 +47,24 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to each element of a heavy result before it is written.
+    """An expression applied to each element of a heavy result before it is written.
 
-    `expression` is over the result's axes, what is at hand in it (`AT_HAND`) the element; loads read `operands`.
+    It is over the result's axes; `ELEMENT` stands for the element, and loads read `operands`.
     """
 
     expression: Scalar
     operands: tuple[StoredTensor, ...]
+
+
+def stage_operand(work: Work, operand: Reference, conversion: Iterable[Launch], converted: StoredTensor) -> Work:
+    """Convert an operand into a workspace before a work, which reads it from there.
+
+    The launches of `conversion` read operand 0 and write result 0.
+    """
+    space = Reference("workspace", len(work.workspaces))
+    launches = (
+        *(launch.rebound({LEFT: operand, RESULT: space}) for launch in conversion),
+        *(launch.rebound({operand: space}) for launch in work.launches),
+    )
+    workspace = Workspace(converted.dtype, dims.product(converted.shape))
+    return replace(work, launches=launches, workspaces=(*work.workspaces, workspace))

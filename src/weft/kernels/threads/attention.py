@@ -1,8 +1,8 @@
-"""Attention as one kernel that streams over the keys, where lanes are threads: what its forms have in common.
+"""The base of attention kernels that stream over the keys (flash attention).
 
-A block has some queries of one head, and all keys or a part of them. The softmax is the running one: the largest score
-so far is subtracted, and where new keys bring a larger one, what was summed up before is scaled down. Keys and values
-are read where they lie.
+A block computes some queries of one head, over all keys or a split of them. The softmax is online: the largest score so
+far is subtracted, and when new keys bring a larger one, the sums so far are scaled down. Keys and values are read in
+place.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
 
 from weft.ir import dims
-from weft.ir.access import nonlinear_axes, stride_along, without_axis
+from weft.ir.access import find_nonlinear_axes, stride_along, without_axis
 from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Across, Call, Code, Integer, Number, Register, Statement, When, block
-from weft.ir.scalar import AT_HAND, FlatLoad, Held, Load, Scalar, flat_loads
+from weft.ir.scalar import ELEMENT, FlatLoad, Load, Placeholder, Scalar, flat_loads
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.attention import used_operands, with_operands
+from weft.kernels.build.attention import find_operands, renumber_operands
 from weft.kernels.build.epilogue import EpilogueWriter
-from weft.kernels.build.loop_axes import split_index
+from weft.kernels.build.loop_axes import unravel_index
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, repeat
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
@@ -28,32 +28,32 @@ from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor
 from weft.records import dataclass
 
 FLOAT = DType.float32
-RUN = 4  # numbers of a query, key or value that are read at once
+RUN = 4  # elements of a query, key or value that are read at once
 
 Body = tuple[Statement, ...]
 
 
-def streamed_operands(attention: Attention) -> tuple[int, ...]:
-    """The operands that a kernel's buffers are, before those of the ending."""
-    return used_operands(attention.query, attention.key, attention.value, attention.score)
+def list_streamed_operands(attention: Attention) -> tuple[int, ...]:
+    """List the operands that are a kernel's first buffers, before those of the epilogue."""
+    return find_operands(attention.query, attention.key, attention.value, attention.score)
 
 
-def ending_operands(attention: Attention) -> tuple[int, ...]:
-    return () if attention.epilogue is None else used_operands(attention.epilogue)
+def list_epilogue_operands(attention: Attention) -> tuple[int, ...]:
+    return () if attention.epilogue is None else find_operands(attention.epilogue)
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """The keys in `parts`, for blocks of their own; each has so many `pieces` of the keys."""
+class KeySplit:
+    """The keys in `splits`, for different blocks; each has `tiles` tiles of keys."""
 
-    parts: Dim
-    pieces: Dim
+    splits: Dim
+    tiles: Dim
 
 
-class Streaming:
-    """Operands are those that are streamed, and the epilogue's. `height` rows belong to a block.
+class StreamingAttention:
+    """Operands are those that are streamed, and the epilogue's; a block has `height` rows.
 
-    Where keys are `split`, a kernel either streams over a part of them, or ends what such have made.
+    Where keys are `split`, a kernel either `streams` over a split of them, or merges the results of all splits.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class Streaming:
         result: StoredTensor,
         target: ThreadTarget,
         height: int,
-        split: Split | None = None,
+        split: KeySplit | None = None,
         *,
         streams: bool = True,
     ) -> None:
         self.attention, self.result, self.target, self.height = attention, result, target, height
         self.split = split
         self.builder = KernelBuilder("attention" if streams else "attention_parts")
-        used = streamed_operands(attention)
+        used = list_streamed_operands(attention)
         self.operands = [operands[number] for number in used]
         self.query, self.key, self.value, self.score = (
-            flatten_loads(with_operands(expression, used), self.operands)
+            flatten_loads(renumber_operands(expression, used), self.operands)
             for expression in (attention.query, attention.key, attention.value, attention.score)
         )
         self.sources = [
@@ -87,65 +87,67 @@ class Streaming:
         self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
         self.grid = [a for a in range(self.last) if a not in self.rows and attention.shape[a] != 1]
         self.count = dims.product(attention.shape[axis] for axis in self.rows)
-        named = self.builder.named
-        self.row_sizes = [named(f"rows{axis}", dims.maximum(attention.shape[axis], 1)) for axis in self.rows]
+        parameter = self.builder.parameter
+        self.row_sizes = [parameter(f"rows{axis}", dims.maximum(attention.shape[axis], 1)) for axis in self.rows]
         self.is_whole = dims.mod(self.count, height) == 0
-        self.keys = named("keys", attention.shape[-1])
-        self.places: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
+        self.keys = parameter("keys", attention.shape[-1])
+        self.grid_positions: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
     def launch(self, lanes: int, body: Sequence[Statement]) -> Launch:
-        """The kernel around the body for one block."""
-        parts = 1 if self.split is None else self.split.parts
-        return self.builder.launch(lanes, body, parts * self.heads * dims.ceildiv(self.count, self.height))
+        """Build the launch from the body of a block."""
+        splits = 1 if self.split is None else self.split.splits
+        return self.builder.launch(lanes, body, splits * self.heads * dims.ceildiv(self.count, self.height))
 
     @property
     def heads(self) -> Dim:
         return dims.product(self.attention.shape[axis] for axis in self.grid)
 
-    def decode(self) -> list[Statement]:
-        """Which rows a block has, from `first` on, of which head."""
-        named = self.builder.named
-        chunks = named("chunks", dims.maximum(dims.ceildiv(self.count, self.height), 1))
+    def locate_block(self) -> list[Statement]:
+        """Compute the head of a block, its first row, and its split."""
+        parameter = self.builder.parameter
+        chunks = parameter("chunks", dims.maximum(dims.ceildiv(self.count, self.height), 1))
         first, begin = self.builder.let("first", dims.mod(block(), chunks) * self.height)
         self.first: Dim = begin
         second, self.head = self.builder.let("head", dims.floordiv(block(), chunks))
         statements: list[Statement] = [first, second]
         if self.split is not None:
-            heads = named("heads", dims.maximum(self.heads, 1))
-            second, self.part = self.builder.let("part", dims.floordiv(self.head, heads))
+            heads = parameter("heads", dims.maximum(self.heads, 1))
+            second, self.split_index = self.builder.let("part", dims.floordiv(self.head, heads))
             third, self.head = self.builder.let("own_head", dims.mod(self.head, heads))
             statements += [second, third]
-        return [*statements, *self.decode_head(self.head)]
+        return [*statements, *self.locate_head(self.head)]
 
-    def decode_head(self, head: Dim) -> list[Statement]:
-        """Where a head is along the axes of the grid."""
-        named = self.builder.named
+    def locate_head(self, head: Dim) -> list[Statement]:
+        """Compute the positions of a head along the axes of the grid."""
+        parameter = self.builder.parameter
         statements: list[Statement] = []
         rest = head
         for axis in reversed(self.grid):
-            size = named(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1))
-            outermost = axis == self.grid[0]
-            defined, self.places[axis] = self.builder.let(f"g{axis}", rest if outermost else dims.mod(rest, size))
-            statements.append(defined)
-            if not outermost:
-                defined, rest = self.builder.let(f"g{axis}_rest", dims.floordiv(rest, size))
-                statements.append(defined)
+            size = parameter(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1))
+            is_outermost = axis == self.grid[0]
+            definition, self.grid_positions[axis] = self.builder.let(
+                f"g{axis}", rest if is_outermost else dims.mod(rest, size)
+            )
+            statements.append(definition)
+            if not is_outermost:
+                definition, rest = self.builder.let(f"g{axis}_rest", dims.floordiv(rest, size))
+                statements.append(definition)
         return statements
 
-    def at_row(self, row: Dim) -> dict[int, Dim]:
-        """Places along all axes but the last, of a row of the block; one beyond the end stands at the last one."""
+    def row_positions(self, row: Dim) -> dict[int, Dim]:
+        """Positions of a row of the block along all axes but the last, clamped to the last row."""
         position = self.first + row
         if not self.is_whole:
-            position = dims.minimum(position, self.builder.named("last_row", dims.maximum(self.count - 1, 0)))
-        return {**self.places, **dict(zip(self.rows, split_index(position, self.row_sizes)))}
+            position = dims.minimum(position, self.builder.parameter("last_row", dims.maximum(self.count - 1, 0)))
+        return {**self.grid_positions, **dict(zip(self.rows, unravel_index(position, self.row_sizes)))}
 
     def has_row(self, row: Dim) -> Code | None:
-        """Whether a row of the block is there."""
+        """Test whether a row of the block exists; None where all do."""
         if self.is_whole:
             return None
-        end = self.builder.named("rows", self.count)
+        end = self.builder.parameter("rows", self.count)
         return Call("less", (Integer(self.first + row), Integer(end)), DType.bool)
 
     # -- elements ----------------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class Streaming:
         views = operand_views(self.operands, dict(enumerate(self.sources)), self.builder)
         return Lowering(views, places, self.builder, None, mask, statements)
 
-    def take_run(
+    def read_run(
         self,
         element: Scalar,
         places: Mapping[int, Dim],
@@ -162,13 +164,13 @@ class Streaming:
         mask: Code | None = None,
         count: int = RUN,
     ) -> list[Code]:
-        """Neighbours of a query, key or value, from a place (a multiple of their number) on; 0 where masked."""
+        """Read neighbouring elements of a query, key or value from a multiple of their number on; 0 where masked."""
         deep = self.last + 1
         runs: dict[FlatLoad, list[Register]] = {}
         flat = dict.fromkeys(flat_loads(element))
         for load in flat:
-            alone = sum(other.operand == load.operand for other in flat) == 1
-            if count == RUN and alone and self.is_run(load):
+            is_only_load = sum(other.operand == load.operand for other in flat) == 1
+            if count == RUN and is_only_load and self.is_run(load):
                 place = self.lowering(places, statements).flat_offset(load.offset)
                 own = runs[load] = self.builder.registers("run", RUN, load.dtype)
                 statements.append(fetch_run(own, self.sources[load.operand], place, mask))
@@ -176,7 +178,7 @@ class Streaming:
         for part in range(count):
             at = {**places, deep: places[deep] + part}
             lowering = self.lowering(at, statements, mask)
-            lowering.known = {load: own[part] for load, own in runs.items()}
+            lowering.values = {load: own[part] for load, own in runs.items()}
             value = lowering.code(element)
             if mask is not None and not isinstance(element, (Load, FlatLoad)):
                 value = Call("select", (mask, value, Number(0.0, value.dtype)), value.dtype)
@@ -184,94 +186,100 @@ class Streaming:
         return values
 
     def is_run(self, load: FlatLoad, count: int = RUN) -> bool:
-        """Whether a load takes neighbours along the last axis, the first of so many at a multiple of their number."""
+        """Whether a load reads aligned runs of `count` neighbours along the last axis."""
         place, deep = load.offset, self.last + 1
-        if deep in nonlinear_axes(place) or stride_along(place, deep) != 1:
+        if deep in find_nonlinear_axes(place) or stride_along(place, deep) != 1:
             return False
         return dims.mod(without_axis(place, deep), count) == 0
 
-    def score_at(self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement]) -> Code:
-        """The score that a product becomes, for a row and a key that are there."""
-        if isinstance(self.score, Held):
+    def compute_score(self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement]) -> Code:
+        """Compute the score from a product, for a row and a key that exist."""
+        if isinstance(self.score, Placeholder):
             return product
         lowering = self.lowering({**places, self.last: key}, statements)
-        lowering.known = {AT_HAND: product}
+        lowering.values = {ELEMENT: product}
         return lowering.keep(lowering.code(self.score))
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
-    def each_piece(self, size: int, pieces: Callable[[Dim, Dim], Body], largest: Sequence[Register]) -> Body:
-        """All keys that some row of the block sees: `pieces` are those of a range, which starts at a multiple of size.
+    def loop_over_keys(self, size: int, process_range: Callable[[Dim, Dim], Body], largest: Sequence[Register]) -> Body:
+        """Process all keys that some row of the block attends to, in ranges that start at multiples of `size`.
 
-        A finite score hides a key only from rows that see another. So those beyond an end with such a score come in a
-        second part, and only if there is a row whose `largest` score so far is as low; where keys are split, they are
-        not left out.
+        A causal mask with a finite score hides keys only from rows that attend to another key. So the keys beyond such
+        a bound are processed in a second pass, and only if the `largest` score of some row is as low as the mask's.
+        Where keys are split they are always processed.
         """
-        index = self.lowering(self.at_row(self.height - 1), []).index
-        certain = [index(end.bound) for end in self.attention.causal_bounds if end.score == -inf]
-        likely = [index(end.bound) for end in self.attention.causal_bounds if end.score != -inf]
-        stop = dims.maximum(_least(self.keys, *certain), 0)
-        to_stop, end_of_all = self.builder.let("stop", stop)
+        index = self.lowering(self.row_positions(self.height - 1), []).index
+        hard_bounds = [index(end.bound) for end in self.attention.causal_bounds if end.score == -inf]
+        soft_bounds = [index(end.bound) for end in self.attention.causal_bounds if end.score != -inf]
+        to_stop, stop = self.builder.let("stop", dims.maximum(_minimum(self.keys, *hard_bounds), 0))
         if self.split is not None:
-            span = self.builder.named("pieces", self.split.pieces) * size
-            begin = self.part * span
-            return (to_stop, *pieces(begin, dims.maximum(dims.minimum(end_of_all, begin + span), begin)))
-        if not likely:
-            return (to_stop, *pieces(0, end_of_all))
-        near = dims.ceildiv(dims.maximum(_least(*likely), 0), size) * size
+            span = self.builder.parameter("pieces", self.split.tiles) * size
+            begin = self.split_index * span
+            return (to_stop, *process_range(begin, dims.maximum(dims.minimum(stop, begin + span), begin)))
+        if not soft_bounds:
+            return (to_stop, *process_range(0, stop))
+        soft_stop = dims.ceildiv(dims.maximum(_minimum(*soft_bounds), 0), size) * size
         low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
         least: Code = largest[0]
         for other in largest[1:]:
             least = smaller(least, other)
-        test = Call("less_equal", (Across("minimum", least), number_of(low / 2)), DType.bool)
-        to_middle, middle = self.builder.let("middle", dims.minimum(near, end_of_all))
-        part = self.builder.variable("pass")
-        first = Call("equal", (Integer(part), Integer(0)), DType.bool)
+        test = Call("less_equal", (Across("minimum", least), float32(low / 2)), DType.bool)
+        to_middle, middle = self.builder.let("middle", dims.minimum(soft_stop, stop))
+        pass_number = self.builder.variable("pass")
+        is_first = Call("equal", (Integer(pass_number), Integer(0)), DType.bool)
         to_hidden, hidden = self.builder.keep("hidden", test, varying=False)
-        to_begin, begin = self.builder.let("begin", part * middle)
-        to_end, end = self.builder.let("end", middle + part * (end_of_all - middle))
-        seen = When(Call("logical_or", (first, hidden), DType.bool), (to_begin, to_end, *pieces(begin, end)))
-        return to_stop, to_middle, repeat(part, 0, 2, 1, (to_hidden, seen))
+        to_begin, begin = self.builder.let("begin", pass_number * middle)
+        to_end, end = self.builder.let("end", middle + pass_number * (stop - middle))
+        is_needed = Call("logical_or", (is_first, hidden), DType.bool)
+        body = When(is_needed, (to_begin, to_end, *process_range(begin, end)))
+        return to_stop, to_middle, repeat(pass_number, 0, 2, 1, (to_hidden, body))
+
+    def clamp_key(self, key: Dim, tile: int) -> Dim:
+        """The position of a key, or of the last one for keys past the end; `tile` keys are processed at once."""
+        if dims.mod(self.attention.shape[-1], tile) == 0:
+            return key
+        return dims.minimum(key, self.builder.parameter("last_key", dims.maximum(self.attention.shape[-1] - 1, 0)))
 
     # -- softmax -----------------------------------------------------------------------------------------------------
 
-    def shift(self, now: Code) -> Code:
-        """What is subtracted from scores whose largest is `now`."""
-        unseen = Call("equal", (now, number_of(-inf)), DType.bool)
-        return call("select", unseen, number_of(0.0), now)
+    def shift(self, largest: Code) -> Code:
+        """The number to subtract from scores before the exponential."""
+        is_empty = Call("equal", (largest, float32(-inf)), DType.bool)
+        return call("select", is_empty, float32(0.0), largest)
 
     def inverse(self, total: Code, largest: Code, statements: list[Statement]) -> Code:
-        """What sums of a row are multiplied by at the end.
+        """Compute the factor that a row's sums are multiplied by at the end.
 
-        Rows without a visible key have a total of 0 here; it is NaN where the program lets -inf - -inf happen.
+        The total of a row without a visible key is 0 here; it becomes NaN where the program computes -inf - -inf.
         """
         if not self.attention.shifts_nothing:
-            hidden = Call("equal", (largest, number_of(-inf)), DType.bool)
-            total = call("select", hidden, number_of(nan), total)
-        defined, whole = self.builder.keep("whole", total, varying=True)
-        statements.append(defined)
-        lowering = Lowering({}, {}, self.builder, {AT_HAND: whole}, None, statements)
-        inverse: Code = call("divide", number_of(1.0), lowering.code(self.attention.divisor))
+            hidden = Call("equal", (largest, float32(-inf)), DType.bool)
+            total = call("select", hidden, float32(nan), total)
+        definition, whole = self.builder.keep("whole", total, varying=True)
+        statements.append(definition)
+        lowering = Lowering({}, {}, self.builder, {ELEMENT: whole}, None, statements)
+        inverse: Code = call("divide", float32(1.0), lowering.code(self.attention.divisor))
         if self.attention.drops_nan:
-            inverse = call("select", Call("is_nan", (whole,), DType.bool), number_of(0.0), inverse)
+            inverse = call("select", Call("is_nan", (whole,), DType.bool), float32(0.0), inverse)
         if not dims.is_at_least(self.attention.shape[-1], 1):
             empty = Call("equal", (Integer(self.keys), Integer(0)), DType.bool)
-            inverse = call("select", empty, number_of(0.0), inverse)
-        defined, register = self.builder.keep("inverse", inverse, varying=True)
-        statements.append(defined)
+            inverse = call("select", empty, float32(0.0), inverse)
+        definition, register = self.builder.keep("inverse", inverse, varying=True)
+        statements.append(definition)
         return register
 
     def write(self, sums: Sequence[Code], inverse: Code, row: Dim, column: Dim, mask: Code | None) -> list[Statement]:
-        """Neighbouring columns of a row, from `column` on, ended and written."""
-        values = [call("multiply", each, inverse) for each in sums]
+        """Scale neighbouring columns of a row, from `column` on, apply the epilogue and write them."""
+        values = [call("multiply", total, inverse) for total in sums]
         if self.attention.drops_nan:
-            nothing = Call("equal", (inverse, number_of(0.0)), DType.bool)
-            values = [call("select", nothing, number_of(0.0), value) for value in values]
-        at = {**self.at_row(row), self.last + 1: column}
+            is_zero = Call("equal", (inverse, float32(0.0)), DType.bool)
+            values = [call("select", is_zero, float32(0.0), value) for value in values]
+        at = {**self.row_positions(row), self.last + 1: column}
         axes = {axis: at[own] for axis, own in enumerate(self.attention.axes)}
         along = self.attention.axes.index(self.last + 1)
-        aligned = all(dims.mod(s, RUN) == 0 for axis, s in enumerate(self.result.strides) if axis != along)
-        if aligned and len(values) == RUN:
+        is_aligned = all(dims.mod(stride, RUN) == 0 for axis, stride in enumerate(self.result.strides) if axis != along)
+        if is_aligned and len(values) == RUN:
             return list(self.epilogue_writer.write_run(values, axes, along, mask))
         statements: list[Statement] = []
         for number, value in enumerate(values):
@@ -283,12 +291,12 @@ class Streaming:
 def _epilogue(attention: Attention, operands: Sequence[StoredTensor]) -> Epilogue | None:
     if attention.epilogue is None:
         return None
-    used = ending_operands(attention)
-    return Epilogue(with_operands(attention.epilogue, used), tuple(operands[number] for number in used))
+    used = list_epilogue_operands(attention)
+    return Epilogue(renumber_operands(attention.epilogue, used), tuple(operands[number] for number in used))
 
 
 def larger(a: Code, b: Code) -> Code:
-    """The larger of two numbers; the first where the second is none: what becomes of it shows in the sums."""
+    """The larger of two numbers, ignoring a NaN in `b`: it shows in the sums."""
     return call("select", Call("greater", (b, a), DType.bool), b, a)
 
 
@@ -296,7 +304,7 @@ def smaller(a: Code, b: Code) -> Code:
     return call("select", Call("less", (b, a), DType.bool), b, a)
 
 
-def number_of(value: float) -> Number:
+def float32(value: float) -> Number:
     return Number(value, FLOAT)
 
 
@@ -304,12 +312,12 @@ def call(function: str, *arguments: Code) -> Call:
     return Call(function, arguments, FLOAT)
 
 
-def _least(*values: Dim) -> Dim:
+def _minimum(*values: Dim) -> Dim:
     least, *others = values
     for value in others:
         least = dims.minimum(least, value)
     return least
 
 
-def below(value: Dim, limit: Dim) -> Code:
+def is_below(value: Dim, limit: Dim) -> Code:
     return Call("less", (Integer(value), Integer(limit)), DType.bool)

@@ -1,7 +1,7 @@
-"""Attention whose keys are split: what blocks leave of their parts, and the kernel that joins these.
+"""Attention with split keys: what blocks write for their splits, and the kernel that merges these.
 
-Sums are those of weights relative to the largest score of the part; that, and the total of the weights, are kept for
-each row beside them: [parts, heads, rows, columns] and [parts, heads, rows, 2].
+Sums are relative to the largest score of the split: [splits, heads, rows, columns]. That score and the total of the
+weights are stored beside them: [splits, heads, rows, 2].
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.kernel import Code, Register, Statement
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.loop_axes import split_index
+from weft.kernels.build.loop_axes import unravel_index
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, fetch_run, put, put_run, repeat
-from weft.kernels.lower.memoize import memoized
+from weft.kernels.lower.memoize import memoize
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Workspace
-from weft.kernels.threads.attention import FLOAT, RUN, Split, Streaming, below, call, larger, number_of
+from weft.kernels.threads.attention import FLOAT, RUN, KeySplit, StreamingAttention, call, float32, is_below, larger
 from weft.kernels.threads.points import all_of, points
 
 SUMS, ROWS = Reference("workspace", 0), Reference("workspace", 1)
@@ -27,14 +27,14 @@ _PAIR = 2
 _LANES = 64
 
 
-def workspaces(attention: Attention, parts: Dim) -> tuple[Workspace, ...]:
+def split_workspaces(attention: Attention, splits: Dim) -> tuple[Workspace, ...]:
     """The memory between both kernels."""
-    rows = parts * dims.product(attention.shape[:-1])
+    rows = splits * dims.product(attention.shape[:-1])
     return Workspace(FLOAT, rows * attention.width), Workspace(FLOAT, rows * _PAIR)
 
 
-class PartWriter:
-    """Writes what a block has of its part; rows are counted over all parts and heads."""
+class SplitWriter:
+    """Writes the results of a block's split; rows are counted over all splits and heads."""
 
     def __init__(self, builder: KernelBuilder, width: int) -> None:
         self.builder, self.width = builder, width
@@ -44,27 +44,31 @@ class PartWriter:
     def put_row(self, row: Dim, largest: Code, total: Code, mask: Code | None) -> list[Statement]:
         return [put_run(self.rows, row * _PAIR, (largest, total), mask)]
 
-    def put_sums(self, row: Dim, column: Dim, sums: Sequence[Code], tests: Sequence[Code]) -> list[Statement]:
-        """Neighbouring columns of a row, those that are there."""
+    def put_sums(self, row: Dim, column: Dim, sums: Sequence[Code], tests: Sequence[Code | None]) -> list[Statement]:
+        """Write neighbouring columns of a row, as far as they exist."""
         place = row * self.width + column
         if self.width % len(sums) == 0:
             return [put_run(self.sums, place, sums, all_of(tests))]
         return [
-            put(self.sums, place + part, own, mask=all_of([*tests, below(column + part, self.width)]))
-            for part, own in enumerate(sums)
+            put(self.sums, place + number, total, mask=all_of([*tests, is_below(column + number, self.width)]))
+            for number, total in enumerate(sums)
         ]
 
 
-@memoized
-def joining_launch(
-    attention: Attention, operands: tuple[StoredTensor, ...], result: StoredTensor, target: ThreadTarget, split: Split
+@memoize
+def build_merge_launch(
+    attention: Attention,
+    operands: tuple[StoredTensor, ...],
+    result: StoredTensor,
+    target: ThreadTarget,
+    split: KeySplit,
 ) -> Launch:
-    """Operands as those of `Streaming`."""
-    return _Joining(attention, operands, result, target, split).build()
+    """Operands are those of `StreamingAttention`."""
+    return _MergeKernel(attention, operands, result, target, split).build()
 
 
-class _Joining(Streaming):
-    """A lane has some columns of a row."""
+class _MergeKernel(StreamingAttention):
+    """A lane merges a run of columns of one row."""
 
     def __init__(
         self,
@@ -72,11 +76,11 @@ class _Joining(Streaming):
         operands: Sequence[StoredTensor],
         result: StoredTensor,
         target: ThreadTarget,
-        split: Split,
+        split: KeySplit,
     ) -> None:
         super().__init__(attention, operands, result, target, 1, split, streams=False)
         self.sums = self.builder.input("part_sums", FLOAT, SUMS)
-        self.marks = self.builder.input("part_rows", FLOAT, ROWS)
+        self.row_stats = self.builder.input("part_rows", FLOAT, ROWS)
         self.run = RUN if attention.width % RUN == 0 else 1
 
     def build(self) -> Launch:
@@ -84,43 +88,44 @@ class _Joining(Streaming):
         lanes = min(_LANES, self.target.block_threads)
         here = points((self.heads, self.count, self.attention.width // run), builder, lanes)
         head, row, place = here.places
-        sizes = [builder.named(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1)) for axis in self.grid]
-        self.places |= dict(zip(self.grid, split_index(head, sizes)))
+        sizes = [builder.parameter(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1)) for axis in self.grid]
+        self.grid_positions |= dict(zip(self.grid, unravel_index(head, sizes)))
         self.first = 0
-        self.all_rows = builder.named("all_rows", self.heads * self.count)
-        self.own = head * builder.named("rows", self.count) + row
+        self.all_rows = builder.parameter("all_rows", self.heads * self.count)
+        self.row = head * builder.parameter("rows", self.count) + row
         assert self.split is not None
-        parts = builder.named("parts", self.split.parts)
-        defined, now = builder.keep("now", number_of(-inf), varying=True)
-        statements: list[Statement] = [defined]
-        part = builder.variable("part")
-        seen, largest = builder.keep("largest", self.mark(part, 0), varying=True)
-        statements.append(repeat(part, 0, parts, 1, (seen, assign(now, larger(now, largest)))))
-        defined, by = builder.keep("by", self.shift(now), varying=True)
-        statements.append(defined)
+        splits = builder.parameter("parts", self.split.splits)
+        definition, largest = builder.keep("now", float32(-inf), varying=True)
+        statements: list[Statement] = [definition]
+        split = builder.variable("part")
+        definition, split_largest = builder.keep("largest", self.fetch_stat(split, 0), varying=True)
+        statements.append(repeat(split, 0, splits, 1, (definition, assign(largest, larger(largest, split_largest)))))
+        definition, shift = builder.keep("by", self.shift(largest), varying=True)
+        statements.append(definition)
         total = builder.register("total", FLOAT)
         sums = builder.registers("sum", run, FLOAT)
-        statements += [define(each, number_of(0.0)) for each in (total, *sums)]
-        part = builder.variable("part")
-        statements.append(repeat(part, 0, parts, 1, self.add(part, by, total, sums, place * run)))
-        inverse = self.inverse(total, now, statements)
+        statements += [define(register, float32(0.0)) for register in (total, *sums)]
+        split = builder.variable("part")
+        statements.append(repeat(split, 0, splits, 1, self.add(split, shift, total, sums, place * run)))
+        inverse = self.inverse(total, largest, statements)
         statements += self.write(sums, inverse, row, place * run, here.mask)
         return builder.launch(lanes, statements, here.blocks)
 
-    def mark(self, part: Dim, number: int) -> Code:
-        """The largest score of the row in a part, or the total of its weights."""
-        return fetch(self.marks, (part * self.all_rows + self.own) * _PAIR + number)
+    def fetch_stat(self, split: Dim, number: int) -> Code:
+        """Fetch the largest score of the row in a split (0), or the total of its weights (1)."""
+        return fetch(self.row_stats, (split * self.all_rows + self.row) * _PAIR + number)
 
-    def add(self, part: Dim, by: Code, total: Register, sums: Sequence[Register], column: Dim) -> list[Statement]:
-        """What a part has, scaled to the largest score of all."""
-        scale = call("exp", call("subtract", self.mark(part, 0), by))
-        defined, factor = self.builder.keep("factor", scale, varying=True)
-        found = self.builder.registers("found", self.run, FLOAT)
-        offset = (part * self.all_rows + self.own) * self.attention.width + column
-        taken = [fetch_run(found, self.sums, offset)] if self.run > 1 else [define(found[0], fetch(self.sums, offset))]
-        added = [(total, self.mark(part, 1)), *zip(sums, found)]
+    def add(self, split: Dim, shift: Code, total: Register, sums: Sequence[Register], column: Dim) -> list[Statement]:
+        """Add the sums of a split, scaled to the largest score of all splits."""
+        scale = call("exp", call("subtract", self.fetch_stat(split, 0), shift))
+        definition, factor = self.builder.keep("factor", scale, varying=True)
+        loaded = self.builder.registers("found", self.run, FLOAT)
+        offset = (split * self.all_rows + self.row) * self.attention.width + column
+        is_run = self.run > 1
+        load = fetch_run(loaded, self.sums, offset) if is_run else define(loaded[0], fetch(self.sums, offset))
+        terms = [(total, self.fetch_stat(split, 1)), *zip(sums, loaded)]
         return [
-            defined,
-            *taken,
-            *(assign(to, multiply_add(self.target, factor, value, to)) for to, value in added),
+            definition,
+            load,
+            *(assign(register, multiply_add(self.target, factor, term, register)) for register, term in terms),
         ]

@@ -1,7 +1,7 @@
-"""Contractions (matrix products, einsum) as sums of products where lanes are threads.
+"""Contractions (matrix products, einsum) as products of rows and columns.
 
-Of the two operands the one with the result's innermost label gives the columns. Operands are read in place; a constant
-one is rearranged when compiling, so that rows or columns are neighbours, unless they are so already.
+The operand with the result's innermost label gives the columns. Operands are read in place; a constant one is packed at
+compile time so that rows or columns are contiguous, unless they already are.
 """
 
 from __future__ import annotations
@@ -9,43 +9,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from weft.cost.sizes import estimate
 from weft.errors import InternalError
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.packing import Packing
 from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.contraction import Contraction, ContractOperand, sum_order
+from weft.kernels.build.contraction import Contraction, ContractOperand, order_sums
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
 from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor, Work
-from weft.kernels.threads.number_parts import formed_array
+from weft.kernels.threads.float_splits import convert_array
 from weft.kernels.threads.product import Product
-from weft.kernels.threads.product_choice import GivenProduct, product_work
-from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, constant_form
+from weft.kernels.threads.product_choice import BoundProduct, build_product_work
+from weft.kernels.threads.tensor_tile import ProductScheme, chunk_length, constant_layout
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 
-
-def contract_work(contraction: Contraction, target: ThreadTarget) -> Work:
-    """Operands may be of different types, one uint8 and the other int8: the sums are int32 then."""
-    one, other = contraction.operands()
+def build_contraction(contraction: Contraction, target: ThreadTarget) -> Work:
+    """Build a contraction; operands of uint8 and int8 may be mixed, with sums in int32."""
+    first, second = contraction.operands()
     ends = contraction.primitive, contraction.result, contraction.epilogue
-    plans = [_Plan(one, other, *ends), _Plan(other, one, *ends)]
-    return min(plans, key=_Plan.rank).work(target)
+    plans = [_ContractionPlan(first, second, *ends), _ContractionPlan(second, first, *ends)]
+    return min(plans, key=_ContractionPlan.rank).work(target)
 
 
 @dataclass(frozen=True, slots=True)
-class _Packed:
-    """A constant operand rearranged: [grid, sums, rows or columns], or with the sums last, each of those labels that it
-    has; `plane` is how far it is between the numbers that an element comes as.
+class PackedOperand:
+    """A packed constant operand: [grid, sums, rows or columns], or with the sums innermost, of the labels it has.
+
+    `plane` is the distance between the planes of an operand that is split into several.
     """
 
     packing: Packing
@@ -55,7 +54,7 @@ class _Packed:
     plane: int
 
 
-class _Plan:
+class _ContractionPlan:
     """A contraction in which `left` gives the rows and `right` the columns."""
 
     def __init__(
@@ -71,34 +70,36 @@ class _Plan:
         self.grid = [x for x in inner if x in left.labels and x in right.labels]
         self.rows = [x for x in inner if x not in right.labels]
         self.columns = [x for x in inner if x not in left.labels]
-        self.sums = sum_order(self.left, self.right, self.output)
+        self.sums = order_sums(self.left, self.right, self.output)
 
     def rank(self) -> tuple[bool, bool, int]:
-        """The less the better: neighbours of the result are columns, a constant gives them, and there are many."""
-        near = [x for x in (self.output[axis] for axis in self.result.layout.order) if self.size(x) != 1]
+        """The smallest rank is best: columns are contiguous in the result, come from a constant, and are many."""
+        labels = [x for x in (self.output[axis] for axis in self.result.layout.order) if self.size(x) != 1]
         columns = dims.product(self.size(x) for x in self.columns)
-        away = bool(near) and near[-1] not in self.columns
-        return away, self.right.constant is None, -estimate(columns)
+        has_strided_columns = bool(labels) and labels[-1] not in self.columns
+        return has_strided_columns, self.right.constant is None, -estimate(columns)
 
     def size(self, label: int) -> Dim:
         sizes = [side.size(label) for side in (self.left, self.right) if label in side.labels]
         return next((size for size in sizes if size != 1), 1)
 
     def work(self, target: ThreadTarget) -> Work:
-        return product_work("contract", partial(self.given, target), target, Work(()))
+        return build_product_work("contract", partial(self.build_product, target), target, Work(()))
 
-    def given(self, target: ThreadTarget, how: Multiplying | None) -> GivenProduct:
-        """The product for tile products, or for other kernels."""
+    def build_product(self, target: ThreadTarget, scheme: ProductScheme | None) -> BoundProduct:
+        """Build the product for a scheme of tile products, or (None) for other kernels."""
         sides = ((self.left, self.rows), (self.right, self.columns))
-        kept, run = constant_form(self.left.tensor.dtype, self.right.tensor.dtype, target)
-        elements = (kept, kept) if how is None else (how.left, how.right)
+        constant_type, run = constant_layout(self.left.tensor.dtype, self.right.tensor.dtype, target)
+        elements = (constant_type, constant_type) if scheme is None else (scheme.left, scheme.right)
         packed = [
-            self.packed(side, labels, run, element) if how is None else self.formed(side, labels, how, element)
+            self.pack_plain(side, labels, run, element)
+            if scheme is None
+            else self.pack_tiles(side, labels, scheme, element)
             for (side, labels), element in zip(sides, elements)
         ]
         strides = [
-            {label: side.stride(label) for label in side.labels} if found is None else found.strides
-            for (side, _), found in zip(sides, packed)
+            {label: side.stride(label) for label in side.labels} if packing is None else packing.strides
+            for (side, _), packing in zip(sides, packed)
         ]
 
         def loop_axes(labels: Sequence[int]) -> tuple[LoopAxis, ...]:
@@ -113,10 +114,10 @@ class _Plan:
             )
 
         types = [
-            side.tensor.dtype if found is None or element is None else element
-            for (side, _), found, element in zip(sides, packed, elements)
+            side.tensor.dtype if packing is None or element is None else element
+            for (side, _), packing, element in zip(sides, packed, elements)
         ]
-        one, other = packed
+        left_packed, right_packed = packed
         product = Product(
             left=types[0],
             right=types[1],
@@ -126,43 +127,56 @@ class _Plan:
             rows=loop_axes(self.rows),
             columns=loop_axes(self.columns),
             sums=loop_axes(self.sums),
-            padded=(one is not None and one.padded, other is not None and other.padded),
-            padded_sums=(one is not None and one.padded_sums, other is not None and other.padded_sums),
-            planes=(0 if one is None else one.plane, 0 if other is None else other.plane),
-            elements=(_elements(self.left), _elements(self.right)),
+            padded=(
+                left_packed is not None and left_packed.padded,
+                right_packed is not None and right_packed.padded,
+            ),
+            padded_sums=(
+                left_packed is not None and left_packed.padded_sums,
+                right_packed is not None and right_packed.padded_sums,
+            ),
+            planes=(
+                0 if left_packed is None else left_packed.plane,
+                0 if right_packed is None else right_packed.plane,
+            ),
+            elements=(_count_elements(self.left), _count_elements(self.right)),
         )
         left, right = (
-            Reference("operand", side.number) if found is None else found.packing
-            for (side, _), found in zip(sides, packed)
+            Reference("operand", side.number) if packing is None else packing.packing
+            for (side, _), packing in zip(sides, packed)
         )
-        return GivenProduct(product, left, right)
+        return BoundProduct(product, left, right)
 
     # -- constants ---------------------------------------------------------------------------------------------------
 
-    def packed(self, side: ContractOperand, across: Sequence[int], run: int, element: DType | None) -> _Packed | None:
-        """A constant operand as kernels read it best; None where it is so already, or not constant."""
-        if side.constant is None or (element is None and self.is_ready(side, across, run)):
+    def pack_plain(
+        self, side: ContractOperand, across: Sequence[int], run: int, element: DType | None
+    ) -> PackedOperand | None:
+        """Pack a constant operand for kernels without tile products; None where it is read in place."""
+        if side.constant is None or (element is None and self.is_contiguous(side, across, run)):
             return None
-        return self.arranged(side, across, run, element or side.tensor.dtype, 1, is_deep=False)
+        return self.pack_operand(side, across, run, element or side.tensor.dtype, 1, is_deep=False)
 
-    def formed(
-        self, side: ContractOperand, across: Sequence[int], how: Multiplying, element: DType | None
-    ) -> _Packed | None:
-        """The same as the tiles of a tile product take it."""
+    def pack_tiles(
+        self, side: ContractOperand, across: Sequence[int], scheme: ProductScheme, element: DType | None
+    ) -> PackedOperand | None:
+        """Pack a constant operand for the tiles of a tile product; None where it is read in place."""
         if side.constant is None or element is None:
             return None
-        return self.arranged(side, across, CHUNK * 8 // element.bits, element, how.planes, is_deep=not how.can_turn)
+        return self.pack_operand(
+            side, across, chunk_length(element), element, scheme.planes, is_deep=not scheme.can_transpose
+        )
 
-    def arranged(
+    def pack_operand(
         self, side: ContractOperand, across: Sequence[int], run: int, element: DType, planes: int, *, is_deep: bool
-    ) -> _Packed:
+    ) -> PackedOperand:
         own = [[label for label in labels if label in side.labels] for labels in (self.grid, self.sums, across)]
         if is_deep:
             own = [own[0], own[2], own[1]]
-        sizes = {label: _fixed(side.size(label)) for labels in own for label in labels}
-        merged = is_deep or self.joined(across)
+        sizes = {label: _constant_size(side.size(label)) for labels in own for label in labels}
+        is_merged = is_deep or self.is_one_axis(across)
         count = prod(sizes[label] for label in own[2])
-        pitch = -(-count // run) * run if merged else count
+        pitch = -(-count // run) * run if is_merged else count
         strides: dict[int, Dim] = {}
         step = 1
         for labels, width in ((own[2], pitch), (own[1], None), (own[0], None)):
@@ -179,10 +193,10 @@ class _Plan:
         whole = (planes * shape[0], pitch)
         assert side.constant is not None
         packing = Packing(side.constant, pack, whole, element.numpy)
-        return _Packed(packing, strides, merged and not is_deep, is_deep, plane)
+        return PackedOperand(packing, strides, is_merged and not is_deep, is_deep, plane)
 
-    def joined(self, labels: Sequence[int]) -> bool:
-        """Whether rows or columns are one loop axis for all that is written."""
+    def is_one_axis(self, labels: Sequence[int]) -> bool:
+        """Whether rows or columns merge into one loop axis."""
         loop_axes: list[LoopAxis] = []
         step: Dim = 1
         for label in reversed(labels):
@@ -190,8 +204,8 @@ class _Plan:
             step = step * self.size(label)
         return len(merge_loop_axes(loop_axes, EpilogueAccess(self.result, self.epilogue))) <= 1
 
-    def is_ready(self, side: ContractOperand, across: Sequence[int], run: int) -> bool:
-        """Whether so many neighbours across can be read at once where they are."""
+    def is_contiguous(self, side: ContractOperand, across: Sequence[int], run: int) -> bool:
+        """Whether aligned runs across are contiguous in place."""
         inner = [label for label in across if self.size(label) != 1]
         if not inner or side.stride(inner[-1]) != 1:
             return not inner
@@ -203,19 +217,19 @@ def _pack(
     array: Array, *, side: ContractOperand, order: Sequence[int], shape: tuple[int, int], element: DType, planes: int
 ) -> Iterator[Array]:
     names = {label: number for number, label in enumerate(dict.fromkeys(side.labels))}
-    arranged = np.einsum(array, [names[x] for x in side.labels], [names[x] for x in order])
-    lines = formed_array(arranged.reshape(shape[0], -1), element, planes)
+    packed = np.einsum(array, [names[x] for x in side.labels], [names[x] for x in order])
+    lines = convert_array(packed.reshape(shape[0], -1), element, planes)
     if planes > 1:
         lines = lines.reshape(planes * shape[0], lines.shape[-1])
     yield np.pad(lines, ((0, 0), (0, shape[1] - lines.shape[1])))
 
 
-def _elements(side: ContractOperand) -> Dim:
-    """Of an operand that is not constant."""
+def _count_elements(side: ContractOperand) -> Dim:
+    """The number of elements of an operand that is not constant, 0 of others."""
     return dims.product(side.tensor.shape) if side.constant is None else 0
 
 
-def _fixed(size: Dim) -> int:
+def _constant_size(size: Dim) -> int:
     if not isinstance(size, int):
-        raise InternalError(f"a constant operand of the unknown size {size}")
+        raise InternalError(f"a constant operand has the dynamic size {size}")
     return size

@@ -1,7 +1,7 @@
-"""Running sums and products: a row for each thread, or for a whole block where there are few.
+"""Cumulative sums and products: a row per thread, or per block where there are few rows.
 
-A block goes along its row in strides. In each, lanes add up a few neighbours, then what lanes before them have (in
-steps of 1, 2, 4, ... lanes through shared memory), then what strides before came to.
+A block scans its row in strides. In each, lanes scan a few neighbours, then the lanes are scanned (in steps of 1, 2, 4,
+... lanes through shared memory), and the total of earlier strides is added.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from weft.ir.kernel import Call, Code, Integer, Put, Register, Statement, block,
 from weft.ir.layout import offset
 from weft.ir.program import Cumulate
 from weft.ir.target import ThreadTarget
-from weft.kernels.build.accumulators import COMBINE, neutral, wide_dtype
+from weft.kernels.build.accumulators import COMBINE, identity_element, reduction_dtype
 from weft.kernels.build.loop_nest import Body
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 from weft.kernels.threads.lane_groups import power_of_two, shares
-from weft.kernels.threads.points import digits, each_point, lanes_for
+from weft.kernels.threads.points import build_point_body, choose_lanes, unravel
 
-MANY_ROWS = 4096  # with a thread for each
+MANY_ROWS = 4096  # for a thread per row
 SHORT_ROW = 64
-NEIGHBOURS = 4  # elements that a lane adds up on its own
-LONGEST_ALONE = 1 << 17  # elements of a row for one thread: software counts the turns of a loop, and ends it at 2 ** 16
+NEIGHBOURS = 4  # elements that a lane scans
+MAX_LANE_ELEMENTS = 1 << 17  # of a row for one thread: llvmpipe ends a loop after 2 ** 16 iterations
 
 
-def cumulate_work(primitive: Cumulate, operand: StoredTensor, result: StoredTensor, target: ThreadTarget) -> Work:
-    """One kernel."""
-    return _Cumulation(primitive, operand, result, target).work()
+def build_cumulate(primitive: Cumulate, operand: StoredTensor, result: StoredTensor, target: ThreadTarget) -> Work:
+    """Build one kernel for a scan along an axis."""
+    return _CumulateKernel(primitive, operand, result, target).work()
 
 
-class _Cumulation:
+class _CumulateKernel:
     def __init__(self, primitive: Cumulate, operand: StoredTensor, result: StoredTensor, target: ThreadTarget) -> None:
         self.primitive = primitive
         self.operand = operand
@@ -46,21 +46,21 @@ class _Cumulation:
         self.others = [axis for axis in result.layout.order if axis != primitive.axis and result.shape[axis] != 1]
         self.sizes = [result.shape[axis] for axis in self.others]
         self.strides = [tuple(map(self.builder.size, tensor.strides)) for tensor in (operand, result)]
-        self.wide = wide_dtype(primitive.kind, result.dtype)
+        self.wide = reduction_dtype(primitive.kind, result.dtype)
 
     def work(self) -> Work:
         rows = dims.product(self.sizes)
-        short = isinstance(self.size, int) and self.size <= SHORT_ROW
-        many = estimate(rows) >= MANY_ROWS or not shares(self.target)
-        if short or (many and estimate(self.size) <= LONGEST_ALONE):
-            lanes = lanes_for(rows, self.target)
-            blocks, body = each_point(rows, lanes, self.builder, self.alone)
+        is_short = isinstance(self.size, int) and self.size <= SHORT_ROW
+        has_many_rows = estimate(rows) >= MANY_ROWS or not shares(self.target)
+        if is_short or (has_many_rows and estimate(self.size) <= MAX_LANE_ELEMENTS):
+            lanes = choose_lanes(rows, self.target)
+            blocks, body = build_point_body(rows, lanes, self.builder, self.build_thread_row)
         else:
             lanes = self.target.block_threads
             if isinstance(self.size, int):
                 lanes = min(lanes, max(power_of_two(-(-self.size // NEIGHBOURS)), 1))
-            self.exchanged = [self.builder.local(hint, self.wide, lanes) for hint in ("even", "odd")]
-            blocks, body = rows, self.together(lanes)
+            self.exchange_buffers = [self.builder.local(hint, self.wide, lanes) for hint in ("even", "odd")]
+            blocks, body = rows, self.build_block_row(lanes)
         return Work((self.builder.launch(lanes, body, blocks),))
 
     # -- elements ----------------------------------------------------------------------------------------------------
@@ -85,16 +85,16 @@ class _Cumulation:
 
     # -- a row for a thread ------------------------------------------------------------------------------------------
 
-    def alone(self, number: Dim, mask: Code | None) -> Body:
-        row = digits(number, self.sizes, self.builder)
+    def build_thread_row(self, number: Dim, mask: Code | None) -> Body:
+        row = unravel(number, self.sizes, self.builder)
         total = self.builder.register("total", self.wide)
 
-        def several(hint: str, start: Dim, stop: Dim, count: int) -> Statement:
-            """Elements that are loaded together, then added up one by one."""
+        def loop(hint: str, start: Dim, stop: Dim, count: int) -> Statement:
+            """Load `count` elements together, then add them up one by one."""
             first = self.builder.variable(hint)
             places = [first + n for n in range(count)]
             loaded = [self.builder.keep("x", self.element(row, place, mask), varying=True) for place in places]
-            statements: list[Statement] = [defined for defined, _ in loaded]
+            statements: list[Statement] = [definition for definition, _ in loaded]
             for place, (_, element) in zip(places, loaded):
                 add = assign(total, self.combine(total, element))
                 write = self.write(row, place, total, mask)
@@ -103,17 +103,17 @@ class _Cumulation:
 
         whole = dims.floordiv(self.length, NEIGHBOURS) * NEIGHBOURS
         return (
-            define(total, neutral(self.primitive.kind, self.wide)),
-            several("i", 0, whole, NEIGHBOURS),
-            several("j", whole, self.length, 1),
+            define(total, identity_element(self.primitive.kind, self.wide)),
+            loop("i", 0, whole, NEIGHBOURS),
+            loop("j", whole, self.length, 1),
         )
 
     # -- a row for a block -------------------------------------------------------------------------------------------
 
-    def together(self, lanes: int) -> Body:
-        values = digits(block(), self.sizes, self.builder)
+    def build_block_row(self, lanes: int) -> Body:
+        values = unravel(block(), self.sizes, self.builder)
         row = self.builder.variables("o", len(values))
-        begin, carry = self.builder.keep("carry", neutral(self.primitive.kind, self.wide))
+        begin, carry = self.builder.keep("carry", identity_element(self.primitive.kind, self.wide))
         first = self.builder.variable("first")
         stride = self.stride([*row], first, lanes, carry)
         return (
@@ -123,45 +123,45 @@ class _Cumulation:
         )
 
     def stride(self, row: list[Dim], first: Dim, lanes: int, carry: Register) -> Body:
-        """Lanes with a few neighbours each."""
-        nothing = neutral(self.primitive.kind, self.wide)
-        here, own = lane(lanes), self.builder.registers("own", NEIGHBOURS, self.wide)
-        there = self.builder.registers("inside", NEIGHBOURS, DType.bool)
+        """Scan a few neighbours per lane, from `first` on."""
+        identity = identity_element(self.primitive.kind, self.wide)
+        here, sums = lane(lanes), self.builder.registers("own", NEIGHBOURS, self.wide)
+        masks = self.builder.registers("inside", NEIGHBOURS, DType.bool)
         start = first + here * NEIGHBOURS
         statements: list[Statement] = []
-        for n, inside in enumerate(there):
+        for n, inside in enumerate(masks):
             test = Call("less", (Integer(start + n), Integer(self.length)), DType.bool)
             statements.append(define(inside, test))
-            element = Call("select", (inside, self.element(row, start + n, inside), nothing), self.wide)
-            statements.append(define(own[n], self.combine(own[n - 1], element) if n else element))
-        before, total = self.lanes_before(own[-1], lanes, statements)
-        defined, ahead = self.builder.keep("ahead", self.combine(carry, before), varying=True)
-        statements.append(defined)
+            element = Call("select", (inside, self.element(row, start + n, inside), identity), self.wide)
+            statements.append(define(sums[n], self.combine(sums[n - 1], element) if n else element))
+        before, total = self.scan_lanes(sums[-1], lanes, statements)
+        definition, ahead = self.builder.keep("ahead", self.combine(carry, before), varying=True)
+        statements.append(definition)
         for n in range(NEIGHBOURS):
-            value: Code = self.combine(ahead, own[n])
+            value: Code = self.combine(ahead, sums[n])
             if self.primitive.exclusive:
-                value = self.combine(ahead, own[n - 1]) if n else ahead
-            statements.append(self.write(row, start + n, value, there[n]))
+                value = self.combine(ahead, sums[n - 1]) if n else ahead
+            statements.append(self.write(row, start + n, value, masks[n]))
         statements.append(assign(carry, self.combine(carry, total)))
         return tuple(statements)
 
-    def lanes_before(self, value: Code, lanes: int, statements: list[Statement]) -> tuple[Code, Code]:
-        """(What the lanes before a lane have, what all have) together."""
+    def scan_lanes(self, value: Code, lanes: int, statements: list[Statement]) -> tuple[Code, Code]:
+        """Combine the values of all lanes before a lane, and of all lanes."""
         here = lane(lanes)
-        defined, running = self.builder.keep("running", value, varying=True)
-        statements.append(defined)
+        definition, running = self.builder.keep("running", value, varying=True)
+        statements.append(definition)
         distance, turn = 1, 0
         while distance < lanes:
             has = Call("greater_equal", (Integer(here), Integer(distance)), DType.bool)
-            other = fetch(self.exchanged[turn % 2], here - distance, mask=has)
-            statements.append(put(self.exchanged[turn % 2], here, running))
+            other = fetch(self.exchange_buffers[turn % 2], here - distance, mask=has)
+            statements.append(put(self.exchange_buffers[turn % 2], here, running))
             statements.append(assign(running, Call("select", (has, self.combine(other, running), running), self.wide)))
             distance, turn = 2 * distance, turn + 1
-        last = self.exchanged[turn % 2]
+        last = self.exchange_buffers[turn % 2]
         statements.append(put(last, here, running))
         has = Call("greater_equal", (Integer(here), Integer(1)), DType.bool)
         other = fetch(last, here - 1, mask=has)
-        chosen = Call("select", (has, other, neutral(self.primitive.kind, self.wide)), self.wide)
+        chosen = Call("select", (has, other, identity_element(self.primitive.kind, self.wide)), self.wide)
         first, before = self.builder.keep("before", chosen, varying=True)
         second, total = self.builder.keep("all", fetch(last, lanes - 1))
         statements += [first, second]

@@ -1,7 +1,8 @@
-"""The sums of a product in pieces of a fixed depth.
+"""The reduction axes of a product, cut into depth tiles of a fixed length.
 
-Where the innermost loop axis is long, a piece lies within it, and the others stand still for all its elements; else a
-piece is a stretch of all loop axes together, and every element finds its place along each.
+Where the innermost loop axis is long, a depth tile lies within it, and positions along the other axes are the same for
+all its elements. Otherwise a depth tile is a range of all loop axes flattened, and every element has its own position
+along each.
 """
 
 from __future__ import annotations
@@ -12,89 +13,92 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, Statement
-from weft.kernels.build.loop_axes import LoopAxis, split_index
+from weft.kernels.build.loop_axes import LoopAxis, unravel_index
 from weft.kernels.lower.kernel_builder import KernelBuilder, let, repeat
 from weft.records import dataclass
 
-_LONG = 8  # pieces of a loop axis from which on one that is not full does not matter
+_LONG = 8  # depth tiles along a loop axis, from which a last one that is not full costs little
 
 
 @dataclass(frozen=True, slots=True)
-class DepthPiece:
-    """Where a piece is: its number, along the innermost loop axis or all of them, and its places along the others."""
+class DepthTile:
+    """A depth tile: its number along the innermost loop axis (or all of them), and positions along the others."""
 
     number: Dim
     sums: tuple[Dim, ...]
 
 
 class Depth:
-    """Pieces of `depth` sums; `pieces` is their number. Sizes that are divided by are parameters, or `literal`."""
+    """`tiles` depth tiles of `depth` elements. With `literal`, constant divisors are literals, not parameters."""
 
     def __init__(
         self, loop_axes: Sequence[LoopAxis], builder: KernelBuilder, depth: int, *, literal: bool = False
     ) -> None:
         self.depth, self.builder = depth, builder
         sizes = [loop_axis.size for loop_axis in loop_axes]
-        self.nested = len(sizes) > 1 and _suits(sizes[-1], depth)
-        whole = sizes[-1] if self.nested else dims.product(sizes)
-        each = dims.ceildiv(whole, depth)
-        outer = sizes[:-1] if self.nested else []
-        self.pieces = dims.product(outer) * each
-        self.is_exact = dims.mod(whole, depth) == 0 and dims.is_at_least(dims.product(sizes), 1)
-        self._whole = whole if self.is_exact else builder.named("depth", whole)
+        self.is_nested = len(sizes) > 1 and _fills_tiles(sizes[-1], depth)
+        length = sizes[-1] if self.is_nested else dims.product(sizes)
+        inner_tiles = dims.ceildiv(length, depth)
+        outer = sizes[:-1] if self.is_nested else []
+        self.tiles = dims.product(outer) * inner_tiles
+        self.is_exact = dims.mod(length, depth) == 0 and dims.is_at_least(dims.product(sizes), 1)
+        self._length = length if self.is_exact else builder.parameter("depth", length)
 
         def divisor(name: str, size: Dim) -> Dim:
-            known = dims.maximum(size, 1)
-            return known if literal and isinstance(known, int) else builder.named(name, known)
+            positive = dims.maximum(size, 1)
+            return positive if literal and isinstance(positive, int) else builder.parameter(name, positive)
 
-        self._each = divisor("pieces_each", each) if self.nested else 1
-        inner = outer if self.nested else sizes
-        named = [divisor(f"sums{n}", size) if n else size for n, size in enumerate(inner)]
-        self._sizes = [1 if n == 0 else size for n, size in enumerate(named)]  # the first one is never divided by
-        self._loops = [builder.named(f"loop{n}", size) for n, size in enumerate(outer)]
+        self._inner_tiles = divisor("pieces_each", inner_tiles) if self.is_nested else 1
+        divided = outer if self.is_nested else sizes
+        divisors = [divisor(f"sums{n}", size) if n else size for n, size in enumerate(divided)]
+        self._sizes = [1 if n == 0 else size for n, size in enumerate(divisors)]  # the first is never divided by
+        self._loops = [builder.parameter(f"loop{n}", size) for n, size in enumerate(outer)]
 
-    def piece(self, hint: str) -> DepthPiece:
-        """Variables for a piece, which `begin` or `loops` introduces."""
+    def tile(self, hint: str) -> DepthTile:
+        """Create variables for a depth tile; `begin` or `loop_over_tiles` defines them."""
         number = self.builder.variable(f"{hint}_piece")
-        return DepthPiece(number, tuple(self.builder.variables(f"{hint}_sum", len(self._sizes) if self.nested else 0)))
+        outer = len(self._sizes) if self.is_nested else 0
+        return DepthTile(number, tuple(self.builder.variables(f"{hint}_sum", outer)))
 
-    def begin(self, piece: DepthPiece, number: Dim) -> list[Statement]:
-        """Where the piece of a number among all is."""
-        if not self.nested:
-            return [let(piece.number, number)]
-        places = split_index(dims.floordiv(number, self._each), self._sizes)
-        lets = [let(name, place) for name, place in zip(piece.sums, places)]
-        return [let(piece.number, dims.mod(number, self._each)), *lets]
+    def begin(self, tile: DepthTile, number: Dim) -> list[Statement]:
+        """Define a depth tile by its number among all."""
+        if not self.is_nested:
+            return [let(tile.number, number)]
+        positions = unravel_index(dims.floordiv(number, self._inner_tiles), self._sizes)
+        lets = [let(name, position) for name, position in zip(tile.sums, positions)]
+        return [let(tile.number, dims.mod(number, self._inner_tiles)), *lets]
 
-    def loops(self, piece: DepthPiece, before: Sequence[Statement], body: Sequence[Statement]) -> list[Statement]:
-        """All pieces, one after the other; `before` each stretch of them that has the outer places in common."""
-        stop = self._each if self.nested else self.builder.named("pieces", self.pieces)
-        found: list[Statement] = [*before, repeat(piece.number, 0, stop, 1, body)]
-        for place, size in reversed(list(zip(piece.sums, self._loops))):
-            found = [repeat(place, 0, size, 1, found)]
-        return found
+    def loop_over_tiles(
+        self, tile: DepthTile, before: Sequence[Statement], body: Sequence[Statement]
+    ) -> list[Statement]:
+        """Run `body` for all depth tiles, and `before` whenever an outer position changes."""
+        stop = self._inner_tiles if self.is_nested else self.builder.parameter("pieces", self.tiles)
+        loops: list[Statement] = [*before, repeat(tile.number, 0, stop, 1, body)]
+        for position, size in reversed(list(zip(tile.sums, self._loops))):
+            loops = [repeat(position, 0, size, 1, loops)]
+        return loops
 
-    def outer(self, piece: DepthPiece) -> list[Dim]:
-        """Where all elements of a piece are along each loop axis; 0 along those that they differ in."""
-        return [*piece.sums, 0] if self.nested else [0] * len(self._sizes)
+    def outer(self, tile: DepthTile) -> list[Dim]:
+        """Positions along each loop axis that a depth tile's elements share; 0 along the axes in which they differ."""
+        return [*tile.sums, 0] if self.is_nested else [0] * len(self._sizes)
 
-    def inner(self, piece: DepthPiece, within: Dim) -> list[Dim]:
-        """Where an element of a piece is besides."""
-        index = self._index(piece, within)
-        if self.nested:
+    def inner(self, tile: DepthTile, within: Dim) -> list[Dim]:
+        """Positions along each loop axis of one element, to be added to the outer ones."""
+        index = self._index(tile, within)
+        if self.is_nested:
             return [*(0 for _ in self._sizes), index]
-        return split_index(index, self._sizes) if self._sizes else []
+        return unravel_index(index, self._sizes) if self._sizes else []
 
-    def test(self, piece: DepthPiece, within: Dim) -> list[Code]:
-        """The condition under which there is such an element."""
+    def test(self, tile: DepthTile, within: Dim) -> list[Code]:
+        """The condition under which an element exists."""
         if self.is_exact:
             return []
-        return [Call("less", (Integer(self._index(piece, within)), Integer(self._whole)), DType.bool)]
+        return [Call("less", (Integer(self._index(tile, within)), Integer(self._length)), DType.bool)]
 
-    def _index(self, piece: DepthPiece, within: Dim) -> Dim:
-        return self.depth * piece.number + within
+    def _index(self, tile: DepthTile, within: Dim) -> Dim:
+        return self.depth * tile.number + within
 
 
-def _suits(size: Dim, depth: int) -> bool:
-    """Whether pieces of one loop axis leave few elements idle."""
+def _fills_tiles(size: Dim, depth: int) -> bool:
+    """Whether depth tiles along one loop axis leave few elements idle."""
     return dims.mod(size, depth) == 0 or not isinstance(size, int) or size >= _LONG * depth

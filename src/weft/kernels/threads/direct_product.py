@@ -1,7 +1,7 @@
-"""Sums of products whose elements every lane reads for itself, straight from memory.
+"""Sums of products whose elements every lane reads straight from memory.
 
-What does not change from piece to piece is found before the loop over them: places of rows, where all lanes have the
-same, and the tests whether rows meet the left operand at all.
+What is the same for all depth tiles is computed before the loop over them: positions of rows, where all lanes have the
+same, and bounds tests that do not depend on the innermost reduction axis.
 """
 
 from __future__ import annotations
@@ -11,108 +11,116 @@ from collections.abc import Callable, Sequence
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Code, Register, Statement
-from weft.kernels.build.multiply_add import widened
 from weft.kernels.lower.kernel_builder import define, fetch, fetch_run, let, repeat
+from weft.kernels.lower.operations import cast
 from weft.kernels.threads.depth import Depth
-from weft.kernels.threads.product_operands import RUN, PieceOfOperand, ProductOperand, all_of
+from weft.kernels.threads.points import all_of
+from weft.kernels.threads.product_operands import RUN, OperandTile, ProductOperand
 from weft.kernels.threads.tile import Tile
 from weft.kernels.threads.tile_axis import TileAxis
 
-Added = Callable[[Sequence[Code], Sequence[Code]], list[Statement]]  # sums with one more product each
+Accumulate = Callable[[Sequence[Code], Sequence[Code]], list[Statement]]
+"""Adds a step's products to the sums, from the elements of all rows and of all columns."""
 
 
 class DirectProduct:
-    """`added` gives the statements for one step of the sums, from the elements of all rows and all columns."""
-
     def __init__(
         self,
         tile: Tile,
-        sides: Sequence[tuple[ProductOperand, TileAxis]],
+        operands: Sequence[tuple[ProductOperand, TileAxis]],
         depth: Depth,
         grid: Sequence[Dim],
         dtype: DType,
     ) -> None:
-        self.tile, self.sides, self.depth, self.grid, self.type = tile, sides, depth, grid, dtype
+        self.tile, self.operands, self.depth, self.grid, self.type = tile, operands, depth, grid, dtype
         self.builder = depth.builder
-        self.piece = depth.piece("own")  # the one at hand
-        self.first: list[Statement] = []  # before all pieces
-        self.before: list[Statement] = []  # before those with the same outer places
+        self.depth_tile = depth.tile("own")
+        self.first: list[Statement] = []  # before all depth tiles
+        self.before: list[Statement] = []  # before those with the same outer positions
         self.body: list[Statement] = []
 
-    def statements(self, added: Added, span: tuple[Dim, Dim] | None) -> list[Statement]:
-        """All pieces, or those from the first to before the second of a span."""
+    def build_statements(self, accumulate: Accumulate, span: tuple[Dim, Dim] | None) -> list[Statement]:
+        """Sum over all depth tiles, or over those of a half-open span."""
         within = [self.tile.slice * self.tile.steps + step for step in range(self.tile.steps)]
-        inner = [self.inner(step, place) for step, place in enumerate(within)]
-        deep = [all_of(self.depth.test(self.piece, place)) for place in within]
-        values = [self.elements(side, along, inner, deep) for side, along in self.sides]
+        inner = [self.inner(step, position) for step, position in enumerate(within)]
+        depth_tests = [all_of(self.depth.test(self.depth_tile, position)) for position in within]
+        values = [self.elements(operand, along, inner, depth_tests) for operand, along in self.operands]
         for step in range(self.tile.steps):
-            self.body += added(*([element[step] for element in elements] for elements in values))
+            self.body += accumulate(*([element[step] for element in elements] for elements in values))
         if span is None:
-            return [*self.first, *self.depth.loops(self.piece, self.before, self.body)]
+            return [*self.first, *self.depth.loop_over_tiles(self.depth_tile, self.before, self.body)]
         number = self.builder.variable("piece")
-        begin = self.depth.begin(self.piece, number)
+        begin = self.depth.begin(self.depth_tile, number)
         return [*self.first, repeat(number, *span, 1, (*begin, *self.before, *self.body))]
 
-    def inner(self, step: int, place: Dim) -> list[Dim]:
-        """Where a step is along each loop axis of the sums."""
-        found = self.depth.inner(self.piece, place)
-        if self.tile.slices > 1 or len(found) < 2 or self.depth.nested:
-            return found
-        return self.let(f"step{step}_", found, self.body)
+    def inner(self, step: int, within: Dim) -> list[Dim]:
+        """Positions of a step along each reduction axis."""
+        positions = self.depth.inner(self.depth_tile, within)
+        if self.tile.slices > 1 or len(positions) < 2 or self.depth.is_nested:
+            return positions
+        return self.let(f"step{step}_", positions, self.body)
 
     def elements(
-        self, side: ProductOperand, along: TileAxis, inner: Sequence[Sequence[Dim]], deep: Sequence[Code | None]
+        self,
+        operand: ProductOperand,
+        along: TileAxis,
+        inner: Sequence[Sequence[Dim]],
+        depth_tests: Sequence[Code | None],
     ) -> list[list[Code]]:
-        """Values of all steps, for each row or column."""
-        each = self.tile.rows if side.is_left else self.tile.columns
-        uniform = side.is_left and self.tile.high == 1
-        run = RUN if side.runs_across else 1
-        statements, here = side.begin("own", self.grid, self.depth.outer(self.piece))
+        """Read the values of all steps, for each row or column."""
+        count = self.tile.rows if operand.is_left else self.tile.columns
+        is_uniform = operand.is_left and self.tile.high == 1
+        run = RUN if operand.runs_across else 1
+        statements, operand_tile = operand.begin("own", self.grid, self.depth, self.depth_tile)
         self.before += statements
-        found = [self.builder.registers(side.name, len(inner), side.buffer.dtype) for _ in range(each)]
-        for number in range(each):
-            places = along.places(along.within(number // run * run), run)
-            places = self.let(f"{side.name}{number}_", places, self.first) if uniform else places
+        loaded = [self.builder.registers(operand.name, len(inner), operand.buffer.dtype) for _ in range(count)]
+        for number in range(count):
+            across = along.places(along.within(number // run * run), run)
+            across = self.let(f"{operand.name}{number}_", across, self.first) if is_uniform else across
             if number % run == 0:
-                self.read(side, here, places, inner, deep, found[number : number + run])
-        return [[widened(register, self.type) for register in registers] for registers in found]
+                self.read(operand, operand_tile, across, inner, depth_tests, loaded[number : number + run])
+        return [[cast(register, self.type) for register in registers] for registers in loaded]
 
     def read(
         self,
-        side: ProductOperand,
-        here: PieceOfOperand,
-        places: Sequence[Dim],
+        operand: ProductOperand,
+        operand_tile: OperandTile,
+        across: Sequence[Dim],
         inner: Sequence[Sequence[Dim]],
-        deep: Sequence[Code | None],
+        depth_tests: Sequence[Code | None],
         registers: Sequence[Sequence[Register]],
     ) -> None:
-        """One row or column into registers for each step; where runs go across, four neighbouring ones."""
-        known = self.known_tests(side, here, places, inner)
-        for step in range(0, len(inner), RUN if side.runs_deep else 1):
-            tests = side.tests(here, places, inner[step]) if known is None else [known]
-            mask = all_of([test for test in (deep[step], *tests) if test is not None])
-            offset = side.offset(here, self.grid, places, inner[step])
-            if side.runs_across:
-                self.body.append(fetch_run([own[step] for own in registers], side.buffer, offset, mask))
-            elif side.runs_deep:
-                self.body.append(fetch_run(registers[0][step : step + RUN], side.buffer, offset, mask))
+        """Read one row or column into registers for each step; where runs go across, four neighbouring ones."""
+        hoisted = self.hoist_tests(operand, operand_tile, across, inner)
+        for step in range(0, len(inner), RUN if operand.runs_deep else 1):
+            tests = operand.tests(operand_tile, across, inner[step]) if hoisted is None else [hoisted]
+            mask = all_of([depth_tests[step], *tests])
+            offset = operand.offset(operand_tile, across, inner[step])
+            if operand.runs_across:
+                self.body.append(fetch_run([own[step] for own in registers], operand.buffer, offset, mask))
+            elif operand.runs_deep:
+                self.body.append(fetch_run(registers[0][step : step + RUN], operand.buffer, offset, mask))
             else:
-                self.body.append(define(registers[0][step], fetch(side.buffer, offset, mask=mask)))
+                self.body.append(define(registers[0][step], fetch(operand.buffer, offset, mask=mask)))
 
-    def known_tests(
-        self, side: ProductOperand, here: PieceOfOperand, places: Sequence[Dim], inner: Sequence[Sequence[Dim]]
+    def hoist_tests(
+        self,
+        operand: ProductOperand,
+        operand_tile: OperandTile,
+        across: Sequence[Dim],
+        inner: Sequence[Sequence[Dim]],
     ) -> Register | None:
-        """Tests that are the same for all pieces of a stretch, in a register; None where they are not, or none is."""
-        if not self.depth.nested or not side.has_outer_tests:
+        """Compute bounds tests before the innermost loop, if they are uniform in it."""
+        if not self.depth.is_nested or not operand.has_outer_tests:
             return None
-        test = all_of(side.tests(here, places, inner[0]))
+        test = all_of(operand.tests(operand_tile, across, inner[0]))
         assert test is not None
-        defined, inside = self.builder.keep(f"{side.name}_inside", test, varying=True)
-        self.before.append(defined)
-        return inside
+        definition, register = self.builder.keep(f"{operand.name}_inside", test, varying=True)
+        self.before.append(definition)
+        return register
 
-    def let(self, hint: str, places: Sequence[Dim], statements: list[Statement]) -> list[Dim]:
-        """Places under names."""
-        names = self.builder.variables(hint, len(places))
-        statements.extend(let(name, place) for name, place in zip(names, places))
+    def let(self, hint: str, positions: Sequence[Dim], statements: list[Statement]) -> list[Dim]:
+        """Define variables for positions."""
+        names = self.builder.variables(hint, len(positions))
+        statements.extend(let(name, position) for name, position in zip(names, positions))
         return [*names]

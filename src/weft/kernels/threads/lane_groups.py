@@ -1,7 +1,7 @@
-"""Lane groups: how the lanes of a block share rows, and how what a lane group's lanes have becomes one value.
+"""Lane groups: how the lanes of a block share rows, and how they reduce values.
 
-A block does `rows` rows, each by `members` lanes. Neighbouring lanes are members of one group, or, `interleaved`, of
-neighbouring ones.
+A block does `rows` rows, each by `members` lanes. Neighbouring lanes are members of one group or, if `interleaved`, of
+neighbouring groups.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LaneGroup:
-    """Both numbers are powers of two."""
+    """`rows` groups of `members` lanes; both are powers of two."""
 
     rows: int
     members: int
@@ -32,7 +32,7 @@ class LaneGroup:
 
     @property
     def row(self) -> Dim:
-        """Which of the block's rows a lane belongs to."""
+        """The row of the block that a lane belongs to."""
         here = lane(self.lanes)
         if self.rows == 1:
             return 0
@@ -40,14 +40,14 @@ class LaneGroup:
 
     @property
     def member(self) -> Dim:
-        """The number of a lane in its lane group."""
+        """The index of a lane in its lane group."""
         here = lane(self.lanes)
         if self.members == 1:
             return 0
         return dims.floordiv(here, self.rows) if self.interleaved else dims.mod(here, self.members)
 
     def partner(self, distance: int) -> Dim:
-        """The lane whose number in the lane group differs in the bit `distance`."""
+        """The lane whose index in the lane group differs in the bit `distance`."""
         step = distance * (self.rows if self.interleaved else 1)
         here = lane(self.lanes)
         return here + step - 2 * step * dims.mod(dims.floordiv(here, step), 2)
@@ -55,15 +55,15 @@ class LaneGroup:
 
 @dataclass(slots=True)
 class Exchange:
-    """Memory through which the members of a group meet: two buffers of a type, by turns, which saves half the waits."""
+    """Reduces values across a lane group through shared memory: two buffers per type alternate, to halve barriers."""
 
     lane_group: LaneGroup
     builder: KernelBuilder
-    used: dict[DType, int] = field(default_factory=dict)
+    turns: dict[DType, int] = field(default_factory=dict)
     buffers: dict[DType, list[Buffer]] = field(default_factory=dict)
 
-    def combined(self, kind: str, value: Code, statements: list[Statement]) -> Code:
-        """What all members of a lane group have, as one: in every lane of it the same."""
+    def combine_lanes(self, kind: str, value: Code, statements: list[Statement]) -> Code:
+        """Reduce a value across a lane group; every lane of it gets the result."""
         if self.lane_group.members == 1:
             return value
         if self.lane_group.rows == 1:
@@ -73,11 +73,11 @@ class Exchange:
             self.buffers[dtype] = [
                 self.builder.local(f"team_{dtype.name}{number}", dtype, self.lane_group.lanes) for number in range(2)
             ]
-        defined, register = self.builder.keep("combined", value, varying=True)
-        statements.append(defined)
+        definition, register = self.builder.keep("combined", value, varying=True)
+        statements.append(definition)
         distance = 1
         while distance < self.lane_group.members:
-            turn = self.used[dtype] = self.used.get(dtype, 0) + 1
+            turn = self.turns[dtype] = self.turns.get(dtype, 0) + 1
             buffer = self.buffers[dtype][turn % 2]
             other = fetch(buffer, self.lane_group.partner(distance))
             statements.append(put(buffer, lane(self.lane_group.lanes), register))
@@ -94,18 +94,18 @@ class LaneGroupFolding(Accumulators):
         super().__init__(fold, exchange.builder, None if lane_group.members == 1 else lane_group.lanes)
         self.exchange = exchange
 
-    def member(self) -> Dim:
+    def lane_index(self) -> Dim:
         return self.exchange.lane_group.member
 
-    def combined(self, kind: str, value: Code, statements: list[Statement]) -> Code:
-        return self.exchange.combined(kind, value, statements)
+    def combine_lanes(self, kind: str, value: Code, statements: list[Statement]) -> Code:
+        return self.exchange.combine_lanes(kind, value, statements)
 
 
 def shares(target: ThreadTarget) -> bool:
-    """Whether threads of a block gain by sharing memory and waiting for each other."""
+    """Whether sharing work between the threads of a block pays: it takes shared memory and barriers."""
     return target.sharing_pays
 
 
 def power_of_two(number: int) -> int:
-    """The smallest one that is not below a number."""
+    """The smallest power of two that is not below a number."""
     return 1 << max(number - 1, 0).bit_length()

@@ -1,4 +1,4 @@
-"""A domain whose points are threads: neighbouring lanes are neighbours along the innermost axis."""
+"""Domains with a thread per point: neighbouring lanes are neighbours along the innermost axis."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.threads.lane_groups import power_of_two
 from weft.records import dataclass
 
-MANY_THREADS = 128  # for each unit, that keep a GPU busy where each has many reads under way
-FEW_LANES = 64  # of a block, where there are not many more threads than that
+MANY_THREADS = 128  # per unit, to keep a GPU busy if each thread has many reads in flight
+FEW_LANES = 64  # of a block, where there are few threads
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Where a thread is along each axis, always inside; those without a point of their own are not in `mask`."""
+    """A thread's position along each axis, clamped to the domain; surplus threads are not in `mask`."""
 
     places: tuple[Dim, ...]
     mask: Code | None
@@ -29,80 +29,117 @@ class Points:
 
 
 def points(sizes: Sequence[Dim], builder: KernelBuilder, lanes: int) -> Points:
-    """A point for each lane of each block, for axes from the outermost in."""
+    """Assign a point to each lane of each block; sizes are from the outermost axis in."""
     total = dims.product(sizes)
     position: Dim = block() * lanes + lane(lanes)
     mask: Code | None = None
     if not isinstance(total, int) or total % lanes:
-        mask = Call("less", (Integer(position), Integer(builder.named("points", total))), DType.bool)
-        position = dims.minimum(position, builder.named("last", dims.maximum(total - 1, 0)))
+        mask = Call("less", (Integer(position), Integer(builder.parameter("points", total))), DType.bool)
+        position = dims.minimum(position, builder.parameter("last", dims.maximum(total - 1, 0)))
     places: list[Dim] = [0] * len(sizes)
-    real = [axis for axis, size in enumerate(sizes) if size != 1]
-    for axis in reversed(real):
-        if axis == real[0]:
+    axes = [axis for axis, size in enumerate(sizes) if size != 1]
+    for axis in reversed(axes):
+        if axis == axes[0]:
             places[axis] = position
             break
-        size = builder.named(f"points{axis}", dims.maximum(sizes[axis], 1))
+        size = builder.parameter(f"points{axis}", dims.maximum(sizes[axis], 1))
         places[axis] = dims.mod(position, size)
         position = dims.floordiv(position, size)
     return Points(tuple(places), mask, dims.ceildiv(total, lanes))
 
 
-def all_of(tests: Sequence[Code]) -> Code | None:
-    """Whether all tests hold; None where there is none."""
+def all_of(tests: Sequence[Code | None]) -> Code | None:
+    """Combine tests into one condition that holds where all of them do; None where there is none."""
     result: Code | None = None
     for test in tests:
-        result = test if result is None else Call("logical_and", (result, test), DType.bool)
+        if test is not None:
+            result = test if result is None else Call("logical_and", (result, test), DType.bool)
     return result
 
 
-def at_least(size: Dim) -> int:
-    """A size for the least that its symbols may be."""
+def check_bounds(
+    builder: KernelBuilder,
+    hint: str,
+    position: Dim,
+    size: Dim,
+    may_leave: tuple[bool, bool],
+    statements: list[Statement],
+) -> Code | None:
+    """Test whether a position is inside of 0..size-1, in a register; None where it always is.
+
+    `may_leave`: whether it may be before the first position, and behind the last.
+    """
+    is_before, is_behind = may_leave
+    test = all_of(
+        [
+            Call("greater_equal", (Integer(position), Integer(0)), DType.bool) if is_before else None,
+            Call("less", (Integer(position), Integer(size)), DType.bool) if is_behind else None,
+        ]
+    )
+    if test is None:
+        return None
+    definition, register = builder.keep(hint, test, varying=True)
+    statements.append(definition)
+    return register
+
+
+def clamp_to_bounds(position: Dim, size: Dim, may_leave: tuple[bool, bool]) -> Dim:
+    """The nearest position inside of 0..size-1."""
+    is_before, is_behind = may_leave
+    position = dims.maximum(position, 0) if is_before else position
+    return dims.minimum(position, size - 1) if is_behind else position
+
+
+def minimum_size(size: Dim) -> int:
+    """A size with the smallest values of its symbols."""
     return dims.evaluate(size, {symbol.name: max(symbol.low or 0, 1) for symbol in dims.symbols(size)})
 
 
 def write_inside(
     writer: EpilogueWriter, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None
 ) -> tuple[Statement, ...]:
-    """Write what becomes of neighbours along an axis, in lanes where a mask holds.
+    """Apply the epilogue to neighbours along an axis, and write them in lanes where a mask holds.
 
-    Places must be inside for all lanes: what the epilogue reads is read by all, so that no lane waits for the mask.
+    Positions must be inside for all lanes: the epilogue reads without the mask, so that no load waits for it.
     """
     statements: list[Statement] = []
     places = [{**axes, axis: axes.get(axis, 0) + number} for number in range(len(values))]
-    ended = tuple(writer.finished(value, at, None, statements) for value, at in zip(values, places))
+    ended = tuple(writer.apply(value, at, None, statements) for value, at in zip(values, places))
     if len(values) > 1 and writer.result.strides[axis] == 1:
-        return (*statements, put_run(writer.out, writer.place(axes), ended, mask))
-    return (*statements, *(put(writer.out, writer.place(at), end, mask=mask) for end, at in zip(ended, places)))
+        return (*statements, put_run(writer.out, writer.result_offset(axes), ended, mask))
+    return (*statements, *(put(writer.out, writer.result_offset(at), end, mask=mask) for end, at in zip(ended, places)))
 
 
-def digits(position: Dim, sizes: Sequence[Dim], builder: KernelBuilder) -> list[Dim]:
-    """A position in all axes together, outermost first, as one along each."""
-    found: list[Dim] = []
+def unravel(position: Dim, sizes: Sequence[Dim], builder: KernelBuilder) -> list[Dim]:
+    """Split a flat position into one along each axis, outermost first; sizes become parameters."""
+    inner: list[Dim] = []
     for size in reversed(sizes[1:]):
-        found.insert(0, dims.mod(position, divisor(size, builder)))
+        inner.insert(0, dims.mod(position, divisor(size, builder)))
         position = dims.floordiv(position, divisor(size, builder))
-    return [position, *found] if sizes else []
+    return [position, *inner] if sizes else []
 
 
 def divisor(size: Dim, builder: KernelBuilder) -> Dim:
-    """A size to divide positions by; where it is 0 there are none."""
+    """A size as a parameter to divide positions by; 1 instead of 0, as there are no positions then."""
     return 1 if size == 0 else builder.size(size)
 
 
-def lanes_for(count: Dim, target: ThreadTarget) -> int:
-    """Lanes of blocks that do a point each: fewer than usual where there are fewer points."""
+def choose_lanes(count: Dim, target: ThreadTarget) -> int:
+    """Choose the lanes of blocks with a point per lane: fewer than usual where there are fewer points."""
     return min(target.block_threads, power_of_two(count)) if isinstance(count, int) else target.block_threads
 
 
-def each_point(
+def build_point_body(
     count: Dim, lanes: int, builder: KernelBuilder, body: Callable[[Dim, Code | None], Body]
 ) -> tuple[Dim, Body]:
-    """(blocks, what they do): the body for each of so many points; the mask tells which lanes have one."""
+    """Run a body for each of `count` points, given the position and the mask of lanes that have one.
+
+    Returns the number of blocks, and their statements.
+    """
     position = block() * lanes + lane(lanes)
     blocks = dims.ceildiv(count, lanes)
     if isinstance(count, int) and count % lanes == 0:
         return blocks, body(position, None)
     test = Call("less", (Integer(position), Integer(builder.size(count))), DType.bool)
-    defined, has_point = builder.keep("has_point", test, varying=True)
-    return blocks, (defined, *body(position, has_point))
+    definition, has_point = builder.keep("has_point", test, varying=True)
+    return blocks, (definition, *body(position, has_point))

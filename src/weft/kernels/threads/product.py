@@ -1,8 +1,8 @@
-"""Sums of products as data: what contractions and convolutions have in common.
+"""Batched matrix products as data: what contractions and convolutions have in common.
 
 result[grid, rows, columns] = epilogue(sum of left[grid, rows, sums] * right[grid, sums, columns]), where each of grid,
-rows, columns and sums is some loops, outermost first. Elements of the left operand may lie outside of it (the padding
-of a convolution): they are 0.
+rows, columns and sums stands for several loop axes, outermost first; sums are the reduction. Elements outside of the
+left operand (the padding of a convolution) are 0.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
-from weft.kernels.build.multiply_add import accumulator_type
+from weft.kernels.build.multiply_add import accumulator_dtype
 from weft.kernels.lower.tensors import Epilogue, StoredTensor
 from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """A position in the left operand, where there are elements from 0 to size - 1: `first` for the first row and sum,
-    and so much further for a step along each of the rows and sums, never back.
+class BoundsTest:
+    """A position along an axis of the left operand, whose elements are 0 to size - 1.
+
+    The position is `first` for the first row and sum, plus a step, never negative, for each along rows and sums.
     """
 
     first: Dim
@@ -34,14 +35,15 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """See above. Walks of rows and sums step through the left operand, those of sums and columns through the right.
+    """A batched matrix product (see above); pairs are for the left and the right operand.
 
-    `order` says which element along the last sum is the one at a place of the left operand: a dim over one axis,
-    which counts on along the grid. `result_start` are first positions along axes of the result, if not 0. Where the
-    left or right operand is `padded`, there is room for a multiple of four places across, all along one loop axis; of
-    one with `padded_sums` there is room along the sums, if they are one loop axis, for as many as tiles take at once.
-    Operands that come as several numbers for each have `planes`: so far it is from one of these to the next.
-    `elements` are those of operands that are not constant, 0 of others.
+    - `order` permutes the left operand along the innermost reduction axis: a dim over one axis that gives the index
+      in memory, and counts on along the grid.
+    - `result_start` has first positions along axes of the result, if not 0.
+    - `padded`: an operand has room for a multiple of four across, all along one loop axis. `padded_sums`: it has room
+      along the reduction, if that is one loop axis, for as many elements as tiles take at once.
+    - `planes` is the distance between the planes of an operand that is split into several.
+    - `elements` is the size of operands that are not constant, 0 of others.
     """
 
     left: DType
@@ -55,7 +57,7 @@ class Product:
     left_start: Dim = 0
     right_start: Dim = 0
     result_start: tuple[tuple[int, Dim], ...] = ()
-    inside: tuple[Inside, ...] = ()
+    inside: tuple[BoundsTest, ...] = ()
     order: Dim | None = None
     padded: tuple[bool, bool] = (False, False)
     padded_sums: tuple[bool, bool] = (False, False)
@@ -64,11 +66,11 @@ class Product:
 
     @property
     def type(self) -> DType:
-        """Of the sums."""
-        return sums_type(self.left, self.right)
+        """The type of the sums."""
+        return sum_dtype(self.left, self.right)
 
     def extents(self) -> tuple[Dim, Dim, Dim, Dim]:
-        """How many places there are along grid, rows, columns and sums."""
+        """The sizes of grid, rows, columns and sums."""
         grid, rows, columns, sums = (
             dims.product(loop_axis.size for loop_axis in loop_axes)
             for loop_axes in (self.grid, self.rows, self.columns, self.sums)
@@ -76,17 +78,17 @@ class Product:
         return grid, rows, columns, sums
 
 
-def sums_type(left: DType, right: DType) -> DType:
-    """Of the sums of products of two types."""
+def sum_dtype(left: DType, right: DType) -> DType:
+    """The type that products of two types are summed in."""
     if left is right:
-        return accumulator_type(left)
+        return accumulator_dtype(left)
     return DType.float32 if left.is_float else DType.int32
 
 
-def merged(product: Product) -> Product:
-    """The product with as few loop axes as possible, and without tests that always hold."""
+def merge_product_axes(product: Product) -> Product:
+    """Merge the loop axes of a product as far as possible, and drop bounds tests that always hold."""
     epilogue = EpilogueAccess(product.result, product.epilogue)
-    inside = tuple(test for test in product.inside if not _is_certain(test, product))
+    inside = tuple(test for test in product.inside if not _always_holds(test, product))
     rows, row_steps = _merge(product.rows, [test.rows for test in inside], epilogue)
     sums, sum_steps = _merge(product.sums, [test.sums for test in inside], None, apart=product.order is not None)
     tests = tuple(
@@ -97,7 +99,7 @@ def merged(product: Product) -> Product:
     return replace(product, grid=grid, rows=rows, columns=columns, sums=sums, inside=tests)
 
 
-def _is_certain(test: Inside, product: Product) -> bool:
+def _always_holds(test: BoundsTest, product: Product) -> bool:
     last = test.first
     for loop_axes, steps in ((product.rows, test.rows), (product.sums, test.sums)):
         for loop_axis, step in zip(loop_axes, steps, strict=True):
@@ -112,16 +114,19 @@ def _merge(
     *,
     apart: bool = False,
 ) -> tuple[tuple[LoopAxis, ...], list[tuple[Dim, ...]]]:
-    """Walks merged, but those that a test steps along (or the last one, if it is to stay apart); the tests' steps."""
-    found: list[LoopAxis] = []
-    moved: list[list[Dim]] = [[] for _ in steps]
+    """Merge loop axes except those that a test steps along, and the last one if `apart`.
+
+    Returns the merged axes, and the steps of each test along them.
+    """
+    merged: list[LoopAxis] = []
+    merged_steps: list[list[Dim]] = [[] for _ in steps]
     pending: list[LoopAxis] = []
 
     def flush() -> None:
-        made = merge_loop_axes(pending, epilogue)
-        found.extend(made)
-        for kept in moved:
-            kept.extend([0] * len(made))
+        flushed = merge_loop_axes(pending, epilogue)
+        merged.extend(flushed)
+        for test_steps in merged_steps:
+            test_steps.extend([0] * len(flushed))
         pending.clear()
 
     for number, loop_axis in enumerate(loop_axes):
@@ -131,8 +136,8 @@ def _merge(
             continue
         flush()
         if loop_axis.size != 1 or apart:
-            found.append(loop_axis)
-            for kept, step in zip(moved, along):
-                kept.append(step)
+            merged.append(loop_axis)
+            for test_steps, step in zip(merged_steps, along):
+                test_steps.append(step)
     flush()
-    return tuple(found), [tuple(kept) for kept in moved]
+    return tuple(merged), [tuple(test_steps) for test_steps in merged_steps]

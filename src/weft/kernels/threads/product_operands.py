@@ -1,4 +1,4 @@
-"""The operands of a product as a kernel addresses them: offsets, tests for elements that are there, runs of four."""
+"""How product kernels address their operands: offsets, bounds tests, and runs of neighbours."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from weft.ir.layout import offset
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.lower.kernel_builder import KernelBuilder, let
 from weft.kernels.lower.tensors import LEFT, RIGHT
-from weft.kernels.threads.product import Inside, Product
+from weft.kernels.threads.depth import Depth, DepthTile
+from weft.kernels.threads.points import all_of
+from weft.kernels.threads.product import BoundsTest, Product
 from weft.records import dataclass
 
 RUN = 4  # neighbouring elements that are read or written at once
 
 
 @dataclass(frozen=True, slots=True)
-class PieceOfOperand:
-    """What all elements of a piece have in common: where it starts, and how far each test has come."""
+class OperandTile:
+    """A depth tile of an operand: its offset, and the first position of each bounds test."""
 
     base: Dim
     firsts: tuple[Dim, ...]
+    grid: tuple[Dim, ...]
+    depth: Depth
+    depth_tile: DepthTile
 
 
 class ProductOperand:
-    """The left operand, whose places across are rows, or the right one, for which they are columns."""
+    """The left operand, which goes across along rows, or the right one, which does along columns."""
 
     def __init__(self, product: Product, builder: KernelBuilder, *, is_left: bool, run: int = RUN) -> None:
         self.name = "left" if is_left else "right"
@@ -53,73 +58,77 @@ class ProductOperand:
 
     @property
     def is_deep(self) -> bool:
-        """Whether neighbours in memory are neighbours along the sums, aligned or not."""
+        """Whether the depth is innermost in memory, aligned or not."""
         return bool(self.sums) and self._step(self.sums[-1]) == 1
 
     @property
     def has_outer_tests(self) -> bool:
-        """Whether there are tests, and they are the same all along the last sum."""
+        """Whether there are bounds tests, and all are uniform along the innermost reduction axis."""
         return bool(self.inside) and all(test.sums[-1] == 0 for test in self.inside)
 
-    def begin(self, hint: str, grid: Sequence[Dim], outer: Sequence[Dim]) -> tuple[list[Statement], PieceOfOperand]:
-        """What all elements of a piece have in common.
-
-        `outer` are the places along the sums that are the same for all of them, 0 for others.
-        """
+    def begin(
+        self, hint: str, grid: Sequence[Dim], depth: Depth, depth_tile: DepthTile
+    ) -> tuple[list[Statement], OperandTile]:
+        """Compute what all elements of a depth tile have in common."""
+        outer = depth.outer(depth_tile)
         base = self._start + offset(self._strides["sums"], outer)
         base = base if self.order is not None else base + offset(self._strides["grid"], grid)
         first, start = self.builder.let(f"{hint}_{self.name}", base, None)
         firsts = self.builder.variables(f"{hint}_inside", len(self._tests), None)
         lets = [let(name, test.first + offset(test.sums, outer)) for name, test in zip(firsts, self._tests)]
-        return [first, *lets], PieceOfOperand(start, tuple(firsts))
+        return [first, *lets], OperandTile(start, tuple(firsts), tuple(grid), depth, depth_tile)
 
-    def offset(self, piece: PieceOfOperand, grid: Sequence[Dim], across: Sequence[Dim], inner: Sequence[Dim]) -> Dim:
-        """Where an element of a piece lies; `inner` are its other places along the sums."""
+    def locate(self, tile: OperandTile, across: Sequence[Dim], within: Dim) -> tuple[Dim, Code | None]:
+        """The offset of an element, and the condition under which it exists; `within` is its depth in the tile."""
+        inner = tile.depth.inner(tile.depth_tile, within)
+        tests = [*tile.depth.test(tile.depth_tile, within), *self.tests(tile, across, inner)]
+        return self.offset(tile, across, inner), all_of(tests)
+
+    def offset(self, tile: OperandTile, across: Sequence[Dim], inner: Sequence[Dim]) -> Dim:
+        """The offset of an element, by its positions across and its inner ones (see `Depth.inner`)."""
         strides = self._strides
-        place = piece.base + offset(strides["across"], across)
+        place = tile.base + offset(strides["across"], across)
         if self.order is None:
             return place + offset(strides["sums"], inner)
-        index = offset(strides["grid"], grid) + offset(strides["sums"][-1:], inner[-1:])
+        index = offset(strides["grid"], tile.grid) + offset(strides["sums"][-1:], inner[-1:])
         return place + offset(strides["sums"][:-1], inner[:-1]) + dims.substitute(self.order, lambda _: index)
 
-    def tests(self, piece: PieceOfOperand, across: Sequence[Dim], inner: Sequence[Dim]) -> list[Code]:
-        """The conditions under which there is such an element."""
-        found: list[Code] = []
-        for first, test in zip(piece.firsts, self._tests):
+    def tests(self, tile: OperandTile, across: Sequence[Dim], inner: Sequence[Dim]) -> list[Code]:
+        """The bounds tests of an element."""
+        conditions: list[Code] = []
+        for first, test in zip(tile.firsts, self._tests):
             place = Integer(first + offset(test.rows, across) + offset(test.sums, inner))
-            found.append(Call("greater_equal", (place, Integer(0)), DType.bool))
-            found.append(Call("less", (place, Integer(test.size)), DType.bool))
-        return found
+            conditions.append(Call("greater_equal", (place, Integer(0)), DType.bool))
+            conditions.append(Call("less", (place, Integer(test.size)), DType.bool))
+        return conditions
 
     def _step(self, loop_axis: LoopAxis) -> Dim:
         return loop_axis.left if self.is_left else loop_axis.right
 
     def _named(self, name: str, value: Dim) -> Dim:
-        """A stride as the kernel sees it; one that is a multiple of a run shows that it is."""
+        """A stride as a parameter; a multiple of a run is written as one, so that alignment is visible."""
         if value in (0, 1):
             return value
         if self._run == 1:
-            return self.builder.named(f"{self.name}_{name}", value)
-        return self._run * self.builder.named(f"{self.name}_{name}_{self._run}", dims.floordiv(value, self._run))
+            return self.builder.parameter(f"{self.name}_{name}", value)
+        return self._run * self.builder.parameter(f"{self.name}_{name}_{self._run}", dims.floordiv(value, self._run))
 
-    def _test(self, number: int, test: Inside) -> Inside:
-        named = self.builder.named
+    def _test(self, number: int, test: BoundsTest) -> BoundsTest:
+        parameter = self.builder.parameter
 
         def step(name: str, value: Dim) -> Dim:
-            return 0 if value == 0 else named(f"step{number}_{name}", value)
+            return 0 if value == 0 else parameter(f"step{number}_{name}", value)
 
-        return Inside(
-            named(f"first{number}", test.first),
-            named(f"inside{number}", test.size),
+        return BoundsTest(
+            parameter(f"first{number}", test.first),
+            parameter(f"inside{number}", test.size),
             tuple(step(f"row{n}", value) for n, value in enumerate(test.rows)),
             tuple(step(f"sum{n}", value) for n, value in enumerate(test.sums)),
         )
 
 
 def run_direction(product: Product, is_left: bool, run: int) -> Literal["across", "deep"] | None:
-    """Where so many neighbours of an operand lie side by side, from a multiple of their number on: along the last loop
-    axis across, or along that of the sums.
-    """
+    """The direction in which aligned runs of `run` elements are contiguous: across, along the depth, or neither."""
     side = 0 if is_left else 1
     across, start = (product.rows, product.left_start) if is_left else (product.columns, product.right_start)
     inside = product.inside if is_left else ()
@@ -142,11 +151,3 @@ def run_direction(product: Product, is_left: bool, run: int) -> Literal["across"
         return "across"
     is_deep = has_runs(product.sums, across, product.padded_sums[side]) and order is None
     return "deep" if is_deep and not any(test.sums and test.sums[-1] != 0 for test in inside) else None
-
-
-def all_of(tests: Sequence[Code]) -> Code | None:
-    """One condition for several; None where there is none."""
-    found: Code | None = None
-    for test in tests:
-        found = test if found is None else Call("logical_and", (found, test), DType.bool)
-    return found

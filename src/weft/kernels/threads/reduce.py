@@ -1,34 +1,34 @@
-"""Reductions and row groups by threads: which rows are cut into pieces, and the kernels that pass over them."""
+"""Reductions and row groups by threads: one kernel, or several where long rows are split."""
 
 from __future__ import annotations
 
 from weft.ir import dims
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.row_passes import Sweep
-from weft.kernels.common.reduce import is_lone, pieces_work
-from weft.kernels.common.row_split import can_split, split_work
+from weft.kernels.common.reduce import build_chunked_work, is_single_reduction
+from weft.kernels.common.row_split import build_split_work, can_split
 from weft.kernels.lower.tensors import Work
-from weft.kernels.threads.maps import region_launch
-from weft.kernels.threads.row_passes import Pieces, sweep_launch
-from weft.kernels.threads.row_pieces import are_few_and_long, piece_length
+from weft.kernels.threads.maps import build_map_launch
+from weft.kernels.threads.row_chunks import choose_chunk_length, has_few_long_rows
+from weft.kernels.threads.row_passes import RowChunks, build_sweep_launch
 
 
-def sweep_work(sweep: Sweep, target: ThreadTarget) -> Work:
-    """The kernels of a sweep; a lone reduction may be cut into pieces, several of long rows may be kernels each."""
-    if are_few_and_long(sweep, target) and can_split(sweep):
-        return split_work(
+def build_sweep(sweep: Sweep, target: ThreadTarget) -> Work:
+    """Build the kernels of a sweep: a single reduction may be split into chunks, several into a kernel each."""
+    if has_few_long_rows(sweep, target) and can_split(sweep):
+        return build_split_work(
             sweep,
-            lambda lone: sweep_work(lone, target),
-            lambda value, operands, result: region_launch(value, operands, result, target),
+            lambda single: build_sweep(single, target),
+            lambda value, operands, result: build_map_launch(value, operands, result, target),
         )
-    length = piece_length(sweep, target) if is_lone(sweep) else None
+    length = choose_chunk_length(sweep, target) if is_single_reduction(sweep) else None
     if length is None:
-        return Work((sweep_launch(sweep, target),))
+        return Work((build_sweep_launch(sweep, target),))
     row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
     rows = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
-    return pieces_work(
+    return build_chunked_work(
         sweep,
         dims.ceildiv(row, length),
-        lambda first: sweep_launch(first, target, Pieces(length, rows)),
-        lambda second: sweep_launch(second, target),
+        lambda first: build_sweep_launch(first, target, RowChunks(length, rows)),
+        lambda second: build_sweep_launch(second, target),
     )

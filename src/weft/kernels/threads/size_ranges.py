@@ -1,159 +1,168 @@
-"""Which of several ways to do the same is best for which sizes, where only a run tells the sizes.
+"""Choose among candidates by ranges of dynamic sizes.
 
-In: extents as dims, and the time that each way takes for samples of them. Out: some of the ways, each with an
-indicator: a dim that is 1 for the sizes it is for and 0 for all others. For any sizes exactly one of them is 1.
+In: extents as dims, and the times of all candidates for samples of the extents. Out: some of the candidates, each with
+an indicator: a dim that is 1 for the sizes it is chosen for and 0 for all others. For any sizes exactly one is 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product as combinations
 from math import isqrt, prod
-from typing import Any
 
 import numpy as np
 
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Dim, Symbol
+from weft.ir.work import Launch
 from weft.records import dataclass
-
-Array = np.ndarray[Any, Any]
 
 _POWERS = tuple(1 << power for power in range(10))
 _BETWEEN = (3, 6, 12, 24, 48, 96, 192)
 _ALONE = tuple(sorted((*_POWERS, *_BETWEEN, 1024, 2048, 4096)))
 _COARSE = (1, 8, 64, 512)
-_TOLERANCE = 0.1  # by which a way may be slower than the best one
-_WORTH = 0.05  # of the sum of squares of what is lost, which another way has to save
-_LEAST_WEIGHT = 4.0  # of the least size, which is met more often than any other, and of the largest ones
-_LONG = 25.0  # microseconds from which on they are felt
-_WORST = 30.0  # times the best time: ways that do worse than that are all alike
-_MOST = 1 << 53  # of all extents of a sample together: no run does as much, and times are exact up to there
+_TOLERANCE = 0.1  # by which a candidate may be slower than the best one
+_MIN_GAIN = 0.05  # of the squared loss, that another range has to save
+_MAX_WEIGHT = 4.0  # of the smallest size, which is the most frequent, and of the largest ones
+_LONG = 25.0  # microseconds from which the weight of a sample grows
+_MAX_SLOWDOWN = 30.0  # relative to the best time: worse candidates are all treated alike
+_MAX_PRODUCT = 1 << 53  # of a sample's extents: no run computes more, and float64 times are exact up to there
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A way, by its number, and the indicator of the sizes that it is for."""
+    """The index of a candidate, and the indicator of the sizes that it is chosen for."""
 
-    way: int
+    candidate: int
     active: Dim
 
 
-def sample(extents: Sequence[Dim]) -> list[tuple[int, ...]]:
-    """What extents may be, without those of which one is 0, or which are more than any run computes.
+def sample_extents(extents: Sequence[Dim]) -> list[tuple[int, ...]]:
+    """Sample the values of extents from small to large, without zeros and without more than any run computes.
 
-    From small to large; one at most where all are known.
+    At most one sample where all extents are known.
     """
-    names = sorted({symbol for extent in extents for symbol in dims.symbols(extent)}, key=lambda symbol: symbol.name)
-    found: dict[tuple[int, ...], None] = {}
-    for values in _assignments(names):
-        sizes = {symbol.name: value for symbol, value in zip(names, values)}
+    symbols = sorted({symbol for extent in extents for symbol in dims.symbols(extent)}, key=lambda symbol: symbol.name)
+    samples: dict[tuple[int, ...], None] = {}
+    for values in _sample_symbols(symbols):
+        sizes = {symbol.name: value for symbol, value in zip(symbols, values)}
         try:
             numbers = tuple(dims.evaluate(extent, sizes) for extent in extents)
         except ArithmeticError:
             continue
-        if all(number > 0 for number in numbers) and prod(numbers) <= _MOST:
-            found[numbers] = None
-    return list(found)
+        if all(number > 0 for number in numbers) and prod(numbers) <= _MAX_PRODUCT:
+            samples[numbers] = None
+    return list(samples)
 
 
-def _assignments(symbols: Sequence[Symbol]) -> list[tuple[int, ...]]:
-    if len(symbols) > len((_ALONE, _POWERS, _COARSE)):  # too many to try them independently
-        columns = [[_within(symbol, value) for value in _POWERS] for symbol in symbols]
+def _sample_symbols(symbols: Sequence[Symbol]) -> list[tuple[int, ...]]:
+    if len(symbols) > len((_ALONE, _POWERS, _COARSE)):  # too many to combine: sample the diagonal
+        columns = [[_clamp(symbol, value) for value in _POWERS] for symbol in symbols]
         return list(zip(*columns))
     values = (_ALONE, _POWERS, _COARSE)[max(len(symbols) - 1, 0)]
-    return list(combinations(*(sorted({_within(symbol, value) for value in values}) for symbol in symbols)))
+    return list(combinations(*(sorted({_clamp(symbol, value) for value in values}) for symbol in symbols)))
 
 
-def _within(symbol: Symbol, value: int) -> int:
+def _clamp(symbol: Symbol, value: int) -> int:
     value = max(value, symbol.low or 0)
     return value if symbol.high is None else min(value, symbol.high)
 
 
-def ranges(extents: Sequence[Dim], samples: Sequence[Sequence[int]], times: Array, most: int) -> list[Range]:
-    """Ways for ranges of what tells them apart best: one of the extents, or the product of several.
+def choose_ranges(
+    extents: Sequence[Dim], samples: Sequence[Sequence[int]], times: Array, max_ranges: int
+) -> list[Range]:
+    """Choose candidates for ranges of the measure that separates them best: an extent, or a product of several.
 
-    `times` are those of each sample and way; no more than `most` ways are taken, and fewer where these do about as
-    well.
+    `times` is [samples, candidates]. There are fewer than `max_ranges` ranges where fewer do about as well.
     """
-    lost = np.minimum(times / times.min(axis=1, keepdims=True), _WORST) - 1
-    weights = 1 + np.minimum(times.min(axis=1) / _LONG, _LEAST_WEIGHT - 1)
-    weights[0] = _LEAST_WEIGHT
+    losses = np.minimum(times / times.min(axis=1, keepdims=True), _MAX_SLOWDOWN) - 1
+    weights = 1 + np.minimum(times.min(axis=1) / _LONG, _MAX_WEIGHT - 1)
+    weights[0] = _MAX_WEIGHT
     best: tuple[float, Dim, list[tuple[int, int]]] | None = None
-    for measure, values in _measures(extents, samples):
-        loss, cuts = _cut(values, lost, weights, most)
+    for measure, values in _list_measures(extents, samples):
+        loss, cuts = _cut_ranges(values, losses, weights, max_ranges)
         if best is None or loss < best[0]:
             best = loss, measure, cuts
     assert best is not None
     _, measure, cuts = best
     stops: list[int | None] = [*(first for first, _ in cuts[1:]), None]
     starts: list[int | None] = [None, *(first for first, _ in cuts[1:])]
-    found = [Range(way, _indicator(measure, low, high)) for (_, way), low, high in zip(cuts, starts, stops)]
-    return [entry for entry in found if entry.active != 0]
+    ranges = [Range(index, _indicator(measure, low, high)) for (_, index), low, high in zip(cuts, starts, stops)]
+    return [entry for entry in ranges if entry.active != 0]
 
 
-def _measures(extents: Sequence[Dim], samples: Sequence[Sequence[int]]) -> list[tuple[Dim, Array]]:
-    """What ranges may be of: extents that a run tells, and the product of those among them that are no sums."""
+def _list_measures(extents: Sequence[Dim], samples: Sequence[Sequence[int]]) -> list[tuple[Dim, Array]]:
+    """List what ranges may be of: dynamic extents, and the product of those except the reduction (the last)."""
     columns = np.array(samples, dtype=np.int64).T
-    unknown = [number for number, extent in enumerate(extents) if not isinstance(extent, int)]
-    found = {extents[number]: columns[number] for number in reversed(unknown)}
-    outer = [number for number in unknown if number < len(extents) - 1]
+    dynamic = [number for number, extent in enumerate(extents) if not isinstance(extent, int)]
+    measures = {extents[number]: columns[number] for number in reversed(dynamic)}
+    outer = [number for number in dynamic if number < len(extents) - 1]
     if len(outer) > 1:
-        found[dims.product(extents[number] for number in outer)] = np.prod(columns[outer], axis=0)
-    return list(found.items()) or [(1, np.ones(len(samples), np.int64))]
+        measures[dims.product(extents[number] for number in outer)] = np.prod(columns[outer], axis=0)
+    return list(measures.items()) or [(1, np.ones(len(samples), np.int64))]
 
 
-def _cut(values: Array, lost: Array, weights: Array, most: int) -> tuple[float, list[tuple[int, int]]]:
-    """What is lost in all with as few ranges as are good enough, and these: where each starts, and its way."""
+def _cut_ranges(values: Array, losses: Array, weights: Array, max_ranges: int) -> tuple[float, list[tuple[int, int]]]:
+    """Cut the values into as few ranges as are good enough, by dynamic programming.
+
+    Returns the total loss, and the start and the candidate of each range.
+    """
     levels, places = np.unique(values, return_inverse=True)
-    count, ways = len(levels), lost.shape[1]
-    squares, worst = np.zeros((count, ways)), np.zeros((count, ways))
-    np.add.at(squares, places, weights[:, None] * lost**2)
-    np.maximum.at(worst, places, lost)
-    total = np.concatenate([np.zeros((1, ways)), np.cumsum(squares, axis=0)])
-    spans = total[None] - total[:, None]  # [first, stop, way]
-    way, price = spans.argmin(axis=2), spans.min(axis=2)
+    count, candidates = len(levels), losses.shape[1]
+    squares, worst = np.zeros((count, candidates)), np.zeros((count, candidates))
+    np.add.at(squares, places, weights[:, None] * losses**2)
+    np.maximum.at(worst, places, losses)
+    total = np.concatenate([np.zeros((1, candidates)), np.cumsum(squares, axis=0)])
+    spans = total[None] - total[:, None]  # [first, stop, candidate]
+    choice, price = spans.argmin(axis=2), spans.min(axis=2)
     price[np.tril_indices(count + 1)] = np.inf
-    best, before = price[0], [np.zeros(count + 1, np.int64)]
-    kept = _traced(before, way, count)
-    for _ in range(1, min(most, count)):
-        if max(worst[first:stop, w].max() for first, stop, w in kept) <= _TOLERANCE:
+    best, steps = price[0], [np.zeros(count + 1, np.int64)]
+    ranges = _trace_ranges(steps, choice, count)
+    for _ in range(1, min(max_ranges, count)):
+        if max(worst[first:stop, index].max() for first, stop, index in ranges) <= _TOLERANCE:
             break
         options = best[:, None] + price
-        before.append(options.argmin(axis=0))
+        steps.append(options.argmin(axis=0))
         following = options.min(axis=0)
-        if best[-1] - following[-1] < _WORTH * weights.sum() * _TOLERANCE**2:
+        if best[-1] - following[-1] < _MIN_GAIN * weights.sum() * _TOLERANCE**2:
             break
-        best, kept = following, _traced(before, way, count)
-    return float(best[-1]), [(_start(levels, first), w) for first, _, w in kept]
+        best, ranges = following, _trace_ranges(steps, choice, count)
+    return float(best[-1]), [(_range_start(levels, first), index) for first, _, index in ranges]
 
 
-def _traced(before: Sequence[Array], way: Array, count: int) -> list[tuple[int, int, int]]:
-    """The ranges that led to the best: first level, the one after the last, way."""
-    found: list[tuple[int, int, int]] = []
+def _trace_ranges(steps: Sequence[Array], choice: Array, count: int) -> list[tuple[int, int, int]]:
+    """Trace the best ranges back: first level, the one after the last, candidate."""
+    ranges: list[tuple[int, int, int]] = []
     stop = count
-    for cuts in reversed(before):
+    for cuts in reversed(steps):
         first = int(cuts[stop])
-        found.insert(0, (first, stop, int(way[first, stop])))
+        ranges.insert(0, (first, stop, int(choice[first, stop])))
         stop = first
-    return found
+    return ranges
 
 
-def _start(levels: Array, first: int) -> int:
-    """Between the last level of one range and the first of the next."""
+def _range_start(levels: Array, first: int) -> int:
+    """A bound between the last level of one range and the first of the next."""
     if first == 0:
         return 0
     last, level = int(levels[first - 1]), int(levels[first])
     return max(isqrt(last * level), last + 1)
 
 
+def run_where(active: Dim, launch: Launch) -> Launch:
+    """The launch with its blocks where an indicator is 1, and without any elsewhere."""
+    return launch if active == 1 else replace(launch, blocks=active * launch.blocks)
+
+
 def equal(extent: Dim, number: int) -> Dim:
-    """1 where an extent is this number, 0 for others."""
+    """An indicator that is 1 where an extent is this number."""
     return int(extent == number) if isinstance(extent, int) else _indicator(extent, number, number + 1)
 
 
 def _indicator(measure: Dim, low: int | None, high: int | None) -> Dim:
-    """1 from `low` to before `high`, 0 for others."""
+    """A dim that is 1 from `low` to before `high`, 0 for others."""
     inside: Dim = 1
     if low is not None:
         inside = dims.minimum(inside, measure - low + 1)

@@ -1,69 +1,69 @@
-"""The templates for lanes that are threads."""
+"""The templates of the family whose lanes are threads."""
 
 from __future__ import annotations
 
 from weft.ir.groups import AttentionGroup, RowGroup
-from weft.ir.program import ArgReduce, Concat, Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
+from weft.ir.program import Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.convolution import Convolution
 from weft.kernels.build.templates import Template, Templates
-from weft.kernels.common import templates as common
-from weft.kernels.common.templates import (
-    building_attention,
-    building_concats,
-    building_contractions,
-    building_convolutions,
-    building_maps,
-    building_pools,
-    building_reductions,
-    building_rows,
-    building_steps,
-)
+from weft.kernels.common.templates import adapt_contraction, adapt_convolution, build_shared_templates
 from weft.kernels.lower.tensors import Work
-from weft.kernels.threads.attention_parts import attention_parts
-from weft.kernels.threads.contract import contract_work
-from weft.kernels.threads.convolve import convolve_work
-from weft.kernels.threads.cumulate import cumulate_work
-from weft.kernels.threads.depthwise import depthwise_applies, depthwise_work
-from weft.kernels.threads.maps import map_work, region_launch
-from weft.kernels.threads.pool import pool_work
-from weft.kernels.threads.reduce import sweep_work
-from weft.kernels.threads.scatter import scatter_work
-from weft.kernels.threads.sort import sort_work
+from weft.kernels.threads.attention_work import build_attention
+from weft.kernels.threads.contract import build_contraction
+from weft.kernels.threads.convolve import build_convolution
+from weft.kernels.threads.cumulate import build_cumulate
+from weft.kernels.threads.depthwise import build_depthwise, is_depthwise
+from weft.kernels.threads.maps import build_map, build_map_launch
+from weft.kernels.threads.pool import build_pool
+from weft.kernels.threads.reduce import build_sweep
+from weft.kernels.threads.scatter import build_scatter
+from weft.kernels.threads.sort import build_sort
 
 
 def _depthwise(convolution: Convolution, target: ThreadTarget, _: int | None) -> Work | None:
-    return depthwise_work(convolution, target) if depthwise_applies(convolution) else None
+    return build_depthwise(convolution, target) if is_depthwise(convolution) else None
 
 
-_CONVOLVE = building_convolutions(lambda convolution, target, _: convolve_work(convolution, target))
-_SCATTER = building_steps(lambda primitive, given, made, target: scatter_work(primitive, given, made[0], target))
-_CUMULATE = building_steps(lambda primitive, given, made, target: cumulate_work(primitive, given[0], made[0], target))
-_SORT = building_steps(lambda primitive, given, made, target: sort_work(primitive, given[0], made[0], made[1], target))
-_REDUCE = building_reductions(sweep_work)
-_ROWS = building_rows(sweep_work, keeps=False)
-_ATTENTION = building_attention(attention_parts)
-_SWEEP = (Template("row passes", "rows by lanes or groups of lanes, long ones cut into pieces", _REDUCE),)
+def _tile_product(convolution: Convolution, target: ThreadTarget, _: int | None) -> Work:
+    return build_convolution(convolution, target)
+
+
+_REASONS = {
+    Map: "a thread for each element",
+    Scatter: "a thread for each point if none collide, otherwise points are sorted first",
+    Cumulate: "a row for a thread, or for a block",
+    Sort: "elements as keys, counted or merged in runs",
+    Reduce: "rows by lanes or groups of lanes, long ones split",
+    Pool: "a thread for each element, or four channels",
+    RowGroup: "a row for a lane, or for a group of them",
+    AttentionGroup: "tiles of keys in shared memory",
+}
 
 TEMPLATES: Templates = {
-    **common.TEMPLATES,
-    Map: (Template("map", "a thread for each element", building_maps(map_work)),),
-    Concat: (Template("concat", "each operand is copied to its place", building_concats(region_launch)),),
-    Scatter: (Template("scatter", "a thread for points that no other meets, or points sorted first", _SCATTER),),
-    Cumulate: (Template("cumulate", "a row for a thread, or for a block", _CUMULATE),),
-    Sort: (Template("sort", "elements as keys, counted or merged in runs", _SORT),),
-    Reduce: _SWEEP,
-    ArgReduce: _SWEEP,
-    Pool: (Template("pool", "a thread for each element, or four channels", building_pools(pool_work)),),
+    **build_shared_templates(
+        _REASONS,
+        build_map=build_map,
+        build_map_launch=build_map_launch,
+        build_scatter=build_scatter,
+        build_cumulate=build_cumulate,
+        build_sort=build_sort,
+        build_sweep=build_sweep,
+        build_pool=build_pool,
+        build_attention=build_attention,
+        stores_full_values=False,
+    ),
     Contract: (
         Template(
-            "tile product", "tiles of rows by columns, chosen by their time", building_contractions(contract_work)
+            "tile product",
+            "tiles of rows by columns, the fastest predicted tiling",
+            adapt_contraction(build_contraction),
         ),
     ),
     Convolve: (
-        Template("depthwise", "few channels in a group: a thread for some pixels", building_convolutions(_depthwise)),
-        Template("tile product", "positions by channels, tiles chosen by their time", _CONVOLVE),
+        Template("depthwise", "few channels in a group: a thread for some pixels", adapt_convolution(_depthwise)),
+        Template(
+            "tile product", "positions by channels, the fastest predicted tiling", adapt_convolution(_tile_product)
+        ),
     ),
-    RowGroup: (Template("row passes", "a row for a lane, or for a group of them", _ROWS),),
-    AttentionGroup: (Template("streaming attention", "tiles of keys in shared memory", _ATTENTION),),
 }

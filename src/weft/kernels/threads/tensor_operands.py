@@ -1,7 +1,7 @@
 """Operands on their way into the tiles of a tile product.
 
-Where neighbours in memory are neighbours in a line of the tile, 16 bytes of them at a time are moved there as they are.
-Else lanes fetch them into registers, make numbers of the tile's type of them, and put those down.
+Where neighbours in memory are neighbours in a line of the tile, 16 bytes at a time are moved there as they are.
+Otherwise lanes fetch elements into registers, convert them to the tile's type, and put them down.
 """
 
 from __future__ import annotations
@@ -13,143 +13,139 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer, MoveRun, PutTile, Register, Statement, TileForm, lane
 from weft.kernels.lower.kernel_builder import KernelBuilder, define, fetch, fetch_run
-from weft.kernels.threads.depth import Depth, DepthPiece
-from weft.kernels.threads.number_parts import formed
+from weft.kernels.threads.depth import Depth, DepthTile
+from weft.kernels.threads.float_splits import convert_value
+from weft.kernels.threads.points import all_of
 from weft.kernels.threads.product import Product
-from weft.kernels.threads.product_operands import RUN, PieceOfOperand, ProductOperand, all_of, run_direction
-from weft.kernels.threads.tensor_tiles import CHUNK, Multiplying, TensorTile
+from weft.kernels.threads.product_operands import RUN, OperandTile, ProductOperand, run_direction
+from weft.kernels.threads.tensor_tile import ProductScheme, TensorTile, chunk_length
 from weft.kernels.threads.tile_axis import TileAxis
 
 
 class TensorOperand:
-    """The tiles of one operand: one for each number that its elements come as."""
+    """The tiles of one operand, one per plane."""
 
     def __init__(
-        self, product: Product, builder: KernelBuilder, how: Multiplying, tile: TensorTile, *, is_left: bool
+        self, product: Product, builder: KernelBuilder, scheme: ProductScheme, tile: TensorTile, *, is_left: bool
     ) -> None:
-        self.builder, self.how, self.tile = builder, how, tile
-        dtype, self.element = (product.left, how.left) if is_left else (product.right, how.right)
-        self.chunk = CHUNK * 8 // self.element.bits
+        self.builder, self.scheme, self.tile = builder, scheme, tile
+        dtype, self.element = (product.left, scheme.left) if is_left else (product.right, scheme.right)
+        self.chunk = chunk_length(self.element)
         plane = product.planes[0 if is_left else 1]
-        self.is_formed = plane != 0 or (how.planes == 1 and dtype is self.element)
+        self.is_converted = plane != 0 or (scheme.planes == 1 and dtype is self.element)
         direction = run_direction(product, is_left, self.chunk)
         self.is_moved = (
-            self.is_formed
+            self.is_converted
             and dims.mod(plane, self.chunk) == 0
-            and (direction == "deep" or (direction == "across" and how.can_turn))
+            and (direction == "deep" or (direction == "across" and scheme.can_transpose))
         )
-        self.side = ProductOperand(product, builder, is_left=is_left, run=self.chunk if self.is_moved else RUN)
-        self.turned = self.side.runs_across and how.can_turn
+        self.source = ProductOperand(product, builder, is_left=is_left, run=self.chunk if self.is_moved else RUN)
+        self.is_transposed = self.source.runs_across and scheme.can_transpose
         step = self.chunk if self.is_moved else 1
-        self.plane = 0 if plane == 0 else step * builder.named(f"{self.side.name}_plane", dims.floordiv(plane, step))
+        self.plane = (
+            0 if plane == 0 else step * builder.parameter(f"{self.source.name}_plane", dims.floordiv(plane, step))
+        )
         extent = tile.height if is_left else tile.width
-        self.form = TileForm(extent, tile.depth, tile.stages, self.turned)
-        self.tiles = [builder.tile(f"{self.side.name}_tile", self.element, self.form) for _ in range(how.planes)]
-        self.per_line = self.form.line_length // self.chunk
-        self.total = self.form.lines * self.per_line
-        self.count = -(-self.total // tile.lanes)
+        self.form = TileForm(extent, tile.depth, tile.stages, self.is_transposed)
+        self.tiles = [builder.tile(f"{self.source.name}_tile", self.element, self.form) for _ in range(scheme.planes)]
+        self.line_chunks = self.form.line_length // self.chunk
+        self.chunks = self.form.lines * self.line_chunks
+        self.lane_chunks = -(-self.chunks // tile.lanes)
 
-    def place(self, number: int) -> tuple[Dim, Dim]:
-        """The line of a lane's chunk, and where in it that begins; lanes that are more than chunks share them."""
+    def locate_chunk(self, number: int) -> tuple[Dim, Dim]:
+        """The line of a lane's chunk, and its start in the line; surplus lanes repeat the chunks of others."""
         index: Dim = lane(self.tile.lanes) + number * self.tile.lanes
-        if self.total % self.tile.lanes:
-            index = dims.mod(index, self.total)
-        if self.turned or self.side.is_deep:
-            return dims.floordiv(index, self.per_line), dims.mod(index, self.per_line) * self.chunk
+        if self.chunks % self.tile.lanes:
+            index = dims.mod(index, self.chunks)
+        if self.is_transposed or self.source.is_deep:
+            return dims.floordiv(index, self.line_chunks), dims.mod(index, self.line_chunks) * self.chunk
         return dims.mod(index, self.form.lines), dims.floordiv(index, self.form.lines) * self.chunk
 
-    def begin(self, hint: str, grid: Sequence[Dim], depth: Depth, piece: DepthPiece) -> _Piece:
-        """What all of a piece has in common."""
-        statements, here = self.side.begin(hint, grid, depth.outer(piece))
-        return _Piece(self, statements, here, grid, depth, piece)
+    def begin(self, hint: str, grid: Sequence[Dim], depth: Depth, tile: DepthTile) -> _StagedTile:
+        return _StagedTile(self, *self.source.begin(hint, grid, depth, tile))
 
 
-class _Piece:
-    """A piece of an operand: what begins it, and what brings it into the tiles."""
+class _StagedTile:
+    """One depth tile of an operand: `begin` computes its start; `moves` or `fetches` bring it into the tiles."""
 
-    def __init__(
-        self,
-        operand: TensorOperand,
-        begin: list[Statement],
-        here: PieceOfOperand,
-        grid: Sequence[Dim],
-        depth: Depth,
-        piece: DepthPiece,
-    ) -> None:
-        self.operand, self.begin, self.here, self.grid, self.depth, self.piece = (
-            operand, begin, here, grid, depth, piece,
-        )  # fmt: skip
-
-    def element(self, across: Sequence[Dim], within: Dim) -> tuple[Dim, Code | None]:
-        """Where an element lies, and the condition under which there is one."""
-        inner = self.depth.inner(self.piece, within)
-        tests = [*self.depth.test(self.piece, within), *self.operand.side.tests(self.here, across, inner)]
-        return self.operand.side.offset(self.here, self.grid, across, inner), all_of(tests)
+    def __init__(self, operand: TensorOperand, begin: list[Statement], source_tile: OperandTile) -> None:
+        self.operand, self.begin, self.source_tile = operand, begin, source_tile
 
     def moves(self, along: TileAxis) -> list[Statement]:
+        """Move chunks into the tiles as they are."""
         operand = self.operand
-        found: list[Statement] = []
-        for number in range(operand.count):
-            line, first = operand.place(number)
-            if operand.turned:
-                place, mask = self.element(along.places(first, operand.chunk), line)
-            else:
-                place, mask = self.element(along.places(line), first)
-            mask = self.there(along, first if operand.turned else line, mask)
-            source = operand.side.buffer.name
-            found += [
-                MoveRun(tile.name, line, first, operand.chunk, source, place + plane * operand.plane, mask)
+        statements: list[Statement] = []
+        for number in range(operand.lane_chunks):
+            line, first = operand.locate_chunk(number)
+            place, mask = self.locate(along, line, first, operand.chunk)
+            mask = self.mask_across(along, first if operand.is_transposed else line, mask)
+            statements += [
+                MoveRun(
+                    tile.name,
+                    line,
+                    first,
+                    operand.chunk,
+                    operand.source.buffer.name,
+                    place + plane * operand.plane,
+                    mask,
+                )
                 for plane, tile in enumerate(operand.tiles)
             ]
-        return found
+        return statements
 
-    def there(self, along: TileAxis, within: Dim, mask: Code | None) -> Code | None:
-        """A mask for what lies across, too: all blocks would read the last row over and over in place of others."""
+    def locate(self, along: TileAxis, line: Dim, first: Dim, run: int) -> tuple[Dim, Code | None]:
+        """The source offset of an element of the tile, and the condition under which it exists."""
+        if self.operand.is_transposed:
+            return self.operand.source.locate(self.source_tile, along.places(first, run), line)
+        return self.operand.source.locate(self.source_tile, along.places(line), first)
+
+    def mask_across(self, along: TileAxis, within: Dim, mask: Code | None) -> Code | None:
+        """Also mask rows or columns past the end: without, all blocks would read the last one again and again."""
         if dims.mod(along.count, along.extent) == 0:
             return mask
-        count = Integer(self.operand.builder.named(f"{along.name}s", along.count))
-        test = Call("less", (Integer(along.first + within), count), DType.bool)
-        return test if mask is None else Call("logical_and", (test, mask), DType.bool)
+        count = Integer(self.operand.builder.parameter(f"{along.name}s", along.count))
+        return all_of([Call("less", (Integer(along.first + within), count), DType.bool), mask])
 
-    def fetched(self, along: TileAxis) -> tuple[list[Statement], list[Statement]]:
-        """What fetches, and what puts."""
+    def fetches(self, along: TileAxis) -> tuple[list[Statement], list[Statement]]:
+        """Build what fetches chunks into registers, and what puts them into the tiles."""
         operand = self.operand
         fetches: list[Statement] = []
         puts: list[Statement] = []
-        for number in range(operand.count):
-            line, first = operand.place(number)
+        for number in range(operand.lane_chunks):
+            line, first = operand.locate_chunk(number)
             planes = [
                 self.fetch_chunk(along, line, first, plane * operand.plane, fetches)
-                for plane in range(operand.how.planes if operand.plane != 0 else 1)
+                for plane in range(operand.scheme.planes if operand.plane != 0 else 1)
             ]
-            if operand.is_formed:
+            if operand.is_converted:
                 values: list[list[Code]] = [[*registers] for registers in planes]
             else:
                 values = [[] for _ in operand.tiles]
                 for register in planes[0]:
-                    made, numbers = formed(register, operand.element, operand.how.planes, operand.builder)
-                    puts += made
-                    for kept, value in zip(values, numbers, strict=True):
-                        kept.append(value)
-            puts += [PutTile(tile.name, line, first, tuple(own)) for tile, own in zip(operand.tiles, values)]
+                    statements, numbers = convert_value(
+                        register, operand.element, operand.scheme.planes, operand.builder
+                    )
+                    puts += statements
+                    for plane_values, value in zip(values, numbers, strict=True):
+                        plane_values.append(value)
+            puts += [
+                PutTile(tile.name, line, first, tuple(plane_values))
+                for tile, plane_values in zip(operand.tiles, values)
+            ]
         return fetches, puts
 
     def fetch_chunk(
         self, along: TileAxis, line: Dim, first: Dim, start: Dim, statements: list[Statement]
     ) -> list[Register]:
-        """The elements of a chunk in registers."""
         operand = self.operand
-        side, buffer = operand.side, operand.side.buffer
-        registers = operand.builder.registers(side.name, operand.chunk, buffer.dtype)
-        run = RUN if operand.turned or side.runs_deep else 1
-        for part in range(0, operand.chunk, run):
-            if operand.turned:
-                place, mask = self.element(along.places(first + part, RUN), line)
-            else:
-                place, mask = self.element(along.places(line), first + part)
-            own = registers[part : part + run]
+        source, buffer = operand.source, operand.source.buffer
+        registers = operand.builder.registers(source.name, operand.chunk, buffer.dtype)
+        run = RUN if operand.is_transposed or source.runs_deep else 1
+        for number in range(0, operand.chunk, run):
+            place, mask = self.locate(along, line, first + number, RUN)
+            run_registers = registers[number : number + run]
             if run > 1:
-                statements.append(fetch_run(own, buffer, start + place, mask))
+                statements.append(fetch_run(run_registers, buffer, start + place, mask))
             else:
-                statements.append(define(own[0], fetch(buffer, start + place, mask=mask)))
+                statements.append(define(run_registers[0], fetch(buffer, start + place, mask=mask)))
         return registers

@@ -1,4 +1,4 @@
-"""The tiles that products in shared memory are computed on, and how fast each is."""
+"""The tiles of products in shared memory, and their speeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RatedTile:
-    """A tile with its speed: what it was measured to reach on an NVIDIA H200."""
+    """A tile with its speed, measured on an NVIDIA H200."""
 
     tile: Tile
     speed: TileSpeed

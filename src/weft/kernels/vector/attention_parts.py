@@ -1,6 +1,4 @@
-"""The works of an attention on vectors: keys and values packed, each by one, so that what they are packed from can go
-before the streaming kernel runs.
-"""
+"""Attention on vectors as three works: pack keys, pack values, stream. Unpacked operands are freed before the last."""
 
 from __future__ import annotations
 
@@ -8,21 +6,21 @@ from collections.abc import Sequence
 
 from weft.ir.attention import Attention
 from weft.ir.target import VectorTarget
-from weft.kernels.build.attention import used_operands, with_operands
+from weft.kernels.build.attention import find_operands, renumber_operands
 from weft.kernels.build.templates import Part
 from weft.kernels.lower.tensors import StoredTensor, Work
-from weft.kernels.vector.attention import FLOAT, VECTORS, attention_launch
+from weft.kernels.vector.attention import FLOAT, VECTORS, build_attention_launch
 from weft.kernels.vector.key_panels import key_panels, pack_keys, pack_values, value_panels
 
 
 def attention_parts(
     attention: Attention, operands: Sequence[StoredTensor], result: StoredTensor, target: VectorTarget
 ) -> tuple[Part, ...]:
-    """Keys packed, values packed, and the attention, whose operands are followed by both of these."""
+    """Build the packing of keys and of values, and the attention, whose operands are followed by both results."""
     lanes = VECTORS * target.vector_bytes // FLOAT.numpy.itemsize
     shape = attention.shape
-    key_operands, value_operands = used_operands(attention.key), used_operands(attention.value)
-    key, value = with_operands(attention.key, key_operands), with_operands(attention.value, value_operands)
+    key_operands, value_operands = find_operands(attention.key), find_operands(attention.value)
+    key, value = renumber_operands(attention.key, key_operands), renumber_operands(attention.value, value_operands)
     pairs = target.narrow_products and target.dot_product_16 and target.dot_16_rate > 1 and attention.depth % 2 == 0
     keys = key_panels(key, shape, attention.depth, lanes, pairs=pairs)
     values = value_panels(value, shape, attention.width, lanes, pairs=pairs)
@@ -30,8 +28,7 @@ def attention_parts(
     first = Part(Work((pack,)), key_operands, keys)
     pack = pack_values(value, shape, attention.width, tuple(operands[n] for n in value_operands), values)
     second = Part(Work((pack,)), value_operands, values)
-    others = used_operands(attention.query, attention.score)
-    ended = () if attention.epilogue is None else used_operands(attention.epilogue)
-    launch = attention_launch(attention, tuple(operands), keys, values, result, target)
-    every = (*others, *ended)
-    return first, second, Part(Work((launch,)), every, result)
+    own = find_operands(attention.query, attention.score)
+    epilogue = () if attention.epilogue is None else find_operands(attention.epilogue)
+    launch = build_attention_launch(attention, tuple(operands), keys, values, result, target)
+    return first, second, Part(Work((launch,)), (*own, *epilogue), result)

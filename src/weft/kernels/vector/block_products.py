@@ -1,8 +1,8 @@
-"""Products with weights of 2, 4 or 8 bits, quantized in blocks along the sums: they stay so in memory.
+"""Products with weights of 2, 4 or 8 bits that are quantized in blocks along the sums and stay so in memory.
 
-Weights are packed as words that hold neighbours along the sums, a column a lane. Before the words of a block lie its
-scales, and its zero points if it has some; numbers are made of the words in registers, multiplied and summed up, and
-the sum of a block is scaled.
+Weights are packed as words that hold neighbours along the sums, a column per lane. The scales of a block, and its zero
+points if it has any, come before its words. Words are decoded in registers, multiplied and summed, and the sum of a
+block is scaled.
 """
 
 from __future__ import annotations
@@ -12,48 +12,47 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
+from weft.ir.block_weights import BlockWeights, pack_block_weights
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Number, Register, Statement, lane
 from weft.ir.packing import Packing
 from weft.ir.target import VectorTarget
-from weft.ir.unpacking import BlockWeights, block_arrays
 from weft.kernels.build.contraction import ContractOperand
 from weft.kernels.build.loop_axes import LoopAxis
-from weft.kernels.build.multiply_add import multiply_add, number_of_code
+from weft.kernels.build.multiply_add import decode_quantized, multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch, repeat
-from weft.kernels.lower.memoize import memoized
-from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work
-from weft.kernels.vector.panels import Panels, lanes_for
+from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.tensors import RIGHT, Epilogue, Launch, Reference, StoredTensor, Work
+from weft.kernels.vector.panels import Panels, choose_product_lanes
 from weft.kernels.vector.register_tiles import ProductBuilder, RegisterTile, TiledProduct
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 WORD_BITS = 32
-OTHER_REGISTERS = 6  # beside sums
-CHAINS = 2  # of the sums of a block
+OTHER_REGISTERS = 6  # besides sums
+CHAINS = 2  # independent sums of a block
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPacking:
-    """How weights lie in a packed operand."""
+    """The layout of a packed operand."""
 
     bits: int
-    words: int  # of a block
+    words: int  # per block
     has_zeros: bool
 
     @property
-    def each(self) -> int:
-        """Numbers of a word."""
+    def values_per_word(self) -> int:
         return WORD_BITS // self.bits
 
     @property
-    def header(self) -> int:
-        """Rows before the words of a block."""
+    def header_rows(self) -> int:
+        """Rows of scales and zero points before the words of a block."""
         return 2 if self.has_zeros else 1
 
 
-def block_product_work(
+def build_block_product(
     left: ContractOperand,
     output: Sequence[int],
     column: int,
@@ -63,13 +62,13 @@ def block_product_work(
     epilogue: Epilogue | None,
     target: VectorTarget,
 ) -> Work:
-    """A product over the last axis of `left`, which is row-major; `column` labels the columns of the weights.
+    """Build a product over the last axis of `left`, which is row-major; `column` labels the columns of the weights.
 
-    Operands are left, the weights' numbers (which are not read), then those of the epilogue.
+    Operands are left, the quantized weights (which are not read), then those of the epilogue.
     """
-    form = BlockPacking(weights.bits, weights.block * weights.bits // WORD_BITS, weights.zero is not None)
-    panels = Panels(weights.columns, lanes_for(target, DType.float32, weights.columns), 1)
-    each, step = form.header + form.words, panels.step
+    packing = BlockPacking(weights.bits, weights.block * weights.bits // WORD_BITS, weights.zero is not None)
+    panels = Panels(weights.columns, choose_product_lanes(target, DType.float32, weights.columns), 1)
+    rows_per_block, step = packing.header_rows + packing.words, panels.step
     rows = tuple(LoopAxis(left.size(label), left.stride(label), axis=output.index(label)) for label in left.labels[:-1])
     blocks = weights.depth // weights.block
     product = TiledProduct(
@@ -80,56 +79,60 @@ def block_product_work(
         grid=(),
         rows=rows,
         column=LoopAxis(weights.columns, axis=output.index(column)),
-        sums=(LoopAxis(blocks, weights.block, each * step), LoopAxis(form.words, form.each, step)),
+        sums=(
+            LoopAxis(blocks, weights.block, rows_per_block * step),
+            LoopAxis(packing.words, packing.values_per_word, step),
+        ),
         panels=panels,
-        panel=blocks * each * step,
+        panel=blocks * rows_per_block * step,
         padded=True,
         packed=True,
     )
-    shape = panels.packed_shape(1, blocks * each)
+    shape = panels.packed_shape(1, blocks * rows_per_block)
 
     def pack(numbers: Array) -> Iterator[Array]:
-        yield panels.pack(packed_rows(weights, form, [numbers, *constants[1:]])[np.newaxis])
+        yield panels.pack(arrange_rows(weights, packing, [numbers, *constants[1:]])[np.newaxis])
 
-    packing = Packing(constants[0], pack, shape, np.dtype(np.int32))
-    launch = block_kernel(product, form, target)
-    references = {LEFT: Reference("operand", 0), RIGHT: Reference("constant", 0)}
-    return Work((launch.rebound(references),), constants=(packing,))
+    constant = Packing(constants[0], pack, shape, np.dtype(np.int32))
+    launch = build_block_kernel(product, packing, target)
+    return Work((launch.rebound({RIGHT: Reference("constant", 0)}),), constants=(constant,))
 
 
-def packed_rows(weights: BlockWeights, form: BlockPacking, constants: Sequence[Array]) -> Array:
-    """[rows, columns] of int32: for each block its scales, its zero points less half of the range, and its words."""
-    words, scales, zeros = block_arrays(weights, constants)  # [columns, words], [columns, blocks] twice
+def arrange_rows(weights: BlockWeights, packing: BlockPacking, constants: Sequence[Array]) -> Array:
+    """Arrange weights as int32 [rows, columns]: per block scales, zero points less half of the range, and words."""
+    words, scales, zeros = pack_block_weights(weights, constants)  # [columns, words], [columns, blocks] twice
     columns, blocks = scales.shape
     parts = [scales.astype(np.float32).view(np.int32)[:, :, np.newaxis]]
     if zeros is not None:
-        parts.append((zeros - np.float32(2 ** (form.bits - 1))).astype(np.float32).view(np.int32)[:, :, np.newaxis])
-    parts.append(words.view(np.int32).reshape(columns, blocks, form.words))
+        parts.append((zeros - np.float32(2 ** (packing.bits - 1))).astype(np.float32).view(np.int32)[:, :, np.newaxis])
+    parts.append(words.view(np.int32).reshape(columns, blocks, packing.words))
     return np.ascontiguousarray(np.concatenate(parts, axis=2).reshape(columns, -1).T)
 
 
-@memoized
-def block_kernel(product: TiledProduct, form: BlockPacking, target: VectorTarget) -> Launch:
-    """Operands as those of `product_kernel`."""
-    return _Builder(product, form, target).launch()
+@memoize
+def build_block_kernel(product: TiledProduct, packing: BlockPacking, target: VectorTarget) -> Launch:
+    """Build a launch with the operands of `build_product_kernel`."""
+    return _Builder(product, packing, target).launch()
 
 
 class _Builder(ProductBuilder):
-    def __init__(self, product: TiledProduct, form: BlockPacking, target: VectorTarget) -> None:
-        self.form = form
+    def __init__(self, product: TiledProduct, packing: BlockPacking, target: VectorTarget) -> None:
+        self.packing = packing
         super().__init__("unpack", product, target)
 
-    def most_rows(self) -> int:
-        """Rows whose sums, and those of a block, fit the registers."""
+    def choose_height(self) -> int:
+        """Return how many rows have sums, and block sums, that fit the registers."""
         return max(1, (self.target.vector_registers - OTHER_REGISTERS) // (1 + CHAINS))
 
     def reduce(self, tile: RegisterTile) -> tuple[Statement, ...]:
-        """Block by block."""
+        """Sum block by block."""
         blocks, words = self.product.sums
-        shape, form = tile.shape, self.form
+        shape, packing = tile.shape, self.packing
         step = self.lanes * shape.width
         number, word = self.builder.variables("k", 2)
-        views, sources = self.views(tile, number * blocks.left, number * ((form.header + form.words) * step))
+        views, sources = self.build_views(
+            tile, number * blocks.left, number * ((packing.header_rows + packing.words) * step)
+        )
         *rows, panels = sources
         count = shape.height * shape.width
         sums = self.builder.registers("block", count * CHAINS, self.type)
@@ -139,26 +142,28 @@ class _Builder(ProductBuilder):
             return [fetch(panels, at * step + column * self.lanes + lane(self.lanes)) for column in range(shape.width)]
 
         zeros: list[Register] = []
-        for header in row(1) if form.has_zeros else ():
-            defined, zero = self.builder.keep("zero", Call("bitcast", (header,), self.type))
+        for header_rows in row(1) if packing.has_zeros else ():
+            defined, zero = self.builder.keep("zero", Call("bitcast", (header_rows,), self.type))
             body.append(defined)
             zeros.append(zero)
         inner: list[Statement] = []
-        kept: list[Register] = []
-        for code in row(form.header + word):
-            defined, held = self.builder.keep("word", code)
+        word_registers: list[Register] = []
+        for code in row(packing.header_rows + word):
+            defined, register = self.builder.keep("word", code)
             inner.append(defined)
-            kept.append(held)
-        for position in range(form.each):
-            inner += self.multiply_codes(shape.height, kept, zeros, rows, word * words.left + position, position, sums)
-        body.append(repeat(word, 0, form.words, 1, inner, 2 if shape.height == 1 else 1))
-        for column, header in enumerate(row(0)):
-            defined, scale = self.builder.keep("scale", Call("bitcast", (header,), self.type))
+            word_registers.append(register)
+        for position in range(packing.values_per_word):
+            inner += self.multiply_codes(
+                shape.height, word_registers, zeros, rows, word * words.left + position, position, sums
+            )
+        body.append(repeat(word, 0, packing.words, 1, inner, 2 if shape.height == 1 else 1))
+        for column, header_rows in enumerate(row(0)):
+            defined, scale = self.builder.keep("scale", Call("bitcast", (header_rows,), self.type))
             body.append(defined)
             for at in range(column, count, shape.width):
                 total = Call("add", (sums[at], sums[at + count]), self.type)
                 body.append(assign(tile.sums[at], multiply_add(self.target, total, scale, tile.sums[at])))
-        return (repeat(number, 0, self.builder.named("blocks", blocks.size), 1, body),)
+        return (repeat(number, 0, self.builder.parameter("blocks", blocks.size), 1, body),)
 
     def multiply_codes(
         self,
@@ -170,11 +175,11 @@ class _Builder(ProductBuilder):
         position: int,
         sums: Sequence[Register],
     ) -> list[Statement]:
-        """All rows times one number of each word."""
+        """Multiply all rows by one number of each word."""
         statements: list[Statement] = []
         vectors: list[Register] = []
         for column, word in enumerate(words):
-            number = number_of_code(self.target, word, self.form.bits, position)
+            number = decode_quantized(self.target, word, self.packing.bits, position)
             if zeros:
                 number = Call("subtract", (number, zeros[column]), self.type)
             defined, vector = self.builder.keep("b", number)

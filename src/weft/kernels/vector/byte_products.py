@@ -1,77 +1,76 @@
-"""Contractions and convolutions of 8-bit numbers: as others, of words that hold four neighbours along the sums.
+"""Contractions and convolutions of 8-bit numbers, as products of words that hold four neighbours along the sums.
 
-An operand whose sums are neighbours in memory already consists of such words; a constant is rearranged when compiling,
-and others by a kernel. Where the number of summed elements is no multiple of four, zeros fill the last word.
+An operand that is contiguous along the sums already consists of such words; constants are rearranged at compile time,
+other operands by a kernel. If the number of summed elements is not a multiple of four, zeros fill the last word.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.target import VectorTarget
-from weft.kernels.build.contraction import Contraction, guarded
+from weft.kernels.build.contraction import Contraction, zero_outside
 from weft.kernels.build.convolution import Convolution
-from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
-from weft.kernels.vector.contract import contract_work
-from weft.kernels.vector.convolve import convolve_work
-from weft.kernels.vector.maps import map_work
+from weft.kernels.lower.tensors import Reference, StoredTensor, Work, stage_operand
+from weft.kernels.vector.contract import build_contraction
+from weft.kernels.vector.convolve import build_convolution
+from weft.kernels.vector.maps import build_map
 
-Array = np.ndarray[Any, Any]
 WORD = 4  # bytes
 INT32 = DType.int32
 
 
-def dot_product_work(contraction: Contraction, target: VectorTarget) -> Work:
-    """As `contract_work`, for an operand of uint8 and one of int8; the sums are int32."""
-    label = _summed_label(contraction.primitive, contraction.left, contraction.right)
+def build_byte_contraction(contraction: Contraction, target: VectorTarget) -> Work:
+    """Build a contraction of an uint8 and an int8 operand; the sums are int32."""
+    label = _choose_label(contraction.primitive, contraction.left, contraction.right)
     left, right = (
-        _Words(side.number, side.tensor, side.labels, side.constant, label) for side in contraction.operands()
+        _ByteWords(side.number, side.tensor, side.labels, side.constant, label) for side in contraction.operands()
     )
     words = replace(
         contraction,
         left=left.tensor(),
         right=right.tensor(),
-        constant_left=left.constant_words(),
-        constant_right=right.constant_words(),
+        constant_left=left.pack_constant(),
+        constant_right=right.pack_constant(),
     )
-    work = contract_work(words, target, unsigned=0 if contraction.left.dtype is DType.uint8 else 1)
-    return right.prepared(left.prepared(work, target), target)
+    work = build_contraction(words, target, unsigned=0 if contraction.left.dtype is DType.uint8 else 1)
+    return right.prepend_conversion(left.prepend_conversion(work, target), target)
 
 
-def byte_convolve_work(convolution: Convolution, target: VectorTarget) -> Work:
-    """As `convolve_work`, for x of uint8 and w of int8, in one group; words go along the channels."""
+def build_byte_convolution(convolution: Convolution, target: VectorTarget) -> Work:
+    """Build a convolution of uint8 x and int8 w with one group; words run along the channels."""
     labels = tuple(range(len(convolution.x.shape)))
-    left = _Words(0, convolution.x, labels, None, 1)
-    right = _Words(1, convolution.w, labels, convolution.constant, 1)
-    words = replace(convolution, x=left.tensor(), w=right.tensor(), constant=right.constant_words())
-    work = convolve_work(words, target, words="left")
-    return right.prepared(left.prepared(work, target), target)
+    left = _ByteWords(0, convolution.x, labels, None, 1)
+    right = _ByteWords(1, convolution.w, labels, convolution.constant, 1)
+    words = replace(convolution, x=left.tensor(), w=right.tensor(), constant=right.pack_constant())
+    work = build_convolution(words, target, words="left")
+    return right.prepend_conversion(left.prepend_conversion(work, target), target)
 
 
-def _summed_label(primitive: Contract, left: StoredTensor, right: StoredTensor) -> int | None:
-    """Along which sum words go: one that both operands have, and best as neighbours in the left one."""
+def _choose_label(primitive: Contract, left: StoredTensor, right: StoredTensor) -> int | None:
+    """Choose the summed label that words run along: one of both operands, contiguous in as many as possible."""
     shared = [label for label in primitive.left if label in primitive.right and label not in primitive.output]
     once = [label for label in shared if primitive.left.count(label) == primitive.right.count(label) == 1]
 
-    def nearness(label: int) -> int:
+    def count_contiguous(label: int) -> int:
         return sum(
             tensor.layout.order[-1] == labels.index(label)
             for tensor, labels in ((left, primitive.left), (right, primitive.right))
         )
 
-    return max(once, key=nearness) if once else None
+    return max(once, key=count_contiguous) if once else None
 
 
-class _Words:
-    """An operand as words along one of its labels; without one, every word holds one element."""
+class _ByteWords:
+    """An operand as words along one of its labels; without a label, every word holds one element."""
 
     def __init__(
         self, number: int, bytes_: StoredTensor, labels: tuple[int, ...], constant: Array | None, label: int | None
@@ -93,7 +92,7 @@ class _Words:
         shape[self.axis] = dims.ceildiv(shape[self.axis], WORD)
         return StoredTensor(INT32, tuple(shape), self.bytes.layout)
 
-    def constant_words(self) -> Array | None:
+    def pack_constant(self) -> Array | None:
         if self.constant is None:
             return None
         if self.axis is None:
@@ -104,31 +103,22 @@ class _Words:
         words = np.ascontiguousarray(padded).view(np.dtype("<i4"))
         return np.moveaxis(words, -1, self.axis)
 
-    def prepared(self, work: Work, target: VectorTarget) -> Work:
-        """The work with this operand made into words first, where it reads them and they are not there yet."""
+    def prepend_conversion(self, work: Work, target: VectorTarget) -> Work:
+        """Prepend the conversion of this operand to words, if the work reads it and it is not in words already."""
         own = Reference("operand", self.number)
         if self.in_place or all(own not in launch.references for launch in work.launches):
             return work
         words = self.tensor()
-        if (known := self.constant_words()) is not None:
-            stored = Reference("constant", len(work.constants))
-            constant = np.ascontiguousarray(known.transpose(words.layout.order))
-            launches = tuple(launch.rebound({own: stored}) for launch in work.launches)
+        if (packed := self.pack_constant()) is not None:
+            reference = Reference("constant", len(work.constants))
+            constant = np.ascontiguousarray(packed.transpose(words.layout.order))
+            launches = tuple(launch.rebound({own: reference}) for launch in work.launches)
             return replace(work, launches=launches, constants=(*work.constants, constant))
-        made = map_work(self.expression(), [self.bytes], words, target)
-        space = Reference("workspace", len(work.workspaces))
-        first = {Reference("operand", 0): own, Reference("result", 0): space}
-        return replace(
-            work,
-            launches=(
-                *(launch.rebound(first) for launch in made.launches),
-                *(launch.rebound({own: space}) for launch in work.launches),
-            ),
-            workspaces=(*work.workspaces, Workspace(INT32, dims.product(words.shape))),
-        )
+        conversion = build_map(self.word_expression(), [self.bytes], words, target)
+        return stage_operand(work, own, conversion.launches, words)
 
-    def expression(self) -> Scalar:
-        """A word, from its bytes: the lowest is the first."""
+    def word_expression(self) -> Scalar:
+        """Build a word from its bytes, the first in the lowest bits."""
         shape = self.tensor().shape
         places: list[Dim] = [dims.axis(axis, size) for axis, size in enumerate(shape)]
         total: Scalar | None = None
@@ -137,7 +127,9 @@ class _Words:
             if self.axis is not None:
                 at[self.axis] = places[self.axis] * WORD + byte
             load = Load(0, tuple(map(Index, at)), self.bytes.dtype)
-            element: Scalar = load if self.axis is None else guarded(load, at[self.axis], self.bytes.shape[self.axis])
+            element: Scalar = (
+                load if self.axis is None else zero_outside(load, at[self.axis], self.bytes.shape[self.axis])
+            )
             word: Scalar = Apply("cast", (Apply("bitcast", (element,), DType.uint8),), INT32)
             if byte:
                 word = Apply("shift_left", (word, Literal(8 * byte, INT32)), INT32)

@@ -1,7 +1,7 @@
-"""Products with lanes along the sums: for few rows or columns, where both operands have the sums as neighbours.
+"""Products with lanes along the sums: for few rows or columns, if the sums are contiguous in both operands.
 
-A block takes some rows; every row's vector of partial sums is combined across the lanes at the end, and the epilogue
-is applied to single elements.
+A block computes some rows; every row's vector of partial sums is combined across lanes at the end, and the epilogue is
+applied to single elements.
 """
 
 from __future__ import annotations
@@ -11,36 +11,25 @@ from collections.abc import Sequence
 from weft.cost.blocks import BLOCK_WORK
 from weft.ir import dims
 from weft.ir.dims import Dim
-from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Call, Code, Integer, Number, Register, Statement, block, lane
+from weft.ir.kernel import Across, Code, Number, Register, Statement, block, lane
 from weft.ir.layout import offset
 from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
-from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
-from weft.kernels.build.multiply_add import accumulate, factor, sums_type
+from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, unravel_index
+from weft.kernels.build.multiply_add import accumulate, convert_factor, sum_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, repeat
-from weft.kernels.lower.memoize import memoized
+from weft.kernels.lower.memoize import memoize_launch
+from weft.kernels.lower.operations import less
 from weft.kernels.lower.tensors import LEFT, RIGHT, Launch
-from weft.kernels.vector.blocking import even_part
+from weft.kernels.vector.blocking import choose_part_size
 from weft.kernels.vector.register_tiles import TiledProduct
 
-HEIGHT = 8  # rows at a time
-
-
-@memoized
-def dot_kernel(
-    name: str,
-    product: TiledProduct,
-    grid: tuple[LoopAxis, ...],
-    columns: tuple[LoopAxis, ...],
-    lanes: int,
-    target: VectorTarget,
-) -> Launch:
-    """Operands as `product_kernel`'s; the grid and the columns are given apart, with strides into both operands."""
-    return _Builder(name, product, grid, columns, lanes, target).launch()
+MAX_ROWS = 8  # rows at a time
 
 
 class _Builder:
+    """Operands are those of `build_product_kernel`; grid and columns have strides into both."""
+
     def __init__(
         self,
         name: str,
@@ -52,7 +41,7 @@ class _Builder:
     ) -> None:
         self.product, self.grid, self.columns = product, grid, columns
         self.lanes, self.target = lanes, target
-        self.type = sums_type(product.words, product.left)
+        self.type = sum_dtype(product.words, product.left)
         self.builder = KernelBuilder(name)
         self.sums = merge_loop_axes(product.sums)
         self.left = self.builder.input("left", product.left, LEFT)
@@ -64,30 +53,29 @@ class _Builder:
         size = self.builder.size
         rows = dims.product(loop_axis.size for loop_axis in self.product.rows)
         depth = dims.product(loop_axis.size for loop_axis in self.sums)
-        wanted = dims.maximum(dims.floordiv(BLOCK_WORK, 16 * depth + 1), HEIGHT)
-        each = even_part(rows, wanted)
+        each = choose_part_size(rows, dims.maximum(dims.floordiv(BLOCK_WORK, 16 * depth + 1), MAX_ROWS))
         chunks = dims.ceildiv(rows, each)
         outer = [*self.grid, *self.columns]
-        places = split_index(block(), [*(size(loop_axis.size) for loop_axis in outer), size(chunks)])
+        places = unravel_index(block(), [*(size(loop_axis.size) for loop_axis in outer), size(chunks)])
         *self.outer, chunk = names = self.builder.variables("g", len(places))
         statements: list[Statement] = [let(name, place) for name, place in zip(names, places)]
         first = chunk * size(each)
         end = dims.minimum(first + size(each), size(rows))
-        middle = first + dims.floordiv(end - first, HEIGHT) * HEIGHT
-        statements += [self.rows(first, middle, HEIGHT), self.rows(middle, end, 1)]
+        middle = first + dims.floordiv(end - first, MAX_ROWS) * MAX_ROWS
+        statements += [self.rows(first, middle, MAX_ROWS), self.rows(middle, end, 1)]
         blocks = dims.product(loop_axis.size for loop_axis in outer) * chunks
         return self.builder.launch(self.lanes, statements, blocks)
 
     def rows(self, first: Dim, end: Dim, height: int) -> Statement:
-        """Rows' products with one column, so many at a time."""
+        """Multiply rows with one column, `height` rows at a time."""
         size = self.builder.size
         row = self.builder.variable("row")
         sizes = [size(loop_axis.size) for loop_axis in self.product.rows]
-        places = [[*self.outer, *split_index(row + number, sizes)] for number in range(height)]
+        places = [[*self.outer, *unravel_index(row + number, sizes)] for number in range(height)]
         lefts = [size(loop_axis.left) for loop_axis in self.loop_axes]
         rights = [size(loop_axis.right) for loop_axis in self.loop_axes]
         begin, right = self.builder.let("right", offset(rights, [*self.outer, *([0] * len(sizes))]))
-        base = self.builder.named("left_start", self.product.left_start) if self.product.left_start != 0 else 0
+        base = self.builder.parameter("left_start", self.product.left_start) if self.product.left_start != 0 else 0
         statements: list[Statement] = [begin]
         starts = self.builder.variables("left", height)
         sums = self.builder.registers("sum", height, self.type)
@@ -100,7 +88,7 @@ class _Builder:
         return repeat(row, first, end, height, statements)
 
     def reduce(self, starts: Sequence[Dim], start: Dim, sums: Sequence[Register]) -> tuple[Statement, ...]:
-        """The sums of rows that start at `starts` with the column that starts at `start`."""
+        """Sum the products of the rows that start at `starts` with the column that starts at `start`."""
         size = self.builder.size
         *places, last = self.builder.variables("k", len(self.sums))
         position = last + lane(self.lanes)
@@ -108,14 +96,14 @@ class _Builder:
         right = offset([size(loop_axis.right) for loop_axis in self.sums], [*places, position])
         count = size(self.sums[-1].size)
         end = dims.floordiv(count, self.lanes) * self.lanes
-        mask = Call("less", (Integer(position), Integer(count)), DType.bool)
+        mask = less(position, count)
 
         def multiply(mask: Code | None) -> list[Statement]:
-            vector = factor(self.product.words, fetch(self.right, start + right, mask=mask), self.type)
+            vector = convert_factor(self.product.words, fetch(self.right, start + right, mask=mask), self.type)
             defined, column = self.builder.keep("b", vector)
             statements: list[Statement] = [defined]
             for row, total in zip(starts, sums):
-                element = factor(self.product.words, fetch(self.left, row + left, mask=mask), self.type)
+                element = convert_factor(self.product.words, fetch(self.left, row + left, mask=mask), self.type)
                 added = accumulate(self.product.words, self.target, element, column, total)
                 statements.append(assign(total, added))
             return statements
@@ -129,8 +117,13 @@ class _Builder:
         return body
 
     def write(self, value: Code, place: Sequence[Dim]) -> tuple[Statement, ...]:
-        axes = {axis: self.builder.named(f"start{axis}", start) for axis, start in self.product.result_start.items()}
+        axes = {
+            axis: self.builder.parameter(f"start{axis}", start) for axis, start in self.product.result_start.items()
+        }
         for loop_axis, at in zip(self.loop_axes, place):
             if loop_axis.axis is not None:
                 axes[loop_axis.axis] = axes.get(loop_axis.axis, 0) + self.builder.size(loop_axis.factor) * at
         return self.epilogue_writer.write(value, axes)
+
+
+build_dot_kernel = memoize_launch(_Builder)

@@ -1,9 +1,9 @@
-"""The register-tiled kernel for sums of products: matrix products and convolutions are this, with other strides.
+"""The register-tiled kernel for sums of products: matrix products and convolutions differ in strides alone.
 
-A tile is some rows times a panel, some vectors of neighbouring columns, with an accumulator for each row and vector.
-Each step of the sums takes the vectors from the right operand, one number a row from the left one, and multiplies them
-into the accumulators. Columns after the last whole panel go vector by vector, so that hardly a lane is idle. Rows may
-lie anywhere in the left operand. The epilogue is applied to the accumulators.
+A tile is some rows times a panel (some vectors of neighbouring columns), with an accumulator for each row and vector.
+Each step of the sums loads the vectors of the right operand and one element per row of the left, and adds their
+products to the accumulators. Columns after the last whole panel are computed vector by vector, so that few lanes are
+idle. Rows may have any stride in the left operand. The epilogue is applied to the accumulators.
 """
 
 from __future__ import annotations
@@ -11,38 +11,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from weft.fuse.channel_order import period_of
+from weft.fuse.channel_order import find_period
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, View, block, lane
+from weft.ir.kernel import Buffer, Call, Code, Number, Register, Statement, View, block, lane
 from weft.ir.layout import offset
 from weft.ir.target import VectorTarget
 from weft.kernels.build.epilogue import EpilogueWriter
-from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, split_index
-from weft.kernels.build.multiply_add import accumulate, factor, sums_type
+from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, unravel_index
+from weft.kernels.build.multiply_add import accumulate, convert_factor, sum_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
-from weft.kernels.lower.memoize import memoized
+from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.operations import less
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, StoredTensor
-from weft.kernels.vector.blocking import Blocking, Demand, cut
-from weft.kernels.vector.panels import Panels, tile_height
+from weft.kernels.vector.blocking import Blocking, ProductShape, choose_blocking
+from weft.kernels.vector.panels import Panels, choose_tile_height
 from weft.records import dataclass
 
-_TILES_EACH = 8  # tiles of rows that a block does, at most: their rows stay in the first cache where sums are short
+_MAX_TILES = 8  # tiles of rows per block: their rows stay in L1 if sums are short
 _CHAINS = 4  # independent sums that keep the multipliers busy
-_LOW = 6  # rows up to which several steps at a time pay; more would leave no registers for it
-_WIDE = 8  # panels at a time, times rows, where an operand in place is read for few rows
-_LONG = 128  # terms of sums beside which a write to the first cache and a read are nothing
-_ALIAS = 4096  # bytes between places that compete for the same lines of a cache
+_MAX_UNROLLED_ROWS = 6  # up to which several steps at a time pay; more rows leave no registers for it
+_WIDE_PANELS = 8  # panels at a time, times rows, for few rows and an operand in place
+_LONG_SUM = 128  # terms of sums for which a write to L1 and a read are negligible
+_CACHE_ALIAS = 4096  # bytes between addresses that share a cache set
 
 
 @dataclass(frozen=True, slots=True)
 class TiledProduct:
     """result[grid, rows, column] = epilogue(sum of left * right over `sums`).
 
-    Lanes are neighbours in the right operand, where `panel` elements lie between panels. In place, vectors of a panel
-    lie side by side like all others, and nothing lies behind the last column. With `padded` every vector is whole;
-    with `packed` single vectors too lie on their own, and the steps of the sums are shorter there.
+    Lanes are contiguous in the right operand, and panels are `panel` elements apart. An operand in place has vectors of
+    a panel side by side, and nothing after the last column. With `padded` every vector is whole; with `packed` single
+    vectors are also stored separately, with shorter steps of the sums.
     """
 
     left: DType
@@ -60,13 +61,13 @@ class TiledProduct:
     left_start: Dim = 0
     right_start: Dim = 0
     result_start: Mapping[int, Dim] = field(default_factory=dict, hash=False)  # first position along an axis, if not 0
-    order: Dim | None = None  # which element of the left operand is the one at a place along the grid and the only sum
-    words: str = ""  # elements are words: of int8 in one operand, uint8 in this one, left or right; or PAIRS
+    order: Dim | None = None  # the left operand's element at a position along the grid and the only sum
+    words: str = ""  # "" or the format of words, see `accumulate`
 
 
 @dataclass(frozen=True, slots=True)
 class TileExtent:
-    """What is summed up at the same time: rows, vectors of columns (or a single one), and parts of the sums."""
+    """What is summed together: rows, vectors of columns (or a single one), and independent parts of the sums."""
 
     height: int
     width: int
@@ -76,7 +77,7 @@ class TileExtent:
 
 @dataclass(frozen=True, slots=True)
 class RegisterTile:
-    """A tile in the making: where its rows start in the left operand, where its columns do, and its sums."""
+    """A tile: where its rows start in the left operand, where its columns start, and its sums."""
 
     shape: TileExtent
     lefts: Sequence[Dim]
@@ -86,15 +87,15 @@ class RegisterTile:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStart:
-    """The first column of a tile, and its place in the right operand."""
+    """The first column of a tile, and its offset in the right operand."""
 
     first: Dim
     start: Dim
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """`count` tiles of one height, from tile number `first` and row `row` on."""
+class TileSection:
+    """`count` tiles of one height, from tile `first` and row `row` on."""
 
     height: int
     first: Dim
@@ -102,112 +103,114 @@ class Section:
     row: Dim
 
 
-def sections(rows: Dim, height: int) -> list[Section]:
-    """Rows shared out to tiles: evenly where their number is known, else greedily."""
+def split_rows(rows: Dim, height: int) -> list[TileSection]:
+    """Split rows into tiles: evenly if their number is known, else greedily."""
     if isinstance(rows, int):
         tiles = max(1, -(-rows // height))
         tall = -(-rows // tiles)
         count = rows - tiles * (tall - 1)
-        found = [Section(tall, 0, count, 0)] if rows else []
+        sections = [TileSection(tall, 0, count, 0)] if rows else []
         if tiles > count or rows > height * (height - 1):
-            found.append(Section(tall - 1, count, tiles - count, count * tall))
-        return found
-    found = []
+            sections.append(TileSection(tall - 1, count, tiles - count, count * tall))
+        return sections
+    sections = []
     first: Dim = 0
     row: Dim = 0
     size = height
     while size:
         count_left = dims.floordiv(rows - row, size)
-        found.append(Section(size, first, count_left, row))
+        sections.append(TileSection(size, first, count_left, row))
         first, row = first + count_left, row + count_left * size
         size = 8 if size > 8 else size // 2
-    return found
+    return sections
 
 
-@memoized
-def product_kernel(name: str, product: TiledProduct, target: VectorTarget) -> Launch:
-    """A launch whose operands are left, right and the epilogue's."""
+@memoize
+def build_product_kernel(name: str, product: TiledProduct, target: VectorTarget) -> Launch:
+    """Build a launch whose operands are left, right and the epilogue's."""
     return ProductBuilder(name, product, target).launch()
 
 
 class ProductBuilder:
-    """Of a `TiledProduct`; others may bring steps of the sums of their own."""
+    """Builds the kernel of a `TiledProduct`; subclasses may replace the loop over the sums."""
 
     def __init__(self, name: str, product: TiledProduct, target: VectorTarget) -> None:
         self.product = product
         self.target = target
         self.panels = product.panels
         self.lanes = product.panels.lanes
-        self.type = sums_type(product.words, product.left)
+        self.type = sum_dtype(product.words, product.left)
         self.builder = KernelBuilder(name)
         self.left = self.builder.input("left", product.left, LEFT)
         self.right = self.builder.input("right", product.right, RIGHT)
         self.epilogue_writer = EpilogueWriter(product.result, product.epilogue, self.builder, 2)
         self.rows = merge_loop_axes(product.rows, self.epilogue_writer)
         self.sums = merge_loop_axes(product.sums)
-        self.row_sizes = [self.builder.named(f"rows{n}", loop_axis.size) for n, loop_axis in enumerate(self.rows)]
-        self.height = self.most_rows()
+        self.row_sizes = [self.builder.parameter(f"rows{n}", loop_axis.size) for n, loop_axis in enumerate(self.rows)]
+        self.height = self.choose_height()
         self.grid_places: list[Dim] = []
-        self.chains = 1  # the same for all rows, so that each sums up in the same order
+        self.chains = 1  # the same for all rows, so that all are summed in the same order
         self.writes_in_loop = self.epilogue_writer.is_long or self.sums_are_long()
 
-    def most_rows(self) -> int:
-        """Rows of a tile; half as many where all of them would share one set of the first cache."""
-        height = tile_height(self.target, self.panels.width)
+    def choose_height(self) -> int:
+        """Choose the rows of a tile; half as many if they would all share a set of L1."""
+        height = choose_tile_height(self.target, self.panels.width)
         steps = [loop_axis.left for loop_axis in self.rows[-1:]]
-        aliased = all(isinstance(step, int) and step * (self.product.left.bits // 8) % _ALIAS == 0 for step in steps)
+        aliased = all(
+            isinstance(step, int) and step * (self.product.left.bits // 8) % _CACHE_ALIAS == 0 for step in steps
+        )
         return max(1, height // 2) if aliased and self.rows else height
 
     def sums_are_long(self) -> bool:
-        """Whether the way of a tile through memory is nothing to its sums, so that its rows are written in a loop.
+        """Return whether sums are so long that a tile can go through memory, to be written by a loop over its rows.
 
-        Rows along several axes have their places found by division there.
+        With rows along several axes the loop also has to divide to find their positions.
         """
         depth = dims.product(loop_axis.size for loop_axis in self.sums)
-        return dims.is_at_least(depth, _LONG if len(self.rows) <= 1 else 4 * _LONG)
+        return dims.is_at_least(depth, _LONG_SUM if len(self.rows) <= 1 else 4 * _LONG_SUM)
 
     def stride(self, name: str, value: Dim) -> Dim:
-        """A stride as the kernel sees it: those that decide how to address are written into the code."""
-        return value if value in (0, 1) else self.builder.named(name, value)
+        """Return a stride as a parameter, or as a literal if it decides the addressing mode."""
+        return value if value in (0, 1) else self.builder.parameter(name, value)
 
-    def stride_right(self, name: str, value: Dim) -> Dim:
-        """The same for the right operand, where vectors and panels mostly follow each other."""
+    def right_stride(self, name: str, value: Dim) -> Dim:
+        """Return a stride of the right operand, where strides of a vector or a panel are literals too."""
         return value if value in (self.lanes, self.panels.step) else self.stride(name, value)
 
     def launch(self) -> Launch:
         product = self.product
         count = dims.product(loop_axis.size for loop_axis in self.rows)
-        parts = sections(count, self.height)
+        parts = split_rows(count, self.height)
         height = parts[0].height if parts else 1
         if self.writes_in_loop:
-            self.kept = self.builder.local("tile", self.type, max(height, _WIDE) * self.panels.step)
+            self.tile_buffer = self.builder.local("tile", self.type, max(height, _WIDE_PANELS) * self.panels.step)
         self.chains = max(1, _CHAINS // height)
         tiles = parts[-1].first + parts[-1].count if parts else 0
         panels = self.panels.whole + self.panels.singles
-        made = self.cut(height, dims.ceildiv(count, height), panels)
-        chunks = dims.ceildiv(tiles, made.tiles), dims.ceildiv(panels, made.panels)
+        blocking = self.choose_blocking(height, dims.ceildiv(count, height), panels)
+        chunks = dims.ceildiv(tiles, blocking.tiles), dims.ceildiv(panels, blocking.panels)
         statements: list[Statement] = []
-        tile_chunk, panel_chunk = self.decode(statements, chunks, made)
-        first, end = self.share("tiles", tile_chunk, made.tiles, tiles)
-        panel_first, panel_end = self.share("panels", panel_chunk, made.panels, panels)
-        flat = [part for part in parts if part.height <= _LOW and not product.padded]
+        tile_chunk, panel_chunk = self.decode_block(statements, chunks, blocking)
+        first, end = self.block_range("tiles", tile_chunk, blocking.tiles, tiles)
+        panel_first, panel_end = self.block_range("panels", panel_chunk, blocking.panels, panels)
+        flat = [part for part in parts if part.height <= _MAX_UNROLLED_ROWS and not product.padded]
         tall = [part for part in parts if part not in flat]
         if tall:
             statements.extend(self.columns(tall, first, end, panel_first, panel_end))
         for part in flat:
-            wide = max(1, _WIDE // part.height)
+            wide = max(1, _WIDE_PANELS // part.height)
             statements.extend(self.columns([part], first, end, panel_first, panel_end, wide))
         blocks = dims.product(loop_axis.size for loop_axis in product.grid) * chunks[0] * chunks[1]
         return self.builder.launch(self.lanes, statements, blocks)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
-    def cut(self, height: int, tiles: Dim, panels: Dim) -> Blocking:
-        """What a block does: rows that stay in the cache, and enough work."""
+    def choose_blocking(self, height: int, tiles: Dim, panels: Dim) -> Blocking:
+        """Choose the tiles and panels of a block: rows that stay in the cache, and enough work."""
         depth = dims.product(loop_axis.size for loop_axis in self.sums)
         tile_bytes = self.row_elements() * height * (self.product.left.bits // 8)
-        most = dims.minimum(_TILES_EACH, dims.floordiv(self.target.cache_bytes // 4, tile_bytes + 1))
-        demand = Demand(
+        most = dims.minimum(_MAX_TILES, dims.floordiv(self.target.cache_bytes // 4, tile_bytes + 1))
+        product_shape = ProductShape(
             grid=dims.product(loop_axis.size for loop_axis in self.product.grid),
             tiles=tiles,
             panels=panels,
@@ -215,11 +218,13 @@ class ProductBuilder:
             tile_bytes=tile_bytes,
             panel_bytes=depth * self.panels.step * (self.product.right.bits // 8),
         )
-        flat = height <= _LOW and not self.product.padded
-        return cut(demand, dims.maximum(most, 1), _WIDE if flat else 1, self.target.cache_bytes)
+        flat = height <= _MAX_UNROLLED_ROWS and not self.product.padded
+        return choose_blocking(
+            product_shape, dims.maximum(most, 1), _WIDE_PANELS if flat else 1, self.target.cache_bytes
+        )
 
     def row_elements(self) -> Dim:
-        """Elements of the left operand that one more row brings: windows of neighbouring rows may overlap."""
+        """Return how many elements of the left operand a row adds: windows of neighbouring rows may overlap."""
         depth = dims.product(loop_axis.size for loop_axis in self.sums)
         if not self.sums or not self.rows or self.sums[-1].left != 1:
             return depth
@@ -228,42 +233,42 @@ class ProductBuilder:
             return depth
         return dims.floordiv(depth, inner) * step
 
-    def decode(self, statements: list[Statement], chunks: tuple[Dim, Dim], made: Blocking) -> tuple[Dim, Dim]:
-        """Which tiles and panels a block has, by its number; its places in the grid are kept.
+    def decode_block(self, statements: list[Statement], chunks: tuple[Dim, Dim], blocking: Blocking) -> tuple[Dim, Dim]:
+        """Decode a block number into its chunks of tiles and panels, and set `grid_places`.
 
-        The order is a matter of parameters, so that it needs no other kernel.
+        The order of blocks is in parameters, so that both orders share a kernel.
         """
-        named = self.builder.named
-        tile_chunks, panel_chunks = named("tile_chunks", chunks[0], 1), named("panel_chunks", chunks[1], 1)
-        tile_step = named("tile_step", 1 if made.tiles_first else chunks[1], 1)
-        panel_step = named("panel_step", chunks[0] if made.tiles_first else 1, 1)
+        parameter = self.builder.parameter
+        tile_chunks, panel_chunks = parameter("tile_chunks", chunks[0], 1), parameter("panel_chunks", chunks[1], 1)
+        tile_step = parameter("tile_step", 1 if blocking.tiles_first else chunks[1], 1)
+        panel_step = parameter("panel_step", chunks[0] if blocking.tiles_first else 1, 1)
         tile_of_block = dims.mod(dims.floordiv(block(), tile_step), tile_chunks)
         panel_of_block = dims.mod(dims.floordiv(block(), panel_step), panel_chunks)
         first, tile_chunk = self.builder.let("tile_chunk", tile_of_block)
         second, panel_chunk = self.builder.let("panel_chunk", panel_of_block)
         third, place = self.builder.let("place", dims.floordiv(block(), tile_chunks * panel_chunks))
         statements += [first, second, third]
-        sizes = [named(f"grid{number}", loop_axis.size) for number, loop_axis in enumerate(self.product.grid)]
-        for number, value in enumerate(split_index(place, sizes)):
+        sizes = [parameter(f"grid{number}", loop_axis.size) for number, loop_axis in enumerate(self.product.grid)]
+        for number, value in enumerate(unravel_index(place, sizes)):
             defined, at = self.builder.let(f"g{number}", value)
             statements.append(defined)
             self.grid_places.append(at)
         return tile_chunk, panel_chunk
 
-    def share(self, name: str, chunk: Dim, each: Dim, count: Dim) -> tuple[Dim, Dim]:
-        """The first of a chunk, and where it ends."""
-        size = self.builder.named(f"{name}_each", each, 0)
-        return chunk * size, dims.minimum(chunk * size + size, self.builder.named(name, count, 0))
+    def block_range(self, name: str, chunk: Dim, each: Dim, count: Dim) -> tuple[Dim, Dim]:
+        """Return the first item of a chunk, and its end."""
+        size = self.builder.parameter(f"{name}_each", each, 0)
+        return chunk * size, dims.minimum(chunk * size + size, self.builder.parameter(name, count, 0))
 
     # -- tiles -------------------------------------------------------------------------------------------------------
 
     def columns(
-        self, parts: Sequence[Section], first: Dim, end: Dim, panel: Dim, panel_end: Dim, wide: int = 1
+        self, parts: Sequence[TileSection], first: Dim, end: Dim, panel: Dim, panel_end: Dim, wide: int = 1
     ) -> list[Statement]:
-        """Tiles with all panels of a block: `wide` panels at a time, then one, then the single vectors."""
+        """Build tiles with all panels of a block: `wide` panels at a time, then one, then the single vectors."""
         panels = self.panels
         statements: list[Statement] = []
-        whole = self.builder.named("whole", panels.whole, 0)
+        whole = self.builder.parameter("whole", panels.whole, 0)
 
         def loop(
             span: tuple[Dim, Dim], step: int, width: int, splits: bool, place: Callable[[Dim], tuple[Dim, Dim]]
@@ -273,10 +278,10 @@ class ProductBuilder:
             first_let, at = self.builder.let("column", column)
             second_let, start_at = self.builder.let("start", start)
             columns = ColumnStart(at, start_at)
-            tiles = [self.section(part, (first, end), columns, width, splits) for part in parts]
+            tiles = [self.build_section(part, (first, end), columns, width, splits) for part in parts]
             statements.append(repeat(number, *span, step, (first_let, second_let, *tiles)))
 
-        distance = self.stride_right("panel_right", self.product.panel)
+        distance = self.right_stride("panel_right", self.product.panel)
         if panels.whole != 0:
             stop = dims.minimum(panel_end, whole)
 
@@ -289,7 +294,7 @@ class ProductBuilder:
                 loop((panel, middle), wide, wide * panels.width, False, whole_panel)
             loop((middle, stop), 1, panels.width, True, whole_panel)
         if panels.singles != 0:
-            near = self.narrowed("single_right", self.product.panel) if self.product.packed else self.lanes
+            near = self.single_stride("single_right", self.product.panel) if self.product.packed else self.lanes
 
             def single_vector(number: Dim) -> tuple[Dim, Dim]:
                 further = number - whole
@@ -298,26 +303,26 @@ class ProductBuilder:
             loop((dims.maximum(panel, whole), panel_end), 1, 0, True, single_vector)
         return statements
 
-    def section(
-        self, part: Section, tiles: tuple[Dim, Dim], columns: ColumnStart, width: int, splits: bool
+    def build_section(
+        self, part: TileSection, tiles: tuple[Dim, Dim], columns: ColumnStart, width: int, splits: bool
     ) -> Statement:
-        """The tiles of one height that belong to a block; width 0 means single vectors."""
-        named = self.builder.named
+        """Build a block's tiles of one height; width 0 means single vectors."""
+        parameter = self.builder.parameter
         number = self.builder.variable(f"tile{part.height}")
         height = part.height
-        start, count = named(f"first{height}", part.first, 0), named(f"count{height}", part.count, 0)
-        row = named(f"row{height}", part.row, 0) + (number - start) * height
+        start, count = parameter(f"first{height}", part.first, 0), parameter(f"count{height}", part.count, 0)
+        row = parameter(f"row{height}", part.row, 0) + (number - start) * height
         splits = splits and self.product.order is None
         shape = TileExtent(part.height, max(width, 1), self.chains if splits else 1, width == 0)
         low, high = dims.maximum(tiles[0], start), dims.minimum(tiles[1], start + count)
-        return repeat(number, low, high, 1, self.tile(row, shape, columns))
+        return repeat(number, low, high, 1, self.build_tile(row, shape, columns))
 
-    def tile(self, row: Dim, shape: TileExtent, columns: ColumnStart) -> tuple[Statement, ...]:
+    def build_tile(self, row: Dim, shape: TileExtent, columns: ColumnStart) -> tuple[Statement, ...]:
         statements: list[Statement] = []
         places = self.row_places(statements, row, shape.height)
         base = self.start("left", self.product.left_start)
         if self.product.order is None:
-            base = base + self.grid_left()
+            base = base + self.grid_offset()
         lefts = [self.stride(f"rows{number}_left", loop_axis.left) for number, loop_axis in enumerate(self.rows)]
         starts = self.builder.variables("left", shape.height, None)
         statements.extend(let(start, base + offset(lefts, place)) for start, place in zip(starts, places))
@@ -334,10 +339,10 @@ class ProductBuilder:
         return tuple(statements)
 
     def start(self, side: str, value: Dim) -> Dim:
-        return 0 if value == 0 else self.builder.named(f"{side}_start", value)
+        return 0 if value == 0 else self.builder.parameter(f"{side}_start", value)
 
     def row_places(self, statements: list[Statement], row: Dim, height: int) -> list[list[Dim]]:
-        """Where the rows of a tile lie along the row loop axes: counted up from the first one."""
+        """Return the positions of a tile's rows along the row axes, counted up from the first row."""
         if not self.rows:
             return [[] for _ in range(height)]
         defined, first = self.builder.let("row", row)
@@ -345,7 +350,7 @@ class ProductBuilder:
         if len(self.rows) == 1:
             return [[first + number] for number in range(height)]
         places: list[list[Dim]] = [[]]
-        for number, place in enumerate(split_index(first, self.row_sizes)):
+        for number, place in enumerate(unravel_index(first, self.row_sizes)):
             defined, at = self.builder.let(f"y{number}_0", place)
             statements.append(defined)
             places[0].append(at)
@@ -367,19 +372,19 @@ class ProductBuilder:
     # -- sums --------------------------------------------------------------------------------------------------------
 
     def reduce(self, tile: RegisterTile) -> tuple[Statement, ...]:
-        """The loops over the sums; the innermost one does as many steps at a time as there are splits."""
+        """Build the loops over the sums; the innermost does as many steps at a time as there are splits."""
         shape = tile.shape
         if self.product.order is not None:
             return self.reduce_in_order(tile, self.product.order)
         lefts = [self.stride(f"sum{number}_left", loop_axis.left) for number, loop_axis in enumerate(self.sums)]
-        step_right = self.narrowed if self.is_narrow(shape) else self.stride_right
+        step_right = self.single_stride if self.has_single_strides(shape) else self.right_stride
         rights = [step_right(f"sum{number}_right", loop_axis.right) for number, loop_axis in enumerate(self.sums)]
-        sizes = [self.builder.named(f"sums{number}", loop_axis.size) for number, loop_axis in enumerate(self.sums)]
+        sizes = [self.builder.parameter(f"sums{number}", loop_axis.size) for number, loop_axis in enumerate(self.sums)]
         places = self.builder.variables("k", len(self.sums))
         last = len(self.sums) - 1
         outer = offset(lefts[:last], places[:last]) if self.sums else 0
 
-        views, sources = self.views(tile, outer, offset(rights[:last], places[:last]))
+        views, sources = self.build_views(tile, outer, offset(rights[:last], places[:last]))
 
         def step(split: int) -> list[Statement]:
             at = [*places[:-1], places[-1] + split] if places else []
@@ -390,7 +395,7 @@ class ProductBuilder:
         number, count = places[-1], sizes[-1]
         body: tuple[Statement, ...]
         if shape.splits == 1:
-            unroll = 2 if shape.height * shape.width <= _LOW else 1
+            unroll = 2 if shape.height * shape.width <= _MAX_UNROLLED_ROWS else 1
             body = (repeat(number, 0, count, 1, step(0), unroll),)
         else:
             end = dims.floordiv(count, shape.splits) * shape.splits
@@ -401,51 +406,51 @@ class ProductBuilder:
             body = (repeat(place, 0, size, 1, body),)
         return body
 
-    def views(self, tile: RegisterTile, left: Dim, right: Dim) -> tuple[list[View], list[Buffer]]:
-        """The rows of a tile, then its columns, each as memory of its own from an offset on."""
-        made = [self.builder.view(f"row{n}", self.left, start + left) for n, start in enumerate(tile.lefts)]
-        made.append(self.builder.view("panels", self.right, self.right_place(tile.columns) + right))
-        return [view for view, _ in made], [buffer for _, buffer in made]
+    def build_views(self, tile: RegisterTile, left: Dim, right: Dim) -> tuple[list[View], list[Buffer]]:
+        """Return views of the rows of a tile, then of its columns."""
+        views = [self.builder.view(f"row{n}", self.left, start + left) for n, start in enumerate(tile.lefts)]
+        views.append(self.builder.view("panels", self.right, self.right_offset(tile.columns) + right))
+        return [view for view, _ in views], [buffer for _, buffer in views]
 
-    def is_narrow(self, shape: TileExtent) -> bool:
-        """Whether a tile's single vectors lie closer together than those of panels."""
+    def has_single_strides(self, shape: TileExtent) -> bool:
+        """Return whether a tile is of single vectors, packed with smaller strides than those of panels."""
         return shape.single and self.product.packed
 
-    def narrowed(self, name: str, value: Dim) -> Dim:
-        """A stride of panels as one of the single vectors that are packed like them."""
-        return self.stride_right(f"{name}_single", dims.floordiv(value, self.panels.width))
+    def single_stride(self, name: str, value: Dim) -> Dim:
+        """Return the stride of packed single vectors that corresponds to a stride of panels."""
+        return self.right_stride(f"{name}_single", dims.floordiv(value, self.panels.width))
 
     def reduce_in_order(self, tile: RegisterTile, order: Dim) -> tuple[Statement, ...]:
-        """The only sum, with the left operand's elements where `order` says: those a period apart after each other."""
+        """Build the only sum in the order of channels that `order` gives: elements a period apart follow each other."""
         shape = tile.shape
-        period, advance = period_of(order)
+        period, advance = find_period(order)
         (loop_axis,) = self.sums
-        right = dims.floordiv(loop_axis.right, self.panels.width) if self.is_narrow(shape) else loop_axis.right
+        right = dims.floordiv(loop_axis.right, self.panels.width) if self.has_single_strides(shape) else loop_axis.right
         turn, place = self.builder.variable("turn"), self.builder.variable("k")
         at = dims.substitute(
             order, lambda _: turn + offset([loop_axis.left for loop_axis in self.product.grid], self.grid_places)
         )
-        views, sources = self.views(tile, at, turn * right)
-        count = dims.ceildiv(self.builder.named("sums", loop_axis.size) - turn, period)
+        views, sources = self.build_views(tile, at, turn * right)
+        count = dims.ceildiv(self.builder.parameter("sums", loop_axis.size) - turn, period)
         step = self.multiply(tile, sources, place * advance, place * (period * right), 0)
-        unroll = 2 if shape.height * shape.width <= _LOW else 1
+        unroll = 2 if shape.height * shape.width <= _MAX_UNROLLED_ROWS else 1
         return (repeat(turn, 0, period, 1, (*views, repeat(place, 0, count, 1, step, unroll))),)
 
-    def grid_left(self) -> Dim:
+    def grid_offset(self) -> Dim:
         strides = [
             self.stride(f"grid{number}_left", loop_axis.left) for number, loop_axis in enumerate(self.product.grid)
         ]
         return offset(strides, self.grid_places)
 
-    def right_place(self, columns: ColumnStart) -> Dim:
-        """Where the present panel starts."""
+    def right_offset(self, columns: ColumnStart) -> Dim:
+        """Return the offset of the current panel."""
         place = self.start("right", self.product.right_start)
         for number, (loop_axis, at) in enumerate(zip(self.product.grid, self.grid_places)):
             place = place + self.stride(f"grid{number}_right", loop_axis.right) * at
         return place + columns.start
 
     def multiply(self, tile: RegisterTile, sources: list[Buffer], left: Dim, right: Dim, split: int) -> list[Statement]:
-        """One step of the sums: all rows times all vectors of columns."""
+        """Build one step of the sums: all rows times all vectors of columns."""
         product, shape = self.product, tile.shape
         mask = None if product.padded else self.column_mask(tile)
         statements: list[Statement] = []
@@ -453,11 +458,13 @@ class ProductBuilder:
         vectors: list[Register] = []
         for column in range(shape.width):
             place = right + column * self.lanes + lane(self.lanes)
-            defined, vector = self.builder.keep("b", factor(product.words, fetch(panels, place, mask=mask), self.type))
+            defined, vector = self.builder.keep(
+                "b", convert_factor(product.words, fetch(panels, place, mask=mask), self.type)
+            )
             statements.append(defined)
             vectors.append(vector)
         for number, row in enumerate(rows):
-            element = factor(product.words, fetch(row, left), self.type)
+            element = convert_factor(product.words, fetch(row, left), self.type)
             if shape.width > 1:
                 defined, element = self.builder.keep("a", element)
                 statements.append(defined)
@@ -473,14 +480,14 @@ class ProductBuilder:
         return tile.columns.first + number * self.lanes + lane(self.lanes)
 
     def column_mask(self, tile: RegisterTile) -> Code | None:
-        """Lanes that have a column: all of them, in whole panels."""
-        if not tile.shape.single or self.panels.are_full:
+        """Return the mask of lanes that have a column; None in whole panels."""
+        if not tile.shape.single or self.panels.has_full_lanes:
             return None
-        columns = self.builder.named("columns", self.panels.columns)
-        return Call("less", (Integer(self.column(tile)), Integer(columns)), DType.bool)
+        columns = self.builder.parameter("columns", self.panels.columns)
+        return less(self.column(tile), columns)
 
     def finish(self, row: Dim, places: list[list[Dim]], tile: RegisterTile) -> list[Statement]:
-        """Write the tile, row by row; a long epilogue as a loop, so that the code stays small."""
+        """Write the tile row by row; in a loop if the epilogue is long, so that the code stays small."""
         shape = tile.shape
         mask = self.column_mask(tile)
         statements: list[Statement] = []
@@ -492,19 +499,19 @@ class ProductBuilder:
             return statements
         for number in range(shape.height * shape.width):
             at = number * self.lanes + lane(self.lanes)
-            statements.append(put(self.kept, at, tile.sums[number]))
+            statements.append(put(self.tile_buffer, at, tile.sums[number]))
         element = self.builder.variable("e")
-        place = split_index(row + element, self.row_sizes)
+        place = unravel_index(row + element, self.row_sizes)
         body: list[Statement] = []
         for column in range(shape.width):
             at = (element * shape.width + column) * self.lanes + lane(self.lanes)
-            body.extend(self.write(fetch(self.kept, at), place, self.column(tile, column), mask))
+            body.extend(self.write(fetch(self.tile_buffer, at), place, self.column(tile, column), mask))
         return [*statements, repeat(element, 0, shape.height, 1, body)]
 
     def write(self, value: Code, place: Sequence[Dim], column: Dim, mask: Code | None) -> tuple[Statement, ...]:
-        """One vector of the result."""
-        product, named = self.product, self.builder.named
-        axes = {axis: named(f"start{axis}", start) for axis, start in product.result_start.items()}
+        """Write one vector of the result."""
+        product, parameter = self.product, self.builder.parameter
+        axes = {axis: parameter(f"start{axis}", start) for axis, start in product.result_start.items()}
         loop_axes = [*zip(product.grid, self.grid_places), *zip(self.rows, place), (product.column, column)]
         for loop_axis, at in loop_axes:
             if loop_axis.axis is not None:

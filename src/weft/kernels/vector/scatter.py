@@ -1,6 +1,6 @@
 """Scatters on vectors.
 
-Blocks and lanes go along the axes on which no two points meet; along the others points are taken one by one.
+Blocks and lanes run along axes on which no two points update the same element; the others are sequential.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from weft.ir.kernel import Call, Code, Statement
 from weft.ir.program import Scatter
 from weft.ir.scalar import computed_dtypes, loads
 from weft.ir.target import VectorTarget
-from weft.kernels.build.checks import FaultReport, is_checked
-from weft.kernels.build.loop_nest import Body, Span, choose_lanes, lane_loop, loops, spread
-from weft.kernels.build.scatter_points import all_indices, find_point, free_axes, neighbour_axis
-from weft.kernels.common.scatter import scatter_launches
+from weft.kernels.build.error_flag import ErrorFlag, has_checked_loads
+from weft.kernels.build.loop_nest import Body, Span, build_lane_loop, build_loops, choose_lanes, split_into_blocks
+from weft.kernels.build.scatter_points import find_contiguous_axis, find_disjoint_axes, list_indices, locate_point
+from weft.kernels.common.scatter import build_scatter_work
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
 from weft.kernels.lower.merge_axes import operand_inputs, operand_views
+from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work, Workspace
-from weft.kernels.vector.maps import region_launch
+from weft.kernels.vector.maps import build_map_launch
 
 
-def scatter_work(
+def build_scatter(
     primitive: Scatter, operands: Sequence[StoredTensor], result: StoredTensor, target: VectorTarget
 ) -> Work:
-    """The copy, one kernel for all updates, and for sums of narrow floats a rounding at the end."""
-    return scatter_launches(primitive, operands, result, target, region_launch, _updates)
+    """Build the copy, one kernel for all updates, and for reductions of narrow floats a final rounding."""
+    return build_scatter_work(primitive, operands, result, target, build_map_launch, _updates)
 
 
 def _updates(
@@ -59,12 +60,12 @@ class _Updates:
         read = sorted({load.operand for expression in self.expressions for load in loads(expression)})
         self.views = operand_views(operands, operand_inputs(operands, self.builder, read), self.builder)
         self.out = self.builder.output("out", copied.dtype, place)
-        self.faults = FaultReport(self.builder)
+        self.error_flag = ErrorFlag(self.builder)
         self.strides = tuple(self.builder.size(stride) for stride in copied.strides)
-        self.free = free_axes(primitive)
-        self.lane_axis = neighbour_axis(primitive, copied)
+        self.free = find_disjoint_axes(primitive)
+        self.lane_axis = find_contiguous_axis(primitive, copied)
         self.lanes = 1 if self.lane_axis is None else choose_lanes(target, computed_dtypes(primitive.update))
-        self.reports = primitive.checked or is_checked(*self.expressions)
+        self.reports = primitive.checked or has_checked_loads(*self.expressions)
 
     def launch(self) -> Launch:
         domain = self.primitive.domain
@@ -73,37 +74,40 @@ class _Updates:
             outer.append(self.lane_axis)
         steps = [axis for axis in range(len(domain)) if axis not in self.free]
         weight = estimate(dims.product(domain[axis] for axis in steps))
-        blocks, spans = spread([domain[axis] for axis in outer], self.builder, weight, self.lanes)
+        blocks, spans = split_into_blocks([domain[axis] for axis in outer], self.builder, weight, self.lanes)
         ends = [Span(0, self.builder.size(domain[axis])) for axis in steps]
 
         def points(free: list[Dim], mask: Code | None) -> Body:
             places = dict(zip(outer, free, strict=True))
-            return loops(self.builder, "s", ends, lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask))
+            return build_loops(
+                self.builder, "s", ends, lambda rest: self.point({**places, **dict(zip(steps, rest))}, mask)
+            )
 
         if self.lane_axis is None:
-            body = loops(self.builder, "o", spans, lambda free: points(free, None))
+            body = build_loops(self.builder, "o", spans, lambda free: points(free, None))
         else:
 
             def vectors(free: list[Dim]) -> Body:
-                return lane_loop(self.builder, "c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask))
+                return build_lane_loop(
+                    self.builder, "c", spans[-1], self.lanes, lambda at, mask: points([*free, at], mask)
+                )
 
-            body = loops(self.builder, "o", spans[:-1], vectors)
+            body = build_loops(self.builder, "o", spans[:-1], vectors)
         if self.reports:
-            body = self.faults.around(body)
+            body = self.error_flag.wrap(body)
         return self.builder.launch(self.lanes, body, blocks)
 
     def point(self, places: dict[int, Dim], mask: Code | None) -> Body:
-        """One point of the domain, or one a lane."""
+        """Build the update of one point, or one per lane."""
         statements: list[Statement] = []
         lowering = Lowering(self.views, places, self.builder, None, mask, statements)
-        indices = all_indices(self.primitive, self.copied, self.strides)
-        point = find_point(indices, lowering, mask, self.primitive.checked)
+        indices = list_indices(self.primitive, self.copied, self.strides)
+        point = locate_point(indices, lowering, mask, self.primitive.checked)
         value = lowering.code(self.primitive.update)
         dtype = self.copied.dtype
-        if value.dtype is not dtype:
-            value = Call("cast", (value,), dtype)
+        value = cast(value, dtype)
         if self.primitive.reduction != "none":
             present = fetch(self.out, point.place, point.indirect, point.inside)
             value = Call(self.primitive.reduction, (present, value), dtype)
-        checks = self.faults.gather([*lowering.checks, *point.wrong])
+        checks = self.error_flag.collect([*lowering.checks, *point.wrong])
         return (*statements, *checks, put(self.out, point.place, value, point.indirect, point.inside))

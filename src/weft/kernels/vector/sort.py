@@ -1,6 +1,6 @@
-"""Sorting along an axis: the first few by insertion into a short list, more of them by a heap, all by merging runs.
+"""Sorting along an axis: a few elements by insertion into a short list, more by a heap, all by merge sort.
 
-Each row is done by one lane. Ties keep their order; NaN counts as greater than every number.
+One lane sorts a row. Ties keep their order; NaN counts as greater than every number.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Integer, Number, Register, Statement, When
 from weft.ir.layout import offset
 from weft.ir.program import Sort
-from weft.kernels.build.loop_nest import Body, loops, spread
+from weft.kernels.build.loop_nest import Body, build_loops, split_into_blocks
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
+from weft.kernels.lower.operations import cast, logical_and, logical_not, logical_or
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
 
-SHORT_LIST = 32
-LARGEST_HEAP = 2048  # elements, which lie in local memory
-MOST_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of a run, until it is as long as positions can tell
+MAX_LIST = 32
+MAX_HEAP = 2048  # elements in local memory
+MAX_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of the length of a run, by the dtype of positions
 
 INT64, BOOL = DType.int64, DType.bool
 
 
-def sort_work(primitive: Sort, operand: StoredTensor, values: StoredTensor, positions: StoredTensor) -> Work:
-    """Results: the sorted values, and where they stood."""
-    return _Sorting(primitive, operand, values, positions).work()
+def build_sort(primitive: Sort, operand: StoredTensor, values: StoredTensor, positions: StoredTensor) -> Work:
+    """Build a sort with two results: the sorted values, and their positions before."""
+    return _SortBuilder(primitive, operand, values, positions).build()
 
 
-class _Sorting:
+class _SortBuilder:
     def __init__(self, primitive: Sort, operand: StoredTensor, values: StoredTensor, positions: StoredTensor) -> None:
         self.primitive = primitive
         self.operand = operand
         self.builder = KernelBuilder("sort")
-        self.kept = [axis for axis in values.layout.order if axis != primitive.axis]
+        self.row_axes = [axis for axis in values.layout.order if axis != primitive.axis]
         size = operand.shape[primitive.axis]
         self.size = size
         self.runs = position_dtype(size)
@@ -47,45 +48,44 @@ class _Sorting:
             buffer: tuple(self.builder.size(stride) for stride in tensor.strides)
             for buffer, tensor in ((self.source, operand), (self.values, values), (self.positions, positions))
         }
-        self.sizes = [operand.shape[axis] for axis in self.kept]
-        few = isinstance(primitive.count, int) and primitive.count <= SHORT_LIST
-        self.lists = few and not (isinstance(size, int) and size <= 2 * estimate(primitive.count))
+        self.sizes = [operand.shape[axis] for axis in self.row_axes]
+        count = primitive.count
+        selects = isinstance(count, int) and not (isinstance(size, int) and size <= 2 * count)
+        self.uses_list = selects and estimate(count) <= MAX_LIST
+        self.uses_heap = selects and MAX_LIST < estimate(count) <= MAX_HEAP
 
-        some = isinstance(primitive.count, int) and SHORT_LIST < primitive.count <= LARGEST_HEAP
-        self.heaps = some and not (isinstance(size, int) and size <= 2 * estimate(primitive.count))
-
-    def work(self) -> Work:
-        weight = estimate(self.size) * (16 if not (self.lists or self.heaps) else 4)
-        blocks, spans = spread(self.sizes, self.builder, weight)
+    def build(self) -> Work:
+        weight = estimate(self.size) * (16 if not (self.uses_list or self.uses_heap) else 4)
+        blocks, spans = split_into_blocks(self.sizes, self.builder, weight)
         spaces: tuple[Workspace, ...] = ()
-        if self.lists or self.heaps:
+        if self.uses_list or self.uses_heap:
             length = max(estimate(self.primitive.count), 1)
             self.best = self.builder.local("best", self.operand.dtype, length)
             self.where = self.builder.local("where", INT64, length)
-            body = loops(self.builder, "o", spans, self.short_list if self.lists else self.heap)
+            body = build_loops(self.builder, "o", spans, self.build_list if self.uses_list else self.build_heap)
         else:
-            self.run_places = self.builder.output("runs", self.runs, Reference("workspace", 0))
+            self.run_positions = self.builder.output("runs", self.runs, Reference("workspace", 0))
             spaces = (Workspace(self.runs, 2 * self.size * dims.product(self.sizes)),)
-            body = loops(self.builder, "o", spans, self.merge_sort)
+            body = build_loops(self.builder, "o", spans, self.build_merge_sort)
         return Work((self.builder.launch(1, body, blocks),), spaces)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def place(self, buffer: Buffer, places: list[Dim], along: Dim) -> Dim:
-        indices: list[Dim] = [0] * (len(self.kept) + 1)
-        for axis, position in zip(self.kept, places, strict=True):
+        indices: list[Dim] = [0] * (len(self.row_axes) + 1)
+        for axis, position in zip(self.row_axes, places, strict=True):
             indices[axis] = position
         indices[self.primitive.axis] = along
         return offset(self.strides[buffer], indices)
 
-    def key(self, places: list[Dim], position: Code) -> Code:
-        """The element at a position that data decides."""
+    def fetch_key(self, places: list[Dim], position: Code) -> Code:
+        """Fetch the element at a position that depends on data."""
         stride = self.strides[self.source][self.primitive.axis]
         scaled = position if stride == 1 else Call("multiply", (position, Integer(stride)), INT64)
         return fetch(self.source, self.place(self.source, places, 0), scaled)
 
-    def before(self, a: Code, b: Code) -> Code:
-        """Whether a must come before b; not so where they are equal."""
+    def precedes(self, a: Code, b: Code) -> Code:
+        """Test whether a comes strictly before b."""
         dtype = self.operand.dtype
         if dtype is BOOL:
             a, b = (Call("cast", (value,), DType.uint8) for value in (a, b))
@@ -93,49 +93,52 @@ class _Sorting:
         if not dtype.is_float:
             return test
         first, second = (a, b) if self.primitive.descending else (b, a)
-        other = Call("logical_not", (Call("is_nan", (second,), BOOL),), BOOL)
-        lone = Call("logical_and", (Call("is_nan", (first,), BOOL), other), BOOL)
-        return Call("logical_or", (test, lone), BOOL)
+        second_is_number = logical_not(Call("is_nan", (second,), BOOL))
+        return logical_or(test, logical_and(Call("is_nan", (first,), BOOL), second_is_number))
 
     # -- a short list ------------------------------------------------------------------------------------------------
 
-    def short_list(self, places: list[Dim]) -> Body:
-        """The best so far, in order; a new one is put in place, and those after it move on by one."""
+    def build_list(self, places: list[Dim]) -> Body:
+        """Keep the best so far in a sorted list; insert a new one, and move those after it by one."""
         last = self.primitive.count - 1
         if not isinstance(last, int) or last < 0:
             return ()
         i, k = self.builder.variable("i"), self.builder.variable("k")
-        taken, new = self.builder.keep("new", fetch(self.source, self.place(self.source, places, i)))
+        read_new, new = self.builder.keep("new", fetch(self.source, self.place(self.source, places, i)))
         unfilled = Call("less_equal", (Integer(i), Integer(last)), BOOL)
-        earlier = _or(unfilled, self.before(new, fetch(self.best, last)))
-        take = (taken, When(earlier, self.insert(i, last + 1, new)))
+        earlier = logical_or(unfilled, self.precedes(new, fetch(self.best, last)))
+        take = (read_new, When(earlier, self.build_insert(i, last + 1, new)))
         copy = (
             put(self.values, self.place(self.values, places, k), fetch(self.best, k)),
             put(self.positions, self.place(self.positions, places, k), fetch(self.where, k)),
         )
-        clear = (put(self.best, k, _zero(self.operand.dtype)), put(self.where, k, Number(0, INT64)))
+        clear = (put(self.best, k, _zero_of(self.operand.dtype)), put(self.where, k, Number(0, INT64)))
         return (
             repeat(k, 0, last + 1, 1, clear),
             repeat(i, 0, self.length, 1, take),
             repeat(k, 0, last + 1, 1, copy),
         )
 
-    def insert(self, i: Dim, length: int, new: Register) -> Body:
-        """From where element i belongs on, what is in the list changes with what is at hand."""
+    def build_insert(self, i: Dim, length: int, new: Register) -> Body:
+        """Insert element i: from its position on, each entry of the list is swapped with the one carried along."""
         k = self.builder.variable("k")
         begin, at = self.builder.keep("at", Integer(i))
         begin_moves, moves = self.builder.keep("moves", Number(False, BOOL))
-        had, old = self.builder.keep("old", fetch(self.best, k))
-        had_at, old_at = self.builder.keep("old_at", fetch(self.where, k))
+        read_old, old = self.builder.keep("old", fetch(self.best, k))
+        read_old_at, old_at = self.builder.keep("old_at", fetch(self.where, k))
         free = Call("greater_equal", (Integer(k), Integer(i)), BOOL)
-        change = (had_at, put(self.best, k, new), put(self.where, k, at), assign(new, old), assign(at, old_at))
-        step = (had, assign(moves, _or(moves, _or(free, self.before(new, old)))), When(moves, change))
+        change = (read_old_at, put(self.best, k, new), put(self.where, k, at), assign(new, old), assign(at, old_at))
+        step = (
+            read_old,
+            assign(moves, logical_or(moves, logical_or(free, self.precedes(new, old)))),
+            When(moves, change),
+        )
         return begin, begin_moves, repeat(k, 0, length, 1, step)
 
     # -- a heap ------------------------------------------------------------------------------------------------------
 
-    def heap(self, places: list[Dim]) -> Body:
-        """The best so far, the worst of them on top, which a better one replaces; at the end they leave in order."""
+    def build_heap(self, places: list[Dim]) -> Body:
+        """Keep the best so far in a heap with the worst on top, which a better one replaces; pop them in order."""
         count = self.primitive.count
         assert isinstance(count, int)
         i, j = self.builder.variable("i"), self.builder.variable("j")
@@ -146,22 +149,22 @@ class _Sorting:
             put(self.where, k, Integer(k)),
         )
         middle = count // 2 - 1 - j
-        held, old = self.builder.keep("old", fetch(self.best, middle))
-        held_at, old_at = self.builder.keep("old_at", fetch(self.where, middle))
-        order = (held, held_at, *self.sift(Integer(middle), size, old, old_at))
-        taken, new = self.builder.keep("new", fetch(self.source, self.place(self.source, places, i)))
+        read_old, old = self.builder.keep("old", fetch(self.best, middle))
+        read_old_at, old_at = self.builder.keep("old_at", fetch(self.where, middle))
+        order = (read_old, read_old_at, *self.build_sift(Integer(middle), size, old, old_at))
+        read_new, new = self.builder.keep("new", fetch(self.source, self.place(self.source, places, i)))
         begin, at = self.builder.keep("at", Integer(i))
-        better = self.before(new, fetch(self.best, 0))
-        take = (taken, When(better, (begin, *self.sift(Number(0, INT64), size, new, at))))
+        better = self.precedes(new, fetch(self.best, 0))
+        take = (read_new, When(better, (begin, *self.build_sift(Number(0, INT64), size, new, at))))
         last = count - 1 - m
-        lost, end = self.builder.keep("end", fetch(self.best, last))
-        lost_at, end_at = self.builder.keep("end_at", fetch(self.where, last))
+        read_end, end = self.builder.keep("end", fetch(self.best, last))
+        read_end_at, end_at = self.builder.keep("end_at", fetch(self.where, last))
         leave = (
             put(self.values, self.place(self.values, places, last), fetch(self.best, 0)),
             put(self.positions, self.place(self.positions, places, last), fetch(self.where, 0)),
-            lost,
-            lost_at,
-            *self.sift(Number(0, INT64), Integer(last), end, end_at),
+            read_end,
+            read_end_at,
+            *self.build_sift(Number(0, INT64), Integer(last), end, end_at),
         )
         return (
             repeat(k, 0, count, 1, fill),
@@ -170,8 +173,8 @@ class _Sorting:
             repeat(m, 0, count, 1, leave),
         )
 
-    def sift(self, start: Code, size: Code, new: Register, new_at: Register) -> Body:
-        """Put an element at `start` of a heap of some size, and what is worse than it above it."""
+    def build_sift(self, start: Code, size: Code, new: Register, new_at: Register) -> Body:
+        """Put an element at `start` of a heap, and move worse ones above it."""
         count = self.primitive.count
         assert isinstance(count, int)
         begin, at = self.builder.keep("hole", start)
@@ -197,20 +200,20 @@ class _Sorting:
             assign(going, self.is_worse(worst, worst_at, new, new_at)),
             When(going, move),
         )
-        more = Call("logical_and", (going, Call("less", (left, size), BOOL)), BOOL)
+        more = logical_and(going, Call("less", (left, size), BOOL))
         levels = repeat(self.builder.variable("level"), 0, count.bit_length(), 1, (below, When(more, inside)))
         return (begin, begin_going, levels, put(self.best, 0, new, at), put(self.where, 0, new_at, at))
 
     def is_worse(self, a: Code, a_at: Code, b: Code, b_at: Code) -> Code:
-        """Whether a comes after b; of equal ones, that which stood behind does."""
-        equal = Call("logical_not", (self.before(a, b),), BOOL)
-        behind = Call("logical_and", (equal, Call("greater", (a_at, b_at), BOOL)), BOOL)
-        return _or(self.before(b, a), behind)
+        """Test whether a comes after b; of equal elements, the later one does."""
+        equal = logical_not(self.precedes(a, b))
+        behind = logical_and(equal, Call("greater", (a_at, b_at), BOOL))
+        return logical_or(self.precedes(b, a), behind)
 
     # -- merging -----------------------------------------------------------------------------------------------------
 
-    def merge_sort(self, places: list[Dim]) -> Body:
-        """Runs of twice the width each time, to and fro between two halves of the workspace."""
+    def build_merge_sort(self, places: list[Dim]) -> Body:
+        """Merge runs of doubling length, alternating between two halves of the workspace."""
         row: Dim = 0
         for extent, place in zip(self.sizes, places, strict=True):
             row = row * self.builder.size(extent) + place
@@ -221,82 +224,68 @@ class _Sorting:
         size = Integer(self.length)
         unsorted = Call("less", (width, size), BOOL)
         merge = (
-            *self.merge_runs(places, base, width, source),
+            *self.build_merge(places, base, width, source),
             assign(width, Call("add", (width, width), INT64)),
             assign(source, Call("subtract", (size, source), INT64)),
         )
-        passes = repeat(self.builder.variable("p"), 0, MOST_DOUBLINGS[self.runs], 1, (When(unsorted, merge),))
-        choose, chosen = self.builder.keep("chosen", _wide(fetch(self.run_places, base + i, source)))
+        passes = repeat(self.builder.variable("p"), 0, MAX_DOUBLINGS[self.runs], 1, (When(unsorted, merge),))
+        choose, chosen = self.builder.keep("chosen", cast(fetch(self.run_positions, base + i, source), INT64))
         copy = (
             choose,
-            put(self.values, self.place(self.values, places, i), self.key(places, chosen)),
+            put(self.values, self.place(self.values, places, i), self.fetch_key(places, chosen)),
             put(self.positions, self.place(self.positions, places, i), chosen),
         )
         number = as_position(i, self.runs)
         return (
-            repeat(i, 0, self.length, 1, (put(self.run_places, base + i, number),)),
+            repeat(i, 0, self.length, 1, (put(self.run_positions, base + i, number),)),
             begin_width,
             begin_source,
             passes,
             repeat(i, 0, self.count, 1, copy),
         )
 
-    def merge_runs(self, places: list[Dim], base: Dim, width: Register, source: Register) -> list[Statement]:
-        """Every pair of neighbouring runs as one: each place of the other half takes from the left or the right."""
+    def build_merge(self, places: list[Dim], base: Dim, width: Register, source: Register) -> list[Statement]:
+        """Merge each pair of neighbouring runs into the other half, element by element from the left or the right."""
         bounds = [self.builder.register(name, INT64, False) for name in ("left", "right", "middle", "end")]
         left, right, middle, end = bounds
         i = self.builder.variable("i")
         size = Integer(self.length)
 
-        def cut(value: Code) -> Code:
+        def clamp(value: Code) -> Code:
             return Call("minimum", (value, size), INT64)
 
         def entry(register: Register) -> tuple[Statement, Register]:
-            """A run's next position; beyond its end whatever is there, which is not taken."""
+            """Fetch a run's next position; past its end the value is arbitrary and not used."""
             place = Call("add", (source, Call("minimum", (register, Integer(self.length - 1)), INT64)), INT64)
-            return self.builder.keep("entry", _wide(fetch(self.run_places, base, place)))
+            return self.builder.keep("entry", cast(fetch(self.run_positions, base, place), INT64))
 
         has_left, has_right = Call("less", (left, middle), BOOL), Call("less", (right, end), BOOL)
         take_a, a = entry(left)
         take_b, b = entry(right)
-        sooner = self.before(self.key(places, b), self.key(places, a))
-        no_left = Call("logical_not", (has_left,), BOOL)
+        sooner = self.precedes(self.fetch_key(places, b), self.fetch_key(places, a))
+        no_left = logical_not(has_left)
         target = Call("subtract", (size, source), INT64)
-        decide, from_right = self.builder.keep(
-            "from_right", Call("logical_and", (has_right, _or(no_left, sooner)), BOOL)
-        )
+        decide, from_right = self.builder.keep("from_right", logical_and(has_right, logical_or(no_left, sooner)))
         one = Call("cast", (from_right,), INT64)
         step: Body = (
             When(
                 Call("equal", (Integer(i), end), BOOL),
                 (
                     assign(left, end),
-                    assign(middle, cut(Call("add", (left, width), INT64))),
+                    assign(middle, clamp(Call("add", (left, width), INT64))),
                     assign(right, middle),
-                    assign(end, cut(Call("add", (middle, width), INT64))),
+                    assign(end, clamp(Call("add", (middle, width), INT64))),
                 ),
             ),
             take_a,
             take_b,
             decide,
-            put(self.run_places, base + i, self._narrow(Call("select", (from_right, b, a), INT64)), target),
+            put(self.run_positions, base + i, cast(Call("select", (from_right, b, a), INT64), self.runs), target),
             assign(right, Call("add", (right, one), INT64)),
             assign(left, Call("add", (left, Call("subtract", (Number(1, INT64), one), INT64)), INT64)),
         )
         return [*(define(bound, Number(0, INT64)) for bound in bounds), repeat(i, 0, self.length, 1, step)]
 
-    def _narrow(self, value: Code) -> Code:
-        """A position as runs have it."""
-        return value if self.runs is INT64 else Call("cast", (value,), self.runs)
 
-
-def _or(a: Code, b: Code) -> Code:
-    return Call("logical_or", (a, b), BOOL)
-
-
-def _wide(value: Code) -> Code:
-    return value if value.dtype is INT64 else Call("cast", (value,), INT64)
-
-
-def _zero(dtype: DType) -> Number:
+def _zero_of(dtype: DType) -> Number:
     return Number(dtype.numpy.type(0).item(), dtype)

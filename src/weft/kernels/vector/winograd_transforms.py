@@ -1,17 +1,17 @@
-"""The transforms of convolutions on tiles: matrices in exact arithmetic, and statements that apply them to vectors.
+"""Winograd transforms: matrices in exact arithmetic, and statements that apply them to vectors.
 
-Along an axis, what m outputs and r taps give is a product of polynomials, known by its values at m + r - 2 points and
-at infinity. Points come in opposite pairs after 0, and what the two of a pair have in common is computed once.
+Along an axis, m outputs of r taps are a product of polynomials, determined by its values at m + r - 2 points and at
+infinity. Points after 0 come in opposite pairs, and common terms of a pair are computed once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Number, Statement
 from weft.ir.target import VectorTarget
@@ -19,9 +19,8 @@ from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
-# opposite points follow each other; these give a third of the error that 1 and 2 give
+# opposite points are neighbours; these have a third of the error of the points 1 and 2
 _POINTS: dict[int, tuple[Fraction, ...]] = {
     3: (Fraction(0), Fraction(1), Fraction(-1)),
     5: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
@@ -39,8 +38,8 @@ class Transforms:
     output: Matrix
 
 
-def transforms(size: int, taps: int) -> Transforms:
-    """Interpolation at some points and at infinity, in exact arithmetic."""
+def make_transforms(size: int, taps: int) -> Transforms:
+    """Make the transforms that interpolate at some points and at infinity, in exact arithmetic."""
     points = _POINTS[size + taps - 2]
     values, kernel = [], []
     for point in points:
@@ -54,25 +53,25 @@ def transforms(size: int, taps: int) -> Transforms:
     return Transforms(size, tuple(values), tuple(kernel), tuple(output))
 
 
-def recovering(transform: Transforms) -> list[int]:
-    """Points at which transformed weights give three taps back: 0, two opposite ones, infinity."""
+def recovery_points(transform: Transforms) -> list[int]:
+    """Return the points whose transformed weights determine three taps: 0, two opposite ones, infinity."""
     last = len(transform.kernel) - 1
     return [0, 1, 2, last] if last else [0]
 
 
-SAME = Transforms(1, ((Fraction(1),),), ((Fraction(1),),), ((Fraction(1),),))
+IDENTITY = Transforms(1, ((Fraction(1),),), ((Fraction(1),),), ((Fraction(1),),))
 
 
 def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Coefficients of the product of (x - root), the constant one first."""
-    found = [Fraction(1)]
+    """Return the coefficients of the product of (x - root), constant term first."""
+    product = [Fraction(1)]
     for root in roots:
-        found = [low - root * high for low, high in zip([Fraction(0), *found], [*found, Fraction(0)])]
-    return tuple(found)
+        product = [low - root * high for low, high in zip([Fraction(0), *product], [*product, Fraction(0)])]
+    return tuple(product)
 
 
 class TransformLines:
-    """Statements for linear combinations of vectors, each in a register of its own."""
+    """Collects statements for linear combinations of vectors, each in a register."""
 
     def __init__(self, target: VectorTarget, builder: KernelBuilder) -> None:
         self.target = target
@@ -85,55 +84,55 @@ class TransformLines:
         self.statements.append(defined)
         return register
 
-    def along(self, axis: int, change: Callable[[list[Code]], list[Code]], tile: Array) -> Array:
-        """A tile with every line along an axis changed."""
+    def map_lines(self, axis: int, change: Callable[[list[Code]], list[Code]], tile: Array) -> Array:
+        """Apply a function to every line of a tile along an axis."""
         lines = np.moveaxis(tile, axis, -1)
         changed = [change(list(lines[place])) for place in np.ndindex(lines.shape[:-1])]
-        found = np.empty((*lines.shape[:-1], len(changed[0])), object)
+        result = np.empty((*lines.shape[:-1], len(changed[0])), object)
         for place, line in zip(np.ndindex(lines.shape[:-1]), changed):
             for number, value in enumerate(line):
                 at = (*place, number)
-                found[at] = value
-        return np.moveaxis(found, -1, axis)
+                result[at] = value
+        return np.moveaxis(result, -1, axis)
 
     def apply(self, matrix: Matrix, values: list[Code]) -> list[Code]:
-        """matrix . values; rows of opposite points by way of what they have in common."""
-        found: dict[int, Code] = {}
+        """Compute matrix . values; rows of opposite points share their even and odd parts."""
+        results: dict[int, Code] = {}
         for number, row in enumerate(matrix):
-            if number in found:
+            if number in results:
                 continue
             partner = next((n for n in range(number + 1, len(matrix)) if _is_mirrored(row, matrix[n])), None)
             if partner is None:
-                found[number] = self.combine(row, values)
+                results[number] = self.combine(row, values)
             else:
                 even = self.combine([c if power % 2 == 0 else Fraction(0) for power, c in enumerate(row)], values)
                 odd = self.combine([c if power % 2 else Fraction(0) for power, c in enumerate(row)], values)
-                found[number] = self.keep(Call("add", (even, odd), self.dtype))
-                found[partner] = self.keep(Call("subtract", (even, odd), self.dtype))
-        return [found[number] for number in range(len(matrix))]
+                results[number] = self.keep(Call("add", (even, odd), self.dtype))
+                results[partner] = self.keep(Call("subtract", (even, odd), self.dtype))
+        return [results[number] for number in range(len(matrix))]
 
-    def paired(self, matrix: Matrix, values: list[Code]) -> tuple[Matrix, list[Code]]:
-        """The same product with sums and differences of the values that belong to opposite points."""
-        taken = list(values)
+    def pair_columns(self, matrix: Matrix, values: list[Code]) -> tuple[Matrix, list[Code]]:
+        """Rewrite a product with the sums and differences of values at opposite points."""
+        paired_values = list(values)
         columns = [list(column) for column in zip(*matrix)]
         for first in range(1, len(columns) - 2, 2):
             plus = self.keep(Call("add", (values[first], values[first + 1]), self.dtype))
             minus = self.keep(Call("subtract", (values[first], values[first + 1]), self.dtype))
-            taken[first], taken[first + 1] = plus, minus
+            paired_values[first], paired_values[first + 1] = plus, minus
             point = columns[first]
             columns[first] = [c if power % 2 == 0 else Fraction(0) for power, c in enumerate(point)]
             columns[first + 1] = [c if power % 2 else Fraction(0) for power, c in enumerate(point)]
-        return tuple(zip(*columns)), taken
+        return tuple(zip(*columns)), paired_values
 
-    def back(self, matrix: Matrix, values: list[Code]) -> list[Code]:
-        """matrix . values, for values at points that come in opposite pairs."""
-        return self.apply(*self.paired(matrix, values))
+    def transform_back(self, matrix: Matrix, values: list[Code]) -> list[Code]:
+        """Compute matrix . values, for values at points that come in opposite pairs."""
+        return self.apply(*self.pair_columns(matrix, values))
 
-    def taps(self, transform: Transforms, values: list[Code]) -> list[Code]:
-        """The taps along an axis from transformed weights at the points `recovering`.
+    def recover_taps(self, transform: Transforms, values: list[Code]) -> list[Code]:
+        """Recover the taps along an axis from transformed weights at the points `recovery_points`.
 
-        The outer taps to a rounding or two, the one in the middle, by what tells opposite points apart, to a rounding
-        or two of the largest.
+        The outer taps are exact to about two roundings. The middle one is a difference between opposite points: its
+        error is about two roundings of the largest tap.
         """
         if len(values) == 1:
             return values
@@ -144,7 +143,7 @@ class TransformLines:
         return [first, middle, last]
 
     def combine(self, factors: Sequence[Fraction], values: Sequence[Code]) -> Code:
-        """The sum of products, starting from a value that is taken as it is where there is one."""
+        """Build a sum of products, starting with a factor of 1 if there is one."""
         terms = sorted(((f, v) for f, v in zip(factors, values) if f), key=lambda term: term[0] != 1)
         (first, start), *rest = terms
         total = start if first == 1 else self.keep(Call("multiply", (self.number(first), start), self.dtype))

@@ -1,4 +1,4 @@
-"""Activations, alone, after a bias, and by the name that fused ops give."""
+"""Activations: alone, after a bias, and by name for fused ops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from weft.ir import dims
 from weft.opset import activations, arithmetic
 from weft.opset.activations import gelu_by_erf, gelu_by_tanh
-from weft.opset.functions import cast, wide_dtype, widened
+from weft.opset.functions import cast, elementwise_wide, wide_dtype
 from weft.opset.functions import sigmoid as logistic
 from weft.opset.language import Element, Tensor, assume_equal, build, reshape
 from weft.opset.microsoft.domain import op
@@ -19,34 +19,34 @@ from weft.opset.registry import REQUIRED, normalize_axis, require
 
 @op("Gelu")
 def gelu(x: Tensor) -> Tensor:
-    return widened(gelu_by_erf, x)
+    return elementwise_wide(gelu_by_erf, x)
 
 
 @op("BiasGelu")
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    return widened(lambda v, b: gelu_by_erf(v + b), x, bias)
+    return elementwise_wide(lambda v, b: gelu_by_erf(v + b), x, bias)
 
 
 @op("FastGelu")
 def fast_gelu(x: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is None:
-        return widened(gelu_by_tanh, x)
-    return widened(lambda v, b: gelu_by_tanh(v + b), x, bias)
+        return elementwise_wide(gelu_by_tanh, x)
+    return elementwise_wide(lambda v, b: gelu_by_tanh(v + b), x, bias)
 
 
 @op("QuickGelu")
 def quick_gelu(x: Tensor, *, alpha: float = 1.702) -> Tensor:
-    return widened(lambda v: v * logistic(v * alpha), x)
+    return elementwise_wide(lambda v: v * logistic(v * alpha), x)
 
 
 @op("BiasAdd")
 def bias_add(x: Tensor, bias: Tensor, skip: Tensor) -> Tensor:
-    return widened(lambda v, b, s: v + b + s, x, bias, skip)
+    return elementwise_wide(lambda v, b, s: v + b + s, x, bias, skip)
 
 
 @op("BiasSplitGelu")
 def bias_split_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """The left half of each row times the Gelu of the right half, both with their bias."""
+    """Multiply the left half of each row by the Gelu of the right half, after adding the bias."""
     half = dims.floordiv(x.shape[-1], 2)
     assume_equal(half * 2, x.shape[-1], "the last dimension is split in two")
     assume_equal(bias.size, x.shape[-1], "one bias per column")
@@ -62,9 +62,9 @@ def bias_split_gelu(x: Tensor, bias: Tensor) -> Tensor:
 
 @op("BiasSoftmax")
 def bias_softmax(x: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcast: int = REQUIRED) -> Tensor:
-    """Softmax of x + bias over the dimensions from `axis` on.
+    """Compute softmax of x + bias over the dimensions from `axis` on.
 
-    The bias repeats along leading dimensions of x or, broadcast within, along those just before `axis`.
+    The bias broadcasts along leading dimensions of x or, with `is_inner_broadcast`, along those just before `axis`.
     """
     axis = normalize_axis(axis, x.rank)
     if is_inner_broadcast and bias.rank < x.rank:
@@ -76,8 +76,8 @@ def bias_softmax(x: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcast: 
     return cast(softmax(total, range(axis, x.rank)), x.dtype)  # type: ignore[no-any-return]
 
 
-# What fused ops may name; their numbered parameters are the functions' attributes in this order.
-_NAMED: dict[str, Callable[..., Any]] = {
+# Activations of fused ops, whose numbered parameters are the functions' attributes in this order.
+_NAMED: dict[str, Callable[..., Tensor]] = {
     "Celu": activations.celu,
     "Clip": arithmetic.clip_to_attributes,
     "Elu": activations.elu,
@@ -99,13 +99,12 @@ _NAMED: dict[str, Callable[..., Any]] = {
 
 
 def activate(x: Tensor, activation: str | None, parameters: Sequence[float | None]) -> Tensor:
-    """Apply a fused op's activation; parameters beyond those it takes, and those not given, do not matter."""
+    """Apply a fused op's activation; surplus parameters and those that are None are ignored."""
     if not activation:
         return x
     function = _NAMED.get(activation)
-    require(function is not None, f"activation is {activation!r}", f"weft knows {', '.join(_NAMED)}")
+    require(function is not None, f"activation is {activation!r}", f"weft has {', '.join(_NAMED)}")
     assert function is not None
     names = list(signature(function).parameters)[1:]
-    given = {name: value for name, value in zip(names, parameters) if value is not None}
-    result: Tensor = function(x, **given)
-    return result
+    attributes = {name: value for name, value in zip(names, parameters) if value is not None}
+    return function(x, **attributes)

@@ -1,4 +1,4 @@
-"""Attention with its input projection: plain, of 8-bit numbers, and of sequences packed without padding."""
+"""Attention with its input projection: in floats, of 8-bit numbers, and of sequences packed without padding."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from weft.opset.language import (
     stack,
 )
 from weft.opset.microsoft.domain import op
-from weft.opset.microsoft.heads import MASK_FILTER_VALUE, attend, extended, masking
-from weft.opset.microsoft.padding import restore_padding, sequence_lengths, without_padding
+from weft.opset.microsoft.heads import MASK_FILTER_VALUE, attend, extend_cache, make_mask
+from weft.opset.microsoft.padding import compute_lengths, remove_padding_rows, restore_padding
 from weft.opset.microsoft.quantized_products import matmul_integer_to_float
 from weft.opset.registry import REQUIRED, Sizes, require
 
@@ -49,7 +49,7 @@ def attention(
     if bias is not None:
         projected = projected + bias
     shared = past_sequence_length[0] if past_present_share_buffer and past_sequence_length else None
-    return _attend_to_itself(
+    return _self_attend(
         projected,
         mask_index,
         past,
@@ -87,7 +87,7 @@ def quantized_attention(
         not past_present_share_buffer, "a buffer shared by past and present needs a past length, which QAttention lacks"
     )
     projected = matmul_integer_to_float(x, weight, input_scale, weight_scale, input_zero_point, weight_zero_point, bias)
-    return _attend_to_itself(
+    return _self_attend(
         projected,
         mask_index,
         past,
@@ -117,7 +117,7 @@ def _require_equal_heads(sizes: tuple[int, ...] | None) -> None:
         )
 
 
-def _attend_to_itself(
+def _self_attend(
     projected: Tensor,
     mask: Tensor | None,
     past: Tensor | None,
@@ -132,10 +132,10 @@ def _attend_to_itself(
 ) -> list[Tensor]:
     """Compute the result and, for keys and values of one size, the cache [2, batch, heads, sequence, size]."""
     query, key, value = (split_heads(part, heads, "num_heads") for part in _split_hidden(projected, hidden_sizes))
-    past_key, past_value = (None, None) if past is None else _halves(past)
-    present_key, key = extended(past_key, key, past_length)
-    present_value, value = extended(past_value, value, past_length)
-    adjust = masking(
+    past_key, past_value = (None, None) if past is None else _split_past(past)
+    present_key, key = extend_cache(past_key, key, past_length)
+    present_value, value = extend_cache(past_value, value, past_length)
+    adjust = make_mask(
         mask,
         bias,
         filter_value=filter_value,
@@ -155,7 +155,7 @@ def _split_hidden(projected: Tensor, sizes: tuple[int, ...] | None) -> list[Tens
     return split(projected, -1, sizes or (third, third, third))
 
 
-def _halves(past: Tensor) -> tuple[Tensor, Tensor]:
+def _split_past(past: Tensor) -> tuple[Tensor, Tensor]:
     require(past.rank == 5, f"a past of keys and values has five dimensions, not {past.type}")
     return squeeze(slice_axis(past, 0, 0, 1), [0]), squeeze(slice_axis(past, 0, 1, 1), [0])
 
@@ -173,12 +173,12 @@ def packed_attention(
     qkv_hidden_sizes: tuple[int, ...] | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention within each of the sequences that `token_offset` unpacks the tokens to."""
+    """Attend within each sequence; `token_offset` says where tokens are in the padded batch."""
     tokens = x.shape[0]
     projected = restore_padding(elementwise(lambda v, b: v + b, matmul(x, weights), bias), token_offset)
-    result, *_ = _attend_to_itself(
+    result, *_ = _self_attend(
         projected,
-        sequence_lengths(cumulative_sequence_length),
+        compute_lengths(cumulative_sequence_length),
         None,
         attention_bias,
         past_length=None,
@@ -188,4 +188,4 @@ def packed_attention(
         filter_value=MASK_FILTER_VALUE,
         causal=False,
     )
-    return without_padding(result, token_offset, tokens)
+    return remove_padding_rows(result, token_offset, tokens)

@@ -1,4 +1,4 @@
-"""Weights quantized in blocks, several to a byte: a map that unpacks them, and the product or look-up after it."""
+"""Weights quantized in blocks and packed into bytes: unpacking them, and the products and gathers that use them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _NF4 = (
 _CODES = (_FP4 + tuple(-value for value in _FP4), _NF4)
 
 
-def unpacked(byte: Callable[[Element], Element], position: Element, bits: int) -> Any:
-    """Number `position` of a row of bytes that hold 8 / bits numbers each, the first in the lowest bits."""
+def unpack_element(byte: Callable[[Element], Element], position: Element, bits: int) -> Any:
+    """Unpack element `position` of a row of bytes that hold 8 / bits numbers each, the first in the lowest bits."""
     if bits == 8:
         return byte(position)
     per_byte = 8 // bits
     shift = cast((position % per_byte) * bits, DType.uint8)
-    return bit_and(shift_right(byte(_quotient(position, per_byte)), shift), 2**bits - 1)
+    return bit_and(shift_right(byte(_divide_position(position, per_byte)), shift), 2**bits - 1)
 
 
-def _quotient(position: Element, divisor: Dim) -> Element:
-    """A position divided by a size; one that comes from data is no index arithmetic, and not negative."""
+def _divide_position(position: Element, divisor: Dim) -> Element:
+    """Divide a position by a size; a position from data is not index arithmetic, and not negative."""
     if isinstance(position.scalar, Index):
         return position // divisor
     return position / index(divisor)  # type: ignore[no-any-return]
 
 
-def dequantized_blocks(
+def dequantize_blocks(
     packed: Tensor,
     scales: Tensor,
     zero_points: Tensor | None,
@@ -51,10 +51,10 @@ def dequantized_blocks(
     bits: int,
     groups: Tensor | None = None,
 ) -> Tensor:
-    """[rows, columns] of the scales' wide dtype from weights that are packed along the columns, a scale per block.
+    """Dequantize weights that are packed along the columns to [rows, columns] of the scales' wide dtype.
 
-    Zero points are packed as the weights are, or of the scales' dtype; without them they are in the middle of the
-    range. `groups` gives each column the block whose scale is its own.
+    Zero points are packed like the weights, or have the scales' dtype; by default they are the middle of the range.
+    `groups` maps each column to the block of its scale.
     """
     require(bits in (2, 4, 8), f"bits is {bits}", "weights have 2, 4 or 8 bits")
     require(not isinstance(block_size, int) or block_size > 0, f"block_size is {block_size}")
@@ -72,10 +72,10 @@ def dequantized_blocks(
         points = zero_points
         if points.dtype is not DType.uint8:
             return cast(points.at(row, block), wide)
-        return cast(unpacked(lambda byte: points.at(row, byte), block, bits), wide)
+        return cast(unpack_element(lambda byte: points.at(row, byte), block, bits), wide)
 
     def element(row: Element, column: Element) -> Any:
-        number = cast(unpacked(lambda byte: packed.at(row, byte), column, bits), wide)
+        number = cast(unpack_element(lambda byte: packed.at(row, byte), column, bits), wide)
         block = column // block_size if groups is None else cast(groups.at(column), DType.int64)
         return (number - zero(row, block)) * cast(scales.at(row, block), wide)
 
@@ -99,14 +99,14 @@ def matmul_n_bits(
     weight_prepacked: int = 0,
 ) -> Tensor:
     require(not weight_prepacked, "weights packed for one GPU cannot be read", "export the model without prepacking")
-    weights = dequantized_blocks(
+    weights = dequantize_blocks(
         b, scales, zero_points, rows=N, columns=K, block_size=block_size, bits=bits, groups=g_idx
     )
-    return product_with_rows(a, weights, bias)
+    return multiply_by_rows(a, weights, bias)
 
 
-def product_with_rows(a: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a [..., K] times the transpose of weights [N, K], computed in the weights' dtype."""
+def multiply_by_rows(a: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply a [..., K] by the transpose of weights [N, K], in the weights' dtype."""
     labels = "abcdefghij"[: a.rank - 1]
     product = contract(cast(a, weights.dtype), weights, labels + "k", "nk", labels + "n")
     if bias is None:
@@ -127,7 +127,7 @@ def matmul_bnb4(
     training_mode: int = 0,
     transB: int = 1,
 ) -> Tensor:
-    """Weights [N, K] as codes of four bits, the first of two in the high bits, blocks running over the flat matrix."""
+    """Multiply by weights [N, K] of 4-bit codes, the first of two in the high bits; blocks span the flat matrix."""
     require(quant_type in (0, 1), f"quant_type is {quant_type}", "0 is FP4, 1 is NF4")
     wide = wide_dtype(a.dtype)
     codes = constant(_CODES[quant_type], wide)
@@ -141,7 +141,7 @@ def matmul_bnb4(
 
     weights = build((N, K), element)
     if transB:
-        return product_with_rows(a, weights)
+        return multiply_by_rows(a, weights)
     labels = "abcdefghij"[: a.rank - 1]
     return cast(contract(cast(a, wide), weights, labels + "n", "nk", labels + "k"), a.dtype)  # type: ignore[no-any-return]
 
@@ -158,12 +158,12 @@ def gather_block_quantized(
     gather_axis: int = 0,
     quantize_axis: int = 1,
 ) -> Tensor:
-    """Rows looked up in a table quantized in blocks along an axis; an index outside of it gives zeros."""
+    """Gather from a table quantized in blocks along an axis; an index outside of it gives zeros."""
     require(data.rank == scales.rank, f"data {data.type} and scales {scales.type} must have the same rank")
     axis, blocked = normalize_axis(gather_axis, data.rank), normalize_axis(quantize_axis, data.rank)
     packing = 8 // bits if data.dtype is DType.uint8 else 1
     shape = (*data.shape[:-1], data.shape[-1] * packing)
-    table = _table(data, scales, zero_points, shape, axis=blocked, block_size=block_size, bits=bits)
+    table = _make_lookup(data, scales, zero_points, shape, axis=blocked, block_size=block_size, bits=bits)
     size = shape[axis]
 
     def element(*i: Element) -> Any:
@@ -175,7 +175,7 @@ def gather_block_quantized(
     return build((*shape[:axis], *indices.shape, *shape[axis + 1 :]), element)
 
 
-def _table(
+def _make_lookup(
     data: Tensor,
     scales: Tensor,
     zero_points: Tensor | None,
@@ -185,14 +185,14 @@ def _table(
     block_size: int,
     bits: int,
 ) -> Callable[[Sequence[Element]], Any]:
-    """The dequantized number at given indices of the whole table, as float32."""
+    """Return a function from indices of the table to the dequantized float32 number there."""
     is_packed = data.dtype is DType.uint8
     length = block_size or shape[axis]
 
     def read(tensor: Tensor, place: Sequence[Element]) -> Any:
         if not is_packed:
             return cast(tensor.at(*place), DType.float32)
-        return cast(unpacked(lambda byte: tensor.at(*place[:-1], byte), place[-1], bits), DType.float32)
+        return cast(unpack_element(lambda byte: tensor.at(*place[:-1], byte), place[-1], bits), DType.float32)
 
     def zero(block: Sequence[Element]) -> Any:
         if zero_points is None:
@@ -200,7 +200,7 @@ def _table(
         return read(zero_points, block)
 
     def element(place: Sequence[Element]) -> Any:
-        block = [_quotient(p, length) if a == axis else p for a, p in enumerate(place)]
+        block = [_divide_position(p, length) if a == axis else p for a, p in enumerate(place)]
         scale_place = [0 if size == 1 else p for size, p in zip(scales.shape, block)]
         number = read(data, place)
         centred = number - zero(block) if data.dtype.is_integer else number

@@ -1,25 +1,26 @@
-"""Convolutions and pools fused with what follows them, or in the layout with channels last."""
+"""Convolution and pooling, fused with activations, or with channels last."""
 
 from __future__ import annotations
 
-from weft.opset.convolution import conv, conv_transpose
+from weft.opset.convolution import compute_conv, conv_transpose
 from weft.opset.language import Tensor, mean, transpose
 from weft.opset.microsoft.activations import activate
 from weft.opset.microsoft.domain import op
-from weft.opset.microsoft.scales import dequantized, quantized
+from weft.opset.microsoft.scales import dequantize_tensor, quantize_tensor
 from weft.opset.pooling import average_pool, max_pool
-from weft.opset.quantization import quantized_conv
+from weft.opset.quantization import QuantizedConv
 from weft.opset.registry import REQUIRED, Sizes, require
+from weft.opset.windows import ConvAttributes
 
 
 def channels_second(x: Tensor) -> Tensor:
-    """[N, *S, C] as [N, C, *S]."""
+    """Transpose [N, *S, C] to [N, C, *S]."""
     require(x.rank >= 2, f"a batch and channels are needed, not {x.type}")
     return transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """[N, C, *S] as [N, *S, C]."""
+    """Transpose [N, C, *S] to [N, *S, C]."""
     return transpose(x, (0, *range(2, x.rank), 1))
 
 
@@ -39,19 +40,21 @@ def fused_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    result: Tensor = conv(
-        x,
-        w,
-        b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
-    result = result if z is None else result + z
-    return activate(result, activation, activation_params)
+    attributes = ConvAttributes(auto_pad, dilations, group, kernel_shape, pads, strides)
+    return _compute_fused_conv(x, w, b, z, attributes, activation, activation_params)
+
+
+def _compute_fused_conv(
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    z: Tensor | None,
+    attributes: ConvAttributes,
+    activation: str | None,
+    activation_params: tuple[float, ...],
+) -> Tensor:
+    result = compute_conv(x, w, b, attributes)
+    return activate(result if z is None else result + z, activation, activation_params)
 
 
 @op("NhwcFusedConv")
@@ -70,21 +73,9 @@ def channels_last_fused_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    result = fused_conv(
-        channels_second(x),
-        w,
-        b,
-        None if z is None else channels_second(z),
-        activation=activation,
-        activation_params=activation_params,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
-    return channels_last(result)
+    attributes = ConvAttributes(auto_pad, dilations, group, kernel_shape, pads, strides)
+    x, z = channels_second(x), None if z is None else channels_second(z)
+    return channels_last(_compute_fused_conv(x, w, b, z, attributes, activation, activation_params))
 
 
 @op("NhwcConv")
@@ -100,18 +91,8 @@ def channels_last_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    result = conv(
-        channels_second(x),
-        w,
-        b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
-    return channels_last(result)
+    attributes = ConvAttributes(auto_pad, dilations, group, kernel_shape, pads, strides)
+    return channels_last(compute_conv(channels_second(x), w, b, attributes))
 
 
 @op("NhwcMaxPool")
@@ -151,7 +132,7 @@ def conv_transpose_with_dynamic_pads(
     output_padding: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    result: Tensor = conv_transpose(
+    return conv_transpose(
         x,
         w,
         b,
@@ -160,10 +141,9 @@ def conv_transpose_with_dynamic_pads(
         group=group,
         kernel_shape=kernel_shape,
         output_padding=output_padding,
-        pads=pads,
+        pads=pads,  # type: ignore[arg-type]  # sizes that are known only at run time work, too
         strides=strides,
     )
-    return result
 
 
 @op("QLinearConv")
@@ -186,24 +166,9 @@ def quantized_conv_in_layout(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    result = quantized_conv(
-        channels_second(x) if channels_last else x,
-        x_scale,
-        x_zero_point,
-        w,
-        w_scale,
-        w_zero_point,
-        y_scale,
-        y_zero_point,
-        bias,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
-    return _restored(result, channels_last)
+    quantized = QuantizedConv(x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
+    attributes = ConvAttributes(auto_pad, dilations, group, kernel_shape, pads, strides)
+    return _restore_layout(quantized.compute(channels_second(x) if channels_last else x, w, attributes), channels_last)
 
 
 @op("QLinearAveragePool")
@@ -223,7 +188,7 @@ def quantized_average_pool(
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     average = average_pool(
-        dequantized(channels_second(x) if channels_last else x, x_scale, x_zero_point),
+        dequantize_tensor(channels_second(x) if channels_last else x, x_scale, x_zero_point),
         auto_pad=auto_pad,
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad,
@@ -231,7 +196,7 @@ def quantized_average_pool(
         pads=pads,
         strides=strides,
     )
-    return _restored(quantized(average, y_scale, y_zero_point, x.dtype), channels_last)
+    return _restore_layout(quantize_tensor(average, y_scale, y_zero_point, x.dtype), channels_last)
 
 
 @op("QLinearGlobalAveragePool")
@@ -245,9 +210,9 @@ def quantized_global_average_pool(
     channels_last: int = 0,
 ) -> Tensor:
     spatial = range(1, x.rank - 1) if channels_last else range(2, x.rank)
-    average = mean(dequantized(x, x_scale, x_zero_point), spatial, keep=True)
-    return quantized(average, y_scale, y_zero_point, x.dtype)
+    average = mean(dequantize_tensor(x, x_scale, x_zero_point), spatial, keep=True)
+    return quantize_tensor(average, y_scale, y_zero_point, x.dtype)
 
 
-def _restored(x: Tensor, last: int) -> Tensor:
+def _restore_layout(x: Tensor, last: int) -> Tensor:
     return channels_last(x) if last else x

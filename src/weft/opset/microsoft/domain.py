@@ -1,16 +1,16 @@
-"""The domain that onnxruntime's own ops live in, and how they are defined."""
+"""The domain of onnxruntime's own ops, and their decorator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from weft.opset import registry
+from weft.opset.registry import Function
 
 DOMAIN = "com.microsoft"
-BLOCKED_DOMAIN = f"{DOMAIN}.nchwc"  # weights packed for the vectors of one CPU, in a way that the file does not tell
+BLOCKED_DOMAIN = f"{DOMAIN}.nchwc"  # weights packed for one CPU, in a layout that the file does not specify
 
 
-def op(name: str, outputs: tuple[int, int] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register the decorated function as the meaning of `name` in the domain, which has known one version only."""
+def op(name: str, outputs: tuple[int, int] | None = None) -> Callable[[Function], Function]:
+    """Register the decorated function as the meaning of `name` in the domain, which has only one version."""
     return registry.op(name, domain=DOMAIN, outputs=outputs)

@@ -1,8 +1,8 @@
-"""Mixtures of experts: a router gives each token to the few experts that suit it best.
+"""Mixtures of experts: a router assigns each token to a few experts.
 
-Few tokens compute the experts that they chose, with weights read in place. Many tokens choose nearly all experts: these
-compute all of them as one product, and experts that are not chosen have a share of 0. The result of a token depends, in
-its last bits, on which of the two it is part of, and on no other token.
+For few tokens, only the chosen experts are computed, with weights read in place. Many tokens choose nearly all experts:
+these are computed as one product, and experts that are not chosen have a share of 0. The last bits of a token's result
+depend on which of the two is used, but not on other tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from weft.opset.language import (
     scatter,
     sort,
 )
-from weft.opset.microsoft.blocks import dequantized_blocks, unpacked
+from weft.opset.microsoft.blocks import dequantize_blocks, unpack_element
 from weft.opset.microsoft.domain import op
 from weft.opset.reductions import softmax
 from weft.opset.registry import require
@@ -50,7 +50,7 @@ Row = Callable[[Any], Any]  # the element of an input at a position
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """A layer of all experts: `build_weights` gives weights [experts, outputs, inputs], biases are [experts, outputs].
+    """A layer of all experts, with weights [experts, outputs, inputs] (`build_weights`) and biases [experts, outputs].
 
     One output of one expert is the sum of `term(row, expert, output, position)` over the positions below `terms`.
     """
@@ -78,7 +78,7 @@ class Expert:
         return product if self.bias is None else elementwise(_add, product, self.bias)
 
     def apply_chosen(self, inputs: Callable[[Element, Any], Any], experts: Tensor) -> Tensor:
-        """Compute the experts [rows] of the rows that `inputs` gives element by element: [rows, outputs].
+        """Compute the experts [rows] of the rows that `inputs` returns element by element: [rows, outputs].
 
         Rows have one axis, so that the weights decide how the sum passes over memory.
         """
@@ -99,7 +99,7 @@ def _add(v: Element, b: Element) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """What comes between an expert's layers. `fusion` 1 and 2: gates and values interleaved, or side by side."""
+    """The activation between an expert's layers. `fusion` 1 and 2: gates and values interleaved, or side by side."""
 
     kind: str
     alpha: float
@@ -112,16 +112,16 @@ class Activation:
         is_fused = self.kind == "swiglu" and not (third is not None and self.fusion == 0)
         return dims.floordiv(first.shape[1], 2) if is_fused else first.shape[1]
 
-    def applied(self, first: Tensor, third: Tensor | None) -> Tensor:
+    def apply(self, first: Tensor, third: Tensor | None) -> Tensor:
         if self.kind == "swiglu":
-            return self._gated(first, third)
+            return self._apply_swiglu(first, third)
         require(self.kind in _ACTIVATIONS, f"activation_type is {self.kind!r}", f"weft has {', '.join(_ACTIVATIONS)}")
         function = _ACTIVATIONS[self.kind]
         if third is None:
             return elementwise(function, first)
         return elementwise(lambda v, w: function(v) * w, first, third)
 
-    def _gated(self, first: Tensor, third: Tensor | None) -> Tensor:
+    def _apply_swiglu(self, first: Tensor, third: Tensor | None) -> Tensor:
         if third is not None and self.fusion == 0:
             return elementwise(self._swiglu, first, third)
         require(self.fusion in (1, 2), f"swiglu_fusion is {self.fusion} without weights for the values")
@@ -155,7 +155,7 @@ class Routing:
         return scatter(zeros, (tokens, k), lambda t, s: ((t, self.experts.at(t, s)), self.shares.at(t, s)))
 
 
-def _mixture(
+def _mix_experts(
     x: Tensor, routing: Routing, first: Expert, second: Expert, third: Expert | None, activation: Activation
 ) -> Tensor:
     """Compute the experts' results, weighed by their shares."""
@@ -187,7 +187,7 @@ def _mix_all(
 ) -> Tensor:
     """Compute all experts; those that are not chosen have a share of 0."""
     shares = routing.spread_shares()
-    inner = activation.applied(first.apply_all(tokens), None if third is None else third.apply_all(tokens))
+    inner = activation.apply(first.apply_all(tokens), None if third is None else third.apply_all(tokens))
     weighed = build(inner.shape, lambda t, e, i: inner.at(t, e, i) * shares.at(t, e))
     result = contract(weighed, second.build_weights(), "tei", "ehi", "th")
     if second.bias is not None:
@@ -206,7 +206,7 @@ def _mix_chosen(
         return tokens.at(row // k, i)
 
     value = None if third is None else third.apply_chosen(token, experts)
-    inner = activation.applied(first.apply_chosen(token, experts), value)
+    inner = activation.apply(first.apply_chosen(token, experts), value)
     results = second.apply_chosen(inner.at, experts)
     weighed = build((count, k, results.shape[1]), lambda t, s, h: results.at(t * k + s, h) * shares.at(t * k + s))
     return reduce("sum", weighed, [1])
@@ -260,7 +260,7 @@ def mixture_of_experts(
 
         return Expert((experts, outputs, inputs), lambda: cast(weights, wide), bias, inputs, term)
 
-    return _mixture(
+    return _mix_experts(
         x,
         _route(router_probs, None, k, normalized=bool(normalize_routing_weights)),
         layer(fc1_weights, fc1_bias),
@@ -326,7 +326,7 @@ def quantized_mixture_of_experts(
     third = None
     if fc3_weights is not None:
         third = layer(fc3_weights, fc3_scales, fc3_zero_points, fc3_bias, fc3_expert_weight_bits)
-    return _mixture(
+    return _mix_experts(
         x,
         _route(router_probs, router_weights, k, normalized=bool(normalize_routing_weights)),
         layer(fc1_weights, fc1_scales, fc1_zero_points, fc1_bias, fc1_expert_weight_bits),
@@ -349,13 +349,13 @@ def _quantized_expert(
     blocks, block_bytes = dims.ceildiv(inputs, block), dims.floordiv(block, per_byte)
     wide = wide_dtype(scales.dtype)
     if points is not None and not block_size:
-        points = _unpacked_points(reshape(points, (experts, dims.ceildiv(outputs * bits, 8))), outputs, bits, wide)
+        points = _unpack_zero_points(reshape(points, (experts, dims.ceildiv(outputs * bits, 8))), outputs, bits, wide)
     elif points is not None:
         packing = bits if points.dtype is DType.uint8 else 8
         points = reshape(points, (experts, outputs, dims.ceildiv(blocks * packing, 8)))
 
     def build_weights() -> Tensor:
-        flat = dequantized_blocks(
+        flat = dequantize_blocks(
             packed, scales, points, rows=experts * outputs, columns=inputs, block_size=block, bits=bits
         )
         return reshape(flat, (experts, outputs, inputs))
@@ -368,7 +368,7 @@ def _quantized_expert(
         if points.rank == 2:
             return points.at(e, n)
         if points.dtype is DType.uint8:
-            return cast(unpacked(lambda byte: points.at(e, n, byte), block, bits), wide)
+            return cast(unpack_element(lambda byte: points.at(e, n, byte), block, bits), wide)
         return cast(points.at(e, n, block), wide)
 
     def term(row: Row, e: Element, n: Element, byte: Element) -> Any:
@@ -383,8 +383,8 @@ def _quantized_expert(
     return Expert((experts, outputs, inputs), build_weights, bias, width, term)
 
 
-def _unpacked_points(points: Tensor, outputs: Dim, bits: int, dtype: DType) -> Tensor:
+def _unpack_zero_points(points: Tensor, outputs: Dim, bits: int, dtype: DType) -> Tensor:
     """Zero points that are packed along the outputs, one for each."""
     return build(
-        (points.shape[0], outputs), lambda e, n: cast(unpacked(lambda byte: points.at(e, byte), n, bits), dtype)
+        (points.shape[0], outputs), lambda e, n: cast(unpack_element(lambda byte: points.at(e, byte), n, bits), dtype)
     )

@@ -32,21 +32,21 @@ from weft.opset.microsoft.normalization import simplified_layer_normalization
 from weft.opset.registry import REQUIRED, Sizes, require
 from weft.records import dataclass
 
-LARGEST_UNREAD = 1e38  # of numbers behind the tokens of a cache
+LARGEST_UNREAD = 1e38  # magnitude of numbers after the tokens of a cache
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long sequences are: `queries` new tokens, up to `total` with those before, `last` + 1 in each of a batch."""
+    """Lengths of sequences: `queries` new tokens, at most `total` with those before, `last` + 1 in each of a batch."""
 
     queries: Dim
     total: Dim
     last: Tensor
 
     def before(self, batch: Element) -> Any:
-        """The number of tokens before the new ones; the first of a prompt has none, whatever its padding."""
-        known = cast(self.last.at(batch), DType.int64) + (1 - index(self.queries))
-        return where(self.is_first_prompt, 0, maximum(known, 0))
+        """Return the number of tokens before the new ones; a first prompt has none, whatever its padding."""
+        count = cast(self.last.at(batch), DType.int64) + (1 - index(self.queries))
+        return where(self.is_first_prompt, 0, maximum(count, 0))
 
     @property
     def is_first_prompt(self) -> Any:
@@ -59,13 +59,13 @@ class Cache:
 
     scale: Tensor | None
 
-    def stored(self, v: Element, place: tuple[Element, ...], dtype: DType) -> Any:
+    def to_cache_dtype(self, v: Element, place: tuple[Element, ...], dtype: DType) -> Any:
         if self.scale is None:
             return v
         steps = cast(v, DType.float32) / self._step(place)
         return cast(clamp(round_half_even(steps), -128.0, 127.0), dtype)
 
-    def read(self, cache: Tensor, dtype: DType) -> Tensor:
+    def from_cache_dtype(self, cache: Tensor, dtype: DType) -> Tensor:
         if self.scale is None:
             return cache
         return build(cache.shape, lambda *i: cast(cast(cache.at(*i), DType.float32) * self._step(i), dtype))
@@ -112,8 +112,8 @@ def group_query_attention(
     v_quant_type: str = "NONE",
 ) -> list[Tensor]:
     require(kv_num_heads > 0 and num_heads % kv_num_heads == 0, f"{num_heads} heads cannot share {kv_num_heads}")
-    _refuse(sliding_window_cache, kv_cache_bit_width)
-    q, k, v = _projections(query, key, value, num_heads, kv_num_heads)
+    _check_supported(sliding_window_cache, kv_cache_bit_width)
+    q, k, v = _split_projections(query, key, value, num_heads, kv_num_heads)
     total = total_sequence_length[0]
     last = check_range(reshape(seqlens_k, (seqlens_k.size,)), 0, total - 1, "seqlens_k")
     lengths = Lengths(q.shape[2], total, last)
@@ -123,34 +123,34 @@ def group_query_attention(
     if do_rotary:
         require(cos_cache is not None and sin_cache is not None, "a rotation needs cos_cache and sin_cache")
         assert cos_cache is not None and sin_cache is not None
-        turn = _rotation(cos_cache, sin_cache, position_ids, lengths, bool(rotary_interleaved))
-        q, k = turn(q), turn(k)
+        rotate_tokens = _make_rotation(cos_cache, sin_cache, position_ids, lengths, bool(rotary_interleaved))
+        q, k = rotate_tokens(q), rotate_tokens(k)
     keys = Cache(k_scale if k_quant_type != "NONE" else None)
     values = Cache(v_scale if v_quant_type != "NONE" else None)
-    present_key = _extended(past_key, k, lengths, keys)
-    present_value = _extended(past_value, v, lengths, values)
-    adjust = _masking(attention_bias, lengths, bool(causal), local_window_size, softcap)
-    sink = _sink(head_sink, smooth_softmax)
+    present_key = _extend_cache(past_key, k, lengths, keys)
+    present_value = _extend_cache(past_value, v, lengths, values)
+    adjust = _make_mask(attention_bias, lengths, bool(causal), local_window_size, softcap)
+    sink = _make_sink(head_sink, smooth_softmax)
     k, v = (
-        cache.read(slice_axis(present, 2, 0, lengths.total), query.dtype)
+        cache.from_cache_dtype(slice_axis(present, 2, 0, lengths.total), query.dtype)
         for cache, present in ((keys, present_key), (values, present_value))
     )
-    attended = attend(q, k, v, scale, adjust, softmax_of_visible if sink is None else _softmax_with(sink))
-    shown = attended.weights if qk_output == 2 else attended.scores
-    return [attended.result, present_key, present_value, cast(shown, query.dtype)]
+    attended = attend(q, k, v, scale, adjust, softmax_of_visible if sink is None else _make_softmax_with_sink(sink))
+    scores = attended.weights if qk_output == 2 else attended.scores
+    return [attended.result, present_key, present_value, cast(scores, query.dtype)]
 
 
-def _refuse(sliding_window_cache: int, bits: int) -> None:
+def _check_supported(sliding_window_cache: int, bits: int) -> None:
     if sliding_window_cache:
         raise UnsupportedModelError("a cache that keeps a window only", hint="export with caches of the full length")
     if bits == 4:
         raise UnsupportedModelError("a cache of 4-bit keys and values", hint="export with a cache of 8 bits or floats")
 
 
-def _projections(
+def _split_projections(
     query: Tensor, key: Tensor | None, value: Tensor | None, heads: int, shared: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """[batch, heads, sequence, size] of each, from three tensors or from one that holds them side by side."""
+    """Return each as [batch, heads, sequence, size], from three tensors or from one that holds them side by side."""
     if key is None or value is None:
         size = dims.floordiv(query.shape[2], heads + 2 * shared)
         query, key, value = split(query, 2, (size * heads, size * shared, size * shared))
@@ -161,7 +161,7 @@ def _projections(
     )
 
 
-def _rotation(
+def _make_rotation(
     cosines: Tensor, sines: Tensor, positions: Tensor | None, lengths: Lengths, interleaved: bool
 ) -> Callable[[Tensor], Tensor]:
     """Return a function that rotates queries or keys by their positions.
@@ -171,7 +171,7 @@ def _rotation(
     calls each token has its own.
     """
 
-    def turn(x: Tensor) -> Tensor:
+    def rotate_tokens(x: Tensor) -> Tensor:
         batch = x.shape[0]
         if positions is None:
             places = build((batch, lengths.queries), lambda b, s: s + lengths.before(b))
@@ -186,15 +186,15 @@ def _rotation(
             places = build((batch, lengths.queries), position)
         return rotate(x, cosines, sines, places, cosines.shape[1] * 2, interleaved, heads_first=True)
 
-    return turn
+    return rotate_tokens
 
 
-def _extended(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cache) -> Tensor:
-    """Write the new rows behind the past ones of each sequence of the batch.
+def _extend_cache(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cache) -> Tensor:
+    """Write the new rows after the past ones of each sequence of the batch.
 
-    Where the past has room for `total` rows, past and present are one buffer, and rows behind the new ones stay as they
-    are. Where the cache grows, they are 0. onnxruntime does the same. A buffer may be uninitialized memory: NaN there
-    become 0, since attention multiplies what it hides by 0.
+    Where the past has room for `total` rows, past and present are one buffer, and rows after the new ones keep their
+    values. Where the cache grows, they are 0, as in onnxruntime. A buffer may be uninitialized memory: NaN in it become
+    0, since attention multiplies masked values by 0.
     """
     batch, heads, count, size = new.shape
     if past is not None:
@@ -205,25 +205,25 @@ def _extended(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cache) 
     def element(*place: Element) -> Any:
         b, n, t, h = place
         start = lengths.before(b)
-        fresh = cache.stored(new.at(b, n, t - start, h), place, dtype)
+        fresh = cache.to_cache_dtype(new.at(b, n, t - start, h), place, dtype)
         is_fresh = (t >= start) & (t < start + index(count))
         old: Any = 0
         if past is not None:
             has_room = index(past.shape[2]) >= index(lengths.total)
-            stays = past.at(b, n, t, h)
-            old = where(t < start, stays, where(has_room, _without_nonfinite(stays), 0))
+            to_cache_dtype = past.at(b, n, t, h)
+            old = where(t < start, to_cache_dtype, where(has_room, _without_nonfinite(to_cache_dtype), 0))
         return where(is_fresh, fresh, old)
 
     return build((batch, heads, room, size), element)
 
 
 def _without_nonfinite(v: Element) -> Any:
-    """Replace NaN, infinities and what bfloat16 rounds to one by 0."""
+    """Replace NaN, infinities and numbers that bfloat16 rounds to infinity by 0."""
     return where(absolute(cast(v, DType.float32)) < LARGEST_UNREAD, v, 0) if v.dtype.is_float else v
 
 
-def _masking(bias: Tensor | None, lengths: Lengths, causal: bool, window: int, softcap: float) -> Adjust:
-    """Scores capped, then biased; a query sees itself and the keys before it, or the last few of them."""
+def _make_mask(bias: Tensor | None, lengths: Lengths, causal: bool, window: int, softcap: float) -> Adjust:
+    """Return a function that caps scores, adds the bias, and masks later keys and those outside the window."""
     if bias is not None:
         require(bias.rank == 4, f"an attention bias has four dimensions, not {bias.type}")
         assume_equal(bias.shape[3], lengths.total, "an attention bias has a number for each key")
@@ -235,22 +235,22 @@ def _masking(bias: Tensor | None, lengths: Lengths, causal: bool, window: int, s
         if bias is not None:
             score = score + cast(bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, place))), score.dtype)
         position = query + lengths.before(batch)
-        seen = key <= position if causal else key <= cast(lengths.last.at(batch), DType.int64)
+        is_visible = key <= position if causal else key <= cast(lengths.last.at(batch), DType.int64)
         if window > 0:
-            seen = seen & (key > position - window)
-        return where(seen, score, -inf)
+            is_visible = is_visible & (key > position - window)
+        return where(is_visible, score, -inf)
 
     return adjust
 
 
-def _sink(head_sink: Tensor | None, smooth_softmax: int) -> Callable[[Element], Any] | None:
-    """A score per head that takes part in the softmax and then is dropped."""
+def _make_sink(head_sink: Tensor | None, smooth_softmax: int) -> Callable[[Element], Any] | None:
+    """Return a score per head that takes part in the softmax and is then dropped."""
     if head_sink is not None:
         return lambda head: cast(head_sink.at(head), DType.float32)
     return (lambda _: 0.0) if smooth_softmax == 1 else None
 
 
-def _softmax_with(sink: Callable[[Element], Any]) -> Callable[[Tensor], Tensor]:
+def _make_softmax_with_sink(sink: Callable[[Element], Any]) -> Callable[[Tensor], Tensor]:
     def softmax(scores: Tensor) -> Tensor:
         highest = reduce("maximum", scores, [3], keep=True)
         largest = build(highest.shape, lambda b, n, q, k: maximum(highest.at(b, n, q, k), sink(n)))

@@ -1,4 +1,4 @@
-"""What all attention ops of the domain share: masks, caches of keys and values, and the products themselves."""
+"""Shared parts of the attention ops of the domain: masks, caches of keys and values, and the products."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Adjust = Callable[[Any, tuple[Element, ...]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """[batch, queries, heads * size], and the scores and weights [batch, heads, queries, keys] that led there."""
+    """The result [batch, queries, heads * size], and its scores and weights [batch, heads, queries, keys]."""
 
     result: Tensor
     scores: Tensor
@@ -36,7 +36,7 @@ def attend(
     adjust: Adjust,
     softmax: Callable[[Tensor], Tensor] = softmax_of_visible,
 ) -> Attended:
-    """Attention of [batch, heads, sequence, size] tensors; `adjust` masks the score at (batch, head, query, key)."""
+    """Attend with [batch, heads, sequence, size] tensors; `adjust` masks the score at (batch, head, query, key)."""
     products = multiply_heads(query, key)
     factor = scale or default_scale(query.shape[3], products.dtype)
     scores = build(products.shape, lambda *place: adjust(products.at(*place) * factor, place))
@@ -45,11 +45,11 @@ def attend(
     return Attended(result, scores, weights)
 
 
-def masking(
+def make_mask(
     mask: Tensor | None, bias: Tensor | None, *, filter_value: float, causal: bool, batch: Dim, queries: Dim, keys: Dim
 ) -> Adjust:
-    """Padding adds the filter value to a score, a bias is added too, and later keys are hidden altogether."""
-    is_padding = None if mask is None else _padding(mask, batch, queries, keys)
+    """Return a function that adds the bias, and the filter value for padding, and masks later keys if causal."""
+    is_padding = None if mask is None else _make_padding_test(mask, batch, queries, keys)
 
     def adjust(score: Any, place: tuple[Element, ...]) -> Any:
         if bias is not None:
@@ -64,10 +64,10 @@ def masking(
     return adjust
 
 
-def _padding(mask: Tensor, batch: Dim, queries: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
-    """Whether the key at (batch, head, query, key) is padding, by a mask in one of the forms that the ops take."""
+def _make_padding_test(mask: Tensor, batch: Dim, queries: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
+    """Return a function that tests whether the key at (batch, head, query, key) is padding, for a mask of any form."""
     if mask.rank == 1:
-        return _padding_by_length(mask, batch, keys)
+        return _make_length_test(mask, batch, keys)
     assume_equal(mask.shape[0], batch, "a mask has a row for each sequence of the batch")
     match mask.rank:
         case 2:
@@ -78,11 +78,11 @@ def _padding(mask: Tensor, batch: Dim, queries: Dim, keys: Dim) -> Callable[[tup
             return lambda place: mask.at(place[0], place[2], place[3]) <= 0
         case 4:
             return lambda place: mask.at(place[0], 0, place[2] + (keys - queries), place[3]) <= 0
-    raise UnsupportedModelError(f"a mask of {mask.type} has none of the forms that attention takes")
+    raise UnsupportedModelError(f"attention takes masks of rank 1 to 4, not {mask.type}")
 
 
-def _padding_by_length(mask: Tensor, batch: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
-    """The ends of the sequences, and then perhaps their starts."""
+def _make_length_test(mask: Tensor, batch: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
+    """Do so for a mask that holds the ends of the sequences, and optionally their starts."""
     if mask.shape[0] == 3 * batch + 2:
         raise UnsupportedModelError("a mask of cumulated sequence lengths", hint="export with a mask of 0 and 1")
 
@@ -97,16 +97,16 @@ def _padding_by_length(mask: Tensor, batch: Dim, keys: Dim) -> Callable[[tuple[E
     return lambda place: place[3] >= bound(place[0])
 
 
-def extended(past: Tensor | None, new: Tensor, past_length: Dim | None) -> tuple[Tensor, Tensor]:
-    """The cache after new rows [batch, heads, sequence, size], and the part of it that is in use.
+def extend_cache(past: Tensor | None, new: Tensor, past_length: Dim | None) -> tuple[Tensor, Tensor]:
+    """Add new rows [batch, heads, sequence, size] to a cache; return it, and the part of it that is in use.
 
-    Without a past length the cache is as long as the past; with one it is a buffer that has room.
+    Without a past length the cache is as long as the past; with one it is a buffer with room.
     """
     if past is None:
         return new, new
     if past_length is None:
-        grown = concat([past, new], 2)
-        return grown, grown
+        joined = concat([past, new], 2)
+        return joined, joined
     count = new.shape[2]
 
     def element(b: Element, n: Element, t: Element, h: Element) -> Any:

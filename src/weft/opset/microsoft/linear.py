@@ -29,12 +29,12 @@ def inverse(x: Tensor) -> Tensor:
     assume_equal(size, columns, "only a square matrix has an inverse")
     matrices = reshape(cast(x, wide_dtype(x.dtype)), (dims.product(batch), size, size))
     identity = build(matrices.shape, lambda _, i, j: cast(equal(i, j), matrices.dtype))
-    return reshape(cast(_solved(matrices, identity), x.dtype), x.shape)
+    return reshape(cast(_solve(matrices, identity), x.dtype), x.shape)
 
 
 @op("Solve")
 def solve(a: Tensor, y: Tensor, *, lower: int = 0, transposed: int = 0) -> Tensor:
-    """x of a x = y, or of the transposed a; `lower` names the half to read where both are the same."""
+    """Solve a x = y, or that for the transposed a; `lower` has no effect, as all of a is read."""
     require(a.rank == 2 and y.rank in (1, 2), f"equations {a.type} with right-hand sides {y.type}")
     size = a.shape[0]
     assume_equal(size, a.shape[1], "as many equations as unknowns")
@@ -42,15 +42,15 @@ def solve(a: Tensor, y: Tensor, *, lower: int = 0, transposed: int = 0) -> Tenso
     wide = wide_dtype(a.dtype)
     matrix = build((1, size, size), lambda _, i, j: cast(a.at(j, i) if transposed else a.at(i, j), wide))
     right = reshape(cast(y, wide), (1, size, 1 if y.rank == 1 else y.shape[1]))
-    return reshape(cast(_solved(matrix, right), a.dtype), y.shape)
+    return reshape(cast(_solve(matrix, right), a.dtype), y.shape)
 
 
-def _solved(matrices: Tensor, right: Tensor) -> Tensor:
-    """Elimination, with pivoting, of each matrix [batch, size, size] next to what becomes the solution."""
+def _solve(matrices: Tensor, right: Tensor) -> Tensor:
+    """Solve by Gaussian elimination with pivoting, for each matrix [batch, size, size] of the batch."""
     count, size, _ = matrices.shape
     columns = right.shape[2]
 
-    def beside(b: Element, i: Element, j: Element) -> Any:
+    def augmented(b: Element, i: Element, j: Element) -> Any:
         return where(j < size, matrices.at(b, i, j), right.at(b, i, j - size))
 
     def eliminate(matrix: Tensor, step: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -69,13 +69,13 @@ def _solved(matrices: Tensor, right: Tensor) -> Tensor:
 
         return [build(matrix.shape, reduced)], []
 
-    (result,), _ = scan(eliminate, [build((count, size, size + columns), beside)], [build((size,), lambda i: i)])
+    (result,), _ = scan(eliminate, [build((count, size, size + columns), augmented)], [build((size,), lambda i: i)])
     return slice_axis(result, 2, size, columns)
 
 
 @op("CDist")
 def distances(a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Tensor:
-    """Distances between each row of a and each row of b."""
+    """Compute distances between each row of a and each row of b."""
     require(metric in ("euclidean", "sqeuclidean"), f"metric is {metric!r}", "weft has euclidean and sqeuclidean")
     require(a.rank == 2 and b.rank == 2, f"distances between rows of {a.type} and {b.type}")
     assume_equal(a.shape[1], b.shape[1], "rows must be equally long")

@@ -1,4 +1,4 @@
-"""Ops that ONNX took up later, in the form that they had before."""
+"""Earlier forms of ops that are now part of ONNX."""
 
 from __future__ import annotations
 
@@ -18,38 +18,34 @@ def expand_dims_(x: Tensor, axis: Static) -> Tensor:
 
 @op("GatherND")
 def gather_nd_(x: Tensor, indices: Tensor) -> Tensor:
-    result: Tensor = gather_nd(x, indices)
-    return result
+    return gather_nd(x, indices)
 
 
 @op("Pad")
 def pad_(x: Tensor, pads: Sizes, value: Tensor | None = None, *, mode: str = "constant") -> Tensor:
-    result: Tensor = pad_11(x, pads, value, mode=mode)
-    return result
+    return pad_11(x, pads, value, mode=mode)
 
 
 @op("Range")
 def range__(start: Tensor, limit: Tensor, delta: Tensor | None = None) -> Tensor:
-    result: Tensor = range_(start, limit, constant(1, start.dtype) if delta is None else delta)
-    return result
+    return range_(start, limit, constant(1, start.dtype) if delta is None else delta)
 
 
 @op("Trilu")
 def trilu_(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
-    result: Tensor = trilu(x, k, upper=upper)
-    return result
+    return trilu(x, k, upper=upper)
 
 
 @op("Unique")
 def unique_(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The values in the order of their first occurrence, which of them each element is, and how often each occurs."""
+    """Return the values in order of first occurrence, the value index of each element, and the counts."""
     values, _, indices, counts = unique(x, sorted=0)
     return values, indices, counts
 
 
 @op("UnfoldTensor")
 def unfold(x: Tensor, *, dim: int = -1, size: int = REQUIRED, step: int = 1) -> Tensor:
-    """Slices of `size` along a dimension, `step` apart, each as a new last dimension."""
+    """Take slices of `size` along a dimension, `step` apart, each as a new last dimension."""
     axis = normalize_axis(dim, x.rank)
     require(size > 0 and step > 0, f"slices of {size} in steps of {step}")
     count = floordiv(x.shape[axis] - size, step) + 1
@@ -64,13 +60,12 @@ def unfold(x: Tensor, *, dim: int = -1, size: int = REQUIRED, step: int = 1) -> 
 def grid_sample_(
     x: Tensor, grid: Tensor, *, align_corners: int = 0, mode: str = "bilinear", padding_mode: str = "zeros"
 ) -> Tensor:
-    result: Tensor = grid_sample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
-    return result
+    return grid_sample(x, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
 
 
 @op("TorchEmbedding")
 def torch_embedding(
     weight: Tensor, indices: Tensor, padding_idx: Tensor | None = None, scale_grad_by_freq: Tensor | None = None
 ) -> Tensor:
-    """Rows of a table; what else is given matters to gradients only."""
+    """Gather rows of a table; the other inputs matter for gradients only."""
     return gather(weight, indices, 0)

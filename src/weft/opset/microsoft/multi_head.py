@@ -1,4 +1,4 @@
-"""Attention of projections: any number of queries, or one query of a decoder with its caches."""
+"""Attention of projected queries, keys and values, with caches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from weft.opset.attention import split_heads
 from weft.opset.functions import cast, where
 from weft.opset.language import Element, Tensor, build, slice_axis, split
 from weft.opset.microsoft.domain import op
-from weft.opset.microsoft.heads import MASK_FILTER_VALUE, Attended, attend, extended, masking
-from weft.opset.microsoft.padding import restore_padding, sequence_lengths, without_padding
+from weft.opset.microsoft.heads import MASK_FILTER_VALUE, Attended, attend, extend_cache, make_mask
+from weft.opset.microsoft.padding import compute_lengths, remove_padding_rows, restore_padding
 from weft.opset.registry import REQUIRED, Sizes, require
 
 
@@ -34,7 +34,7 @@ def multi_head_attention(
     scale: float | None = None,
     unidirectional: int = 0,
 ) -> list[Tensor]:
-    parts = _projections(query, key, value, bias, num_heads)
+    parts = _split_projections(query, key, value, bias, num_heads)
     length = past_sequence_length[0] if past_sequence_length else None
     attended, present = _attend_with_past(
         *parts,
@@ -42,7 +42,7 @@ def multi_head_attention(
         length,
         mask=key_padding_mask,
         bias=attention_bias,
-        beams=_beams(cache_indirection, None),
+        beams=_count_beams(cache_indirection, None),
         indirection=cache_indirection,
         scale=scale,
         filter_value=mask_filter_value,
@@ -74,7 +74,7 @@ def decoder_masked_multi_head_attention(
     if key is None:
         third = dims.floordiv(query.shape[2], 3)
         query, key, value = split(query, 2, (third, third, third))
-    parts = _projections(query, key, value, bias, num_heads)
+    parts = _split_projections(query, key, value, bias, num_heads)
     shared = past_present_share_buffer and past_sequence_length
     attended, present = _attend_with_past(
         *parts,
@@ -82,7 +82,7 @@ def decoder_masked_multi_head_attention(
         past_sequence_length[0] if shared and past_sequence_length else None,
         mask=mask_index,
         bias=attention_bias,
-        beams=_beams(cache_indirection, beam_width),
+        beams=_count_beams(cache_indirection, beam_width),
         indirection=cache_indirection,
         scale=scale,
         filter_value=mask_filter_value,
@@ -105,7 +105,7 @@ def packed_multi_head_attention(
     num_heads: int = REQUIRED,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention within each of the sequences that `token_offset` unpacks the tokens to."""
+    """Attend within each sequence; `token_offset` says where tokens are in the padded batch."""
     if query.rank == 4:
         tokens, heads, _, size = query.shape
         packed = query
@@ -116,10 +116,10 @@ def packed_multi_head_attention(
     assert key is not None and value is not None
     q, k, v = (restore_padding(tensor, token_offset) for tensor in (query, key, value))
     attended, _ = _attend_with_past(
-        *_projections(q, k, v, bias, num_heads),
+        *_split_projections(q, k, v, bias, num_heads),
         (None, None),
         None,
-        mask=sequence_lengths(cumulative_sequence_length),
+        mask=compute_lengths(cumulative_sequence_length),
         bias=attention_bias,
         beams=1,
         indirection=None,
@@ -127,21 +127,21 @@ def packed_multi_head_attention(
         filter_value=mask_filter_value,
         causal=False,
     )
-    return without_padding(attended.result, token_offset, query.shape[0])
+    return remove_padding_rows(attended.result, token_offset, query.shape[0])
 
 
-def _beams(indirection: Tensor | None, width: tuple[Dim, ...] | None) -> Dim:
+def _count_beams(indirection: Tensor | None, width: tuple[Dim, ...] | None) -> Dim:
     return width[0] if width else 1 if indirection is None else indirection.shape[1]
 
 
-def _projections(
+def _split_projections(
     query: Tensor, key: Tensor | None, value: Tensor | None, bias: Tensor | None, heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values [batch, heads, sequence, size] from the forms that they come in, biases added."""
+    """Return queries, keys and values as [batch, heads, sequence, size], with biases added."""
     if query.rank == 5:
-        q, k, v = (_unpacked(query, number) for number in range(3))
+        q, k, v = (_take_part(query, number) for number in range(3))
     elif key is not None and key.rank == 5:
-        q, k, v = split_heads(query, heads, "num_heads"), _unpacked(key, 0), _unpacked(key, 1)
+        q, k, v = split_heads(query, heads, "num_heads"), _take_part(key, 0), _take_part(key, 1)
     else:
         require(key is not None and value is not None, "keys and values are missing")
         assert key is not None and value is not None
@@ -149,19 +149,19 @@ def _projections(
     if bias is None:
         return q, k, v
     width = q.shape[1] * q.shape[3]
-    q = _with_bias(q, bias, 0)
-    if key is not None and key.rank == 4:  # keys and values that were projected before have their bias already
+    q = _add_bias(q, bias, 0)
+    if key is not None and key.rank == 4:  # the bias of projected keys and values is included
         return q, k, v
-    return q, _with_bias(k, bias, width), _with_bias(v, bias, width * 2)
+    return q, _add_bias(k, bias, width), _add_bias(v, bias, width * 2)
 
 
-def _unpacked(packed: Tensor, number: int) -> Tensor:
-    """Part `number` of [batch, sequence, heads, parts, size]."""
+def _take_part(packed: Tensor, number: int) -> Tensor:
+    """Take part `number` of [batch, sequence, heads, parts, size]."""
     batch, length, heads, _, size = packed.shape
     return build((batch, heads, length, size), lambda b, n, s, h: packed.at(b, s, n, number, h))
 
 
-def _with_bias(x: Tensor, bias: Tensor, start: Dim) -> Tensor:
+def _add_bias(x: Tensor, bias: Tensor, start: Dim) -> Tensor:
     size = x.shape[3]
     return build(x.shape, lambda b, n, s, h: x.at(b, n, s, h) + bias.at(n * size + h + start))
 
@@ -181,14 +181,14 @@ def _attend_with_past(
     filter_value: float,
     causal: bool,
 ) -> tuple[Attended, list[Tensor]]:
-    present_key, key = extended(past[0], key, past_length)
-    present_value, value = extended(past[1], value, past_length)
+    present_key, key = extend_cache(past[0], key, past_length)
+    present_value, value = extend_cache(past[1], value, past_length)
     if indirection is not None and past[0] is not None:
-        kept = past_length if past_length is not None else past[0].shape[2]
-        key, value = (_of_beams(cache, indirection, beams, kept) for cache in (key, value))
+        length = past_length if past_length is not None else past[0].shape[2]
+        key, value = (_select_beams(cache, indirection, beams, length) for cache in (key, value))
     if bias is not None and past_length is not None:
         bias = slice_axis(bias, 3, 0, key.shape[2])
-    adjust = masking(
+    adjust = make_mask(
         mask,
         bias,
         filter_value=filter_value,
@@ -200,12 +200,12 @@ def _attend_with_past(
     return attend(query, key, value, scale, adjust), [present_key, present_value]
 
 
-def _of_beams(cache: Tensor, indirection: Tensor, beams: Dim, kept: Dim) -> Tensor:
-    """Rows of a cache [batch * beams, ...] taken, before position `kept`, from the beam that each came from."""
+def _select_beams(cache: Tensor, indirection: Tensor, beams: Dim, past_length: Dim) -> Tensor:
+    """Take rows of a cache [batch * beams, ...] before `past_length` from the beam that they came from."""
 
     def element(b: Element, n: Element, t: Element, h: Element) -> Any:
         first = b // beams
         origin = first * beams + cast(indirection.at(first, b - first * beams, t), DType.int64)
-        return where(t < kept, cache.at(origin, n, t, h), cache.at(b, n, t, h))
+        return where(t < past_length, cache.at(origin, n, t, h), cache.at(b, n, t, h))
 
     return build(cache.shape, element)

@@ -1,6 +1,6 @@
-"""Layer, root-mean-square and group normalisation fused with what comes before them.
+"""Layer, root-mean-square and group normalization, fused with sums and embeddings before them.
 
-onnxruntime also has layer normalisations of its own in the default domain, older than ONNX's.
+onnxruntime also has layer normalizations of its own in the default domain, older than ONNX's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.opset.language import (
     reshape,
 )
 from weft.opset.microsoft.domain import op
-from weft.opset.microsoft.scales import dequantized
+from weft.opset.microsoft.scales import dequantize_tensor
 from weft.opset.normalization import layer_normalization, moments
 from weft.opset.registry import REQUIRED, ElementType, normalize_axis, require
 
@@ -42,26 +42,26 @@ def simplified_layer_normalization(
     stash_type: ElementType = 1,
     **ignored: Any,  # onnxruntime checks no attributes of this operator
 ) -> tuple[Tensor, Tensor]:
-    """Division by the root mean square of the dimensions from `axis` on."""
+    """Divide by the root mean square of the dimensions from `axis` on."""
     axes = range(normalize_axis(axis, x.rank), x.rank)
     wide = wide_dtype(x.dtype)
     squares = mean(elementwise(lambda v: cast(v, wide) * cast(v, wide), x), axes, keep=True)
     inverse = elementwise(lambda v: 1.0 / sqrt(v + epsilon), squares)
-    return _scaled(x, inverse, scale), inverse
+    return _scale_rows(x, inverse, scale), inverse
 
 
-def _scaled(
+def _scale_rows(
     x: Tensor, inverse: Tensor, scale: Tensor, average: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """(x - average) * inverse * scale + bias, in the dtype of the statistics, as x's own."""
+    """Compute (x - average) * inverse * scale + bias in the dtype of the statistics, cast to x's dtype."""
     wide = inverse.dtype
     present = [tensor for tensor in (average, bias) if tensor is not None]
 
     def element(v: Element, r: Element, s: Element, *rest: Element) -> Any:
-        given = iter(rest)
-        centred = cast(v, wide) if average is None else cast(v, wide) - next(given)
+        optional = iter(rest)
+        centred = cast(v, wide) if average is None else cast(v, wide) - next(optional)
         result = centred * r * cast(s, wide)
-        return cast(result if bias is None else result + cast(next(given), wide), x.dtype)
+        return cast(result if bias is None else result + cast(next(optional), wide), x.dtype)
 
     return elementwise(element, x, inverse, scale, *present)
 
@@ -76,21 +76,21 @@ def skip_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    total = _total(x, skip, bias)
-    average, inverse = _statistics(total, epsilon)
-    return _scaled(total, inverse, gamma, average, beta), average, inverse, total
+    total = _add_up(x, skip, bias)
+    average, inverse = _compute_statistics(total, epsilon)
+    return _scale_rows(total, inverse, gamma, average, beta), average, inverse, total
 
 
 @op("SkipSimplifiedLayerNormalization", outputs=(1, 4))
 def skip_simplified_layer_normalization(
     x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    total = _total(x, skip, bias)
+    total = _add_up(x, skip, bias)
     result, inverse = simplified_layer_normalization(total, gamma, epsilon=epsilon)
     return result, full(inverse.shape, 0.0, inverse.dtype), inverse, total
 
 
-def _total(x: Tensor, *addends: Tensor | None) -> Tensor:
+def _add_up(x: Tensor, *addends: Tensor | None) -> Tensor:
     wide = wide_dtype(x.dtype)
     present = [tensor for tensor in addends if tensor is not None]
 
@@ -103,8 +103,8 @@ def _total(x: Tensor, *addends: Tensor | None) -> Tensor:
     return elementwise(element, x, *present)
 
 
-def _statistics(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Mean and reciprocal deviation of each row."""
+def _compute_statistics(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Compute mean and reciprocal standard deviation of each row."""
     average, variance = moments(cast(x, wide_dtype(x.dtype)), [x.rank - 1], keep=True)
     return average, elementwise(lambda v: 1.0 / sqrt(v + epsilon), variance)
 
@@ -134,13 +134,13 @@ def embed_layer_normalization(
     segments = None
     if segment_ids is not None and segment_embedding is not None:
         segments = gather(segment_embedding, segment_ids, 0)
-    total = _total(words, places, segments)
-    average, inverse = _statistics(total, epsilon)
-    return _scaled(total, inverse, gamma, average, beta), _word_counts(input_ids, mask), total
+    total = _add_up(words, places, segments)
+    average, inverse = _compute_statistics(total, epsilon)
+    return _scale_rows(total, inverse, gamma, average, beta), _count_words(input_ids, mask), total
 
 
-def _word_counts(input_ids: Tensor, mask: Tensor | None) -> Tensor:
-    """How many words each sequence has; without a mask 0."""
+def _count_words(input_ids: Tensor, mask: Tensor | None) -> Tensor:
+    """Count the words of each sequence; without a mask 0."""
     if mask is None:
         return full(input_ids.shape[:1], 0, DType.int32)
     return reduce("sum", elementwise(lambda v: cast(equal(v, 1), DType.int32), mask), [1])
@@ -171,15 +171,15 @@ def quantized_embed_layer_normalization(
 ) -> list[Tensor]:
     segments = None
     if segment_embedding is not None and segment_scale is not None and segment_zero_point is not None:
-        segments = dequantized(segment_embedding, segment_scale, segment_zero_point)
+        segments = dequantize_tensor(segment_embedding, segment_scale, segment_zero_point)
     results = embed_layer_normalization(
         input_ids,
         segment_ids,
-        dequantized(word_embedding, word_scale, word_zero_point),
-        dequantized(position_embedding, position_scale, position_zero_point),
+        dequantize_tensor(word_embedding, word_scale, word_zero_point),
+        dequantize_tensor(position_embedding, position_scale, position_zero_point),
         segments,
-        dequantized(gamma, gamma_scale, gamma_zero_point),
-        dequantized(beta, beta_scale, beta_zero_point),
+        dequantize_tensor(gamma, gamma_scale, gamma_zero_point),
+        dequantize_tensor(beta, beta_scale, beta_zero_point),
         mask,
         epsilon=epsilon,
     )
@@ -233,7 +233,7 @@ def skip_group_norm(
         spread = lambda tensor: expand_dims(tensor, range(tensor.rank, tensor.rank + x.rank - 2))  # noqa: E731
     if skip.rank == 2:
         skip = expand_dims(skip, range(1, x.rank - 1)) if channels_last else spread(skip)
-    total = _total(x, skip, None if bias is None else spread(bias))
+    total = _add_up(x, skip, None if bias is None else spread(bias))
     result = group_norm(
         total, gamma, beta, activation=activation, channels_last=channels_last, epsilon=epsilon, groups=groups
     )

@@ -1,4 +1,4 @@
-"""Batches of sequences with their padding taken out, and put back."""
+"""Removing the padding of batches of sequences, and restoring it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.opset.registry import require
 
 @op("RemovePadding")
 def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The tokens, where each stood (then where padding did), the cumulated lengths, and the greatest length."""
+    """Return the tokens, their positions (followed by those of padding), the cumulated lengths, and the largest."""
     require(x.rank == 3, f"sequences in a batch have three dimensions, not {x.type}")
     batch, length, _ = x.shape
     counts = check_range(sequence_token_count, 0, length, "sequence_token_count")
@@ -21,14 +21,14 @@ def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Ten
     total = reduce("sum", counts, [0])
     (tokens,) = observe(total, "tokens")
     offsets = cast(reshape(places, (batch, length)), DType.int32)
-    packed = without_padding(x, offsets, tokens)
+    packed = remove_padding_rows(x, offsets, tokens)
     cumulated = pad(cumulate("sum", sequence_token_count, 0), [(1, 0)])
     return packed, offsets, cumulated, reduce("maximum", sequence_token_count, [0], keep=True)
 
 
 @op("RestorePadding")
 def restore_padding(x: Tensor, token_offset: Tensor) -> Tensor:
-    """Tokens at the places that `token_offset` begins with, zeros elsewhere."""
+    """Put tokens at the positions that `token_offset` begins with, and zeros elsewhere."""
     require(x.rank == 2 and token_offset.rank == 2, f"tokens {x.type} and offsets {token_offset.type} are no matrices")
     batch, length = token_offset.shape
     tokens, hidden = x.shape
@@ -38,13 +38,13 @@ def restore_padding(x: Tensor, token_offset: Tensor) -> Tensor:
     return reshape(rows, (batch, length, hidden))
 
 
-def without_padding(x: Tensor, token_offset: Tensor, tokens: Dim) -> Tensor:
-    """The first `tokens` rows that the offsets name, of [batch, sequence, hidden]."""
+def remove_padding_rows(x: Tensor, token_offset: Tensor, tokens: Dim) -> Tensor:
+    """Take the first `tokens` rows that the offsets point to from [batch, sequence, hidden]."""
     batch, length, hidden = x.shape
     rows, places = reshape(x, (batch * length, hidden)), reshape(token_offset, (batch * length,))
     return build((tokens, hidden), lambda t, h: rows.at(places.at(t), h, checked=True))
 
 
-def sequence_lengths(cumulated: Tensor) -> Tensor:
-    """Lengths from their running sum, which starts with 0."""
+def compute_lengths(cumulated: Tensor) -> Tensor:
+    """Compute lengths from their running sum, which starts with 0."""
     return build((cumulated.shape[0] - 1,), lambda b: cumulated.at(b + 1) - cumulated.at(b))

@@ -22,16 +22,16 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    left = _arranged(a, swap=bool(transA), batch=bool(transBatchA))
-    product = matmul(left, _arranged(b, swap=bool(transB), batch=bool(transBatchB)))
+    left = _permute_operand(a, swap=bool(transA), batch=bool(transBatchA))
+    product = matmul(left, _permute_operand(b, swap=bool(transB), batch=bool(transBatchB)))
     if alpha == 1.0:
         return product
     wide = wide_dtype(product.dtype)
     return elementwise(lambda v: cast(cast(v, wide) * alpha, product.dtype), product)
 
 
-def _arranged(x: Tensor, *, swap: bool, batch: bool) -> Tensor:
-    """x with its first dimension moved behind the batch ones, then its last two exchanged, each if asked for."""
+def _permute_operand(x: Tensor, *, swap: bool, batch: bool) -> Tensor:
+    """Move the first dimension behind the batch ones (`batch`), then exchange the last two (`swap`)."""
     order = list(range(x.rank))
     if batch and x.rank > 2:
         order = [*order[1:-1], order[0], order[-1]]
@@ -84,5 +84,4 @@ def fused_gemm(
 
 @op("GemmFastGelu")
 def gemm_fast_gelu(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    result: Tensor = fast_gelu(matmul(x, w), bias)
-    return result
+    return fast_gelu(matmul(x, w), bias)

@@ -1,4 +1,4 @@
-"""Ops on 8-bit tensors, element by element or along an axis: dequantized, computed in float32, quantized anew."""
+"""Ops on 8-bit tensors, which are dequantized, computed in float32 and quantized again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.ir.dtypes import DType
 from weft.opset.functions import cast, sigmoid, where
 from weft.opset.language import Tensor, concat, elementwise, mean, reduce
 from weft.opset.microsoft.domain import op
-from weft.opset.microsoft.scales import dequantized, quantized
+from weft.opset.microsoft.scales import dequantize_tensor, quantize_tensor
 from weft.opset.reductions import softmax
 from weft.opset.registry import REQUIRED, normalize_axes, normalize_axis, require
 
@@ -25,8 +25,8 @@ def quantized_add(
     c_scale: Tensor,
     c_zero_point: Tensor | None = None,
 ) -> Tensor:
-    total = dequantized(a, a_scale, a_zero_point) + dequantized(b, b_scale, b_zero_point)
-    return quantized(total, c_scale, c_zero_point, a.dtype)
+    total = dequantize_tensor(a, a_scale, a_zero_point) + dequantize_tensor(b, b_scale, b_zero_point)
+    return quantize_tensor(total, c_scale, c_zero_point, a.dtype)
 
 
 @op("QLinearMul")
@@ -40,15 +40,15 @@ def quantized_multiply(
     c_scale: Tensor,
     c_zero_point: Tensor | None = None,
 ) -> Tensor:
-    product = dequantized(a, a_scale, a_zero_point) * dequantized(b, b_scale, b_zero_point)
-    return quantized(product, c_scale, c_zero_point, a.dtype)
+    product = dequantize_tensor(a, a_scale, a_zero_point) * dequantize_tensor(b, b_scale, b_zero_point)
+    return quantize_tensor(product, c_scale, c_zero_point, a.dtype)
 
 
 @op("QLinearSigmoid")
 def quantized_sigmoid(
     x: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor, y_zero_point: Tensor | None = None
 ) -> Tensor:
-    return _through(sigmoid, x, x_scale, x_zero_point, y_scale, y_zero_point)
+    return _apply_quantized(sigmoid, x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
 @op("QLinearLeakyRelu")
@@ -61,10 +61,10 @@ def quantized_leaky_relu(
     *,
     alpha: float = 0.01,
 ) -> Tensor:
-    return _through(lambda v: where(v < 0, v * alpha, v), x, x_scale, x_zero_point, y_scale, y_zero_point)
+    return _apply_quantized(lambda v: where(v < 0, v * alpha, v), x, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
-def _through(
+def _apply_quantized(
     function: Callable[[Any], Any],
     x: Tensor,
     x_scale: Tensor,
@@ -72,7 +72,9 @@ def _through(
     y_scale: Tensor,
     y_zero_point: Tensor | None,
 ) -> Tensor:
-    return quantized(elementwise(function, dequantized(x, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype)
+    return quantize_tensor(
+        elementwise(function, dequantize_tensor(x, x_scale, x_zero_point)), y_scale, y_zero_point, x.dtype
+    )
 
 
 @op("QLinearSoftmax")
@@ -86,10 +88,10 @@ def quantized_softmax(
     axis: int = -1,
     opset: int = REQUIRED,
 ) -> Tensor:
-    """Softmax as of an opset: along one axis from 13 on, over all dimensions from it on before."""
+    """Compute softmax along `axis` from opset 13 on, before that over all dimensions from `axis` on."""
     axis = normalize_axis(axis, x.rank)
     axes = range(axis, axis + 1 if opset >= 13 else x.rank)
-    return quantized(softmax(dequantized(x, x_scale, x_zero_point), axes), y_scale, y_zero_point, x.dtype)
+    return quantize_tensor(softmax(dequantize_tensor(x, x_scale, x_zero_point), axes), y_scale, y_zero_point, x.dtype)
 
 
 @op("QLinearReduceMean")
@@ -103,26 +105,26 @@ def quantized_mean(
     axes: tuple[int, ...] | None = None,
     keepdims: int = 1,
 ) -> Tensor:
-    average = mean(dequantized(x, x_scale, x_zero_point), _axes(axes, x), keep=bool(keepdims))
-    return quantized(average, y_scale, y_zero_point, x.dtype)
+    average = mean(dequantize_tensor(x, x_scale, x_zero_point), _resolve_axes(axes, x), keep=bool(keepdims))
+    return quantize_tensor(average, y_scale, y_zero_point, x.dtype)
 
 
 @op("ReduceSumInteger")
 def integer_sum(x: Tensor, *, axes: tuple[int, ...] | None = None, keepdims: int = 1) -> Tensor:
     wide = DType.int32 if x.dtype.is_signed else DType.uint32
-    return reduce("sum", cast(x, wide), _axes(axes, x), keep=bool(keepdims))
+    return reduce("sum", cast(x, wide), _resolve_axes(axes, x), keep=bool(keepdims))
 
 
-def _axes(axes: Sequence[int] | None, x: Tensor) -> Sequence[int]:
+def _resolve_axes(axes: Sequence[int] | None, x: Tensor) -> Sequence[int]:
     return normalize_axes(axes, x.rank) if axes else range(x.rank)
 
 
 @op("QLinearConcat")
 def quantized_concat(y_scale: Tensor, y_zero_point: Tensor, *inputs: Tensor, axis: int = REQUIRED) -> Tensor:
-    """Inputs come in threes: numbers, scale, zero point."""
+    """Concatenate inputs that come in triples: tensor, scale, zero point."""
     require(len(inputs) > 0 and len(inputs) % 3 == 0, f"{len(inputs)} inputs are no triples")
-    parts = [dequantized(*inputs[start : start + 3]) for start in range(0, len(inputs), 3)]
-    return quantized(concat(parts, axis), y_scale, y_zero_point, y_zero_point.dtype)
+    parts = [dequantize_tensor(*inputs[start : start + 3]) for start in range(0, len(inputs), 3)]
+    return quantize_tensor(concat(parts, axis), y_scale, y_zero_point, y_zero_point.dtype)
 
 
 @op("QLinearWhere")
@@ -137,5 +139,5 @@ def quantized_where(
     z_scale: Tensor,
     z_zero_point: Tensor,
 ) -> Tensor:
-    chosen = where(condition, dequantized(x, x_scale, x_zero_point), dequantized(y, y_scale, y_zero_point))
-    return quantized(chosen, z_scale, z_zero_point, z_zero_point.dtype)
+    chosen = where(condition, dequantize_tensor(x, x_scale, x_zero_point), dequantize_tensor(y, y_scale, y_zero_point))
+    return quantize_tensor(chosen, z_scale, z_zero_point, z_zero_point.dtype)

@@ -1,4 +1,4 @@
-"""LSTMs with 8-bit weights, whose inputs and outputs are quantized on the way to each product."""
+"""LSTMs with 8-bit weights, which quantize the inputs of each product."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.ir.dtypes import DType
 from weft.opset.functions import cast
 from weft.opset.language import Element, Tensor, build, contract, elementwise
 from weft.opset.microsoft.domain import op
-from weft.opset.quantization import centered, dynamic_quantize_linear
+from weft.opset.quantization import dynamic_quantize_linear, subtract_zero_point
 from weft.opset.recurrent import LSTM_ACTIVATIONS, Products, choose_activations, make_layer, run_lstm
 from weft.opset.registry import require
 
@@ -38,8 +38,8 @@ def dynamic_quantize_lstm(
 ) -> list[Tensor]:
     layer = make_layer(
         x,
-        _gates_first(w, w_scale, w_zero_point),
-        _gates_first(r, r_scale, r_zero_point),
+        _dequantize_gates_first(w, w_scale, w_zero_point),
+        _dequantize_gates_first(r, r_scale, r_zero_point),
         b,
         sequence_lens,
         gates=4,
@@ -47,43 +47,44 @@ def dynamic_quantize_lstm(
         layout=0,
         hidden_size=hidden_size,
     )
-    given = activation_alpha, activation_beta, clip
-    chosen = choose_activations(activations, LSTM_ACTIVATIONS, layer.directions, *given)
+    chosen = choose_activations(
+        activations, LSTM_ACTIVATIONS, layer.directions, activation_alpha, activation_beta, clip
+    )
     products = Products(
-        lambda inputs, number: _product(inputs, w, w_scale, w_zero_point, number, "tbi"),
-        lambda output, number: _product(output, r, r_scale, r_zero_point, number, "bi"),
+        lambda inputs, number: _multiply_quantized(inputs, w, w_scale, w_zero_point, number, "tbi"),
+        lambda output, number: _multiply_quantized(output, r, r_scale, r_zero_point, number, "bi"),
     )
     return run_lstm(layer, [initial_h, initial_c], p, chosen, coupled=bool(input_forget), products=products)
 
 
-def _product(x: Tensor, w: Tensor, scale: Tensor, zero_point: Tensor, number: int, labels: str) -> Tensor:
-    """x, quantized to uint8 as a whole, times the weights [inputs, gates] of a direction: int32 sums, scaled once."""
+def _multiply_quantized(x: Tensor, w: Tensor, scale: Tensor, zero_point: Tensor, number: int, labels: str) -> Tensor:
+    """Quantize x to uint8 and multiply by the weights [inputs, gates] of a direction, with int32 sums, scaled once."""
     numbers, own_scale, own_zero = dynamic_quantize_linear(x)
     bytes_ = build(w.shape[1:], lambda i, g: w.at(number, i, g))
 
-    def part(parameter: Tensor, *place: Element) -> Any:
+    def parameter_at(parameter: Tensor, *place: Element) -> Any:
         return parameter.at(number, *place[: parameter.rank - 1])
 
-    right = build(bytes_.shape, lambda i, g: centered(bytes_.at(i, g), part(zero_point, g)))
-    sums = contract(elementwise(centered, numbers, own_zero), right, labels, "ig", labels[:-1] + "g")
+    right = build(bytes_.shape, lambda i, g: subtract_zero_point(bytes_.at(i, g), parameter_at(zero_point, g)))
+    sums = contract(elementwise(subtract_zero_point, numbers, own_zero), right, labels, "ig", labels[:-1] + "g")
 
     def element(*place: Element) -> Any:
-        return cast(sums.at(*place), DType.float32) * (own_scale.at() * part(scale, place[-1]))
+        return cast(sums.at(*place), DType.float32) * (own_scale.at() * parameter_at(scale, place[-1]))
 
     return build(sums.shape, element)
 
 
-def _gates_first(w: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """[directions, gates, inputs] in float32 from the 8-bit [directions, inputs, gates].
+def _dequantize_gates_first(w: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+    """Dequantize [directions, inputs, gates] to float32 [directions, gates, inputs].
 
-    Scales and zero points are of a direction, or of each of its gates.
+    There are scales and zero points per direction, or per direction and gate.
     """
     require(w.rank == 3 and scale.rank in (1, 2), f"weights {w.type} with scales {scale.type}")
     directions, inputs, gates = w.shape
 
     def element(d: Element, g: Element, i: Element) -> Any:
         place = (d,) if scale.rank == 1 else (d, g)
-        moved = centered(w.at(d, i, g), zero_point.at(*place[: zero_point.rank]))
+        moved = subtract_zero_point(w.at(d, i, g), zero_point.at(*place[: zero_point.rank]))
         return cast(moved, DType.float32) * scale.at(*place)
 
     return build((directions, gates, inputs), element)

@@ -1,4 +1,4 @@
-"""Biases of attention that depend on how far apart a query and a key are."""
+"""Attention biases that depend on the distance between query and key."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def relative_position_bias(
     is_bidirectional: int = 0,
     max_distance: int = REQUIRED,
 ) -> Tensor:
-    """[1, heads, queries, keys]: near distances have a bucket each, farther ones share buckets of growing width.
+    """Look up biases [1, heads, queries, keys]: small distances have a bucket each, larger ones share wider buckets.
 
-    The table is said to be [buckets, heads] but lies in memory by columns.
+    The table is declared as [buckets, heads] but is stored by columns.
     """
     buckets, heads = bias_table.shape
     require(isinstance(buckets, int) and buckets >= 2, f"a table of {bias_table.type} has too few buckets")
@@ -60,7 +60,7 @@ def gated_relative_position_bias(
     *,
     num_heads: int = REQUIRED,
 ) -> Tensor:
-    """Positions' biases [1, heads, sequence, sequence] scaled, per query and head, by a gate that the query sets."""
+    """Scale position biases [1, heads, sequence, sequence] by a gate per query and head."""
     if token_offset is not None:
         query_layer = restore_padding(query_layer, token_offset)
     require(query_layer.rank == 3, f"queries of {query_layer.type} have no batch and sequence")

@@ -29,27 +29,27 @@ def rotary_embedding(
 ) -> Tensor:
     positions = position_ids
     if position_ids.rank == 1:
-        positions = build(_tokens(x), lambda _, s: position_ids.at(0) + s)
-    return _rotated(x, cos_cache, sin_cache, positions, num_heads, rotary_embedding_dim, bool(interleaved))
+        positions = build(_token_shape(x), lambda _, s: position_ids.at(0) + s)
+    return _rotate_heads(x, cos_cache, sin_cache, positions, num_heads, rotary_embedding_dim, bool(interleaved))
 
 
-def _tokens(x: Tensor) -> tuple[Dim, Dim]:
-    """The sizes of batch and sequence."""
+def _token_shape(x: Tensor) -> tuple[Dim, Dim]:
+    """Return the sizes of batch and sequence."""
     require(x.rank in (3, 4), f"a rotary embedding needs a tensor of rank 3 or 4, not {x.type}")
     return x.shape[0], x.shape[2 if x.rank == 4 else 1]
 
 
-def _rotated(
+def _rotate_heads(
     x: Tensor, cosines: Tensor, sines: Tensor, positions: Tensor | None, heads: Dim, rotated: Dim, interleaved: bool
 ) -> Tensor:
-    """[batch, heads, sequence, size], or [batch, sequence, heads * size]; see `rotate` for the rest."""
-    batch, length = _tokens(x)
+    """Apply `rotate` to [batch, heads, sequence, size], or to [batch, sequence, heads * size]."""
+    batch, length = _token_shape(x)
     rotated = rotated or cosines.shape[-1] * 2
     if x.rank == 4:
         return rotate(x, cosines, sines, positions, rotated, interleaved, heads_first=True)
     size = dims.floordiv(x.shape[2], heads) if heads else rotated
-    parted = reshape(x, (batch, length, heads or dims.floordiv(x.shape[2], size), size))
-    return reshape(rotate(parted, cosines, sines, positions, rotated, interleaved, heads_first=False), x.shape)
+    split_x = reshape(x, (batch, length, heads or dims.floordiv(x.shape[2], size), size))
+    return reshape(rotate(split_x, cosines, sines, positions, rotated, interleaved, heads_first=False), x.shape)
 
 
 @op("MRotaryEmbedding")
@@ -67,7 +67,7 @@ def multimodal_rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
 ) -> Tensor:
-    """Each pair is turned by the time, the height or the width of its token, as the sections tell."""
+    """Rotate each pair by the time, height or width position of its token, depending on its section."""
     require(len(mrope_section) == 3 and position_ids.rank == 3, f"sections {mrope_section} of {position_ids.type}")
     require(mrope_layout in (0, 1), f"mrope_layout is {mrope_layout}")
     times, heights, widths = mrope_section
@@ -82,23 +82,23 @@ def multimodal_rotary_embedding(
         wide = equal(pair % 3, 2) & (pair < widths * 3)
         return where(tall, number + 1, where(wide, number + 2, number))
 
-    def of_tokens(cache: Tensor) -> Tensor:
+    def select_rows(cache: Tensor) -> Tensor:
         def element(b: Element, s: Element, pair: Element) -> Element:
             return cache.at(position_ids.at(stream(pair), b, s), pair, checked=True)
 
-        return build((*_tokens(x), half), element)
+        return build((*_token_shape(x), half), element)
 
-    caches = of_tokens(cos_cache), of_tokens(sin_cache)
-    return _rotated(x, *caches, None, num_heads, rotary_embedding_dim, bool(interleaved))
+    caches = select_rows(cos_cache), select_rows(sin_cache)
+    return _rotate_heads(x, *caches, None, num_heads, rotary_embedding_dim, bool(interleaved))
 
 
 @op("GemmaRotaryEmbedding")
 def gemma_rotary_embedding(
     angles: Tensor, q: Tensor, q_rotated: Tensor, k: Tensor, k_rotated: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """x * cos + rotated x * sin, for queries and keys; angles [batch, sequence, size] repeat along the heads."""
+    """Compute x * cos + rotated x * sin for queries and keys; all heads have the angles [batch, sequence, size]."""
 
-    def turned(x: Tensor, rotated: Tensor) -> Tensor:
+    def rotate_tokens(x: Tensor, rotated: Tensor) -> Tensor:
         def element(b: Element, n: Element, s: Element, h: Element) -> Any:
             angle = angles.at(b, s, h)
             cosine, sine = (cast(cast(function(angle), x.dtype), DType.float32) for function in (cos, sin))
@@ -107,4 +107,4 @@ def gemma_rotary_embedding(
 
         return build(x.shape, element)
 
-    return turned(q, q_rotated), turned(k, k_rotated)
+    return rotate_tokens(q, q_rotated), rotate_tokens(k, k_rotated)

@@ -1,4 +1,4 @@
-"""Crops of images brought to one size, and maxima over what a mask leaves of windows."""
+"""Crops of images resized to one size, and maxima over masked windows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.opset.functions import cast, ceil, floor, maximum, not_equal, where, w
 from weft.opset.language import Element, Tensor, build, index
 from weft.opset.microsoft.domain import op
 from weft.opset.registry import REQUIRED, Sizes, require
-from weft.opset.windows import windows
+from weft.opset.windows import resolve_windows
 
 
 @op("CropAndResize")
@@ -25,7 +25,7 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     mode: str = "bilinear",
 ) -> Tensor:
-    """Regions [y1, x1, y2, x2], corners on corners; beyond the image there is one value only."""
+    """Crop regions [y1, x1, y2, x2] with aligned corners; positions outside the image have `extrapolation_value`."""
     require(mode in ("bilinear", "nearest"), f"mode is {mode!r}", "it must be bilinear or nearest")
     require(x.rank == 4 and len(crop_size) == 2, f"crops of {len(crop_size)} dimensions from {x.type}")
     wide = wide_dtype(x.dtype)
@@ -47,14 +47,14 @@ def crop_and_resize(
             return cast(x.at(batch, channel, cast(v, DType.int64), cast(h, DType.int64)), wide)
 
         if mode == "nearest":
-            found = at(floor(places[0] + 0.5), floor(places[1] + 0.5))
+            sample = at(floor(places[0] + 0.5), floor(places[1] + 0.5))
         else:
             (top, left), (bottom, right) = map(floor, places), map(ceil, places)
             down, across = places[0] - top, places[1] - left
             upper = at(top, left) + (at(top, right) - at(top, left)) * across
             lower = at(bottom, left) + (at(bottom, right) - at(bottom, left)) * across
-            found = upper + (lower - upper) * down
-        return cast(where(inside, found, extrapolation_value), x.dtype)
+            sample = upper + (lower - upper) * down
+        return cast(where(inside, sample, extrapolation_value), x.dtype)
 
     return build((rois.shape[0], x.shape[1], *crop_size), element)
 
@@ -74,9 +74,9 @@ def max_pool_with_mask(
     storage_order: int = 0,
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
-    """The maximum of each window, of whose rows nothing counts from the first 0 of the mask on."""
+    """Take the maximum of each window; each of its rows ends before the first 0 of the mask."""
     require(mask.rank == x.rank, f"a mask of {mask.type} for {x.type}")
-    layout = windows(x.shape[2:], kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad=auto_pad)
+    layout = resolve_windows(x.shape[2:], kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad=auto_pad)
 
     def element(*i: Element) -> Any:
         starts = [place * stride - pad[0] for place, stride, pad in zip(i[2:], layout.strides, layout.pads)]

@@ -1,4 +1,4 @@
-"""Tensors of quantized numbers, to and from real ones."""
+"""Quantizing and dequantizing tensors."""
 
 from __future__ import annotations
 
@@ -8,39 +8,43 @@ from weft.ir.dtypes import DType
 from weft.opset.functions import cast
 from weft.opset.language import Element, Tensor, elementwise, reshape
 from weft.opset.microsoft.domain import op
-from weft.opset.quantization import centered, dequantize_linear, quantize, quantize_linear
+from weft.opset.quantization import dequantize_linear, quantize, quantize_linear, subtract_zero_point
 
 
 @op("DequantizeLinear")
 def dequantize_linear_(x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, axis: int = 1) -> Tensor:
-    result: Tensor = dequantize_linear(x, scale, zero_point, axis=axis)
-    return result
+    return dequantize_linear(x, scale, zero_point, axis=axis)
 
 
 @op("QuantizeLinear")
 def quantize_linear_(x: Tensor, scale: Tensor, zero_point: Tensor | None = None, *, axis: int = 1) -> Tensor:
-    result: Tensor = quantize_linear(x, scale, zero_point, axis=axis)
-    return result
+    return quantize_linear(x, scale, zero_point, axis=axis)
 
 
-def dequantized(x: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
-    """(x - zero_point) * scale, in the scale's dtype; scale and zero point broadcast against x."""
+def dequantize_tensor(x: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
+    """Compute (x - zero_point) * scale in the scale's dtype; scale and zero point broadcast against x."""
 
     def element(v: Element, s: Element, *zero: Element) -> Any:
-        return cast(cast(centered(v, zero[0] if zero else None), DType.float32) * cast(s, DType.float32), s.dtype)
+        return cast(
+            cast(subtract_zero_point(v, zero[0] if zero else None), DType.float32) * cast(s, DType.float32), s.dtype
+        )
 
-    return elementwise(element, x, single(scale), *(() if zero_point is None else (single(zero_point),)))
+    return elementwise(
+        element, x, squeeze_single(scale), *(() if zero_point is None else (squeeze_single(zero_point),))
+    )
 
 
-def quantized(x: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: DType) -> Tensor:
-    """x / scale + zero_point, rounded and kept within the bounds of `dtype`."""
+def quantize_tensor(x: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: DType) -> Tensor:
+    """Compute x / scale + zero_point, rounded and saturated to `dtype`."""
 
     def element(v: Element, s: Element, *zero: Element) -> Any:
         return quantize(v / s, zero[0] if zero else None, dtype)
 
-    return elementwise(element, x, single(scale), *(() if zero_point is None else (single(zero_point),)))
+    return elementwise(
+        element, x, squeeze_single(scale), *(() if zero_point is None else (squeeze_single(zero_point),))
+    )
 
 
-def single(parameter: Tensor) -> Tensor:
-    """A vector of one element as a scalar, so that it does not add a dimension to a scalar."""
+def squeeze_single(parameter: Tensor) -> Tensor:
+    """Reshape a vector of one element to a scalar, so that it does not add a dimension to a scalar."""
     return reshape(parameter, ()) if parameter.shape == (1,) else parameter

@@ -13,8 +13,8 @@ from weft.opset.signal import dft_17
 
 @op("Rfft")
 def real_transform(x: Tensor, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = 1) -> Tensor:
-    """The last `signal_ndim` dimensions transformed, the very last to its first half; parts in a new dimension."""
-    _check(x, normalized, onesided, signal_ndim, x.rank)
+    """Transform the last `signal_ndim` dimensions, the last of them onesided; complex parts are a new dimension."""
+    _check_attributes(x, normalized, onesided, signal_ndim, x.rank)
     result: Tensor = dft_17(expand_dims(x, [x.rank]), axis=x.rank - 1, onesided=1)
     for number in range(1, signal_ndim):
         result = dft_17(result, axis=x.rank - 1 - number)
@@ -23,30 +23,30 @@ def real_transform(x: Tensor, *, normalized: int = 0, onesided: int = 1, signal_
 
 @op("Irfft")
 def inverse_real_transform(x: Tensor, *, normalized: int = 0, onesided: int = 1, signal_ndim: int = REQUIRED) -> Tensor:
-    _check(x, normalized, onesided, signal_ndim, x.rank - 1)
+    _check_attributes(x, normalized, onesided, signal_ndim, x.rank - 1)
     result = x
     for number in range(1, signal_ndim):
         result = dft_17(result, axis=x.rank - 2 - number, inverse=1)
     return squeeze(dft_17(result, axis=x.rank - 2, inverse=1, onesided=1), [-1])
 
 
-def _check(x: Tensor, normalized: int, onesided: int, signal_ndim: int, available: int) -> None:
+def _check_attributes(x: Tensor, normalized: int, onesided: int, signal_ndim: int, available: int) -> None:
     require(not normalized and bool(onesided), "transforms must be onesided and not normalized")
     require(1 <= signal_ndim <= available, f"signal_ndim is {signal_ndim} for {x.type}")
 
 
 @op("ComplexMul")
 def complex_product(a: Tensor, b: Tensor) -> Tensor:
-    return _multiplied(a, b, conjugate=False)
+    return _multiply_complex(a, b, conjugate=False)
 
 
 @op("ComplexMulConj")
 def complex_product_with_conjugate(a: Tensor, b: Tensor) -> Tensor:
-    """a times the conjugate of b."""
-    return _multiplied(a, b, conjugate=True)
+    """Multiply a by the conjugate of b."""
+    return _multiply_complex(a, b, conjugate=True)
 
 
-def _multiplied(a: Tensor, b: Tensor, *, conjugate: bool) -> Tensor:
+def _multiply_complex(a: Tensor, b: Tensor, *, conjugate: bool) -> Tensor:
     for tensor in (a, b):
         require(tensor.rank >= 1, "complex numbers are pairs in the last dimension")
         assume_equal(tensor.shape[-1], 2, "complex numbers are pairs in the last dimension")

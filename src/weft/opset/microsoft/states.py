@@ -1,4 +1,4 @@
-"""Ops that hand a state on from one stretch of a sequence to the next, as models with linear attention use them."""
+"""Ops with a state that continues a sequence, for models with linear attention."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from weft.errors import UnsupportedModelError
 from weft.ir import dims
 from weft.opset.attention import linear_attention
 from weft.opset.convolution import add_bias
-from weft.opset.functions import sigmoid, widened
+from weft.opset.functions import elementwise_wide, sigmoid
 from weft.opset.language import Tensor, assume_equal, concat, convolve, full, reshape, slice_axis, transpose
 from weft.opset.microsoft.domain import op
 from weft.opset.registry import REQUIRED, require
@@ -25,7 +25,7 @@ def causal_conv_with_state(
     ndim: int = 1,
     state_window: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """A convolution of each channel over the positions up to its own; the state is the positions it reaches back."""
+    """Convolve each channel over past positions; the state holds the last positions of the input."""
     _refuse_window(state_window)
     if ndim != 1:
         raise UnsupportedModelError(f"a causal convolution over {ndim} dimensions", hint="only 1 is supported")
@@ -37,25 +37,25 @@ def causal_conv_with_state(
     batch, channels, length = x.shape
     assume_equal(weight.shape[0], channels, "one kernel per channel")
     channels = weight.shape[0] if isinstance(weight.shape[0], int) else channels
-    kept = (weight.shape[2] - 1) * dilation
-    past = full((batch, channels, kept), 0, x.dtype) if past_state is None else past_state
-    assume_equal(past.shape[2], kept, "the state holds the positions that the kernel reaches back")
+    state_size = (weight.shape[2] - 1) * dilation
+    past = full((batch, channels, state_size), 0, x.dtype) if past_state is None else past_state
+    assume_equal(past.shape[2], state_size, "the state holds the positions that the kernel reaches back")
     whole = concat([past, x], 2)
     result = convolve(
         whole, weight, strides=(1,), dilations=(dilation,), pads=((0, 0),), groups=channels, spatial=(length,)
     )
     result = result if bias is None else add_bias(result, bias)
     if activation != "none":
-        result = widened(lambda v: v * sigmoid(v), result)
-    state = slice_axis(whole, 2, length, kept)
+        result = elementwise_wide(lambda v: v * sigmoid(v), result)
+    state = slice_axis(whole, 2, length, state_size)
     if not channels_last:
         return result, state
     result, state = (transpose(tensor, (0, 2, 1)) for tensor in (result, state))
-    return reshape(result, shape), reshape(state, (batch, kept, *shape[2:]))
+    return reshape(result, shape), reshape(state, (batch, state_size, *shape[2:]))
 
 
 def _channels_second(x: Tensor) -> Tensor:
-    """[batch, positions, *channels] as [batch, channels, positions]."""
+    """Rearrange [batch, positions, *channels] as [batch, channels, positions]."""
     return transpose(reshape(x, (*x.shape[:2], dims.product(x.shape[2:]))), (0, 2, 1))
 
 
@@ -81,7 +81,7 @@ def linear_attention_(
     update_rule: str = "gated_delta",
 ) -> tuple[Tensor, Tensor]:
     _refuse_window(state_window)
-    result: tuple[Tensor, Tensor] = linear_attention(
+    return linear_attention(
         query,
         key,
         value,
@@ -93,4 +93,3 @@ def linear_attention_(
         scale=scale,
         update_rule=update_rule,
     )
-    return result

@@ -1,4 +1,4 @@
-"""Tokens and words: hashes, embeddings of words by their characters, and n-grams that must not come again."""
+"""Tokens and words: tokenizing, hashing, character embeddings, and blocking repeated n-grams."""
 
 from __future__ import annotations
 
@@ -38,53 +38,53 @@ def tokenizer(
     separators: tuple[str, ...] = (),
     tokenexp: str = "",
 ) -> Tensor:
-    """The tokens of each string along a new last axis, as many as the longest row has; others are padded."""
+    """Split each string into tokens along a new last axis, padded to the longest row."""
     require(x.dtype is DType.string, f"strings are split into tokens, not {x.type}")
     require(x.rank in (1, 2), f"strings of shape [C] or [N, C] are split into tokens, not {x.type}")
     require(bool(separators) != bool(tokenexp), "a tokenizer takes separators or an expression for tokens")
     require(mincharnum > 0, f"a token has a character at least, not {mincharnum}")
     require(mincharnum == 1 or (tokenexp != "." and tuple(separators) != ("",)), "mincharnum is of use for words alone")
     result = TensorType(DType.string, (*x.shape, current_trace.get().fresh_symbol("tokens")))
-    ways = {"separators": tuple(separators), "expression": tokenexp}
-    return host("tokens", [x], [result], marked=bool(mark), least=mincharnum, pad=pad_value, **ways)[0]
+    splitting = {"separators": tuple(separators), "expression": tokenexp}
+    return host("tokens", [x], [result], marked=bool(mark), least=mincharnum, pad=pad_value, **splitting)[0]
 
 
 @op("MurmurHash3")
 def murmur_hash_3(x: Tensor, *, positive: int = 1, seed: int = 0) -> Tensor:
-    """MurmurHash3_x86_32 of each element's bytes."""
+    """Compute MurmurHash3_x86_32 of each element's bytes."""
     dtype = DType.uint32 if positive else DType.int32
     if x.dtype is DType.string:
         return host("murmur_hash_3", [x], [TensorType(dtype, x.shape)], seed=seed % 2**32, signed=not positive)[0]
     require(x.dtype.bits in (32, 64), f"{x.dtype} cannot be hashed")
-    return elementwise(lambda v: bitcast(_hash(_words(v), seed % 2**32), dtype), x)
+    return elementwise(lambda v: bitcast(_hash_words(_split_words(v), seed % 2**32), dtype), x)
 
 
-def _words(v: Element) -> list[Any]:
-    """An element's bytes as words of 32 bits, the lowest first."""
+def _split_words(v: Element) -> list[Any]:
+    """Split an element into words of 32 bits, the lowest first."""
     if v.dtype.bits == 32:
         return [v if v.dtype is DType.uint32 else bitcast(v, DType.uint32)]
     bits = v if v.dtype is DType.uint64 else bitcast(v, DType.uint64)
     return [cast(bit_word, DType.uint32) for bit_word in (bits % 2**32, shift_right(bits, 32))]
 
 
-def _hash(words: list[Any], seed: int) -> Any:
+def _hash_words(words: list[Any], seed: int) -> Any:
     state: Any = literal(seed, DType.uint32)
     for word in words:
-        mixed = _rotated(word * 0xCC9E2D51, 15) * 0x1B873593
-        state = _rotated(bit_xor(state, mixed), 13) * 5 + 0xE6546B64
+        mixed = _rotate_bits(word * 0xCC9E2D51, 15) * 0x1B873593
+        state = _rotate_bits(bit_xor(state, mixed), 13) * 5 + 0xE6546B64
     state = bit_xor(state, 4 * len(words))
     state = bit_xor(state, shift_right(state, 16)) * 0x85EBCA6B
     state = bit_xor(state, shift_right(state, 13)) * 0xC2B2AE35
     return bit_xor(state, shift_right(state, 16))
 
 
-def _rotated(word: Any, count: int) -> Any:
+def _rotate_bits(word: Any, count: int) -> Any:
     return bit_or(shift_left(word, count), shift_right(word, 32 - count))
 
 
 @op("NGramRepeatBlock")
 def n_gram_repeat_block(input_ids: Tensor, scores: Tensor, *, ngram_size: int = REQUIRED) -> Tensor:
-    """Scores, -inf for each token that would make the last n-gram one that was there before."""
+    """Set the score of each token that would repeat an n-gram to -inf."""
     require(ngram_size > 0, f"ngram_size is {ngram_size}")
     require(
         input_ids.rank == 2 and scores.rank == 2, f"tokens {input_ids.type} and scores {scores.type} are no batches"
@@ -113,7 +113,7 @@ def word_conv_embedding(
     conv_window_size: int | None = None,
     embedding_size: int | None = None,
 ) -> Tensor:
-    """Words [words, characters] as the maxima of a convolution along their embedded characters; 0 ends a word."""
+    """Embed words [words, characters] by the maxima of a convolution over their character embeddings; 0 ends a word."""
     require(sequence.rank == 2 and weights.rank == 4, f"words {sequence.type}, or weights {weights.type}, do not fit")
     filters, _, window, width = weights.shape
     for size, declared in ((width, char_embedding_size), (window, conv_window_size), (filters, embedding_size)):

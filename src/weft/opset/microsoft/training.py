@@ -1,4 +1,4 @@
-"""What training leaves in models: dropout, which does nothing, and checks of gradients."""
+"""Remains of training in models: dropout, which does nothing, and checks of gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.opset.registry import Static, require
 
 @op("IsAllFinite")
 def is_all_finite(*inputs: Tensor, isinf_only: int = 0, isnan_only: int = 0) -> Tensor:
-    """Whether no element of any input is infinite or NaN, or of one of these kinds only."""
+    """Test that no element of any input is infinite or NaN, or only one of the two."""
     require(len(inputs) > 0 and not (isinf_only and isnan_only), "isinf_only and isnan_only exclude each other")
 
     def is_bad(v: Element) -> Any:

@@ -1,4 +1,4 @@
-"""Features on their way into a model: picking, scaling, filling in, joining."""
+"""Features: extracting, scaling, imputing, joining."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def binarizer(x: Tensor, *, threshold: float = 0.0) -> Tensor:
 def feature_vectorizer(*inputs: Tensor, inputdimensions: tuple[int, ...] | None = None) -> Tensor:
     require(bool(inputs), "there are no features to join")
     widths = [None] * len(inputs) if inputdimensions is None else list(inputdimensions)
-    require(len(widths) == len(inputs), f"{len(widths)} sizes are given for {len(inputs)} inputs")
+    require(len(widths) == len(inputs), f"there are {len(widths)} sizes for {len(inputs)} inputs")
     columns = []
     for x, width in zip(inputs, widths):
         require(x.rank in (1, 2), f"features of rank 1 or 2 are joined, not {x.rank}")
@@ -48,10 +48,10 @@ def imputer(
     replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
 ) -> Tensor:
-    given = imputed_value_floats if x.dtype.is_float else imputed_value_int64s
-    require(bool(given), f"there is no value to put into features of {x.dtype}")
-    has_one_for_all = x.rank > 0 and isinstance(x.shape[-1], int) and len(given or ()) != x.shape[-1]
-    values = constant((given or ())[:1] if has_one_for_all else given, x.dtype)
+    imputed = (imputed_value_floats if x.dtype.is_float else imputed_value_int64s) or ()
+    require(bool(imputed), f"there is no value to put into features of {x.dtype}")
+    has_one_for_all = x.rank > 0 and isinstance(x.shape[-1], int) and len(imputed) != x.shape[-1]
+    values = constant(imputed[:1] if has_one_for_all else imputed, x.dtype)
     replaced = replaced_value_float if x.dtype.is_float else replaced_value_int64
     missing = is_nan if isnan(replaced) else lambda v: equal(v, replaced)
     return elementwise(lambda v, value: where(missing(v), value, v), x, values)

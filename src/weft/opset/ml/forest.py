@@ -1,4 +1,4 @@
-"""The trees of an ensemble as one table of nodes, from either of the two ways in which ONNX writes them down."""
+"""The trees of an ensemble as one table of nodes, read from either of ONNX's two formats."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InvalidModelError
+from weft.ir.arrays import Array
 from weft.opset.registry import require
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 EQUAL = MODES.index("BRANCH_EQ")
 MEMBER = len(MODES)
@@ -19,9 +19,9 @@ MEMBER = len(MODES)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forest:
-    """Nodes in parallel arrays; a leaf leads to itself, and its row of `weights` is what it adds to the targets."""
+    """Nodes in parallel arrays; a leaf is its own child, and its row of `weights` has a weight for each target."""
 
-    modes: Array  # a position in MODES; that of a leaf does not matter
+    modes: Array  # a position in MODES; ignored for a leaf
     features: Array
     thresholds: Array
     true: Array
@@ -46,9 +46,9 @@ def from_nodes(
     targets: int,
     repeated: str,
 ) -> Forest:
-    """Nodes named by (tree, node), leaves among them; a tree's first node is its root.
+    """Read nodes identified by (tree, node), including leaves; a tree's first node is its root.
 
-    `repeated`: which of several weights that a leaf has for one target counts: their SUM, MIN or MAX, or the FIRST.
+    `repeated`: how several weights of a leaf for one target are combined: SUM, MIN, MAX, or the FIRST.
     """
     names = list(zip(*ids))
     count = len(names)
@@ -61,29 +61,29 @@ def from_nodes(
     is_leaf = np.array([mode == "LEAF" for mode in modes])
     itself = np.arange(count)
     true, false = (
-        np.array([_child(places, name[0], child, leaf) for name, child, leaf in zip(names, side, is_leaf)])
+        np.array([_find_child(places, name[0], child, leaf) for name, child, leaf in zip(names, side, is_leaf)])
         for side in children
     )
     first = {tree: place for place, (tree, _) in reversed(list(enumerate(names)))}
     kinds = np.array([0 if mode == "LEAF" else MODES.index(mode) for mode in modes])
     kinds[is_leaf] = kinds[~is_leaf][0] if not is_leaf.all() else 0
     require(len(weights) == len(leaves[0]), f"{len(leaves[0])} leaves have {len(weights)} weights")
-    rows = [_leaf(places, tree, node) for tree, node in zip(leaves[0], leaves[1])]
-    table, present = _weights(count, targets, rows, leaves[2], weights, repeated)
-    return _finish(
+    rows = [_find_leaf(places, tree, node) for tree, node in zip(leaves[0], leaves[1])]
+    table, present = _build_weights(count, targets, rows, leaves[2], weights, repeated)
+    return _build_forest(
         modes=kinds,
         features=np.where(is_leaf, 0, np.array(features)),
         thresholds=np.asarray(thresholds),
         true=np.where(is_leaf, itself, true),
         false=np.where(is_leaf, itself, false),
-        missing=_flags(missing, count) & ~is_leaf,
+        missing=_pad_flags(missing, count) & ~is_leaf,
         roots=np.array(sorted(first.values())),
         weights=table,
         present=present,
     )
 
 
-def _child(places: dict[Any, int], tree: int, node: int, leaf: bool) -> int:
+def _find_child(places: dict[Any, int], tree: int, node: int, leaf: bool) -> int:
     if leaf:
         return 0
     place = places.get((tree, node))
@@ -92,7 +92,7 @@ def _child(places: dict[Any, int], tree: int, node: int, leaf: bool) -> int:
     return place
 
 
-def _leaf(places: dict[Any, int], tree: int, node: int) -> int:
+def _find_leaf(places: dict[Any, int], tree: int, node: int) -> int:
     place = places.get((tree, node))
     if place is None:
         raise InvalidModelError(f"a weight belongs to node {node} of tree {tree}, which does not exist")
@@ -112,7 +112,7 @@ def from_leaves(
     leaf_weights: Array,
     targets: int,
 ) -> Forest:
-    """Interior nodes and leaves in tables of their own; a set of members becomes a chain of equality tests."""
+    """Read interior nodes and leaves from separate tables; a set of members becomes a chain of equality tests."""
     count, leaves = len(features), len(leaf_targets)
     for part in (modes, thresholds, *children[0], *children[1]):
         require(len(part) == count, f"{count} nodes, but {len(part)} of one of their attributes")
@@ -121,10 +121,10 @@ def from_leaves(
     sets = iter(_member_sets(members))
     chains = [next(sets, []) if mode == MEMBER else [thresholds[i]] for i, mode in enumerate(modes)]
     starts = leaves + np.concatenate([[0], np.cumsum([max(len(chain), 1) for chain in chains])]).astype(np.int64)
-    flags = _flags(missing, count)
+    flags = _pad_flags(missing, count)
     for number, chain in enumerate(chains):
         require(0 <= int(modes[number]) <= MEMBER, f"a node of unknown mode {int(modes[number])}")
-        true, false = (_target(side, number, starts, leaves) for side in children)
+        true, false = (_find_target(side, number, starts, leaves) for side in children)
         mode = EQUAL if modes[number] == MEMBER else int(modes[number])
         for link, threshold in enumerate(chain or [np.nan]):
             last = link == max(len(chain), 1) - 1
@@ -132,8 +132,8 @@ def from_leaves(
             nodes.add(mode, features[number], threshold, true, following, bool(flags[number]) and link == 0)
     for root in roots:
         require(0 <= root < count, f"a root at node {root} of {count}")
-    table, present = _weights(len(nodes.modes), targets, range(leaves), leaf_targets, leaf_weights, "SUM")
-    return _finish(
+    table, present = _build_weights(len(nodes.modes), targets, range(leaves), leaf_targets, leaf_weights, "SUM")
+    return _build_forest(
         modes=np.array(nodes.modes),
         features=np.array(nodes.features),
         thresholds=np.array(nodes.thresholds),
@@ -147,7 +147,7 @@ def from_leaves(
 
 
 class _Nodes:
-    """A table of nodes in the making, which begins with the leaves."""
+    """A growing table of nodes, which begins with the leaves."""
 
     def __init__(self, leaves: int) -> None:
         self.modes = [EQUAL] * leaves
@@ -165,7 +165,7 @@ class _Nodes:
         self.missing.append(missing)
 
 
-def _target(side: tuple[Sequence[int], Sequence[int]], number: int, starts: Array, leaves: int) -> int:
+def _find_target(side: tuple[Sequence[int], Sequence[int]], number: int, starts: Array, leaves: int) -> int:
     child, is_leaf = side[0][number], side[1][number]
     limit = leaves if is_leaf else len(starts) - 1
     require(0 <= child < limit, f"a node leads to {'leaf' if is_leaf else 'node'} {child} of {limit}")
@@ -173,7 +173,7 @@ def _target(side: tuple[Sequence[int], Sequence[int]], number: int, starts: Arra
 
 
 def _member_sets(members: Array | None) -> list[list[Any]]:
-    """The sets, which NaN separates in the file."""
+    """Split the members into sets, which NaN separates in the file."""
     sets: list[list[Any]] = [[]]
     for member in () if members is None else members.reshape(-1):
         if np.isnan(member):
@@ -183,35 +183,35 @@ def _member_sets(members: Array | None) -> list[list[Any]]:
     return sets
 
 
-def _flags(flags: Sequence[int], count: int) -> Array:
-    """The flags of the first `count` nodes: nodes without one have none set, and surplus flags are not read."""
+def _pad_flags(flags: Sequence[int], count: int) -> Array:
+    """Return the flags of the first `count` nodes: missing flags are False, and surplus ones are ignored."""
     present = np.zeros(count, bool)
     present[: len(flags)] = np.array(flags, bool)[:count]
     return present
 
 
-def _weights(
+def _build_weights(
     count: int, targets: int, rows: Sequence[int], columns: Sequence[int], weights: Any, repeated: str
 ) -> tuple[Array, Array]:
     require(all(0 <= column < targets for column in columns), f"a leaf's target is not among the {targets}")
-    given, places = np.asarray(weights), (np.array(rows, np.int64), np.array(columns, np.int64))
-    table = np.zeros((count, targets), given.dtype)
+    values, places = np.asarray(weights), (np.array(rows, np.int64), np.array(columns, np.int64))
+    table = np.zeros((count, targets), values.dtype)
     present = np.zeros((count, targets), bool)
     present[places] = True
     match repeated:
         case "FIRST":
             _, first = np.unique(places[0] * targets + places[1], return_index=True)
-            table[places[0][first], places[1][first]] = given[first]
+            table[places[0][first], places[1][first]] = values[first]
         case "MIN" | "MAX":
-            table[places] = given
-            (np.minimum if repeated == "MIN" else np.maximum).at(table, places, given)
+            table[places] = values
+            (np.minimum if repeated == "MIN" else np.maximum).at(table, places, values)
         case _:
-            np.add.at(table, places, given)
+            np.add.at(table, places, values)
     return table, present
 
 
-def _finish(**parts: Array) -> Forest:
-    """Add the depth: how many steps until every walk stands on a leaf."""
+def _build_forest(**parts: Array) -> Forest:
+    """Build the forest with its depth: the steps after which every walk is at a leaf."""
     at = np.unique(parts["roots"])
     itself = np.arange(len(parts["true"]))
     for depth in range(len(itself) + 1):

@@ -1,4 +1,4 @@
-"""Labels and categories: looking values up in tables of numbers and strings."""
+"""Labels and categories: lookups in tables of numbers and strings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InvalidModelError
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.types import TensorType
 from weft.opset.functions import cast, equal, is_nan, where
@@ -15,18 +16,16 @@ from weft.opset.language import Element, Tensor, build, constant, elementwise, g
 from weft.opset.ml.domain import op
 from weft.opset.registry import require
 
-Array = np.ndarray[Any, Any]
 
-
-def table(entries: Any, dtype: DType) -> Tensor:
-    """A constant row of numbers or strings."""
+def make_table(entries: Any, dtype: DType) -> Tensor:
+    """Create a constant row of numbers or strings."""
     array = np.empty(len(entries), dtype.numpy)
     array[:] = list(entries)
     return constant(array)
 
 
-def positions(x: Tensor, keys: Tensor) -> Tensor:
-    """For each element of x, the place of the last key equal to it, or -1; NaN equals NaN here."""
+def find_positions(x: Tensor, keys: Tensor) -> Tensor:
+    """Find, for each element of x, the position of the last key equal to it, or -1; NaN equals NaN here."""
     require(x.dtype is keys.dtype, f"elements of {x.dtype} are looked up among keys of {keys.dtype}")
     if x.dtype is DType.string:
         return host("text_positions", [x, keys], [TensorType(DType.int64, x.shape)])[0]
@@ -41,9 +40,9 @@ def positions(x: Tensor, keys: Tensor) -> Tensor:
 
 
 def look_up(x: Tensor, keys: Tensor, values: Sequence[Any], default: Any, dtype: DType) -> Tensor:
-    """The value beside each element's key; `default`, kept at the end of the table, where there is none."""
+    """Look up the value of each element's key; elements without a key get `default`, the last entry of the table."""
     require(len(values) == keys.shape[0], f"{keys.shape[0]} keys have {len(values)} values")
-    return gather(table([*values, default], dtype), positions(x, keys), 0)
+    return gather(make_table([*values, default], dtype), find_positions(x, keys), 0)
 
 
 @op("CategoryMapper")
@@ -56,8 +55,8 @@ def category_mapper(
     default_string: str = "_Unused",
 ) -> Tensor:
     if x.dtype is DType.string:
-        return look_up(x, table(cats_strings, DType.string), cats_int64s, default_int64, DType.int64)
-    return look_up(x, table(cats_int64s, DType.int64), cats_strings, default_string, DType.string)
+        return look_up(x, make_table(cats_strings, DType.string), cats_int64s, default_int64, DType.int64)
+    return look_up(x, make_table(cats_int64s, DType.int64), cats_strings, default_string, DType.string)
 
 
 @op("LabelEncoder")
@@ -65,7 +64,7 @@ def label_encoder_1(
     x: Tensor, *, classes_strings: tuple[str, ...] = (), default_int64: int = -1, default_string: str = "_Unused"
 ) -> Tensor:
     numbers = range(len(classes_strings))
-    return category_mapper(  # type: ignore[no-any-return]
+    return category_mapper(
         x,
         cats_int64s=tuple(numbers),
         cats_strings=classes_strings,
@@ -91,22 +90,22 @@ def label_encoder(
     default_float: float = -0.0,
     default_tensor: Array | None = None,
 ) -> Tensor:
-    keys, _ = _chosen("keys", keys_strings, keys_int64s, keys_floats, keys_tensor)
-    values, dtype = _chosen("values", values_strings, values_int64s, values_floats, values_tensor)
+    keys, _ = _choose_list("keys", keys_strings, keys_int64s, keys_floats, keys_tensor)
+    values, dtype = _choose_list("values", values_strings, values_int64s, values_floats, values_tensor)
     if default_tensor is not None:
         default = default_tensor.reshape(-1)[0]
     elif dtype is DType.string:
         default = default_string
     else:
         default = default_float if dtype.is_float else default_int64
-    return look_up(x, table(keys, x.dtype), values, default, dtype)
+    return look_up(x, make_table(keys, x.dtype), values, default, dtype)
 
 
-def _chosen(what: str, strings: Any, integers: Any, floats: Any, tensor: Array | None) -> tuple[Any, DType]:
-    """The one list that is given, and the type of its elements."""
+def _choose_list(what: str, strings: Any, integers: Any, floats: Any, tensor: Array | None) -> tuple[Any, DType]:
+    """Return the list that is not None, and the type of its elements."""
     if tensor is not None:
         flat = constant(tensor.reshape(-1))
-        return flat.known, flat.dtype
+        return flat.static_value, flat.dtype
     for entries, dtype in ((strings, DType.string), (integers, DType.int64), (floats, DType.float32)):
         if entries is not None:
             return entries, dtype
@@ -123,31 +122,31 @@ def one_hot_encoder(
 ) -> Tensor:
     if x.dtype is DType.string:
         require(cats_strings is not None, "strings are encoded with cats_strings")
-        place = positions(x, table(cats_strings or (), DType.string))
+        place = find_positions(x, make_table(cats_strings or (), DType.string))
     else:
         require(cats_int64s is not None, "numbers are encoded with cats_int64s")
-        place = positions(cast(x, DType.int64), table(cats_int64s or (), DType.int64))
+        place = find_positions(cast(x, DType.int64), make_table(cats_int64s or (), DType.int64))
         if x.dtype.is_float:
             place = elementwise(lambda v, p: where(is_nan(v), -1, p), x, place)
     count = len(cats_strings or cats_int64s or ())
     if not zeros:  # an unknown category must fail: its place, -1, is outside this table
-        known = constant(np.arange(count))
-        place = build(place.shape, lambda *i: known.at(place.at(*i), checked=True))
+        places = constant(np.arange(count))
+        place = build(place.shape, lambda *i: places.at(place.at(*i), checked=True))
     return build((*x.shape, count), lambda *i: cast(equal(place.at(*i[:-1]), i[-1]), DType.float32))
 
 
 def class_labels(integers: Sequence[int] | None, strings: Sequence[str] | None) -> Tensor | None:
-    """The labels of a classifier, if it has any."""
+    """Return the labels of a classifier, if it has any."""
     if strings:
-        return table(strings, DType.string)
-    return table(integers, DType.int64) if integers else None
+        return make_table(strings, DType.string)
+    return make_table(integers, DType.int64) if integers else None
 
 
 def choose_label(labels: Tensor | None, place: Tensor) -> Tensor:
-    """The label at each place; places stand for themselves where there are no labels."""
+    """Return the label at each place, or the place itself if there are no labels."""
     return place if labels is None else gather(labels, place, 0)
 
 
 def place_if(condition: Any) -> Element:
-    """1 where the condition holds, else 0: the place of the positive of two labels."""
+    """Return 1 where the condition holds, else 0: the place of the positive of two labels."""
     return where(condition, index(1), index(0))  # type: ignore[no-any-return]

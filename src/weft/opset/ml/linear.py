@@ -12,12 +12,12 @@ from weft.opset.functions import cast
 from weft.opset.language import Tensor, arg_reduce, build, constant, contract, reshape
 from weft.opset.ml.domain import op
 from weft.opset.ml.labels import choose_label, class_labels, place_if
-from weft.opset.ml.scores import transform_scores, two_sided
+from weft.opset.ml.scores import expand_binary_scores, transform_scores
 from weft.opset.registry import REQUIRED, require
 
 
 def leading_rows(numbers: tuple[float, ...] | None, rows: int, features: Dim) -> np.ndarray[Any, Any]:
-    """[rows, features] in float32 of the first numbers: files may have more, which onnxruntime leaves unread."""
+    """Return the first numbers as float32 [rows, features]; files may have more, which onnxruntime ignores."""
     flat = np.array(numbers or (), np.float32)
     require(rows > 0, f"{flat.size} numbers make no rows")
     width = features if isinstance(features, int) else flat.size // rows
@@ -28,7 +28,7 @@ def leading_rows(numbers: tuple[float, ...] | None, rows: int, features: Dim) ->
 def _linear_scores(
     x: Tensor, coefficients: tuple[float, ...], intercepts: tuple[float, ...] | None, count: int
 ) -> Tensor:
-    """[rows, count] in float32: x times the rows of the coefficients, plus intercepts where there are as many."""
+    """Compute float32 scores [rows, count]: x times the coefficients, plus intercepts if there are `count` of them."""
     require(x.rank in (1, 2), f"features of rank 1 or 2 are needed, not {x.rank}")
     rows = cast(x if x.rank == 2 else reshape(x, (1, x.shape[0])), DType.float32)
     scores = contract(rows, constant(leading_rows(coefficients, count, rows.shape[1])), "nf", "cf", "nc")
@@ -69,5 +69,5 @@ def linear_classifier(
     positive = build((scores.shape[0],), lambda row: place_if(scores.at(row, 0) > 0.0))
     label = choose_label(labels if names == 2 else None, positive)
     if names == 2:
-        return label, two_sided(scores, post_transform, complement=True)
+        return label, expand_binary_scores(scores, post_transform, complement=True)
     return label, transform_scores(scores, post_transform)

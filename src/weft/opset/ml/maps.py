@@ -1,4 +1,4 @@
-"""Maps from keys to numbers, which only the host knows."""
+"""Maps from keys to numbers, which are processed on the host."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def zip_map(
     keys = classlabels_strings or classlabels_int64s
     if not keys:
         raise InvalidModelError("a map needs its keys: classlabels_int64s or classlabels_strings")
-    require(x.rank in (1, 2), f"a map is made of rows of rank 1 or 2, not {x.rank}")
+    require(x.rank in (1, 2), f"maps are built from tensors of rank 1 or 2, not {x.rank}")
     assume_equal(x.shape[-1], len(keys), "there must be one column for each key")
     key = DType.string if classlabels_strings else DType.int64
     type = SequenceType(MapType(key, TensorType(DType.float32, ())))

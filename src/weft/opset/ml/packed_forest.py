@@ -1,7 +1,7 @@
-"""Trees as they are walked: a node is a few words next to each other, and its children are neighbours.
+"""Trees packed for walking: a node is a few contiguous words, and its children are adjacent.
 
-A step reads one place, and goes to the first child or the one behind it, without a branch. The roots come first, then
-the children of each node. A node with several parents is there once for each of them, and so has its own children once.
+A step reads one node and goes to its first child or the next one, without a branch. The roots come first, then the
+children of each node. A node with several parents is stored once for each of them; its children are stored once.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.opset.ml.forest import EQUAL, MODES, Forest
 from weft.records import dataclass
 
-Array = np.ndarray[Any, Any]
 NOT_EQUAL = MODES.index("BRANCH_NEQ")
 CHILDREN, FEATURE, THRESHOLD, MODE = range(4)  # the words of a node; its false child is the first
-TRACKS_MISSING = 8  # is added to the mode of a node where NaN takes the true branch
+TRACKS_MISSING = 8  # added to the mode of a node where NaN takes the true branch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,23 +24,25 @@ class PackedForest:
     """Nodes as rows of integers; no comparison of a leaf ever holds, and its first child is itself."""
 
     words: Array  # [nodes, 4]
-    modes: Array  # those of all nodes, without what they do with NaN
+    modes: Array  # modes of all nodes, without TRACKS_MISSING
     tracks_missing: bool
-    origins: Array  # which node of the forest each of them is
+    origins: Array  # the node of the forest that each was
 
 
 def pack(forest: Forest, number: np.dtype[Any]) -> PackedForest:
-    """The same trees, with thresholds as the bits of such numbers."""
+    """Pack a forest, with thresholds as the bits of floats of a dtype."""
     word = np.dtype(f"i{max(number.itemsize, 4)}")
     itself = np.arange(len(forest.true))
     is_leaf = (forest.true == itself) & (forest.false == itself)
     interior = np.flatnonzero(~is_leaf)
-    turned = forest.modes == NOT_EQUAL  # the branches of equality, exchanged: NaN equals nothing
-    modes = np.where(turned, EQUAL, forest.modes)
+    swapped = forest.modes == NOT_EQUAL  # becomes equality with exchanged branches
+    modes = np.where(swapped, EQUAL, forest.modes)
     modes[is_leaf] = modes[interior[0]] if len(interior) else EQUAL
-    missing = forest.missing & ~turned & ~is_leaf
-    true, false = (np.where(turned, *sides) for sides in ((forest.false, forest.true), (forest.true, forest.false)))
-    roots = np.resize(forest.roots, len(forest.roots) + len(forest.roots) % 2)  # pairs of children lie in one line
+    missing = forest.missing & ~swapped & ~is_leaf
+    true, false = (np.where(swapped, *sides) for sides in ((forest.false, forest.true), (forest.true, forest.false)))
+    roots = np.resize(
+        forest.roots, len(forest.roots) + len(forest.roots) % 2
+    )  # an even number keeps pairs of children in one cache line
     origins = np.concatenate([roots, np.stack([false[interior], true[interior]], axis=1).reshape(-1)])
     children = np.zeros(len(itself), np.int64)
     children[interior] = len(roots) + 2 * np.arange(len(interior))
@@ -55,9 +57,7 @@ def pack(forest: Forest, number: np.dtype[Any]) -> PackedForest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TightForest:
-    """The same nodes in one word of 64 bits each: the bits of a threshold below, and above them, from the lowest, the
-    feature, the mode and the children.
-    """
+    """The same nodes in one 64-bit word each: from the lowest bits, threshold, feature, mode and first child."""
 
     words: Array
     feature_bits: int
@@ -68,7 +68,7 @@ MODE_BITS = 4
 
 
 def tighten(packed: PackedForest, number: np.dtype[Any]) -> TightForest | None:
-    """Nodes as single words, which half as many loads read; None where their parts do not fit."""
+    """Pack nodes into single words, which need half as many loads; None where they do not fit."""
     if number.itemsize > 4:
         return None
     thresholds, children, features, modes = (packed.words[:, part] for part in (THRESHOLD, CHILDREN, FEATURE, MODE))

@@ -1,4 +1,4 @@
-"""What classifiers and regressors do to their raw scores."""
+"""Post-transforms of the scores of classifiers and regressors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEGLIGIBLE = 1e-7  # scores this close to zero count as absent in SOFTMAX_ZERO
 
 
 def transform_scores(scores: Tensor, transform: str) -> Tensor:
-    """Scores [rows, classes] after a post_transform."""
+    """Apply a post_transform to scores [rows, classes]."""
     require(transform in TRANSFORMS, f"post_transform must be one of {', '.join(TRANSFORMS)}, not {transform!r}")
     match transform:
         case "SOFTMAX":
@@ -31,7 +31,7 @@ def transform_scores(scores: Tensor, transform: str) -> Tensor:
 
 
 def _softmax_zero(scores: Tensor) -> Tensor:
-    """A softmax in which scores of zero keep (nearly) no share."""
+    """Compute a softmax in which scores of zero have (nearly) no share."""
     highest = reduce("maximum", scores, [1], keep=True)
     share = elementwise(lambda v, m: where(absolute(v) > NEGLIGIBLE, exp(v - m), v * exp(-m)), scores, highest)
     total = reduce("sum", share, [1], keep=True)
@@ -39,7 +39,7 @@ def _softmax_zero(scores: Tensor) -> Tensor:
 
 
 def probit(p: Element) -> Element:
-    """Winitzki's approximation of the inverse of the normal distribution: the one that runtimes agree on."""
+    """Approximate the inverse of the normal distribution as Winitzki does, and all runtimes."""
     a = 0.147
     x = p * 2.0 - 1.0
     logarithm = log((1.0 - x) * (1.0 + x))
@@ -48,11 +48,11 @@ def probit(p: Element) -> Element:
     return where(x < 0.0, -size, size)  # type: ignore[no-any-return]
 
 
-def two_sided(score: Tensor, transform: str, *, complement: bool) -> Tensor:
-    """Scores of both classes [rows, 2] from that of the positive one [rows, 1].
+def expand_binary_scores(score: Tensor, transform: str, *, complement: bool) -> Tensor:
+    """Compute scores of both classes [rows, 2] from that of the positive one [rows, 1].
 
-    The negative class has the opposite score or, with `complement`, what is missing to 1, unless a transform that
-    makes probabilities of the scores follows.
+    The negative class has the opposite score or, with `complement`, 1 minus it, unless a transform to probabilities
+    follows.
     """
     complement = complement and transform in ("NONE", "PROBIT")
 

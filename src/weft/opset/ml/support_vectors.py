@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.types import TensorType
 from weft.opset.functions import clamp, exp, sigmoid, tanh, where
@@ -14,16 +14,15 @@ from weft.opset.language import Element, Tensor, arg_reduce, build, constant, co
 from weft.opset.ml.domain import op
 from weft.opset.ml.labels import choose_label, class_labels, place_if
 from weft.opset.ml.linear import leading_rows
-from weft.opset.ml.scores import as_float32, transform_scores, two_sided
+from weft.opset.ml.scores import as_float32, expand_binary_scores, transform_scores
 from weft.opset.registry import require
 
-Array = np.ndarray[Any, Any]
 KERNELS = ("LINEAR", "POLY", "RBF", "SIGMOID")
 LEAST_PROBABILITY = 1e-7
 
 
-def _kernel(x: Tensor, vectors: Array, kernel_type: str, parameters: tuple[float, ...] | None) -> Tensor:
-    """[rows, vectors]: how much each row resembles each vector."""
+def _evaluate_kernel(x: Tensor, vectors: Array, kernel_type: str, parameters: tuple[float, ...] | None) -> Tensor:
+    """Evaluate the kernel for each row and vector: [rows, vectors]."""
     require(kernel_type in KERNELS, f"kernel_type must be one of {', '.join(KERNELS)}, not {kernel_type!r}")
     require(not parameters or len(parameters) == 3, f"kernel_params must be gamma, coef0, degree, not {parameters}")
     gamma, offset, degree = parameters or (0.0, 0.0, 0.0)
@@ -46,7 +45,7 @@ def _kernel(x: Tensor, vectors: Array, kernel_type: str, parameters: tuple[float
             return product
 
 
-def _vectors(numbers: tuple[float, ...] | None, count: int) -> Array:
+def _reshape_vectors(numbers: tuple[float, ...] | None, count: int) -> Array:
     flat = np.array(numbers or (), np.float32)
     require(count > 0 and flat.size % count == 0, f"{flat.size} numbers do not make {count} support vectors")
     return flat.reshape(count, -1)
@@ -68,7 +67,7 @@ def svm_regressor(
     require(x.rank == 2, f"features of rank 2 are needed, not {x.rank}")
     x = as_float32(x)
     if n_supports > 0:
-        x = _kernel(x, _vectors(support_vectors, n_supports), kernel_type, kernel_params)
+        x = _evaluate_kernel(x, _reshape_vectors(support_vectors, n_supports), kernel_type, kernel_params)
     weights = constant(leading_rows(coefficients, 1, x.shape[1]))
     scores = contract(x, weights, "nv", "ov", "no") + rho[0]
     if one_class:
@@ -104,19 +103,19 @@ def svm_classifier(
             place = build((x.shape[0],), lambda row: place_if(scores.at(row, 0) > 0.0))
         return choose_label(labels if count > 1 else None, place), transform_scores(scores, post_transform)
     require(len(vectors_per_class) == count, f"{count} classes have {len(vectors_per_class)} groups of vectors")
-    similarity = _kernel(x, _vectors(support_vectors, vectors), kernel_type, kernel_params)
-    duels = _duel_coefficients(leading_rows(coefficients, max(count - 1, 1), vectors), vectors_per_class)
-    scores = contract(similarity, constant(duels), "nv", "dv", "nd") + constant(rho[: len(duels)], DType.float32)
-    label = choose_label(labels, arg_reduce("maximum", _votes(scores, count), 1))
+    similarity = _evaluate_kernel(x, _reshape_vectors(support_vectors, vectors), kernel_type, kernel_params)
+    pairs = _pair_coefficients(leading_rows(coefficients, max(count - 1, 1), vectors), vectors_per_class)
+    scores = contract(similarity, constant(pairs), "nv", "dv", "nd") + constant(rho[: len(pairs)], DType.float32)
+    label = choose_label(labels, arg_reduce("maximum", _count_votes(scores, count), 1))
     if prob_a:
-        return label, transform_scores(_probabilities(scores, prob_a, prob_b, count), post_transform)
+        return label, transform_scores(_couple_probabilities(scores, prob_a, prob_b, count), post_transform)
     if count == 2:
-        return label, two_sided(scores, post_transform, complement=False)
+        return label, expand_binary_scores(scores, post_transform, complement=False)
     return label, transform_scores(scores, post_transform)
 
 
-def _duel_coefficients(coefficients: Array, vectors_per_class: tuple[int, ...]) -> Array:
-    """[duels, vectors]: the weights of both classes' vectors in each duel of two classes."""
+def _pair_coefficients(coefficients: Array, vectors_per_class: tuple[int, ...]) -> Array:
+    """Return the weights of both classes' vectors for each pair of classes: [pairs, vectors]."""
     ends = np.cumsum(vectors_per_class)
     groups = [slice(end - size, end) for end, size in zip(ends, vectors_per_class)]
     rows = []
@@ -128,22 +127,22 @@ def _duel_coefficients(coefficients: Array, vectors_per_class: tuple[int, ...]) 
     return np.array(rows, np.float32).reshape(len(rows), coefficients.shape[1])
 
 
-def _votes(scores: Tensor, count: int) -> Tensor:
-    """[rows, classes]: how many duels each class wins; a positive score is a win for the first."""
+def _count_votes(scores: Tensor, count: int) -> Tensor:
+    """Count the pairs that each class wins, [rows, classes]; a positive score is a win for the first."""
     won, lost = (np.zeros((count, count * (count - 1) // 2), np.float32) for _ in range(2))
-    for duel, (first, second) in enumerate(combinations(range(count), 2)):
-        won[first, duel] = lost[second, duel] = 1.0
+    for pair, (first, second) in enumerate(combinations(range(count), 2)):
+        won[first, pair] = lost[second, pair] = 1.0
     wins = elementwise(lambda s: where(s > 0.0, 1.0, s * 0.0), scores)
     losses = elementwise(lambda w: 1.0 - w, wins)
     tallies = [contract(x, constant(t), "nd", "cd", "nc") for x, t in ((wins, won), (losses, lost))]
     return tallies[0] + tallies[1]  # type: ignore[no-any-return]
 
 
-def _probabilities(scores: Tensor, prob_a: tuple[float, ...], prob_b: tuple[float, ...], count: int) -> Tensor:
-    """[rows, classes]: Platt's probability for each duel, coupled into one distribution."""
+def _couple_probabilities(scores: Tensor, prob_a: tuple[float, ...], prob_b: tuple[float, ...], count: int) -> Tensor:
+    """Couple Platt's probabilities of pairs into one distribution: [rows, classes]."""
     a, b = constant(prob_a, DType.float32), constant(prob_b, DType.float32)
-    chances = elementwise(
+    pair_probabilities = elementwise(
         lambda s, a, b: clamp(1.0 - sigmoid(s * a + b), LEAST_PROBABILITY, 1.0 - LEAST_PROBABILITY), scores, a, b
     )
     type = TensorType(DType.float32, (scores.shape[0], count))
-    return host("couple_probabilities", [chances], [type], count=count)[0]
+    return host("couple_probabilities", [pair_probabilities], [type], count=count)[0]

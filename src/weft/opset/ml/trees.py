@@ -1,8 +1,7 @@
 """Ensembles of decision trees: all rows walk down all trees at once.
 
-The trees are one table of nodes, each a few words next to each other. A leaf is a node that leads to itself, so that a
-walk as long as the deepest tree ends at a leaf for every row and tree; what a leaf adds to each target is a row of
-another table.
+The trees are one table of nodes, each a few contiguous words. A leaf is its own child, so that a walk as long as the
+deepest tree ends at a leaf for every row and tree; the weights of a leaf for each target are a row of another table.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 from weft.opset.flow import scan
 from weft.opset.functions import bit_and, bitcast, cast, equal, is_inf, is_nan, not_equal, shift_right, where
@@ -30,19 +30,18 @@ from weft.opset.ml.packed_forest import (
     pack,
     tighten,
 )
-from weft.opset.ml.scores import TRANSFORMS, as_float32, transform_scores, two_sided
+from weft.opset.ml.scores import TRANSFORMS, as_float32, expand_binary_scores, transform_scores
 from weft.opset.registry import REQUIRED, require
 
-Array = np.ndarray[Any, Any]
-LEVELS = 4  # of a tree in one expression, where walks take turns
-MOST_AT_ONCE = 6  # levels of trees that are walked without turns
-ABREAST = 16  # walks that a device does together, about
+LEVELS = 4  # levels of a tree in one expression, where walks are split into rounds
+MOST_AT_ONCE = 6  # levels of trees that are walked in one round
+PARALLEL_WALKS = 16  # lanes of a device, about
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-FIRST = "FIRST"  # of the weights that a leaf has for a lone target: so runtimes read them, and converters rely on it
+FIRST = "FIRST"  # the weight that counts if a leaf has several for a single target; converters rely on it
 
 
-def _walk(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
-    """[rows, trees]: where each row ends in each tree, as a place in the nodes that come with it."""
+def _walk_trees(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
+    """Return the leaf of each row in each tree [rows, trees], and the forest's node for each such number."""
     packed = pack(forest, x.dtype.numpy)
     tight = tighten(packed, x.dtype.numpy)
     node_of = _loose_nodes(packed, x.dtype) if tight is None else _tight_nodes(tight, x.dtype)
@@ -69,28 +68,28 @@ def _walk(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
             lower = below(row, lower)
         return where(not_equal(node_of(node)[0], node), lower, node)  # type: ignore[no-any-return]
 
-    turns, levels = _turns(forest.depth, count)
+    rounds, levels = _choose_rounds(forest.depth, count)
 
     def step(nodes: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         return [build(nodes.shape, lambda row, tree: descend(row, nodes.at(row, tree), levels))], []
 
-    first = 0 if turns else levels
+    first = 0 if rounds else levels
     start = build((x.shape[0], count), lambda row, tree: descend(row, cast(tree, place), first))
-    if not turns:
+    if not rounds:
         return start, packed.origins
-    final, _ = scan(step, [start], [], turns)
+    final, _ = scan(step, [start], [], rounds)
     return final[0], packed.origins
 
 
-def _turns(depth: int, trees: int) -> tuple[int, int]:
-    """In how many turns of how many levels each to walk; in none where leaves are best reached as they are added up.
+def _choose_rounds(depth: int, trees: int) -> tuple[int, int]:
+    """Return in how many rounds of how many levels to walk; 0 rounds: walk inside the sum over trees.
 
-    There, walks go side by side along the trees alone, and so in vain where these are few.
+    That is vectorized along the trees only, and so wastes lanes where these are few.
     """
-    turns = max(-(-depth // LEVELS), 2)
-    levels = -(-depth // turns)
-    at_once = -(-trees // ABREAST) * ABREAST * depth
-    return (0, depth) if depth <= MOST_AT_ONCE and at_once <= 1.15 * trees * turns * levels else (turns, levels)
+    rounds = max(-(-depth // LEVELS), 2)
+    levels = -(-depth // rounds)
+    at_once = -(-trees // PARALLEL_WALKS) * PARALLEL_WALKS * depth
+    return (0, depth) if depth <= MOST_AT_ONCE and at_once <= 1.15 * trees * rounds * levels else (rounds, levels)
 
 
 Node = tuple[Any, Any, Any, Any]  # its first child, feature, threshold and mode
@@ -113,14 +112,14 @@ def _tight_nodes(tight: TightForest, dtype: DType) -> Callable[[Element], Node]:
         word = words.at(node)
         upper = bitcast(cast(shift_right(word, 32), DType.uint32), DType.int32)
         feature = bit_and(upper, 2**tight.feature_bits - 1)
-        mode = bit_and(_shifted(upper, tight.feature_bits), 2**tight.mode_bits - 1)
-        children = _shifted(upper, tight.feature_bits + tight.mode_bits)
+        mode = bit_and(_shift_right_logical(upper, tight.feature_bits), 2**tight.mode_bits - 1)
+        children = _shift_right_logical(upper, tight.feature_bits + tight.mode_bits)
         return children, feature, bitcast(cast(word, DType.uint32), dtype), mode
 
     return node_of
 
 
-def _shifted(word: Element, bits: int) -> Element:
+def _shift_right_logical(word: Element, bits: int) -> Element:
     return bitcast(shift_right(bitcast(word, DType.uint32), bits), DType.int32)  # type: ignore[no-any-return]
 
 
@@ -139,12 +138,12 @@ def _compare(mode: int, value: Element, threshold: Element) -> Element:
 
 
 def _aggregate(x: Tensor, forest: Forest, aggregate: str, base: Any) -> Tensor:
-    """[rows, targets]: what the reached leaves add up to, on top of the base values."""
+    """Aggregate the weights of the reached leaves, and add the base values: [rows, targets]."""
     require(aggregate in AGGREGATES, f"aggregate_function must be one of {', '.join(AGGREGATES)}, not {aggregate!r}")
-    return _total(x, forest, _walk(x, forest), aggregate, base)
+    return _aggregate_leaves(x, forest, _walk_trees(x, forest), aggregate, base)
 
 
-def _total(x: Tensor, forest: Forest, walked: tuple[Tensor, Array], aggregate: str, base: Any) -> Tensor:
+def _aggregate_leaves(x: Tensor, forest: Forest, walked: tuple[Tensor, Array], aggregate: str, base: Any) -> Tensor:
     reached, origins = walked
     absent = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
     weights = constant(np.where(forest.present, forest.weights, absent)[origins], x.dtype)
@@ -161,19 +160,21 @@ def _total(x: Tensor, forest: Forest, walked: tuple[Tensor, Array], aggregate: s
     return result + constant(np.asarray(base), x.dtype)  # type: ignore[no-any-return]
 
 
-def _scored(scores: Tensor, forest: Forest, walked: tuple[Tensor, Array]) -> Tensor:
-    """Scores, -inf for classes of which no reached leaf says anything: they are not chosen, however low others are."""
-    if _always_scored(forest):
+def _mask_unscored(scores: Tensor, forest: Forest, walked: tuple[Tensor, Array]) -> Tensor:
+    """Set scores of classes without a weight in any reached leaf to -inf, so that they are never chosen."""
+    if _has_all_scores(forest):
         return scores
     reached, origins = walked
     present = constant(forest.present[origins].astype(np.float32))
     shape = (*reached.shape, present.shape[1])
-    said = reduce("maximum", build(shape, lambda row, tree, target: present.at(reached.at(row, tree), target)), [1])
-    return elementwise(lambda score, any_said: where(any_said > 0.0, score, -np.inf), scores, said)
+    has_weight = reduce(
+        "maximum", build(shape, lambda row, tree, target: present.at(reached.at(row, tree), target)), [1]
+    )
+    return elementwise(lambda score, present: where(present > 0.0, score, -np.inf), scores, has_weight)
 
 
-def _always_scored(forest: Forest) -> bool:
-    """Whether there is a tree for each class all of whose leaves have a weight for it."""
+def _has_all_scores(forest: Forest) -> bool:
+    """Return whether each class has a tree all of whose leaves have a weight for it."""
     places = np.arange(len(forest.true))
     interior = np.flatnonzero((forest.true != places) | (forest.false != places))
     whole = forest.present.copy()
@@ -181,6 +182,11 @@ def _always_scored(forest: Forest) -> bool:
     for _ in range(forest.depth):
         whole[interior] = whole[forest.true[interior]] & whole[forest.false[interior]]
     return bool(whole[forest.roots].any(axis=0).all())
+
+
+def _prefer(tensor: Array | None, values: Any) -> Any:
+    """Return the attribute's value as a tensor if it has one, else as a list."""
+    return values if tensor is None else tensor
 
 
 @op("TreeEnsembleRegressor")
@@ -213,15 +219,15 @@ def tree_ensemble_regressor(
         ids=(nodes_treeids, nodes_nodeids),
         modes=nodes_modes,
         features=nodes_featureids,
-        thresholds=nodes_values if nodes_values_as_tensor is None else nodes_values_as_tensor,
+        thresholds=_prefer(nodes_values_as_tensor, nodes_values),
         children=(nodes_truenodeids, nodes_falsenodeids),
         missing=nodes_missing_value_tracks_true,
         leaves=(target_treeids, target_nodeids, target_ids),
-        weights=target_weights if target_weights_as_tensor is None else target_weights_as_tensor,
+        weights=_prefer(target_weights_as_tensor, target_weights),
         targets=n_targets,
         repeated=FIRST if n_targets == 1 else aggregate_function,
     )
-    base = base_values if base_values_as_tensor is None else base_values_as_tensor
+    base = _prefer(base_values_as_tensor, base_values)
     scores = as_float32(_aggregate(as_float(x), forest, aggregate_function, base))
     return transform_scores(scores, post_transform)
 
@@ -252,8 +258,8 @@ def tree_ensemble_classifier(
     nodes_values_as_tensor: Array | None = None,
     post_transform: str = "NONE",
 ) -> tuple[Tensor, Tensor]:
-    weights = class_weights if class_weights_as_tensor is None else class_weights_as_tensor
-    base = base_values if base_values_as_tensor is None else base_values_as_tensor
+    weights = _prefer(class_weights_as_tensor, class_weights)
+    base = _prefer(base_values_as_tensor, base_values)
     labels = class_labels(classlabels_int64s, classlabels_strings)
     count = len(classlabels_strings or classlabels_int64s or ())
     lone = count == 2 and len(set(class_ids)) == 1
@@ -262,7 +268,7 @@ def tree_ensemble_classifier(
         ids=(nodes_treeids, nodes_nodeids),
         modes=nodes_modes,
         features=nodes_featureids,
-        thresholds=nodes_values if nodes_values_as_tensor is None else nodes_values_as_tensor,
+        thresholds=_prefer(nodes_values_as_tensor, nodes_values),
         children=(nodes_truenodeids, nodes_falsenodeids),
         missing=nodes_missing_value_tracks_true,
         leaves=(class_treeids, class_nodeids, class_ids),
@@ -272,17 +278,17 @@ def tree_ensemble_classifier(
     )
     base = base[-1:] if one_sided and base is not None else base
     wide = as_float(x)
-    walked = _walk(wide, forest)
-    scores = as_float32(_total(wide, forest, walked, "SUM", base))
+    walked = _walk_trees(wide, forest)
+    scores = as_float32(_aggregate_leaves(wide, forest, walked, "SUM", base))
     if not lone:
-        candidates = scores if base is not None and len(base) else _scored(scores, forest, walked)
+        candidates = scores if base is not None and len(base) else _mask_unscored(scores, forest, walked)
         return choose_label(labels, arg_reduce("maximum", candidates, 1)), transform_scores(scores, post_transform)
     all_positive = min(weights, default=0.0) >= 0.0
     limit = 0.5 if all_positive else 0.0
     positive = scores.shape[1] - 1
     place = build((scores.shape[0],), lambda row: place_if(scores.at(row, positive) > limit))
     if one_sided:
-        return choose_label(labels, place), two_sided(scores, post_transform, complement=all_positive)
+        return choose_label(labels, place), expand_binary_scores(scores, post_transform, complement=all_positive)
     return choose_label(labels, place), transform_scores(scores, post_transform)
 
 

@@ -1,4 +1,4 @@
-"""Class probabilities from those of duels between two classes each: Wu, Lin and Weng's second method.
+"""Pairwise coupling: class probabilities from one-versus-one probabilities, by Wu, Lin and Weng's second method.
 
 The iteration is written twice, for one row in plain Python and for many in numpy, with the same operations in the same
 order: the results are the same bits.
@@ -14,33 +14,34 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-FEW = 16  # numbers in all rows, up to which Python is quicker
+from weft.ir.arrays import Array
+
+FEW = 16  # elements of the result, up to which plain Python is faster
 
 
-def couple_probabilities(chances: Array, *, count: int) -> tuple[Array]:
-    """[rows, classes] that agree best with the chances [rows, duels] of the first of each two."""
-    rows = chances.shape[0]
+def couple_probabilities(probabilities: Array, *, count: int) -> tuple[Array]:
+    """Return class probabilities [rows, classes] from the probability [rows, pairs] of each pair's first class."""
+    rows = probabilities.shape[0]
     if rows * count <= FEW:
         try:
-            coupled = [_coupled(row, count) for row in chances.tolist()]
+            coupled = [_couple_row(row, count) for row in probabilities.tolist()]
             return (np.array(coupled, np.float32).reshape(rows, count),)
-        except ZeroDivisionError:  # of which numpy makes an infinite number
+        except ZeroDivisionError:  # numpy returns infinity
             pass
-    return (_coupled_rows(chances.T.astype(np.float64), count).T.astype(np.float32),)
+    return (_couple_rows(probabilities.T.astype(np.float64), count).T.astype(np.float32),)
 
 
-def _form(chances: Any, count: int, nothing: Any) -> list[list[Any]]:
-    """The quadratic form that the probabilities minimize."""
-    duels = [[nothing] * count for _ in range(count)]
-    for chance, (first, second) in zip(chances, combinations(range(count), 2)):
-        duels[first][second], duels[second][first] = chance, 1.0 - chance
-    sums = [reduce(add, [duels[j][i] * duels[j][i] for j in range(count)]) for i in range(count)]
-    return [[sums[i] if i == j else -duels[j][i] * duels[i][j] for j in range(count)] for i in range(count)]
+def _quadratic_form(probabilities: Any, count: int, zero: Any) -> list[list[Any]]:
+    """Return the quadratic form that the probabilities minimise."""
+    pairs = [[zero] * count for _ in range(count)]
+    for probability, (first, second) in zip(probabilities, combinations(range(count), 2)):
+        pairs[first][second], pairs[second][first] = probability, 1.0 - probability
+    sums = [reduce(add, [pairs[j][i] * pairs[j][i] for j in range(count)]) for i in range(count)]
+    return [[sums[i] if i == j else -pairs[j][i] * pairs[i][j] for j in range(count)] for i in range(count)]
 
 
-def _coupled(chances: list[float], count: int) -> list[float]:
-    form = _form(chances, count, 0.0)
+def _couple_row(probabilities: list[float], count: int) -> list[float]:
+    form = _quadratic_form(probabilities, count, 0.0)
     result = [1.0 / count] * count
     for _ in range(max(100, count)):
         product = [reduce(add, map(mul, line, result)) for line in form]
@@ -58,10 +59,10 @@ def _coupled(chances: list[float], count: int) -> list[float]:
     return result
 
 
-def _coupled_rows(chances: Array, count: int) -> Array:
-    """The same for columns of chances; one that has converged stands still."""
-    rows = chances.shape[1]
-    form = np.array(_form(chances, count, np.zeros(rows)))
+def _couple_rows(probabilities: Array, count: int) -> Array:
+    """Couple columns of probabilities at once; a column that has converged no longer changes."""
+    rows = probabilities.shape[1]
+    form = np.array(_quadratic_form(probabilities, count, np.zeros(rows)))
     result = np.full((count, rows), 1.0 / count)
     for _ in range(max(100, count)):
         product = reduce(add, [form[:, place] * result[place] for place in range(count)])

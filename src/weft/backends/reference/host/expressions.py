@@ -1,8 +1,7 @@
-"""Regular expressions as ONNX has them (RE2's syntax), compiled by Python.
+"""Translate ONNX's regular expressions (RE2 syntax) to Python's.
 
-What the two write alike but mean otherwise is rewritten: `$` ends the text and not a line before its end, classes are
-those of ASCII unless an expression says `(?u)`, flags may come in the middle, and POSIX and Unicode have classes with
-names.
+Differences are rewritten: `$` matches only at the end of the text, classes are ASCII unless an expression says `(?u)`,
+flags may occur in the middle, and RE2 has named POSIX and Unicode classes.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ POSIX = {
     "xdigit": "0-9A-Fa-f",
 }
 LAST = sys.maxunicode
-SPACE = "\\t\\n\\f\\r "  # without the vertical tab, which Python counts too
+SPACE = "\\t\\n\\f\\r "  # without the vertical tab, which Python's \s includes
 NAMED = re.compile(r"\[:(\^?)(\w+):\]")
 FLAGS = re.compile(r"\(\?(?P<on>[imsuU]*)(?:-(?P<off>[imsU]+))?(?P<end>[:)])")
 
 
 @lru_cache(maxsize=256)
-def compiled(expression: str) -> re.Pattern[str]:
-    """A compiled expression; an ExecutionError where it is none, or asks for what Python cannot do."""
+def compile_expression(expression: str) -> re.Pattern[str]:
+    """Compile an expression; ExecutionError if it is invalid or not supported by Python."""
     try:
         return re.compile(_Translation(expression).text())
     except (re.error, OverflowError, RecursionError) as error:
-        raise ExecutionError(f"{expression!r} is no regular expression: {error}") from error
+        raise ExecutionError(f"{expression!r} is not a valid regular expression: {error}") from error
 
 
 class _Translation:
-    """One walk over an expression, left to right."""
+    """A translation of one expression, from left to right."""
 
     def __init__(self, expression: str) -> None:
         self.source = expression
         self.place = 0
-        self.unicode = "u" in "".join(found.group("on") for found in FLAGS.finditer(expression))
-        self.flags: list[list[str]] = [[]]  # of each open group: those that hold until it ends, as groups inside it
+        self.unicode = "u" in "".join(match.group("on") for match in FLAGS.finditer(expression))
+        self.flags: list[list[str]] = [[]]  # for each open group, the groups inside it that hold flags until its end
         self.multiline = [False]
 
     def text(self) -> str:
@@ -86,21 +85,21 @@ class _Translation:
         return here
 
     def _group(self) -> str:
-        found = FLAGS.match(self.source, self.place)
-        if found is None or not (found.group("on") or found.group("off") or found.group("end") == ":"):
+        flags = FLAGS.match(self.source, self.place)
+        if flags is None or not (flags.group("on") or flags.group("off") or flags.group("end") == ":"):
             self._open(self.multiline[-1])
             if self.source.startswith("(?<", self.place) and self.source[self.place + 3 : self.place + 4] not in "=!":
                 self.place += 3
                 return "(?P<"
             self.place += 1
             return "("
-        on, off = found.group("on").replace("u", ""), found.group("off") or ""
+        on, off = flags.group("on").replace("u", ""), flags.group("off") or ""
         if "U" in on + off:
-            raise re.error("the flag U, which makes repetitions short, is not supported")
-        self.place = found.end()
+            raise re.error("the flag U (ungreedy) is not supported")
+        self.place = flags.end()
         multiline = "m" in on or ("m" not in off and self.multiline[-1])
         marks = on + (f"-{off}" if off else "")
-        if found.group("end") == ":":
+        if flags.group("end") == ":":
             self._open(multiline)
             return f"(?{marks}:"
         self.multiline[-1] = multiline
@@ -154,7 +153,7 @@ class _Translation:
         return members if inside else f"[{members}]"
 
     def _set(self) -> str:
-        """What is in brackets; a `]` that comes first belongs to it, and so do classes with names."""
+        """Translate a bracket expression; a leading `]` belongs to it."""
         self.place += 1
         parts = ["["]
         if self.source.startswith("^", self.place):
@@ -182,7 +181,7 @@ class _Translation:
 def _posix(name: str, negative: bool) -> str:
     members = POSIX.get(name)
     if members is None:
-        raise re.error(f"there is no class [:{name}:]")
+        raise re.error(f"unknown class [:{name}:]")
     if not negative:
         return members
     inside = re.compile(f"[{members}]")
@@ -200,7 +199,7 @@ def _category(name: str, negative: bool) -> str:
 
 
 def _ranges(belongs: Callable[[int], bool]) -> str:
-    """The characters that belong, as they are written in brackets."""
+    """Write the characters that belong as ranges of a bracket expression."""
     parts, start = [], -1
     for code in range(LAST + 2):
         inside = code <= LAST and belongs(code)
@@ -214,5 +213,5 @@ def _ranges(belongs: Callable[[int], bool]) -> str:
 
 def _character(code: int) -> str:
     if not 0 <= code <= LAST:
-        raise re.error("a character beyond Unicode")
+        raise re.error("a code point beyond Unicode")
     return f"\\U{code:08x}"

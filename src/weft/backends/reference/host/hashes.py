@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from weft.ir.arrays import Array
+
 _WORD = 2**32
 
 
 def murmur_hash_3(x: Array, *, seed: int, signed: bool) -> tuple[Array]:
-    """MurmurHash3_x86_32 of each string's bytes in UTF-8."""
+    """Compute MurmurHash3_x86_32 of each string's UTF-8 bytes."""
     hashes = np.array([_hash(str(text).encode(), seed) for text in x.flat], np.uint32).reshape(x.shape)
     return (hashes.view(np.int32) if signed else hashes,)
 
@@ -22,20 +23,20 @@ def _hash(content: bytes, seed: int) -> int:
     whole = len(content) // 4 * 4
     for start in range(0, whole, 4):
         word = int.from_bytes(content[start : start + 4], "little")
-        state = (_rotated(state ^ _scrambled(word), 13) * 5 + 0xE6546B64) % _WORD
+        state = (_rotate(state ^ _scramble(word), 13) * 5 + 0xE6546B64) % _WORD
     if whole < len(content):
-        state ^= _scrambled(int.from_bytes(content[whole:], "little"))
+        state ^= _scramble(int.from_bytes(content[whole:], "little"))
     state ^= len(content)
     state = (state ^ state >> 16) * 0x85EBCA6B % _WORD
     state = (state ^ state >> 13) * 0xC2B2AE35 % _WORD
     return state ^ state >> 16
 
 
-def _scrambled(word: int) -> int:
-    return _rotated(word * 0xCC9E2D51 % _WORD, 15) * 0x1B873593 % _WORD
+def _scramble(word: int) -> int:
+    return _rotate(word * 0xCC9E2D51 % _WORD, 15) * 0x1B873593 % _WORD
 
 
-def _rotated(word: int, count: int) -> int:
+def _rotate(word: int, count: int) -> int:
     return (word << count | word >> 32 - count) % _WORD
 
 

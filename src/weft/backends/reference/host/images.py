@@ -1,4 +1,4 @@
-"""Host functions for images: decoding, and choosing boxes."""
+"""Decode images, and select boxes by non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ExecutionError
-
-Array = np.ndarray[Any, Any]
+from weft.ir.arrays import Array
 
 
 def decode_image(encoded: Array, *, pixel_format: str) -> tuple[Array]:
-    """An image file as an array [height, width, channels]; one that cannot be decoded as an empty array."""
+    """Decode an image file to [height, width, channels]; an empty array if it cannot be decoded."""
     try:
         pillow = import_module("PIL.Image")
     except ImportError as error:
@@ -35,7 +34,7 @@ def decode_image(encoded: Array, *, pixel_format: str) -> tuple[Array]:
 def suppress_boxes(
     boxes: Array, scores: Array, limit: Array, overlap: Array, threshold: Array, *, centers: bool
 ) -> tuple[Array]:
-    """(image, class, box) of the boxes that stay: best first, none overlapping a better one of its class too much."""
+    """Select (image, class, box) by non-maximum suppression, best first."""
     count, most, least = int(limit.reshape(-1)[0]), overlap.reshape(-1)[0], threshold.reshape(-1)[0]
     if not 0 <= most <= 1:
         raise ExecutionError(f"iou_threshold must be a number from 0 to 1, not {most}")
@@ -51,7 +50,7 @@ def suppress_boxes(
 
 
 def _corners(boxes: Array, centers: bool) -> Array:
-    """Boxes as [lower corner, upper corner]."""
+    """Convert boxes to [lower corner, upper corner]."""
     if centers:
         half = boxes[:, 2:] / 2
         return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
@@ -69,7 +68,7 @@ def _choose(corners: Array, candidates: Array, count: int, most: Any) -> Array:
 
 
 def _overlaps(box: Array, others: Array) -> Array:
-    """Intersection over union of one box with many; 0 for boxes without area."""
+    """Compute the intersection over union of one box with many; 0 for boxes without area."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     shared = np.prod(np.maximum(sides, 0), axis=1)
     area, areas = np.prod(box[2:] - box[:2]), np.prod(others[:, 2:] - others[:, :2], axis=1)

@@ -1,4 +1,4 @@
-"""Bodies of control flow that cannot run: what raises the error of their trace, once a run enters one."""
+"""Control flow bodies that failed to trace: raise the error when a run enters one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weft.errors import InvalidModelError
 
 
 def refuse(**error: Any) -> tuple[Any, ...]:
-    """Raise the error that the trace of a body ended with."""
+    """Raise the error from tracing a body."""
     raise InvalidModelError(error.pop("problem"), **error)
 
 

@@ -1,4 +1,4 @@
-"""Sequences as Python lists, and optionals as what they hold or None."""
+"""Sequences as Python lists, and optionals as their content or None."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ExecutionError
-
-Array = np.ndarray[Any, Any]
+from weft.ir.arrays import Array
 
 
 def sequence_construct(*elements: Any) -> tuple[list[Any]]:
-    return (list(map(_tensor, elements)),)
+    return (list(map(_check_element, elements)),)
 
 
 def sequence_insert(sequence: list[Any], element: Any, position: Array | None = None) -> tuple[list[Any]]:
-    place = len(sequence) if position is None else _place(position, len(sequence), len(sequence) + 1)
-    return ([*sequence[:place], _tensor(element), *sequence[place:]],)
+    place = len(sequence) if position is None else _resolve_position(position, len(sequence), len(sequence) + 1)
+    return ([*sequence[:place], _check_element(element), *sequence[place:]],)
 
 
-def _tensor(element: Any) -> Any:
-    """An element, which is no sequence: those of sequences of sequences grow twofold with each step."""
+def _check_element(element: Any) -> Any:
+    """Refuse a nested sequence, whose size could double with each step."""
     if isinstance(element, list):
-        raise ExecutionError("a sequence is made of tensors, not of sequences")
+        raise ExecutionError("a sequence must contain tensors, not sequences")
     return element
 
 
 def sequence_erase(sequence: list[Any], position: Array | None = None) -> tuple[list[Any]]:
-    place = _place(np.int64(-1) if position is None else position, len(sequence), len(sequence))
+    place = _resolve_position(np.int64(-1) if position is None else position, len(sequence), len(sequence))
     return ([*sequence[:place], *sequence[place + 1 :]],)
 
 
 def sequence_at(sequence: list[Any], position: Array) -> tuple[Any]:
-    return (sequence[_place(position, len(sequence), len(sequence))],)
+    return (sequence[_resolve_position(position, len(sequence), len(sequence))],)
 
 
-def _place(position: Any, count: int, limit: int) -> int:
+def _resolve_position(position: Any, count: int, limit: int) -> int:
     number = int(np.asarray(position).item())
     place = number + count if number < 0 else number
     if not 0 <= place < limit:

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.reference.host.expressions import compiled
-
-Array = np.ndarray[Any, Any]
+from weft.backends.reference.host.expressions import compile_expression
+from weft.ir.arrays import Array
 
 
 def text_array(strings: Iterable[str], shape: tuple[int, ...]) -> Array:
-    """Strings as an array of objects."""
+    """Convert strings to an object array."""
     items = list(strings)
     flat = np.empty(len(items), object)
     flat[:] = items
@@ -29,9 +28,9 @@ def string_concat(x: Array, y: Array) -> tuple[Array]:
 
 
 def regex_full_match(x: Array, *, pattern: str) -> tuple[Array]:
-    expression = compiled(pattern)
-    found = [expression.fullmatch(str(text)) is not None for text in x.flat]
-    return (np.array(found, bool).reshape(x.shape),)
+    expression = compile_expression(pattern)
+    matches = [expression.fullmatch(str(text)) is not None for text in x.flat]
+    return (np.array(matches, bool).reshape(x.shape),)
 
 
 def string_split(x: Array, *, delimiter: str, maxsplit: int) -> tuple[Array, Array]:
@@ -46,23 +45,22 @@ def string_split(x: Array, *, delimiter: str, maxsplit: int) -> tuple[Array, Arr
 def tokens(
     x: Array, *, marked: bool, least: int, pad: str, separators: tuple[str, ...], expression: str
 ) -> tuple[Array]:
-    """The tokens of each string, padded to the most that one has; `marked` rows begin and end with control characters.
+    """Split each string into tokens, padded to the longest row; `marked` rows begin and end with control characters.
 
-    Tokens are what matches the expression, or what separators leave, each dividing what those before it left. A lone
-    empty separator, or a lone dot as the expression, leaves single characters. Tokens of fewer characters than `least`
-    are none.
+    Tokens match the expression, or are left between separators, which are applied one after the other. A single empty
+    separator, or a dot as the expression, gives single characters. Tokens shorter than `least` are dropped.
     """
     texts = list(map(str, x.ravel().tolist()))
     rows: list[list[str]]
     if expression == "." or separators == ("",):
         rows = list(map(list, texts))
     elif expression:
-        rows = _found(texts, compiled(expression))
+        rows = _find_tokens(texts, compile_expression(expression))
     else:
         rows = [[text] for text in texts]
         for separator in separators:
-            divide = _divider(separator)
-            rows = [[piece for part in row for piece in divide(part) if len(piece) >= least] for row in rows]
+            split = _make_splitter(separator)
+            rows = [[piece for part in row for piece in split(part) if len(piece) >= least] for row in rows]
     rows = [[token for token in row if len(token) >= least] for row in rows]
     width = max(map(len, rows), default=0)
     if marked and width:
@@ -75,7 +73,7 @@ def tokens(
     return (result.reshape(*x.shape, width),)
 
 
-def _found(texts: list[str], matching: re.Pattern[str]) -> list[list[str]]:
+def _find_tokens(texts: list[str], matching: re.Pattern[str]) -> list[list[str]]:
     if not matching.groups:
         rows: list[list[str]] = list(map(matching.findall, texts))
         if not any("" in row for row in rows):
@@ -83,46 +81,46 @@ def _found(texts: list[str], matching: re.Pattern[str]) -> list[list[str]]:
     return [[text[slice(*span)] for span in _spans(text, matching)] for text in texts]
 
 
-def _divider(separator: str) -> Callable[[str], list[str]]:
-    """A function that gives what a separator leaves of a text."""
+def _make_splitter(separator: str) -> Callable[[str], list[str]]:
+    """Return a function that splits a text at a separator."""
     if (separator and re.escape(separator) == separator) or separator == " ":
         return lambda text: text.split(separator)
-    matching = compiled(separator)
+    matching = compile_expression(separator)
 
-    def divide(text: str) -> list[str]:
+    def split(text: str) -> list[str]:
         parts, start = [], 0
         for first, end in _spans(text, matching):
             parts.append(text[start:first])
-            start = max(end, first + 1)  # one that matches nothing takes a character along
+            start = max(end, first + 1)  # an empty match drops a character
         parts.append(text[start:])
         return parts
 
-    return divide
+    return split
 
 
 def _spans(text: str, matching: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Where an expression matches; behind a match of nothing, it is looked for from the next character on."""
+    """Yield the spans of an expression's matches; after an empty match, the search goes on at the next character."""
     start = 0
-    while start <= len(text) and (found := matching.search(text, start)) is not None:
-        yield found.span()
-        start = max(found.end(), found.start() + 1)
+    while start <= len(text) and (match := matching.search(text, start)) is not None:
+        yield match.span()
+        start = max(match.end(), match.start() + 1)
 
 
 def string_normalize(
     x: Array, *, case: str, stopwords: tuple[str, ...], case_sensitive: bool, locale: str
 ) -> tuple[Array]:
     texts = list(map(str, x.ravel().tolist()))
-    change: Callable[[str], str] = str if case == "none" else partial(_changed, case=case, locale=locale)
+    change: Callable[[str], str] = str if case == "none" else partial(_change_case, case=case, locale=locale)
     if stopwords:
-        fold = str if case_sensitive else partial(_changed, case="lower" if case == "none" else case, locale=locale)
+        fold = str if case_sensitive else partial(_change_case, case="lower" if case == "none" else case, locale=locale)
         unwanted = set(map(fold, stopwords))
         texts = [text for text in texts if fold(text) not in unwanted]
-    kept = list(map(change, texts)) or [""]
-    return (text_array(kept, (*((1,) * (x.ndim - 1)), len(kept))),)
+    normalized = list(map(change, texts)) or [""]
+    return (text_array(normalized, (*((1,) * (x.ndim - 1)), len(normalized))),)
 
 
-def _changed(text: str, case: str, locale: str) -> str:
-    """Each character on its own in the other case, of which a locale may have its own view; none becomes several."""
+def _change_case(text: str, case: str, locale: str) -> str:
+    """Change the case of each character on its own, by the locale; no character becomes several."""
     language = locale[:2]
     if text.isascii() and language not in DOTTED:
         return text.lower() if case == "lower" else text.upper()

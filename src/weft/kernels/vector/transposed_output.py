@@ -1,0 +1,79 @@
+"""Compute channels-last and then transpose, for convolutions and pools whose result has another layout.
+
+Vectors run along the channels: written with a stride, each would be as many writes as it has elements. Winograd
+requires channels-last output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from weft.fuse.layouts import same_in_memory
+from weft.ir.dtypes import DType
+from weft.ir.layout import channels_last
+from weft.ir.scalar import (
+    Load,
+    Placeholder,
+    identity_indices,
+    walk,
+)
+from weft.ir.target import VectorTarget
+from weft.kernels.build.convolution import CHANNEL, Convolution
+from weft.kernels.lower.tensors import Epilogue, StoredTensor, Work
+from weft.kernels.vector.maps import append_map
+
+Build = Callable[[Convolution, VectorTarget, int | None], Work | None]
+OutputBuilder = Callable[[StoredTensor, Epilogue | None], Work | None]  # takes a result and an epilogue
+_MIN_CHANNELS = 4  # from which on a transposition pays
+
+
+def allow_transposed_output(build: Build) -> Build:
+    """Wrap a builder to transpose its output where that pays."""
+
+    def work(convolution: Convolution, target: VectorTarget, tile: int | None) -> Work | None:
+        def build_output(result: StoredTensor, epilogue: Epilogue | None) -> Work | None:
+            return build(replace(convolution, result=result, epilogue=epilogue), target, tile)
+
+        return build_transposed_output(build_output, convolution.result, convolution.epilogue, 2, target)
+
+    return work
+
+
+def build_transposed_output(
+    build: OutputBuilder, result: StoredTensor, epilogue: Epilogue | None, operands: int, target: VectorTarget
+) -> Work | None:
+    """Build the work, with its output transposed where that pays; the epilogue's operands come after `operands` others.
+
+    The epilogue is applied before the transposition, unless what it reads for each element is not channels-last.
+    """
+    if not _should_transpose(result):
+        return build(result, epilogue)
+    own_epilogue = epilogue if epilogue is None or _reads_channels_last(epilogue, result) else None
+    output = replace(result, layout=channels_last(len(result.shape)))
+    if own_epilogue is None and epilogue is not None:
+        output = replace(output, dtype=_held_dtype(epilogue))
+    work = build(output, own_epilogue)
+    if work is None:
+        return None
+    element = Load(0, identity_indices(result.shape), output.dtype)
+    return append_map(work, element, output, result, None if own_epilogue else epilogue, operands, target)
+
+
+def _should_transpose(result: StoredTensor) -> bool:
+    last, channels = channels_last(len(result.shape)), result.shape[CHANNEL]
+    if len(result.shape) <= 2 or same_in_memory(result.layout, last, result.shape):
+        return False
+    return not isinstance(channels, int) or channels >= _MIN_CHANNELS
+
+
+def _reads_channels_last(epilogue: Epilogue, result: StoredTensor) -> bool:
+    """Return whether all operands of an epilogue with the result's shape are channels-last."""
+    last = channels_last(len(result.shape))
+    whole = [number for number, operand in enumerate(epilogue.operands) if operand.shape == result.shape]
+    return all(same_in_memory(epilogue.operands[number].layout, last, result.shape) for number in whole)
+
+
+def _held_dtype(epilogue: Epilogue) -> DType:
+    """Return the dtype of the element that an epilogue reads."""
+    return next(node.dtype for node in walk(epilogue.expression) if isinstance(node, Placeholder))

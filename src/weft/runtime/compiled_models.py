@@ -1,0 +1,96 @@
+"""Find a compiled model in its own file or in the cache, or compile and cache it.
+
+A model whose weights were set has no cache entry: there would be one for each set of weights. It reuses the code of the
+entry with the file's own weights where it can.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weft.backends.device import LoadingDriver
+from weft.cache.entries import CachedModel, CacheEntry
+from weft.compiler import Pipeline
+from weft.ir.compiled import CompiledProgram
+from weft.ir.program import TensorProgram
+from weft.logs import CACHE
+from weft.runtime.available_memory import check_memory_to_compile, memory_left
+from weft.runtime.load_logs import log_compiled
+
+if TYPE_CHECKING:
+    from weft.backends.device import DeviceProgram
+    from weft.ir.specs import Signature
+    from weft.runtime.progress import Stages
+
+
+def find_or_compile(pipeline: Pipeline, device: LoadingDriver) -> tuple[Signature, DeviceProgram]:
+    """Return the compiled model; one that was compiled now is cached.
+
+    The traced program and its weights may be freed while they are packed: no reference to them is held here.
+    """
+    file = pipeline.file
+    cached = _reuse_code(pipeline, device) if pipeline.files.changed else _find_in_file(pipeline, device)
+    entry = _cache_entry(pipeline, device) if cached is None else None
+    cached = entry.get() if cached is None and entry is not None else cached
+    if cached is None:
+        check_memory_to_compile(file, pipeline.files.opened.size)
+        start = time.monotonic()
+        compiled = pipeline.compile_model()
+        if entry is not None:
+            report_packing = partial(_report_packing, pipeline.progress)
+            compiled = entry.put(compiled, memory_left(), report_packing) or pipeline.compile_model()
+        log_compiled(file, device.name, compiled.program, pipeline.precision, time.monotonic() - start)
+        return compiled.signature, compiled.program
+    origin = "the cache" if entry is not None else "its file"
+    CACHE.info("%s: the program for %s is taken from %s", file, device.name, origin)
+    return cached.signature, cached.program
+
+
+def needs_compilation(pipeline: Pipeline) -> bool:
+    """Whether loading the model on this device would compile it."""
+    device = pipeline.driver
+    if not isinstance(device, LoadingDriver):
+        return False
+    if not pipeline.files.changed and _find_in_file(pipeline, device) is not None:
+        return False
+    entry = _cache_entry(pipeline, device)
+    return entry is None or entry.get() is None
+
+
+def _reuse_code(pipeline: Pipeline, device: LoadingDriver) -> CachedModel | None:
+    """Return the cached model with the weights that were set; None if nothing is cached."""
+    from weft.runtime.revise import recompile
+
+    original = Pipeline(pipeline.files.unchanged, pipeline.options, device.name, pipeline.progress, pipeline.precision)
+    entry = _cache_entry(original, device)
+    cached = _find_in_file(original, device) or (None if entry is None else entry.get())
+    if cached is None or not isinstance(cached.program, CompiledProgram):
+        return None
+    program = recompile(pipeline, original, cached.program)
+    assert not isinstance(program, TensorProgram)
+    return CachedModel(cached.signature, program)
+
+
+def _find_in_file(pipeline: Pipeline, device: LoadingDriver) -> CachedModel | None:
+    """Return the program for this device that the model's file contains, if any."""
+    options = pipeline.options
+    if options.dump is not None:
+        return None
+    return pipeline.files.prepared(device, pipeline.precision, options.outputs)
+
+
+def _cache_entry(pipeline: Pipeline, device: LoadingDriver) -> CacheEntry | None:
+    """Return the model's cache entry; None if it may not have one."""
+    options = pipeline.options
+    if not options.cache or options.dump is not None or pipeline.files.changed:
+        return None
+    variant = ("strict",) if options.strict else ()  # other loads may repair the file
+    if options.outputs is not None:
+        variant = (*variant, "outputs", *options.outputs)
+    return CacheEntry(pipeline.files, device.name, device.identity(), pipeline.precision, *variant)
+
+
+def _report_packing(progress: Stages, done: int, size: int) -> None:
+    progress.stage("packing weights", done / max(size, 1), f"{done / 1e6:.0f} of {size / 1e6:.0f} MB")
