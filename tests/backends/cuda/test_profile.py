@@ -31,7 +31,7 @@ from weft.ir.kernel_verify import verify_kernel
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.report.page import profile_page
 from weft.report.trace import trace_json
-from weft.runtime.calibrate import calibrated
+from weft.runtime.calibrate import get_calibration
 
 MACHINE = TilePeak(1e12, 1e11, products={"float16": 16e12, "bfloat16": 12e12})
 
@@ -136,7 +136,7 @@ def test_a_gpu_without_tiles(attach: Attach) -> None:
 
 def test_calibrations_are_kept(driver: RecordingDriver) -> None:
     assert driver is not None
-    calibration = calibrated("cuda")
+    calibration = get_calibration("cuda")
     again = from_record(json.loads(json.dumps(to_record(calibration))))
     assert (again.peak.flops, again.peak.bandwidth) == (calibration.peak.flops, calibration.peak.bandwidth)
     assert again.products == calibration.products

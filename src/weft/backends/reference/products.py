@@ -77,13 +77,15 @@ def convolve(primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tu
     """`shape` is the result's; groups and pads are evaluated."""
     if x.dtype != w.dtype:
         x, w = x.astype(_common_dtype(x, w)), w.astype(_common_dtype(x, w))
-    if primitive.transposed:
-        operation = lambda a, b: _transposed(primitive, a, b, groups, pads, shape)  # noqa: E731
-        depth = w.shape[0] // groups * int(np.prod(w.shape[2:]))
-    else:
-        operation = lambda a, b: _direct(primitive, a, b, groups, pads, shape)  # noqa: E731
-        depth = int(np.prod(w.shape[1:]))
-    return in_wide_type(operation, x, w, depth)
+    compute = _transposed if primitive.transposed else _direct
+    depth = w.shape[0] // groups * int(np.prod(w.shape[2:])) if primitive.transposed else int(np.prod(w.shape[1:]))
+
+    def multiply(a: Array, b: Array) -> Array:
+        return compute(primitive, a, b, groups, pads, shape)
+
+    if x.dtype == np.float32:  # BLAS rounds equal rows differently, which some networks amplify to wrong results
+        return multiply(x.astype(np.float64), w.astype(np.float64)).astype(np.float32)
+    return in_wide_type(multiply, x, w, depth)
 
 
 def _direct(
