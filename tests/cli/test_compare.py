@@ -171,7 +171,7 @@ def test_what_cannot_be_compared_is_said(logistic: tuple[Path, Path], capsys: Ca
     assert "nothing to compare" in run_error(capsys, "compare", path, "--devices", "cpu")
     assert "named twice" in run_error(capsys, "compare", path, "--devices", "cpu,cpu")
     assert "no device" in run_error(capsys, "compare", path, "--devices", "cpu,toaster").lower()
-    monkeypatch.setattr("weft.compat.onnxruntime_values.find_spec", lambda _: None)
+    monkeypatch.setattr("weft.compat.onnxruntime.contender.find_spec", lambda _: None)
     assert "onnxruntime is not installed" in run_error(capsys, "compare", path, "--devices", "cpu,onnxruntime")
 
 

@@ -229,7 +229,7 @@ def test_functions_of_a_script_reach_processes_that_it_spawns(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("installed")
 def test_weft_is_not_compared_with_itself() -> None:
-    from weft.compat.onnxruntime_values import InOnnxruntime
+    from weft.compat.onnxruntime.contender import OnnxruntimeContender
 
     with pytest.raises(InputError, match="onnxruntime means weft in this process"):
-        InOnnxruntime("onnxruntime", "model.onnx", {})
+        OnnxruntimeContender("onnxruntime", "model.onnx", {})

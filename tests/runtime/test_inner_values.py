@@ -13,7 +13,7 @@ from models.catalog import load_catalog, random_inputs
 from onnx import TensorProto
 
 import weft
-from weft.compat.onnxruntime_values import InOnnxruntime
+from weft.compat.onnxruntime.contender import OnnxruntimeContender
 from weft.ir.compiled import CompiledProgram
 from weft.plan.program import weight_bytes
 from weft.report.deviation import difference
@@ -43,7 +43,7 @@ def network() -> onnx.ModelProto:
 
 def expected(built: onnx.ModelProto, names: list[str], inputs: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     onnx.save(built, tmp_path / "model.onnx")
-    return InOnnxruntime("onnxruntime", str(tmp_path / "model.onnx"), inputs).values(names)
+    return OnnxruntimeContender("onnxruntime", str(tmp_path / "model.onnx"), inputs).values(names)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -160,7 +160,7 @@ def test_all_values_of_a_model_are_onnxruntimes(name: str, record_property: Any)
     loaded = weft.load(str(entry.path), device="cpu")
     names = [output for one in loaded.source.graph.nodes for output in one.outputs if output]
     found = loaded.run(inputs, outputs=names)
-    wanted = InOnnxruntime("onnxruntime", str(entry.path), inputs).values(names)
+    wanted = OnnxruntimeContender("onnxruntime", str(entry.path), inputs).values(names)
     errors = {each: difference(wanted[each], found[each]).error for each in names}
     assert max(errors.values()) < 1e-5, max(errors, key=lambda each: errors[each])
 

@@ -124,11 +124,11 @@ def _contender(
 ) -> Contender:
     if device != PEER:
         return OnDevice(f"{route(device).devices[0]}{suffix}", source, device, arrays, **loading)
-    from weft.compat.onnxruntime_values import InOnnxruntime
+    from weft.compat.onnxruntime.contender import OnnxruntimeContender
 
     if not isinstance(source, (str, PathLike)):
         raise InputError(f"{PEER} compares files only", hint="save the model, and pass the path")
-    return InOnnxruntime(f"{device}{suffix}", str(source), arrays)
+    return OnnxruntimeContender(f"{device}{suffix}", str(source), arrays)
 
 
 def _portable_source(source: Any) -> Any:

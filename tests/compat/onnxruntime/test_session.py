@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 import weft.compat.onnxruntime as ort
-from weft.compat.onnxruntime import notes, providers
+from weft.compat.onnxruntime import ignored_options, providers
 from weft.compat.onnxruntime.capi import onnxruntime_pybind11_state as state
 from weft.compat.onnxruntime.dlpack import read_tensor
 from weft.errors import DeviceError, FallbackWarning, InputError, WeftError
@@ -81,12 +81,12 @@ def test_providers_are_devices(devices: list[str], asked: Any, served: list[str]
         warnings.simplefilter("error")
         session = ort.InferenceSession(RELU, providers=asked)
     assert devices == served
-    assert session._weft.choice.serving(served[0]) == names
+    assert session._weft.choice.active_providers(served[0]) == names
 
 
 def test_a_device_that_failed_is_no_provider(devices: list[str]) -> None:
     session = ort.InferenceSession(RELU, providers=["TensorrtExecutionProvider", CUDA, "DmlExecutionProvider"])
-    serving = session._weft.choice.serving
+    serving = session._weft.choice.active_providers
     assert serving("cuda") == ["TensorrtExecutionProvider", CUDA, "DmlExecutionProvider", CPU]
     assert serving("webgpu") == ["DmlExecutionProvider", CPU]
     assert serving("cpu") == session.get_providers() == [CPU]
@@ -98,7 +98,7 @@ def test_a_session_that_may_not_fall_back_does_not() -> None:
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     with (
         pytest.warns(FallbackWarning),
-        pytest.raises(state.EPFail, match="QNNExecutionProvider cannot serve") as caught,
+        pytest.raises(state.EPFail, match="QNNExecutionProvider is not available") as caught,
     ):
         ort.InferenceSession(RELU, options, providers=["QNNExecutionProvider"])
     assert isinstance(caught.value.__cause__, DeviceError)
@@ -116,7 +116,7 @@ def test_the_environment_chooses_where_no_provider_is_named(
     monkeypatch.setenv("WEFT_DEVICE", "cpu")
     session = ort.InferenceSession(RELU)
     assert session.get_providers() == [CPU]
-    assert session._weft.choice.serving("cuda:0") == [CUDA, CPU]
+    assert session._weft.choice.active_providers("cuda:0") == [CUDA, CPU]
     ort.InferenceSession(RELU, providers=[CPU])
     assert devices == ["auto", "cpu"]
 
@@ -128,9 +128,7 @@ def test_a_provider_that_cannot_serve_is_said_loudly(monkeypatch: pytest.MonkeyP
         raise DeviceError("there is no driver")
 
     monkeypatch.setattr("weft.runtime.devices.choose", choose)
-    with pytest.warns(
-        FallbackWarning, match=rf"{CUDA} was asked for and is not used: there is no driver; next is {CPU}"
-    ):
+    with pytest.warns(FallbackWarning, match=rf"{CUDA} is not available: there is no driver; trying {CPU}"):
         session = ort.InferenceSession(RELU, providers=[CUDA, CPU])
     assert session.get_providers() == [CPU]
     with warnings.catch_warnings():
@@ -165,7 +163,7 @@ def test_threads_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_means_nothing_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notes, "_said", set())
+    monkeypatch.setattr(ignored_options, "_logged", set())
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -173,9 +171,9 @@ def test_what_means_nothing_is_said_once(caplog: pytest.LogCaptureFixture, monke
         for _ in range(3):
             ort.InferenceSession(RELU, options)
             ort.set_seed(1)
-    assert [record.message.partition(" changes nothing")[0] for record in caplog.records] == [
+    assert [record.message.partition(" has no effect")[0] for record in caplog.records] == [
         "SessionOptions.execution_mode",
-        "the session's entry 'session.intra_op.allow_spinning'",
+        "the session config entry 'session.intra_op.allow_spinning'",
         "set_seed",
     ]
 
@@ -279,10 +277,10 @@ def test_a_size_that_weft_knows_is_told() -> None:
 
 def test_a_session_of_a_saved_program(tmp_path: Path) -> None:
     """A file that is no ONNX model says less, and what it says is the same."""
-    from weft.compat.onnxruntime.declared import described, undeclared
+    from weft.compat.onnxruntime.declarations import derive_declarations, describe_arguments
 
     model = weft.load(RELU)
-    told = described(model, undeclared(model), {})
+    told = describe_arguments(model, derive_declarations(model), {})
     assert [str(argument) for argument in (*told.inputs, *told.outputs)] == [
         str(argument)
         for argument in (*ort.InferenceSession(RELU).get_inputs(), *ort.InferenceSession(RELU).get_outputs())
@@ -572,8 +570,8 @@ def test_external_data_in_memory_that_is_too_short() -> None:
     for content in (b"", b"1234"):
         options = ort.SessionOptions()
         options.add_external_initializers_from_files_in_memory(["w.bin"], [content], [len(content)])
-        with pytest.raises(state.InvalidGraph, match="its data goes past"):
+        with pytest.raises(state.InvalidGraph, match="its data exceeds"):
             ort.InferenceSession(model.SerializeToString(), options)
     weight.external_data[1].value = "many"
-    with pytest.raises(state.InvalidGraph, match="is no number"):
+    with pytest.raises(state.InvalidGraph, match="is not a number"):
         ort.InferenceSession(model.SerializeToString(), options)

@@ -1,7 +1,7 @@
-"""onnxruntime's Python interface over weft, as programs use it.
+"""A drop-in replacement for onnxruntime: its Python interface, on top of weft.
 
-What has no meaning here is accepted and said once, on the logger `weft.compat`; what is not supported raises an error
-that names the call. `weft.compat.install()` makes `import onnxruntime` mean this module.
+Options without effect are accepted, and the logger `weft.compat` reports each once. Unsupported calls raise an error
+with their name. `weft.compat.install()` makes `import onnxruntime` return this package.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from weft.compat.onnxruntime import capi as capi
 from weft.compat.onnxruntime.binding import IOBinding as IOBinding
 from weft.compat.onnxruntime.binding import SessionIOBinding as SessionIOBinding
 from weft.compat.onnxruntime.capi import onnxruntime_validation as onnxruntime_validation
-from weft.compat.onnxruntime.declared import ModelMetadata as ModelMetadata
-from weft.compat.onnxruntime.declared import NodeArg as NodeArg
+from weft.compat.onnxruntime.declarations import ModelMetadata as ModelMetadata
+from weft.compat.onnxruntime.declarations import NodeArg as NodeArg
 from weft.compat.onnxruntime.enumerations import ExecutionMode as ExecutionMode
 from weft.compat.onnxruntime.enumerations import ExecutionOrder as ExecutionOrder
 from weft.compat.onnxruntime.enumerations import GraphOptimizationLevel as GraphOptimizationLevel
@@ -44,7 +44,7 @@ from weft.compat.onnxruntime.providers import get_all_providers as get_all_provi
 from weft.compat.onnxruntime.providers import get_available_providers as get_available_providers
 from weft.compat.onnxruntime.providers import get_device as get_device
 from weft.compat.onnxruntime.session import InferenceSession as InferenceSession
-from weft.compat.onnxruntime.unsupported import REFUSED_FUNCTIONS
+from weft.compat.onnxruntime.unsupported import UNSUPPORTED_FUNCTIONS
 from weft.compat.onnxruntime.unsupported import AdapterFormat as AdapterFormat
 from weft.compat.onnxruntime.unsupported import LoraAdapter as LoraAdapter
 from weft.compat.onnxruntime.unsupported import ModelCompiler as ModelCompiler
@@ -67,7 +67,7 @@ __author__ = "weft"
 package_name = "onnxruntime"
 cuda_version = ""
 import_capi_exception = None
-create_and_register_allocator = REFUSED_FUNCTIONS["create_and_register_allocator"]
-create_and_register_allocator_v2 = REFUSED_FUNCTIONS["create_and_register_allocator_v2"]
-register_execution_provider_library = REFUSED_FUNCTIONS["register_execution_provider_library"]
-unregister_execution_provider_library = REFUSED_FUNCTIONS["unregister_execution_provider_library"]
+create_and_register_allocator = UNSUPPORTED_FUNCTIONS["create_and_register_allocator"]
+create_and_register_allocator_v2 = UNSUPPORTED_FUNCTIONS["create_and_register_allocator_v2"]
+register_execution_provider_library = UNSUPPORTED_FUNCTIONS["register_execution_provider_library"]
+unregister_execution_provider_library = UNSUPPORTED_FUNCTIONS["unregister_execution_provider_library"]

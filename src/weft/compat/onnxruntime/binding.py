@@ -1,4 +1,4 @@
-"""IOBinding: inputs and outputs that are named once and used in many runs, in memory of the caller's where given."""
+"""IOBinding: inputs and outputs that are bound once and used in many runs, optionally in the caller's memory."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from weft.compat.onnxruntime.exceptions import refusal
-from weft.compat.onnxruntime.naming import COLLECTION, STATE, known_as
+from weft.compat.onnxruntime.dlpack import view_memory
+from weft.compat.onnxruntime.exceptions import unsupported_error
+from weft.compat.onnxruntime.naming import COLLECTION, STATE, set_module
 from weft.compat.onnxruntime.values import (
-    HOST,
     OrtDevice,
     OrtValue,
     OrtValueVector,
-    array_at,
     element_dtype,
-    made,
-    on_host,
-    weft_device,
+    find_weft_device,
+    make_ortvalue,
+    to_host,
 )
+from weft.runtime.devices import HOST
 
 if TYPE_CHECKING:
-    from weft.compat.onnxruntime.served import ServedModel
     from weft.compat.onnxruntime.session import InferenceSession
+    from weft.compat.onnxruntime.session_model import SessionModel
 
 
 BoundRun = Callable[[Mapping[str, Any], list[str], list[str], Mapping[str, Any]], dict[str, Any]]
-"""Takes inputs, names of outputs, those to keep on the device, and arrays for some; gives outputs by name."""
+"""(inputs, names of outputs, names of those to keep on the device, arrays to write into) -> outputs by name."""
 
 
 class BorrowedMemory:
-    """Memory of the caller's on a CUDA device, as weft takes such memory from other libraries."""
+    """The caller's memory on a CUDA device, with the interface by which libraries share such memory."""
 
     def __init__(self, address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
         self.__cuda_array_interface__ = {
@@ -43,14 +43,14 @@ class BorrowedMemory:
         }
 
 
-@known_as(COLLECTION)
+@set_module(COLLECTION)
 class IOBinding:
-    """What a session's runs read and write."""
+    """The inputs and outputs of a session's runs."""
 
     def __init__(self, session: InferenceSession) -> None:
-        self._session = session._weft
+        self._model = session._weft
         self.inputs: dict[str, Any] = {}
-        self.outputs: dict[str, OrtValue | BorrowedMemory | str] = {}  # where to, or the device that it stays on
+        self.outputs: dict[str, OrtValue | BorrowedMemory | str] = {}  # memory to write to, or the name of a device
         self.results: list[OrtValue] = []
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
@@ -61,13 +61,13 @@ class IOBinding:
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
-        device = weft_device(device_type, device_id)
+        device = find_weft_device(device_type, device_id)
         if device is None:
-            self._bind(name, array_at(buffer_ptr, element_dtype(element_type), shape))
+            self._bind(name, view_memory(buffer_ptr, element_dtype(element_type), tuple(shape)))
         elif device.partition(":")[0] == "cuda":
             self._bind(name, BorrowedMemory(buffer_ptr, element_dtype(element_type), shape))
         else:
-            raise refusal("IOBinding.bind_input", f"memory on {device_type!r} cannot be named by its address")
+            raise unsupported_error("IOBinding.bind_input", f"memory on {device_type!r} has no address")
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
         self._bind(name, ortvalue.content)
@@ -81,7 +81,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        device = weft_device(device_type, device_id)
+        device = find_weft_device(device_type, device_id)
         if buffer_ptr is None:
             self.outputs[name] = device or HOST
             return
@@ -89,32 +89,32 @@ class IOBinding:
             raise ValueError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
         dtype = element_dtype(element_type)
         if device is None:
-            self.outputs[name] = made(array_at(buffer_ptr, dtype, shape))
+            self.outputs[name] = make_ortvalue(view_memory(buffer_ptr, dtype, tuple(shape)))
         elif device.partition(":")[0] == "cuda":
             self.outputs[name] = BorrowedMemory(buffer_ptr, dtype, shape)
         else:
-            hint = "bind the output without buffer_ptr: get_outputs() gives it on the device"
-            raise refusal("IOBinding.bind_output", f"memory on {device_type!r} cannot be named by its address", hint)
+            hint = "bind the output without buffer_ptr: get_outputs() returns it on the device"
+            raise unsupported_error("IOBinding.bind_output", f"memory on {device_type!r} has no address", hint)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         self.outputs[name] = ortvalue._ortvalue
 
     def get_outputs(self) -> list[OrtValue]:
-        """The outputs of the last run, in the order in which they were bound."""
+        """Return the outputs of the last run, in the order in which they were bound."""
         return list(self.results)
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         return OrtValueVector(self.results)
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """Arrays that later runs leave alone, whatever memory is bound."""
+        """Return the outputs as arrays that later runs do not overwrite."""
         bound = {id(target) for target in self.outputs.values()}
-        copies = [on_host(value.content) for value in self.results]
+        copies = [to_host(value.content) for value in self.results]
         return [copy.copy() if id(value) in bound else copy for value, copy in zip(self.results, copies)]
 
     @property
     def _iobinding(self) -> SessionIOBinding:
-        """The same binding as onnxruntime's inner class: both share what is bound."""
+        """The same binding as an instance of onnxruntime's inner class; both share their state."""
         inner = SessionIOBinding.__new__(SessionIOBinding)
         inner.__dict__ = self.__dict__
         return inner
@@ -127,24 +127,24 @@ class IOBinding:
         self.results = []
 
     def synchronize_inputs(self) -> None:
-        """Nothing is to be waited for: a run orders itself after what it reads."""
+        """Do nothing: runs wait for their inputs."""
 
     def synchronize_outputs(self) -> None:
-        """Nothing is to be waited for: whoever reads an output gets it when it is there."""
+        """Do nothing: reading an output waits for it."""
 
-    def is_of(self, served: ServedModel) -> bool:
-        """Tell whether it was made for the session of a model."""
-        return self._session is served
+    def belongs_to(self, model: SessionModel) -> bool:
+        """Whether the binding is for this model's session."""
+        return self._model is model
 
     def _bind(self, name: str, content: Any) -> None:
-        if not self._session.takes(name):
+        if not self._model.has_input(name):
             raise RuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
         self.inputs[name] = content
 
 
-@known_as(STATE)
+@set_module(STATE)
 class SessionIOBinding(IOBinding):
-    """onnxruntime's inner class, which takes an OrtDevice where the public one takes a name and a number."""
+    """onnxruntime's inner class, which takes an OrtDevice instead of a name and a number."""
 
     def bind_input(self, name: str, *arguments: Any) -> None:
         """Bind an array, or memory: its device, element type, shape and address."""
@@ -162,27 +162,26 @@ class SessionIOBinding(IOBinding):
         return self.get_outputs_as_ortvaluevector()
 
 
-def run_bound(binding: IOBinding, run: BoundRun) -> None:
-    """Run with what is bound."""
+def run_binding(binding: IOBinding, run: BoundRun) -> None:
+    """Run with the bound inputs and outputs."""
     if not binding.outputs:
         raise RuntimeError("Error in execution: At least one output should be requested.")
-    into = {name: target.content for name, target in binding.outputs.items() if _is_array(target)}
-    kept = [name for name, target in binding.outputs.items() if target != HOST and name not in into]
-    results = run(binding.inputs, list(binding.outputs), kept, into)
-    binding.results = [_delivered(results[name], target) for name, target in binding.outputs.items()]
+    into = {name: target.content for name, target in binding.outputs.items() if _is_on_host(target)}
+    on_device = [name for name, target in binding.outputs.items() if target != HOST and name not in into]
+    results = run(binding.inputs, list(binding.outputs), on_device, into)
+    binding.results = [_deliver(results[name], target) for name, target in binding.outputs.items()]
 
 
-def _is_array(target: Any) -> TypeGuard[OrtValue]:
+def _is_on_host(target: Any) -> TypeGuard[OrtValue]:
     return isinstance(target, OrtValue) and isinstance(target.content, np.ndarray)
 
 
-def _delivered(result: Any, target: OrtValue | BorrowedMemory | str) -> OrtValue:
-    match target:
-        case BorrowedMemory():
-            result.write_into(target)
-        case OrtValue() if result is not target.content:
-            target.take(result)
-            return target
-        case OrtValue():
-            return target
-    return made(result)
+def _deliver(result: Any, target: OrtValue | BorrowedMemory | str) -> OrtValue:
+    """Write an output to its bound memory, if it has any, and return it as a value."""
+    if isinstance(target, OrtValue):
+        if result is not target.content:
+            target.assign(result)
+        return target
+    if isinstance(target, BorrowedMemory):
+        result.write_into(target)
+    return make_ortvalue(result)

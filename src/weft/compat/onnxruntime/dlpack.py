@@ -1,4 +1,4 @@
-"""DLPack capsules of tensors on the host, in and out: no bytes are copied, and numpy calls each deleter once.
+"""Import and export DLPack capsules of tensors on the host, without copies. numpy calls each deleter once.
 
 onnxruntime exports booleans as uint8. numpy has no bfloat16 in DLPack: these elements pass through it as uint16.
 """
@@ -20,7 +20,6 @@ _NAME = b"dltensor"
 _UINT, _BFLOAT = 1, 4
 _KINDS = {0: "i", _UINT: "u", 2: "f", 5: "c", 6: "b"}  # numpy's letters for DLPack's codes
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
 
 _is_valid = ctypes.pythonapi["PyCapsule_IsValid"]  # by item: functions read as attributes are shared with other modules
 _is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -48,14 +47,14 @@ class CapsuleTensor:
 
 
 def read_tensor(capsule: Any) -> DLTensor:
-    """Read the description in a capsule; TypeError where it is no capsule or was consumed before."""
+    """Read the description in a capsule; TypeError if it is not an unconsumed capsule."""
     if not _is_valid(capsule, _NAME):
         raise TypeError("from_dlpack takes an unused DLPack capsule (named 'dltensor')")
     return DLTensor.from_address(_get_pointer(capsule, _NAME))
 
 
 def is_dlpack_uint8_tensor(dlpack: Any) -> bool:
-    """Tell whether a capsule holds uint8, which may also be booleans."""
+    """Whether a capsule holds uint8, which may also be booleans."""
     if type(dlpack).__name__ != "PyCapsule":
         raise TypeError(f"is_dlpack_uint8_tensor takes a DLPack capsule, not a {type(dlpack).__name__}")
     if not _is_valid(dlpack, _NAME):
@@ -67,7 +66,7 @@ def is_dlpack_uint8_tensor(dlpack: Any) -> bool:
 def import_capsule(capsule: Any, is_bool: bool) -> Array:
     """Consume a capsule of host memory and view that memory as a writable array.
 
-    RuntimeError for elements that numpy lacks and for elements that are not in C order.
+    Raise RuntimeError for elements that numpy lacks, or that are not in C order.
     """
     tensor = read_tensor(capsule)
     is_bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
@@ -78,7 +77,7 @@ def import_capsule(capsule: Any, is_bool: bool) -> Array:
     except (BufferError, RuntimeError, ValueError) as error:
         raise RuntimeError(f"OrtValue.from_dlpack: {error}") from error
     if not owner.flags.c_contiguous:
-        raise RuntimeError("OrtValue.from_dlpack takes tensors in C order: make a contiguous copy first")
+        raise RuntimeError("OrtValue.from_dlpack takes tensors in C order; make a contiguous copy first")
     if is_bfloat16:
         owner = owner.view(_BFLOAT16)
     elif is_bool and owner.dtype == np.uint8:
@@ -87,7 +86,7 @@ def import_capsule(capsule: Any, is_bool: bool) -> Array:
 
 
 def export_capsule(array: Array, **keywords: Any) -> Any:
-    """Make a capsule of an array; a read-only one is copied where the consumer cannot be told so."""
+    """Make a capsule of an array. A read-only array is copied if the DLPack version cannot mark it as such."""
     words = array.view(np.uint8) if array.dtype == np.bool_ else array
     words = words.view(np.uint16) if array.dtype == _BFLOAT16 else words
     if not words.flags.writeable and keywords.get("max_version") is None:

@@ -1,4 +1,4 @@
-"""onnxruntime's enumerations: classes of numbers that have names, and take any other number too."""
+"""onnxruntime's enumerations. As in pybind11, their classes also take numbers that no member has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.compat.onnxruntime.naming import STATE
 
 
 class OrtEnumeration:
-    """A number with a name. It equals the number, and members are attributes of the class."""
+    """A number, with a name if it is a member. It equals the number; members are attributes of the class."""
 
     __slots__ = ("_value",)
     __members__: ClassVar[dict[str, Any]] = {}
@@ -18,7 +18,7 @@ class OrtEnumeration:
         try:
             self._value = value._value if isinstance(value, OrtEnumeration) else value.__index__()
         except AttributeError:
-            raise TypeError(f"{type(self).__name__}: a whole number, not a {type(value).__name__}") from None
+            raise TypeError(f"{type(self).__name__}: expected an integer, not a {type(value).__name__}") from None
 
     @property
     def value(self) -> int:
@@ -46,24 +46,23 @@ class OrtEnumeration:
         return f"{type(self).__name__}.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _member, (type(self).__name__, self._value)
+        return _unpickle_member, (type(self).__name__, self._value)
 
 
-def _enumeration(title: str, **members: int) -> Any:
-    kind: Any = type(title, (OrtEnumeration,), {"__slots__": (), "__module__": STATE, "__members__": {}})
+def _make_enumeration(class_name: str, **members: int) -> Any:
+    enumeration: Any = type(class_name, (OrtEnumeration,), {"__slots__": (), "__module__": STATE, "__members__": {}})
     for name, number in members.items():
-        kind.__members__[name] = kind(number)
-        setattr(kind, name, kind.__members__[name])
-    return kind
+        enumeration.__members__[name] = enumeration(number)
+        setattr(enumeration, name, enumeration.__members__[name])
+    return enumeration
 
 
-def _member(title: str, value: int) -> OrtEnumeration:
-    """What was pickled."""
-    member: OrtEnumeration = globals()[title](value)
+def _unpickle_member(class_name: str, value: int) -> OrtEnumeration:
+    member: OrtEnumeration = globals()[class_name](value)
     return member
 
 
-GraphOptimizationLevel = _enumeration(
+GraphOptimizationLevel = _make_enumeration(
     "GraphOptimizationLevel",
     ORT_DISABLE_ALL=0,
     ORT_ENABLE_BASIC=1,
@@ -71,17 +70,17 @@ GraphOptimizationLevel = _enumeration(
     ORT_ENABLE_LAYOUT=3,
     ORT_ENABLE_ALL=99,
 )
-ExecutionMode = _enumeration("ExecutionMode", ORT_SEQUENTIAL=0, ORT_PARALLEL=1)
-ExecutionOrder = _enumeration("ExecutionOrder", DEFAULT=0, PRIORITY_BASED=1, MEMORY_EFFICIENT=2)
-OrtAllocatorType = _enumeration("OrtAllocatorType", INVALID=-1, ORT_DEVICE_ALLOCATOR=0, ORT_ARENA_ALLOCATOR=1)
-OrtMemType = _enumeration("OrtMemType", CPU_INPUT=-2, CPU_OUTPUT=-1, CPU=-1, DEFAULT=0)
-OrtDeviceMemoryType = _enumeration("OrtDeviceMemoryType", DEFAULT=0, HOST_ACCESSIBLE=5)
-OrtMemoryInfoDeviceType = _enumeration("OrtMemoryInfoDeviceType", CPU=0, GPU=1, NPU=3, FPGA=2)
-OrtHardwareDeviceType = _enumeration("OrtHardwareDeviceType", CPU=0, GPU=1, NPU=2)
-OrtSparseFormat = _enumeration(
+ExecutionMode = _make_enumeration("ExecutionMode", ORT_SEQUENTIAL=0, ORT_PARALLEL=1)
+ExecutionOrder = _make_enumeration("ExecutionOrder", DEFAULT=0, PRIORITY_BASED=1, MEMORY_EFFICIENT=2)
+OrtAllocatorType = _make_enumeration("OrtAllocatorType", INVALID=-1, ORT_DEVICE_ALLOCATOR=0, ORT_ARENA_ALLOCATOR=1)
+OrtMemType = _make_enumeration("OrtMemType", CPU_INPUT=-2, CPU_OUTPUT=-1, CPU=-1, DEFAULT=0)
+OrtDeviceMemoryType = _make_enumeration("OrtDeviceMemoryType", DEFAULT=0, HOST_ACCESSIBLE=5)
+OrtMemoryInfoDeviceType = _make_enumeration("OrtMemoryInfoDeviceType", CPU=0, GPU=1, NPU=3, FPGA=2)
+OrtHardwareDeviceType = _make_enumeration("OrtHardwareDeviceType", CPU=0, GPU=1, NPU=2)
+OrtSparseFormat = _make_enumeration(
     "OrtSparseFormat", ORT_SPARSE_UNDEFINED=0, ORT_SPARSE_COO=1, ORT_SPARSE_CSRC=2, ORT_SPARSE_BLOCK_SPARSE=4
 )
-OrtExecutionProviderDevicePolicy = _enumeration(
+OrtExecutionProviderDevicePolicy = _make_enumeration(
     "OrtExecutionProviderDevicePolicy",
     DEFAULT=0,
     PREFER_CPU=1,
@@ -91,18 +90,18 @@ OrtExecutionProviderDevicePolicy = _enumeration(
     MAX_EFFICIENCY=5,
     MIN_OVERALL_POWER=6,
 )
-OrtCompileApiFlags = _enumeration(
+OrtCompileApiFlags = _make_enumeration(
     "OrtCompileApiFlags", NONE=0, ERROR_IF_NO_NODES_COMPILED=1, ERROR_IF_OUTPUT_FILE_EXISTS=2
 )
-ArenaExtendStrategy = _enumeration("ArenaExtendStrategy", kNextPowerOfTwo=0, kSameAsRequested=1)
-OrtCompiledModelCompatibility = _enumeration(
+ArenaExtendStrategy = _make_enumeration("ArenaExtendStrategy", kNextPowerOfTwo=0, kSameAsRequested=1)
+OrtCompiledModelCompatibility = _make_enumeration(
     "OrtCompiledModelCompatibility",
     EP_NOT_APPLICABLE=0,
     EP_SUPPORTED_OPTIMAL=1,
     EP_SUPPORTED_PREFER_RECOMPILATION=2,
     EP_UNSUPPORTED=3,
 )
-OrtDeviceEpIncompatibilityReason = _enumeration(
+OrtDeviceEpIncompatibilityReason = _make_enumeration(
     "OrtDeviceEpIncompatibilityReason",
     NONE=0,
     DRIVER_INCOMPATIBLE=1,

@@ -1,4 +1,4 @@
-"""onnxruntime's exceptions, and which of them stands for an error of weft's. That is the cause."""
+"""onnxruntime's exceptions, and the conversion of weft's errors to them. The weft error is the `__cause__`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.errors import (
     WeftError,
 )
 
-_STATUS = {  # the name of each class: the status that its texts begin with
+_STATUS = {  # class name -> the status at the start of its messages
     "Fail": (1, "FAIL"),
     "InvalidArgument": (2, "INVALID_ARGUMENT"),
     "NoSuchFile": (3, "NO_SUCHFILE"),
@@ -33,17 +33,17 @@ _STATUS = {  # the name of each class: the status that its texts begin with
     "NotFound": (14, "NOT_FOUND"),
     "DeviceReset": (15, "DEVICE_RESET"),
 }
-_BEGINNING = "[ONNXRuntimeError] : "
+_PREFIX = "[ONNXRuntimeError] : "
 
 
 class OrtStatusError(Exception):
-    """Base of those that are called as onnxruntime's are; they cross to other processes by that name alone."""
+    """Base of the exceptions with onnxruntime's names, which are pickled by name."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _raised_elsewhere, (type(self).__name__, self.args)
+        return _unpickle_error, (type(self).__name__, self.args)
 
 
-def _raised_elsewhere(name: str, arguments: tuple[Any, ...]) -> Exception:
+def _unpickle_error(name: str, arguments: tuple[Any, ...]) -> Exception:
     return EXCEPTIONS[name](*arguments)
 
 
@@ -52,19 +52,19 @@ EXCEPTIONS: dict[str, type[Exception]] = {
 }
 
 
-def status(name: str, text: str) -> Exception:
-    """An exception of onnxruntime's, with the words that its texts begin with."""
+def status_error(name: str, text: str) -> Exception:
+    """Return an onnxruntime exception whose message starts with its status."""
     number, word = _STATUS[name]
-    return EXCEPTIONS[name](f"{_BEGINNING}{number} : {word} : {text}")
+    return EXCEPTIONS[name](f"{_PREFIX}{number} : {word} : {text}")
 
 
-def without_status(text: str) -> str:
-    """A text without the words that it began with."""
-    return text.split(" : ", 3)[-1] if text.startswith(_BEGINNING) else text
+def strip_status(text: str) -> str:
+    """Remove the status from the start of a message."""
+    return text.split(" : ", 3)[-1] if text.startswith(_PREFIX) else text
 
 
-def loading_failed(error: WeftError) -> Exception:
-    """What stands for an error in loading a model."""
+def load_error(error: WeftError) -> Exception:
+    """Return the onnxruntime exception for an error in loading a model."""
     match error:
         case InvalidModelError(node=None, value=None):
             name = "InvalidProtobuf"
@@ -74,11 +74,14 @@ def loading_failed(error: WeftError) -> Exception:
             name = "EPFail"
         case _:
             name = "Fail"
-    return status(name, str(error))
+    return status_error(name, str(error))
 
 
-def running_failed(error: WeftError) -> Exception:
-    """What stands for an error in a run: onnxruntime blames arguments for what it sees before, and wrong indices."""
+def run_error(error: WeftError) -> Exception:
+    """Return the onnxruntime exception for an error in a run.
+
+    InvalidArgument is for what onnxruntime checks before the run, and for indices out of range.
+    """
     match error:
         case InputError(node=None) | ExecutionError(__cause__=None):
             name = "InvalidArgument"
@@ -90,17 +93,17 @@ def running_failed(error: WeftError) -> Exception:
             name = "RuntimeException"
         case _:
             name = "Fail"
-    return status(name, str(error))
+    return status_error(name, str(error))
 
 
-def refusal(call: str, reason: str, hint: str | None = None) -> Exception:
-    """For what weft does not have: it names the call."""
+def unsupported_error(call: str, reason: str, hint: str | None = None) -> Exception:
+    """Return the exception for a call that weft does not support."""
     cause = UnsupportedModelError(f"{call} is not supported: {reason}", hint=hint)
-    error = status("NotImplemented", str(cause))
+    error = status_error("NotImplemented", str(cause))
     error.__cause__ = cause
     return error
 
 
-def incompatible(call: str, expected: str, given: Any) -> TypeError:
-    """For an argument of a wrong kind."""
-    return TypeError(f"{call}: incompatible function arguments: it takes {expected}, not a {type(given).__name__}")
+def argument_error(call: str, expected: str, value: Any) -> TypeError:
+    """Return the exception for an argument of the wrong type."""
+    return TypeError(f"{call}: incompatible function arguments: expected {expected}, not a {type(value).__name__}")

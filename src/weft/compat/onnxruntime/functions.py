@@ -1,4 +1,4 @@
-"""The functions of onnxruntime's module: versions, loggers, seeds, and copies of tensors."""
+"""onnxruntime's module-level functions: versions, loggers, seeds, and copies of tensors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from weft.compat.onnxruntime.ignored_options import log_once
 from weft.compat.onnxruntime.naming import API_LEVEL
-from weft.compat.onnxruntime.notes import say
 from weft.compat.onnxruntime.options import SessionOptions
+from weft.compat.onnxruntime.providers import get_available_providers
 from weft.compat.onnxruntime.values import OrtValue
+from weft.version import __version__
 
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
@@ -19,9 +21,7 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    import weft
-
-    return f"Build Info: weft {weft.__version__}, with the interface of onnxruntime {API_LEVEL}"
+    return f"Build Info: weft {__version__}, with the interface of onnxruntime {API_LEVEL}"
 
 
 def get_default_session_options() -> SessionOptions:
@@ -29,30 +29,30 @@ def get_default_session_options() -> SessionOptions:
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """From 0, all, to 4, the least: the level of the logger "weft"."""
+    """Set the level of the logger "weft", from 0 (verbose) to 4 (fatal)."""
     if not 0 <= severity < len(_LEVELS):
         raise RuntimeError("Invalid logging severity. 0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal")
     logging.getLogger("weft").setLevel(_LEVELS[severity])
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    say("set_default_logger_verbosity changes nothing: weft's loggers have levels alone")
+    log_once("set_default_logger_verbosity has no effect: use set_default_logger_severity")
 
 
 def set_seed(seed: int) -> None:
-    say("set_seed changes nothing: random ops without a seed of their own draw anew in each run")
+    log_once("set_seed has no effect: random ops without a seed attribute give other numbers in each run")
 
 
 def disable_telemetry_events() -> None:
-    """There is nothing to disable: weft tells nobody anything."""
+    """Do nothing: weft has no telemetry."""
 
 
 def enable_telemetry_events() -> None:
-    say("enable_telemetry_events changes nothing: weft tells nobody anything")
+    log_once("enable_telemetry_events has no effect: weft has no telemetry")
 
 
 def set_global_thread_pool_sizes(intra_op: int, inter_op: int) -> None:
-    say("set_global_thread_pool_sizes changes nothing: say SessionOptions.intra_op_num_threads")
+    log_once("set_global_thread_pool_sizes has no effect: set SessionOptions.intra_op_num_threads")
 
 
 def has_collective_ops() -> bool:
@@ -64,18 +64,16 @@ def get_ep_devices() -> list[Any]:
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: Any = None) -> None:
-    """There is nothing to load: weft needs NVIDIA's driver alone, and finds it."""
+    """Do nothing: of CUDA, weft needs only NVIDIA's driver, which it finds by itself."""
 
 
 def print_debug_info() -> None:
-    """Print what serves here."""
-    from weft.compat.onnxruntime.providers import get_available_providers
-
+    """Print the version and the available providers."""
     print(get_build_info())
     print("providers:", ", ".join(get_available_providers()))
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy elements of tensors into others, which are of the same shapes and types."""
+    """Copy tensors into others of the same shapes and types."""
     for source, target in zip(src, dst, strict=True):
         target.update_inplace(source.numpy())

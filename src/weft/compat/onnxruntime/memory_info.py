@@ -1,4 +1,4 @@
-"""OrtMemoryInfo: how programs name memory. weft has no allocators, so it describes memory and chooses none."""
+"""OrtMemoryInfo, a description of memory. weft has no allocators, so it selects nothing."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from weft.compat.onnxruntime.enumerations import (
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
-from weft.compat.onnxruntime.exceptions import incompatible
-from weft.compat.onnxruntime.naming import STATE, known_as
+from weft.compat.onnxruntime.exceptions import argument_error
+from weft.compat.onnxruntime.naming import STATE, set_module
 
 _HOST_NAME = "Cpu"
 _VENDORS = {_HOST_NAME: 0, "Cuda": 0x10DE, "CudaPinned": 0x10DE, "DML": 0x1414, "Cann": 0x19E5, "WebGPU_Buffer": 0}
-"""The names that onnxruntime takes without a vendor, and the vendors that they mean."""
+"""Names that onnxruntime takes without a vendor -> their vendors."""
 
 
-def _check(value: Any, kind: Any) -> None:
-    if not isinstance(value, kind):
-        raise incompatible("OrtMemoryInfo", kind.__name__, value)
+def _check_type(value: Any, expected: Any) -> None:
+    if not isinstance(value, expected):
+        raise argument_error("OrtMemoryInfo", expected.__name__, value)
 
 
-@known_as(STATE)
+@set_module(STATE)
 class OrtMemoryInfo:
     """A description of memory."""
 
     __slots__ = ("_allocator_type", "_device_id", "_device_mem_type", "_device_vendor_id", "_mem_type", "_name")
 
     def __init__(self, name: Any, allocator_type: Any, device_id: Any, mem_type: Any) -> None:
-        _check(name, str)
-        _check(allocator_type, OrtAllocatorType)
-        _check(mem_type, OrtMemType)
+        _check_type(name, str)
+        _check_type(allocator_type, OrtAllocatorType)
+        _check_type(mem_type, OrtMemType)
         if name not in _VENDORS:
             raise RuntimeError(f"{name!r} needs a vendor: use OrtMemoryInfo.create_v2")
         self._name = name
@@ -52,14 +52,14 @@ class OrtMemoryInfo:
         alignment: Any,
         allocator_type: Any,
     ) -> OrtMemoryInfo:
-        """Describe memory of any device. `alignment` is read by onnxruntime's allocators alone."""
-        _check(device_type, OrtMemoryInfoDeviceType)
-        _check(device_mem_type, OrtDeviceMemoryType)
-        _check(alignment, int)
+        """Describe memory of any device. `alignment` has no effect: only onnxruntime's allocators read it."""
+        _check_type(device_type, OrtMemoryInfoDeviceType)
+        _check_type(device_mem_type, OrtDeviceMemoryType)
+        _check_type(alignment, int)
         is_shared = device_mem_type == OrtDeviceMemoryType.HOST_ACCESSIBLE
         mem_type = OrtMemType.CPU_OUTPUT if is_shared else OrtMemType.DEFAULT
         info = OrtMemoryInfo(_HOST_NAME, allocator_type, 0, mem_type)
-        _check(name, str)
+        _check_type(name, str)
         info._name = name
         info._device_id = int(device_id)
         info._device_mem_type = device_mem_type

@@ -1,4 +1,4 @@
-"""Where programs expect onnxruntime's classes to be: the modules and names that they import, print and pickle by."""
+"""The modules and names by which programs import, print and pickle onnxruntime's classes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from weft.compat.installation import API_LEVEL as API_LEVEL
 STATE = "onnxruntime.capi.onnxruntime_pybind11_state"
 COLLECTION = "onnxruntime.capi.onnxruntime_inference_collection"
 
-Named = TypeVar("Named", bound=type)
+AnyClass = TypeVar("AnyClass", bound=type)
 
 
-def known_as(module: str, name: str | None = None) -> Callable[[Named], Named]:
-    """Give a class the module, and the name, by which onnxruntime's users know it."""
+def set_module(module: str, name: str | None = None) -> Callable[[AnyClass], AnyClass]:
+    """Give a class the module, and optionally the name, that it has in onnxruntime."""
 
-    def renamed(kind: Named) -> Named:
-        kind.__module__ = module
+    def rename(cls: AnyClass) -> AnyClass:
+        cls.__module__ = module
         if name is not None:
-            kind.__name__ = kind.__qualname__ = name
-        return kind
+            cls.__name__ = cls.__qualname__ = name
+        return cls
 
-    return renamed
+    return rename

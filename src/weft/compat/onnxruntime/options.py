@@ -1,4 +1,4 @@
-"""SessionOptions and RunOptions: every field that onnxruntime has is taken; what means nothing to weft is said once."""
+"""SessionOptions and RunOptions, with all fields of onnxruntime. Fields without effect are logged once per process."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.compat.onnxruntime.enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from weft.compat.onnxruntime.exceptions import incompatible, refusal
-from weft.compat.onnxruntime.naming import STATE, known_as
+from weft.compat.onnxruntime.exceptions import unsupported_error
+from weft.compat.onnxruntime.naming import STATE, set_module
 from weft.interrupts import Cancellation
 
-LONGEST_KEY, LONGEST_VALUE = 1024, 8192  # characters of a configuration's entries
+MAX_KEY_LENGTH, MAX_VALUE_LENGTH = 1024, 8192  # characters of config entries
+
+_PROVIDERS = "pass providers to InferenceSession"
 
 
 class OrtOption:
-    """A field of a class of options: it holds values of one kind, and refuses others as onnxruntime does."""
+    """A field of options. `convert` raises TypeError for values that onnxruntime rejects."""
 
-    def __init__(self, default: Any, take: Callable[[Any], Any]) -> None:
+    def __init__(self, default: Any, convert: Callable[[Any], Any]) -> None:
         self._default = default
-        self._take = take
+        self._convert = convert
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -28,45 +30,50 @@ class OrtOption:
 
     def __set__(self, options: Any, value: Any) -> None:
         try:
-            options.fields[self._name] = self._take(value)
-        except TypeError:
-            raise incompatible(f"{owner_name(options)}.{self._name}", self._take.__name__, value) from None
+            options.fields[self._name] = self._convert(value)
+        except TypeError as error:
+            raise TypeError(f"{type(options).__name__}.{self._name}: {error}") from None
 
 
-def owner_name(options: Any) -> str:
-    return type(options).__name__
+def _to_integer(value: Any) -> int:
+    if not hasattr(value, "__index__"):
+        raise _type_error("an integer", value)
+    return int(value.__index__())
 
 
-def _number(value: Any) -> int:
-    return int(value.__index__() if hasattr(value, "__index__") else _refused())
+def _to_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _type_error("a string", value)
+    return value
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _refused()
+def _to_path(value: Any) -> str:
+    if not isinstance(value, str) and not hasattr(value, "__fspath__"):
+        raise _type_error("a path", value)
+    return str(value)
 
 
-def _path(value: Any) -> str:
-    return str(value) if isinstance(value, str) or hasattr(value, "__fspath__") else _refused()
+def _to_flag(value: Any) -> bool:
+    if value is not None and not hasattr(type(value), "__bool__"):
+        raise _type_error("a bool", value)
+    return bool(value)
 
 
-def _flag(value: Any) -> bool:
-    return bool(value) if value is None or hasattr(type(value), "__bool__") else _refused()
+def _to_member(enumeration: Any) -> Callable[[Any], Any]:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, enumeration):
+            raise _type_error(enumeration.__name__, value)
+        return value
+
+    return convert
 
 
-def _refused() -> Any:
-    raise TypeError("incompatible function arguments")
-
-
-def _member_of(kind: Any) -> Callable[[Any], Any]:
-    def member(value: Any) -> Any:
-        return value if isinstance(value, kind) else _refused()
-
-    member.__name__ = kind.__name__
-    return member
+def _type_error(expected: str, value: Any) -> TypeError:
+    return TypeError(f"incompatible function arguments: expected {expected}, not a {type(value).__name__}")
 
 
 class OrtOptions:
-    """Fields by name, and entries by key."""
+    """Fields by name, and config entries by key."""
 
     __slots__ = ("entries", "fields")
 
@@ -74,44 +81,43 @@ class OrtOptions:
         self.fields: dict[str, Any] = {}
         self.entries: dict[str, str] = {}
 
-    def _add(self, key: Any, value: Any) -> None:
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise incompatible(f"{owner_name(self)}: an entry", "two texts", value if isinstance(key, str) else key)
-        if not 0 < len(key) <= LONGEST_KEY:
-            raise RuntimeError(f"Config key is empty or longer than maximum length {LONGEST_KEY}")
-        if len(value) > LONGEST_VALUE:
-            raise RuntimeError(f"Config value is longer than maximum length: {LONGEST_VALUE}")
+    def _add_entry(self, key: Any, value: Any) -> None:
+        key, value = _to_text(key), _to_text(value)
+        if not 0 < len(key) <= MAX_KEY_LENGTH:
+            raise RuntimeError(f"Config key is empty or longer than maximum length {MAX_KEY_LENGTH}")
+        if len(value) > MAX_VALUE_LENGTH:
+            raise RuntimeError(f"Config value is longer than maximum length: {MAX_VALUE_LENGTH}")
         self.entries[key] = value
 
-    def _entry(self, key: str) -> str:
+    def _get_entry(self, key: str) -> str:
         try:
             return self.entries[key]
         except KeyError:
-            raise RuntimeError(f"{owner_name(self)} does not have configuration with key: {key}") from None
+            raise RuntimeError(f"{type(self).__name__} does not have configuration with key: {key}") from None
 
 
-@known_as(STATE)
+@set_module(STATE)
 class SessionOptions(OrtOptions):
-    """How a session is made. Of this, weft uses the numbers of threads, profiling, and what changes the model."""
+    """The options of a session. weft uses the numbers of threads, profiling, and the options that change the model."""
 
     __slots__ = ("denotations", "dimensions", "external", "files", "initializers")
 
-    enable_cpu_mem_arena = OrtOption(True, _flag)
-    enable_mem_pattern = OrtOption(True, _flag)
-    enable_mem_reuse = OrtOption(True, _flag)
-    enable_profiling = OrtOption(False, _flag)
-    execution_mode = OrtOption(ExecutionMode.ORT_SEQUENTIAL, _member_of(ExecutionMode))
-    execution_order = OrtOption(ExecutionOrder.DEFAULT, _member_of(ExecutionOrder))
-    graph_optimization_level = OrtOption(GraphOptimizationLevel.ORT_ENABLE_ALL, _member_of(GraphOptimizationLevel))
-    inter_op_num_threads = OrtOption(0, _number)
-    intra_op_num_threads = OrtOption(0, _number)
-    log_severity_level = OrtOption(-1, _number)
-    log_verbosity_level = OrtOption(0, _number)
-    logid = OrtOption("", _text)
-    optimized_model_filepath = OrtOption("", _path)
-    profile_file_prefix = OrtOption("onnxruntime_profile_", _path)
-    use_deterministic_compute = OrtOption(False, _flag)
-    use_per_session_threads = OrtOption(True, _flag)
+    enable_cpu_mem_arena = OrtOption(True, _to_flag)
+    enable_mem_pattern = OrtOption(True, _to_flag)
+    enable_mem_reuse = OrtOption(True, _to_flag)
+    enable_profiling = OrtOption(False, _to_flag)
+    execution_mode = OrtOption(ExecutionMode.ORT_SEQUENTIAL, _to_member(ExecutionMode))
+    execution_order = OrtOption(ExecutionOrder.DEFAULT, _to_member(ExecutionOrder))
+    graph_optimization_level = OrtOption(GraphOptimizationLevel.ORT_ENABLE_ALL, _to_member(GraphOptimizationLevel))
+    inter_op_num_threads = OrtOption(0, _to_integer)
+    intra_op_num_threads = OrtOption(0, _to_integer)
+    log_severity_level = OrtOption(-1, _to_integer)
+    log_verbosity_level = OrtOption(0, _to_integer)
+    logid = OrtOption("", _to_text)
+    optimized_model_filepath = OrtOption("", _to_path)
+    profile_file_prefix = OrtOption("onnxruntime_profile_", _to_path)
+    use_deterministic_compute = OrtOption(False, _to_flag)
+    use_per_session_threads = OrtOption(True, _to_flag)
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,109 +128,99 @@ class SessionOptions(OrtOptions):
         self.files: dict[str, bytes] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _session_options, tuple(getattr(self, name) for name in _STATE)
+        return _unpickle_options, tuple(getattr(self, name) for name in _SESSION_STATE)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        self._add(key, value)
+        self._add_entry(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        return self._entry(key)
+        return self._get_entry(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Fix the dims of this name: inputs of another size are refused."""
-        self.dimensions[_text(name)] = _number(size)
+        """Fix the dims of this name; runs reject inputs of another size."""
+        self.dimensions[_to_text(name)] = _to_integer(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Fix the dims of inputs with this denotation: inputs of another size are refused."""
-        self.denotations[_text(denotation)] = _number(size)
+        """Fix the dims of inputs with this denotation; runs reject inputs of another size."""
+        self.denotations[_to_text(denotation)] = _to_integer(size)
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Use these values instead of the model's own for an initializer."""
+        """Replace the values of an initializer."""
         if value is None:
             raise RuntimeError(f"add_initializer: {name!r} has no value")
-        self.initializers[_text(name)] = value
+        self.initializers[_to_text(name)] = value
 
     def add_external_initializers(self, names: list[str], values: list[Any]) -> None:
-        """Use these values for initializers whose data lies in other files."""
+        """Set the values of initializers whose data is external."""
         if len(names) != len(values):
-            raise RuntimeError("add_external_initializers: as many names as values are needed")
-        self.external.update(zip(map(_text, names), values))
+            raise RuntimeError("add_external_initializers: the lists must have the same length")
+        self.external.update(zip(map(_to_text, names), values))
 
     def add_external_initializers_from_files_in_memory(
         self, names: list[str], contents: list[bytes], lengths: list[int]
     ) -> None:
         """Use these bytes as the content of files that hold external data."""
+        call = "add_external_initializers_from_files_in_memory"
         if not len(names) == len(contents) == len(lengths):
-            raise RuntimeError("add_external_initializers_from_files_in_memory: lists of one length are needed")
+            raise RuntimeError(f"{call}: the lists must have the same length")
         for name, content, length in zip(names, contents, lengths):
-            if _number(length) < 0:
-                _refused()
-            self.files[_text(name)] = bytes(memoryview(content)[:length])
+            if _to_integer(length) < 0:
+                raise TypeError(f"{call}: incompatible function arguments: a length is {length}")
+            self.files[_to_text(name)] = bytes(memoryview(content)[:length])
 
     def register_custom_ops_library(self, path: str) -> None:
-        raise refusal(
+        raise unsupported_error(
             "SessionOptions.register_custom_ops_library",
-            "weft runs no compiled kernels of others",
-            hint="`weft ops --missing MODEL` lists what the model would need",
+            "weft cannot run compiled kernels of other libraries",
+            hint="`weft ops --missing MODEL` lists the ops that the model needs and weft lacks",
         )
 
     def add_provider(self, name: str, options: dict[str, str]) -> None:
-        raise refusal("SessionOptions.add_provider", "name providers when the session is made")
+        raise unsupported_error("SessionOptions.add_provider", _PROVIDERS)
 
     def add_provider_for_devices(self, devices: Any, options: Any) -> None:
-        raise refusal("SessionOptions.add_provider_for_devices", "name providers when the session is made")
+        raise unsupported_error("SessionOptions.add_provider_for_devices", _PROVIDERS)
 
     def set_provider_selection_policy(self, policy: Any) -> None:
-        raise refusal("SessionOptions.set_provider_selection_policy", "name providers when the session is made")
+        raise unsupported_error("SessionOptions.set_provider_selection_policy", _PROVIDERS)
 
     def set_provider_selection_policy_delegate(self, delegate: Any) -> None:
-        raise refusal(
-            "SessionOptions.set_provider_selection_policy_delegate", "name providers when the session is made"
-        )
+        raise unsupported_error("SessionOptions.set_provider_selection_policy_delegate", _PROVIDERS)
 
     def set_ep_context_data_read_func(self, read_func: Any) -> None:
-        raise refusal("SessionOptions.set_ep_context_data_read_func", "weft has no contexts of providers")
+        raise unsupported_error("SessionOptions.set_ep_context_data_read_func", "weft has no contexts of providers")
 
     def clear_ep_context_data_read_func(self) -> None:
-        """There is none."""
+        """Do nothing: no function can be set."""
 
     def has_providers(self) -> bool:
         return False
 
     def set_load_cancellation_flag(self, flag: bool) -> None:
-        """Taken, since a load that nobody cancels is as ever."""
         if flag:
-            raise refusal("SessionOptions.set_load_cancellation_flag", "loading a model cannot be cancelled")
+            raise unsupported_error("SessionOptions.set_load_cancellation_flag", "loading a model cannot be cancelled")
 
 
-_STATE = (
-    "fields",
-    "entries",
-    "dimensions",
-    "denotations",
-    "initializers",
-    "external",
-    "files",
-)  # of a session's options
+_SESSION_STATE = (*OrtOptions.__slots__, *SessionOptions.__slots__)
 
 
-def _session_options(*state: Any) -> SessionOptions:
-    made = SessionOptions()
-    for name, content in zip(_STATE, state):
-        setattr(made, name, content)
-    return made
+def _unpickle_options(*state: Any) -> SessionOptions:
+    options = SessionOptions()
+    for name, content in zip(_SESSION_STATE, state):
+        setattr(options, name, content)
+    return options
 
 
-@known_as(STATE, "RunOptions")
+@set_module(STATE, "RunOptions")
 class OrtRunOptions(OrtOptions):
-    """How one run is done. `terminate = True` ends the runs that have it, from any thread."""
+    """The options of a run. Setting `terminate` to True, from any thread, ends the runs with these options."""
 
     __slots__ = ("_cancellation",)
 
-    log_severity_level = OrtOption(-1, _number)
-    log_verbosity_level = OrtOption(0, _number)
-    logid = OrtOption("", _text)
-    only_execute_path_to_fetches = OrtOption(False, _flag)
+    log_severity_level = OrtOption(-1, _to_integer)
+    log_verbosity_level = OrtOption(0, _to_integer)
+    logid = OrtOption("", _to_text)
+    only_execute_path_to_fetches = OrtOption(False, _to_flag)
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,21 +232,22 @@ class OrtRunOptions(OrtOptions):
 
     @terminate.setter
     def terminate(self, value: bool) -> None:
-        if _flag(value):
+        if _to_flag(value):
             self._cancellation.cancel()
         elif self._cancellation.cancelled:
             self._cancellation = Cancellation()
 
     @property
     def cancellation(self) -> Cancellation:
-        """What a run of weft's is ended by."""
         return self._cancellation
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        self._add(key, value)
+        self._add_entry(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        return self._entry(key)
+        return self._get_entry(key)
 
     def add_active_adapter(self, adapter: Any) -> None:
-        raise refusal("RunOptions.add_active_adapter", "weft has no adapters", hint="merge them into the model")
+        raise unsupported_error(
+            "RunOptions.add_active_adapter", "weft has no adapters", hint="merge them into the model"
+        )

@@ -1,4 +1,4 @@
-"""enable_profiling and end_profiling: a session's runs as a file that chrome://tracing shows."""
+"""enable_profiling and end_profiling: a session's runs as a trace file for chrome://tracing."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.report.nodes import ops_by_node
+
 if TYPE_CHECKING:
     from weft.runtime.model import Model
 
-_MICROSECOND = 1000  # nanoseconds
-_MICROSECONDS = 1e6  # of a second
+_NANOSECONDS_PER_MICROSECOND = 1000
+_MICROSECONDS_PER_SECOND = 1e6
 
 
 class SessionProfile:
-    """The times of runs; and, of the last inputs, where a run's time goes."""
+    """The times of a session's runs, and of the kernels in one more run on the last inputs."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -31,45 +33,58 @@ class SessionProfile:
 
     @contextmanager
     def run(self, inputs: Mapping[str, Any]) -> Iterator[None]:
-        """Note a run."""
+        """Record a run."""
         if not self._events:
-            self._note("session_initialization", self._origin, time.perf_counter_ns())
+            self._record("session_initialization", self._origin, time.perf_counter_ns())
         start = time.perf_counter_ns()
         try:
             yield
         finally:
-            self._note("model_run", start, time.perf_counter_ns())
+            self._record("model_run", start, time.perf_counter_ns())
             self._inputs = inputs
 
     def end(self, model: Model, provider: str) -> str:
-        """Write the file beside the prefix, and give its name."""
-        events = [*self._events, *([] if self._inputs is None else self._kernels(model, self._inputs, provider))]
+        """Write the trace file and return its name."""
+        kernels = [] if self._inputs is None else self._kernel_events(model, self._inputs, provider)
+        events = [*self._events, *kernels]
         moment = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         path = Path(f"{self._prefix}_{moment}_{self.started // 1_000_000 % 1000:03d}.json")
         path.write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n", encoding="utf-8")
         return str(path)
 
-    def _kernels(self, model: Model, inputs: Mapping[str, Any], provider: str) -> list[dict[str, Any]]:
-        """What each thread does in a run of its own, kernel by kernel; a kernel goes by the first of its nodes."""
-        from weft.report.nodes import ops_by_node
-
-        start = (time.perf_counter_ns() - self._origin) // _MICROSECOND
+    def _kernel_events(self, model: Model, inputs: Mapping[str, Any], provider: str) -> list[dict[str, Any]]:
+        """Run the model once more and return an event for each kernel on each thread, named by its first node."""
+        start = (time.perf_counter_ns() - self._origin) // _NANOSECONDS_PER_MICROSECOND
         profile, ops = model.profile(inputs, repeat=1), ops_by_node(model.source.graph)
         events = []
         for span in profile.spans:
             kernel = profile.kernels[span.kernel]
-            named = next((node for node in kernel.nodes if node in ops), kernel.name)
-            told = {"op_name": ops.get(named, kernel.name), "provider": provider, "nodes": list(kernel.nodes)}
-            times = start + round(span.start * _MICROSECONDS), round((span.end - span.start) * _MICROSECONDS)
-            events.append(_event("Node", f"{named}_kernel_time", span.thread + 1, *times, told))
+            node = next((node for node in kernel.nodes if node in ops), kernel.name)
+            arguments = {"op_name": ops.get(node, kernel.name), "provider": provider, "nodes": list(kernel.nodes)}
+            kernel_start = start + round(span.start * _MICROSECONDS_PER_SECOND)
+            duration = round((span.end - span.start) * _MICROSECONDS_PER_SECOND)
+            events.append(
+                _trace_event("Node", f"{node}_kernel_time", span.thread + 1, kernel_start, duration, arguments)
+            )
         return events
 
-    def _note(self, name: str, start: int, stop: int) -> None:
-        times = (start - self._origin) // _MICROSECOND, (stop - start) // _MICROSECOND
-        self._events.append(_event("Session", name, threading.get_native_id(), *times, {}))
+    def _record(self, name: str, start: int, stop: int) -> None:
+        since_origin = (start - self._origin) // _NANOSECONDS_PER_MICROSECOND
+        duration = (stop - start) // _NANOSECONDS_PER_MICROSECOND
+        self._events.append(_trace_event("Session", name, threading.get_native_id(), since_origin, duration, {}))
 
 
-def _event(category: str, name: str, thread: int, start: int, duration: int, told: Mapping[str, Any]) -> dict[str, Any]:
-    """One that a tracing page shows, with the fields that onnxruntime's have."""
-    place = {"cat": category, "pid": os.getpid(), "tid": thread}
-    return {**place, "dur": duration, "ts": start, "ph": "X", "name": name, "args": dict(told)}
+def _trace_event(
+    category: str, name: str, thread: int, start: int, duration: int, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a trace event with the fields of onnxruntime's; times are in microseconds."""
+    return {
+        "cat": category,
+        "pid": os.getpid(),
+        "tid": thread,
+        "dur": duration,
+        "ts": start,
+        "ph": "X",
+        "name": name,
+        "args": dict(arguments),
+    }

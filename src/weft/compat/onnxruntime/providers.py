@@ -1,4 +1,4 @@
-"""Execution providers: what onnxruntime calls the ways to run a model, and weft's devices that stand for them."""
+"""onnxruntime's execution providers, and the weft device for each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 from weft.errors import DeviceError, FallbackWarning
 from weft.records import dataclass
-from weft.runtime import environment
+from weft.runtime import devices, environment
 
 CPU = "CPUExecutionProvider"
-HOST = "cpu"
 AUTO = "auto"
-_DEVICES = {  # all that onnxruntime knows, in its order; None: none of weft's devices is for that
+_DEVICES = {  # all of onnxruntime's providers, in its order -> weft's kind of device, if there is one
     "NvTensorRTRTXExecutionProvider": "cuda",
     "TensorrtExecutionProvider": "cuda",
     "CUDAExecutionProvider": "cuda",
@@ -38,58 +37,56 @@ _DEVICES = {  # all that onnxruntime knows, in its order; None: none of weft's d
     "ACLExecutionProvider": "cpu",
     "RknpuExecutionProvider": None,
     "TvmExecutionProvider": "cpu",
-    CPU: HOST,
+    CPU: devices.HOST,
 }
-_OF_A_DEVICE = {"cuda": "CUDAExecutionProvider", "webgpu": "WebGpuExecutionProvider"}  # as get_available_providers says
-_OF_A_SYSTEM = {"win32": "DmlExecutionProvider", "darwin": "CoreMLExecutionProvider"}  # what programs look for there
+_PROVIDER_BY_DEVICE = {"cuda": "CUDAExecutionProvider", "webgpu": "WebGpuExecutionProvider"}
+_PROVIDER_BY_PLATFORM = {"win32": "DmlExecutionProvider", "darwin": "CoreMLExecutionProvider"}
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderChoice:
-    """The providers that can serve a session, with their options and devices, and the devices to try, in order.
+    """The providers of a session: `device_names` and `options` by provider, and the devices to try, in order.
 
-    `absent` are providers that were asked for and cannot.
+    `absent` are the requested providers that are not available.
     """
 
-    places: Mapping[str, str]
+    device_names: Mapping[str, str]
     options: Mapping[str, dict[str, str]]
     devices: tuple[str, ...]
     absent: tuple[str, ...]
 
-    def serving(self, device: str) -> list[str]:
-        """The providers of a session whose model is on a device: those before it have failed."""
+    def active_providers(self, device: str) -> list[str]:
+        """Return the providers of a session whose model runs on a device: the devices before it have failed."""
         if self.devices == (AUTO,):
-            return [name for kind, name in _OF_A_DEVICE.items() if kind == device.partition(":")[0]] + [CPU]
+            return [name for kind, name in _PROVIDER_BY_DEVICE.items() if kind == device.partition(":")[0]] + [CPU]
         failed = self.devices[: self.devices.index(device)] if device in self.devices else ()
-        return [name for name, place in self.places.items() if place not in failed]
+        return [name for name, device_name in self.device_names.items() if device_name not in failed]
 
 
 def get_all_providers() -> list[str]:
-    """Every provider that onnxruntime could have been built with."""
+    """Return all providers of onnxruntime."""
     return list(_DEVICES)
 
 
 def get_available_providers() -> list[str]:
-    """What can serve here, the best first and the CPU last."""
-    from weft.runtime.devices import automatic
-
-    kinds = dict.fromkeys(device.name.partition(":")[0] for device in automatic())
-    found = [name for kind, name in _OF_A_DEVICE.items() if kind in kinds]
-    usual = _OF_A_SYSTEM.get(sys.platform)
-    if usual is not None and _DEVICES[usual] in kinds:
-        found.append(usual)
-    return [*found, CPU]
+    """Return the available providers, the best first and the CPU last."""
+    kinds = dict.fromkeys(device.name.partition(":")[0] for device in devices.automatic())
+    available = [name for kind, name in _PROVIDER_BY_DEVICE.items() if kind in kinds]
+    platform_provider = _PROVIDER_BY_PLATFORM.get(sys.platform)
+    if platform_provider is not None and _DEVICES[platform_provider] in kinds:
+        available.append(platform_provider)
+    return [*available, CPU]
 
 
 def get_device() -> str:
-    """What sort of device is here."""
+    """Return "GPU" if there is one, "CPU" otherwise."""
     return "CPU" if get_available_providers() == [CPU] else "GPU"
 
 
-def stated(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
-    """The providers that were named, with their options as texts.
+def parse_providers(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
+    """Return the requested providers, each with its options.
 
-    ValueError where they make no sense, RuntimeError for an unknown name.
+    Raise ValueError for arguments of the wrong form, RuntimeError for an unknown provider.
     """
     pairs = normalize_providers(providers, options)
     for name, _ in pairs:
@@ -99,7 +96,7 @@ def stated(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
 
 
 def normalize_providers(providers: Any, options: Any) -> list[tuple[str, dict[str, str]]]:
-    """Pair names of providers, known or not, with their options; the first of equal names counts."""
+    """Pair names of providers, known or not, with their options as strings; of equal names, keep the first."""
     if providers is None:
         return []
     if not isinstance(providers, Sequence):
@@ -115,14 +112,14 @@ def normalize_providers(providers: Any, options: Any) -> list[tuple[str, dict[st
             raise ValueError("'provider_options' values must be dicts.")
         pairs = list(zip(providers, options))
     else:
-        pairs = [_pair(entry) for entry in providers]
-    found: dict[str, dict[str, str]] = {}
+        pairs = [_to_pair(entry) for entry in providers]
+    normalized: dict[str, dict[str, str]] = {}
     for name, entries in pairs:
-        found.setdefault(name, {str(key): str(value) for key, value in entries.items()})
-    return list(found.items())
+        normalized.setdefault(name, {str(key): str(value) for key, value in entries.items()})
+    return list(normalized.items())
 
 
-def _pair(entry: Any) -> tuple[str, Mapping[Any, Any]]:
+def _to_pair(entry: Any) -> tuple[str, Mapping[Any, Any]]:
     match entry:
         case str():
             return entry, {}
@@ -131,34 +128,35 @@ def _pair(entry: Any) -> tuple[str, Mapping[Any, Any]]:
     raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
 
 
-def chosen(asked: Sequence[tuple[str, dict[str, str]]]) -> ProviderChoice:
-    """What serves of what was asked for. Each that does not is said, and the next takes over; the CPU is the last."""
-    from weft.runtime.devices import choose
-
-    places: dict[str, str] = {}
+def choose_providers(requested: Sequence[tuple[str, dict[str, str]]]) -> ProviderChoice:
+    """Choose the available ones of the requested providers, and the CPU as the last. Warn for each of the others."""
+    device_names: dict[str, str] = {}
     absent: list[str] = []
     options: dict[str, dict[str, str]] = {}
-    for name, entries in asked:
+    for name, entries in requested:
         kind = _DEVICES[name]
         try:
             if kind is None:
-                raise DeviceError("weft has no device for that")
+                raise DeviceError("weft has no device for it")
             number = entries.get("device_id")
-            places[name] = choose(kind if number is None or kind == HOST else f"{kind}:{number}").name
+            device_names[name] = devices.choose(
+                kind if number is None or kind == devices.HOST else f"{kind}:{number}"
+            ).name
         except DeviceError as error:
-            if name != "AzureExecutionProvider":  # which onnxruntime itself lists everywhere, and packages pass on
+            if name != "AzureExecutionProvider":  # onnxruntime lists it everywhere, and packages pass the list on
                 absent.append(name)
-                rest = [other for other, _ in asked if other not in (*absent, *places)] or [CPU]
-                text = f"{name} was asked for and is not used: {error.problem}; next is {rest[0]}"
+                others = [other for other, _ in requested if other not in (*absent, *device_names)] or [CPU]
+                text = f"{name} is not available: {error.problem}; trying {others[0]}"
                 warnings.warn(text, FallbackWarning, stacklevel=3)
             continue
-        options[name] = entries if kind != HOST else {}
-    places.setdefault(CPU, HOST)
+        options[name] = entries if kind != devices.HOST else {}
+    device_names.setdefault(CPU, devices.HOST)
     options.setdefault(CPU, {})
-    devices = tuple(dict.fromkeys(places.values())) if asked or not _environment_chooses() else (AUTO,)
-    return ProviderChoice(places, options, devices, tuple(absent))
+    is_automatic = not requested and _has_device_variable()
+    order = (AUTO,) if is_automatic else tuple(dict.fromkeys(device_names.values()))
+    return ProviderChoice(device_names, options, order, tuple(absent))
 
 
-def _environment_chooses() -> bool:
-    """Whether who started the process said where models run: that is for those that name no provider."""
+def _has_device_variable() -> bool:
+    """Whether the environment names a device, which applies to sessions without providers."""
     return any(environment.text_of(variable) for variable in (environment.DEVICE, environment.CHAIN))

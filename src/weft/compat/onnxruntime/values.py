@@ -1,4 +1,4 @@
-"""OrtValue and OrtDevice: a tensor (or sequence, map) of a caller's, on the host or on one of weft's devices."""
+"""OrtValue and OrtDevice: a tensor, sequence or map of the caller, on the host or on one of weft's devices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.compat.onnxruntime.declared import tensor_text, type_text
+from weft.compat.onnxruntime.declarations import format_dtype, format_type
 from weft.compat.onnxruntime.dlpack import (
     HOST_TYPE,
     CapsuleTensor,
@@ -17,24 +17,26 @@ from weft.compat.onnxruntime.dlpack import (
     read_tensor,
     view_memory,
 )
-from weft.compat.onnxruntime.exceptions import incompatible, refusal
-from weft.compat.onnxruntime.naming import COLLECTION, STATE, known_as
+from weft.compat.onnxruntime.exceptions import argument_error, unsupported_error
+from weft.compat.onnxruntime.naming import COLLECTION, STATE, set_module
 from weft.errors import DeviceError, WeftError
 from weft.ir.dtypes import DType, from_number, from_numpy
 from weft.ir.tensors import DeviceTensor, HostTensor
 from weft.ir.types import Type
+from weft.runtime import devices
+from weft.runtime.devices import HOST
+from weft.runtime.tensors import to_device
 
-HOST = "cpu"
 _TYPES = {"cpu": 0, "cuda": 1, "gpu": 1, "webgpu": 1, "dml": 1, "npu": 3, "cann": 3}
 _INNER_TYPES = {**_TYPES, "dml": 4, "fpga": 2}  # as the static methods of the inner OrtDevice number them
 _DLPACK_NAMES = {1: HOST, 2: "cuda", 13: "cuda"}
 _NAMES = {0: "cpu", 1: "gpu", 2: "fpga", 3: "npu", 4: "dml"}  # of types without a vendor
-_DEVICES = {"cuda": "cuda", "gpu": "cuda", "webgpu": "webgpu", "dml": "webgpu"}  # weft's name of the kind
-_ELEMENTS = frozenset(dtype.numpy for dtype in DType)
+_DEVICES = {"cuda": "cuda", "gpu": "cuda", "webgpu": "webgpu", "dml": "webgpu"}  # weft's kinds of devices
+_ELEMENT_DTYPES = frozenset(dtype.numpy for dtype in DType)
 _VENDORS = {"cuda": 4318, "dml": 5140, "cann": 6629}
 
 
-@known_as(COLLECTION)
+@set_module(COLLECTION)
 class OrtDeviceVendorId(IntEnum):
     NONE = 0
     AMD = 0x1002
@@ -53,9 +55,9 @@ def _inner_type(name: str) -> Any:
     return staticmethod(type_number)
 
 
-@known_as(COLLECTION)
+@set_module(COLLECTION)
 class OrtDevice:
-    """A kind of device and its number: onnxruntime's public class, and its inner one, which is made of numbers."""
+    """A kind of device and its number. It is both onnxruntime's public class and its inner one, which takes numbers."""
 
     __slots__ = ("_id", "_memory", "_name", "_type", "_vendor")
 
@@ -69,7 +71,7 @@ class OrtDevice:
                 setattr(self, slot, getattr(arguments[0], slot))
             return
         if len(arguments) not in (3, 4) or not all(hasattr(number, "__index__") for number in arguments):
-            raise incompatible("OrtDevice", "three or four whole numbers", arguments)
+            raise argument_error("OrtDevice", "three or four integers", arguments)
         self._type, self._memory, *vendor, self._id = (int(number) for number in arguments)
         self._vendor: int = vendor[0] if vendor else 0
         by_vendor = {number: name for name, number in _VENDORS.items() if _TYPES[name] == self._type}
@@ -115,25 +117,23 @@ def check_device(name: str) -> None:
         raise Exception(f"Unsupported device type: {name}")
 
 
-def weft_device(name: str, device_id: int) -> str | None:
-    """The device of weft's that a name of onnxruntime's means; None for the host."""
+def find_weft_device(name: str, device_id: int) -> str | None:
+    """Return the weft device for a device of onnxruntime; None for the host."""
     check_device(name)
     if _TYPES[name] == _TYPES[HOST]:
         return None
     if name not in _DEVICES:
-        raise refusal(f"a tensor on {name!r}", "weft has no such device")
-    from weft.runtime.devices import choose
-
-    kind, exact = _DEVICES[name], f"{_DEVICES[name]}:{device_id}"
+        raise unsupported_error(f"a tensor on {name!r}", "weft has no such device")
+    kind, numbered = _DEVICES[name], f"{_DEVICES[name]}:{device_id}"
     try:
-        return choose(exact if device_id else kind).name  # the first that is asked for is the best of its kind
+        return devices.choose(numbered if device_id else kind).name  # number 0 is the best device of its kind
     except DeviceError:
-        return exact
+        return numbered
 
 
-@known_as(COLLECTION)
+@set_module(COLLECTION)
 class OrtValue:
-    """A value that runs take and give. On the host, a tensor is the caller's own array, not a copy."""
+    """An input or output of runs. A tensor on the host shares memory with the caller's array."""
 
     __slots__ = ("_content", "_source", "_type")
 
@@ -144,28 +144,28 @@ class OrtValue:
         self._type: Type | None = ortvalue._type
         self._source: Any = numpy_obj
 
-    # -- making them --------------------------------------------------------------------------------------------------
+    # -- creation -----------------------------------------------------------------------------------------------------
 
     @classmethod
     def ortvalue_from_numpy(
         cls, numpy_obj: Any, /, device_type: Any = HOST, device_id: int = 0, vendor_id: int = -1
     ) -> Any:
-        name, number = _place(device_type, device_id)
+        name, number = _parse_device(device_type, device_id)
         check_device(name)
         if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "OUS":
             raise RuntimeError("Creation of OrtValues is currently only supported from non-string numpy arrays")
-        check_element(numpy_obj.dtype)
-        return made(_on_device(np.require(numpy_obj, requirements="C"), name, number))
+        check_element_type(numpy_obj.dtype)
+        return make_ortvalue(_move_to_device(np.require(numpy_obj, requirements="C"), name, number))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Any, /, onnx_element_type: int) -> Any:
-        """The bytes of an array, as elements of this type, of the same size."""
+        """View the bytes of an array as elements of this type, which must have the same size."""
         if not isinstance(data, np.ndarray):
-            raise incompatible("ortvalue_from_numpy_with_onnx_type", "an array", data)
+            raise argument_error("ortvalue_from_numpy_with_onnx_type", "an array", data)
         dtype = element_dtype(onnx_element_type)
         if dtype.itemsize != data.dtype.itemsize:
-            raise RuntimeError(f"elements of {data.dtype} are not as large as those of {dtype}")
-        return made(np.require(data, requirements="C").view(dtype))
+            raise RuntimeError(f"elements of {data.dtype} and {dtype} have different sizes")
+        return make_ortvalue(np.require(data, requirements="C").view(dtype))
 
     @classmethod
     def ortvalue_from_shape_and_type(
@@ -178,42 +178,42 @@ class OrtValue:
         memory_info: Any = None,
     ) -> Any:
         if memory_info is not None:
-            raise refusal("OrtValue.ortvalue_from_shape_and_type", "weft has no allocators that memory_info could name")
-        name, number = _place(device_type, device_id)
+            raise unsupported_error("OrtValue.ortvalue_from_shape_and_type with memory_info", "weft has no allocators")
+        name, number = _parse_device(device_type, device_id)
         check_device(name)
         dtype = element_dtype(element_type)
-        check_element(dtype)
+        check_element_type(dtype)
         if any(size < 0 for size in shape):
-            raise RuntimeError(f"a tensor has no sizes below 0, as in {list(shape)}")
-        return made(_on_device(np.zeros(tuple(shape), dtype), name, number))
+            raise RuntimeError(f"the shape {list(shape)} has a negative size")
+        return make_ortvalue(_move_to_device(np.zeros(tuple(shape), dtype), name, number))
 
     ortvalue_from_shape_and_onnx_type = ortvalue_from_shape_and_type
 
     @classmethod
     def ortvalue_from_shape_and_type_for_memory_info(cls, *_: Any) -> Any:
-        raise refusal("OrtValue.ortvalue_from_shape_and_type_for_memory_info", "weft has no allocators")
+        raise unsupported_error("OrtValue.ortvalue_from_shape_and_type_for_memory_info", "weft has no allocators")
 
     ortvalue_from_shape_and_onnx_type_for_memory_info = ortvalue_from_shape_and_type_for_memory_info
 
     @classmethod
     def from_dlpack(cls, data: Any, is_bool_tensor: bool = False) -> Any:
-        """Take a tensor of another library, or its capsule, without a copy."""
+        """Wrap a tensor of another library, or its capsule, without a copy."""
         if isinstance(data, OrtValue):
             is_bool_tensor = data.data_type() == "tensor(bool)"
         if hasattr(data, "__dlpack_device__") and data.__dlpack_device__()[0] != HOST_TYPE:
-            return made(data)
+            return make_ortvalue(data)
         capsule = data.__dlpack__() if hasattr(data, "__dlpack__") else data
         if read_tensor(capsule).device_type != HOST_TYPE:
-            return made(CapsuleTensor(capsule))
+            return make_ortvalue(CapsuleTensor(capsule))
         array = import_capsule(capsule, is_bool_tensor)
-        check_element(array.dtype)
-        return made(array)
+        check_element_type(array.dtype)
+        return make_ortvalue(array)
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: Any) -> Any:
-        raise refusal("OrtValue.ort_value_from_sparse_tensor", "models take dense tensors here")
+        raise unsupported_error("OrtValue.ort_value_from_sparse_tensor", "weft's runs take dense tensors")
 
-    # -- looking at them ----------------------------------------------------------------------------------------------
+    # -- content ------------------------------------------------------------------------------------------------------
 
     def data_ptr(self) -> int:
         tensor = self._tensor("data_ptr")
@@ -221,7 +221,7 @@ class OrtValue:
             return int(tensor.ctypes.data)
         interface = getattr(tensor, "__cuda_array_interface__", None)
         if interface is None:
-            raise refusal("OrtValue.data_ptr", f"tensors on {self.device_name()} have no address here")
+            raise unsupported_error("OrtValue.data_ptr", f"tensors on {self.device_name()} have no address")
         return int(interface["data"][0])
 
     def device_name(self) -> str:
@@ -236,7 +236,7 @@ class OrtValue:
         return list(self._tensor("shape").shape)
 
     def data_type(self) -> str:
-        return type_text(self._type) if self._type is not None else tensor_text(self._dtype())
+        return format_type(self._type) if self._type is not None else format_dtype(self._dtype())
 
     def element_type(self) -> int:
         return self._dtype().number
@@ -257,17 +257,17 @@ class OrtValue:
         return isinstance(self._content, list) and not any(isinstance(item, dict) for item in self._content)
 
     def as_sparse_tensor(self) -> Any:
-        raise refusal("OrtValue.as_sparse_tensor", "it is a dense tensor")
+        raise unsupported_error("OrtValue.as_sparse_tensor", "the value is a dense tensor")
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        array: np.ndarray[Any, Any] = on_host(self._tensor("numpy"))
+        array: np.ndarray[Any, Any] = to_host(self._tensor("numpy"))
         return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
-                raise ValueError("a tensor of another dtype is a copy")
+                raise ValueError("conversion to another dtype needs a copy")
             return array.astype(dtype)
         return array.copy() if copy else array
 
@@ -285,11 +285,11 @@ class OrtValue:
         tensor = self._tensor("__dlpack__")
         if not hasattr(tensor, "__dlpack_device__"):
             hint = "copy it to the host with numpy()"
-            raise refusal("OrtValue.__dlpack__", f"tensors on {self.device_name()} are not shared", hint)
+            raise unsupported_error("OrtValue.__dlpack__", f"tensors on {self.device_name()} cannot be shared", hint)
         return tensor
 
     def update_inplace(self, data: Any) -> None:
-        """Give it other elements, as many as it has."""
+        """Overwrite the elements with as many of `data`."""
         tensor = self._tensor("update_inplace")
         if not isinstance(data, (np.ndarray, OrtValue)):
             raise TypeError("data must be a numpy.ndarray or an OrtValue.")
@@ -297,14 +297,14 @@ class OrtValue:
         if array.size != int(np.prod(tensor.shape, dtype=np.int64)):
             raise RuntimeError("The input size of numpy arrays does not match the size of the OrtValue.")
         if array.dtype != self._dtype().numpy:
-            raise RuntimeError(f"OrtValue.update_inplace: elements of {array.dtype} for a tensor of {self._dtype()}")
+            raise RuntimeError(f"OrtValue.update_inplace: expected elements of {self._dtype()}, not {array.dtype}")
         if isinstance(tensor, np.ndarray):
             np.copyto(tensor, array.reshape(tensor.shape))
         else:
-            self.take(_placed(array.reshape(tensor.shape), tensor.device))
+            self.assign(_copy_to_device(array.reshape(tensor.shape), tensor.device))
 
-    def take(self, tensor: Any) -> None:
-        """Have the elements of a tensor on the same device: in the memory that it has, where that can be written to."""
+    def assign(self, tensor: Any) -> None:
+        """Take the elements of a tensor on the same device: into this value's memory if possible, else by reference."""
         if hasattr(tensor, "write_into"):
             tensor.write_into(self._content)
         else:
@@ -322,7 +322,7 @@ class OrtValue:
 
     @property
     def content(self) -> Any:
-        """What weft takes in a run."""
+        """The value as weft's runs take it."""
         return self._content
 
     def _dtype(self) -> DType:
@@ -331,18 +331,18 @@ class OrtValue:
             content = content[0]
         dtype = getattr(content, "dtype", None)
         if dtype is None:
-            raise RuntimeError("only tensors have an element type")
+            raise RuntimeError("OrtValue: only tensors have an element type")
         return dtype if isinstance(dtype, DType) else from_numpy(np.dtype(dtype))
 
     def _tensor(self, call: str) -> Any:
         if not self.is_tensor():
-            raise RuntimeError(f"OrtValue.{call}: only of values that are tensors")
+            raise RuntimeError(f"OrtValue.{call}: the value is not a tensor")
         content = self._content
         return content.array if isinstance(content, HostTensor) else content
 
 
-def made(content: Any, type: Type | None = None) -> OrtValue:
-    """A value of what a run gave or takes; its type where that is no tensor's."""
+def make_ortvalue(content: Any, type: Type | None = None) -> OrtValue:
+    """Wrap an input or output of a run; `type` is None for tensors."""
     value = OrtValue.__new__(OrtValue)
     value._content = content
     value._type = type
@@ -350,56 +350,49 @@ def made(content: Any, type: Type | None = None) -> OrtValue:
     return value
 
 
-def on_host(content: Any) -> Any:
-    """A tensor as an array; what is none stays as it is."""
+def to_host(content: Any) -> Any:
+    """Copy a tensor on a device to an array; return anything else unchanged."""
     return content.numpy() if isinstance(content, DeviceTensor) else content
 
 
 def element_dtype(element_type: Any) -> np.dtype[Any]:
-    """What numpy calls an element type: by ONNX's number, or as numpy takes it."""
+    """Return the dtype of an element type: ONNX's number of it, or anything that numpy takes as a dtype."""
     if isinstance(element_type, int):
         try:
             return from_number(element_type).numpy
         except WeftError as error:
-            raise RuntimeError(f"no tensor has the element type {element_type}") from error
+            raise RuntimeError(f"unknown element type {element_type}") from error
     dtype: np.dtype[Any] = np.dtype(element_type)
     return dtype
 
 
-def check_element(dtype: np.dtype[Any]) -> None:
-    """RuntimeError where values cannot have elements of a type: texts, times, complex and wider numbers."""
-    if dtype.kind in "OUSMmc" or (dtype.kind in "fV" and dtype.newbyteorder("=") not in _ELEMENTS):
-        raise RuntimeError(f"OrtValues have no elements of {dtype}")
+def check_element_type(dtype: np.dtype[Any]) -> None:
+    """Raise RuntimeError for dtypes that OrtValues cannot have: text, times, complex numbers and wide floats."""
+    if dtype.kind in "OUSMmc" or (dtype.kind in "fV" and dtype.newbyteorder("=") not in _ELEMENT_DTYPES):
+        raise RuntimeError(f"OrtValues cannot have elements of {dtype}")
 
 
-def array_at(address: int, dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """View the caller's memory at an address of the host as an array."""
-    return view_memory(address, dtype, tuple(shape))
-
-
-def _place(device_type: Any, device_id: int) -> tuple[str, int]:
+def _parse_device(device_type: Any, device_id: int) -> tuple[str, int]:
     if isinstance(device_type, OrtDevice):
         return device_type.name, device_type.device_id()
     return device_type, device_id
 
 
-def _on_device(array: np.ndarray[Any, Any], name: str, number: int) -> Any:
-    device = weft_device(name, number)
-    return array if device is None else _placed(array, device)
+def _move_to_device(array: np.ndarray[Any, Any], name: str, number: int) -> Any:
+    device = find_weft_device(name, number)
+    return array if device is None else _copy_to_device(array, device)
 
 
-def _placed(array: np.ndarray[Any, Any], device: str) -> Any:
-    from weft.runtime.tensors import to_device
-
+def _copy_to_device(array: np.ndarray[Any, Any], device: str) -> Any:
     try:
         return to_device(array, device)
     except WeftError as error:
         raise RuntimeError(f"Can't allocate memory on the device: {error}") from error
 
 
-@known_as(STATE, "OrtValueVector")
+@set_module(STATE, "OrtValueVector")
 class OrtValueVector(list[OrtValue]):
-    """Several values."""
+    """A list of values."""
 
     def push_back(self, value: Any, is_bool_tensor: bool = False) -> None:
         self.append(value if isinstance(value, OrtValue) else OrtValue.from_dlpack(value, is_bool_tensor))
@@ -414,12 +407,14 @@ class OrtValueVector(list[OrtValue]):
     ) -> None:
         """Add tensors of another library, by the addresses of their elements on the host."""
         for tensor, address, element_type, shape, device in zip(tensors, addresses, element_types, shapes, devices):
-            if weft_device(device.name, device.device_id()) is not None:
-                raise refusal("OrtValueVector.push_back_batch", f"memory on {device.name!r}", hint="use push_back")
-            self.append(made(view_memory(address, element_dtype(element_type), tuple(shape), tensor)))
+            if find_weft_device(device.name, device.device_id()) is not None:
+                raise unsupported_error(
+                    "OrtValueVector.push_back_batch", f"memory on {device.name!r}", hint="use push_back"
+                )
+            self.append(make_ortvalue(view_memory(address, element_dtype(element_type), tuple(shape), tensor)))
 
     def bool_tensor_indices(self) -> list[int]:
-        return [at for at, value in enumerate(self) if value.data_type() == "tensor(bool)"]
+        return [index for index, value in enumerate(self) if value.data_type() == "tensor(bool)"]
 
     def dlpack_at(self, index: int) -> Any:
         return self[index].to_dlpack()

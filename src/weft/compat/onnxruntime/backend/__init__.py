@@ -1,4 +1,4 @@
-"""onnxruntime's backend of onnx: functions that load a model and run it on inputs by position."""
+"""onnxruntime's implementation of onnx's backend interface: load a model, run it on positional inputs."""
 
 from __future__ import annotations
 

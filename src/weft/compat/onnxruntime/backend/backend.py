@@ -1,4 +1,4 @@
-"""onnx's backend interface over sessions, as onnxruntime has it."""
+"""onnx's backend interface on top of InferenceSession, as in onnxruntime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SESSION_OPTIONS = (
 
 
 class OnnxRuntimeBackend(Backend):
-    """onnx's backend interface over `InferenceSession`."""
+    """onnx's backend interface on top of InferenceSession."""
 
     allowReleasedOpsetsOnly = os.environ.get("ALLOW_RELEASED_ONNX_OPSET_ONLY", "1") == "1"  # noqa: N815
 
@@ -32,7 +32,7 @@ class OnnxRuntimeBackend(Backend):
 
     @classmethod
     def is_opset_supported(cls, model: onnx.ModelProto) -> tuple[bool, str]:
-        """Tell whether onnx has released all opsets that a model imports, with the reason if not."""
+        """Return whether onnx has released all opsets that a model imports, and the reason if not."""
         if cls.allowReleasedOpsetsOnly:
             for opset in model.opset_import:
                 domain = opset.domain or "ai.onnx"
@@ -74,7 +74,7 @@ class OnnxRuntimeBackend(Backend):
 
     @classmethod
     def run_node(cls, node: Any, inputs: Any, device: Any = None, outputs_info: Any = None, **kwargs: Any) -> Any:
-        raise NotImplementedError("single nodes are not run: make a model of the node and use run_model")
+        raise NotImplementedError("run_node is not supported: make a model of the node and use run_model")
 
 
 is_compatible = OnnxRuntimeBackend.is_compatible

@@ -1,4 +1,4 @@
-"""A session as onnx's BackendRep, and the options that programs may set through onnx's interface."""
+"""A session as onnx's BackendRep, and the options that can be set through onnx's interface."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class OnnxRuntimeBackendRep(BackendRep):
         set_options(options, kwargs, _RUN_OPTIONS)
         names = [argument.name for argument in self._session.get_inputs()]
         if isinstance(inputs, list):
-            feed = {name: inputs[at] for at, name in enumerate(names)}
+            feed = {name: inputs[index] for index, name in enumerate(names)}
         elif len(names) == 1:
             feed = {names[0]: inputs}
         else:
-            raise RuntimeError(f"give a list: the model takes {len(names)} inputs")
+            raise RuntimeError(f"pass a list: the model takes {len(names)} inputs")
         results: list[Any] = self._session.run(None, feed, options)
         return results
 
 
 def set_options(options: Any, values: Mapping[str, Any], permitted: tuple[str, ...]) -> None:
-    """Set options by name. Unknown names are ignored; RuntimeError for those that are not permitted here."""
+    """Set options by name. Ignore unknown names; raise RuntimeError for options that are not permitted."""
     for name, value in values.items():
         if name in permitted:
             setattr(options, name, value)

@@ -1,4 +1,4 @@
-"""onnxruntime's inner modules, from which programs import its exceptions and classes."""
+"""onnxruntime's inner modules, from which programs import exceptions and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same as onnxruntime_pybind11_state, which is how onnxruntime's own Python files import it."""
+"""An alias of onnxruntime_pybind11_state, by which onnxruntime's own Python files import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What onnxruntime's build writes down."""
+"""The version and name of the package, which onnxruntime's build writes to this module."""
 
 from __future__ import annotations
 

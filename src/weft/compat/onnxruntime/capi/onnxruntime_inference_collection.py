@@ -1,4 +1,4 @@
-"""Where onnxruntime's Python classes are defined."""
+"""The module in which onnxruntime defines its Python classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.compat.onnxruntime.values import OrtValue as OrtValue
 
 
 def get_ort_device_type(device_type: str) -> int:
-    """The number of a kind of device, as the inner OrtDevice takes it."""
+    """Return the number of a kind of device, as the inner OrtDevice takes it."""
     OrtDevice.make(device_type, 0)  # checks the name
     return int(getattr(OrtDevice, device_type)())
 
@@ -27,7 +27,7 @@ def get_ort_device_type(device_type: str) -> int:
 def check_and_normalize_provider_args(
     providers: object, provider_options: object, available_provider_names: object
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Names of providers, and the options of each."""
+    """Return the names of the providers, and the options of each."""
     pairs = normalize_providers(providers, provider_options)
     if isinstance(providers, Sequence) and len(pairs) < len(providers):
         warnings.warn("Duplicate provider encountered, ignoring.", stacklevel=2)

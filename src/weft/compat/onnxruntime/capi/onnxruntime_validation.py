@@ -1,4 +1,4 @@
-"""What onnxruntime says of the package that it comes in."""
+"""onnxruntime's information about its package."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from weft.compat.onnxruntime.naming import API_LEVEL
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
-    """The package, its version, and that of CUDA, which weft is not built against."""
+    """Return the package, its version, and an empty CUDA version: weft is not built against CUDA."""
     return "onnxruntime", API_LEVEL, ""
 
 
 def check_distro_info() -> None:
-    """weft runs wherever Python and LLVM do."""
+    """Do nothing: weft supports every platform that Python and LLVM run on."""

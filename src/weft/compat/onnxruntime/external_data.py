@@ -1,4 +1,4 @@
-"""External data: taken from memory into a model, and moved out of a file that a session has written."""
+"""External data: embed it in a model from memory, and move initializers of a written model to another file."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ import numpy as np
 from weft.errors import InputError, InvalidModelError, ModelError
 
 
-def with_data(source: str | bytes, files: Mapping[str, bytes], values: Mapping[str, Any]) -> bytes:
-    """The model with data in it: of files by the names that it gives them, and of tensors by their own names."""
+def embed_external_data(source: str | bytes, files: Mapping[str, bytes], values: Mapping[str, Any]) -> bytes:
+    """Return the model with external data embedded: `files` by their location, `values` by tensor name."""
     import onnx
 
     try:
         proto = onnx.ModelProto.FromString(source if isinstance(source, bytes) else Path(source).read_bytes())
-    except Exception as error:  # of protobuf's, or of the system's
+    except Exception as error:  # protobuf's errors and the system's
         raise InvalidModelError(f"the model cannot be read: {error}", hint="fetch or export it again") from error
-    found = {tensor.name for tensor in _tensors(proto.graph) if _take_in(tensor, files, values)}
-    if values.keys() - found:
-        named = ", ".join(sorted(values.keys() - found))
-        raise ModelError(f"no external initializer has these names: {named}")
+    embedded = {tensor.name for tensor in _iterate_tensors(proto.graph) if _embed_tensor(tensor, files, values)}
+    if unknown := values.keys() - embedded:
+        raise ModelError(f"no external initializer has these names: {', '.join(sorted(unknown))}")
     try:
         return bytes(proto.SerializeToString())
     except ValueError as error:
-        hint = "write the data into the files that the model names"
-        raise ModelError("with its data the model is larger than a file of this kind can be", hint=hint) from error
+        hint = "write the data to the files that the model refers to"
+        raise ModelError("with its data embedded, the model exceeds protobuf's limit of 2 GiB", hint=hint) from error
 
 
-def _take_in(tensor: Any, files: Mapping[str, bytes], values: Mapping[str, Any]) -> bool:
-    """Give a tensor its data, if that lies elsewhere and is here; whether that was so."""
+def _embed_tensor(tensor: Any, files: Mapping[str, bytes], values: Mapping[str, Any]) -> bool:
+    """Embed the external data of a tensor, if `files` or `values` have it. Return whether they do."""
     from onnx import TensorProto, numpy_helper
 
     if tensor.data_location != TensorProto.EXTERNAL:
@@ -47,18 +46,20 @@ def _take_in(tensor: Any, files: Mapping[str, bytes], values: Mapping[str, Any])
         start = int(entries.get("offset", 0))
         stop = start + int(entries["length"]) if "length" in entries else len(content)
     except ValueError as error:
-        raise InvalidModelError(f"the place of its data is no number: {error}", value=tensor.name) from error
+        raise InvalidModelError(
+            f"the offset or length of its data is not a number: {error}", value=tensor.name
+        ) from error
     if not 0 <= start <= stop <= len(content):
-        place = entries["location"]
-        raise InvalidModelError(f"its data goes past the {len(content)} bytes of {place!r}", value=tensor.name)
+        problem = f"its data exceeds the {len(content)} bytes of {entries['location']!r}"
+        raise InvalidModelError(problem, value=tensor.name)
     tensor.raw_data = content[start:stop]
     tensor.ClearField("external_data")
     tensor.data_location = TensorProto.DEFAULT
     return True
 
 
-def _tensors(graph: Any) -> Iterator[Any]:
-    """The initializers of a graph and of those in its nodes, and tensors that are attributes."""
+def _iterate_tensors(graph: Any) -> Iterator[Any]:
+    """Yield the initializers of a graph and of its subgraphs, and tensors in attributes."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
@@ -66,46 +67,46 @@ def _tensors(graph: Any) -> Iterator[Any]:
                 yield attribute.t
             yield from attribute.tensors
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _tensors(inner)
+                yield from _iterate_tensors(inner)
 
 
-def move_initializers(path: Path, file_name: str, smallest: str) -> None:
-    """Move a model's initializers of at least `smallest` bytes into one file in the model's folder."""
+def move_initializers(path: Path, file_name: str, min_size: str) -> None:
+    """Move a model's initializers of at least `min_size` bytes to one file in the model's folder."""
     import onnx
     from onnx.external_data_helper import uses_external_data
 
-    if not (smallest.isascii() and smallest.isdigit()):
-        raise InputError(f"the smallest size of an external initializer is {smallest!r}", hint="give a number of bytes")
+    if not (min_size.isascii() and min_size.isdigit()):
+        raise InputError(f"the minimum size of external initializers is {min_size!r}", hint="pass a number of bytes")
     folder = path.parent.resolve()
     target = (folder / file_name).resolve()
     if Path(file_name).is_absolute() or folder not in target.parents or target == path.resolve():
-        raise InputError(f"{file_name}: external initializers lie in the model's own folder, in a file of their own")
+        raise InputError(f"{file_name}: external initializers must be in another file in the model's folder")
     if not target.parent.is_dir():
-        raise InputError(f"{target}: there is no such folder", hint="make it first")
+        raise InputError(f"{target.parent}: there is no such folder", hint="create it first")
     proto = onnx.load(str(path), load_external_data=False)
     data_files = {_location(tensor) for tensor in proto.graph.initializer if uses_external_data(tensor)}
     if data_files:
         onnx.load_external_data_for_model(proto, str(folder))
-    large = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= int(smallest)]
+    large = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= int(min_size)]
     if large:
         with target.open("wb") as file:
             for tensor in large:
-                _move_out(tensor, file, file_name)
+                _move_data(tensor, file, file_name)
     path.write_bytes(proto.SerializeToString())
     for location in data_files - {file_name}:
-        if location.startswith(f"{path.name}."):  # written with the model, and never another model's
+        if location.startswith(f"{path.name}."):  # written together with this model
             (folder / location).unlink()
 
 
-def _move_out(tensor: Any, file: BinaryIO, file_name: str) -> None:
+def _move_data(tensor: Any, file: BinaryIO, file_name: str) -> None:
     from onnx import TensorProto
 
-    place = {"location": file_name, "offset": file.tell(), "length": len(tensor.raw_data)}
+    reference = {"location": file_name, "offset": file.tell(), "length": len(tensor.raw_data)}
     file.write(tensor.raw_data)
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in place.items():
+    for key, value in reference.items():
         tensor.external_data.add(key=key, value=str(value))
 
 
