@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.compat.op_coverage import Coverage, cover
+from weft.compat.op_coverage import Coverage, list_coverage
 from weft.opset.registry import definitions
 
 OWN = "ai.onnx"
@@ -12,7 +12,7 @@ OWN = "ai.onnx"
 
 def pages() -> Iterator[tuple[str, str, str]]:
     """Path, title and text of the page."""
-    rows = cover(definitions())
+    rows = list_coverage(definitions())
     domains: dict[str, list[Coverage]] = {}
     for row in rows:
         domains.setdefault(row.domain or OWN, []).append(row)

@@ -1,4 +1,4 @@
-"""weft through onnx's backend interface: `onnx.backend.test.BackendTest(weft.backend, __name__)`."""
+"""onnx's backend interface: `onnx.backend.test.BackendTest(weft.backend, __name__)` runs onnx's test suite on weft."""
 
 from weft.compat.onnx_backend import WeftBackend, WeftBackendRep
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from weft.compat.conformance.cases import Case, collect, data_sets
+from weft.compat.conformance.cases import Case, collect_cases, read_data_sets
 
 Array = np.ndarray[Any, Any]
 RANDOM = ("bernoulli", "random", "dropout", "multinomial")
@@ -20,7 +20,7 @@ def node_cases() -> dict[str, Case]:
     """Those with a model and data, without the expansions of functions and what draws random numbers."""
     return {
         name: case
-        for name, case in collect(["node"]).items()
+        for name, case in collect_cases(["node"]).items()
         if case.model is not None and "_expanded" not in name and not any(word in name for word in RANDOM)
     }
 
@@ -28,7 +28,7 @@ def node_cases() -> dict[str, Case]:
 @cache
 def case_inputs(name: str) -> dict[str, Any]:
     """The inputs of a case's first data set by name."""
-    return dict(next(iter(data_sets(node_cases()[name]))).inputs)
+    return dict(next(iter(read_data_sets(node_cases()[name]))).inputs)
 
 
 def case_arrays(name: str) -> dict[str, Array]:

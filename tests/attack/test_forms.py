@@ -11,7 +11,7 @@ from attack.refusals import LIST, listed, read
 from onnx import shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from weft.compat.conformance.compare import difference
+from weft.compat.conformance.compare import find_difference
 
 CASES = ("test_add_bcast", "test_layer_normalization_2d_axis1", "test_reshape_reordered_all_dims", "test_top_k")
 NOT_RUN = {  # by onnx's evaluator
@@ -40,7 +40,7 @@ def test_form_means_the_same(form: str) -> None:
         names = list(sample.expected)
         results = ReferenceEvaluator(sample.model).run(names, dict(sample.inputs))
         for name, result in zip(names, results, strict=True):
-            found = difference(np.asarray(result), sample.expected[name], rtol=1e-3, atol=1e-6)
+            found = find_difference(np.asarray(result), sample.expected[name], rtol=1e-3, atol=1e-6)
             assert found is None, f"{case}: output {name!r} {found}"
     print(f"{applied} cases")
 

@@ -16,7 +16,7 @@ import pytest
 import weft
 from weft.builder.naming import module_name, python_name
 from weft.builder.signatures import newest, takes_count
-from weft.compat.conformance.cases import Case, collect, data_sets
+from weft.compat.conformance.cases import Case, collect_cases, read_data_sets
 from weft.frontend import read_model
 from weft.ir.graph import Graph, Node, OnnxModel
 from weft.ir.types import AnyType, TensorType, Type
@@ -33,7 +33,7 @@ ONNX_INFERS_WRONGLY = {
 
 def cases() -> Iterator[tuple[str, Case, OnnxModel]]:
     """The cases of one node without bodies, of an op that weft has a definition for."""
-    for name, case in collect(["node"]).items():
+    for name, case in collect_cases(["node"]).items():
         model = read_model(case.source, is_defined=lambda *op: registry.find(*op) is not None)
         nodes = model.graph.nodes
         if len(nodes) == 1 and not any(isinstance(value, Graph) for value in nodes[0].attributes.values()):
@@ -43,7 +43,7 @@ def cases() -> Iterator[tuple[str, Case, OnnxModel]]:
 def rebuild(case: Case, model: OnnxModel) -> tuple[weft.Graph, list[weft.Tensor]]:
     """The node of a case by the function of its op."""
     (node,) = model.graph.nodes
-    data = next(data_sets(case)).inputs
+    data = next(read_data_sets(case)).inputs
     graph = weft.Graph(case.info.name, opset=model.opsets)
     definition = registry.find(node.domain, node.op, node.version)
     assert definition is not None
@@ -153,7 +153,7 @@ def test_every_case_gives_its_node_and_types(suite: list[tuple[str, Case, OnnxMo
 def test_a_share_of_the_rebuilt_cases_gives_the_expected_results(suite: list[tuple[str, Case, OnnxModel]]) -> None:
     for _, case, model in suite[::40]:
         graph, _ = rebuild(case, model)
-        sets = next(data_sets(case))
+        sets = next(read_data_sets(case))
         loaded = graph.compile(device="reference")
         given = {spec.name: sets.inputs[spec.name] for spec in loaded.inputs}
         results = loaded.run(given)

@@ -1,4 +1,4 @@
-"""weft behind onnx's backend interface, driven by onnx's own test runner."""
+"""weft as a backend of onnx, tested with onnx's own test runner."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ SAMPLE = """
 
 @pytest.fixture(scope="module")
 def suite() -> dict[str, Callable[[], None]]:
-    """The tests of the suite by name, from onnx's own runner, which asks for the same devices thousands of times."""
-    asked = SimpleNamespace(**vars(weft.backend) | {"supports_device": cache(weft.backend.supports_device)})
+    """The tests of the suite by name. onnx's runner calls `supports_device` thousands of times, so it is cached."""
+    backend = SimpleNamespace(**vars(weft.backend) | {"supports_device": cache(weft.backend.supports_device)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the suite overflows on purpose while it computes its data
-        runner = onnx.backend.test.BackendTest(asked, __name__)
-    found = {}
+        runner = onnx.backend.test.BackendTest(backend, __name__)
+    tests = {}
     for case in runner.test_cases.values():
-        found |= {name: case(name).debug for name in dir(case) if name.startswith("test_") and name.endswith("_cpu")}
-    return found
+        tests |= {name: case(name).debug for name in dir(case) if name.startswith("test_") and name.endswith("_cpu")}
+    return tests
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_sample_of_the_suite(name: str, suite: dict[str, Callable[[], None]]) -> None:
+def test_sample_of_the_suite(name: str, suite: dict[str, Callable[[], None]]) -> None:
     suite[f"test_{name}_cpu"]()
 
 
 def affine() -> onnx.ModelProto:
-    """The model y = a * x + b, with a default for b, as files before IR version 4 have it."""
+    """The model y = a * x + b, with a default for b among the inputs, as in files before IR version 4."""
     vector = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("a", "b", "x", "y")]
     nodes = [helper.make_node("Mul", ["a", "x"], ["ax"]), helper.make_node("Add", ["ax", "b"], ["y"])]
     default = helper.make_tensor("b", TensorProto.FLOAT, [2], [10.0, 20.0])
@@ -101,7 +101,7 @@ def test_one_node_of_another_domain() -> None:
 
 def test_one_node_with_an_empty_optional() -> None:
     node = helper.make_node("OptionalHasElement", ["o"], ["y"])
-    with pytest.raises(UnsupportedModelError, match="says nothing of its type"):
+    with pytest.raises(UnsupportedModelError, match="an empty optional has no type"):
         weft.backend.run_node(node, [None])
 
 
@@ -113,6 +113,6 @@ def test_devices() -> None:
 
 def test_compatibility() -> None:
     assert weft.backend.is_compatible(affine())
-    strange = affine()
-    strange.graph.node[0].op_type = "NoSuchOp"
-    assert not weft.backend.is_compatible(strange)
+    unknown_op = affine()
+    unknown_op.graph.node[0].op_type = "NoSuchOp"
+    assert not weft.backend.is_compatible(unknown_op)

@@ -1,4 +1,4 @@
-"""The conformance machinery, and the whole suite on the reference device beside the list of known failures."""
+"""The conformance runner: comparison, cases, isolation of workers, known failures and the command."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 from onnx.backend.test.runner import Runner
 
 from weft.cli import conformance as command
-from weft.compat.conformance import KINDS, CaseResult, ConformanceReport, judge, read_known_failures, run_suite
-from weft.compat.conformance.cases import collect, data_sets
-from weft.compat.conformance.compare import difference
+from weft.compat.conformance import (
+    KINDS,
+    CaseResult,
+    ConformanceReport,
+    new_failures,
+    read_known_failures,
+    run_suite,
+    stale_entries,
+)
+from weft.compat.conformance.cases import collect_cases, read_data_sets
+from weft.compat.conformance.compare import find_difference
 from weft.errors import DeviceError, InputError, InternalError
 
 KNOWN_FAILURES = Path(__file__).parents[1] / "conformance" / "known_failures.txt"
@@ -50,7 +58,7 @@ class TestCompare:
         ],
     )
     def test_agreement(self, actual: Any, expected: Any) -> None:
-        assert difference(actual, expected, **TOLERANCES) is None
+        assert find_difference(actual, expected, **TOLERANCES) is None
 
     @pytest.mark.parametrize(
         ("actual", "expected", "message"),
@@ -81,7 +89,7 @@ class TestCompare:
         ],
     )
     def test_disagreement(self, actual: Any, expected: Any, message: str) -> None:
-        assert difference(actual, expected, **TOLERANCES) == message
+        assert find_difference(actual, expected, **TOLERANCES) == message
 
     @given(
         st.sampled_from(["float32", "float16", "bfloat16", "float64", "int32", "int4", "bool", "float8_e4m3fn"]),
@@ -89,7 +97,7 @@ class TestCompare:
         st.sampled_from([np.inf, np.nan, 0.0]),
     )
     @settings(deadline=None)
-    def test_same_verdict_as_the_runner_of_onnx(
+    def test_agrees_with_the_runner_of_onnx(
         self, dtype: str, values: list[tuple[float, float]], special: float
     ) -> None:
         kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
@@ -102,23 +110,23 @@ class TestCompare:
             agrees = False
         else:
             agrees = True
-        assert (difference(actual, expected, **TOLERANCES) is None) == agrees
+        assert (find_difference(actual, expected, **TOLERANCES) is None) == agrees
 
 
 class TestCases:
     def test_folder_cases_have_data(self) -> None:
-        cases = collect(["simple", "pytorch-operator"])
+        cases = collect_cases(["simple", "pytorch-operator"])
         assert len(cases) > 50
         for case in cases.values():
-            sets = list(data_sets(case))
+            sets = list(read_data_sets(case))
             assert sets, case.info
             assert all(data.outputs for data in sets)
             assert case.info.ops
 
     def test_light_models_stand_in_for_downloads(self) -> None:
-        cases = collect(["real"])
+        cases = collect_cases(["real"])
         assert not [case.info.name for case in cases.values() if case.missing]
-        (data,) = data_sets(cases["test_squeezenet"])
+        (data,) = read_data_sets(cases["test_squeezenet"])
         (image,) = data.inputs.values()
         assert image.dtype == np.float32
         assert image.shape == (1, 3, 224, 224)
@@ -129,35 +137,35 @@ class TestIsolation:
     @pytest.fixture(scope="class")
     @classmethod
     def hostile(cls) -> dict[str, CaseResult]:
-        """What becomes of the cases that `conformance/loaders.py` makes go wrong."""
-        seen: list[str] = []
-        found = run_suite(
+        """The results of cases that the loader `conformance/loaders.py` breaks, by name."""
+        progress: list[str] = []
+        report = run_suite(
             "reference",
             kinds=["simple"],
             pattern="^test_(expand_shape_model[134]|shrink|sign_model|single_relu_model)",
             loader="conformance.loaders:hostile",
-            progress=lambda case, total: seen.append(f"{case.name} of {total}"),
+            progress=lambda case, total: progress.append(f"{case.name} of {total}"),
         )
-        assert sorted(seen) == [f"{case.name} of 6" for case in found.cases]
-        return {case.name: case for case in found.cases}
+        assert sorted(progress) == [f"{case.name} of 6" for case in report.cases]
+        return {case.name: case for case in report.cases}
 
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
             ("test_expand_shape_model1", "crashed with SIGSEGV"),
-            ("test_expand_shape_model3", "ended its process with status 3"),
+            ("test_expand_shape_model3", "exited with status 3"),
         ],
     )
-    def test_a_lost_worker_is_a_failure(self, hostile: dict[str, CaseResult], name: str, reason: str) -> None:
+    def test_dead_worker_is_a_failure(self, hostile: dict[str, CaseResult], name: str, reason: str) -> None:
         assert (hostile[name].status, hostile[name].reason) == ("failed", reason)
 
-    def test_a_worker_that_hangs_is_a_failure(self) -> None:
-        """With no other case beside it, so that none could be called late on a busy machine."""
+    def test_hanging_worker_is_a_failure(self) -> None:
+        """Without other cases, which could exceed the short timeout on a busy machine."""
         loader, pattern = "conformance.loaders:hostile", "^test_expand_shape_model2$"
         (case,) = run_suite("reference", kinds=["simple"], pattern=pattern, timeout=0.5, loader=loader).cases
         assert (case.status, case.reason) == ("failed", "no answer within 0.5 s")
 
-    def test_what_a_library_prints_is_no_answer(self, hostile: dict[str, CaseResult]) -> None:
+    def test_printed_text_is_not_an_answer(self, hostile: dict[str, CaseResult]) -> None:
         assert hostile["test_expand_shape_model4"].status == "passed"
 
     def test_reasons_are_one_line(self, hostile: dict[str, CaseResult]) -> None:
@@ -165,12 +173,12 @@ class TestIsolation:
         assert len(hostile["test_shrink"].reason) < 400
         assert hostile["test_sign_model"].reason.startswith("output 'y' differs in")
 
-    def test_the_run_goes_on(self, hostile: dict[str, CaseResult]) -> None:
+    def test_cases_after_a_failure_run(self, hostile: dict[str, CaseResult]) -> None:
         assert hostile["test_single_relu_model"].status == "passed"
         assert hostile["test_single_relu_model"].ops == ("Relu",)
 
-    def test_an_interrupted_run_ends_at_once(self) -> None:
-        """Were the worker that hangs waited for, the watchdog would end this test."""
+    def test_interrupted_run_ends_at_once(self) -> None:
+        """If it waited for the hanging worker, this test would time out."""
 
         def interrupt(case: CaseResult, total: int) -> None:
             raise KeyboardInterrupt
@@ -184,8 +192,8 @@ class TestIsolation:
                 progress=interrupt,
             )
 
-    def test_a_worker_that_cannot_start_is_an_error(self) -> None:
-        with pytest.raises(InternalError, match=r"does not start: it ended .*no_such_module"):
+    def test_worker_that_cannot_start_is_an_error(self) -> None:
+        with pytest.raises(InternalError, match=r"does not start: exited .*no_such_module"):
             run_suite("reference", kinds=["simple"], loader="no_such_module:load", workers=1)
 
     def test_bad_requests(self) -> None:
@@ -198,8 +206,8 @@ class TestIsolation:
 class TestKnownFailures:
     def test_reading(self, tmp_path: Path) -> None:
         path = tmp_path / "known.txt"
-        path.write_text("# a comment\n\ntest_a  # its data are wrong\ntest_b # also # so\n")
-        assert read_known_failures(path) == {"test_a": "its data are wrong", "test_b": "also # so"}
+        path.write_text("# a comment\n\ntest_a  # its data is wrong\ntest_b # a # b\n")
+        assert read_known_failures(path) == {"test_a": "its data is wrong", "test_b": "a # b"}
 
     @pytest.mark.parametrize("line", ["test_a", "test_a #", "test_a test_b # two", "test_a # x\ntest_a # y"])
     def test_bad_lines(self, tmp_path: Path, line: str) -> None:
@@ -212,24 +220,30 @@ class TestKnownFailures:
         with pytest.raises(InputError, match="cannot read"):
             read_known_failures(tmp_path / "none.txt")
 
-    def test_known_failures_are_no_problem(self) -> None:
-        assert judge(report(result("a"), result("b", "failed", "wrong")), {"b": "why"}, whole=True) == []
+    def test_known_failure(self) -> None:
+        run, reasons = report(result("a"), result("b", "failed", "wrong")), {"b": "reason"}
+        assert new_failures(run, reasons) == []
+        assert stale_entries(run, reasons, whole=True) == []
 
-    def test_new_failures_are(self) -> None:
-        assert judge(report(result("a", "failed", "wrong")), {}, whole=True) == ["failed: a: wrong"]
+    def test_new_failure(self) -> None:
+        failure = result("a", "failed", "wrong")
+        assert new_failures(report(failure), {}) == [failure]
 
-    def test_the_list_shrinks(self) -> None:
-        (problem,) = judge(report(result("a")), {"a": "why"}, whole=True)
+    def test_passing_case_must_leave_the_list(self) -> None:
+        (problem,) = stale_entries(report(result("a")), {"a": "reason"}, whole=True)
         assert "remove it from the list" in problem
 
-    def test_chance_may_pass(self) -> None:
-        known = {"a": "random: one draw", "b": "random: one draw"}
-        assert judge(report(result("a"), result("b", "failed", "differs in 1 of 2")), known, whole=True) == []
-        assert judge(report(result("a"), result("b", "failed", "crashed")), known, whole=True) == ["failed: b: crashed"]
+    def test_random_case_may_pass_or_differ(self) -> None:
+        reasons = {"a": "random: other numbers", "b": "random: other numbers"}
+        run = report(result("a"), result("b", "failed", "differs in 1 of 2"))
+        assert new_failures(run, reasons) == []
+        assert stale_entries(run, reasons, whole=True) == []
+        crash = result("b", "failed", "crashed")
+        assert new_failures(report(result("a"), crash), reasons) == [crash]
 
-    def test_entries_without_a_case(self) -> None:
-        assert judge(report(result("a")), {"gone": "why"}, whole=False) == []
-        (problem,) = judge(report(result("a")), {"gone": "why"}, whole=True)
+    def test_entry_without_a_case(self) -> None:
+        assert stale_entries(report(result("a")), {"b": "reason"}, whole=False) == []
+        (problem,) = stale_entries(report(result("a")), {"b": "reason"}, whole=True)
         assert "no such case" in problem
 
 
@@ -286,10 +300,10 @@ class TestCommand:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         path = tmp_path / "known.txt"
-        path.write_text("test_b  # why")
+        path.write_text("test_b  # reason")
         assert self.run(monkeypatch, self.CASES, "--known-failures", str(path)) == 0
         assert "known failure: test_b: output 'y' has [brackets]" in capsys.readouterr().out.splitlines()
-        path.write_text("test_b  # why\ntest_a  # was wrong once")
+        path.write_text("test_b  # reason\ntest_a  # reason")
         assert self.run(monkeypatch, self.CASES, "--known-failures", str(path)) == 1
         path.write_text("")
         assert self.run(monkeypatch, self.CASES, "--known-failures", str(path)) == 1
@@ -304,10 +318,10 @@ class TestCommand:
             self.run(monkeypatch, (), *option)
 
 
-def test_the_whole_suite_is_there() -> None:
-    """scripts/test runs it on each device: `weft conformance`, which fails for each failure that is not known."""
-    cases = collect(KINDS)
-    assert len(cases) >= 2033, "the installed onnx ships a smaller suite than the lists were made for"
+def test_suite_is_complete() -> None:
+    """scripts/test runs the suite itself, with `weft conformance` on each device."""
+    cases = collect_cases(KINDS)
+    assert len(cases) >= 2033, "the suite of the installed onnx is smaller than the lists of known failures expect"
     assert not [case.info.name for case in cases.values() if case.missing]
     for known in KNOWN_FAILURES.parent.glob("known_failures*.txt"):
         assert set(read_known_failures(known)) <= set(cases), known.name

@@ -1,4 +1,4 @@
-"""The suite's node tests are computed once, and afterwards read from weft's own folder as they were."""
+"""The suite's node tests are computed once, and then read from weft's cache."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from onnx import TensorProto, helper
 from onnx.backend.test.case.test_case import TestCase as SuiteCase
 
 from weft.cache.files import VARIABLE
-from weft.compat.conformance import node_tests as module
-from weft.compat.conformance.node_tests import FOLDER, node_tests
+from weft.compat.conformance import node_tests
+from weft.compat.conformance.node_tests import FOLDER, load_node_tests
 
 
 @pytest.fixture
 def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kinds that were asked for, of a suite of one test; an empty folder for what is kept."""
+    """The kinds that were computed, of a suite with one test and an empty cache."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
     graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "g", [], [])
     data = [
@@ -28,44 +28,44 @@ def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         [np.float32(2.5), helper.make_tensor("y", TensorProto.INT4, [3], [1, -2, 3])],
     ]
     case = SuiteCase("test_abs", "abs", None, None, helper.make_model(graph), [data], "node", 1e-3, 1e-7)
-    asked: list[str] = []
+    kinds: list[str] = []
 
     def load(kind: str) -> list[SuiteCase]:
-        asked.append(kind)
+        kinds.append(kind)
         return [case]
 
-    monkeypatch.setattr(module, "load_model_tests", load)
-    return asked
+    monkeypatch.setattr(node_tests, "load_model_tests", load)
+    return kinds
 
 
 def as_bytes(tests: list[Any]) -> bytes:
     return pickle.dumps(tests, 5)
 
 
-def kept(tmp_path: Path) -> Path:
+def cache_file(tmp_path: Path) -> Path:
     (path,) = (tmp_path / "cache" / FOLDER).iterdir()
     return path
 
 
-def test_they_are_computed_once(computed: list[str]) -> None:
-    first, second = node_tests(), node_tests()
+def test_computed_once(computed: list[str]) -> None:
+    first, second = load_node_tests(), load_node_tests()
     assert computed == ["node"]
     assert first[0].model == second[0].model
     assert as_bytes(pickle.loads(as_bytes(first))) == as_bytes(second)
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps([os.getcwd])])
-def test_what_is_damaged_or_no_data_is_computed_again(content: bytes, tmp_path: Path, computed: list[str]) -> None:
-    first = node_tests()
-    path = kept(tmp_path)
+def test_damaged_entry_is_computed_again(content: bytes, tmp_path: Path, computed: list[str]) -> None:
+    first = load_node_tests()
+    path = cache_file(tmp_path)
     path.chmod(0o600)
     path.write_bytes(content)
-    assert as_bytes(node_tests()) == as_bytes(first)
+    assert as_bytes(load_node_tests()) == as_bytes(first)
     assert computed == ["node", "node"]
     assert path.read_bytes() != content
 
 
-def test_without_a_folder(computed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache(computed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
-    assert len(node_tests()) == len(node_tests()) == 1
+    assert len(load_node_tests()) == len(load_node_tests()) == 1
     assert computed == ["node", "node"]

@@ -1,4 +1,4 @@
-"""Loaders for the conformance workers of the tests: onnx's own evaluator behind weft's API, and hostile ones."""
+"""Loaders for tests of the conformance workers: onnx's reference evaluator with weft's API, and failing ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 
 class EvaluatorModel:
-    """A model that runs on onnx's evaluator."""
+    """A model that runs on onnx's reference evaluator."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._evaluator = ReferenceEvaluator(model)
@@ -25,12 +25,8 @@ class EvaluatorModel:
         return dict(zip(self._outputs, self._evaluator.run(None, dict(inputs)), strict=True))
 
 
-def evaluator(source: onnx.ModelProto | Path, device: str) -> EvaluatorModel:
-    return EvaluatorModel(onnx.load(source) if isinstance(source, Path) else source)
-
-
 def hostile(source: Path, device: str) -> Any:
-    """Crashes, hangs, leaves, prints, raises or miscalculates, depending on the case."""
+    """Crash, hang, exit, print, raise or return a model with wrong results, depending on the case."""
     match source.parent.name:
         case "test_expand_shape_model1":
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -44,10 +40,10 @@ def hostile(source: Path, device: str) -> Any:
         case "test_shrink":
             raise ValueError("first line\nsecond line " + "long " * 200)
         case "test_sign_model":
-            return Miscalculating(onnx.load(source))
-    return evaluator(source, device)
+            return WrongModel(onnx.load(source))
+    return EvaluatorModel(onnx.load(source))
 
 
-class Miscalculating(EvaluatorModel):
+class WrongModel(EvaluatorModel):
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {name: np.asarray(value) + 1 for name, value in super().run(inputs).items()}

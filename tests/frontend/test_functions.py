@@ -16,7 +16,7 @@ from frontend.writing import write_model
 from onnx import AttributeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from weft.compat.conformance.node_tests import node_tests
+from weft.compat.conformance.node_tests import load_node_tests
 from weft.errors import InvalidModelError, UnsupportedModelError
 from weft.frontend import inline, read_model
 from weft.ir.graph import Graph, Node
@@ -216,7 +216,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_functions_mean_the_same_inlined() -> None:
-    cases = {case.name: case for case in node_tests()}
+    cases = {case.name: case for case in load_node_tests()}
     for name, ops in CASES.items():
         read = read_model(cases[name].model, is_defined=without(ops))
         assert not ops & {entry.op for entry in all_nodes(read.graph)}, name

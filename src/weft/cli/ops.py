@@ -14,8 +14,8 @@ from rich.text import Text
 from weft.cli import options, output
 from weft.cli.op_page import STYLES, print_facts
 from weft.cli.parsing import near
-from weft.compat.op_coverage import Coverage, cover
-from weft.compat.op_facts import op_facts
+from weft.compat.op_coverage import Coverage, list_coverage
+from weft.compat.op_facts import describe_op
 from weft.errors import InputError
 from weft.opset.registry import definitions
 from weft.report.missing import ModelOps, model_ops
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         if args.domain is not None:
             raise InputError("models are looked through for all domains", hint="weft ops --missing MODEL...")
         return _look_through(args)
-    every = cover(definitions())
+    every = list_coverage(definitions())
     domains = sorted({_domain(row) for row in every})
     if args.domain is not None and args.domain not in domains:
         raise InputError(f"no domain {args.domain!r}", hint=f"there are {', '.join(domains)}")
@@ -77,7 +77,7 @@ def _tell(args: argparse.Namespace, rows: list[Coverage]) -> int:
     found = list(dict.fromkeys(row for asked in args.operators for row in _named(asked, rows)))
     exact = [row for row in found if any(_same(asked, row) for asked in args.operators)]
     known = list(definitions())
-    facts = [op_facts(row, known) for row in exact or (found if len(found) == 1 else [])]
+    facts = [describe_op(row, known) for row in exact or (found if len(found) == 1 else [])]
     if args.json:
         output.print_json({"ops": _records(found), "facts": [asdict(each) for each in facts]})
         return 0

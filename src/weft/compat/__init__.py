@@ -1,7 +1,7 @@
-"""weft seen from others: onnx (its test suite, backend interface and operator schemas), and programs for onnxruntime.
+"""Interfaces of other projects: onnx's backend, test suite and operator schemas, and the onnxruntime drop-in.
 
-`install()` makes `import onnxruntime` mean `weft.compat.onnxruntime` in this process, `python -m weft.compat script.py`
-runs a program that way, and the variable WEFT_COMPAT=onnxruntime does it for every Python process that inherits it.
+`install()` makes `import onnxruntime` return `weft.compat.onnxruntime` in this process, `python -m weft.compat
+script.py` runs a program that way, and WEFT_COMPAT=onnxruntime does it in all Python processes that inherit it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`import onnxruntime` that gives weft: a finder before all others, and what packages look up about onnxruntime.
+"""Replace onnxruntime with weft: a finder at the head of `sys.meta_path`, and package metadata for onnxruntime.
 
-The modules that it gives hold what the modules of `weft.compat.onnxruntime` do, under the names that programs know.
-All others of onnxruntime's (quantization, transformers, tools) are those of the real one, where that is installed.
+The replaced modules have the content of `weft.compat.onnxruntime` under onnxruntime's module names. All others
+(quantization, transformers, tools) come from the real onnxruntime, if it is installed.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-REPLACED = "onnxruntime"
+ONNXRUNTIME = "onnxruntime"
 VARIABLE = "WEFT_COMPAT"
 API_LEVEL = "1.31.1"
-"""The version of onnxruntime whose Python interface this is: what it is compared with."""
+"""The version of onnxruntime whose Python interface weft provides and is tested against."""
 _SOURCE = "weft.compat"
-_PACKAGES = (REPLACED, f"{REPLACED}.backend", f"{REPLACED}.capi")
+_PACKAGES = (ONNXRUNTIME, f"{ONNXRUNTIME}.backend", f"{ONNXRUNTIME}.capi")
 _MODULES = (
     *_PACKAGES,
-    f"{REPLACED}.backend.backend",
-    f"{REPLACED}.backend.backend_rep",
-    f"{REPLACED}.capi._pybind_state",
-    f"{REPLACED}.capi.build_and_package_info",
-    f"{REPLACED}.capi.onnxruntime_inference_collection",
-    f"{REPLACED}.capi.onnxruntime_pybind11_state",
-    f"{REPLACED}.capi.onnxruntime_validation",
+    f"{ONNXRUNTIME}.backend.backend",
+    f"{ONNXRUNTIME}.backend.backend_rep",
+    f"{ONNXRUNTIME}.capi._pybind_state",
+    f"{ONNXRUNTIME}.capi.build_and_package_info",
+    f"{ONNXRUNTIME}.capi.onnxruntime_inference_collection",
+    f"{ONNXRUNTIME}.capi.onnxruntime_pybind11_state",
+    f"{ONNXRUNTIME}.capi.onnxruntime_validation",
 )
-_OWN = ("__name__", "__spec__", "__loader__", "__package__", "__path__", "__cached__", "__builtins__")
+_NOT_COPIED = ("__name__", "__spec__", "__loader__", "__package__", "__path__", "__cached__", "__builtins__")
 
 
 class OnnxruntimeFinder:
-    """Finds weft where onnxruntime is asked for. `put_aside` are modules of the real one that were loaded before."""
+    """Find weft's modules for onnxruntime's names. `real_modules` were loaded before the finder was installed."""
 
-    def __init__(self) -> None:
-        self.put_aside: dict[str, ModuleType] = {}
+    def __init__(self, real_modules: dict[str, ModuleType]) -> None:
+        self.real_modules = real_modules
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
         if name not in _MODULES:
             return None
         loader: Any = _WeftLoader(f"{_SOURCE}.{name}")
-        spec = ModuleSpec(name, loader, origin=_file(name), is_package=name in _PACKAGES)
+        spec = ModuleSpec(name, loader, origin=_source_file(name), is_package=name in _PACKAGES)
         spec.has_location = True
         if name in _PACKAGES:
             spec.submodule_search_locations = real_locations(name)
         return spec
 
     def find_distributions(self, context: Any = None) -> Iterator[Any]:
-        """What `importlib.metadata` tells of onnxruntime where it is not installed."""
-        asked = {} if context is None else vars(context)
-        wanted = asked.get("name") or REPLACED
-        if wanted.replace("_", "-").lower() != REPLACED or "path" in asked:  # a folder's list is what lies there
+        """Yield metadata for onnxruntime where it is not installed; `importlib.metadata` calls this."""
+        query = {} if context is None else vars(context)
+        name = query.get("name") or ONNXRUNTIME
+        if name.replace("_", "-").lower() != ONNXRUNTIME or "path" in query:  # queries of a folder list its files
             return
         from importlib.metadata import DistributionFinder, MetadataPathFinder
 
-        from weft.compat.virtual_distribution import StandIn
+        from weft.compat.virtual_distribution import VirtualDistribution
 
-        real = MetadataPathFinder.find_distributions(DistributionFinder.Context(name=REPLACED))
+        real = MetadataPathFinder.find_distributions(DistributionFinder.Context(name=ONNXRUNTIME))
         if not any(True for _ in real):
-            yield StandIn()
+            yield VirtualDistribution()
 
 
 class _WeftLoader:
-    """Fills a module with what one of weft's holds."""
+    """Fill a module with the content of one of weft's."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -77,60 +77,61 @@ class _WeftLoader:
     def exec_module(self, module: ModuleType) -> None:
         source = import_module(self._source)
         for name, content in vars(source).items():
-            if name not in _OWN and not _is_inner(content):
+            if name not in _NOT_COPIED and not _is_internal_module(content):
                 setattr(module, name, content)
 
 
-def _is_inner(content: Any) -> bool:
+def _is_internal_module(content: Any) -> bool:
     """Whether it is a module that onnxruntime does not have."""
     return isinstance(content, ModuleType) and content.__name__.removeprefix(f"{_SOURCE}.") not in _MODULES
 
 
-def _file(name: str) -> str:
-    """Where a module's content is from."""
+def _source_file(name: str) -> str:
+    """Return the file of weft whose content a module of onnxruntime has."""
     base = os.path.join(os.path.dirname(__file__), *name.split("."))  # noqa: PTH118, PTH120 - as below
     return os.path.join(base, "__init__.py") if name in _PACKAGES else f"{base}.py"  # noqa: PTH118
 
 
 def real_locations(name: str) -> list[str]:
-    """The folders of a package of the real onnxruntime's; none where that is not installed."""
-    found = PathFinder.find_spec(REPLACED)
-    folders = list(found.submodule_search_locations or ()) if found is not None else []
-    below = name.split(".")[1:]
-    return [os.path.join(folder, *below) for folder in folders]  # noqa: PTH118 - at the start of every process
+    """Return the folders of a package of the real onnxruntime; none if it is not installed."""
+    spec = PathFinder.find_spec(ONNXRUNTIME)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    subfolders = name.split(".")[1:]
+    return [os.path.join(folder, *subfolders) for folder in folders]  # noqa: PTH118 - at the start of every process
 
 
 def install() -> None:
-    """Make `import onnxruntime` mean weft, in this process. Who has imported it already keeps what he has."""
-    if is_installed():
-        return
-    finder = OnnxruntimeFinder()
-    finder.put_aside = _taken_out()
-    sys.meta_path.insert(0, finder)
+    """Make `import onnxruntime` return weft in this process. Modules that have imported it already keep theirs."""
+    if not is_installed():
+        sys.meta_path.insert(0, OnnxruntimeFinder(_remove_modules()))
 
 
 def uninstall() -> None:
-    """Undo `install`: onnxruntime is the real one again, if there is one."""
+    """Undo `install`: `import onnxruntime` returns the real one again, if it is installed."""
     for finder in [finder for finder in sys.meta_path if isinstance(finder, OnnxruntimeFinder)]:
         sys.meta_path.remove(finder)
-        _taken_out()
-        sys.modules.update(finder.put_aside)
+        _remove_modules()
+        sys.modules.update(finder.real_modules)
 
 
 def is_installed() -> bool:
-    """Whether `import onnxruntime` means weft here."""
+    """Whether `import onnxruntime` returns weft in this process."""
     return any(isinstance(finder, OnnxruntimeFinder) for finder in sys.meta_path)
 
 
-def install_as_told() -> None:
-    """Install what WEFT_COMPAT names: this runs at the start of Python processes where the variable is set."""
+def install_from_environment() -> None:
+    """Install what WEFT_COMPAT names. weft_compat.pth calls this at the start of processes that have the variable."""
     for name in filter(None, (part.strip() for part in os.environ.get(VARIABLE, "").split(","))):
-        if name == REPLACED:
+        if name == ONNXRUNTIME:
             install()
         else:
-            warnings.warn(f"{VARIABLE}: weft has no stand-in for {name!r}, only for {REPLACED}", stacklevel=2)
+            warnings.warn(f"{VARIABLE}: weft replaces only {ONNXRUNTIME}, not {name!r}", stacklevel=2)
 
 
-def _taken_out() -> dict[str, ModuleType]:
-    names = [name for name in sys.modules if name == REPLACED or name.startswith(f"{REPLACED}.")]
+install_as_told = install_from_environment  # the name in .pth files of environments that version 0.1 was installed in
+
+
+def _remove_modules() -> dict[str, ModuleType]:
+    """Remove onnxruntime's modules from `sys.modules`, and return them."""
+    names = [name for name in sys.modules if name == ONNXRUNTIME or name.startswith(f"{ONNXRUNTIME}.")]
     return {name: sys.modules.pop(name) for name in names}

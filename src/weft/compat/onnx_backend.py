@@ -1,7 +1,7 @@
-"""weft as a backend of onnx: what onnx's own test runner, and code written for that interface, can drive.
+"""onnx's backend interface, which onnx's test runner and other programs use, on top of weft.
 
-onnx names devices its own way ("CPU", "CUDA:1"). Its device is ours of the same name where that is available; "CPU" is
-otherwise the last of weft's devices, which needs no other hardware.
+onnx's names of devices ("CPU", "CUDA:1") mean weft's devices of the same name, if available. "CPU" always works: it
+falls back to the last of weft's devices.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from weft.compat.positional import bind_inputs
 from weft.errors import DeviceError, InputError, UnsupportedModelError
 
 _LOAD_OPTIONS = ("threads", "precision", "cache")
-_ALWAYS_THERE = "CPU"
+_CPU = "CPU"
 
 OutputInfo = Sequence[tuple[Any, tuple[int, ...]]]
 
 
 class WeftBackendRep(BackendRep):
-    """A loaded model that takes its inputs by position."""
+    """A loaded model with positional inputs."""
 
     def __init__(self, proto: onnx.ModelProto, model: Any) -> None:
         self._graph = proto.graph
@@ -33,7 +33,7 @@ class WeftBackendRep(BackendRep):
         self._names = [output.name for output in proto.graph.output]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ARG002 - onnx's signature
-        """Run on a list of inputs, a dict by name, or a lone array; the outputs are a tuple, also keyed by name."""
+        """Run on a list of inputs, a dict by name, or a single array. Return a tuple that can be indexed by name."""
         if isinstance(inputs, Mapping):
             named = dict(inputs)
         else:
@@ -43,11 +43,11 @@ class WeftBackendRep(BackendRep):
 
 
 class WeftBackend(Backend):
-    """onnx's backend interface over `weft.load`."""
+    """onnx's backend interface on top of `weft.load`."""
 
     @classmethod
-    def is_compatible(cls, model: onnx.ModelProto, device: str = _ALWAYS_THERE, **kwargs: Any) -> bool:
-        """Whether weft supports all that the model uses."""
+    def is_compatible(cls, model: onnx.ModelProto, device: str = _CPU, **kwargs: Any) -> bool:
+        """Whether weft supports the model."""
         try:
             cls.prepare(model, device, **kwargs)
         except UnsupportedModelError:
@@ -55,15 +55,13 @@ class WeftBackend(Backend):
         return True
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = _ALWAYS_THERE, **kwargs: Any) -> WeftBackendRep:
-        """Load a model; of the keywords, those that `weft.load` knows are passed on."""
+    def prepare(cls, model: onnx.ModelProto, device: str = _CPU, **kwargs: Any) -> WeftBackendRep:
+        """Load a model. Keywords that are options of `weft.load` are passed on; others are ignored."""
         options = {name: kwargs[name] for name in _LOAD_OPTIONS if name in kwargs}
         return WeftBackendRep(model, weft.load(model, device=_device_name(device), **options))
 
     @classmethod
-    def run_model(
-        cls, model: onnx.ModelProto, inputs: Any, device: str = _ALWAYS_THERE, **kwargs: Any
-    ) -> tuple[Any, ...]:
+    def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = _CPU, **kwargs: Any) -> tuple[Any, ...]:
         """Load a model and run it once."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 
@@ -72,18 +70,18 @@ class WeftBackend(Backend):
         cls,
         node: onnx.NodeProto,
         inputs: Any,
-        device: str = _ALWAYS_THERE,
+        device: str = _CPU,
         outputs_info: OutputInfo | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Run one node on the values of its inputs that are not left out, as `opset_version` (the newest) means it."""
+        """Run one node of the opset `opset_version` (default: the newest) on values of its inputs, without gaps."""
         values = list(inputs.values()) if isinstance(inputs, Mapping) else list(inputs)
-        model = _model_of_node(node, values, outputs_info, kwargs.get("opset_version"))
+        model = _make_node_model(node, values, outputs_info, kwargs.get("opset_version"))
         return cls.run_model(model, values, device, **kwargs)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether there is such a device here."""
+        """Whether the device is available."""
         try:
             _device_name(device)
         except DeviceError:
@@ -93,29 +91,29 @@ class WeftBackend(Backend):
 
 def _device_name(device: str) -> str:
     if not isinstance(device, str):
-        raise DeviceError(f"a device is chosen by its name, not by a {type(device).__name__}")
+        raise DeviceError(f"the device must be a string, not a {type(device).__name__}")
     kind, _, number = device.partition(":")
-    available = [found.name for found in weft.devices() if found.available]
+    available = [candidate.name for candidate in weft.devices() if candidate.available]
     if device.lower() in available:
         return device.lower()
     if number in ("", "0"):
         for name in (kind.lower(), f"{kind.lower()}:0"):
             if name in available:
                 return name
-        if kind == _ALWAYS_THERE:
+        if kind == _CPU:
             return available[-1]
-    raise DeviceError(f"there is no device {device!r} here", hint="weft.devices() tells what is here")
+    raise DeviceError(f"no device {device!r}", hint="weft.devices() lists the available devices")
 
 
-def _model_of_node(
+def _make_node_model(
     node: onnx.NodeProto, values: list[Any], outputs_info: OutputInfo | None, opset: int | None
 ) -> onnx.ModelProto:
-    given = [name for name in node.input if name]
-    if len(given) != len(values):
+    names = [name for name in node.input if name]
+    if len(names) != len(values):
         raise InputError(
-            f"{len(values)} inputs were given, the node takes {len(given)}", node=node.name or node.op_type
+            f"{len(values)} inputs were given, the node takes {len(names)}", node=node.name or node.op_type
         )
-    inputs = [helper.make_value_info(name, _type_of(value)) for name, value in zip(given, values, strict=True)]
+    inputs = [helper.make_value_info(name, _infer_type(value)) for name, value in zip(names, values, strict=True)]
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     if outputs_info is not None:
         for output, (dtype, shape) in zip(outputs, outputs_info, strict=True):
@@ -132,14 +130,14 @@ def _newest_opset(domain: str) -> int:
     return max(versions, default=1)
 
 
-def _type_of(value: Any) -> onnx.TypeProto:
+def _infer_type(value: Any) -> onnx.TypeProto:
     match value:
         case None:
             raise UnsupportedModelError(
-                "an absent optional says nothing of its type", hint="put the node into a model that declares it"
+                "an empty optional has no type", hint="make a model of the node that declares its input's type"
             )
         case list() | tuple():
-            element = _type_of(value[0]) if value else helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+            element = _infer_type(value[0]) if value else helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
             if element.HasField("tensor_type"):
                 element.tensor_type.ClearField("shape")
             return helper.make_sequence_type_proto(element)

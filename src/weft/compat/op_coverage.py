@@ -1,4 +1,4 @@
-"""weft's definitions beside the operator schemas of the installed onnx package."""
+"""Compare weft's op definitions with the operator schemas of the installed onnx package."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OLDEST_OPSET = {"": 7}
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """One op: the versions that weft defines and the ones that onnx lists.
+    """One op: the versions that weft defines, and those that onnx lists.
 
-    Status: `defined` here; `inlined` (onnx gives the op as a function of other ops); `missing`; `extension` (defined
-    here, unknown to onnx). An op that is defined only from a later version than onnx has it is `partial`.
+    Status: `defined` by weft; `partial` (defined, but not for the oldest listed version); `inlined` (a function of
+    other ops in onnx); `missing`; `extension` (defined by weft, unknown to onnx).
     """
 
     domain: str
@@ -29,8 +29,8 @@ class Coverage:
     deprecated: bool
 
 
-def cover(definitions: Iterable[Definition]) -> list[Coverage]:
-    """Every op known to weft or onnx, by domain and name."""
+def list_coverage(definitions: Iterable[Definition]) -> list[Coverage]:
+    """Return the coverage of every op of weft and onnx, by domain and name."""
     defined: dict[tuple[str, str], list[int]] = {}
     for definition in definitions:
         defined.setdefault((definition.domain, definition.name), []).append(definition.since)
@@ -41,14 +41,14 @@ def cover(definitions: Iterable[Definition]) -> list[Coverage]:
     for domain, name in sorted(defined.keys() | schemas.keys()):
         ours = tuple(sorted(defined.get((domain, name), ())))
         theirs = sorted(schemas.get((domain, name), ()), key=lambda schema: schema.since_version)
-        listed = _in_force([schema.since_version for schema in theirs], OLDEST_OPSET.get(domain, 1))
+        listed = _supported_versions([schema.since_version for schema in theirs], OLDEST_OPSET.get(domain, 1))
         deprecated = bool(theirs) and theirs[-1].deprecated
         rows.append(Coverage(domain, name, ours, listed, _status(ours, listed, theirs), deprecated))
     return rows
 
 
-def _in_force(versions: list[int], oldest: int) -> tuple[int, ...]:
-    """The versions that a model of opset `oldest` or later can mean."""
+def _supported_versions(versions: list[int], oldest: int) -> tuple[int, ...]:
+    """Return the versions of an op that models of opset `oldest` or later use."""
     before = [version for version in versions if version <= oldest]
     return tuple(before[-1:] + [version for version in versions if version > oldest])
 
@@ -58,5 +58,5 @@ def _status(defined: tuple[int, ...], listed: tuple[int, ...], schemas: list[Any
         return "extension"
     if defined:
         return "defined" if defined[0] <= listed[0] else "partial"
-    latest = schemas[-1]  # onnx's stubs do not know the two properties
+    latest = schemas[-1]
     return "inlined" if latest.has_function or latest.has_context_dependent_function else "missing"

@@ -1,4 +1,4 @@
-"""What is known of one operator: its versions, inputs, attributes, types, who defines it, where one can read on."""
+"""Describe one operator: its versions, inputs, attributes, types, definitions and documentation page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGE = "weft"
 
 @dataclass(frozen=True, slots=True)
 class OpPart:
-    """An input, an output or an attribute; `note` says what else holds: optional, its default, …"""
+    """An input, an output or an attribute; `note` is "optional", its default, …"""
 
     name: str
     type: str
@@ -31,7 +31,9 @@ class OpPart:
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """One operator. `places` are weft's definitions by the version that they hold from, `types` what type names are."""
+    """One operator. `types` are the types of each type parameter, `places` the file and line of weft's definition for
+    each version, `page` is the address of onnx's documentation.
+    """
 
     domain: str
     name: str
@@ -46,14 +48,14 @@ class OpFacts:
     page: str
 
 
-def op_facts(row: Coverage, definitions: Sequence[Definition]) -> OpFacts:
-    """What onnx's newest schema says, or where it has none weft's own definition."""
-    own = [each for each in definitions if (each.domain, each.name) == (row.domain, row.name)]
-    places = {each.since: _place(each) for each in own}
+def describe_op(row: Coverage, definitions: Sequence[Definition]) -> OpFacts:
+    """Describe an op by onnx's newest schema, or by weft's definition if onnx does not have the op."""
+    versions = [each for each in definitions if (each.domain, each.name) == (row.domain, row.name)]
+    places = {each.since: _source_location(each) for each in versions}
     if row.listed:
         schema = onnx.defs.get_schema(row.name, max_inclusive_version=row.listed[-1], domain=row.domain)
-        return _of_schema(row, schema, places)
-    newest = own[-1]
+        return _describe_schema(row, schema, places)
+    newest = versions[-1]
     text = inspect.getdoc(newest.function) or ""
     inputs = [OpPart(each.name, "", "optional" if each.optional else "") for each in newest.inputs]
     attributes = [
@@ -65,7 +67,7 @@ def op_facts(row: Coverage, definitions: Sequence[Definition]) -> OpFacts:
     )
 
 
-def _of_schema(row: Coverage, schema: Any, places: dict[int, str]) -> OpFacts:
+def _describe_schema(row: Coverage, schema: Any, places: dict[int, str]) -> OpFacts:
     page = f"https://onnx.ai/onnx/operators/onnx_{_PAGES[row.domain]}_{row.name}.html" if row.domain in _PAGES else ""
     return OpFacts(
         row.domain,
@@ -73,11 +75,11 @@ def _of_schema(row: Coverage, schema: Any, places: dict[int, str]) -> OpFacts:
         row.status,
         row.listed,
         _first_paragraph(schema.doc),
-        tuple(_part(each) for each in schema.inputs),
-        tuple(_part(each) for each in schema.outputs),
-        tuple(_attribute(each) for each in schema.attributes.values()),
+        tuple(_describe_parameter(each) for each in schema.inputs),
+        tuple(_describe_parameter(each) for each in schema.outputs),
+        tuple(_describe_attribute(each) for each in schema.attributes.values()),
         {
-            each.type_param_str: tuple(_plain(name) for name in each.allowed_type_strs)
+            each.type_param_str: tuple(_strip_tensor(name) for name in each.allowed_type_strs)
             for each in schema.type_constraints
         },
         places,
@@ -85,38 +87,39 @@ def _of_schema(row: Coverage, schema: Any, places: dict[int, str]) -> OpFacts:
     )
 
 
-def _part(formal: Any) -> OpPart:
+def _describe_parameter(parameter: Any) -> OpPart:
     kinds = onnx.defs.OpSchema.FormalParameterOption
-    notes = {kinds.Optional: "optional", kinds.Variadic: "any number"}
-    return OpPart(formal.name, _plain(formal.type_str), notes.get(formal.option, ""), _line(formal.description))
+    note = {kinds.Optional: "optional", kinds.Variadic: "any number"}.get(parameter.option, "")
+    return OpPart(parameter.name, _strip_tensor(parameter.type_str), note, _join_lines(parameter.description))
 
 
-def _attribute(attribute: Any) -> OpPart:
-    given = attribute.default_value
+def _describe_attribute(attribute: Any) -> OpPart:
+    default = attribute.default_value
     note = "required" if attribute.required else ""
-    if given.type != onnx.AttributeProto.UNDEFINED:
-        value = onnx.helper.get_attribute_value(given)
+    if default.type != onnx.AttributeProto.UNDEFINED:
+        value = onnx.helper.get_attribute_value(default)
         note = f"default {value.decode() if isinstance(value, bytes) else value}"
         if isinstance(value, float):
             note = f"default {value:g}"
-    return OpPart(attribute.name, attribute.type.name.lower(), note, _line(attribute.description))
+    return OpPart(attribute.name, attribute.type.name.lower(), note, _join_lines(attribute.description))
 
 
-def _place(definition: Definition) -> str:
-    """The module and line of a definition, from the package on."""
+def _source_location(definition: Definition) -> str:
+    """Return the file and line of a definition, relative to the folder of the package."""
     code = inspect.unwrap(definition.function).__code__
     parts = PurePath(code.co_filename).parts
     start = len(parts) - 1 - parts[::-1].index(_PACKAGE) if _PACKAGE in parts else len(parts) - 1
     return f"{'/'.join(parts[start:])}:{code.co_firstlineno}"
 
 
-def _plain(type_name: str) -> str:
+def _strip_tensor(type_name: str) -> str:
+    """Return "float" for "tensor(float)"; other types are unchanged."""
     return type_name[len("tensor(") : -1] if type_name.startswith("tensor(") else type_name
 
 
 def _first_paragraph(text: str) -> str:
-    return _line((text or "").strip().partition("\n\n")[0])
+    return _join_lines((text or "").strip().partition("\n\n")[0])
 
 
-def _line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join((text or "").split())

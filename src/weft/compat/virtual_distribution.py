@@ -1,4 +1,4 @@
-"""What `importlib.metadata` finds under the name onnxruntime where only weft is installed: packages look for it."""
+"""Package metadata for onnxruntime where only weft is installed, because packages check for onnxruntime."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
-from weft.compat.installation import API_LEVEL, REPLACED
+from weft.compat.installation import API_LEVEL, ONNXRUNTIME
 
 _METADATA = f"""Metadata-Version: 2.1
-Name: {REPLACED}
+Name: {ONNXRUNTIME}
 Version: {API_LEVEL}
 Summary: weft, with the interface of onnxruntime
 """
 
 
-class StandIn(Distribution):
+class VirtualDistribution(Distribution):
     """A distribution without files."""
 
     def read_text(self, filename: str) -> str | None:

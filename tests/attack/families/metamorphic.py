@@ -21,9 +21,9 @@ from attack.refusals import listed
 from attack.verdict import Payload, Verdict, no_case, refused, right, wrong
 from onnx.reference import ReferenceEvaluator
 
-from weft.compat.conformance.cases import Case, collect, data_sets
-from weft.compat.conformance.compare import DIFFERS, difference
-from weft.compat.conformance.known import read_known_failures
+from weft.compat.conformance.cases import Case, collect_cases, read_data_sets
+from weft.compat.conformance.compare import DIFFERS, find_difference
+from weft.compat.conformance.known_failures import read_known_failures
 from weft.errors import InternalError, WeftError
 
 SECONDS = 60
@@ -74,10 +74,10 @@ def _compared(case: str, form: str, sample: Sample, results: dict[str, Any], dev
     for name, expected in sample.expected.items():
         if name not in results:
             return wrong(f"there is no output {name!r}")
-        found = difference(results[name], expected, rtol=test.rtol, atol=test.atol)
+        found = find_difference(results[name], expected, rtol=test.rtol, atol=test.atol)
         if found and DIFFERS in found and not unsteady:
             truth = _truth(case, form)
-            if truth is not None and not difference(results[name], truth[name], rtol=test.rtol, atol=test.atol):
+            if truth is not None and not find_difference(results[name], truth[name], rtol=test.rtol, atol=test.atol):
                 found = None
         if found and not (unsteady and DIFFERS in found):
             return wrong(f"output {name!r} {found}")
@@ -89,7 +89,7 @@ def _compared(case: str, form: str, sample: Sample, results: dict[str, Any], dev
 
 
 def _bits(actual: Any, plain: Any) -> str:
-    return difference(actual, plain, rtol=0.0, atol=0.0) or "in the sign of a zero, or of what is no number"
+    return find_difference(actual, plain, rtol=0.0, atol=0.0) or "in the sign of a zero, or of what is no number"
 
 
 def _truth(case: str, form: str) -> Mapping[str, Any] | None:
@@ -124,14 +124,14 @@ def _known_failures(device: str) -> dict[str, str]:
 
 @cache
 def _suite() -> dict[str, Case]:
-    return collect(["node"])
+    return collect_cases(["node"])
 
 
 @cache
 def _sample(case: str) -> Sample:
     found = _suite()[case]
     assert found.model is not None
-    (data,) = data_sets(found)
+    (data,) = read_data_sets(found)
     return Sample(found.model, data.inputs, data.outputs)
 
 

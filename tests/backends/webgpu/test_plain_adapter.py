@@ -16,7 +16,7 @@ import weft
 from weft.backends.webgpu import adapters, gpu
 from weft.backends.webgpu.adapters import Adapter
 from weft.backends.webgpu.library import Abilities
-from weft.compat.conformance.cases import Case, collect
+from weft.compat.conformance.cases import Case, collect_cases
 from weft.compat.conformance.worker import evaluate
 
 SEED = 20261115
@@ -26,7 +26,7 @@ KNOWN_FAILURES = Path(__file__).parents[2] / "conformance" / "known_failures_web
 
 @pytest.fixture(scope="module")
 def cases() -> dict[str, Case]:
-    return collect(["node"])
+    return collect_cases(["node"])
 
 
 @pytest.fixture

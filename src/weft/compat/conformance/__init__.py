@@ -1,9 +1,9 @@
-"""The ONNX conformance suite: its cases run in worker processes and compared with the suite's expected outputs.
+"""Run the ONNX conformance suite in worker processes and compare with its expected outputs.
 
-`run_suite` goes in, a `Report` comes out. Only the workers import onnx, so a crash of any library costs one case.
+`run_suite` returns a `ConformanceReport`. Only the workers import onnx, so a crash in a library fails a single case.
 """
 
-from weft.compat.conformance.known import is_known, judge, new_failures, read_known_failures, stale_entries
+from weft.compat.conformance.known_failures import is_known, new_failures, read_known_failures, stale_entries
 from weft.compat.conformance.records import KINDS, CaseResult, ConformanceReport, Tally
 from weft.compat.conformance.run import run_suite
 
@@ -13,7 +13,6 @@ __all__ = [
     "ConformanceReport",
     "Tally",
     "is_known",
-    "judge",
     "new_failures",
     "read_known_failures",
     "run_suite",

@@ -1,4 +1,4 @@
-"""Models that are native code throughout, but for steps that only make sense on the host."""
+"""A loader for conformance runs that rejects models with steps for which the device lacks a kernel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from weft.loading import load
 
 
 def load_native(source: Any, device: str) -> Any:
-    """The model, loaded; an error where a step of it has no kernel on the device."""
+    """Load a model; raise UnsupportedModelError if a step runs on the host only because a kernel is missing."""
     model = load(source, device=device)
-    lacking = [found for found in model.explain() if not found.by_nature]
-    if lacking:
-        steps = "; ".join(f"{found.node}: {found.reason}" for found in lacking[:3])
-        raise UnsupportedModelError(f"{len(lacking)} steps without a kernel: {steps}")
+    missing = [step for step in model.explain() if not step.by_nature]
+    if missing:
+        steps = "; ".join(f"{step.node}: {step.reason}" for step in missing[:3])
+        raise UnsupportedModelError(f"{len(missing)} steps without a kernel: {steps}")
     return model

@@ -1,7 +1,7 @@
-"""The node tests of onnx's suite, kept on disk: importing them computes what they expect, which takes seconds.
+"""The node tests of onnx's suite, cached on disk: importing them computes their expected outputs, which takes seconds.
 
-Whoever wants them (every worker of a run) gets them from weft's own folder, in milliseconds, as the same versions of
-packages made them before. What is read there is data: protobufs and arrays.
+The name of the cache entry covers the versions of the packages that compute them. The entry is a pickle, which is
+read as data: only protobufs and arrays are accepted.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from onnx.backend.test.loader import load_model_tests
 from weft.cache.files import cache_folder, read_file, write_file
 
 FOLDER = "suite"
-_ARRAYS = {"ndarray", "dtype", "_frombuffer", "_reconstruct", "scalar"}  # of numpy
+_NUMPY_NAMES = {"ndarray", "dtype", "_frombuffer", "_reconstruct", "scalar"}
 
 
-def node_tests() -> list[TestCase]:
-    """All of them, in the suite's order; nobody else has them, so they may be changed."""
-    place = _place()
-    if place is not None:
-        with suppress(Exception):  # whatever is wrong with it: they are made again
-            return list(_Reader(BytesIO(read_file(place))).load())
-    with _quiet(), _same_random_numbers():
+def load_node_tests() -> list[TestCase]:
+    """Return the node tests in the suite's order. Each call returns new objects, which the caller may modify."""
+    path = _cache_path()
+    if path is not None:
+        with suppress(Exception):  # a damaged entry is replaced
+            return list(_DataUnpickler(BytesIO(read_file(path))).load())
+    with _without_warnings(), _fixed_seed():
         tests = load_model_tests(kind="node")
-    if place is not None:
+    if path is not None:
         with suppress(OSError, pickle.PicklingError, TypeError):
-            write_file(place, pickle.dumps(tests, 5))
+            write_file(path, pickle.dumps(tests, 5))
     return list(tests)
 
 
-def _place() -> Path | None:
+def _cache_path() -> Path | None:
     folder = cache_folder()
     if folder is None:
         return None
@@ -50,32 +50,32 @@ def _place() -> Path | None:
     return folder / FOLDER / sha256("\n".join(versions).encode()).hexdigest()
 
 
-class _Reader(pickle.Unpickler):
-    """Takes nothing but data."""
+class _DataUnpickler(pickle.Unpickler):
+    """Unpickle arrays and protobufs only."""
 
     def find_class(self, module: str, name: str) -> Any:
         package = module.partition(".")[0]
         is_data = {
-            "numpy": name in _ARRAYS,
+            "numpy": name in _NUMPY_NAMES,
             "ml_dtypes": module == package,
             "onnx": name.endswith("Proto") or name == TestCase.__name__,
         }
         if not is_data.get(package, False):
-            raise pickle.UnpicklingError(f"{module}.{name} is no data")
+            raise pickle.UnpicklingError(f"{module}.{name} is not data")
         return super().find_class(module, name)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The suite overflows and divides by zero on purpose while it computes its data."""
+def _without_warnings() -> Iterator[None]:
+    """Ignore warnings: the suite overflows and divides by zero on purpose while it computes its data."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         yield
 
 
 @contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """The suite draws its data from numpy's global generator: every run shall test the same."""
+def _fixed_seed() -> Iterator[None]:
+    """Seed numpy's global generator, which the suite draws its data from, so that all runs test the same data."""
     state = np.random.get_state()
     np.random.seed(0)
     yield

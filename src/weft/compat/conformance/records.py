@@ -1,4 +1,4 @@
-"""What a conformance run is about and what it answers: plain records without any onnx type."""
+"""The cases and results of a conformance run, as records without onnx types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Status = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class CaseInfo:
-    """A case of the suite; `ops` are the op types in its model, with their domain where it is not ai.onnx."""
+    """A case of the suite. `ops` are the op types in its model, with the domain if it is not ai.onnx."""
 
     name: str
     kind: str
@@ -25,7 +25,7 @@ class CaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """How a case went. `reason` is one line, and empty only where the case passed."""
+    """The result of a case. `reason` is one line, empty if the case passed."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many cases of some group went which way."""
+    """The numbers of cases by status."""
 
     passed: int
     failed: int
@@ -53,7 +53,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """A whole run: every selected case, in the suite's order."""
+    """The results of a run, in the suite's order."""
 
     device: str
     onnx_version: str
@@ -81,15 +81,15 @@ class ConformanceReport:
         return self.tally.skipped
 
     def by_kind(self) -> dict[str, Tally]:
-        """A tally for each kind, in the order of the cases."""
+        """Return a tally for each kind, in the order of the cases."""
         return _group(self.cases, lambda case: (case.kind,))
 
     def by_op(self) -> dict[str, Tally]:
-        """A tally for each op over all cases whose model uses it, by name."""
+        """Return a tally of the cases that use each op, sorted by op."""
         return dict(sorted(_group(self.cases, lambda case: case.ops).items()))
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON's types."""
+        """Return the report as values that `json` can write."""
         return {
             "device": self.device,
             "onnx_version": self.onnx_version,
@@ -105,7 +105,7 @@ def _group(cases: Iterable[CaseResult], keys: Callable[[CaseResult], tuple[str, 
     for case in cases:
         for key in keys(case):
             statuses.setdefault(key, []).append(case.status)
-    return {key: _tally(found) for key, found in statuses.items()}
+    return {key: _tally(group) for key, group in statuses.items()}
 
 
 def _tally(statuses: Iterable[Status]) -> Tally:

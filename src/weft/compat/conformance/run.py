@@ -1,7 +1,7 @@
-"""Run the suite in worker processes: a case that crashes or hangs costs its worker, and the run goes on.
+"""Run the suite in worker processes, so that a case that crashes or hangs does not end the run.
 
-A worker is asked one case at a time. When it dies or does not answer in time, that case has failed, and a new worker
-takes its place when the next case comes.
+A worker runs one case at a time. If it dies or does not answer in time, the case has failed, and the worker is started
+again for the next one.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from weft.threads import HelperPool
 
 Progress = Callable[[CaseResult, int], None]
 
-_SECONDS_TO_START = 300.0
-_SECONDS_TO_END = 10.0
-_FEW = 16  # cases that are not worth another worker
+_START_TIMEOUT = 300.0  # seconds
+_EXIT_TIMEOUT = 10.0  # seconds
+_CASES_PER_WORKER = 16  # fewer are not worth another worker
 _WORKER = "weft.compat.conformance.worker"
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What a worker says of itself when it has started."""
+    """The first message of a worker."""
 
     onnx_version: str
     cases: tuple[CaseInfo, ...]
@@ -52,19 +52,19 @@ def run_suite(
     loader: str = "weft:load",
     progress: Progress | None = None,
 ) -> ConformanceReport:
-    """Run the cases of these kinds whose name contains the regular expression `pattern`.
+    """Run the cases of these kinds whose names match the regular expression `pattern`.
 
-    `timeout` is for one case, in seconds. `loader` names what the workers load models with, as `module:function`.
-    `progress` gets each result as it comes, with the number of all selected cases.
+    `timeout` is in seconds, for one case. `loader` is the function that loads models, as `module:function`.
+    `progress` is called with each result and the number of selected cases.
     """
     begin = time.monotonic()
     matches = _compile_pattern(pattern)
     command = _worker_command(device, _check_kinds(kinds), loader)
     team = [Worker(command, timeout) for _ in range(max(1, workers))]
     try:
-        catalogue = team[0].await_catalogue()  # the first keeps what the suite computes for the others
+        catalogue = team[0].await_catalogue()  # caches the computed cases for the other workers
         selected = [case for case in catalogue.cases if matches.search(case.name)]
-        needed = team[: max(1, len(selected) // _FEW)]
+        needed = team[: max(1, len(selected) // _CASES_PER_WORKER)]
         for worker in needed[1:]:
             worker.launch()
         with HelperPool(len(needed)) as pool:
@@ -97,7 +97,7 @@ def _run_cases(
     tasks = [pool.submit(run_case, case) for case in selected]
     for _ in tasks:
         result = ended.get()
-        if result is None:  # a worker that does not start: whichever case it is, its task says why
+        if result is None:  # a worker could not start; task.result() below raises the reason
             break
         if progress is not None:
             progress(result, len(selected))
@@ -105,25 +105,25 @@ def _run_cases(
 
 
 class Worker:
-    """A worker process and its pipes; started again when it is needed after its death."""
+    """A worker process and its pipes. If the process has died, it is started again when it is needed."""
 
     def __init__(self, command: list[str], timeout: float) -> None:
         self._command = command
         self._timeout = timeout
         self._process: subprocess.Popen[str] | None = None
         self._catalogue: Catalogue | None = None
-        self._messages = TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self._stderr = TemporaryFile()  # noqa: SIM115 - lives as long as the worker
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        self._messages.seek(0)
-        self._messages.truncate()
+        self._stderr.seek(0)
+        self._stderr.truncate()
         self._catalogue = None
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._messages,
+            stderr=self._stderr,
             encoding="utf-8",
             env=_environment(),
         )
@@ -133,39 +133,39 @@ class Worker:
         if self._process is None:
             self.launch()
         if self._catalogue is None:
-            answer, reason = self._await_answer(_SECONDS_TO_START)
+            answer, reason = self._await_answer(_START_TIMEOUT)
             if answer is None:
-                raise InternalError(f"a conformance worker does not start: it {reason}")
+                raise InternalError(f"a conformance worker does not start: {reason}")
             cases = tuple(CaseInfo(case["name"], case["kind"], tuple(case["ops"])) for case in answer["cases"])
             self._catalogue = Catalogue(answer["onnx_version"], cases)
         return self._catalogue
 
     def run_case(self, case: CaseInfo) -> CaseResult:
-        """Have one case run; the death of the process is a result too."""
+        """Run one case. If the process dies, the case has failed."""
         self.await_catalogue()
         begin = time.monotonic()
-        self._ask(case.name)
+        self._send(case.name)
         answer, reason = self._await_answer(self._timeout)
         status: Status = "failed" if answer is None else answer["status"]
         reason = reason if answer is None else answer["reason"]
         return CaseResult(case.name, case.kind, case.ops, status, reason, time.monotonic() - begin)
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, if there is one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.communicate()
 
-    def _ask(self, name: str) -> None:
+    def _send(self, name: str) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        with suppress(OSError):  # where it is dead, there will be no answer, which tells why
+        with suppress(OSError):  # if it has died, `_await_answer` returns the reason
             self._process.stdin.write(name + "\n")
             self._process.stdin.flush()
 
     def _await_answer(self, seconds: float) -> tuple[dict[str, Any] | None, str]:
-        """The next message, or None and why there is none; the process is gone then."""
+        """Return the next message. Or return None and the reason, and kill the process."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -176,7 +176,7 @@ class Worker:
             process.kill()
 
         timer = Timer(seconds, expire)
-        with suppress(RuntimeError):  # no thread to be had: no limit
+        with suppress(RuntimeError):  # without a free thread, there is no timeout
             timer.start()
         try:
             line = process.stdout.readline()
@@ -187,20 +187,20 @@ class Worker:
         if line.endswith("\n") and not overdue.is_set():
             answer: dict[str, Any] = json.loads(line)
             return answer, ""
-        reason = f"no answer within {seconds:g} s" if overdue.is_set() else self._cause_of_death(process)
+        reason = f"no answer within {seconds:g} s" if overdue.is_set() else self._describe_exit(process)
         self.kill()
         return None, reason
 
-    def _cause_of_death(self, process: subprocess.Popen[str]) -> str:
+    def _describe_exit(self, process: subprocess.Popen[str]) -> str:
         try:
-            status = process.wait(_SECONDS_TO_END)
+            status = process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
             return "closed its pipe"
         if status < 0:
             return f"crashed with {_signal_name(-status)}"
-        self._messages.seek(0)
-        last = self._messages.read().decode(errors="replace").strip().rpartition("\n")[2]
-        return f"ended its process with status {status}" + (f": {last}" if last else "")
+        self._stderr.seek(0)
+        last_line = self._stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return f"exited with status {status}" + (f": {last_line}" if last_line else "")
 
 
 def _signal_name(number: int) -> str:
@@ -216,20 +216,20 @@ def _worker_command(device: str, kinds: list[str], loader: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which a worker finds the modules that this process would find, and no others."""
+    """Return an environment in which workers import the same modules as this process."""
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 def _check_kinds(kinds: Iterable[str]) -> list[str]:
-    chosen = list(dict.fromkeys(kinds))
-    unknown = [kind for kind in chosen if kind not in KINDS]
-    if unknown or not chosen:
+    unique = list(dict.fromkeys(kinds))
+    unknown = [kind for kind in unique if kind not in KINDS]
+    if unknown or not unique:
         raise InputError(
             f"the suite has no kind {', '.join(map(repr, unknown))}" if unknown else "no kind of case was chosen",
             hint=f"choose from {', '.join(KINDS)}",
         )
-    return chosen
+    return unique
 
 
 def _compile_pattern(pattern: str) -> re.Pattern[str]:

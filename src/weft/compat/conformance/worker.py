@@ -1,7 +1,7 @@
-"""A process that runs cases one at a time: `python -m weft.compat.conformance.worker`.
+"""A process that runs one case at a time: `python -m weft.compat.conformance.worker`.
 
-Its first line on stdout is a JSON object with the onnx version and the catalogue of cases. Then, for each line with a
-case's name on stdin, it writes one JSON object with the status and the reason. The end of stdin ends it.
+Its first line on stdout is a JSON object with the version of onnx and the cases. Then it reads names of cases from
+stdin, one a line, and writes a JSON object with status and reason for each. It ends at the end of stdin.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from typing import Any, TextIO
 import onnx
 
 from weft.cli.process import orders
-from weft.compat.conformance.cases import Case, collect, data_sets
-from weft.compat.conformance.compare import difference
+from weft.compat.conformance.cases import Case, collect_cases, read_data_sets
+from weft.compat.conformance.compare import find_difference
 from weft.compat.conformance.records import Status
 from weft.errors import WeftError
 
-_LONGEST_REASON = 300
+_MAX_REASON_LENGTH = 300
 
 Loader = Callable[..., Any]
 
 
 def evaluate(case: Case, load: Loader, device: str) -> tuple[Status, str]:
-    """Run a case and compare; the status, and the reason where it is not a pass."""
+    """Run a case and compare its outputs. Return the status, and the reason if it did not pass."""
     if case.source is None:
         return "skipped", case.missing
     try:
         model = load(case.source, device=device)
-        for data in data_sets(case):
+        for data in read_data_sets(case):
             results = model.run(data.inputs)
             for name, expected in data.outputs.items():
-                found = difference(results[name], expected, rtol=case.test.rtol, atol=case.test.atol)
-                if found:
-                    return "failed", f"output {name!r} {found}"
+                difference = find_difference(results[name], expected, rtol=case.test.rtol, atol=case.test.atol)
+                if difference:
+                    return "failed", f"output {name!r} {difference}"
     except Exception as error:
-        return "failed", _describe(error)
+        return "failed", _describe_error(error)
     return "passed", ""
 
 
-def find_loader(name: str) -> Loader:
-    """The function that `module:function` names."""
+def import_loader(name: str) -> Loader:
+    """Import the function that `module:function` names."""
     module, _, function = name.partition(":")
-    found: Loader = getattr(importlib.import_module(module), function)
-    return found
+    loader: Loader = getattr(importlib.import_module(module), function)
+    return loader
 
 
 def main() -> None:
@@ -57,24 +57,24 @@ def main() -> None:
     parser.add_argument("--loader", required=True)
     parser.add_argument("--kind", action="append", required=True)
     arguments = parser.parse_args()
-    requests, answers = _take_over_pipes()
-    asked = orders(lambda: requests.readline() or None)
-    load = find_loader(arguments.loader)
-    cases = collect(arguments.kind)
+    requests, answers = _redirect_standard_streams()
+    lines = orders(lambda: requests.readline() or None)
+    load = import_loader(arguments.loader)
+    cases = collect_cases(arguments.kind)
     _write(answers, {"onnx_version": onnx.__version__, "cases": [asdict(case.info) for case in cases.values()]})
-    for line in asked:
+    for line in lines:
         status, reason = evaluate(cases[line.strip()], load, arguments.device)
         _write(answers, {"status": status, "reason": reason})
 
 
-def _take_over_pipes() -> tuple[TextIO, TextIO]:
-    """Keep stdin and stdout to ourselves: what a library prints goes to stderr, and it reads nothing."""
+def _redirect_standard_streams() -> tuple[TextIO, TextIO]:
+    """Return stdin and stdout for the worker alone: libraries print to stderr instead, and their stdin is empty."""
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
     os.dup2(2, 1)
-    os.close(nothing)
+    os.close(empty)
     return requests, answers
 
 
@@ -83,13 +83,13 @@ def _write(answers: TextIO, message: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _describe(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = str(error)
     if isinstance(error, WeftError):
         text = text.removeprefix(f"{error.file}: ").partition("\n  hint: ")[0]
     line = " ".join(text.split())
-    if len(line) > _LONGEST_REASON:
-        line = line[:_LONGEST_REASON] + "…"
+    if len(line) > _MAX_REASON_LENGTH:
+        line = line[:_MAX_REASON_LENGTH] + "…"
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
