@@ -31,7 +31,7 @@ from weft.runtime.policy import route
 from weft.runtime.progress import NODES, Stages, expected_seconds, stages
 from weft.runtime.session_pool import SessionPool
 from weft.runtime.worker_cache import load_in_worker
-from weft.saved.layout import holds_program
+from weft.saved.layout import is_saved_program
 
 if TYPE_CHECKING:
     from weft.frontend import OpenedModel
@@ -116,7 +116,7 @@ def compile(
     sizes: sizes of dynamic dims, by name, to compile for; other sizes are compiled when a run needs them.
     graph: whether to include the ONNX model, which other shapes, outputs, weights and devices need.
     """
-    from weft.saved.write import SavingTerms, keep_copies, save_programs
+    from weft.saved.write import SaveOptions, cache_programs, save_programs
 
     devices = tuple(dict.fromkeys(name for option in listed_names(device) for name in route(option).devices))
     options = LoadOptions(precision=precision, outputs=outputs, cache=cache)
@@ -124,14 +124,14 @@ def compile(
         target_path = Path(path)
     except TypeError as error:
         raise InputError(f"path must be a path to save to, not a {type(path).__name__}") from error
-    terms = SavingTerms(devices, listed_names(target), whole_sizes(sizes), graph)
+    saving = SaveOptions(devices, listed_names(target), whole_sizes(sizes), graph)
     with stages("compiling") as progress, collect_rarely():
         if isinstance(source, Model):
             files = source.pool.files
         else:
             files, _ = _open_files(open_model(source), replace(options, recompile=True), _cache_folders(options))
-        save_programs(files, options, terms, target_path, progress)
-        keep_copies(target_path, options, *_cache_folders(options))
+        save_programs(files, options, saving, target_path, progress)
+        cache_programs(target_path, options, *_cache_folders(options))
 
 
 def listed_names(option: Any) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def whole_sizes(sizes: Any) -> dict[str, int]:
 def open_graph(source: Any) -> OpenedModel:
     """Open the ONNX model of a source, or the one inside a saved program, without parsing it."""
     opened = open_model(source)
-    if not holds_program(opened):
+    if not is_saved_program(opened):
         return opened
     from weft.saved.files import open_saved
 
@@ -220,18 +220,18 @@ Folders = tuple["Path | None", "Path | None"]
 
 def _open_files(opened: OpenedModel, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
     """Open a model's files; options that were left open take the values of a saved program."""
-    if not holds_program(opened):
+    if not is_saved_program(opened):
         return ModelFiles(opened, model_reader(strict=options.strict), *folders), options
     from weft.saved.files import open_saved
 
     files = open_saved(opened, model_reader(strict=options.strict), *folders, options)
-    return files, files.settled_options(options)
+    return files, files.complete_options(options)
 
 
 def _reopen_files(source: PortableSource, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
     """Open the files of a pickled model."""
     opened = reopen_source(source)
-    if not holds_program(opened):
+    if not is_saved_program(opened):
         return reopen_files(source, opened, model_reader(strict=options.strict), *folders), options
     from weft.saved.files import reopen_saved
 

@@ -1,4 +1,4 @@
-"""Caches and keys of these tests' own."""
+"""Separate caches and keys for each test of saved programs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _private_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("WEFT_KEYS", str(tmp_path / "keys"))

@@ -1,4 +1,4 @@
-"""Small models for tests of saved programs, and processes that load them."""
+"""A small model for tests of saved programs, and processes that load it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(*(name for name in {COMPILING} if name in sys.modules))
 
 
 def write_model(path: Path, seed: int = 3, external: bool = False) -> Path:
-    """A product, something that rows do, and a convolution: packed weights, plain ones, a guard."""
+    """Write a model with packed weights, weights that are not packed, and a guard."""
     random = np.random.default_rng(seed)
     weights = [
         numpy_helper.from_array(random.normal(size=(8, 48)).astype(np.float32), "w"),
@@ -59,11 +59,11 @@ def sample() -> np.ndarray:
     return np.random.default_rng(5).normal(size=(3, 8)).astype(np.float32)
 
 
-def run_elsewhere(path: Path, *options: str, **environment: str) -> tuple[str, list[str]]:
-    """The result of a fresh process as hexadecimal digits, and what of the compiler it imported."""
+def run_in_process(path: Path, *options: str, **variables: str) -> tuple[str, list[str]]:
+    """Run a model in a new process. Return the output in hexadecimal, and the modules of `COMPILING` it imported."""
     command = [sys.executable, "-c", _PROGRAM, str(path), *options]
-    around = {**os.environ, "PYTHONPATH": str(SOURCE), "WEFT_DENY_DEVICES": "cuda,webgpu", **environment}
-    done = subprocess.run(command, env=around, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    result, *imported = done.stdout.splitlines()
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "WEFT_DENY_DEVICES": "cuda,webgpu", **variables}
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    result, *imported = process.stdout.splitlines()
     return result, imported[0].split() if imported else []

@@ -9,6 +9,7 @@ import pytest
 from saved.saved_models import sample, write_model
 
 import weft
+from weft.backends.cpu.device import CpuBackend
 from weft.backends.device import LoadingDriver
 
 GPU = "webgpu:0"
@@ -21,13 +22,13 @@ def result(source: object, **options: object) -> np.ndarray:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     if GPU not in [device.name for device in weft.devices()]:
-        pytest.skip("no webgpu:0 here; scripts/setup-gpu installs one that is a program")
+        pytest.skip("no webgpu:0; scripts/setup-gpu installs a software rasteriser")
     path = tmp_path / "m.weft"
     weft.compile(write_model(tmp_path / "m.onnx"), path, device=(GPU, "cpu"))
     return path
 
 
-def test_each_device_has_its_program(saved: Path, tmp_path: Path) -> None:
+def test_each_device_runs_its_program(saved: Path, tmp_path: Path) -> None:
     for device in (GPU, "cpu"):
         assert np.array_equal(result(saved, device=device), result(tmp_path / "m.onnx", device=device))
         files = weft.load(saved, device=device).pool.files
@@ -35,7 +36,7 @@ def test_each_device_has_its_program(saved: Path, tmp_path: Path) -> None:
         assert files.prepared(session.driver, "float32", None).program is session.whole.program
 
 
-def test_another_driver_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_driver_is_rejected(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = weft.load(saved, device=GPU).session()
     assert isinstance(session.driver, LoadingDriver)
     monkeypatch.setattr(type(session.driver), "identity", lambda _: "another")
@@ -44,11 +45,9 @@ def test_another_driver_is_refused(saved: Path, monkeypatch: pytest.MonkeyPatch)
     assert np.allclose(result(saved, device=GPU, recompile=True), result(saved, device="cpu"), rtol=1e-5)
 
 
-def test_a_device_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft.backends.cpu.device import CpuBackend
-
+def test_unavailable_device_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.weft"
     weft.compile(write_model(tmp_path / "m.onnx"), path)
-    monkeypatch.setattr(CpuBackend, "devices", lambda _: [weft.Device("cpu", False, "there is none today")])
-    with pytest.raises(weft.DeviceError, match="'cpu' is not available: there is none today"):
+    monkeypatch.setattr(CpuBackend, "devices", lambda _: [weft.Device("cpu", False, "out of order")])
+    with pytest.raises(weft.DeviceError, match="'cpu' is not available: out of order"):
         weft.load(path)

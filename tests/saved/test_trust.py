@@ -1,4 +1,4 @@
-"""Whose code runs: this user's own, and that of others only if he says so; and what of weft it must fit."""
+"""Only code of this user or with `trusted=True` runs, and only if this version of weft can run it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 import os
 import pickle
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from saved.saved_models import run_elsewhere, sample, write_model
+from saved.saved_models import run_in_process, sample, write_model
 
 import weft
 from weft.cache import digests, serialization
@@ -32,7 +34,7 @@ def result(source: object, **options: object) -> np.ndarray:
     return weft.load(source, **options).run({"x": sample()})["y"]
 
 
-def test_the_key_is_this_users_alone_and_made_once(saved: Path, tmp_path: Path) -> None:
+def test_key_is_private_and_created_once(saved: Path, tmp_path: Path) -> None:
     (key,) = (tmp_path / "keys").iterdir()
     content = key.read_bytes()
     assert len(content) == 32
@@ -41,21 +43,21 @@ def test_the_key_is_this_users_alone_and_made_once(saved: Path, tmp_path: Path) 
     assert [key.read_bytes()] == [path.read_bytes() for path in (tmp_path / "keys").iterdir()] == [content]
 
 
-def test_a_strangers_file_is_refused_trusted_or_compiled_anew(saved: Path, tmp_path: Path) -> None:
+def test_file_of_another_user_is_rejected_trusted_or_recompiled(saved: Path, tmp_path: Path) -> None:
     expected = result(saved)
-    strange = {"WEFT_KEYS": str(tmp_path / "other"), "WEFT_CACHE": str(tmp_path / "other-cache")}
+    other_user = {"WEFT_KEYS": str(tmp_path / "other"), "WEFT_CACHE": str(tmp_path / "other-cache")}
     with pytest.raises(AssertionError, match=r"UntrustedModelError[\s\S]*trusted=True[\s\S]*recompile=True"):
-        run_elsewhere(saved, **strange)
+        run_in_process(saved, **other_user)
     assert not (tmp_path / "other-cache" / "models").exists()
-    assert run_elsewhere(saved, "trusted=True", **strange) == (expected.tobytes().hex(), [])
+    assert run_in_process(saved, "trusted=True", **other_user) == (expected.tobytes().hex(), [])
     with pytest.raises(AssertionError, match="UntrustedModelError"):
-        run_elsewhere(saved, **strange)  # though a copy lies in the cache
-    anew, imported = run_elsewhere(saved, "recompile=True", **strange)
-    assert anew == expected.tobytes().hex()
+        run_in_process(saved, **other_user)  # although the cache has a copy
+    recompiled, imported = run_in_process(saved, "recompile=True", **other_user)
+    assert recompiled == expected.tobytes().hex()
     assert {"llvmlite", "onnx", "weft.kernels"} <= set(imported)
 
 
-def test_without_a_place_for_a_key_nothing_is_signed(
+def test_nothing_is_signed_without_a_folder_for_keys(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEFT_KEYS", "")
@@ -68,7 +70,7 @@ def test_without_a_place_for_a_key_nothing_is_signed(
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="without user ids, folders of users are trusted")
-def test_a_key_that_others_could_have_written_is_none(saved: Path, tmp_path: Path) -> None:
+def test_key_that_others_may_write_is_ignored(saved: Path, tmp_path: Path) -> None:
     (key,) = (tmp_path / "keys").iterdir()
     key.chmod(0o666)
     with pytest.warns(weft.CacheWarning, match="other users may write"), pytest.raises(weft.UntrustedModelError):
@@ -77,61 +79,60 @@ def test_a_key_that_others_could_have_written_is_none(saved: Path, tmp_path: Pat
     assert result(saved).shape == (3, 5)
 
 
-def forged(path: Path, change: object = None, program: bytes | None = None) -> bytes:
-    """The file with another manifest or program, sealed anew and signed with this user's key."""
+def forge(path: Path, change: Callable[[dict], None] | None = None, program: bytes | None = None) -> bytes:
+    """Return the file with a changed manifest or program, with correct checksums and this user's signature."""
     content = path.read_bytes()
-    head = layout.read_head(layout.BytesContent(memoryview(content)), "m")
-    place, length = head.manifest.blocks[-1].start + head.manifest.blocks[-1].size, 0
-    assert head.graph is not None
-    length = head.graph.start - place
-    fields = json.loads(content[place : place + length])
-    blocks = content[layout.HEAD : place]
+    header = layout.read_header(layout.BytesContent(memoryview(content)), "m")
+    assert header.graph is not None
+    last_block = header.manifest.blocks[-1]
+    manifest_start = last_block.start + last_block.size
+    fields = json.loads(content[manifest_start : header.graph.start])
+    blocks = content[layout.HEADER_SIZE : manifest_start]
     if program is not None:
         number = fields["programs"][0]["program"]
-        old = head.manifest.blocks[number]
-        blocks = content[layout.HEAD : old.start] + program + content[old.start + old.size : place]
-        moved = len(program) - old.size
+        old = header.manifest.blocks[number]
+        blocks = content[layout.HEADER_SIZE : old.start] + program + content[old.start + old.size : manifest_start]
         for later in fields["blocks"][number + 1 :]:
-            later[0] += moved
+            later[0] += len(program) - old.size
         fields["blocks"][number] = [old.start, len(program), digests.digest(memoryview(program))]
-    if callable(change):
+    if change is not None:
         change(fields)
     text = json.dumps(fields).encode()
-    graph = content[head.graph.start :]
-    signed = layout.head_to_sign(text, layout.HEAD + len(blocks), len(graph))
-    return layout.signed_head(signed, signing.signature(signed)) + blocks + text + graph
+    graph = content[header.graph.start :]
+    signed = layout.make_signed_part(text, layout.HEADER_SIZE + len(blocks), len(graph))
+    return layout.make_header(signed, signing.sign(signed)) + blocks + text + graph
 
 
-def test_forging_for_tests_changes_nothing_by_itself(saved: Path) -> None:
-    assert np.array_equal(result(forged(saved)), result(saved))
+def test_forged_file_without_changes_runs(saved: Path) -> None:
+    assert np.array_equal(result(forge(saved)), result(saved))
 
 
-def test_programs_of_another_meaning_are_refused_or_compiled_anew(saved: Path) -> None:
-    content = forged(saved, lambda fields: fields.update(meaning=layout.MEANING + 1, version="7.3"))
+def test_programs_of_another_meaning_are_rejected_or_recompiled(saved: Path) -> None:
+    content = forge(saved, lambda fields: fields.update(meaning=layout.MEANING + 1, version="7.3"))
     with pytest.raises(weft.UnsupportedModelError, match=r"saved by weft 7\.3[\s\S]*recompile=True"):
         weft.load(content)
     assert np.array_equal(result(content, recompile=True), result(saved))
 
 
-def test_records_that_have_changed_since_are_found_before_they_are_read(saved: Path) -> None:
+def test_changed_records_are_rejected_or_recompiled(saved: Path) -> None:
     def change(fields: dict) -> None:
         fields["programs"][0]["records"]["weft.ir.work.Task"] += " more"
 
     with pytest.raises(weft.UnsupportedModelError, match=r"weft\.ir\.work\.Task has changed"):
-        weft.load(forged(saved, change))
+        weft.load(forge(saved, change))
 
-    def forget(fields: dict) -> None:
+    def add_unknown(fields: dict) -> None:
         fields["programs"][0]["records"]["weft.ir.work.Nothing"] = "x"
 
     with pytest.raises(weft.UnsupportedModelError, match="Nothing has changed"):
-        weft.load(forged(saved, forget))
-    assert np.array_equal(result(forged(saved, change), recompile=True), result(saved))
+        weft.load(forge(saved, add_unknown))
+    assert np.array_equal(result(forge(saved, change), recompile=True), result(saved))
 
 
-def test_another_format_is_named(saved: Path) -> None:
+def test_another_format_is_rejected(saved: Path) -> None:
     content = bytearray(saved.read_bytes())
     content[len(layout.MAGIC)] = 9
-    with pytest.raises(weft.UnsupportedModelError, match="format 9, where this weft reads format 1"):
+    with pytest.raises(weft.UnsupportedModelError, match="format 9, but this version of weft reads format 1"):
         weft.load(bytes(content), recompile=True)
 
 
@@ -140,7 +141,7 @@ class Evil:
         return os.system, ("touch evil",)
 
 
-def test_a_program_is_data_even_if_it_is_trusted(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trusted_program_is_read_as_data(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for program in (
         pickle.dumps(Evil()),
@@ -151,38 +152,33 @@ def test_a_program_is_data_even_if_it_is_trusted(saved: Path, tmp_path: Path, mo
         serialization.with_code(serialization.serialize((1, 2)).structure, ()),
     ):
         with pytest.raises(weft.InvalidModelError, match="damaged"):
-            weft.load(forged(saved, program=program), trusted=True)
+            weft.load(forge(saved, program=program), trusted=True)
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_file_is_checked_once_and_again_when_it_has_changed(
+def test_file_is_checked_again_only_after_a_change(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked = []
-    check = saved_files.read_blocks
-    monkeypatch.setattr(saved_files, "read_blocks", lambda *given: checked.append(1) or check(*given))
+    calls = []
+    read_blocks = saved_files.read_blocks
+    monkeypatch.setattr(saved_files, "read_blocks", lambda *arguments: calls.append(1) or read_blocks(*arguments))
     with saved.open("rb") as file:
-        known = digests.times_tell(_Opened(file.fileno()))
+        has_reliable_times = digests.times_tell(SimpleNamespace(descriptor=file.fileno()))
     weft.load(saved)
-    assert len(checked) == (0 if known else 1)  # what was just written is known
+    assert len(calls) == (0 if has_reliable_times else 1)  # `compile` has recorded the digests of its file
     content = bytearray(saved.read_bytes())
-    for place in (len(content) // 2, len(content) - 3, 200):
-        content[place] ^= 4
+    for offset in (len(content) // 2, len(content) - 3, 200):
+        content[offset] ^= 4
         with saved.open("r+b") as file:
             file.write(content)
         with pytest.raises(weft.InvalidModelError, match="checksum"):
             weft.load(saved)
-        content[place] ^= 4
+        content[offset] ^= 4
     saved.write_bytes(content)
     assert result(saved).shape == (3, 5)
 
 
-class _Opened:
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-
-def test_copies_are_named_by_content_and_made_again_when_they_are_gone(saved: Path, tmp_path: Path) -> None:
+def test_copies_are_named_by_content_and_written_again(saved: Path, tmp_path: Path) -> None:
     models = tmp_path / "cache" / "models"
     (copy,) = models.glob("*.model")
     expected = result(saved)
@@ -197,15 +193,15 @@ def test_copies_are_named_by_content_and_made_again_when_they_are_gone(saved: Pa
     assert np.array_equal(result(saved), expected)
 
 
-def test_manifests_keep_what_is_in_them() -> None:
+def test_manifest_round_trip() -> None:
     name = sha256(b"x").hexdigest()
     program = manifest.SavedProgram(
         "cpu", "native", {"cpu": {"features": ["a"]}}, "float32", ("y",), {"n": 3}, 0, (0,), {"k": 0}, {"r": "a b"}
     )
-    made = manifest.Manifest(1, "0.1", "m.onnx", name, True, (program,), (manifest.Block(10, 5, name),))
-    content = manifest.to_bytes(made)
-    assert manifest.from_bytes(content, 10, 15) == made
-    assert manifest.from_bytes(manifest.to_bytes(replace(made, programs=())), 10, 15).programs == ()
+    original = manifest.Manifest(1, "0.1", "m.onnx", name, True, (program,), (manifest.Block(10, 5, name),))
+    content = manifest.to_bytes(original)
+    assert manifest.from_bytes(content, 10, 15) == original
+    assert manifest.from_bytes(manifest.to_bytes(replace(original, programs=())), 10, 15).programs == ()
     for start, end in ((9, 15), (10, 16), (0, 0)):
         with pytest.raises(ValueError, match="blocks"):
             manifest.from_bytes(content, start, end)
@@ -215,13 +211,13 @@ def test_manifests_keep_what_is_in_them() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"precision": "strict"}, {"device": "reference"}, {"recompile": True}])
-def test_damage_is_found_though_everything_is_cached(saved: Path, options: dict[str, object]) -> None:
+def test_damage_is_detected_even_with_a_warm_cache(saved: Path, options: dict[str, object]) -> None:
     content = bytearray(saved.read_bytes())
     expected = result(bytes(content), **options)
     await_writing()
-    for place in (layout.HEAD + 3, len(content) // 2, len(content) - 1):
-        content[place] ^= 1
+    for offset in (layout.HEADER_SIZE + 3, len(content) // 2, len(content) - 1):
+        content[offset] ^= 1
         with pytest.raises(weft.InvalidModelError, match="checksum"):
             weft.load(bytes(content), **options)
-        content[place] ^= 1
+        content[offset] ^= 1
     assert np.array_equal(result(bytes(content), **options), expected)

@@ -79,10 +79,10 @@ def run(args: argparse.Namespace) -> int:
 def described(path: Path) -> dict[str, Any]:
     """What a saved file holds, as plain data."""
     from weft.frontend.source import open_model
-    from weft.saved.layout import content_of, read_head
-    from weft.saved.signing import is_own
+    from weft.saved.layout import get_content, read_header
+    from weft.saved.signing import is_signed_by_user
 
-    head = read_head(content_of(open_model(path)), str(path))
+    head = read_header(get_content(open_model(path)), str(path))
     manifest = head.manifest
     sizes = [block.size for block in manifest.blocks]
     return {
@@ -90,7 +90,7 @@ def described(path: Path) -> dict[str, Any]:
         "bytes": path.stat().st_size,
         "made_from": manifest.file,
         "version": manifest.version,
-        "own": is_own(head.signed, head.signature),
+        "own": is_signed_by_user(head.signed, head.signature),
         "graph_bytes": 0 if head.graph is None else head.graph.size,
         "programs": [
             {

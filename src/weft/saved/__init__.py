@@ -1,1 +1,1 @@
-"""Programs saved ahead of time: files that hold what a model was compiled to, for one or several kinds of machines."""
+"""Saved programs: files with a model that was compiled ahead of time for one or several targets."""

@@ -1,8 +1,8 @@
-"""A saved file as a model's files: the graph inside of it, and the programs that were compiled from it.
+"""A saved file as a model's files: the graph in it, and the programs that were compiled from it.
 
-What of a program runs is either mapped from a copy in weft's own cache, or read into memory of this process; the file
-itself may change at any time without doing harm to what is loaded. A program runs only if this user signed it, or
-said that it is to be trusted; the graph alone is but a model.
+A program is mapped from a copy in weft's cache, or read into this process's memory, so changes of the file do not
+affect loaded models. A program runs only if this user signed it or passed `trusted=True`; the graph can be compiled
+without trust.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel
 from weft.runtime.devices import choose, driver
 from weft.runtime.model_files import ModelFiles, PortableSource, Read, missing_file
-from weft.saved.layout import MEANING, SavedHead, content_of, damaged, read_block, read_blocks, read_head
+from weft.runtime.options import USUAL_PRECISION
+from weft.runtime.policy import is_open
+from weft.saved.layout import MEANING, SavedHeader, damaged_error, get_content, read_block, read_blocks, read_header
 from weft.saved.manifest import Block, SavedProgram
-from weft.saved.signing import is_own
+from weft.saved.signing import is_signed_by_user
 
 if TYPE_CHECKING:
     from weft.ir.graph import OnnxModel
     from weft.runtime.options import LoadOptions, Precision
 
-_AGAIN = "compile the model again here"
-_RECOMPILE = "recompile=True compiles the graph in the file for what is here"
-_NO_GRAPH = "the file was saved without its graph"
+_COMPILE_AGAIN = "compile the model again on this machine"
+_RECOMPILE = "recompile=True compiles the graph in the file for this machine"
 
 
 def open_saved(
     opened: OpenedModel, read: Read, folder: Path | None, records: Path | None, options: LoadOptions
 ) -> SavedFiles:
-    """The files in a saved one; a WeftError where it is damaged, or somebody else's."""
-    content = content_of(opened)
-    head = read_head(content, opened.file)
-    trusted = options.trusted or is_own(head.signed, head.signature)
+    """Open a saved file; raise a WeftError if it is damaged, or signed by another user and not trusted."""
+    header = read_header(get_content(opened), opened.file)
+    trusted = options.trusted or is_signed_by_user(header.signed, header.signature)
     if not trusted and not options.recompile:
-        graph = f"; {_RECOMPILE}, and runs nothing else of it" if head.manifest.has_graph else ""
+        graph = f"; {_RECOMPILE}, and runs none of its code" if header.manifest.has_graph else ""
         raise UntrustedModelError(
             "the file holds machine code that this user did not compile",
             file=opened.file,
-            hint=f"trusted=True runs it, if you trust whoever made the file{graph}",
+            hint=f"trusted=True runs it, if you trust its author{graph}",
         )
-    return SavedFiles(opened, head, read, folder, records, trusted, options)
+    return SavedFiles(opened, header, read, folder, records, trusted, options)
 
 
 def reopen_saved(
@@ -60,7 +60,7 @@ def reopen_saved(
     records: Path | None,
     options: LoadOptions,
 ) -> SavedFiles:
-    """The files that another process had; ChangedFileError where they hold something else."""
+    """Open the saved file of a pickled model; raise ChangedFileError if its content is different."""
     files = open_saved(opened, read, folder, records, options)
     if files.saved_name != source.name:
         raise missing_file(f"{source.path} has other content", source.file)
@@ -73,7 +73,7 @@ class SavedFiles(ModelFiles):
     def __init__(
         self,
         opened: OpenedModel,
-        head: SavedHead,
+        header: SavedHeader,
         read: Read,
         folder: Path | None,
         records: Path | None,
@@ -81,29 +81,29 @@ class SavedFiles(ModelFiles):
         options: LoadOptions,
     ) -> None:
         self._saved = opened
-        self._head = head
+        self._header = header
         self._trusted = trusted
-        self._anew = options.recompile
         self._caches = options.cache
         self._is_checked = False
-        self.manifest = head.manifest
-        super().__init__(_graph(opened, head), read, folder, records)
-        self._name = head.manifest.model
+        self.manifest = header.manifest
+        self._can_recompile = options.recompile and header.manifest.has_graph
+        super().__init__(_open_graph(opened, header), read, folder, records)
+        self._name = header.manifest.model
 
-    def _check(self, known: Collection[int] = ()) -> None:
-        """See that every byte of the file is what it was, but for blocks that were read already: before any is used."""
+    def _check_digests(self, already_read: Collection[int] = ()) -> None:
+        """Check the digests of all blocks, except for those that were read already, and of the graph: once."""
         with self._lock:
             if self._is_checked:
                 return
-            content = content_of(self._saved)
-            wanted = [block for number, block in enumerate(self.manifest.blocks) if number not in known]
-            wanted += [] if self._head.graph is None else [self._head.graph]
+            content = get_content(self._saved)
+            unread = [block for number, block in enumerate(self.manifest.blocks) if number not in already_read]
+            unread += [] if self._header.graph is None else [self._header.graph]
 
             def check() -> None:
-                read_blocks(content, [(block, None) for block in wanted], self.file)
+                read_blocks(content, [(block, None) for block in unread], self.file)
 
             if isinstance(content, OpenFile):
-                check_once(content, self._saved.path, self._records, self._head.name, check)
+                check_once(content, self._saved.path, self._records, self._header.name, check)
             else:
                 check()
             self._is_checked = True
@@ -114,179 +114,179 @@ class SavedFiles(ModelFiles):
 
     @property
     def graph(self) -> OpenedModel:
-        """The model itself, as a source; a ModelError where it was left out."""
+        """The ONNX model in the file, as a source; ModelError if the file has none."""
         self._check_graph()
         return self.opened
 
     def _check_graph(self) -> None:
         if not self.manifest.has_graph:
             hint = "compile it with its graph, or load the ONNX file: other shapes, outputs, weights or devices need it"
-            raise ModelError(_NO_GRAPH, file=self.file, hint=hint)
-        self._check()
+            raise ModelError("the file was saved without its graph", file=self.file, hint=hint)
+        self._check_digests()
 
-    def settled_options(self, options: LoadOptions) -> LoadOptions:
-        """Options in which what the caller left open is what the file has."""
-        from weft.runtime.options import USUAL_PRECISION
-        from weft.runtime.policy import is_open
-
-        programs = self._usable()
+    def complete_options(self, options: LoadOptions) -> LoadOptions:
+        """Set the options that the caller left open to those of the programs in the file."""
+        programs = self._usable_programs()
         if not programs:
             return options
         kinds = list(dict.fromkeys(program.device for program in programs))
-        here = kinds if len(kinds) == 1 and not self._anew else [kind for kind in kinds if _is_here(kind)]
-        if is_open(options.device) and (here or not (self._anew and self.manifest.has_graph)):
-            options = replace(options, device=tuple(here) if len(here) > 1 else (here or kinds)[0])
+        is_only_kind = len(kinds) == 1 and not options.recompile
+        available = kinds if is_only_kind else [kind for kind in kinds if _is_available(kind)]
+        if is_open(options.device) and (available or not self._can_recompile):
+            options = replace(options, device=tuple(available) if len(available) > 1 else (available or kinds)[0])
         if options.precision == USUAL_PRECISION:
             options = replace(options, precision=cast("Precision", programs[0].precision))
         if options.outputs is None and programs[0].outputs is not None:
             options = replace(options, outputs=programs[0].outputs)
         return options
 
-    def _usable(self) -> tuple[SavedProgram, ...]:
+    def _usable_programs(self) -> tuple[SavedProgram, ...]:
         return self.manifest.programs if self._trusted else ()
 
     def prepared(self, device: LoadingDriver, precision: str, outputs: Sequence[str] | None) -> CachedModel | None:
-        """The best program for a device that the file has; None where the graph is to be compiled.
+        """Return the file's best program for a device; None if the graph has to be compiled.
 
-        A WeftError where there is none that this machine can run, or no graph to compile.
+        Raise a WeftError if no program runs on this machine, and there is no graph to compile.
         """
-        program = self._chosen(device, precision, outputs)
+        program = self._choose_program(device, precision, outputs)
         if program is not None:
-            return self._loaded(program, device)
-        self._check()  # what is compiled may be in the cache, and the file not be looked at
+            return self._load_program(program, device)
+        self._check_digests()  # the compiled graph may come from the cache, without a read of the file
         return None
 
-    def _chosen(self, device: LoadingDriver, precision: str, outputs: Sequence[str] | None) -> SavedProgram | None:
+    def _choose_program(
+        self, device: LoadingDriver, precision: str, outputs: Sequence[str] | None
+    ) -> SavedProgram | None:
         kind = device.name.partition(":")[0]
-        wanted = None if outputs is None else tuple(outputs)
+        names = None if outputs is None else tuple(outputs)
         programs = [
             program
-            for program in self._usable()
-            if program.device == kind and program.precision == precision and program.outputs == wanted
+            for program in self._usable_programs()
+            if program.device == kind and program.precision == precision and program.outputs == names
         ]
         if not programs and self.manifest.has_graph:
             return None
-        lacks = {str(program): _lack(program, device) for program in programs}
+        lacks = {str(program): _describe_lack(program, device) for program in programs}
         fitting = [program for program in programs if lacks[str(program)] is None]
         if not fitting:
-            if self._anew and self.manifest.has_graph:
+            if self._can_recompile:
                 return None
-            raise self._refusal(kind, precision, lacks)
+            raise self._no_program_error(kind, precision, lacks)
         best = max(fitting, key=lambda program: device.rank(program.needs.get(kind, {})))
-        outdated = self._outdated(best)
-        if outdated is None:
+        problem = self._describe_change(best)
+        if problem is None:
             return best
-        if self._anew and self.manifest.has_graph:
+        if self._can_recompile:
             return None
-        hint = f"{_AGAIN}; {_RECOMPILE}" if self.manifest.has_graph else _AGAIN
-        raise UnsupportedModelError(outdated, file=self.file, hint=hint)
+        hint = f"{_COMPILE_AGAIN}; {_RECOMPILE}" if self.manifest.has_graph else _COMPILE_AGAIN
+        raise UnsupportedModelError(problem, file=self.file, hint=hint)
 
-    def _outdated(self, program: SavedProgram) -> str | None:
-        """What weft itself has changed since a program was saved."""
-        made = f"saved by weft {self.manifest.version}, whose programs this version does not run"
+    def _describe_change(self, program: SavedProgram) -> str | None:
+        """Return the change of weft since the program was saved that keeps it from running, if there is one."""
+        origin = f"saved by weft {self.manifest.version}, whose programs this version does not run"
         if self.manifest.meaning != MEANING:
-            return f"{made} (they have the number {self.manifest.meaning}, not {MEANING})"
+            return f"{origin} (they have version {self.manifest.meaning}, not {MEANING})"
         unknown = serialization.unknown_record(program.records)
-        return None if unknown is None else f"{made} ({unknown} has changed)"
+        return None if unknown is None else f"{origin} ({unknown} has changed)"
 
-    def _refusal(self, kind: str, precision: str, lacks: Mapping[str, str | None]) -> DeviceError:
+    def _no_program_error(self, kind: str, precision: str, lacks: Mapping[str, str | None]) -> DeviceError:
         if lacks:
-            told = "; ".join(f"for {name}, which needs {lack}" for name, lack in lacks.items())
-            problem = f"none of its programs runs on this machine: it has one {told}"
+            programs = "; ".join(f"for {name}, which needs {lack}" for name, lack in lacks.items())
+            problem = f"none of its programs runs on this machine: it has one {programs}"
         else:
-            has = ", ".join(f"{program} in {program.precision}" for program in self.manifest.programs) or "none"
-            problem = f"there is no program for {kind} in {precision} with these outputs, and no graph: it has {has}"
+            programs = ", ".join(f"{program} in {program.precision}" for program in self.manifest.programs) or "none"
+            problem = (
+                f"there is no program for {kind} in {precision} with these outputs, and no graph: it has {programs}"
+            )
         hint = _RECOMPILE if self.manifest.has_graph else "compile it with --target of this machine, or with its graph"
         return DeviceError(problem, file=self.file, hint=hint)
 
-    def _loaded(self, program: SavedProgram, device: LoadingDriver) -> CachedModel:
-        """A program from its copy in the cache, or read from the file; then a copy is made behind that."""
+    def _load_program(self, program: SavedProgram, device: LoadingDriver) -> CachedModel:
+        """Load a program from its copy in the cache; if there is none, read the file and write a copy afterwards."""
         blocks = self.manifest.blocks
-        content = content_of(self._saved)
+        content = get_content(self._saved)
         device.take_support(
             {
                 name: lambda block=blocks[number]: read_block(content, block, self.file)  # type: ignore[misc]
                 for name, number in program.support.items()
             }
         )
-        copy = CopiedModel(self._content_name(program), self.file, device.name, self._caches)
-        kept = copy.get()
-        if kept is None:
-            return self._copied(program, copy, behind=True)
-        self._check()
-        return kept
+        copy = CopiedModel(self._content_key(program), self.file, device.name, self._caches)
+        cached = copy.get()
+        if cached is None:
+            return self._copy_program(program, copy, behind=True)
+        self._check_digests()
+        return cached
 
-    def _content_name(self, program: SavedProgram) -> str:
+    def _content_key(self, program: SavedProgram) -> str:
         return key_of(*(self.manifest.blocks[number].name for number in (program.program, *program.arrays)))
 
-    def _copied(self, program: SavedProgram, copy: CopiedModel, behind: bool) -> CachedModel:
-        content, blocks = content_of(self._saved), self.manifest.blocks
+    def _copy_program(self, program: SavedProgram, copy: CopiedModel, behind: bool) -> CachedModel:
+        """Read a program into memory and write its copy to the cache; with `behind`, in the background."""
+        content, blocks = get_content(self._saved), self.manifest.blocks
         try:
             structure, objects = serialization.without_code(read_block(content, blocks[program.program], self.file))
-            arrays = [blocks[number] for number in program.arrays]
-            memory = self._room(arrays)
-            self._read_arrays(arrays, memory)
-            self._check({program.program, *program.arrays})
-            made = copy.put(structure, objects, memory, behind)
+            memory = self._read_arrays([blocks[number] for number in program.arrays])
+            self._check_digests({program.program, *program.arrays})
+            cached = copy.put(structure, objects, memory, behind)
         except (ModelError, MemoryError):
             raise
-        except Exception as error:  # whatever a structure of another making leads to
-            raise damaged(f"its program cannot be read: {type(error).__name__}: {error}", self.file) from error
-        if made is None:
-            raise damaged("its program is none", self.file)
-        return made
+        except Exception as error:  # a forged structure may raise anything
+            raise damaged_error(f"its program cannot be read: {type(error).__name__}: {error}", self.file) from error
+        if cached is None:
+            raise damaged_error("its program is invalid", self.file)
+        return cached
 
-    def keep_copy(self, device: LoadingDriver, precision: str, outputs: Sequence[str] | None) -> None:
-        """See that the best program for a device can be mapped when it is loaded."""
-        program = self._chosen(device, precision, outputs)
+    def cache_program(self, device: LoadingDriver, precision: str, outputs: Sequence[str] | None) -> None:
+        """Write the best program for a device to the cache, from which loads map it."""
+        program = self._choose_program(device, precision, outputs)
         if program is not None:
-            copy = CopiedModel(self._content_name(program), self.file, program.device, self._caches)
+            copy = CopiedModel(self._content_key(program), self.file, program.device, self._caches)
             if copy.get() is None:
-                self._copied(program, copy, behind=False)
+                self._copy_program(program, copy, behind=False)
 
-    def _room(self, wanted: Sequence[Block]) -> ArraysInMemory:
-        size = sum(serialization.aligned(block.size) for block in wanted)
+    def _read_arrays(self, blocks: Sequence[Block]) -> ArraysInMemory:
+        """Read the arrays of a program into memory, at the aligned offsets that its structure has."""
+        size = sum(serialization.aligned(block.size) for block in blocks)
         try:
-            return ArraysInMemory(size)
+            memory = ArraysInMemory(size)
         except OSError as error:
-            raise OutOfMemoryError(f"{size:,} bytes of weights cannot be had", file=self.file) from error
-
-    def _read_arrays(self, wanted: Sequence[Block], memory: ArraysInMemory) -> None:
-        """All arrays of a program, as the structure has them one after the other."""
-        parts, place = [], 0
-        for block in wanted:
-            parts.append((block, memory.room[place : place + block.size]))
-            place += serialization.aligned(block.size)
-        read_blocks(content_of(self._saved), parts, self.file)
+            raise OutOfMemoryError(f"{size:,} bytes of weights cannot be allocated", file=self.file) from error
+        targets, offset = [], 0
+        for block in blocks:
+            targets.append((block, memory.room[offset : offset + block.size]))
+            offset += serialization.aligned(block.size)
+        read_blocks(get_content(self._saved), targets, self.file)
         memory.filled_to(memory.size)
+        return memory
 
     def portable(self) -> PortableSource:
-        """The saved file, which is opened again elsewhere: by its path, or with its bytes."""
+        """Return the saved file as a source for other processes: its path if that suffices, or its bytes."""
         path = None if self._saved.path is None else str(self._saved.path.absolute())
         content = self._saved.content
         if isinstance(content, OpenFile):
             if content.is_whole and path is not None:
-                return PortableSource(self.file, path, None, self._head.name, {})
+                return PortableSource(self.file, path, None, self._header.name, {})
             buffer = bytearray(content.size)
             content.read_into(memoryview(buffer), 0)
-            return PortableSource(self.file, path, bytes(buffer), self._head.name, {})
-        return PortableSource(self.file, path, content.tobytes(), self._head.name, {})
+            return PortableSource(self.file, path, bytes(buffer), self._header.name, {})
+        return PortableSource(self.file, path, content.tobytes(), self._header.name, {})
 
     @property
     def saved_name(self) -> str:
-        """Of all that the file holds."""
-        return self._head.name
+        """The digest of the whole file."""
+        return self._header.name
 
 
-def _graph(opened: OpenedModel, head: SavedHead) -> OpenedModel:
-    """The graph in a saved file as a source of its own; nothing, where it was left out."""
-    if head.graph is None:
+def _open_graph(opened: OpenedModel, header: SavedHeader) -> OpenedModel:
+    """Return the graph in a saved file as a source; an empty one if the file has no graph."""
+    if header.graph is None:
         return replace(opened, content=memoryview(b""))
-    start, content = head.graph.start, opened.content
+    start, content = header.graph.start, opened.content
     return replace(opened, content=content.rest(start) if isinstance(content, OpenFile) else content[start:])
 
 
-def _is_here(kind: str) -> bool:
+def _is_available(kind: str) -> bool:
     try:
         choose(kind)
     except DeviceError:
@@ -294,16 +294,16 @@ def _is_here(kind: str) -> bool:
     return True
 
 
-def _lack(program: SavedProgram, device: LoadingDriver) -> str | None:
-    """What a program needs that this machine does not have."""
+def _describe_lack(program: SavedProgram, device: LoadingDriver) -> str | None:
+    """Return a requirement of a program that this machine does not meet, if there is one."""
     for kind, needs in program.needs.items():
         try:
-            found = device if kind == device.name.partition(":")[0] else driver(choose(kind).name)
+            candidate = device if kind == device.name.partition(":")[0] else driver(choose(kind).name)
         except DeviceError as error:
             return f"{kind}: {error.problem}"
-        lack = (
-            found.lack(needs) if isinstance(found, LoadingDriver) and isinstance(needs, Mapping) else "what is unknown"
-        )
+        if not isinstance(candidate, LoadingDriver) or not isinstance(needs, Mapping):
+            return "something unknown"
+        lack = candidate.lack(needs)
         if lack is not None:
             return lack
     return None

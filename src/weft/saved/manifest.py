@@ -1,6 +1,7 @@
-"""What a saved file says of itself: who made it, the programs in it with what each needs, and the blocks of bytes.
+"""The manifest of a saved file: the version of weft that wrote it, its programs with their requirements, its blocks.
 
-It is read before anything in the file is trusted: every field is checked, and whatever is wrong is a ValueError.
+The manifest is not trusted: every field is checked when it is read, and a wrong one is a ValueError. The names of the
+fields of these records are keys in the file.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any, TypeVar
 
 from weft.records import dataclass
 
-Kind = TypeVar("Kind")
-MOST = 1 << 62  # what no number reaches
-DIGITS = 64  # of a name of some bytes
+JsonType = TypeVar("JsonType")
+LIMIT = 1 << 62  # of all numbers
+NAME_LENGTH = 64  # of a digest in hexadecimal
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some bytes of the file, and the name of what they hold (cache/digests.py)."""
+    """A range of bytes in the file; `name` is the digest of its content (cache/digests.py)."""
 
     start: int
     size: int
@@ -28,10 +29,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class SavedProgram:
-    """A model compiled for one target of a kind of device. Numbers are those of blocks.
+    """A model compiled for one target of a kind of device. `program`, `arrays` and `support` are numbers of blocks.
 
-    `sizes` are those of dynamic dims that it was compiled for. `support` is code that the device needs beside the
-    program's own, by the name of what it was made from. `records` are the kinds of records in its structure.
+    `sizes`: sizes of dynamic dims that it was compiled for. `support`: code that the device needs in addition to the
+    program's, by the digest of its source. `records`: the record classes in its structure, with their fields.
     """
 
     device: str
@@ -46,14 +47,16 @@ class SavedProgram:
     records: Mapping[str, str]
 
     def __str__(self) -> str:
-        """As messages have it."""
         return f"{self.device} ({self.target})" if self.target else self.device
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All of it. `meaning` is the number of what programs mean, `version` that of the weft that made the file; `model`
-    is the name of the ONNX model's content, which is what follows the manifest unless it was left out.
+    """The content of the manifest.
+
+    `meaning`: the version of the semantics of programs (layout.MEANING). `version`: the version of weft that wrote the
+    file. `file`: the name of the ONNX file. `model`: the digest of the ONNX model, which follows the manifest if
+    `has_graph`.
     """
 
     meaning: int
@@ -72,83 +75,66 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def from_bytes(content: bytes, start: int, end: int) -> Manifest:
-    """The manifest of a file that has blocks from `start` to `end`, without a gap; ValueError where it is none."""
+    """Parse the manifest of a file whose blocks fill the bytes from `start` to `end`; ValueError if it is invalid."""
     try:
         fields = json.loads(content)
-        blocks = tuple(_block(entry) for entry in fields["blocks"])
-        programs = tuple(_program(entry, len(blocks)) for entry in fields["programs"])
-        made = Manifest(
-            _number(fields["meaning"]),
-            _text(fields["version"]),
-            _text(fields["file"]),
-            _name(fields["model"]),
-            _truth(fields["has_graph"]),
+        blocks = tuple(_parse_block(entry) for entry in fields["blocks"])
+        programs = tuple(_parse_program(entry, len(blocks)) for entry in fields["programs"])
+        manifest = Manifest(
+            _check_number(fields["meaning"]),
+            _check_type(str, fields["version"]),
+            _check_type(str, fields["file"]),
+            _check_name(fields["model"]),
+            _check_type(bool, fields["has_graph"]),
             programs,
             blocks,
         )
     except (KeyError, TypeError, RecursionError, AttributeError) as error:
-        raise ValueError(f"its manifest is none: {type(error).__name__} {error}") from error
+        raise ValueError(f"its manifest is invalid: {type(error).__name__} {error}") from error
     for block in blocks:
         if block.start != start:
-            raise ValueError("its blocks do not follow each other")
+            raise ValueError("its blocks are not contiguous")
         start += block.size
     if start != end:
-        raise ValueError("its blocks are not all of it")
-    return made
+        raise ValueError("its blocks do not end at the manifest")
+    return manifest
 
 
-def _program(entry: Any, blocks: int) -> SavedProgram:
+def _parse_program(entry: Any, blocks: int) -> SavedProgram:
     outputs = entry["outputs"]
     return SavedProgram(
-        _text(entry["device"]),
-        _text(entry["target"]),
-        _mapping(entry["needs"]),
-        _text(entry["precision"]),
-        None if outputs is None else tuple(_text(name) for name in _list(outputs)),
-        {_text(name): _number(size) for name, size in _mapping(entry["sizes"]).items()},
-        _number(entry["program"], blocks),
-        tuple(_number(number, blocks) for number in _list(entry["arrays"])),
-        {_text(name): _number(number, blocks) for name, number in _mapping(entry["support"]).items()},
-        {_text(name): _text(form) for name, form in _mapping(entry["records"]).items()},
+        _check_type(str, entry["device"]),
+        _check_type(str, entry["target"]),
+        _check_type(dict, entry["needs"]),
+        _check_type(str, entry["precision"]),
+        None if outputs is None else tuple(_check_type(str, name) for name in _check_type(list, outputs)),
+        {name: _check_number(size) for name, size in _check_type(dict, entry["sizes"]).items()},
+        _check_number(entry["program"], blocks),
+        tuple(_check_number(number, blocks) for number in _check_type(list, entry["arrays"])),
+        {name: _check_number(number, blocks) for name, number in _check_type(dict, entry["support"]).items()},
+        {name: _check_type(str, form) for name, form in _check_type(dict, entry["records"]).items()},
     )
 
 
-def _block(entry: Any) -> Block:
+def _parse_block(entry: Any) -> Block:
     start, size, name = entry
-    if type(start) is int and type(size) is int and 0 <= start < MOST and 0 <= size < MOST:
-        return Block(start, size, _name(name))
-    raise ValueError("its manifest has a block out of range")
+    return Block(_check_number(start), _check_number(size), _check_name(name))
 
 
-def _number(value: Any, end: int = MOST) -> int:
+def _check_number(value: Any, end: int = LIMIT) -> int:
     if type(value) is not int or not 0 <= value < end:
         raise ValueError(f"its manifest has a number out of range: {str(value)[:40]}")
     return value
 
 
-def _name(value: Any) -> str:
-    if len(_text(value)) != DIGITS or value.strip("0123456789abcdef"):
-        raise ValueError("its manifest has a name that is none")
-    return _text(value)
+def _check_name(value: Any) -> str:
+    name = _check_type(str, value)
+    if len(name) != NAME_LENGTH or name.strip("0123456789abcdef"):
+        raise ValueError("its manifest has an invalid digest")
+    return name
 
 
-def _text(value: Any) -> str:
-    return _of(str, value)
-
-
-def _truth(value: Any) -> bool:
-    return _of(bool, value)
-
-
-def _list(value: Any) -> list[Any]:
-    return _of(list, value)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return _of(dict, value)
-
-
-def _of(kind: type[Kind], value: Any) -> Kind:
-    if not isinstance(value, kind):
-        raise ValueError(f"its manifest has a {type(value).__name__} where a {kind.__name__} belongs")
+def _check_type(expected: type[JsonType], value: Any) -> JsonType:
+    if not isinstance(value, expected):
+        raise ValueError(f"its manifest has a {type(value).__name__} instead of a {expected.__name__}")
     return value

@@ -1,7 +1,7 @@
-"""Whose code it is: this user signs what he compiles, with a key that nobody else can read.
+"""Sign the code that this user compiles, with a key that only this user can read.
 
-The key is made with the first signature, and lies in a folder of this user alone (cache/files.py), apart from caches,
-which may be emptied. Who has no such folder signs nothing, and has to say that a file is to be trusted.
+The key is created with the first signature. It is in a private folder (cache/files.py) outside the cache, which may be
+emptied. Without such a folder nothing is signed, and files have to be loaded with `trusted=True`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _PURPOSE = b"weft saved program\x00"
 
 
 def keys_folder() -> Path | None:
-    """Where this user's key is; None for nowhere."""
+    """Return the folder of this user's key, if there is one."""
     return own_folder(VARIABLE, "data", "XDG_DATA_HOME", "~/.local/share")
 
 
-def signature(content: bytes) -> bytes:
-    """This user's signature; nothing but zeros where he has no key and none can be kept."""
-    key = _key() or _new_key()
-    return bytes(_BYTES) if key is None else _signed(key, content)
+def sign(content: bytes) -> bytes:
+    """Return this user's signature; zeros if there is no key and none can be stored."""
+    key = _read_key() or _create_key()
+    return bytes(_BYTES) if key is None else _compute_signature(key, content)
 
 
-def is_own(content: bytes, found: bytes) -> bool:
-    """Whether this user signed it."""
-    key = _key()
-    return key is not None and hmac.compare_digest(_signed(key, content), found)
+def is_signed_by_user(content: bytes, signature: bytes) -> bool:
+    """Whether a signature of the content is this user's."""
+    key = _read_key()
+    return key is not None and hmac.compare_digest(_compute_signature(key, content), signature)
 
 
-def _signed(key: bytes, content: bytes) -> bytes:
+def _compute_signature(key: bytes, content: bytes) -> bytes:
     return hmac.digest(key, _PURPOSE + content, "sha256")
 
 
-def _key() -> bytes | None:
+def _read_key() -> bytes | None:
     folder = keys_folder()
     if folder is not None:
         with suppress(OSError):
@@ -50,14 +50,14 @@ def _key() -> bytes | None:
     return None
 
 
-def _new_key() -> bytes | None:
+def _create_key() -> bytes | None:
     folder = keys_folder()
     if folder is not None:
         with suppress(OSError):
             path = folder / f"{NAME}.{os.urandom(8).hex()}"
-            write_file(path, os.urandom(_BYTES))  # for this user alone, as all that weft writes
+            write_file(path, os.urandom(_BYTES))  # readable by this user only
             try:
-                os.link(path, folder / NAME)  # of several processes, the first one's key stays
+                os.link(path, folder / NAME)  # fails if another process was first: then its key is used
             finally:
                 path.unlink()
-    return _key()
+    return _read_key()

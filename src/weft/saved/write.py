@@ -1,7 +1,7 @@
-"""A model compiled for several targets -> one file with all of it.
+"""Compile a model for one or several targets, and write the programs to one file.
 
-Blocks are written as they are made, those with the same content once: what targets have in common, such as weights
-that none of them packs, is there for all. The file is renamed into place when it is whole.
+Blocks with the same content, such as weights that several targets use without packing, are written once. The file is
+renamed into place when it is complete.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from weft.records import dataclass
 from weft.runtime.devices import HOST, driver
 from weft.runtime.model_files import read_opened
 from weft.saved.files import open_saved
-from weft.saved.layout import HEAD, MEANING, head_to_sign, signed_head
+from weft.saved.layout import HEADER_SIZE, MEANING, make_header, make_signed_part
 from weft.saved.manifest import Block, Manifest, SavedProgram, to_bytes
-from weft.saved.signing import signature
+from weft.saved.signing import sign
 from weft.version import __version__
 
 if TYPE_CHECKING:
@@ -43,8 +43,11 @@ Chunks = Iterable["bytes | memoryview"]
 
 
 @dataclass(frozen=True, slots=True)
-class SavingTerms:
-    """What is saved: for which devices, and targets of the host; for which sizes; whether with its graph."""
+class SaveOptions:
+    """What to save: programs for `devices` and, on the host, for `targets`; with `graph`, also the ONNX model.
+
+    `sizes`: sizes of dynamic dims to compile for.
+    """
 
     devices: tuple[str, ...]
     targets: tuple[str, ...]
@@ -52,32 +55,37 @@ class SavingTerms:
     graph: bool
 
 
-def save_programs(files: ModelFiles, options: LoadOptions, terms: SavingTerms, path: Path, progress: Stages) -> None:
-    """Compile a model as the terms say, and write the file."""
+def save_programs(files: ModelFiles, options: LoadOptions, saving: SaveOptions, path: Path, progress: Stages) -> None:
+    """Compile a model and write the file."""
     whole = files.whole()
-    if whole is None and terms.graph:
-        hint = "save it without: weft compile --no-graph, or graph=False"
+    if whole is None and saving.graph:
+        hint = "save it without the graph: weft compile --no-graph, or graph=False"
         raise InputError("the graph is too large to be saved in one file", file=files.file, hint=hint)
     graph = whole or ()
-    with _replacing(path) as file:
+    with _replace_file(path) as file:
         blocks = _BlockWriter(file)
         programs = tuple(
-            _saved_program(files, options, device, target, terms.sizes, blocks, progress)
-            for device in terms.devices
-            for target in (terms.targets if device == HOST or len(terms.devices) == 1 else (NATIVE,))
+            _save_program(files, options, device, target, saving.sizes, blocks, progress)
+            for device in saving.devices
+            for target in (saving.targets if device == HOST or len(saving.devices) == 1 else (NATIVE,))
         )
-        name = _content_name(graph)
-        made = Manifest(MEANING, __version__, Path(files.file).name, name, terms.graph, programs, tuple(blocks.written))
-        manifest, place = to_bytes(made), file.tell()
+        digest = _ChunkDigest()
+        for part in graph:
+            digest.update(part)
+        file_name = Path(files.file).name
+        manifest = to_bytes(
+            Manifest(MEANING, __version__, file_name, digest.name(), saving.graph, programs, tuple(blocks.written))
+        )
+        offset = file.tell()
         file.write(manifest)
-        for part in graph if terms.graph else ():
+        for part in graph if saving.graph else ():
             file.write(part)
-        signed = head_to_sign(manifest, place, sum(map(len, graph)) if terms.graph else 0)
+        signed = make_signed_part(manifest, offset, digest.size if saving.graph else 0)
         file.seek(0)
-        file.write(signed_head(signed, signature(signed)))
+        file.write(make_header(signed, sign(signed)))
 
 
-def _saved_program(
+def _save_program(
     files: ModelFiles,
     options: LoadOptions,
     device: str,
@@ -89,15 +97,15 @@ def _saved_program(
     pipeline = Pipeline(files, options, device, progress)
     compiling = pipeline.driver
     if not isinstance(compiling, LoadingDriver):
-        raise DeviceError(f"device {device!r} runs models as they are: there is nothing to save", file=files.file)
+        raise DeviceError(f"device {device!r} does not compile models: there is nothing to save", file=files.file)
     if target != NATIVE:
         if not isinstance(compiling, CompilingDriver):
             raise DeviceError(f"device {device!r} has no target {target!r}", file=files.file)
         pipeline.driver = compiling = compiling.for_target(target)
     compiling.check_precision(options.precision)
-    made = pipeline.compile_model(sizes)
+    compiled = pipeline.compile_model(sizes)
     progress.stage("saving")
-    saved, objects = saved_model(made)
+    saved, objects = saved_model(compiled)
     program = blocks.add([serialization.with_code(saved.structure, tuple(objects))])
     arrays = tuple(blocks.add(piece.view("uint8").data for piece in iterate_chunks(array)) for array in saved.arrays)
     return SavedProgram(
@@ -115,16 +123,16 @@ def _saved_program(
 
 
 class _BlockWriter:
-    """Blocks in a file, from behind its head on; those that are there already are not written again."""
+    """Writes blocks to a file, after its header. Blocks of the same content are written once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.written: list[Block] = []
         self._numbers: dict[tuple[str, int], int] = {}
         self._file = file
-        file.seek(HEAD)
+        file.seek(HEADER_SIZE)
 
     def add(self, content: Chunks) -> int:
-        """The number of a block with this content."""
+        """Write a block with this content, unless there is one, and return its number."""
         start = self._file.tell()
         digest = _ChunkDigest()
         for part in content:
@@ -141,40 +149,33 @@ class _BlockWriter:
 
 
 class _ChunkDigest:
-    """The name of bytes that come one after the other, as cache/digests.py gives it to all of them."""
+    """The digest of a stream of bytes, the same as that of cache/digests.py for all of them."""
 
     def __init__(self) -> None:
         self.size = 0
-        self._parts: list[bytes] = []
-        self._current = sha256()
-        self._room = CHUNK
+        self._chunk_digests: list[bytes] = []
+        self._chunk = sha256()
+        self._missing = CHUNK  # bytes to the end of the chunk
 
     def update(self, content: bytes | memoryview) -> None:
         view = memoryview(content).cast("B")
         self.size += len(view)
         while len(view):
-            piece, view = view[: self._room], view[self._room :]
-            self._current.update(piece)
-            self._room -= len(piece)
-            if not self._room:
-                self._parts.append(self._current.digest())
-                self._current, self._room = sha256(), CHUNK
+            piece, view = view[: self._missing], view[self._missing :]
+            self._chunk.update(piece)
+            self._missing -= len(piece)
+            if not self._missing:
+                self._chunk_digests.append(self._chunk.digest())
+                self._chunk, self._missing = sha256(), CHUNK
 
     def name(self) -> str:
-        last = [self._current.digest()] if self._room < CHUNK or not self._parts else []
-        return name_of(self.size, [*self._parts, *last])
-
-
-def _content_name(parts: Chunks) -> str:
-    digest = _ChunkDigest()
-    for part in parts:
-        digest.update(part)
-    return digest.name()
+        last = [self._chunk.digest()] if self._missing < CHUNK or not self._chunk_digests else []
+        return name_of(self.size, [*self._chunk_digests, *last])
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of another when it is whole, and is gone otherwise."""
+def _replace_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a new file that replaces another when it is complete, and is deleted if that fails."""
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         with unfinished.open("xb") as file:
@@ -187,22 +188,20 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
             unfinished.unlink()
         if isinstance(error, OSError) and not isinstance(error, WeftError):
             reason = error.strerror or str(error)
-            raise InputError(
-                f"{path} cannot be written: {reason}", hint="check the path, and the space there"
-            ) from error
+            raise InputError(f"{path} cannot be written: {reason}", hint="check the path and the free space") from error
         raise
 
 
-def keep_copies(path: Path, options: LoadOptions, folder: Path | None, records: Path | None) -> None:
-    """See that what was just saved is known to be whole, and can be mapped when it is loaded here."""
+def cache_programs(path: Path, options: LoadOptions, folder: Path | None, records: Path | None) -> None:
+    """Write the programs of a new file to the cache, and record that its digests are correct."""
     opened = open_model(path)
     files = open_saved(opened, read_opened, None, None, replace(options, trusted=True))
     if folder is None:
         return
     for device in dict.fromkeys(program.device for program in files.manifest.programs):
         with suppress(WeftError):
-            found = driver(device)
-            if isinstance(found, LoadingDriver):
-                files.keep_copy(found, options.precision, options.outputs)
+            device_driver = driver(device)
+            if isinstance(device_driver, LoadingDriver):
+                files.cache_program(device_driver, options.precision, options.outputs)
     if isinstance(opened.content, OpenFile):
         note_written(opened.content, path, records, files.saved_name)

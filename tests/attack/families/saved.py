@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 from weft.errors import WeftError
-from weft.saved.layout import HEAD, MAGIC, SIGNED, head_to_sign, signed_head
+from weft.saved.layout import HEADER_SIZE, MAGIC, SIGNED_SIZE, make_header, make_signed_part
 
 SHARE = 200
 NUMBERS = (0, 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
@@ -153,7 +153,7 @@ def _damaged(what: str, random: np.random.Generator) -> bytes:
         case "magic":
             whole[: len(MAGIC)] = random.bytes(len(MAGIC))
         case "head":
-            place = int(random.integers(len(MAGIC), HEAD - 8))
+            place = int(random.integers(len(MAGIC), HEADER_SIZE - 8))
             whole[place : place + 8] = struct.pack("<Q", NUMBERS[int(random.integers(len(NUMBERS)))])
         case "manifest":
             place, length = _manifest_place(bytes(whole))
@@ -164,7 +164,7 @@ def _damaged(what: str, random: np.random.Generator) -> bytes:
         case "repeat":
             whole[start:end] = whole[start:end] * 2
         case "empty":
-            whole = whole[: int(random.integers(0, HEAD + 8))]
+            whole = whole[: int(random.integers(0, HEADER_SIZE + 8))]
     return bytes(whole)
 
 
@@ -177,7 +177,7 @@ def _forged(what: str, random: np.random.Generator) -> bytes:
     """A file that somebody else has sealed."""
     content = _saved()
     place, length = _manifest_place(content)
-    blocks, graph = bytearray(content[HEAD:place]), bytearray(content[place + length :])
+    blocks, graph = bytearray(content[HEADER_SIZE:place]), bytearray(content[place + length :])
     manifest = json.loads(content[place : place + length])
     match what:
         case "manifest":
@@ -194,7 +194,7 @@ def _forged(what: str, random: np.random.Generator) -> bytes:
             blocks[int(random.integers(len(blocks)))] ^= 255
         case "signature":
             sealed = _sealed(manifest, blocks, graph)
-            return sealed[:SIGNED] + content[SIGNED : SIGNED + 32] + sealed[SIGNED + 32 :]
+            return sealed[:SIGNED_SIZE] + content[SIGNED_SIZE : SIGNED_SIZE + 32] + sealed[SIGNED_SIZE + 32 :]
         case "deep":
             manifest["programs"] = json.loads("[" * 900 + "]" * 900)
         case "long":
@@ -204,8 +204,8 @@ def _forged(what: str, random: np.random.Generator) -> bytes:
 
 def _sealed(manifest: Any, blocks: bytes | bytearray, graph: bytes | bytearray) -> bytes:
     text = json.dumps(manifest, allow_nan=True).encode()
-    signed = head_to_sign(text, HEAD + len(blocks), len(graph))
-    return signed_head(signed, bytes(32)) + bytes(blocks) + text + bytes(graph)
+    signed = make_signed_part(text, HEADER_SIZE + len(blocks), len(graph))
+    return make_header(signed, bytes(32)) + bytes(blocks) + text + bytes(graph)
 
 
 def _somewhere(value: Any, random: np.random.Generator) -> tuple[Any, Any]:
