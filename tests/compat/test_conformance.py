@@ -323,5 +323,5 @@ def test_suite_is_complete() -> None:
     cases = collect_cases(KINDS)
     assert len(cases) >= 2033, "the suite of the installed onnx is smaller than the lists of known failures expect"
     assert not [case.info.name for case in cases.values() if case.missing]
-    for known in KNOWN_FAILURES.parent.glob("known_failures*.txt"):
-        assert set(read_known_failures(known)) <= set(cases), known.name
+    for path in KNOWN_FAILURES.parent.glob("known_failures*.txt"):
+        assert set(read_known_failures(path)) <= set(cases), path.name

@@ -1,4 +1,4 @@
-"""What a call is: a small function that gets the module onnxruntime, whichever that is, and gives plain values."""
+"""Registry of calls: small functions that take the module `onnxruntime`, real or weft, and return plain values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from made_models import made
+from small_models import model_bytes
 
 CALLS: dict[str, Callable[[Any], Any]] = {}
 _sessions: dict[tuple[int, str], Any] = {}
@@ -18,32 +18,32 @@ def call(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return function
 
 
-def calls_of(prefix: str, functions: dict[str, Callable[[Any], Any]]) -> None:
-    """Several that are one line each."""
+def add_calls(prefix: str, functions: dict[str, Callable[[Any], Any]]) -> None:
+    """Register several calls; their names start with the prefix."""
     for name, function in functions.items():
         assert f"{prefix}_{name}" not in CALLS, name
         CALLS[f"{prefix}_{name}"] = function
 
 
 def session(ort: Any, name: str) -> Any:
-    """A session that no call changes; made once in a process."""
+    """Return a session that all calls share and none modifies."""
     key = (id(ort), name)
     if key not in _sessions:
-        _sessions[key] = fresh(ort, name)
+        _sessions[key] = open_session(ort, name)
     return _sessions[key]
 
 
-def fresh(ort: Any, name: str, options: Any = None, **keywords: Any) -> Any:
+def open_session(ort: Any, name: str, options: Any = None, **keywords: Any) -> Any:
     keywords.setdefault("providers", ["CPUExecutionProvider"])
-    return ort.InferenceSession(made(name), options, **keywords)
+    return ort.InferenceSession(model_bytes(name), options, **keywords)
 
 
 def run(ort: Any, name: str, names: Any = None, **feed: Any) -> Any:
     return session(ort, name).run(names, feed)
 
 
-def written(name: str, content: bytes) -> Path:
-    """A file in the folder that the process runs in."""
+def write_file(name: str, content: bytes) -> Path:
+    """Write a file in the current directory."""
     path = Path(name)
     path.write_bytes(content)
     return path

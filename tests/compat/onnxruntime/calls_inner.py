@@ -1,18 +1,19 @@
-"""Calls of onnxruntime's inner classes, as onnx-array-api, training code and tests of bindings use them."""
+"""Calls to onnxruntime's inner classes, which onnx-array-api, training code and tests of bindings use."""
 
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from calls import call, calls_of, fresh, session
-from made_models import FLOAT, counted, made, model, node, ones, tensor
+from calls import add_calls, call, open_session, session
+from small_models import FLOAT, model, model_bytes, node, ones, ramp, tensor
 
-PY_NAMES = "cpu cuda gpu dml npu fpga cann webgpu default_memory".split()
-_alive: list[Any] = []  # arrays that values of onnxruntime lie in, which these do not keep alive
+DEVICE_METHODS = "cpu cuda gpu dml npu fpga cann webgpu default_memory".split()
+_alive: list[Any] = []  # arrays of values: onnxruntime's values do not keep a reference
 DTYPES = "uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
 
 
@@ -22,113 +23,117 @@ def _inner() -> Any:
     return _pybind_state
 
 
-def _host() -> Any:
+def _host_device() -> Any:
     device = _inner().OrtDevice
     return device(device.cpu(), device.default_memory(), 0)
 
 
-def _device(*arguments: Any) -> Any:
+def _describe_device(*arguments: Any) -> Any:
     device = _inner().OrtDevice(*arguments)
     return device.device_type(), device.device_id(), device.vendor_id(), device.mem_type()
 
 
 def _value(array: Any) -> Any:
     _alive.append(array)
-    return _inner().OrtValue.ortvalue_from_numpy(array, _host())
+    return _inner().OrtValue.ortvalue_from_numpy(array, _host_device())
 
 
-def _told(value: Any) -> Any:
+def _describe(value: Any) -> Any:
     array = value.numpy()
     return value.shape(), value.data_type(), array.copy(), array.flags.writeable
 
 
-calls_of(
+add_calls(
     "inner_device",
     {
-        "types": lambda _: [getattr(_inner().OrtDevice, name)() for name in PY_NAMES],
-        "of_three": lambda _: _device(1, 0, 2),
-        "of_four": lambda _: _device(1, 0, 4318, 2),
-        "of_another_type": lambda _: _device(77, 0, 0),
-        "of_a_member": lambda ort: _device(0, ort.OrtMemType.DEFAULT, 0),
-        "of_two": lambda _: _device(1, 0),
-        "of_text": lambda _: _device("cpu", 0, 0),
-        "in_the_public_class": lambda ort: ort.OrtDevice(_host()).device_type(),
+        "types": lambda _: [getattr(_inner().OrtDevice, name)() for name in DEVICE_METHODS],
+        "of_three": lambda _: _describe_device(1, 0, 2),
+        "of_four": lambda _: _describe_device(1, 0, 4318, 2),
+        "of_another_type": lambda _: _describe_device(77, 0, 0),
+        "of_a_member": lambda ort: _describe_device(0, ort.OrtMemType.DEFAULT, 0),
+        "of_two": lambda _: _describe_device(1, 0),
+        "of_text": lambda _: _describe_device("cpu", 0, 0),
+        "in_the_public_class": lambda ort: ort.OrtDevice(_host_device()).device_type(),
     },
 )
-calls_of(
+add_calls(
     "inner_value",
     {
-        "of_array": lambda _: _told(_value(counted())),
-        "of_shape": lambda _: _inner().OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32, _host()).shape(),
-        "of_onnx_type": lambda _: _inner().OrtValue.ortvalue_from_shape_and_onnx_type([2], 7, _host()).data_type(),
-        "in_the_public_class": lambda ort: ort.OrtValue(_value(counted())).shape(),
-        "an_array_in_the_public_class": lambda ort: ort.OrtValue(counted()),
+        "of_array": lambda _: _describe(_value(ramp())),
+        "of_shape": lambda _: (
+            _inner().OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32, _host_device()).shape()
+        ),
+        "of_onnx_type": lambda _: (
+            _inner().OrtValue.ortvalue_from_shape_and_onnx_type([2], 7, _host_device()).data_type()
+        ),
+        "in_the_public_class": lambda ort: ort.OrtValue(_value(ramp())).shape(),
+        "an_array_in_the_public_class": lambda ort: ort.OrtValue(ramp()),
     },
 )
 
 
 def _from_capsule(array: Any, *arguments: Any) -> Any:
-    return _told(_inner().OrtValue.from_dlpack(array.__dlpack__(), *arguments))
+    return _describe(_inner().OrtValue.from_dlpack(array.__dlpack__(), *arguments))
 
 
-def _consumed() -> Any:
-    capsule = counted().__dlpack__()
+def _consumed_capsule() -> Any:
+    capsule = ramp().__dlpack__()
     _inner().OrtValue.from_dlpack(capsule)
     return capsule
 
 
-def _locked() -> Any:
-    array = counted()
+def _read_only_array() -> Any:
+    array = ramp()
     array.flags.writeable = False
     return array
 
 
-calls_of(
+add_calls(
     "dlpack",
     {
-        **{name: lambda _, name=name: _from_capsule(counted().astype(name)) for name in DTYPES},
+        **{name: lambda _, name=name: _from_capsule(ramp().astype(name)) for name in DTYPES},
         **{f"{name}_as_bools": lambda _, name=name: _from_capsule(ones().astype(name), True) for name in DTYPES},
         **{
-            f"of_{name}_value": lambda ort, name=name: np.from_dlpack(ort.OrtValue(_value(counted().astype(name))))
+            f"of_{name}_value": lambda ort, name=name: np.from_dlpack(ort.OrtValue(_value(ramp().astype(name))))
             for name in (*DTYPES, "bool")
         },
         "kinds": lambda _: [
-            (name, _inner().is_dlpack_uint8_tensor(_value(counted().astype(name)).to_dlpack()))
+            (name, _inner().is_dlpack_uint8_tensor(_value(ramp().astype(name)).to_dlpack()))
             for name in (*DTYPES, "bool")
         ],
-        "kind_of_an_array": lambda _: _inner().is_dlpack_uint8_tensor(counted()),
+        "kind_of_an_array": lambda _: _inner().is_dlpack_uint8_tensor(ramp()),
         "kind_of_nothing": lambda _: _inner().is_dlpack_uint8_tensor(None),
-        "kind_of_a_consumed_capsule": lambda _: _inner().is_dlpack_uint8_tensor(_consumed()),
-        "bools_through_the_public_class": lambda ort: _told(
-            ort.OrtValue.from_dlpack(ort.OrtValue(_value(counted() > 0)))
+        "kind_of_a_consumed_capsule": lambda _: _inner().is_dlpack_uint8_tensor(_consumed_capsule()),
+        "bools_through_the_public_class": lambda ort: _describe(
+            ort.OrtValue.from_dlpack(ort.OrtValue(_value(ramp() > 0)))
         ),
         "bfloat16": lambda ort: ort.OrtValue.from_dlpack(
             ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.array([0x3F80], np.uint16), 16)
         ).data_type(),
-        "capsule_in_the_public_class": lambda ort: _told(ort.OrtValue.from_dlpack(counted().__dlpack__())),
-        "array_in_the_public_class": lambda ort: _told(ort.OrtValue.from_dlpack(counted())),
+        "capsule_in_the_public_class": lambda ort: _describe(ort.OrtValue.from_dlpack(ramp().__dlpack__())),
+        "array_in_the_public_class": lambda ort: _describe(ort.OrtValue.from_dlpack(ramp())),
         "scalar": lambda _: _from_capsule(np.array(3.0)),
-        "complex": lambda _: _from_capsule(counted().astype(np.complex64)),
+        "complex": lambda _: _from_capsule(ramp().astype(np.complex64)),
         "of_no_elements": lambda _: [_from_capsule(np.zeros(shape, "f4")) for shape in ((1, 0, 4), (0,), (4, 0))],
-        "some_rows": lambda _: _from_capsule(counted()[1:]),
-        "one_column": lambda _: _from_capsule(counted()[:1].T),
-        "transposed": lambda _: _from_capsule(counted().T),
-        "some_columns": lambda _: _from_capsule(counted()[:, 1:]),
-        "read_only": lambda ort: ort.OrtValue.from_dlpack(_locked()),
-        "of_a_read_only_value": lambda _: type(_value(_locked()).to_dlpack()).__name__,
-        "consumed": lambda _: _inner().OrtValue.from_dlpack(_consumed()),
-        "versioned": lambda _: _inner().OrtValue.from_dlpack(counted().__dlpack__(max_version=(1, 0))),
+        "some_rows": lambda _: _from_capsule(ramp()[1:]),
+        "one_column": lambda _: _from_capsule(ramp()[:1].T),
+        "transposed": lambda _: _from_capsule(ramp().T),
+        "some_columns": lambda _: _from_capsule(ramp()[:, 1:]),
+        "read_only": lambda ort: ort.OrtValue.from_dlpack(_read_only_array()),
+        "of_a_read_only_value": lambda _: type(_value(_read_only_array()).to_dlpack()).__name__,
+        "consumed": lambda _: _inner().OrtValue.from_dlpack(_consumed_capsule()),
+        "versioned": lambda _: _inner().OrtValue.from_dlpack(ramp().__dlpack__(max_version=(1, 0))),
         "number": lambda ort: ort.OrtValue.from_dlpack(3),
         "nothing": lambda ort: ort.OrtValue.from_dlpack(None),
         "list": lambda ort: ort.OrtValue.from_dlpack([1.0]),
-        "device": lambda _: _value(counted()).__dlpack_device__(),
+        "device": lambda _: _value(ramp()).__dlpack_device__(),
     },
 )
 
 
 @call
 def dlpack_shares_memory(ort: Any) -> Any:
-    array = counted()
+    array = ramp()
     value = _value(array)
     other = _inner().OrtValue.from_dlpack(value.to_dlpack())
     other.update_inplace(ones())
@@ -145,10 +150,10 @@ def dlpack_outlives_its_source(ort: Any) -> Any:
 @call
 def vector(ort: Any) -> Any:
     values = _inner().OrtValueVector()
-    values.push_back(_value(counted()))
-    values.push_back(_value(counted() > 0))
-    values.push_back(counted().__dlpack__(), False)
-    values.push_back((counted() > 0).view(np.uint8).__dlpack__(), True)
+    values.push_back(_value(ramp()))
+    values.push_back(_value(ramp() > 0))
+    values.push_back(ramp().__dlpack__(), False)
+    values.push_back((ramp() > 0).view(np.uint8).__dlpack__(), True)
     values.reserve(9)
     values.shrink_to_fit()
     return (
@@ -163,12 +168,12 @@ def vector(ort: Any) -> Any:
 
 @call
 def vector_of_addresses(ort: Any) -> Any:
-    array, values = counted(), _inner().OrtValueVector()
-    values.push_back_batch([array], [array.ctypes.data], [np.float32], [[2, 3]], [_host()])
+    array, values = ramp(), _inner().OrtValueVector()
+    values.push_back_batch([array], [array.ctypes.data], [np.float32], [[2, 3]], [_host_device()])
     return values[0].numpy().copy(), values[0].data_ptr() == array.ctypes.data
 
 
-calls_of(
+add_calls(
     "vector",
     {
         "beyond": lambda _: _inner().OrtValueVector()[0],
@@ -183,17 +188,17 @@ def _run_values(ort: Any, feeds: Any, names: Any, options: Any = None) -> Any:
     return type(results).__name__, [value.numpy() for value in results]
 
 
-calls_of(
+add_calls(
     "inner_run",
     {
-        "values": lambda ort: _run_values(ort, {"x": _value(counted())}, ["n", "r"]),
-        "values_with_options": lambda ort: _run_values(ort, {"x": _value(counted())}, ["n"], ort.RunOptions()),
-        "values_wrong_output": lambda ort: _run_values(ort, {"x": _value(counted())}, ["q"]),
-        "values_wrong_type": lambda ort: _run_values(ort, {"x": _value(counted().astype("f8"))}, ["n"]),
-        "values_as_arrays": lambda ort: _run_values(ort, {"x": counted()}, ["n"]),
-        "arrays": lambda ort: session(ort, "two")._sess.run(["n"], {"x": counted()}, None),
-        "no_names": lambda ort: session(ort, "two")._sess.run([], {"x": counted()}, None),
-        "names_none": lambda ort: session(ort, "two")._sess.run(None, {"x": counted()}, None),
+        "values": lambda ort: _run_values(ort, {"x": _value(ramp())}, ["n", "r"]),
+        "values_with_options": lambda ort: _run_values(ort, {"x": _value(ramp())}, ["n"], ort.RunOptions()),
+        "values_wrong_output": lambda ort: _run_values(ort, {"x": _value(ramp())}, ["q"]),
+        "values_wrong_type": lambda ort: _run_values(ort, {"x": _value(ramp().astype("f8"))}, ["n"]),
+        "values_as_arrays": lambda ort: _run_values(ort, {"x": ramp()}, ["n"]),
+        "arrays": lambda ort: session(ort, "two")._sess.run(["n"], {"x": ramp()}, None),
+        "no_names": lambda ort: session(ort, "two")._sess.run([], {"x": ramp()}, None),
+        "names_none": lambda ort: session(ort, "two")._sess.run(None, {"x": ramp()}, None),
         "metadata": lambda ort: [
             [value.name for value in session(ort, "two")._sess.inputs_meta],
             [value.name for value in session(ort, "two")._sess.outputs_meta],
@@ -205,66 +210,66 @@ calls_of(
 
 @call
 def inner_session(ort: Any) -> Any:
-    inner = _inner().InferenceSession(_inner().get_default_session_options(), made("two"), False, False)
+    inner = _inner().InferenceSession(_inner().get_default_session_options(), model_bytes("two"), False, False)
     inner.initialize_session(["CPUExecutionProvider"], [{}], set())
-    return inner.get_providers(), inner.run(["n"], {"x": counted()}, None)
+    return inner.get_providers(), inner.run(["n"], {"x": ramp()}, None)
 
 
 @call
-def inner_session_that_is_not_initialized(ort: Any) -> Any:
-    inner = _inner().InferenceSession(_inner().get_default_session_options(), made("two"), False, False)
-    return inner.run(["n"], {"x": counted()}, None)
+def uninitialized_inner_session(ort: Any) -> Any:
+    inner = _inner().InferenceSession(_inner().get_default_session_options(), model_bytes("two"), False, False)
+    return inner.run(["n"], {"x": ramp()}, None)
 
 
 @call
 def run_vectors(ort: Any) -> Any:
     feeds, fetches, preallocated = (_inner().OrtValueVector() for _ in range(3))
-    feeds.push_back(_value(counted()))
+    feeds.push_back(_value(ramp()))
     memory = np.zeros((2, 3), np.float32)
     preallocated.push_back(_value(memory))
     for results in (fetches, preallocated):
-        session(ort, "two").run_with_ortvaluevector(ort.RunOptions(), ["x"], feeds, ["n"], results, [_host()])
+        session(ort, "two").run_with_ortvaluevector(ort.RunOptions(), ["x"], feeds, ["n"], results, [_host_device()])
     return [(len(results), results[0].numpy()) for results in (fetches, preallocated)], memory
 
 
-def _bound(ort: Any, *arguments: Any) -> Any:
+def _run_inner_binding(ort: Any, *arguments: Any) -> Any:
     binding = _inner().SessionIOBinding(session(ort, "two")._sess)
     memory = np.zeros((2, 3), np.float32)
     if arguments:
         binding.bind_input("x", *arguments)
-        binding.bind_output("n", _host(), np.float32, (2, 3), memory.ctypes.data)
+        binding.bind_output("n", _host_device(), np.float32, (2, 3), memory.ctypes.data)
     else:
-        binding.bind_ortvalue_input("x", _value(counted()))
-        binding.bind_output("n", _host())
+        binding.bind_ortvalue_input("x", _value(ramp()))
+        binding.bind_output("n", _host_device())
     session(ort, "two")._sess.run_with_iobinding(binding, None)
     outputs = binding.get_outputs()
     return type(outputs).__name__, outputs[0].numpy(), binding.copy_outputs_to_cpu(), memory
 
 
-calls_of(
+add_calls(
     "inner_binding",
     {
-        "values": lambda ort: _bound(ort),
-        "arrays": lambda ort: _bound(ort, counted()),
-        "memory": lambda ort: _bound(ort, _host(), np.float32, (2, 3), INPUT_MEMORY.ctypes.data),
-        "memory_of_onnx_type": lambda ort: _bound(ort, _host(), 1, (2, 3), INPUT_MEMORY.ctypes.data),
-        "list": lambda ort: _bound(ort, [[1.0, 2.0, 3.0]]),
+        "values": lambda ort: _run_inner_binding(ort),
+        "arrays": lambda ort: _run_inner_binding(ort, ramp()),
+        "memory": lambda ort: _run_inner_binding(ort, _host_device(), np.float32, (2, 3), INPUT_MEMORY.ctypes.data),
+        "memory_of_onnx_type": lambda ort: _run_inner_binding(ort, _host_device(), 1, (2, 3), INPUT_MEMORY.ctypes.data),
+        "list": lambda ort: _run_inner_binding(ort, [[1.0, 2.0, 3.0]]),
     },
 )
-INPUT_MEMORY = counted()
+INPUT_MEMORY = ramp()
 
 
 @call
 def inner_binding_of_a_public_one(ort: Any) -> Any:
     binding = session(ort, "two").io_binding()
-    binding._iobinding.bind_input("x", counted())
-    binding._iobinding.bind_output("n", _host())
+    binding._iobinding.bind_input("x", ramp())
+    binding._iobinding.bind_output("n", _host_device())
     session(ort, "two")._sess.run_with_iobinding(binding._iobinding, None)
     outputs = binding._iobinding.get_outputs()
     return type(outputs).__name__, outputs[0].numpy(), binding.copy_outputs_to_cpu()
 
 
-def _memory(info: Any) -> Any:
+def _describe_memory(info: Any) -> Any:
     return (
         info.name,
         info.device_id,
@@ -275,19 +280,19 @@ def _memory(info: Any) -> Any:
     )
 
 
-calls_of(
+add_calls(
     "memory",
     {
-        "host": lambda ort: _memory(_info(ort, "Cpu")),
-        "gpu": lambda ort: _memory(_info(ort, "Cuda", 1)),
-        "host_of_another_number": lambda ort: _memory(_info(ort, "Cpu", 1)),
-        "unknown": lambda ort: _memory(_info(ort, "Foo")),
+        "host": lambda ort: _describe_memory(_memory_info(ort, "Cpu")),
+        "gpu": lambda ort: _describe_memory(_memory_info(ort, "Cuda", 1)),
+        "host_of_another_number": lambda ort: _describe_memory(_memory_info(ort, "Cpu", 1)),
+        "unknown": lambda ort: _describe_memory(_memory_info(ort, "Foo")),
         "numbers": lambda ort: ort.OrtMemoryInfo("Cpu", 0, 0, 0),
-        "changed": lambda ort: setattr(_info(ort, "Cpu"), "name", "Gpu"),
-        "of_inputs": lambda ort: [_memory(info) for info in session(ort, "add").get_input_memory_infos()],
-        "of_outputs": lambda ort: [_memory(info) for info in session(ort, "two").get_output_memory_infos()],
+        "changed": lambda ort: setattr(_memory_info(ort, "Cpu"), "name", "Gpu"),
+        "of_inputs": lambda ort: [_describe_memory(info) for info in session(ort, "add").get_input_memory_infos()],
+        "of_outputs": lambda ort: [_describe_memory(info) for info in session(ort, "two").get_output_memory_infos()],
         "second_form": lambda ort: [
-            _memory(
+            _describe_memory(
                 ort.OrtMemoryInfo.create_v2(
                     "Test", kind, 4318, 1, memory, 128, ort.OrtAllocatorType.ORT_DEVICE_ALLOCATOR
                 )
@@ -299,12 +304,12 @@ calls_of(
 )
 
 
-def _info(ort: Any, name: str, number: int = 0) -> Any:
+def _memory_info(ort: Any, name: str, number: int = 0) -> Any:
     return ort.OrtMemoryInfo(name, ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, number, ort.OrtMemType.DEFAULT)
 
 
-def _denoted(ort: Any, dims: Any, overrides: Any, names: Any = None, rows: int = 0) -> Any:
-    """A model whose input's dims have denotations, with some of them fixed."""
+def _override_denotations(ort: Any, dims: Any, overrides: Any, names: Any = None, rows: int = 0) -> Any:
+    """Open a model whose input has denotations, with overrides of their sizes, and run it if `rows` is not 0."""
     x, z = tensor("x", FLOAT, dims), tensor("z", FLOAT, dims)
     for dim, denotation in zip(x.type.tensor_type.shape.dim, ("DATA_BATCH", "DATA_CHANNEL")):
         dim.denotation = denotation
@@ -314,30 +319,30 @@ def _denoted(ort: Any, dims: Any, overrides: Any, names: Any = None, rows: int =
     for name, size in (names or {}).items():
         options.add_free_dimension_override_by_name(name, size)
     content = model([node("Abs", ["x"], ["z"])], [x], [z])
-    made_here = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    results = made_here.run(None, {"x": ones(rows, 2)}) if rows else None
-    return made_here.get_inputs()[0].shape, made_here.get_outputs()[0].shape, results
+    opened = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    results = opened.run(None, {"x": ones(rows, 2)}) if rows else None
+    return opened.get_inputs()[0].shape, opened.get_outputs()[0].shape, results
 
 
-calls_of(
+add_calls(
     "denotation",
     {
-        "named": lambda ort: _denoted(ort, ["N", "M"], {"DATA_BATCH": 3}),
-        "unnamed": lambda ort: _denoted(ort, [None, None], {"DATA_BATCH": 3, "DATA_CHANNEL": 2}),
-        "run": lambda ort: _denoted(ort, ["N", "M"], {"DATA_BATCH": 3}, rows=3),
-        "run_of_another_size": lambda ort: _denoted(ort, ["N", "M"], {"DATA_BATCH": 3}, rows=4),
-        "another_fixed_size": lambda ort: _denoted(ort, [4, "M"], {"DATA_BATCH": 3}),
-        "and_name": lambda ort: _denoted(ort, ["N", "M"], {"DATA_BATCH": 3}, {"N": 3}),
-        "against_name": lambda ort: _denoted(ort, ["N", "M"], {"DATA_BATCH": 3}, {"N": 5}),
-        "unknown": lambda ort: _denoted(ort, ["N", "M"], {"OTHER": 3}),
+        "named": lambda ort: _override_denotations(ort, ["N", "M"], {"DATA_BATCH": 3}),
+        "unnamed": lambda ort: _override_denotations(ort, [None, None], {"DATA_BATCH": 3, "DATA_CHANNEL": 2}),
+        "run": lambda ort: _override_denotations(ort, ["N", "M"], {"DATA_BATCH": 3}, rows=3),
+        "run_of_another_size": lambda ort: _override_denotations(ort, ["N", "M"], {"DATA_BATCH": 3}, rows=4),
+        "another_fixed_size": lambda ort: _override_denotations(ort, [4, "M"], {"DATA_BATCH": 3}),
+        "and_name": lambda ort: _override_denotations(ort, ["N", "M"], {"DATA_BATCH": 3}, {"N": 3}),
+        "against_name": lambda ort: _override_denotations(ort, ["N", "M"], {"DATA_BATCH": 3}, {"N": 5}),
+        "unknown": lambda ort: _override_denotations(ort, ["N", "M"], {"OTHER": 3}),
         "number": lambda ort: ort.SessionOptions().add_free_dimension_override_by_denotation(3, 3),
         "text_as_size": lambda ort: ort.SessionOptions().add_free_dimension_override_by_denotation("a", "b"),
     },
 )
 
 
-def _written_apart(ort: Any, file: str, smallest: str | None = None) -> Any:
-    """The files that a session writes: their sizes, where the weights are, and the results of the model."""
+def _save_external(ort: Any, file: str, smallest: str | None = None) -> Any:
+    """Have a session save its model. Return the sizes of the files, the location of the weights, and the results."""
     folder = Path(f"apart {file.replace('/', ' ')} {smallest}")
     (folder / "inner").mkdir(parents=True)
     weights = onnx.numpy_helper.from_array(np.arange(1200, dtype=np.float32).reshape(3, 400), "w")
@@ -354,72 +359,70 @@ def _written_apart(ort: Any, file: str, smallest: str | None = None) -> Any:
     ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.glob("**/*.bin"))}
     (weight,) = onnx.load(folder / "model.onnx", load_external_data=False).graph.initializer
-    place = {entry.key: entry.value for entry in weight.external_data}
-    written = ort.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
-    return sizes, place, written.run(None, {"x": ones(1, 3)})
+    location = {entry.key: entry.value for entry in weight.external_data}
+    reopened = ort.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    return sizes, location, reopened.run(None, {"x": ones(1, 3)})
 
 
-calls_of(
-    "initializers_apart",
+add_calls(
+    "external_initializers",
     {
-        "usual": lambda ort: _written_apart(ort, "w.bin"),
-        "just_large_enough": lambda ort: _written_apart(ort, "w.bin", "4800"),
-        "too_small": lambda ort: _written_apart(ort, "w.bin", "4801"),
-        "all": lambda ort: _written_apart(ort, "w.bin", "0"),
-        "in_a_folder": lambda ort: _written_apart(ort, "inner/w.bin"),
-        "in_no_folder": lambda ort: _written_apart(ort, "none/w.bin"),
-        "outside": lambda ort: _written_apart(ort, "../w.bin"),
-        "at_an_absolute_path": lambda ort: _written_apart(ort, str(Path("w.bin").resolve())),
-        "no_number": lambda ort: _written_apart(ort, "w.bin", "many"),
-        "below_none": lambda ort: _written_apart(ort, "w.bin", "-1"),
+        "usual": lambda ort: _save_external(ort, "w.bin"),
+        "just_large_enough": lambda ort: _save_external(ort, "w.bin", "4800"),
+        "too_small": lambda ort: _save_external(ort, "w.bin", "4801"),
+        "all": lambda ort: _save_external(ort, "w.bin", "0"),
+        "in_a_folder": lambda ort: _save_external(ort, "inner/w.bin"),
+        "in_a_missing_folder": lambda ort: _save_external(ort, "none/w.bin"),
+        "outside": lambda ort: _save_external(ort, "../w.bin"),
+        "absolute_path": lambda ort: _save_external(ort, str(Path("w.bin").resolve())),
+        "not_a_number": lambda ort: _save_external(ort, "w.bin", "many"),
+        "negative": lambda ort: _save_external(ort, "w.bin", "-1"),
     },
 )
 
 
-def _configured(ort: Any, config: str | None) -> Any:
-    """The options of a session whose model states some, where onnxruntime is told to read them."""
-    import os
-
-    proto = onnx.ModelProto.FromString(made("two"))
+def _open_configured(ort: Any, config: str | None) -> Any:
+    """Return the options of a session whose model has some in its metadata, and the results of a run."""
+    proto = onnx.ModelProto.FromString(model_bytes("two"))
     if config is not None:
         onnx.helper.set_model_props(proto, {"ort_config": config})
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = 1, 3
     os.environ["ORT_LOAD_CONFIG_FROM_MODEL"] = "1"
     try:
-        made_here = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        opened = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     finally:
         del os.environ["ORT_LOAD_CONFIG_FROM_MODEL"]
-    told = made_here.get_session_options()
-    if told.enable_profiling:
-        Path(made_here.end_profiling()).unlink()
+    actual = opened.get_session_options()
+    if actual.enable_profiling:
+        Path(opened.end_profiling()).unlink()
     names = "intra_op_num_threads inter_op_num_threads execution_mode graph_optimization_level enable_profiling"
-    return [getattr(told, name) for name in names.split()], made_here.run(None, {"x": ones()})
+    return [getattr(actual, name) for name in names.split()], opened.run(None, {"x": ones()})
 
 
-def _stated(name: str, value: str) -> str:
+def _option_json(name: str, value: str) -> str:
     return f'{{"session_options": {{"{name}": {value}}}}}'
 
 
-calls_of(
+add_calls(
     "configured",
     {
-        "by_none": lambda ort: _configured(ort, None),
-        "empty": lambda ort: _configured(ort, "{}"),
-        "list": lambda ort: _configured(ort, "[1]"),
-        "number": lambda ort: _configured(ort, '{"session_options": 3}'),
-        "no_json": lambda ort: _configured(ort, "{"),
-        "threads": lambda ort: _configured(ort, _stated("intra_op_num_threads", "2")),
-        "threads_text": lambda ort: _configured(ort, _stated("intra_op_num_threads", '"2"')),
-        "threads_below_none": lambda ort: _configured(ort, _stated("intra_op_num_threads", "-2")),
-        "threads_true": lambda ort: _configured(ort, _stated("intra_op_num_threads", "true")),
-        "level": lambda ort: _configured(ort, _stated("graph_optimization_level", "1")),
-        "another_level": lambda ort: _configured(ort, _stated("graph_optimization_level", "7")),
-        "mode": lambda ort: _configured(ort, _stated("execution_mode", "1")),
-        "another_mode": lambda ort: _configured(ort, _stated("execution_mode", "9")),
-        "profiling": lambda ort: _configured(ort, _stated("enable_profiling", "1")),
-        "profiling_true": lambda ort: _configured(ort, _stated("enable_profiling", "true")),
-        "unknown": lambda ort: _configured(ort, _stated("no_such_option", "1")),
+        "missing": lambda ort: _open_configured(ort, None),
+        "empty": lambda ort: _open_configured(ort, "{}"),
+        "list": lambda ort: _open_configured(ort, "[1]"),
+        "number": lambda ort: _open_configured(ort, '{"session_options": 3}'),
+        "invalid_json": lambda ort: _open_configured(ort, "{"),
+        "threads": lambda ort: _open_configured(ort, _option_json("intra_op_num_threads", "2")),
+        "threads_text": lambda ort: _open_configured(ort, _option_json("intra_op_num_threads", '"2"')),
+        "negative_threads": lambda ort: _open_configured(ort, _option_json("intra_op_num_threads", "-2")),
+        "threads_true": lambda ort: _open_configured(ort, _option_json("intra_op_num_threads", "true")),
+        "level": lambda ort: _open_configured(ort, _option_json("graph_optimization_level", "1")),
+        "another_level": lambda ort: _open_configured(ort, _option_json("graph_optimization_level", "7")),
+        "mode": lambda ort: _open_configured(ort, _option_json("execution_mode", "1")),
+        "another_mode": lambda ort: _open_configured(ort, _option_json("execution_mode", "9")),
+        "profiling": lambda ort: _open_configured(ort, _option_json("enable_profiling", "1")),
+        "profiling_true": lambda ort: _open_configured(ort, _option_json("enable_profiling", "true")),
+        "unknown": lambda ort: _open_configured(ort, _option_json("no_such_option", "1")),
     },
 )
 
@@ -428,12 +431,12 @@ calls_of(
 def free_dimension_overrides_are_kept(ort: Any) -> Any:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_denotation("DATA_BATCH", 2)
-    return fresh(ort, "two", options).run(None, {"x": ones(5, 3)})
+    return open_session(ort, "two", options).run(None, {"x": ones(5, 3)})
 
 
 @call
-def initializers_apart_of_a_model_with_external_data(ort: Any) -> Any:
-    """A model is written twice, and the last one needs no file of those before it."""
+def external_initializers_of_a_model_with_external_data(ort: Any) -> Any:
+    """A model is saved twice; the last one does not need the files of those before it."""
     folder = Path("twice")
     folder.mkdir()
     weights = onnx.numpy_helper.from_array(np.arange(1200, dtype=np.float32).reshape(3, 400), "w")
@@ -448,5 +451,5 @@ def initializers_apart_of_a_model_with_external_data(ort: Any) -> Any:
     files = sorted(path.name for path in folder.iterdir())
     for name in ("0.onnx", "0.bin", "1.onnx", "1.bin"):
         (folder / name).unlink()
-    written = ort.InferenceSession(str(folder / "2.onnx"), providers=["CPUExecutionProvider"])
-    return files, written.run(None, {"x": ones(1, 3)})
+    reopened = ort.InferenceSession(str(folder / "2.onnx"), providers=["CPUExecutionProvider"])
+    return files, reopened.run(None, {"x": ones(1, 3)})

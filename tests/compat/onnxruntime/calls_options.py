@@ -1,4 +1,4 @@
-"""Calls about options, enumerations, and the module's own functions and names."""
+"""Calls about options, enumerations, module-level functions and names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import importlib.util
 import pickle
 from typing import Any
 
-from calls import call, calls_of
+from calls import add_calls, call
 
 SESSION_FIELDS = (
     "enable_cpu_mem_arena enable_mem_pattern enable_mem_reuse enable_profiling execution_mode execution_order "
@@ -19,62 +19,62 @@ SESSION_FIELDS = (
 RUN_FIELDS = "log_severity_level log_verbosity_level logid only_execute_path_to_fetches terminate".split()
 
 
-def _set(options: Any, name: str, value: Any) -> Any:
+def _set_option(options: Any, name: str, value: Any) -> Any:
     setattr(options, name, value)
     return getattr(options, name)
 
 
-def _entries(options: Any, kind: str, key: Any, value: Any) -> Any:
+def _round_trip_entry(options: Any, kind: str, key: Any, value: Any) -> Any:
     getattr(options, f"add_{kind}_config_entry")(key, value)
     return getattr(options, f"get_{kind}_config_entry")(key)
 
 
-calls_of(
+add_calls(
     "options",
     {
         "defaults": lambda ort: [getattr(ort.SessionOptions(), name) for name in SESSION_FIELDS],
-        "threads": lambda ort: _set(ort.SessionOptions(), "intra_op_num_threads", 3),
-        "threads_below_none": lambda ort: _set(ort.SessionOptions(), "intra_op_num_threads", -1),
-        "threads_text": lambda ort: _set(ort.SessionOptions(), "intra_op_num_threads", "a"),
-        "threads_float": lambda ort: _set(ort.SessionOptions(), "intra_op_num_threads", 1.5),
-        "threads_none": lambda ort: _set(ort.SessionOptions(), "intra_op_num_threads", None),
-        "level_number": lambda ort: _set(ort.SessionOptions(), "graph_optimization_level", 99),
-        "level": lambda ort: _set(
+        "threads": lambda ort: _set_option(ort.SessionOptions(), "intra_op_num_threads", 3),
+        "negative_threads": lambda ort: _set_option(ort.SessionOptions(), "intra_op_num_threads", -1),
+        "threads_text": lambda ort: _set_option(ort.SessionOptions(), "intra_op_num_threads", "a"),
+        "threads_float": lambda ort: _set_option(ort.SessionOptions(), "intra_op_num_threads", 1.5),
+        "threads_none": lambda ort: _set_option(ort.SessionOptions(), "intra_op_num_threads", None),
+        "level_number": lambda ort: _set_option(ort.SessionOptions(), "graph_optimization_level", 99),
+        "level": lambda ort: _set_option(
             ort.SessionOptions(), "graph_optimization_level", ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
         ),
-        "mode_number": lambda ort: _set(ort.SessionOptions(), "execution_mode", 0),
-        "mode": lambda ort: _set(ort.SessionOptions(), "execution_mode", ort.ExecutionMode.ORT_PARALLEL),
-        "flag_number": lambda ort: _set(ort.SessionOptions(), "enable_profiling", 1),
-        "flag_text": lambda ort: _set(ort.SessionOptions(), "enable_mem_pattern", "no"),
-        "severity": lambda ort: _set(ort.SessionOptions(), "log_severity_level", 3),
-        "severity_float": lambda ort: _set(ort.SessionOptions(), "log_severity_level", 2.5),
-        "logid_number": lambda ort: _set(ort.SessionOptions(), "logid", 3),
-        "no_such": lambda ort: _set(ort.SessionOptions(), "no_such_option", 3),
-        "entry": lambda ort: _entries(ort.SessionOptions(), "session", "a", "b"),
-        "entry_number": lambda ort: _entries(ort.SessionOptions(), "session", "a", 3),
-        "entry_without_key": lambda ort: _entries(ort.SessionOptions(), "session", "", "3"),
-        "entry_that_is_none": lambda ort: ort.SessionOptions().get_session_config_entry("a"),
+        "mode_number": lambda ort: _set_option(ort.SessionOptions(), "execution_mode", 0),
+        "mode": lambda ort: _set_option(ort.SessionOptions(), "execution_mode", ort.ExecutionMode.ORT_PARALLEL),
+        "flag_number": lambda ort: _set_option(ort.SessionOptions(), "enable_profiling", 1),
+        "flag_text": lambda ort: _set_option(ort.SessionOptions(), "enable_mem_pattern", "no"),
+        "severity": lambda ort: _set_option(ort.SessionOptions(), "log_severity_level", 3),
+        "severity_float": lambda ort: _set_option(ort.SessionOptions(), "log_severity_level", 2.5),
+        "logid_number": lambda ort: _set_option(ort.SessionOptions(), "logid", 3),
+        "no_such": lambda ort: _set_option(ort.SessionOptions(), "no_such_option", 3),
+        "entry": lambda ort: _round_trip_entry(ort.SessionOptions(), "session", "a", "b"),
+        "entry_number": lambda ort: _round_trip_entry(ort.SessionOptions(), "session", "a", 3),
+        "entry_without_key": lambda ort: _round_trip_entry(ort.SessionOptions(), "session", "", "3"),
+        "missing_entry": lambda ort: ort.SessionOptions().get_session_config_entry("a"),
         "dimension": lambda ort: ort.SessionOptions().add_free_dimension_override_by_name("N", 3),
         "has_providers": lambda ort: ort.SessionOptions().has_providers(),
         "custom_ops": lambda ort: ort.SessionOptions().register_custom_ops_library("there is none.so"),
         "of_a_run": lambda ort: [getattr(ort.RunOptions(), name) for name in RUN_FIELDS],
-        "of_a_run_entry": lambda ort: _entries(ort.RunOptions(), "run", "a", "b"),
-        "of_a_run_entry_that_is_none": lambda ort: ort.RunOptions().get_run_config_entry("a"),
-        "of_a_run_logid": lambda ort: _set(ort.RunOptions(), "logid", "mine"),
-        "of_a_run_terminate": lambda ort: _set(ort.RunOptions(), "terminate", True),
-        "of_a_run_terminate_text": lambda ort: _set(ort.RunOptions(), "terminate", "no"),
+        "of_a_run_entry": lambda ort: _round_trip_entry(ort.RunOptions(), "run", "a", "b"),
+        "of_a_run_missing_entry": lambda ort: ort.RunOptions().get_run_config_entry("a"),
+        "of_a_run_logid": lambda ort: _set_option(ort.RunOptions(), "logid", "mine"),
+        "of_a_run_terminate": lambda ort: _set_option(ort.RunOptions(), "terminate", True),
+        "of_a_run_terminate_text": lambda ort: _set_option(ort.RunOptions(), "terminate", "no"),
         "initializer_none": lambda ort: ort.SessionOptions().add_initializer("w", None),
-        "files_in_memory_below_none": lambda ort: ort.SessionOptions().add_external_initializers_from_files_in_memory(
+        "files_of_negative_length": lambda ort: ort.SessionOptions().add_external_initializers_from_files_in_memory(
             ["a"], [b"a"], [-1]
         ),
-        "of_a_run_no_such": lambda ort: _set(ort.RunOptions(), "no_such_option", 3),
+        "of_a_run_no_such": lambda ort: _set_option(ort.RunOptions(), "no_such_option", 3),
     },
 )
 ENUMERATIONS = (
     "ExecutionMode ExecutionOrder GraphOptimizationLevel OrtAllocatorType OrtCompileApiFlags OrtDeviceMemoryType "
     "OrtExecutionProviderDevicePolicy OrtHardwareDeviceType OrtMemoryInfoDeviceType OrtMemType OrtSparseFormat"
 ).split()
-calls_of(
+add_calls(
     "enumeration",
     {
         **{
@@ -100,7 +100,7 @@ calls_of(
         "vendors": lambda ort: {member.name: int(member) for member in ort.OrtDeviceVendorId},
     },
 )
-calls_of(
+add_calls(
     "module",
     {
         "version": lambda ort: (ort.__version__.count("."), ort.__version__ == ort.get_version_string()),
@@ -120,7 +120,7 @@ calls_of(
         "preload": lambda ort: ort.preload_dlls(cuda=False, cudnn=False),
         "collectives": lambda ort: ort.has_collective_ops(),
         "quantization": lambda _: importlib.import_module("onnxruntime.quantization").QuantType.QInt8.name,
-        "quantization_imported": lambda _: _imported("from onnxruntime import quantization", "quantization"),
+        "quantization_imported": lambda _: _import_name("from onnxruntime import quantization", "quantization"),
         "tools": lambda _: importlib.import_module("onnxruntime.tools").__name__,
         "homes": lambda ort: [
             f"{getattr(ort, name).__module__}.{getattr(ort, name).__qualname__}"
@@ -137,10 +137,10 @@ EXCEPTIONS = (
 ).split()
 
 
-def _imported(statement: str, name: str) -> Any:
-    found: dict[str, Any] = {}
-    exec(statement, found)
-    return found[name].__name__
+def _import_name(statement: str, name: str) -> Any:
+    namespace: dict[str, Any] = {}
+    exec(statement, namespace)
+    return namespace[name].__name__
 
 
 @call

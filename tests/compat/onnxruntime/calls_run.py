@@ -1,4 +1,4 @@
-"""Calls that run models: names, feeds, values of every kind, and all that can be wrong with them."""
+"""Calls that run models: names, feeds, values of every kind, and invalid ones."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from calls import call, calls_of, fresh, run, session
-from made_models import ELEMENTS, counted, identity, ones
+from calls import add_calls, call, open_session, run, session
+from small_models import ELEMENTS, identity, ones, ramp
 
-calls_of(
+add_calls(
     "run",
     {
-        "all": lambda ort: run(ort, "add", x=counted(), y=ones()),
-        "no_names": lambda ort: run(ort, "add", [], x=counted(), y=ones()),
-        "tuple_of_names": lambda ort: run(ort, "add", ("z",), x=counted(), y=ones()),
-        "one_of_two": lambda ort: run(ort, "two", ["n"], x=counted()),
-        "other_order": lambda ort: run(ort, "two", ["n", "r"], x=counted()),
-        "twice": lambda ort: run(ort, "two", ["n", "n"], x=counted()),
-        "both": lambda ort: run(ort, "two", x=counted()),
-        "keywords": lambda ort: session(ort, "two").run(output_names=None, input_feed={"x": counted()}),
-        "options_none": lambda ort: session(ort, "two").run(None, {"x": counted()}, None),
-        "options": lambda ort: session(ort, "two").run(None, {"x": counted()}, ort.RunOptions()),
-        "options_keyword": lambda ort: session(ort, "two").run(None, {"x": counted()}, run_options=ort.RunOptions()),
+        "all": lambda ort: run(ort, "add", x=ramp(), y=ones()),
+        "no_names": lambda ort: run(ort, "add", [], x=ramp(), y=ones()),
+        "tuple_of_names": lambda ort: run(ort, "add", ("z",), x=ramp(), y=ones()),
+        "one_of_two": lambda ort: run(ort, "two", ["n"], x=ramp()),
+        "other_order": lambda ort: run(ort, "two", ["n", "r"], x=ramp()),
+        "twice": lambda ort: run(ort, "two", ["n", "n"], x=ramp()),
+        "both": lambda ort: run(ort, "two", x=ramp()),
+        "keywords": lambda ort: session(ort, "two").run(output_names=None, input_feed={"x": ramp()}),
+        "options_none": lambda ort: session(ort, "two").run(None, {"x": ramp()}, None),
+        "options": lambda ort: session(ort, "two").run(None, {"x": ramp()}, ort.RunOptions()),
+        "options_keyword": lambda ort: session(ort, "two").run(None, {"x": ramp()}, run_options=ort.RunOptions()),
         "no_inputs": lambda ort: run(ort, "constant"),
         "empty_batch": lambda ort: run(ort, "two", x=np.zeros((0, 3), np.float32)),
-        "scalar_output": lambda ort: run(ort, "sum", x=counted()),
-        "open_output": lambda ort: run(ort, "nonzero", x=counted()),
+        "scalar_output": lambda ort: run(ort, "sum", x=ramp()),
+        "open_output": lambda ort: run(ort, "nonzero", x=ramp()),
         "list": lambda ort: run(ort, "add", x=[[1.5, 2, 3]], y=ones()),
         "list_of_ints": lambda ort: run(ort, "add", x=[[1, 2, 3]], y=ones()),
         "list_of_arrays": lambda ort: run(ort, "add", x=[np.ones(3, np.float32), np.ones(3, np.float32)], y=ones()),
         "transposed": lambda ort: run(ort, "add", x=np.arange(6, dtype=np.float32).reshape(3, 2).T, y=ones()),
         "strided": lambda ort: run(ort, "add", x=np.arange(12, dtype=np.float32).reshape(2, 6)[:, ::2], y=ones()),
-        "negative_strides": lambda ort: run(ort, "add", x=counted()[::-1, ::-1], y=ones()),
-        "fortran": lambda ort: run(ort, "add", x=np.asfortranarray(counted()), y=ones()),
+        "negative_strides": lambda ort: run(ort, "add", x=ramp()[::-1, ::-1], y=ones()),
+        "fortran": lambda ort: run(ort, "add", x=np.asfortranarray(ramp()), y=ones()),
         "broadcast": lambda ort: run(ort, "add", x=np.broadcast_to(np.float32(2), (2, 3)), y=ones()),
-        "read_only": lambda ort: run(ort, "add", x=_locked(counted()), y=ones()),
-        "ort_values_fed": lambda ort: run(ort, "add", x=ort.OrtValue.ortvalue_from_numpy(counted()), y=ones()),
-        "subclass": lambda ort: run(ort, "add", x=counted().view(np.matrix), y=ones()),
-        "scalar_of_one_element": lambda ort: run(ort, "chosen", s=[counted(), ones()], i=np.array([1])),
+        "read_only": lambda ort: run(ort, "add", x=_read_only(ramp()), y=ones()),
+        "ort_values_fed": lambda ort: run(ort, "add", x=ort.OrtValue.ortvalue_from_numpy(ramp()), y=ones()),
+        "subclass": lambda ort: run(ort, "add", x=ramp().view(np.matrix), y=ones()),
+        "scalar_of_one_element": lambda ort: run(ort, "sequence_at", s=[ramp(), ones()], i=np.array([1])),
         "override": lambda ort: run(ort, "overridable", x=ones(), w=np.zeros(3, np.float32)),
         "default": lambda ort: run(ort, "overridable", x=ones()),
-        "int32_for_int64": lambda ort: run(ort, "gather", x=counted(), i=np.array([1], np.int32)),
-        "list_for_int64": lambda ort: run(ort, "gather", x=counted(), i=[1, 0]),
+        "int32_for_int64": lambda ort: run(ort, "gather", x=ramp(), i=np.array([1], np.int32)),
+        "list_for_int64": lambda ort: run(ort, "gather", x=ramp(), i=[1, 0]),
         "wrong_output": lambda ort: run(ort, "add", ["q"], x=ones(), y=ones()),
         "text_as_names": lambda ort: run(ort, "add", "z", x=ones(), y=ones()),
         "number_as_name": lambda ort: run(ort, "add", [3], x=ones(), y=ones()),
@@ -62,7 +62,7 @@ calls_of(
         "int32": lambda ort: run(ort, "add", x=ones().astype(np.int32), y=ones()),
         "bools": lambda ort: run(ort, "add", x=ones().astype(bool), y=ones()),
         "objects": lambda ort: run(ort, "add", x=ones().astype(object), y=ones()),
-        "words_for_numbers": lambda ort: run(ort, "add", x=np.array([["a", "b", "c"]]), y=ones()),
+        "text_for_numbers": lambda ort: run(ort, "add", x=np.array([["a", "b", "c"]]), y=ones()),
         "python_number": lambda ort: run(ort, "add", x=1.0, y=ones()),
         "numpy_number": lambda ort: run(ort, "add", x=np.float32(1), y=ones()),
         "python_text": lambda ort: run(ort, "add", x="abc", y=ones()),
@@ -76,32 +76,32 @@ calls_of(
         "feed_first": lambda ort: session(ort, "add").run({"x": ones(), "y": ones()}),
         "wrong_options": lambda ort: session(ort, "two").run(None, {"x": ones()}, 3),
         "index_too_large": lambda ort: run(ort, "gather", x=ones(), i=np.array([9])),
-        "reshape_that_cannot_be": lambda ort: run(ort, "reshape", x=ones(), i=np.array([9])),
-        "product_that_cannot_be": lambda ort: run(ort, "product", x=ones(), w=ones(2, 2)),
-        "concat_that_cannot_be": lambda ort: run(ort, "concat", x=ones(), y=ones(3, 2)),
+        "impossible_reshape": lambda ort: run(ort, "reshape", x=ones(), i=np.array([9])),
+        "impossible_product": lambda ort: run(ort, "product", x=ones(), w=ones(2, 2)),
+        "impossible_concat": lambda ort: run(ort, "concat", x=ones(), y=ones(3, 2)),
     },
 )
-calls_of(
+add_calls(
     "value",
     {
-        "maps_of_numbers": lambda ort: run(ort, "numbers", x=counted()),
-        "maps_of_words": lambda ort: run(ort, "words", x=counted()),
-        "maps_as_json": lambda ort: json.dumps(run(ort, "words", x=counted())),
-        "dictionary": lambda ort: run(ort, "dictionary", x={"a": 1.5, "c": 2}),
-        "dictionary_of_numpy": lambda ort: run(ort, "dictionary", x={"a": np.float64(1.5), "b": np.array(2.0)}),
-        "dictionary_of_other_keys": lambda ort: run(ort, "dictionary", x={1: 2.0}),
-        "dictionary_as_array": lambda ort: run(ort, "dictionary", x=np.ones(3)),
-        "sequence": lambda ort: run(ort, "pair", x=counted()),
-        "sequence_in": lambda ort: run(ort, "chosen", s=[counted(), ones()], i=np.array(1)),
-        "sequence_index": lambda ort: run(ort, "chosen", s=[counted(), ones()], i=np.array(7)),
-        "sequence_as_array": lambda ort: run(ort, "chosen", s=ones(), i=np.array(0)),
+        "maps_of_numbers": lambda ort: run(ort, "zipmap_ints", x=ramp()),
+        "maps_of_words": lambda ort: run(ort, "zipmap_strings", x=ramp()),
+        "maps_as_json": lambda ort: json.dumps(run(ort, "zipmap_strings", x=ramp())),
+        "dictionary": lambda ort: run(ort, "dict_strings", x={"a": 1.5, "c": 2}),
+        "dictionary_of_numpy": lambda ort: run(ort, "dict_strings", x={"a": np.float64(1.5), "b": np.array(2.0)}),
+        "dictionary_of_other_keys": lambda ort: run(ort, "dict_strings", x={1: 2.0}),
+        "dictionary_as_array": lambda ort: run(ort, "dict_strings", x=np.ones(3)),
+        "sequence": lambda ort: run(ort, "sequence_construct", x=ramp()),
+        "sequence_in": lambda ort: run(ort, "sequence_at", s=[ramp(), ones()], i=np.array(1)),
+        "sequence_index": lambda ort: run(ort, "sequence_at", s=[ramp(), ones()], i=np.array(7)),
+        "sequence_as_array": lambda ort: run(ort, "sequence_at", s=ones(), i=np.array(0)),
         "words": lambda ort: run(ort, "text", s=np.array(["a", "bc", ""])),
         "words_of_objects": lambda ort: run(ort, "text", s=np.array(["a", "bc"], object)),
         "words_of_list": lambda ort: run(ort, "text", s=["a", "bc"]),
         "words_and_numbers": lambda ort: run(ort, "text", s=np.array(["a", 3], object)),
         "words_and_none": lambda ort: run(ort, "text", s=np.array(["a", None], object)),
-        "numbers_for_words": lambda ort: run(ort, "text", s=[1, 2]),
-        "array_of_numbers_for_words": lambda ort: run(ort, "text", s=np.array([1, 2])),
+        "numbers_for_text": lambda ort: run(ort, "text", s=[1, 2]),
+        "array_of_numbers_for_text": lambda ort: run(ort, "text", s=np.array([1, 2])),
         "words_of_raw_bytes": lambda ort: run(ort, "text", s=np.array([b"must", b"a"], "V4")),
         "masked_words": lambda ort: run(ort, "text", s=np.ma.array(["a", "b"], mask=[False, True])),
         "words_beyond_ascii": lambda ort: run(ort, "text", s=np.array(["ä€", "日本"])),
@@ -188,17 +188,22 @@ FEEDS: dict[str, Any] = {
     "number_as_key": {"x": ones(), "y": ones(), 3: ones()},
     "none_as_key": {"x": ones(), "y": ones(), None: ones()},
 }
-calls_of("map", {name: lambda ort, value=value: run(ort, "numbered", x=value) for name, value in MAPS.items()})
-calls_of("run", {name: lambda ort, value=value: run(ort, "add", x=value, y=ones()) for name, value in INPUTS.items()})
-calls_of(
+add_calls("map", {name: lambda ort, value=value: run(ort, "dict_ints", x=value) for name, value in MAPS.items()})
+add_calls("run", {name: lambda ort, value=value: run(ort, "add", x=value, y=ones()) for name, value in INPUTS.items()})
+add_calls(
     "sequence",
-    {name: lambda ort, value=value: run(ort, "chosen", s=value, i=np.array(0)) for name, value in SEQUENCES.items()},
+    {
+        name: lambda ort, value=value: run(ort, "sequence_at", s=value, i=np.array(0))
+        for name, value in SEQUENCES.items()
+    },
 )
-calls_of(
+add_calls(
     "optional", {name: lambda ort, value=value: run(ort, "optional", s=value) for name, value in OPTIONALS.items()}
 )
-calls_of("word", {name: lambda ort, value=value: run(ort, "text", s=value) for name, value in WORDS.items()})
-calls_of("feed", {name: lambda ort, value=value: session(ort, "add").run(None, value) for name, value in FEEDS.items()})
+add_calls("word", {name: lambda ort, value=value: run(ort, "text", s=value) for name, value in WORDS.items()})
+add_calls(
+    "feed", {name: lambda ort, value=value: session(ort, "add").run(None, value) for name, value in FEEDS.items()}
+)
 
 
 class ArrayLike:
@@ -206,21 +211,21 @@ class ArrayLike:
         return ones()
 
 
-def _locked(array: Any) -> Any:
+def _read_only(array: Any) -> Any:
     array.flags.writeable = False
     return array
 
 
 @call
 def run_elements(ort: Any) -> Any:
-    """Every element type that numpy has, there and back."""
-    told = {}
+    """Round trip of every element type that numpy has."""
+    results = {}
     for element in ELEMENTS:
         if element not in ("BFLOAT16", "STRING"):
-            made = ort.InferenceSession(identity(element), providers=["CPUExecutionProvider"])
+            opened = ort.InferenceSession(identity(element), providers=["CPUExecutionProvider"])
             dtype = {"FLOAT": "float32", "DOUBLE": "float64"}.get(element, element.lower())
-            told[element] = (made.get_inputs()[0].type, made.run(None, {"s": np.array([0, 1], dtype)}))
-    return told
+            results[element] = (opened.get_inputs()[0].type, opened.run(None, {"s": np.array([0, 1], dtype)}))
+    return results
 
 
 @call
@@ -233,8 +238,8 @@ def run_gives_new_arrays(ort: Any) -> Any:
 @call
 def run_gives_no_input_back(ort: Any) -> Any:
     x, words = np.array([1, 2], np.float32), np.array(["a", "b"], object)
-    made = ort.InferenceSession(identity("FLOAT"), providers=["CPUExecutionProvider"])
-    for result in (made.run(None, {"s": x})[0], run(ort, "text", s=words)[0]):
+    opened = ort.InferenceSession(identity("FLOAT"), providers=["CPUExecutionProvider"])
+    for result in (opened.run(None, {"s": x})[0], run(ort, "text", s=words)[0]):
         result[:] = "9"
     return x, words, run(ort, "constant")[0].flags.writeable
 
@@ -247,7 +252,7 @@ def run_gives_no_constant_away(ort: Any) -> Any:
 
 @call
 def run_leaves_its_inputs(ort: Any) -> Any:
-    x = counted()
+    x = ramp()
     run(ort, "two", x=x)
     return x
 
@@ -290,33 +295,33 @@ def run_terminated(ort: Any) -> Any:
 
 
 @call
-def run_no_longer_terminated(ort: Any) -> Any:
+def run_after_terminate_is_reset(ort: Any) -> Any:
     options = ort.RunOptions()
     options.terminate = True
     options.terminate = False
     return session(ort, "two").run(None, {"x": ones()}, options)
 
 
-def _asynchronous(ort: Any, names: Any, feed: Any) -> Any:
-    done, told = threading.Event(), []
+def _run_async(ort: Any, names: Any, feed: Any) -> Any:
+    done, calls = threading.Event(), []
 
     def callback(results: Any, user_data: Any, failure: str) -> None:
-        told.append((results, user_data, bool(failure)))
+        calls.append((results, user_data, bool(failure)))
         done.set()
 
-    session(ort, "add").run_async(names, feed, callback, "data of the user's")
-    return done.wait(120), told
+    session(ort, "add").run_async(names, feed, callback, "user data")
+    return done.wait(120), calls
 
 
-calls_of(
+add_calls(
     "async",
     {
-        "all": lambda ort: _asynchronous(ort, None, {"x": ones(), "y": ones()}),
-        "named": lambda ort: _asynchronous(ort, ["z"], {"x": ones(), "y": ones()}),
-        "wrong_rank": lambda ort: _asynchronous(ort, ["z"], {"x": ones(), "y": ones(3)}),
-        "wrong_output": lambda ort: _asynchronous(ort, ["q"], {"x": ones(), "y": ones()}),
-        "wrong_type": lambda ort: _asynchronous(ort, ["z"], {"x": ones(), "y": ones().astype(np.float64)}),
-        "missing": lambda ort: _asynchronous(ort, ["z"], {"x": ones()}),
+        "all": lambda ort: _run_async(ort, None, {"x": ones(), "y": ones()}),
+        "named": lambda ort: _run_async(ort, ["z"], {"x": ones(), "y": ones()}),
+        "wrong_rank": lambda ort: _run_async(ort, ["z"], {"x": ones(), "y": ones(3)}),
+        "wrong_output": lambda ort: _run_async(ort, ["q"], {"x": ones(), "y": ones()}),
+        "wrong_type": lambda ort: _run_async(ort, ["z"], {"x": ones(), "y": ones().astype(np.float64)}),
+        "missing": lambda ort: _run_async(ort, ["z"], {"x": ones()}),
     },
 )
 
@@ -325,17 +330,17 @@ calls_of(
 def run_with_a_fixed_size(ort: Any) -> Any:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_name("N", 2)
-    made = fresh(ort, "add", options)
-    return [value.shape for value in (*made.get_inputs(), *made.get_outputs())], made.run(
+    opened = open_session(ort, "add", options)
+    return [value.shape for value in (*opened.get_inputs(), *opened.get_outputs())], opened.run(
         None, {"x": ones(), "y": ones()}
     )
 
 
 @call
-def run_with_another_than_the_fixed_size(ort: Any) -> Any:
+def run_with_a_wrong_fixed_size(ort: Any) -> Any:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_name("N", 2)
-    return fresh(ort, "add", options).run(None, {"x": ones(3, 3), "y": ones()})
+    return open_session(ort, "add", options).run(None, {"x": ones(3, 3), "y": ones()})
 
 
 @call
@@ -343,4 +348,4 @@ def run_with_another_initializer(ort: Any) -> Any:
     options = ort.SessionOptions()
     value = ort.OrtValue.ortvalue_from_numpy(np.full(3, 9, np.float32))
     options.add_initializer("w", value)
-    return fresh(ort, "overridable", options).run(None, {"x": ones()})
+    return open_session(ort, "overridable", options).run(None, {"x": ones()})

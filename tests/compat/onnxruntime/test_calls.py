@@ -1,6 +1,6 @@
-"""One program of calls to onnxruntime, run with the real one and with weft: values, types and exceptions are the same.
+"""Calls to onnxruntime give the same values, types and exceptions with the real one and with weft.
 
-What differs on purpose is listed with its reason, and must differ.
+Intended differences are listed with their reasons, and must exist.
 """
 
 from __future__ import annotations
@@ -17,52 +17,54 @@ import pytest
 
 HERE = Path(__file__).parent
 SOURCE = Path(__file__).parents[3] / "src"
-MEANT = {
-    "external_data_in_the_folder_of_the_process": "onnxruntime looks there, and then fails to fold what it found",
-    "options_custom_ops": "weft loads no compiled kernels of others, and says so whatever the library is",
-    "run_array_like": "weft takes whatever has __array__",
-    "run_big_endian": "onnxruntime takes the bytes in the wrong order, and gives a wrong result",
-    "source_unknown_value": "what is wrong with a graph is an InvalidGraph here",
-    "source_circle": "what is wrong with a graph is an InvalidGraph here",
+DIFFERENCES = {
+    "external_data_in_the_current_directory": "onnxruntime finds it, and then fails to fold the constant",
+    "options_custom_ops": "weft does not load compiled kernels, and raises its own error",
+    "run_array_like": "weft takes objects with __array__",
+    "run_big_endian": "onnxruntime reads the bytes in the wrong order, and returns a wrong result",
+    "source_unknown_value": "weft raises InvalidGraph for invalid graphs",
+    "source_cycle": "weft raises InvalidGraph for invalid graphs",
 }
 
 
-def test_calls_are_answered_as_by_onnxruntime(tmp_path: Path) -> None:
+def test_calls_agree_with_onnxruntime(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    real, ours = _recorded(tmp_path / "real", []), _recorded(tmp_path / "weft", ["-m", "weft.compat"])
+    real = _record_outcomes(tmp_path / "real", [])
+    ours = _record_outcomes(tmp_path / "weft", ["-m", "weft.compat"])
     assert len(real) > 500
-    assert real.keys() == ours.keys() >= MEANT.keys()
-    differing = {name for name in real if not _same(real[name], ours[name])}
-    shown = [f"{name}\n  onnxruntime: {real[name]}\n  weft: {ours[name]}" for name in sorted(differing - MEANT.keys())]
-    assert differing == MEANT.keys(), "\n".join(shown) or f"these no longer differ: {MEANT.keys() - differing}"
+    assert real.keys() == ours.keys() >= DIFFERENCES.keys()
+    differing = {name for name in real if not _agree(real[name], ours[name])}
+    unexpected = sorted(differing - DIFFERENCES.keys())
+    report = "\n".join(f"{name}\n  onnxruntime: {real[name]}\n  weft: {ours[name]}" for name in unexpected)
+    assert differing == DIFFERENCES.keys(), report or f"these no longer differ: {DIFFERENCES.keys() - differing}"
 
 
-def _recorded(folder: Path, way: list[str]) -> dict[str, Any]:
-    """What came of each call, in a process that begins in a folder of its own."""
+def _record_outcomes(folder: Path, launcher: list[str]) -> dict[str, Any]:
+    """Run record.py in a new folder, and return the outcome of each call."""
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     environment.pop("WEFT_COMPAT", None)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *way, str(HERE / "record.py"), "told"],
+    process = subprocess.run(
+        [sys.executable, "-W", "ignore", *launcher, str(HERE / "record.py"), "outcomes"],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    file, outcomes = pickle.loads((folder / "told").read_bytes())
-    assert (Path(file).parent == SOURCE / "weft" / "compat" / "onnxruntime") == bool(way)
+    assert process.returncode == 0, process.stderr[-3000:]
+    file, outcomes = pickle.loads((folder / "outcomes").read_bytes())
+    assert (Path(file).parent == SOURCE / "weft" / "compat" / "onnxruntime") == bool(launcher)
     return dict(outcomes)
 
 
-def _same(real: Any, ours: Any) -> bool:
-    """Whether two outcomes are the same: texts of exceptions may differ, floats by a few roundings."""
+def _agree(real: Any, ours: Any) -> bool:
+    """Whether two outcomes agree: messages of exceptions may differ, floats by a few roundings."""
     if isinstance(real, tuple) and isinstance(ours, tuple) and real and real[0] == "raised":
         return real[:2] == ours[:2]
     if isinstance(real, (tuple, list)):
         same_length = type(real) is type(ours) and len(real) == len(ours)
-        return same_length and all(_same(one, other) for one, other in zip(real, ours))
+        return same_length and all(_agree(one, other) for one, other in zip(real, ours))
     if isinstance(real, np.ndarray):
         if not isinstance(ours, np.ndarray) or real.dtype != ours.dtype or real.shape != ours.shape:
             return False

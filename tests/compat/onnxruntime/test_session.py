@@ -1,4 +1,4 @@
-"""What the stand-in for onnxruntime does where onnxruntime itself is no measure: devices, warnings, refusals."""
+"""The onnxruntime drop-in where it cannot be compared with onnxruntime: devices, warnings, unsupported calls."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ import weft
 import weft.compat.onnxruntime as ort
 from weft.compat.onnxruntime import ignored_options, providers
 from weft.compat.onnxruntime.capi import onnxruntime_pybind11_state as state
+from weft.compat.onnxruntime.declarations import derive_declarations, describe_arguments
 from weft.compat.onnxruntime.dlpack import read_tensor
 from weft.errors import DeviceError, FallbackWarning, InputError, WeftError
 from weft.runtime.devices import choose
@@ -44,24 +45,24 @@ X = np.array([[-1, 0, 2]], np.float32)
 
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The devices that sessions are opened on; any name of one is here."""
-    asked: list[str] = []
+    """The devices that sessions are opened on. All names of devices are available."""
+    opened: list[str] = []
 
     def choose(name: str) -> weft.Device:
         return weft.Device(name, True, "")
 
     def load(source: Any, device: Any, **options: Any) -> weft.Model:
-        asked.extend([device] if isinstance(device, str) else device)
+        opened.extend([device] if isinstance(device, str) else device)
         return _load(source, device="cpu", **options)
 
     _load = weft.load
     monkeypatch.setattr("weft.runtime.devices.choose", choose)
     monkeypatch.setattr("weft.loading.load", load)
-    return asked
+    return opened
 
 
 @pytest.mark.parametrize(
-    ("asked", "served", "names"),
+    ("requested", "expected", "names"),
     [
         ([CUDA], ["cuda", "cpu"], [CUDA, CPU]),
         ([(CUDA, {"device_id": 1}), CPU], ["cuda:1", "cpu"], [CUDA, CPU]),
@@ -76,24 +77,24 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (None, ["cpu"], [CPU]),
     ],
 )
-def test_providers_are_devices(devices: list[str], asked: Any, served: list[str], names: list[str]) -> None:
+def test_devices_of_providers(devices: list[str], requested: Any, expected: list[str], names: list[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        session = ort.InferenceSession(RELU, providers=asked)
-    assert devices == served
-    assert session._weft.choice.active_providers(served[0]) == names
+        session = ort.InferenceSession(RELU, providers=requested)
+    assert devices == expected
+    assert session._weft.choice.active_providers(expected[0]) == names
 
 
-def test_a_device_that_failed_is_no_provider(devices: list[str]) -> None:
+def test_failed_device_is_not_among_the_providers(devices: list[str]) -> None:
     session = ort.InferenceSession(RELU, providers=["TensorrtExecutionProvider", CUDA, "DmlExecutionProvider"])
-    serving = session._weft.choice.active_providers
-    assert serving("cuda") == ["TensorrtExecutionProvider", CUDA, "DmlExecutionProvider", CPU]
-    assert serving("webgpu") == ["DmlExecutionProvider", CPU]
-    assert serving("cpu") == session.get_providers() == [CPU]
+    active_providers = session._weft.choice.active_providers
+    assert active_providers("cuda") == ["TensorrtExecutionProvider", CUDA, "DmlExecutionProvider", CPU]
+    assert active_providers("webgpu") == ["DmlExecutionProvider", CPU]
+    assert active_providers("cpu") == session.get_providers() == [CPU]
     assert session.get_provider_options() == {CPU: {}}
 
 
-def test_a_session_that_may_not_fall_back_does_not() -> None:
+def test_disabled_fallback() -> None:
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     with (
@@ -104,15 +105,13 @@ def test_a_session_that_may_not_fall_back_does_not() -> None:
     assert isinstance(caught.value.__cause__, DeviceError)
 
 
-def test_options_of_a_provider_come_back_as_texts(devices: list[str]) -> None:
+def test_provider_options_are_strings(devices: list[str]) -> None:
     session = ort.InferenceSession(RELU, providers=[CUDA], provider_options=[{"device_id": 0}])
     assert session._weft.choice.options == {CUDA: {"device_id": "0"}, CPU: {}}
     assert devices == ["cuda:0", "cpu"]
 
 
-def test_the_environment_chooses_where_no_provider_is_named(
-    devices: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_applies_without_providers(devices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_DEVICE", "cpu")
     session = ort.InferenceSession(RELU)
     assert session.get_providers() == [CPU]
@@ -121,7 +120,7 @@ def test_the_environment_chooses_where_no_provider_is_named(
     assert devices == ["auto", "cpu"]
 
 
-def test_a_provider_that_cannot_serve_is_said_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_provider_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def choose(name: str) -> weft.Device:
         if name == "cpu":
             return weft.Device(name, True, "")
@@ -136,33 +135,33 @@ def test_a_provider_that_cannot_serve_is_said_loudly(monkeypatch: pytest.MonkeyP
         session.run(None, {"x": X})
 
 
-def test_the_warning_points_at_who_made_the_session() -> None:
+def test_warning_points_to_the_caller() -> None:
     with pytest.warns(FallbackWarning) as caught:
         ort.InferenceSession(RELU, providers=["QNNExecutionProvider"])
     assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
 
 
-def test_devices_that_are_here_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [weft.Device(name, True, "") for name in ("cuda:0", "cuda:1", "webgpu:0", "cpu")]
-    monkeypatch.setattr("weft.runtime.devices.automatic", lambda: iter(found))
+def test_available_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = [weft.Device(name, True, "") for name in ("cuda:0", "cuda:1", "webgpu:0", "cpu")]
+    monkeypatch.setattr("weft.runtime.devices.automatic", lambda: iter(available))
     monkeypatch.setattr("sys.platform", "linux")
     assert ort.get_available_providers() == [CUDA, "WebGpuExecutionProvider", CPU]
-    for system, usual in (("win32", "DmlExecutionProvider"), ("darwin", "CoreMLExecutionProvider")):
-        monkeypatch.setattr("sys.platform", system)
-        assert ort.get_available_providers() == [CUDA, "WebGpuExecutionProvider", usual, CPU]
+    for platform, provider in (("win32", "DmlExecutionProvider"), ("darwin", "CoreMLExecutionProvider")):
+        monkeypatch.setattr("sys.platform", platform)
+        assert ort.get_available_providers() == [CUDA, "WebGpuExecutionProvider", provider, CPU]
     assert ort.get_device() == "GPU"
     assert set(ort.get_available_providers()) <= set(ort.get_all_providers())
     assert set(ort.get_all_providers()) == set(providers._DEVICES)
 
 
-def test_threads_are_those_of_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads() -> None:
     options = ort.SessionOptions()
     for number, threads in ((0, None), (1, 1), (-1, None)):
         options.intra_op_num_threads = number
         assert ort.InferenceSession(RELU, options).weft_model.pool.options.threads == threads
 
 
-def test_what_means_nothing_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_options_are_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ignored_options, "_logged", set())
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
@@ -178,7 +177,7 @@ def test_what_means_nothing_is_said_once(caplog: pytest.LogCaptureFixture, monke
     ]
 
 
-REFUSED: dict[str, Callable[[], Any]] = {
+UNSUPPORTED: dict[str, Callable[[], Any]] = {
     "SessionOptions.register_custom_ops_library": lambda: ort.SessionOptions().register_custom_ops_library("a.so"),
     "SparseTensor.sparse_coo_from_numpy": lambda: ort.SparseTensor.sparse_coo_from_numpy(
         [2], X, X, ort.OrtDevice.make("cpu", 0)
@@ -190,14 +189,14 @@ REFUSED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_supported_is_refused_by_its_name(name: str) -> None:
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported_calls_are_named(name: str) -> None:
     with pytest.raises(state.NotImplemented, match=f"{name} is not supported: ") as caught:
-        REFUSED[name]()
+        UNSUPPORTED[name]()
     assert isinstance(caught.value.__cause__, WeftError)
 
 
-def test_exceptions_carry_weft_s_own() -> None:
+def test_cause_of_exceptions_is_weft_s_error() -> None:
     session = ort.InferenceSession(RELU)
     with pytest.raises(state.InvalidArgument, match="input 'x' must be float32, not float64") as caught:
         session.run(None, {"x": X.astype(np.float64)})
@@ -211,9 +210,8 @@ def test_exceptions_carry_weft_s_own() -> None:
     assert isinstance(caught.value.__cause__, WeftError)
 
 
-def test_a_run_is_terminated_by_another_thread() -> None:
-    """A loop without an end, which ends when it is told to."""
-    session = ort.InferenceSession(_loop_without_end())
+def test_run_is_terminated_by_another_thread() -> None:
+    session = ort.InferenceSession(_endless_loop())
     options = ort.RunOptions()
     timer = threading.Timer(0.2, lambda: setattr(options, "terminate", True))
     timer.start()
@@ -223,28 +221,28 @@ def test_a_run_is_terminated_by_another_thread() -> None:
     assert options.terminate
 
 
-def _loop_without_end() -> bytes:
+def _endless_loop() -> bytes:
     body = helper.make_graph(
         [
-            helper.make_node("Identity", ["going"], ["goes_on"]),
+            helper.make_node("Identity", ["condition"], ["condition_out"]),
             helper.make_node("Sin", ["before"], ["after"]),
         ],
         "body",
         [
-            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
-            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("iteration", TensorProto.INT64, []),
+            helper.make_tensor_value_info("condition", TensorProto.BOOL, []),
             helper.make_tensor_value_info("before", TensorProto.FLOAT, ["N", 3]),
         ],
         [
-            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("condition_out", TensorProto.BOOL, []),
             helper.make_tensor_value_info("after", TensorProto.FLOAT, ["N", 3]),
         ],
     )
-    begins = numpy_helper.from_array(np.array(True), "begins")
-    return _model([helper.make_node("Loop", ["", "begins", "x"], ["z"], body=body)], [Z], begins)
+    start = numpy_helper.from_array(np.array(True), "start")
+    return _model([helper.make_node("Loop", ["", "start", "x"], ["z"], body=body)], [Z], start)
 
 
-def test_a_profile_is_a_trace_with_kernels(tmp_path: Path) -> None:
+def test_profile_is_a_trace_with_kernels(tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "times")
@@ -267,34 +265,32 @@ def test_bound_memory_is_written_in_place() -> None:
     assert binding.get_outputs()[0].data_ptr() == memory.ctypes.data
 
 
-def test_a_size_that_weft_knows_is_told() -> None:
-    """A file may call a size by a name that is always the same number."""
+def test_traced_size_replaces_a_name() -> None:
+    """A file may give a name to a dim that always has the same size."""
     model = onnx.ModelProto.FromString(RELU)
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "features"
     session = ort.InferenceSession(model.SerializeToString())
     assert session.get_outputs()[0].shape == ["N", 3]
 
 
-def test_a_session_of_a_saved_program(tmp_path: Path) -> None:
-    """A file that is no ONNX model says less, and what it says is the same."""
-    from weft.compat.onnxruntime.declarations import derive_declarations, describe_arguments
-
+def test_arguments_without_an_onnx_file() -> None:
+    """Without the declarations of a file, traced shapes give the same NodeArgs."""
     model = weft.load(RELU)
-    told = describe_arguments(model, derive_declarations(model), {})
-    assert [str(argument) for argument in (*told.inputs, *told.outputs)] == [
+    arguments = describe_arguments(model, derive_declarations(model), {})
+    assert [str(argument) for argument in (*arguments.inputs, *arguments.outputs)] == [
         str(argument)
         for argument in (*ort.InferenceSession(RELU).get_inputs(), *ort.InferenceSession(RELU).get_outputs())
     ]
 
 
-def test_damaged_files_are_errors_of_onnxruntime_s() -> None:
+def test_damaged_files_raise_onnxruntime_s_errors() -> None:
     seed = 15
     random = np.random.default_rng(seed)
     expected = (state.InvalidProtobuf, state.InvalidGraph, state.InvalidArgument, state.Fail, state.NotImplemented)
     for _ in range(200):
         damaged = bytearray(RELU)
-        for place in random.integers(0, len(damaged), 3):
-            damaged[place] = random.integers(0, 256)
+        for offset in random.integers(0, len(damaged), 3):
+            damaged[offset] = random.integers(0, 256)
         error: Exception | None = None
         try:
             session = ort.InferenceSession(bytes(damaged))
@@ -304,7 +300,7 @@ def test_damaged_files_are_errors_of_onnxruntime_s() -> None:
         assert error is None or isinstance(error.__cause__, WeftError), seed
 
 
-def test_values_of_other_libraries_and_back() -> None:
+def test_dlpack_round_trip() -> None:
     array = np.arange(4, dtype=np.int64)
     value = ort.OrtValue.from_dlpack(array)
     assert value.data_ptr() == array.ctypes.data
@@ -315,13 +311,13 @@ class _Tracked(np.ndarray):
     """An array that weak references can follow."""
 
 
-def _tracked(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], weakref.ref[Any]]:
+def _track(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], weakref.ref[Any]]:
     tracked = array.view(_Tracked)
     return tracked, weakref.ref(tracked)
 
 
-def test_imported_memory_lives_as_long_as_it_is_used() -> None:
-    source, alive = _tracked(np.arange(4, dtype=np.float32))
+def test_imported_memory_stays_alive_while_in_use() -> None:
+    source, alive = _track(np.arange(4, dtype=np.float32))
     value = ort.OrtValue.from_dlpack(source.__dlpack__())
     view = value.numpy()[1:]
     del source, value
@@ -333,9 +329,9 @@ def test_imported_memory_lives_as_long_as_it_is_used() -> None:
     assert alive() is None
 
 
-@pytest.mark.parametrize("refused", [np.ones((2, 3), np.float32).T, np.ones((2, 2), np.complex64).T])
-def test_refused_capsules_let_go_of_their_memory(refused: np.ndarray[Any, Any]) -> None:
-    source, alive = _tracked(refused)
+@pytest.mark.parametrize("rejected", [np.ones((2, 3), np.float32).T, np.ones((2, 2), np.complex64).T])
+def test_rejected_capsules_free_their_memory(rejected: np.ndarray[Any, Any]) -> None:
+    source, alive = _track(rejected)
     capsule = source.__dlpack__()
     with pytest.raises(RuntimeError, match="contiguous"):
         ort.OrtValue.from_dlpack(capsule)
@@ -344,8 +340,8 @@ def test_refused_capsules_let_go_of_their_memory(refused: np.ndarray[Any, Any]) 
     assert alive() is None
 
 
-def test_exported_memory_lives_as_long_as_its_consumer() -> None:
-    source, alive = _tracked(np.arange(4, dtype=np.float32))
+def test_exported_memory_stays_alive_with_its_consumer() -> None:
+    source, alive = _track(np.arange(4, dtype=np.float32))
     capsule = ort.OrtValue.ortvalue_from_numpy(source).to_dlpack()
     del source
     consumer = ort.OrtValue.from_dlpack(capsule)
@@ -357,7 +353,7 @@ def test_exported_memory_lives_as_long_as_its_consumer() -> None:
     assert alive() is None
 
 
-def test_bfloat16_keeps_its_elements_in_dlpack() -> None:
+def test_dlpack_of_bfloat16() -> None:
     words = np.array([0x3F80, 0xC000], np.uint16)
     value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, TensorProto.BFLOAT16)
     again = ort.OrtValue.from_dlpack(value)
@@ -365,12 +361,12 @@ def test_bfloat16_keeps_its_elements_in_dlpack() -> None:
     assert again.numpy().astype(np.float32).tolist() == [1, -2]
 
 
-def test_booleans_of_other_libraries_are_taken() -> None:
-    """numpy writes booleans as such, which onnxruntime refuses."""
+def test_dlpack_of_booleans() -> None:
+    """numpy exports booleans as such, which onnxruntime rejects."""
     assert ort.OrtValue.from_dlpack(X > 0).data_type() == "tensor(bool)"
 
 
-def test_capsules_of_other_devices_are_not_read_on_the_host() -> None:
+def test_capsules_on_other_devices() -> None:
     capsule = X.__dlpack__()
     read_tensor(capsule).device_type = 2
     value = ort.OrtValue.from_dlpack(capsule)
@@ -381,14 +377,14 @@ def test_capsules_of_other_devices_are_not_read_on_the_host() -> None:
         value.data_ptr()
 
 
-def test_a_value_s_bytes_as_another_type() -> None:
+def test_view_as_another_type() -> None:
     value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.array([0x3F80], np.uint16), TensorProto.BFLOAT16)
     assert value.data_type() == "tensor(bfloat16)"
     assert float(value.numpy()[0]) == 1.0
 
 
-def test_values_stay_on_a_device() -> None:
-    """Outputs that are bound to a device are the next run's inputs there, and a value's memory can be filled anew."""
+def test_values_on_a_device() -> None:
+    """Outputs that are bound to a device can be inputs of the next run, and their memory can be overwritten."""
     try:
         choose("webgpu:0")
     except DeviceError as error:
@@ -407,17 +403,17 @@ def test_values_stay_on_a_device() -> None:
     binding.bind_ortvalue_output("z", value)
     session.run_with_iobinding(binding)
     assert value.numpy().tolist() == binding.copy_outputs_to_cpu()[0].tolist() == [[0, 0, 2]]
-    there = ort.OrtValue.ortvalue_from_numpy(X, "webgpu", 0)
-    assert session.run_with_ort_values(["z"], {"x": there})[0].numpy().tolist() == [[0, 0, 2]]
+    placed = ort.OrtValue.ortvalue_from_numpy(X, "webgpu", 0)
+    assert session.run_with_ort_values(["z"], {"x": placed})[0].numpy().tolist() == [[0, 0, 2]]
     with pytest.raises(state.NotImplemented, match=r"OrtValue\.data_ptr"):
-        there.data_ptr()
-    for share in (there.to_dlpack, there.__dlpack_device__):
+        placed.data_ptr()
+    for share in (placed.to_dlpack, placed.__dlpack_device__):
         with pytest.raises(state.NotImplemented, match=r"OrtValue\.__dlpack__"):
             share()
 
 
 def test_inner_devices_of_gpus() -> None:
-    """Programs bind outputs to the inner class of DirectML's devices, which WebGPU stands for."""
+    """Programs bind outputs to inner devices of DirectML, for which weft uses WebGPU."""
     try:
         choose("webgpu:0")
     except DeviceError as error:
@@ -436,7 +432,7 @@ def test_inner_devices_of_gpus() -> None:
         assert (result.device_name(), result.numpy().tolist()) == ("webgpu", [[0, 0, 2]])
 
 
-def test_files_of_onnxruntime_s_own_format_are_refused(tmp_path: Path) -> None:
+def test_loading_onnxruntime_s_format_is_unsupported(tmp_path: Path) -> None:
     content = b"\x18\0\0\0ORTM" + bytes(40)
     (tmp_path / "model.ort").write_bytes(content)
     for source in (content, tmp_path / "model.ort"):
@@ -444,7 +440,7 @@ def test_files_of_onnxruntime_s_own_format_are_refused(tmp_path: Path) -> None:
             ort.InferenceSession(source)
 
 
-def test_no_file_of_onnxruntime_s_own_format_is_written(tmp_path: Path) -> None:
+def test_saving_onnxruntime_s_format_is_unsupported(tmp_path: Path) -> None:
     by_suffix, by_entry = ort.SessionOptions(), ort.SessionOptions()
     by_suffix.optimized_model_filepath = str(tmp_path / "model.ort")
     by_entry.optimized_model_filepath = str(tmp_path / "model.onnx")
@@ -455,22 +451,22 @@ def test_no_file_of_onnxruntime_s_own_format_is_written(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_sessions_and_options_are_pickled_without_an_installed_name() -> None:
+def test_pickle_without_an_installed_drop_in() -> None:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     again = pickle.loads(pickle.dumps(ort.InferenceSession(RELU, options, [CPU])))
     assert type(again) is ort.InferenceSession
     assert again.run(None, {"x": X})[0].tolist() == [[0, 0, 2]]
-    told = again.get_session_options()
-    assert (told.intra_op_num_threads, told.graph_optimization_level) == (1, ort.GraphOptimizationLevel(1))
+    actual = again.get_session_options()
+    assert (actual.intra_op_num_threads, actual.graph_optimization_level) == (1, ort.GraphOptimizationLevel(1))
     assert type(copy.deepcopy(options.graph_optimization_level)) is ort.GraphOptimizationLevel
     error = pickle.loads(pickle.dumps(state.InvalidArgument("text")))
     assert (type(error), str(error)) == (state.InvalidArgument, "text")
 
 
 class Pickable(ort.InferenceSession):
-    """As insightface has one: other arguments, and a state of its own."""
+    """A class like one in insightface, with other arguments and its own state."""
 
     def __init__(self, model: bytes) -> None:
         super().__init__(model, providers=[CPU])
@@ -489,7 +485,7 @@ class Labelled(ort.InferenceSession):
         self.label = label
 
 
-def test_classes_made_of_sessions_are_pickled_their_way() -> None:
+def test_pickle_of_derived_classes() -> None:
     again = pickle.loads(pickle.dumps(Pickable(RELU)))
     assert type(again) is Pickable
     assert again.run(None, {"x": X})[0].tolist() == [[0, 0, 2]]
@@ -498,41 +494,41 @@ def test_classes_made_of_sessions_are_pickled_their_way() -> None:
     assert labelled.run(None, {"x": X})[0].tolist() == [[0, 0, 2]]
 
 
-def test_tensors_are_copied_into_others() -> None:
+def test_copy_tensors() -> None:
     source, target = (ort.OrtValue.ortvalue_from_numpy(array) for array in (X, np.zeros_like(X)))
     ort.copy_tensors([source], [target])
     assert target.numpy().tolist() == X.tolist()
 
 
-NOT_OFFERED = {"contextlib"}  # a module that onnxruntime happens to import
+NOT_PROVIDED = {"contextlib"}  # a module that onnxruntime happens to import
 CLASSES = "InferenceSession IOBinding ModelMetadata NodeArg OrtDevice OrtValue RunOptions SessionOptions".split()
 
 
 def test_no_public_name_is_missing() -> None:
     real = pytest.importorskip("onnxruntime")
-    imported = {"quantization", "transformers"}  # which stay the real ones, and are names once others import them
-    assert _public(real) - _public(ort) - imported == NOT_OFFERED
+    real_submodules = {"quantization", "transformers"}  # attributes once they are imported
+    assert _public_names(real) - _public_names(ort) - real_submodules == NOT_PROVIDED
     for name in CLASSES:
-        assert _public(getattr(real, name)) - _public(getattr(ort, name)) == set(), name
+        assert _public_names(getattr(real, name)) - _public_names(getattr(ort, name)) == set(), name
 
 
 def test_no_inner_name_is_missing() -> None:
-    """Every name of onnxruntime's extension module, and of its classes, works here or is refused by name."""
+    """Every name of onnxruntime's extension module and of its classes exists, supported or not."""
     pytest.importorskip("onnxruntime")
     from onnxruntime.capi import onnxruntime_pybind11_state as real
 
-    for name in _public(real):
+    for name in _public_names(real):
         assert hasattr(state, name), name
         if isinstance(getattr(real, name), type):
-            assert _public(getattr(real, name)) - _public(getattr(state, name)) == set(), name
+            assert _public_names(getattr(real, name)) - _public_names(getattr(state, name)) == set(), name
 
 
-def _public(owner: Any) -> set[str]:
+def _public_names(owner: Any) -> set[str]:
     return {name for name in dir(owner) if not name.startswith("_")}
 
 
-def test_inner_names_that_packages_read() -> None:
-    """insightface prints what it got so, and others look at inputs without a call."""
+def test_inner_attributes() -> None:
+    """insightface and others read these attributes instead of calling the public methods."""
     session = ort.InferenceSession(RELU, providers=[CPU])
     assert session._providers == session._fallback_providers == [CPU]
     assert session._provider_options == {CPU: {}}
@@ -542,7 +538,7 @@ def test_inner_names_that_packages_read() -> None:
     assert session._model_meta.graph_name == session.get_modelmeta().graph_name
 
 
-def test_classes_made_of_sessions_may_use_any_names() -> None:
+def test_derived_classes_may_use_any_names() -> None:
     class Mine(ort.InferenceSession):  # type: ignore[misc]
         def __init__(self, content: bytes) -> None:
             self._run = self._model = self._names = self.model = self.names = 3

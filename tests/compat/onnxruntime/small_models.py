@@ -1,4 +1,4 @@
-"""Small models for the calls: made anew in each process, with the same bytes."""
+"""Small models for the calls, with the same bytes in each process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def model(
     nodes: list[Any], inputs: list[Value], outputs: list[Value], initializers: tuple[Any, ...] = (), **fields: Any
 ) -> bytes:
     graph = helper.make_graph(nodes, "graph", inputs, outputs, initializer=list(initializers))
-    graph.doc_string = fields.pop("about_graph", "")
+    graph.doc_string = fields.pop("graph_doc_string", "")
     custom = fields.pop("custom", {})
     imports = fields.pop("opsets", [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)])
-    made = helper.make_model(graph, opset_imports=imports, ir_version=fields.pop("ir_version", 8), **fields)
-    helper.set_model_props(made, custom)
-    return made.SerializeToString(deterministic=True)
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=fields.pop("ir_version", 8), **fields)
+    helper.set_model_props(proto, custom)
+    return proto.SerializeToString(deterministic=True)
 
 
 def sequence_of(element: int) -> Any:
@@ -33,18 +33,18 @@ def sequence_of(element: int) -> Any:
 
 
 def maps_of(key: int) -> Any:
-    made = onnx.TypeProto()
-    entry = made.sequence_type.elem_type.map_type
+    type = onnx.TypeProto()
+    entry = type.sequence_type.elem_type.map_type
     entry.key_type = key
     entry.value_type.tensor_type.elem_type = FLOAT
-    return made
+    return type
 
 
 def map_of(key: int) -> Any:
-    made = onnx.TypeProto()
-    made.map_type.key_type = key
-    made.map_type.value_type.tensor_type.elem_type = FLOAT
-    return made
+    type = onnx.TypeProto()
+    type.map_type.key_type = key
+    type.map_type.value_type.tensor_type.elem_type = FLOAT
+    return type
 
 
 X = tensor("x", FLOAT, ["N", 3])
@@ -73,30 +73,30 @@ MODELS: dict[str, Callable[[], bytes]] = {
         (helper.make_tensor("w", FLOAT, [3], [1, 2, 3]),),
         ir_version=3,
     ),
-    "numbers": lambda: model(
+    "zipmap_ints": lambda: model(
         [node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[3, 4, 5])],
         [X],
         [helper.make_value_info("z", maps_of(INT64))],
     ),
-    "words": lambda: model(
+    "zipmap_strings": lambda: model(
         [node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_strings=["a", "b", "c"])],
         [X],
         [helper.make_value_info("z", maps_of(STRING))],
     ),
-    "dictionary": lambda: model(
+    "dict_strings": lambda: model(
         [node("DictVectorizer", ["x"], ["z"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c"])],
         [helper.make_value_info("x", map_of(STRING))],
         [tensor("z", FLOAT, [1, 3])],
     ),
-    "numbered": lambda: model(
+    "dict_ints": lambda: model(
         [node("DictVectorizer", ["x"], ["z"], domain="ai.onnx.ml", int64_vocabulary=[1, 2, 3])],
         [helper.make_value_info("x", map_of(INT64))],
         [tensor("z", FLOAT, [1, 3])],
     ),
-    "pair": lambda: model(
+    "sequence_construct": lambda: model(
         [node("SequenceConstruct", ["x", "x"], ["z"])], [X], [helper.make_value_info("z", sequence_of(FLOAT))]
     ),
-    "chosen": lambda: model(
+    "sequence_at": lambda: model(
         [node("SequenceAt", ["s", "i"], ["z"])],
         [helper.make_value_info("s", sequence_of(FLOAT)), tensor("i", INT64, [])],
         [tensor("z", FLOAT, None)],
@@ -120,17 +120,17 @@ MODELS: dict[str, Callable[[], bytes]] = {
     "constant": lambda: model(
         [node("Constant", [], ["z"], value=helper.make_tensor("v", FLOAT, [2], [1, 2]))], [], [tensor("z", FLOAT, [2])]
     ),
-    "nonzero": lambda: model([node("NonZero", ["x"], ["z"])], [X], [tensor("z", INT64, [2, "found"])]),
-    "said": lambda: model(
+    "nonzero": lambda: model([node("NonZero", ["x"], ["z"])], [X], [tensor("z", INT64, [2, "count"])]),
+    "metadata": lambda: model(
         [node("Relu", ["x"], ["z"])],
         [X],
         [Z],
-        producer_name="somebody",
+        producer_name="producer",
         producer_version="1.2",
         domain="org.example",
         model_version=7,
-        doc_string="what it is",
-        about_graph="what the graph is",
+        doc_string="description",
+        graph_doc_string="description of the graph",
         custom={"labels": "a,b", "größe": "ü"},
     ),
     "unknown op": lambda: model([node("Foo", ["x"], ["z"])], [X], [Z]),
@@ -138,14 +138,14 @@ MODELS: dict[str, Callable[[], bytes]] = {
     "unknown attribute": lambda: model([node("Relu", ["x"], ["z"], slope=1)], [X], [Z]),
     "unknown value": lambda: model([node("Relu", ["q"], ["z"])], [X], [Z]),
     "wrong type": lambda: model([node("And", ["x", "x"], ["z"])], [X], [Z]),
-    "circle": lambda: model([node("Add", ["x", "b"], ["z"]), node("Relu", ["z"], ["b"])], [X], [Z]),
+    "cycle": lambda: model([node("Add", ["x", "b"], ["z"]), node("Relu", ["z"], ["b"])], [X], [Z]),
     "late opset": lambda: model([node("Relu", ["x"], ["z"])], [X], [Z], opsets=[helper.make_opsetid("", 99)]),
 }
 ELEMENTS = "BOOL INT8 UINT8 INT16 UINT16 INT32 INT64 UINT32 UINT64 FLOAT16 FLOAT DOUBLE BFLOAT16 STRING".split()
 
 
 @cache
-def made(name: str) -> bytes:
+def model_bytes(name: str) -> bytes:
     return MODELS[name]()
 
 
@@ -158,5 +158,5 @@ def ones(*shape: int) -> Any:
     return np.ones(shape or (2, 3), np.float32)
 
 
-def counted() -> Any:
+def ramp() -> Any:
     return np.arange(6, dtype=np.float32).reshape(2, 3) - 2
