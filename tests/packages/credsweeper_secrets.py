@@ -1,4 +1,4 @@
-"""credsweeper finds what looks like secrets in lines of code, and says how likely each is one."""
+"""credsweeper finds likely secrets in lines of code, with probabilities."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 from credsweeper import CredSweeper
 from credsweeper.file_handler.files_provider import FilesProvider
-from telling import tell
+from script_output import print_results
 
 LINES = """
 password = "Tr0ub4dor&3xyz"
@@ -22,9 +22,11 @@ passwd='5ecret-Pa55-w0rd'
 def results() -> list[object]:
     sweeper = CredSweeper(ml_threshold=0.01)
     sweeper.run(FilesProvider([("settings.py", io.BytesIO(LINES.encode()))]))
-    found = sweeper.credential_manager.get_credentials()
-    return sorted([each.rule_name, each.line_data_list[0].value, float(each.ml_probability or 0)] for each in found)
+    credentials = sweeper.credential_manager.get_credentials()
+    return sorted(
+        [each.rule_name, each.line_data_list[0].value, float(each.ml_probability or 0)] for each in credentials
+    )
 
 
 if __name__ == "__main__":
-    tell(results)
+    print_results(results)

@@ -1,10 +1,10 @@
-"""ddddocr reads short codes with either of its models, with their probabilities, and finds where things are."""
+"""ddddocr reads short codes with both of its models, and detects objects in images."""
 
 from __future__ import annotations
 
 import ddddocr
-from pictures import encoded, lines_of_text, scene
-from telling import tell
+from sample_images import draw_scene, draw_text, encode_png
+from script_output import print_results
 
 CODES = ("7X4K", "hello", "3+5=?", "a9Zq2")
 
@@ -14,11 +14,11 @@ detector = ddddocr.DdddOcr(det=True, ocr=False, show_ad=False)
 
 
 def results() -> list[object]:
-    pictures = [encoded(lines_of_text([code])) for code in CODES]
-    texts = [[reader.classification(picture), older.classification(picture)] for picture in pictures]
-    boxes = [detector.detection(encoded(picture)) for picture in (lines_of_text(["7X 4K"], 48), scene())]
+    images = [encode_png(draw_text([code])) for code in CODES]
+    texts = [[reader.classification(image), older.classification(image)] for image in images]
+    boxes = [detector.detection(encode_png(image)) for image in (draw_text(["7X 4K"], 48), draw_scene())]
     return [texts, boxes]
 
 
 if __name__ == "__main__":
-    tell(results)
+    print_results(results)

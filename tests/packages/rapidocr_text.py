@@ -1,27 +1,27 @@
-"""rapidocr reads lines of text that were rendered to a picture, upright and upside down."""
+"""rapidocr reads lines of text in an image, upright and upside down."""
 
 from __future__ import annotations
 
 import logging
 
 import numpy as np
-from pictures import lines_of_text
 from rapidocr import RapidOCR
-from telling import tell
+from sample_images import draw_text
+from script_output import print_results
 
 logging.disable(logging.INFO)
-PICTURE = lines_of_text(["The quick brown fox jumps", "over 13 lazy dogs: 42.50 EUR", "weft & warp", "Ready? Yes!"])
+IMAGE = draw_text(["The quick brown fox jumps", "over 13 lazy dogs: 42.50 EUR", "weft & warp", "Ready? Yes!"])
 
 engine = RapidOCR()
 
 
 def results() -> list[object]:
     lines: list[object] = []
-    for picture in (PICTURE, PICTURE.rotate(180)):
-        found = engine(np.asarray(picture))
-        lines += [list(line) for line in zip(found.txts, found.boxes.tolist(), found.scores, strict=True)]
+    for image in (IMAGE, IMAGE.rotate(180)):
+        output = engine(np.asarray(image))
+        lines += [list(line) for line in zip(output.txts, output.boxes.tolist(), output.scores, strict=True)]
     return lines
 
 
 if __name__ == "__main__":
-    tell(results)
+    print_results(results)

