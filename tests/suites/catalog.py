@@ -1,4 +1,4 @@
-"""The suites: which tests of a source distribution run, and what is left out for which reason.
+"""The suites: the tests that run, those that are left out with their reasons, and the expected differences.
 
 `sources.txt` pins the source distributions, `requirements.txt` the packages that the tests import. The folder
 `differences` has a list for each suite.
@@ -21,10 +21,10 @@ class Suite:
     """The tests of one package."""
 
     name: str
-    fewest: int
-    """Tests that pass with onnxruntime; fewer mean that the environment is broken."""
+    min_passes: int
+    """With onnxruntime. If fewer tests pass, the environment is broken."""
     deselected: Mapping[str, str] = field(default_factory=dict)
-    """Start of test ids -> reason."""
+    """Prefix of test ids -> reason."""
 
     @property
     def folder(self) -> Path:
@@ -36,23 +36,23 @@ class Suite:
 
 
 SUITES = (
-    Suite("ndonnx", fewest=5300),
-    Suite("onnxconverter-common", fewest=24),
+    Suite("ndonnx", min_passes=5300),
+    Suite("onnxconverter-common", min_passes=24),
     Suite(
         "qonnx",
-        fewest=750,
+        min_passes=750,
         deselected={"tests/transformation/test_conv_lowering.py": "13,893 cases of one transformation"},
     ),
     Suite(
         "skl2onnx",
-        fewest=950,
+        min_passes=950,
         deselected={
             "tests/test_sklearn_gaussian_process_regressor.py::TestSklearnGaussianProcessRegressor::test_x_issue_789": (
                 "two tests that take minutes with either engine"
             )
         },
     ),
-    Suite("spox", fewest=640),
+    Suite("spox", min_passes=640),
 )
 
 
@@ -72,7 +72,7 @@ def read_differences(path: Path) -> dict[str, str]:
 def compare_outcomes(
     expected: Mapping[str, str], actual: Mapping[str, str], differences: Mapping[str, str]
 ) -> list[str]:
-    """List the tests that only onnxruntime passes and that are not listed, and the listed ones that are not such."""
+    """Describe the tests that only onnxruntime passes and that are not listed, and the entries to remove."""
     regressions = {
         test: actual.get(test, "did not run")
         for test, outcome in expected.items()

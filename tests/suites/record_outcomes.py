@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class OutcomeRecorder:
-    """Append outcomes as they come, so that a run that is cut off leaves the ones before."""
+    """Append each outcome at once, so that an interrupted run leaves the outcomes before."""
 
     def __init__(self, path: Path) -> None:
         import onnxruntime
