@@ -56,16 +56,16 @@ class OnnxruntimeContender:
         feeds = {name: self._inputs[name] for name in names if name in graph_inputs and name in self._inputs}
         return {**self._missing(names), **feeds, **all_possible(self._computed(names), run_part)}
 
-    def alone(self, names: Sequence[str], known: Known) -> dict[str, Content]:
+    def alone(self, names: Sequence[str], operand_values: Known) -> dict[str, Content]:
         def run_part(part: Sequence[str]) -> dict[str, Any]:
-            model, input_names = self._isolate_nodes(set(part), known)
-            feeds = {name: known.given[name] for name in input_names}
+            model, input_names = self._isolate_nodes(set(part), operand_values)
+            feeds = {name: operand_values.given[name] for name in input_names}
             results = self._run(model, [alone(name) for name in part], feeds)
             return {name: results[alone(name)] for name in part}
 
         return {**self._missing(names), **all_possible(self._computed(names), run_part)}
 
-    def _isolate_nodes(self, outputs: set[str], known: Known) -> tuple[onnx.ModelProto, list[str]]:
+    def _isolate_nodes(self, outputs: set[str], operand_values: Known) -> tuple[onnx.ModelProto, list[str]]:
         """Return a model of the nodes of these outputs, each on its own, and its inputs (see `report.isolation`)."""
         model = _copy_without_graph(self._proto)
         graph = model.graph
@@ -78,13 +78,13 @@ class OnnxruntimeContender:
                 for index, name in enumerate(node.output):
                     copy.output[index] = name and alone(name)
                 operands |= _operand_names(node)
-        inputs = sorted(operands.intersection(known.given))
+        inputs = sorted(operands.intersection(operand_values.given))
         for name in inputs:
-            array = known.given[name]
+            array = operand_values.given[name]
             element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
             graph.input.append(helper.make_tensor_value_info(name, element_type, array.shape))
-        fixed = operands.intersection(known.fixed)
-        graph.initializer.extend(numpy_helper.from_array(known.fixed[name], name) for name in sorted(fixed))
+        fixed = operands.intersection(operand_values.fixed)
+        graph.initializer.extend(numpy_helper.from_array(operand_values.fixed[name], name) for name in sorted(fixed))
         others = operands.difference(inputs, fixed)
         graph.initializer.extend(tensor for tensor in self._graph.initializer if tensor.name in others)
         graph.sparse_initializer.extend(t for t in self._graph.sparse_initializer if t.values.name in others)
