@@ -95,14 +95,14 @@ def _save_program(
     progress: Stages,
 ) -> SavedProgram:
     pipeline = Pipeline(files, options, device, progress)
-    compiling = pipeline.driver
-    if not isinstance(compiling, LoadingDriver):
+    device_driver = pipeline.driver
+    if not isinstance(device_driver, LoadingDriver):
         raise DeviceError(f"device {device!r} does not compile models: there is nothing to save", file=files.file)
     if target != NATIVE:
-        if not isinstance(compiling, CompilingDriver):
+        if not isinstance(device_driver, CompilingDriver):
             raise DeviceError(f"device {device!r} has no target {target!r}", file=files.file)
-        pipeline.driver = compiling = compiling.for_target(target)
-    compiling.check_precision(options.precision)
+        pipeline.driver = device_driver = device_driver.for_target(target)
+    device_driver.check_precision(options.precision)
     compiled = pipeline.compile_model(sizes)
     progress.stage("saving")
     saved, objects = saved_model(compiled)
@@ -111,13 +111,13 @@ def _save_program(
     return SavedProgram(
         device.partition(":")[0],
         target,
-        {compiling.name.partition(":")[0]: dict(compiling.needs())},
+        {device_driver.name.partition(":")[0]: dict(device_driver.needs())},
         options.precision,
         None if options.outputs is None else tuple(options.outputs),
         dict(sizes),
         program,
         arrays,
-        {name: blocks.add([code]) for name, code in compiling.support().items()},
+        {name: blocks.add([code]) for name, code in device_driver.support().items()},
         saved.records,
     )
 

@@ -147,17 +147,17 @@ def resolve_overrides(
 def describe_arguments(model: Model, declared: Declarations, fixed: Mapping[str, int]) -> Arguments:
     """Describe a model's inputs and outputs; dims whose names are in `fixed` have these sizes."""
 
-    def arguments(specs: Sequence[TensorSpec], shapes: Mapping[str, Sizes | None]) -> tuple[NodeArg, ...]:
-        return tuple(_node_arg(spec, {**declared.inputs, **shapes}, fixed) for spec in specs)
+    def make_node_args(specs: Sequence[TensorSpec], shapes: Mapping[str, Sizes | None]) -> tuple[NodeArg, ...]:
+        return tuple(_make_node_arg(spec, {**declared.inputs, **shapes}, fixed) for spec in specs)
 
     return Arguments(
-        arguments(model.inputs, declared.inputs),
-        arguments(model.outputs, declared.outputs),
-        arguments(model.defaults, declared.inputs) if declared.has_overridable_initializers else (),
+        make_node_args(model.inputs, declared.inputs),
+        make_node_args(model.outputs, declared.outputs),
+        make_node_args(model.defaults, declared.inputs) if declared.has_overridable_initializers else (),
     )
 
 
-def _node_arg(spec: TensorSpec, declared: Mapping[str, Sizes | None], fixed: Mapping[str, int]) -> NodeArg:
+def _make_node_arg(spec: TensorSpec, declared: Mapping[str, Sizes | None], fixed: Mapping[str, int]) -> NodeArg:
     type = spec.type
     while isinstance(type, OptionalType):
         type = type.element

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+from onnx.external_data_helper import uses_external_data
 
 from weft.errors import InputError, InvalidModelError, ModelError
 
 
 def embed_external_data(source: str | bytes, files: Mapping[str, bytes], values: Mapping[str, Any]) -> bytes:
     """Return the model with external data embedded: `files` by their location, `values` by tensor name."""
-    import onnx
-
     try:
         proto = onnx.ModelProto.FromString(source if isinstance(source, bytes) else Path(source).read_bytes())
     except Exception as error:  # protobuf's errors and the system's
@@ -31,8 +32,6 @@ def embed_external_data(source: str | bytes, files: Mapping[str, bytes], values:
 
 def _embed_tensor(tensor: Any, files: Mapping[str, bytes], values: Mapping[str, Any]) -> bool:
     """Embed the external data of a tensor, if `files` or `values` have it. Return whether they do."""
-    from onnx import TensorProto, numpy_helper
-
     if tensor.data_location != TensorProto.EXTERNAL:
         return False
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -72,9 +71,6 @@ def _iterate_tensors(graph: Any) -> Iterator[Any]:
 
 def move_initializers(path: Path, file_name: str, min_size: str) -> None:
     """Move a model's initializers of at least `min_size` bytes to one file in the model's folder."""
-    import onnx
-    from onnx.external_data_helper import uses_external_data
-
     if not (min_size.isascii() and min_size.isdigit()):
         raise InputError(f"the minimum size of external initializers is {min_size!r}", hint="pass a number of bytes")
     folder = path.parent.resolve()
@@ -99,8 +95,6 @@ def move_initializers(path: Path, file_name: str, min_size: str) -> None:
 
 
 def _move_data(tensor: Any, file: BinaryIO, file_name: str) -> None:
-    from onnx import TensorProto
-
     reference = {"location": file_name, "offset": file.tell(), "length": len(tensor.raw_data)}
     file.write(tensor.raw_data)
     tensor.ClearField("raw_data")

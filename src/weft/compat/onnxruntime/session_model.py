@@ -1,7 +1,7 @@
 """The model of a session: load it as the options say, convert inputs and outputs, translate errors.
 
 All state of a session is in this one object, because programs derive classes from InferenceSession and give them
-attributes of any name.
+attributes of any name. onnx and the compiler are imported in functions, to keep `import onnxruntime` fast.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from weft.compat.onnxruntime.exceptions import (
     status_error,
     unsupported_error,
 )
-from weft.compat.onnxruntime.external_data import embed_external_data, move_initializers
 from weft.compat.onnxruntime.options import OrtRunOptions, SessionOptions
 from weft.compat.onnxruntime.profiling import SessionProfile
 from weft.compat.onnxruntime.providers import ProviderChoice
@@ -221,9 +220,11 @@ class SessionModel:
 
 
 def _load_model(source: Source, options: SessionOptions, choice: ProviderChoice) -> Model:
-    from weft.loading import load  # for the time of `import onnxruntime`
+    from weft.loading import load
 
     if options.files or options.external:
+        from weft.compat.onnxruntime.external_data import embed_external_data
+
         values = {name: _to_array(value) for name, value in options.external.items()}
         source = embed_external_data(source, options.files, values)
     content = _with_folder(source, options.entries.get(_EXTERNAL_DATA_FOLDER))
@@ -243,7 +244,8 @@ def _load_model(source: Source, options: SessionOptions, choice: ProviderChoice)
 
 def _save_optimized(content: str | OpenedModel, options: SessionOptions) -> None:
     """Save the optimized model, or the model as it is where onnxslim is not installed."""
-    from weft.loading import load  # for the time of `import onnxruntime`
+    from weft.compat.onnxruntime.external_data import move_initializers
+    from weft.loading import load
     from weft.optimization.optimize import optimize
 
     path = Path(options.optimized_model_filepath)
