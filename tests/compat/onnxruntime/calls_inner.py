@@ -341,9 +341,9 @@ add_calls(
 )
 
 
-def _save_external(ort: Any, file: str, smallest: str | None = None) -> Any:
+def _save_external(ort: Any, file: str, min_size: str | None = None) -> Any:
     """Have a session save its model. Return the sizes of the files, the location of the weights, and the results."""
-    folder = Path(f"apart {file.replace('/', ' ')} {smallest}")
+    folder = Path(f"external {file.replace('/', ' ')} {min_size}")
     (folder / "inner").mkdir(parents=True)
     weights = onnx.numpy_helper.from_array(np.arange(1200, dtype=np.float32).reshape(3, 400), "w")
     content = model(
@@ -353,9 +353,9 @@ def _save_external(ort: Any, file: str, smallest: str | None = None) -> Any:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.optimized_model_filepath = str(folder / "model.onnx")
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", file)
-    if smallest is not None:
+    if min_size is not None:
         key = "session.optimized_model_external_initializers_min_size_in_bytes"
-        options.add_session_config_entry(key, smallest)
+        options.add_session_config_entry(key, min_size)
     ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.glob("**/*.bin"))}
     (weight,) = onnx.load(folder / "model.onnx", load_external_data=False).graph.initializer
@@ -428,7 +428,7 @@ add_calls(
 
 
 @call
-def free_dimension_overrides_are_kept(ort: Any) -> Any:
+def unused_free_dimension_override(ort: Any) -> Any:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_denotation("DATA_BATCH", 2)
     return open_session(ort, "two", options).run(None, {"x": ones(5, 3)})

@@ -56,7 +56,7 @@ add_calls(
         "missing_entry": lambda ort: ort.SessionOptions().get_session_config_entry("a"),
         "dimension": lambda ort: ort.SessionOptions().add_free_dimension_override_by_name("N", 3),
         "has_providers": lambda ort: ort.SessionOptions().has_providers(),
-        "custom_ops": lambda ort: ort.SessionOptions().register_custom_ops_library("there is none.so"),
+        "custom_ops": lambda ort: ort.SessionOptions().register_custom_ops_library("missing.so"),
         "of_a_run": lambda ort: [getattr(ort.RunOptions(), name) for name in RUN_FIELDS],
         "of_a_run_entry": lambda ort: _round_trip_entry(ort.RunOptions(), "run", "a", "b"),
         "of_a_run_missing_entry": lambda ort: ort.RunOptions().get_run_config_entry("a"),
@@ -164,7 +164,7 @@ def exceptions_are_caught(ort: Any) -> Any:
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, NoSuchFile
 
     try:
-        ort.InferenceSession("there is no such file.onnx")
+        ort.InferenceSession("missing.onnx")
     except NoSuchFile as error:
         return issubclass(InvalidArgument, Exception), str(error).startswith("[ONNXRuntimeError] : 3 : NO_SUCHFILE : ")
     return None

@@ -33,7 +33,7 @@ add_calls(
             ort.InferenceSession(write_file("a.onnx", model_bytes("two"))).get_inputs()
         ),
         "keyword": lambda ort: _describe(ort.InferenceSession(path_or_bytes=model_bytes("two")).get_inputs()),
-        "missing_file": lambda ort: ort.InferenceSession("there is no such file.onnx"),
+        "missing_file": lambda ort: ort.InferenceSession("missing.onnx"),
         "folder": lambda ort: ort.InferenceSession("."),
         "garbage": lambda ort: ort.InferenceSession(b"garbage" * 10),
         "garbage_in_a_file": lambda ort: ort.InferenceSession(str(write_file("b.onnx", b"garbage" * 10))),
@@ -207,7 +207,7 @@ def _run_external(ort: Any, options: Any, source: Any = None) -> Any:
 
 @call
 def external_data_in_a_configured_folder(ort: Any) -> Any:
-    folder = Path("beside")
+    folder = Path("data")
     folder.mkdir(exist_ok=True)
     (folder / "w.bin").write_bytes(_external_data_model()[1])
     options = ort.SessionOptions()
