@@ -16,7 +16,7 @@ from weft.errors import InternalError, WeftError
 from weft.interrupts import current_watch, is_large
 from weft.ir import dims
 from weft.ir.program import Branch, Guard, Host, Loop, Map, Observe, Reshape, Step, TensorProgram
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 from weft.records import dataclass
 
 Sizes = dict[str, int]
@@ -166,8 +166,7 @@ def _prepare_map(step: Step, primitive: Map) -> RunHost:
 
 
 def _prepare_reshape(step: Step) -> RunHost:
-    result = step.results[0].type
-    shape = result.shape if isinstance(result, TensorType) else None
+    shape = step.results[0].known_shape
     if shape is None or sum(not isinstance(size, int) for size in shape) > 1 or 0 in shape:
         return lambda operands, sizes: run_on_host(step, operands, sizes)
     new_shape = tuple([size if isinstance(size, int) else -1 for size in shape])
@@ -214,7 +213,7 @@ class ShownSizes:
 
 def shown_sizes(type: Type) -> ShownSizes | None:
     """Return the sizes that values of a type show, or None."""
-    if not isinstance(type, TensorType) or type.shape is None:
+    if type.shape is None:
         return None
     symbols = [(axis, dims.as_symbol(dim)) for axis, dim in enumerate(type.shape)]
     bounds = tuple((axis, symbol.name, symbol.low, symbol.high) for axis, symbol in symbols if symbol is not None)

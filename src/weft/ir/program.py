@@ -38,24 +38,24 @@ class Value:
     @property
     def has_shape(self) -> bool:
         """Whether this is a tensor of known rank."""
-        return isinstance(self.type, TensorType) and self.type.shape is not None
+        return self.type.shape is not None
 
     @property
     def dtype(self) -> DType:
-        if not isinstance(self.type, TensorType):
+        if self.type.dtype is None:
             raise TypeError(f"{self} has no dtype: it is {self.type}")
         return self.type.dtype
 
     @property
     def shape(self) -> Shape:
-        if not isinstance(self.type, TensorType) or self.type.shape is None:
+        if self.type.shape is None:
             raise TypeError(f"{self} has no shape: it is {self.type}")
         return self.type.shape
 
     @property
     def known_shape(self) -> Shape | None:
         """The shape of a tensor of known rank, None for all other values."""
-        return self.type.shape if isinstance(self.type, TensorType) else None
+        return self.type.shape
 
     @property
     def rank(self) -> int:

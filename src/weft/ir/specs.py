@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.ir.dtypes import DType
 from weft.ir.metadata import Metadata
-from weft.ir.types import AnyType, TensorType, Type
+from weft.ir.types import AnyType, Type
 from weft.quantities import format_shape, join_few, shorten
 from weft.records import dataclass
 from weft.tables import Table
@@ -43,7 +43,7 @@ class TensorSpec:
     @property
     def element(self) -> DType | None:
         """The ONNX element type: `spec.element == "string"`."""
-        return self.type.dtype if isinstance(self.type, TensorType) else None
+        return self.type.dtype
 
     def __str__(self) -> str:
         return f"{shorten(self.name, _LONGEST_NAME)}: {_type_text(self)}{_shape_text(self)}"
@@ -108,7 +108,5 @@ def _choose_type(traced: Type, declared: Type | None) -> Type:
 
 
 def spec(name: str, type: Type) -> TensorSpec:
-    if not isinstance(type, TensorType):
-        return TensorSpec(name, None, type)
     shape = None if type.shape is None else tuple(dim if isinstance(dim, int) else str(dim) for dim in type.shape)
     return TensorSpec(name, shape, type)

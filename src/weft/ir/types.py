@@ -1,8 +1,11 @@
-"""Types of values: tensors with symbolic shapes, sequences, optionals, maps."""
+"""Types of values: tensors with symbolic shapes, sequences, optionals, maps.
+
+Every type has a `dtype` and a `shape`; both are None for values that are not tensors.
+"""
 
 from __future__ import annotations
 
-from typing import Union
+from typing import ClassVar, Union
 
 from weft.errors import InvalidModelError
 from weft.ir.dims import Dim
@@ -26,8 +29,15 @@ class TensorType:
         return f"{self.dtype}[{'...' if self.shape is None else ', '.join(map(str, self.shape))}]"
 
 
+class _NonTensorType:
+    __slots__ = ()
+
+    dtype: ClassVar[None] = None
+    shape: ClassVar[None] = None
+
+
 @dataclass(frozen=True, slots=True)
-class SequenceType:
+class SequenceType(_NonTensorType):
     element: Type
 
     def __post_init__(self) -> None:
@@ -38,7 +48,7 @@ class SequenceType:
 
 
 @dataclass(frozen=True, slots=True)
-class OptionalType:
+class OptionalType(_NonTensorType):
     element: Type
 
     def __post_init__(self) -> None:
@@ -49,7 +59,7 @@ class OptionalType:
 
 
 @dataclass(frozen=True, slots=True)
-class MapType:
+class MapType(_NonTensorType):
     key: DType
     value: Type
 
@@ -61,7 +71,7 @@ class MapType:
 
 
 @dataclass(frozen=True, slots=True)
-class AnyType:
+class AnyType(_NonTensorType):
     """A value whose type is known only at run time."""
 
     def __str__(self) -> str:

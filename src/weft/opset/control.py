@@ -49,16 +49,14 @@ def loop_(trips: Tensor | None = None, condition: Tensor | None = None, *carries
 
 def _shape_of_one(value: GraphValue) -> tuple[int, ...]:
     """Return the shape of a single element with the declared rank; exporters such as spox declare `[1]`."""
-    shape = value.type.shape if isinstance(value.type, TensorType) else None
-    return (1,) * len(shape or ())
+    return () if value.type is None else (1,) * len(value.type.shape or ())
 
 
 def _scalar(x: Tensor, dtype: DType) -> Tensor:
     """Return the only element of a tensor; where its type is known only at run time, it is `dtype`."""
     if x.value.has_shape:
         return reshape(x, ())
-    dtype = x.type.dtype if isinstance(x.type, TensorType) else dtype
-    return host("scalar", [x], [TensorType(dtype, ())])[0]
+    return host("scalar", [x], [TensorType(x.type.dtype or dtype, ())])[0]
 
 
 @op("Scan", since=9)

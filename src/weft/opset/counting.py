@@ -16,7 +16,6 @@ from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
 from weft.ir.program import Map, Reshape, Step, Value
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.ir.types import TensorType
 from weft.opset.tensor import Tensor
 from weft.opset.trace import Trace, TracedBody
 from weft.records import dataclass
@@ -205,9 +204,8 @@ class _Reader:
             case Index(number):
                 return number
             case Load(operand):
-                type = operands[operand].type
-                single = isinstance(type, TensorType) and type.shape is not None and dims.product(type.shape) == 1
-                return self.read(operands[operand]) if single else None
+                value = operands[operand]
+                return self.read(value) if value.has_shape and dims.product(value.shape) == 1 else None
             case Apply(function, arguments, dtype):
                 operand_values = [self._read_scalar(argument, operands) for argument in arguments]
                 return self._read_apply(function, operand_values, (dtype, *(argument.dtype for argument in arguments)))

@@ -217,8 +217,7 @@ def _symbols_in_scope(trace: Trace) -> set[str]:
     current: Trace | None = trace
     while current is not None:
         for tensor in current.tensors.values():
-            if isinstance(tensor.type, TensorType):
-                names.update(atom.name for size in tensor.type.shape or () for atom in dims.symbols(size))
+            names.update(atom.name for size in tensor.type.shape or () for atom in dims.symbols(size))
         current = current.parent
     return names
 
@@ -376,7 +375,7 @@ def _certainly_runs(scalar: Tensor) -> bool:
 
 def _declared_row(type: Type | None, error: WeftError) -> TensorType:
     """Return the declared type of a loop's output, with the sizes that onnxruntime gives those without iterations."""
-    if not isinstance(type, TensorType):
+    if type is None or type.dtype is None:
         raise error
     return TensorType(type.dtype, tuple(size if isinstance(size, int) else 0 for size in type.shape or ()))
 
@@ -447,7 +446,7 @@ def _loop_eagerly(
 
 
 def _stack_type(type: Type, trace: Trace) -> Type:
-    if isinstance(type, TensorType):
+    if type.dtype is not None:
         return TensorType(type.dtype, None if type.shape is None else (trace.fresh_symbol("trips"), *type.shape))
     return AnyType()
 

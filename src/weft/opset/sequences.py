@@ -16,6 +16,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_number
 from weft.ir.graph import Graph, subgraphs
 from weft.ir.types import AnyType, OptionalType, SequenceType, Shape, TensorType, Type
+from weft.opset.flow import join_types
 from weft.opset.language import (
     Tensor,
     concat,
@@ -55,23 +56,16 @@ def empty_sequence(element: Type) -> Tensor:
 
 def _common_type(elements: Sequence[Tensor]) -> Type:
     """Return a type that holds all elements; sizes that differ become dynamic."""
-    first = elements[0].type
-    if all(element.type == first for element in elements):
-        return first
-    types = [element.type for element in elements if isinstance(element.type, TensorType)]
-    if len(types) != len(elements) or len({type.dtype for type in types}) != 1:
-        return AnyType()
-    shapes = [type.shape for type in types if type.shape is not None]
-    if len(shapes) != len(types) or len({len(shape) for shape in shapes}) != 1:
-        return TensorType(types[0].dtype, None)
-    merged = [sizes[0] if len(set(sizes)) == 1 else fresh_symbol("size") for sizes in zip(*shapes)]
-    return TensorType(types[0].dtype, tuple(merged))
+    common, loose = elements[0].type, set[Dim]()
+    for element in elements[1:]:
+        common = join_types(common, element.type, current_trace.get(), loose)
+    return common
 
 
 def _element_type(sequence: Tensor) -> Type:
     """Return the type of one element: its dynamic sizes may differ from those of others."""
     element = sequence.type.element if isinstance(sequence.type, SequenceType) else AnyType()
-    if isinstance(element, TensorType) and element.shape is not None:
+    if element.shape is not None:
         return TensorType(element.dtype, tuple(_make_dynamic(size) for size in element.shape))
     return element
 
@@ -101,7 +95,7 @@ def sequence_insert(sequence: Tensor, element: Tensor, position: Tensor | None =
     _require_tensor(element)
     type = sequence.type.element if isinstance(sequence.type, SequenceType) else AnyType()
     operands = [sequence, element] if position is None else [sequence, element, position]
-    joined = type if type == element.type else _join_types(type, element.type)
+    joined = join_types(type, element.type, current_trace.get(), set())
     return host("sequence_insert", operands, [SequenceType(joined)])[0]
 
 
@@ -112,14 +106,6 @@ def _require_tensor(element: Tensor) -> None:
 
 def _require_sequence(sequence: Tensor) -> None:
     require(isinstance(sequence.type, (SequenceType, AnyType)), f"a sequence is needed, not {sequence.type}")
-
-
-def _join_types(a: Type, b: Type) -> Type:
-    if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype is b.dtype:
-        if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
-            return TensorType(a.dtype, None)
-        return TensorType(a.dtype, tuple(x if x == y else fresh_symbol("size") for x, y in zip(a.shape, b.shape)))
-    return AnyType()
 
 
 @op("SequenceErase", since=11)
@@ -168,7 +154,7 @@ def concat_from_sequence(sequence: Tensor, *, axis: int = REQUIRED, new_axis: in
         return stack(sequence.elements, axis) if new_axis else concat(sequence.elements, axis)
     element = _element_type(sequence)
     type: Type = AnyType()
-    if isinstance(element, TensorType):
+    if element.dtype is not None:
         shape = None if element.shape is None else _concat_shape(element.shape, axis, bool(new_axis))
         type = TensorType(element.dtype, shape)
     return host("concat_from_sequence", [sequence], [type], axis=axis, new_axis=bool(new_axis))[0]

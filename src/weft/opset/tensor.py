@@ -20,7 +20,7 @@ from weft.ir.dims import Dim, Expr
 from weft.ir.dtypes import DType
 from weft.ir.program import Value
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.ir.types import Shape, TensorType, Type
+from weft.ir.types import Shape, Type
 from weft.opset.type_rules import TypeRuleError, check_function
 
 if TYPE_CHECKING:
@@ -163,13 +163,13 @@ class Tensor(_Operators):
 
     @property
     def dtype(self) -> DType:
-        if not isinstance(self.type, TensorType):
+        if self.type.dtype is None:
             raise NotStaticError(f"{self.value.name or self.value} is {self.type}: its dtype is not known here")
         return self.type.dtype
 
     @property
     def shape(self) -> Shape:
-        if not isinstance(self.type, TensorType) or self.type.shape is None:
+        if self.type.shape is None:
             raise NotStaticError(f"{self.value.name or self.value} is {self.type}: its shape is not known here")
         return self.type.shape
 

@@ -250,16 +250,12 @@ class Trace:
             return None
         if any(operand.static_value is None for operand in operands):
             return None
-        if not all(isinstance(type, TensorType) and type.shape is not None for type in types):
+        shapes = [type.shape for type in types if type.shape is not None]
+        if len(shapes) != len(types) or not all(isinstance(size, int) for shape in shapes for size in shape):
             return None
-        sizes = [dims.product(type.shape or ()) for type in types if isinstance(type, TensorType)]
         symbolic = any(is_symbolic(operand) for operand in operands) or _has_symbols(primitive)
         limit = SYMBOLIC_ELEMENTS if symbolic else FOLDED_ELEMENTS
-        if not all(isinstance(size, int) and size <= limit for size in sizes):
-            return None
-        if not all(
-            isinstance(size, int) for type in types if isinstance(type, TensorType) for size in type.shape or ()
-        ):
+        if any(dims.product(shape) > limit for shape in shapes):
             return None
         if _dequantizes(operands, types):
             return None
@@ -285,8 +281,7 @@ class Trace:
 
     def _range_guards(self, content: Any, type: Type) -> Iterator[Guard]:
         """Yield guards that sizes fit the integer type they are computed in: others would wrap around at run time."""
-        assert isinstance(type, TensorType)
-        if not type.dtype.is_integer or not isinstance(content, np.ndarray):
+        if type.dtype is None or not type.dtype.is_integer or not isinstance(content, np.ndarray):
             return
         low, high = (int(limit) for limit in type.dtype.limits)
         for size in {element for element in content.flat if isinstance(element, Expr)}:
@@ -303,10 +298,10 @@ class Trace:
     def _from_static(self, content: Any, type: Type) -> Tensor:
         if not isinstance(content, np.ndarray) or isinstance(type, AnyType):
             return self.constant(content, type_of(content, type) if self.eager else type)
-        if content.dtype != object or (isinstance(type, TensorType) and type.dtype is DType.string):
+        if content.dtype != object or type.dtype is DType.string:
             return self.constant(content)
         if all(isinstance(element, (int, np.integer, np.bool_)) for element in content.flat):
-            assert isinstance(type, TensorType)
+            assert type.dtype is not None
             return self.constant(content.astype(type.dtype.numpy))
         value = Value(next(self.numbers), type)
         self.steps.append(Step(Dims(tuple(content.flat)), (), (value,), self.origin))
@@ -418,7 +413,7 @@ def _is_tractable(content: Any) -> bool:
 
 
 def _check_sizes(type: Type) -> None:
-    if not isinstance(type, TensorType):
+    if type.dtype is None:
         return
     count = max(type.dtype.bits // 8, 1)
     for size in type.shape or ():
@@ -440,9 +435,7 @@ def _dequantizes(operands: Sequence[Tensor], types: Sequence[Type]) -> bool:
     """Return whether a matrix of bytes is widened: a product may use the bytes, and the rest is folded later."""
     matrices = [operand.dtype for operand in operands if operand.rank >= 2]
     wide = all(
-        isinstance(type, TensorType)
-        and (type.dtype.is_float or type.dtype is DType.int32)
-        and len(type.shape or ()) >= 2
+        type.dtype is not None and (type.dtype.is_float or type.dtype is DType.int32) and len(type.shape or ()) >= 2
         for type in types
     )
     return wide and bool(matrices) and all(dtype in (DType.int8, DType.uint8) for dtype in matrices)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.errors import InvalidModelError
 from weft.ir.dtypes import DType
 from weft.ir.program import ArgReduce, Contract, Convolve, Cumulate, Pool, Primitive, Reduce, Scatter, Sort
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 
 
 class TypeRuleError(InvalidModelError):
@@ -49,9 +49,9 @@ def _accepts(function: str, dtype: DType) -> bool:
 
 def check_primitive(primitive: Primitive, operands: Sequence[Type]) -> None:
     """Raise TypeRuleError if a primitive does not accept the type of its first operand."""
-    if not operands or not isinstance(operands[0], TensorType):
+    dtype = operands[0].dtype if operands else None
+    if dtype is None:
         return
-    dtype = operands[0].dtype
     match primitive:
         case Reduce(kind) | Pool(kind):
             fits = _is_number(dtype) or (dtype is DType.bool and kind in _CHOICES)

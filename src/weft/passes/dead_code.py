@@ -10,7 +10,7 @@ from dataclasses import replace
 from weft.ir import dims
 from weft.ir.program import Guard, Observe, Primitive, Scan, Step, TensorProgram, Value, bodies
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, walk
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere
 
@@ -107,9 +107,7 @@ def _scalar_symbols(scalar: Scalar) -> set[str]:
 
 def type_symbols(type: Type) -> set[str]:
     """Return the symbols in a tensor's shape."""
-    if not isinstance(type, TensorType) or type.shape is None:
-        return set()
-    return set().union(*map(dims.symbol_names, type.shape))
+    return set().union(*map(dims.symbol_names, type.shape or ()))
 
 
 def guard_symbols(guard: Guard) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Protocol
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
 from weft.ir.program import Guard
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 
 _SIZES = (128, 224, 640, 320, 64, 48, 32, 16, 8, 4, 2, 1)  # candidates for a dynamic dim, in order
 
@@ -36,8 +36,7 @@ def dynamic_dims(inputs: Sequence[Typed]) -> dict[str, tuple[Symbol, int]]:
     """Find the symbols of inputs' shapes by name, each with the first axis whose size it is."""
     symbols: dict[str, tuple[Symbol, int]] = {}
     for value in inputs:
-        shape = value.type.shape if isinstance(value.type, TensorType) else None
-        for axis, dim in enumerate(shape or ()):
+        for axis, dim in enumerate(value.type.shape or ()):
             symbol = dims.as_symbol(dim)
             if symbol is not None and (symbol.name not in symbols or axis < symbols[symbol.name][1]):
                 symbols[symbol.name] = (symbol, axis)

@@ -48,7 +48,7 @@ class InputBinder:
         self.file = file
         self.device = device
         self.adopt = adopt
-        self._dtypes = [(spec.name, _array_dtype(spec)) for spec in specs]
+        self._dtypes = [(spec.name, spec.dtype) for spec in specs]
         self._scalars = [number for number, spec in enumerate(specs) if spec.element and spec.shape == ()]
         self._checked_shapes: set[PlainShapes | None] = set()
 
@@ -123,11 +123,6 @@ def is_elsewhere(content: Any) -> bool:
     return hasattr(content, "__dlpack_device__") or hasattr(content, "__cuda_array_interface__")
 
 
-def _array_dtype(spec: TensorSpec) -> np.dtype[Any] | None:
-    """Return the dtype of arrays that need no conversion; None if all may need one."""
-    return spec.type.dtype.numpy if isinstance(spec.type, TensorType) else None
-
-
 def bind_inputs(
     specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], inputs: Mapping[str, Any], file: str, device: str
 ) -> BoundInputs:
@@ -151,7 +146,7 @@ def _find_clash(specs: Sequence[TensorSpec], arrays: Mapping[str, Any]) -> str |
     sizes: dict[str, tuple[int, str]] = {}
     for spec in specs:
         content = arrays[spec.name]
-        if not isinstance(spec.type, TensorType) or spec.type.shape is None or not has_shape(content):
+        if spec.type.shape is None or not has_shape(content):
             continue
         for axis, (dim, size) in enumerate(zip(spec.type.shape, content.shape)):
             other, where = sizes.setdefault(str(dim), (size, f"dimension {axis} of input {spec.name!r}"))
@@ -182,7 +177,7 @@ def _on_device(content: Any, spec: TensorSpec, file: str, device: str, depth: in
         raise type(error)(f"input {spec.name!r}: {error.problem}", hint=error.hint, file=file) from None
     if isinstance(content, HostTensor):
         return content.array
-    return content if isinstance(spec.type, TensorType) else content.numpy()
+    return content.numpy() if spec.element is None else content
 
 
 def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from weft.errors import InputError, short_repr
 from weft.ir import dims
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 from weft.quantities import format_bytes, join_few, shorten
 from weft.records import dataclass
 from weft.tables import ShownAsTables, Table
@@ -161,7 +161,7 @@ def bind_shapes(
 
 
 def _sizes_of(value: NamedInput, shape: Shape, file: str) -> Iterator[tuple[str, int]]:
-    declared = value.type.shape if isinstance(value.type, TensorType) else None
+    declared = value.type.shape
     if declared is None:
         return
     fits = len(declared) == len(shape)

@@ -13,7 +13,6 @@ from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor
-from weft.ir.types import TensorType
 from weft.records import dataclass
 from weft.runtime.foreign_tensors import as_numpy
 from weft.runtime.inputs import Adopt, is_elsewhere
@@ -158,7 +157,7 @@ def _shared_array(content: Any, what: str, file: str) -> Array:
 
 
 def _check_declared(array: Array | DeviceTensor, spec: TensorSpec, file: str) -> None:
-    if not isinstance(spec.type, TensorType):
+    if spec.type.dtype is None:
         problem = f"output {spec.name!r} is a {spec.type}, which no array holds"
         raise InputError(problem, file=file, hint="leave it out of into")
     _check_dtype(array, spec.type.dtype, spec.name, file)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from weft.backends.reference.sizes import GuardError, check_guards
 from weft.errors import ExecutionError, InputError, ModelError, OutOfMemoryError, short_repr
 from weft.ir.specs import TensorSpec
-from weft.ir.types import TensorType
 from weft.plan.usual_sizes import derive_sizes, dynamic_dims, usual_sizes
 from weft.runtime.arguments import whole_number, whole_shapes
 from weft.runtime.generated_inputs import generate_inputs
@@ -93,11 +92,10 @@ def inputs_or_random(
 
 def _fixed_sizes(specs: Sequence[TensorSpec], inputs: Sequence[Value]) -> dict[str, int]:
     """Return the sizes of dims that a saved program fixes."""
-    types = {value.name: value.type for value in inputs}
+    shapes = {value.name: value.known_shape for value in inputs}
     fixed: dict[str, int] = {}
     for spec in specs:
-        type = types.get(spec.name)
-        pairs = zip(spec.shape or (), (type.shape or ()) if isinstance(type, TensorType) else ())
+        pairs = zip(spec.shape or (), shapes.get(spec.name) or ())
         fixed.update((dim, size) for dim, size in pairs if isinstance(dim, str) and isinstance(size, int))
     return fixed
 

@@ -62,7 +62,7 @@ class Float64Interpreter(Interpreter):
 
 
 def _round_to(content: Any, type: Type) -> Any:
-    if not isinstance(content, np.ndarray) or not isinstance(type, TensorType) or type.dtype not in WIDE:
+    if not isinstance(content, np.ndarray) or type.dtype not in WIDE:
         return content
     with np.errstate(over="ignore", invalid="ignore"):
         array = content.astype(type.dtype.numpy).view(RoundedArray)
@@ -116,6 +116,6 @@ def _widen_scalar(scalar: Scalar, done: dict[int, Scalar]) -> Scalar:
 
 
 def _widen_type(type: Type) -> Type:
-    if isinstance(type, TensorType) and type.dtype in WIDE:
+    if type.dtype in WIDE:
         return TensorType(WIDE[type.dtype], type.shape)
     return type

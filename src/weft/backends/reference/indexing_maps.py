@@ -16,7 +16,7 @@ from weft.ir.arrays import Array
 from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.program import Map
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 
 Entry = tuple[int, bool]  # a position, or an axis of the result and True
 
@@ -26,7 +26,7 @@ def compile_indexing_map(primitive: Map, result: Type) -> SmallMap | None:
 
     None: the map does more than index.
     """
-    if not isinstance(result, TensorType) or result.shape is None or not isinstance(primitive.expression, Load):
+    if result.shape is None or not isinstance(primitive.expression, Load):
         return None
     load, shape = primitive.expression, tuple(map(_symbol_name, result.shape))
     entries = _match_entries(load, result.shape)

@@ -22,6 +22,7 @@ from weft.interrupts import current_watch, is_large, raise_if_abandoned, run_int
 from weft.ir import dims
 from weft.ir.arrays import Array
 from weft.ir.dims import Dim
+from weft.ir.dtypes import DType
 from weft.ir.graph import Graph
 from weft.ir.program import (
     ArgReduce,
@@ -48,7 +49,7 @@ from weft.ir.program import (
     TensorProgram,
     Value,
 )
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 from weft.opset import registry
 from weft.opset.lower import Scope, Subgraph
 from weft.opset.trace import Trace
@@ -69,7 +70,7 @@ class Interpreter:
                 return [evaluate_map_symbolic(primitive, operands, _evaluate_shape(types[0], {}))]
             case Reduce() | Reshape() | Concat():
                 boxed = [operand.astype(object) for operand in operands]
-                return [convert_symbolic(evaluate(primitive, boxed, types, {})[0], _tensor_type(types[0]).dtype)]
+                return [convert_symbolic(evaluate(primitive, boxed, types, {})[0], _dtype_of(types[0]))]
             case _:
                 raise InternalError(f"{type(primitive).__name__} of symbolic integers")
 
@@ -129,7 +130,7 @@ def _evaluate(
         case Concat(axis):
             return [np.concatenate(operands, axis)]
         case Dims(values):
-            dtype = _tensor_type(types[0]).dtype
+            dtype = _dtype_of(types[0])
             return [
                 np.array([wrap(number(v), dtype) for v in values], dtype.numpy).reshape(
                     _evaluate_shape(types[0], sizes)
@@ -156,8 +157,7 @@ def _evaluate(
         case Scatter():
             return [evaluate_scatter(primitive, operands, sizes)]
         case Random():
-            assert isinstance(types[0], TensorType)
-            return [reductions.random(primitive, _evaluate_shape(types[0], sizes), types[0].dtype)]
+            return [reductions.random(primitive, _evaluate_shape(types[0], sizes), _dtype_of(types[0]))]
         case Host(function, attributes):
             return list(HOST_FUNCTIONS[function](*operands, **dict(attributes)))
         case Scan():
@@ -277,7 +277,7 @@ def _stack_rows(rows: list[list[Any]], types: Sequence[Type], sizes: Mapping[str
 
 def _stack_nothing(type: Type, sizes: Mapping[str, int]) -> Array:
     """Stack no iterations: sizes that were never bound are 0."""
-    if not isinstance(type, TensorType) or type.shape is None:
+    if type.shape is None:
         raise ExecutionError("a loop ran no iteration, so the shapes of its outputs are unknown")
     shape = [0]
     for dim in type.shape[1:]:
@@ -303,7 +303,7 @@ def _last_uses(program: TensorProgram) -> dict[int, list[Value]]:
 
 
 def _evaluate_shape(type: Type, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    if not isinstance(type, TensorType) or type.shape is None:
+    if type.shape is None:
         raise InternalError(f"a tensor of known rank is needed, not {type}")
     return tuple(_size(dim, sizes) for dim in type.shape)
 
@@ -315,13 +315,13 @@ def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
     return size
 
 
-def _tensor_type(type: Type) -> TensorType:
-    assert isinstance(type, TensorType)
-    return type
+def _dtype_of(type: Type) -> DType:
+    assert type.dtype is not None
+    return type.dtype
 
 
 def _check_memory(type: Type, sizes: Mapping[str, int]) -> None:
-    if not isinstance(type, TensorType) or type.shape is None:
+    if type.shape is None:
         return
     try:
         size = dims.evaluate(dims.product(type.shape), sizes) * type.dtype.numpy.itemsize

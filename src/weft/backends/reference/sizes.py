@@ -14,7 +14,7 @@ from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.program import Guard
 from weft.ir.tensors import DeviceTensor
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 
 
 class GuardError(Exception):
@@ -41,7 +41,7 @@ def check_guards(guards: Sequence[Guard], sizes: Mapping[str, int]) -> tuple[Gua
 
 def bind_sizes(type: Type, content: Any, sizes: dict[str, int], *, rebind: bool) -> None:
     """Set the symbols that are sizes of a type to the sizes of the content."""
-    if not isinstance(type, TensorType) or type.shape is None or not isinstance(content, (np.ndarray, DeviceTensor)):
+    if type.shape is None or not isinstance(content, (np.ndarray, DeviceTensor)):
         return
     if len(type.shape) != content.ndim:
         raise InternalError(f"a tensor of shape {content.shape} where {type} was planned")

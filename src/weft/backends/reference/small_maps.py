@@ -17,7 +17,7 @@ from weft.ir.dims import Axis, Compound, Dim, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.program import Map
 from weft.ir.scalar import COMPARISONS, Apply, Index, Literal, Load, Scalar
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 
 SmallMap = Callable[[Sequence[Any], Mapping[str, int]], Union[Array, None]]
 MOST_ELEMENTS = 64
@@ -36,9 +36,9 @@ def compile_small_map(primitive: Map, operands: Sequence[Type], result: Type) ->
 
     None: the map cannot be compiled.
     """
-    if not isinstance(result, TensorType) or result.shape is None:
+    if result.shape is None:
         return None
-    ranks = [len(type.shape) if isinstance(type, TensorType) and type.shape is not None else None for type in operands]
+    ranks = [None if type.shape is None else len(type.shape) for type in operands]
     try:
         text = _scalar_text(primitive.expression, ranks)
         sizes = [_dim_text(size) for size in result.shape]

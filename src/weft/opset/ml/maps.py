@@ -27,9 +27,7 @@ def dict_vectorizer(
     vocabulary = string_vocabulary if int64_vocabulary is None else int64_vocabulary
     if vocabulary is None:
         raise InvalidModelError("a dictionary is vectorized with int64_vocabulary or string_vocabulary")
-    dtype = DType.float32
-    if isinstance(x.type, MapType) and isinstance(x.type.value, TensorType):
-        dtype = x.type.value.dtype
+    dtype = (x.type.value.dtype if isinstance(x.type, MapType) else None) or DType.float32
     type = TensorType(dtype, (1, len(vocabulary)))
     return host("map_to_vocabulary", [x], [type], vocabulary=tuple(vocabulary), dtype=dtype.value)[0]
 
