@@ -7,19 +7,18 @@ So this uses the static profile of a core, never a measurement.
 from __future__ import annotations
 
 from weft.cost.profiles import CORE
-from weft.ir.target import Rates
 
 _ELEMENT_BYTES = 8  # of an element that is read and written as float32
 
 
-def operations_in(seconds: float, rates: Rates = CORE) -> int:
-    """Return the operations that a unit does in a time."""
-    return round(rates.unit_flops * seconds)
+def operations_in(seconds: float) -> int:
+    """Return the operations that a core does in a time."""
+    return round(CORE.unit_flops * seconds)
 
 
-def elements_in(seconds: float, rates: Rates = CORE) -> int:
-    """Return the elements that a unit moves in a time, as a power of two."""
-    return 1 << (int(rates.workspace_bandwidth * seconds / _ELEMENT_BYTES).bit_length() - 1)
+def elements_in(seconds: float) -> int:
+    """Return the elements that a core moves in a time, as a power of two."""
+    return 1 << (int(CORE.workspace_bandwidth * seconds / _ELEMENT_BYTES).bit_length() - 1)
 
 
 BLOCK_ELEMENTS = elements_in(4e-6)  # of a map or a reduction

@@ -83,7 +83,7 @@ Occupied = Sequence[tuple[int, int]]  # sorted (start, end)
 
 
 class _Search:
-    """The best offsets so far, with their order and fit."""
+    """The best offsets so far, with the order in which blocks were placed."""
 
     def __init__(self, blocks: Sequence[Lifetime], sizes: Sequence[int], lower_bound: int) -> None:
         self.sizes = sizes
@@ -91,7 +91,6 @@ class _Search:
         self.overlaps = _find_overlaps(blocks)
         self.best: tuple[int, list[int]] = (sum(sizes) + 1, [])
         self.best_order: list[int] = []
-        self.best_fit: Callable[[Occupied, int], int] = _find_tightest_gap
 
     @property
     def is_done(self) -> bool:
@@ -112,7 +111,7 @@ class _Search:
             if give_up and total >= self.best[0]:
                 return offsets
         if total < self.best[0]:
-            self.best, self.best_order, self.best_fit = (total, offsets), list(order), fit
+            self.best, self.best_order = (total, offsets), list(order)
         return offsets
 
     def improve(self) -> None:

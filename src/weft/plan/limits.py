@@ -30,14 +30,14 @@ def output_bytes(plan: Plan) -> int:
     return sum(prod(shape) * dtype.itemsize for shape, dtype in plan.outputs)
 
 
-def check_fits(plan: Plan, budget: MemoryBudget, physical: int, beside: int | None = None) -> None:
-    """Raise OutOfMemoryError unless a section fits; `beside`: bytes besides the arena, by default its outputs."""
+def check_fits(plan: Plan, budget: MemoryBudget, physical: int) -> None:
+    """Raise OutOfMemoryError unless the arena and the outputs of a section fit."""
     for shape, dtype in plan.outputs:
         if (
             prod(max(size, 1) for size in shape) * dtype.itemsize > LARGEST_ARRAY
         ):  # numpy refuses such a shape even without elements
             raise ExecutionError(f"a result is larger than the largest array: {dtype.name}{list(shape)}")
-    arrays = output_bytes(plan) if beside is None else beside
+    arrays = output_bytes(plan)
     if plan.arena_bytes + arrays > physical:
         raise OutOfMemoryError(
             f"a run for these sizes needs {plan.arena_bytes + arrays:,} bytes, more than this machine's memory of "

@@ -98,12 +98,11 @@ def section_storage(
     constants: Mapping[Value, Array],
     sizes: Mapping[str, int],
     steps: Sequence[Sequence[int]],
-    alignment: int = ALIGNMENT,
     roomy: Owners = frozenset(),
 ) -> StoragePlan:
     """Return how values share memory in the plan that `make_plan` makes of the same arguments."""
     external = frozenset((*section.inputs, *section.outputs))
-    return _Planner(constants, DimEvaluator(sizes), alignment, roomy).lay_out(section, external, steps)[0]
+    return _Planner(constants, DimEvaluator(sizes), ALIGNMENT, roomy).lay_out(section, external, steps)[0]
 
 
 def storage_choices(

@@ -73,7 +73,6 @@ class Ranking:
 
     by: str
     entries: tuple[Ranked, ...]
-    remembered: bool = False
 
     @property
     def best(self) -> str:
@@ -293,7 +292,7 @@ def _from_record(record: Any, by: str, devices: Sequence[str]) -> Ranking:
         entries.append(Ranked(device, seconds, reason, None if parts is None else Seconds(*map(float, parts))))
     if sorted(entry.device for entry in entries) != sorted(devices):
         raise ValueError("a ranking of other devices")
-    return Ranking(by, tuple(entries), remembered=True)
+    return Ranking(by, tuple(entries))
 
 
 def _numbers(parts: Seconds) -> tuple[float, ...]:

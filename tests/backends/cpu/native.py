@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
+from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.machine import host
 from weft.backends.cpu.tape import Place, Tape, TapeLaunch
+from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.ir import kernel as ir
@@ -33,8 +34,7 @@ def build(kernels: Sequence[Kernel]) -> LoadedCode:
 @lru_cache(maxsize=64)
 def compiled(text: str) -> bytes:
     """Kernels with parameters for sizes are run at several."""
-    (code,) = compile_modules([text], host())
-    return code
+    return compile_module(text, host())
 
 
 def tape_of(

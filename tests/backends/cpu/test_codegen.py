@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import pytest
 from backends.cpu.native import LANES, elementwise, run_elementwise
 
-from weft.backends.cpu.codegen import code_key, compile_modules, load_code
+from weft.backends.cpu.codegen import code_key, compile_cached, load_code
 from weft.backends.cpu.machine import _read_cache_bytes, host, named
 from weft.backends.cpu.pool import runner_text
 from weft.backends.llvm import compilation
@@ -37,12 +37,12 @@ def call(address: int) -> int:
 
 def test_modules_become_functions() -> None:
     texts = [constant(f"f{number}", number) for number in range(7)]
-    code = load_code(compile_modules(texts, host(), threads=3), [f"f{number}" for number in range(7)])
+    code = load_code([compile_module(text, host()) for text in texts], [f"f{number}" for number in range(7)])
     assert [call(code.addresses[f"f{number}"]) for number in range(7)] == list(range(7))
 
 
 def test_equal_names_in_different_loads_do_not_meet() -> None:
-    codes = [load_code(compile_modules([constant("same", number)], host()), ["same"]) for number in (1, 2)]
+    codes = [load_code([compile_module(constant("same", number), host())], ["same"]) for number in (1, 2)]
     assert [call(code.addresses["same"]) for code in codes] == [1, 2]
 
 
@@ -57,7 +57,7 @@ def test_kernels_are_divided_among_modules() -> None:
     kernels = [elementwise(f"k{number}", "add", [DType.float32] * 2, DType.float32) for number in range(5)]
     texts = [llvm_text(kernels[start : start + 2], VECTOR_LANES) for start in range(0, len(kernels), 2)]
     assert [text.count("define void") for text in texts] == [2, 2, 1]
-    code = load_code(compile_modules(texts, host()), [kernel.name for kernel in kernels])
+    code = load_code([compile_module(text, host()) for text in texts], [kernel.name for kernel in kernels])
     inputs = [np.arange(37, dtype=np.float32), np.ones(37, np.float32)]
     for kernel in kernels:
         np.testing.assert_array_equal(run_elementwise(kernel, code, inputs), inputs[0] + 1)
@@ -65,23 +65,21 @@ def test_kernels_are_divided_among_modules() -> None:
 
 def test_compiled_code_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = CodeCache(tmp_path)
-    texts = [constant("one", 1), constant("two", 2)]
-    heard: list[tuple[int, int]] = []
-    first = compile_modules(texts, host(), cache, progress=lambda done, count: heard.append((done, count)))
-    assert heard == [(1, 2), (2, 2)]
+    text = constant("one", 1)
+    first = compile_cached(text, host(), cache)
     monkeypatch.setattr(compilation, "compile_module", lambda *_: pytest.fail("compiled again"))
-    assert compile_modules(texts, host(), cache) == first
+    assert compile_cached(text, host(), cache) == first
 
 
 def test_a_damaged_entry_is_compiled_again(tmp_path: Path) -> None:
     cache = CodeCache(tmp_path)
     text = constant("answer", 42)
-    compile_modules([text], host(), cache)
+    compile_cached(text, host(), cache)
     (entry,) = tmp_path.iterdir()
     damaged = bytearray(entry.read_bytes())
     damaged[len(damaged) // 2] ^= 0xFF
     entry.write_bytes(damaged)
-    code = load_code(compile_modules([text], host(), cache), ["answer"])
+    code = load_code([compile_cached(text, host(), cache)], ["answer"])
     assert call(code.addresses["answer"]) == 42
     assert entry.read_bytes() != bytes(damaged)
 
@@ -92,15 +90,10 @@ def test_code_is_named_by_all_it_depends_on() -> None:
 
 
 def test_many_threads_compile_at_once() -> None:
-    texts = [llvm_text([ADD], VECTOR_LANES)]
-    expected = compile_module(texts[0], host())
-    results: list[bytes] = []
-    threads = [Thread(target=lambda: results.extend(compile_modules(texts * 3, host()))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [expected] * 12
+    text = llvm_text([ADD], VECTOR_LANES)
+    with ThreadPoolExecutor(4) as threads:
+        codes = set(threads.map(lambda _: compile_module(text, host()), range(12)))
+    assert codes == {compile_module(text, host())}
 
 
 def test_invalid_code_is_our_error() -> None:

@@ -16,7 +16,7 @@ import pytest
 from backends.cpu.native import LANES, elementwise, run_elementwise
 
 from weft.backends.cpu import codegen, image
-from weft.backends.cpu.codegen import compile_modules, link_code, load_code
+from weft.backends.cpu.codegen import link_code, load_code
 from weft.backends.cpu.elf import AARCH64, X86_64, MalformedError, UnsupportedError, read_object
 from weft.backends.cpu.image import LoadedImage, build_image, find_function, load_image
 from weft.backends.cpu.machine import host, named
@@ -96,7 +96,7 @@ def test_kernels_give_the_same_bits_as_with_the_linker() -> None:
     names = ["exp", "tanh", "sin", "erf", "log", "sqrt"] * 10
     kernels = [elementwise(f"k{n}_{name}", name, [DType.float32], DType.float32) for n, name in enumerate(names)]
     kernels.append(elementwise("rest", "fmod", [DType.float64] * 2, DType.float64, lanes=1))
-    objects = compile_modules([llvm_text([kernel], VECTOR_LANES) for kernel in kernels], host())
+    objects = [compile_module(llvm_text([kernel], VECTOR_LANES), host()) for kernel in kernels]
     assert len(objects) == 61
     names = [kernel.name for kernel in kernels]
     ours, linked = load_code(objects, names), link_code(objects, names)

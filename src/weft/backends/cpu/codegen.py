@@ -1,11 +1,11 @@
-"""LLVM IR text -> object code, from the cache or compiled by several threads -> functions in memory."""
+"""LLVM IR text -> object code, from the cache or compiled -> functions in memory."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ from weft.cache.digests import key_of
 from weft.cache.sources import library_version
 from weft.errors import InternalError
 from weft.records import dataclass
-from weft.threads import HelperPool, Once, once, usable_cores
+from weft.threads import Once, once
 from weft.version import __version__
 
 
@@ -36,35 +36,16 @@ class LoadedCode:
     owner: Any  # the code is unmapped with it
 
 
-def compile_modules(
-    texts: Sequence[str],
-    machine: Machine,
-    cache: CodeCache | None = None,
-    threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[bytes]:
-    """Compile each module to object code, unless the cache has it; `progress` receives (done, total)."""
-    keys = [code_key(text, machine) for text in texts]
-    objects = [None if cache is None else cache.get(key) for key in keys]
-    missing = [index for index, code in enumerate(objects) if code is None]
-    missing.sort(key=lambda index: -len(texts[index]))  # the largest first, so that none runs alone at the end
-
-    if missing:
+def compile_cached(text: str, machine: Machine, cache: CodeCache) -> bytes:
+    """Compile a module to object code, unless the cache has it."""
+    key = code_key(text, machine)
+    code = cache.get(key)
+    if code is None:
         from weft.backends.llvm.compilation import compile_module
 
-    def build(index: int) -> tuple[int, bytes]:
-        code = compile_module(texts[index], machine)
-        if cache is not None:
-            cache.put(keys[index], code)
-        return index, code
-
-    if missing:
-        with HelperPool(min(threads or usable_cores(), len(missing))) as workers:
-            for done, (index, code) in enumerate(workers.map(build, missing), start=1):
-                objects[index] = code
-                if progress is not None:
-                    progress(done, len(missing))
-    return [code for code in objects if code is not None]
+        code = compile_module(text, machine)
+        cache.put(key, code)
+    return code
 
 
 def code_key(text: str, machine: Machine) -> str:

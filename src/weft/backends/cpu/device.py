@@ -74,14 +74,14 @@ class CpuDriver(CompilingDriver):
         return rank_needs(needs)
 
     def support(self) -> Mapping[str, bytes]:
-        from weft.backends.cpu.codegen import compile_modules
+        from weft.backends.cpu.codegen import compile_cached
         from weft.backends.cpu.pool import runner_text
         from weft.cache.code import shared_cache
 
         needs = self.needs()
         system = "win32" if needs["system"] == "windows" else needs["system"]
         text = runner_text(system, arm=needs["architecture"] == "aarch64")
-        return {key_of(text): compile_modules([text], self.machine, shared_cache())[0]}
+        return {key_of(text): compile_cached(text, self.machine, shared_cache())}
 
     def take_support(self, code: Mapping[str, Callable[[], bytes]]) -> None:
         from weft.backends.cpu.pool import offer_runner

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, compile_modules, load_code
+from weft.backends.cpu.codegen import LoadedCode, compile_cached, load_code
 from weft.backends.cpu.machine import CACHE_LINE, host
 from weft.cache.code import shared_cache
 from weft.cache.digests import key_of
@@ -66,7 +66,7 @@ def offer_runner(code: Mapping[str, Callable[[], bytes]]) -> None:
 def _runner_code() -> bytes:
     text = runner_text(sys.platform)
     offered = _offered.get(key_of(text))
-    return compile_modules([text], host(), shared_cache())[0] if offered is None else offered()
+    return compile_cached(text, host(), shared_cache()) if offered is None else offered()
 
 
 @once

@@ -40,14 +40,6 @@ class LaunchRecording(Protocol):
         ...
 
 
-class TimedLaunches(LaunchRecording, Protocol):
-    """A recording that also measures times."""
-
-    def ticks(self) -> Array:
-        """Return when each launch of the last run began and the last ended, in nanoseconds of the device's clock."""
-        ...
-
-
 class Commands(NamedTuple):
     """The commands of one run, in this order. Copies may write up to the next multiple of 4 bytes."""
 
@@ -105,7 +97,10 @@ class MemoryDevice(Protocol):
         ...
 
     def timed(self, recording: Any) -> Any:
-        """Convert a recording to TimedLaunches."""
+        """Return a recording with `ticks`: when each launch of the last run began and the last ended.
+
+        Ticks are nanoseconds of the device's clock.
+        """
         ...
 
     def wait(self) -> None:

@@ -48,20 +48,16 @@ FEATURES = (  # enabled if an adapter has them
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of an adapter. Subgroup sizes are 0 if unknown."""
+    """The limits of an adapter."""
 
     max_buffer_bytes: int
     max_binding_bytes: int
     max_bindings: int  # storage buffers per shader
     max_groups: int  # workgroups per dimension of a dispatch
     max_lanes: int  # invocations per workgroup
-    max_lanes_along: tuple[int, int, int]
     shared_bytes: int  # workgroup memory
     offset_alignment: int  # of bindings
-    max_immediate_bytes: int
-    subgroups: bool
-    min_subgroup: int
-    max_subgroup: int
+    max_subgroup: int  # 0 if unknown
     timestamps: bool
     is_software: bool
 
@@ -216,24 +212,15 @@ def _kind(info: Mapping[str, Any]) -> str:
 def _build_adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter:
     features = frozenset(FEATURES) & set(handle.features)
     allowed = {name.replace("_", "-"): value for name, value in handle.limits.items()}
-    smallest, largest = _subgroup_sizes(handle)
     limits = Limits(
         max_buffer_bytes=allowed["max-buffer-size"] & ~3,
         max_binding_bytes=min(allowed["max-storage-buffer-binding-size"], allowed["max-buffer-size"]) & ~3,
         max_bindings=allowed["max-storage-buffers-per-shader-stage"],
         max_groups=allowed["max-compute-workgroups-per-dimension"],
         max_lanes=allowed["max-compute-invocations-per-workgroup"],
-        max_lanes_along=(
-            allowed["max-compute-workgroup-size-x"],
-            allowed["max-compute-workgroup-size-y"],
-            allowed["max-compute-workgroup-size-z"],
-        ),
         shared_bytes=allowed["max-compute-workgroup-storage-size"],
         offset_alignment=allowed["min-storage-buffer-offset-alignment"],
-        max_immediate_bytes=allowed.get("max-immediate-size", 0) if "immediates" in features else 0,
-        subgroups="subgroup" in features,
-        min_subgroup=smallest,
-        max_subgroup=largest,
+        max_subgroup=_largest_subgroup(handle),
         timestamps={"timestamp-query", "timestamp-query-inside-passes"} <= features,
         is_software=_kind(info) == SOFTWARE,
     )
@@ -250,16 +237,16 @@ def _build_adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter
     )
 
 
-def _subgroup_sizes(handle: Any) -> tuple[int, int]:
-    """Return the smallest and the largest subgroup size, which wgpu's Python API does not expose; 0 if unknown."""
+def _largest_subgroup(handle: Any) -> int:
+    """Return the largest subgroup size, which wgpu's Python API does not expose; 0 if unknown."""
     try:
         from wgpu.backends.wgpu_native import ffi, lib
 
         info = ffi.new("WGPUAdapterInfo *")
         if lib.wgpuAdapterGetInfo(handle._internal, info) != lib.WGPUStatus_Success:
-            return 0, 0
-        sizes = int(info.subgroupMinSize), int(info.subgroupMaxSize)
+            return 0
+        size = int(info.subgroupMaxSize)
         lib.wgpuAdapterInfoFreeMembers(info[0])
-        return sizes
+        return size
     except (ImportError, AttributeError):
-        return 0, 0
+        return 0
