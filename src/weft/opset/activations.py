@@ -112,7 +112,7 @@ def softsign(x: Tensor) -> Tensor:
 @op("Shrink", since=9)
 def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
     def element(v: Element) -> Element:
-        return where(v < -lambd, v + bias, where(v > lambd, v - bias, 0))  # type: ignore[no-any-return]
+        return where(v < -lambd, v + bias, where(v > lambd, v - bias, 0))
 
     if x.dtype.is_integer:  # the attributes are floats, so the sums are
         return elementwise(lambda v: cast(element(cast(v, DType.float64)), x.dtype), x)

@@ -255,7 +255,7 @@ def flex_attention(
     scores = elementwise(lambda p: cast(p * factor, precision), products)
     weights = softmax_of_visible(_modify(scores, score_mod, "score_mod"))
     weights = _modify(weights, prob_mod, "prob_mod")
-    return cast(weigh_values(cast(weights, wide_dtype(q.dtype)), v, merge=False), q.dtype)  # type: ignore[no-any-return]
+    return cast(weigh_values(cast(weights, wide_dtype(q.dtype)), v, merge=False), q.dtype)
 
 
 def _modify(x: Tensor, subgraph: Any, name: str) -> Tensor:

@@ -25,8 +25,8 @@ def bit_shift(x: Tensor, amount: Tensor, *, direction: str = REQUIRED) -> Tensor
         """Shift by an amount outside of the width, or a negative one, to copies of the sign, or to zeros."""
         inside = (by >= 0) & (by < width)
         if direction == "RIGHT":
-            return functions.shift_right(v, where(inside, by, width - 1))  # type: ignore[no-any-return]
-        return where(inside, functions.shift_left(v, where(inside, by, 0)), 0)  # type: ignore[no-any-return]
+            return functions.shift_right(v, where(inside, by, width - 1))
+        return where(inside, functions.shift_left(v, where(inside, by, 0)), 0)
 
     if x.dtype.is_signed:
         return elementwise(shift_signed, x, amount)

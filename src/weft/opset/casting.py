@@ -28,13 +28,13 @@ def convert(v: Element, dtype: DType, saturate: bool = True, round_mode: str = "
     if v.dtype is dtype:
         return v
     if v.dtype is DType.string or v.dtype.is_complex:
-        return functions.cast(v, dtype)  # type: ignore[no-any-return]
+        return functions.cast(v, dtype)
     if dtype is DType.float8e8m0:
         return _to_power_of_two(v, saturate, round_mode)
     if dtype in _OVERFLOWING and saturate and v.dtype is not DType.bool:
         v = v if v.dtype.is_float and v.dtype.bits > 8 else functions.cast(v, DType.float32)
         v = clamp(v, *dtype.limits)
-    return functions.cast(v, dtype)  # type: ignore[no-any-return]
+    return functions.cast(v, dtype)
 
 
 def _to_power_of_two(v: Element, saturate: bool, round_mode: str) -> Element:
@@ -59,7 +59,7 @@ def _to_power_of_two(v: Element, saturate: bool, round_mode: str) -> Element:
         lost = (code < 0) | (code > 254) | ((code <= 0) & (fraction < 0))
         code = where(lost, 255, code)
     code = where(is_nan(v), 255, code)
-    return bitcast(functions.cast(code, DType.uint8), DType.float8e8m0)  # type: ignore[no-any-return]
+    return bitcast(functions.cast(code, DType.uint8), DType.float8e8m0)
 
 
 _LAYOUTS = {False: (DType.float32, DType.int32, 23, 127), True: (DType.float64, DType.int64, 52, 1023)}

@@ -35,7 +35,7 @@ def transform(x: Tensor, count: Dim, *, inverse: bool, bins: Dim | None = None) 
         planes = reshape(wide, (x.shape[0], 1, count)) if x.shape[2] == 1 else transpose(wide, [0, 2, 1])
         result = _reorder_bins(_split_transform(planes, radix, sign), radix, bins)
     result = result if bins is None else slice_axis(result, 1, 0, bins)
-    return cast(result * (1.0 / cast(index(count), wide.dtype)) if inverse else result, x.dtype)  # type: ignore[no-any-return]
+    return cast(result * (1.0 / cast(index(count), wide.dtype)) if inverse else result, x.dtype)
 
 
 def fit(x: Tensor, axis: int, size: Dim) -> Tensor:
@@ -99,7 +99,7 @@ def _reorder_bins(split: Tensor, radix: int, bins: Dim | None) -> Tensor:
             k + (radix - computed)
         ) // radix  # 1 for a k that was not computed: bin n is the conjugate of bin count - n
         value = split.at(b, k + mirrored * (radix - 2 * k), part, m + mirrored * (rest - 1 - 2 * m))
-        return where(equal(mirrored * part, 1), -value, value)  # type: ignore[no-any-return]
+        return where(equal(mirrored * part, 1), -value, value)
 
     return reshape(build((rows, needed, radix, 2), element), (rows, needed * radix, 2))
 
@@ -122,7 +122,7 @@ def _build_twiddled_matrix(computed: Dim, radix: int, rest: Dim, sign: int, dtyp
 
 def _rotation_factor(angle: Element, before: Element, after: Element) -> Element:
     """Return the factor of a part of a complex number in a part of that number rotated by an angle."""
-    return where(equal(before, after), cos(angle), where(before < after, sin(angle), -sin(angle)))  # type: ignore[no-any-return]
+    return where(equal(before, after), cos(angle), where(before < after, sin(angle), -sin(angle)))
 
 
 def _apply_twiddles(x: Tensor, count: Dim, sign: int) -> Tensor:
@@ -133,11 +133,11 @@ def _apply_twiddles(x: Tensor, count: Dim, sign: int) -> Tensor:
 
     def element(row: Element, k: Element, part: Element, j: Element) -> Element:
         crossed = x.at(row, k, 1 - part, j) * sines.at(k, j)
-        return x.at(row, k, part, j) * cosines.at(k, j) + where(equal(part, 0), -crossed, crossed)  # type: ignore[no-any-return]
+        return x.at(row, k, part, j) * cosines.at(k, j) + where(equal(part, 0), -crossed, crossed)
 
     return build(x.shape, element)
 
 
 def _compute_angle(steps: Element, count: Dim, sign: int) -> Element:
     """Return the angle of `steps` out of `count` steps around the circle; integers keep long transforms exact."""
-    return cast(steps % count, DType.float64) * (sign * 2.0 * pi) / cast(index(count), DType.float64)  # type: ignore[no-any-return]
+    return cast(steps % count, DType.float64) * (sign * 2.0 * pi) / cast(index(count), DType.float64)

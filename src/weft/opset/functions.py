@@ -7,181 +7,181 @@ from functools import reduce
 from typing import Any
 
 from weft.ir.dtypes import DType
-from weft.opset.tensor import Element, Tensor, apply, elementwise
+from weft.opset.tensor import Element, T, Tensor, apply, elementwise
 
 MOST_ARGUMENTS = 64  # of one map
 
 
-def minimum(a: Any, b: Any) -> Any:
+def minimum(a: T, b: Any) -> T:
     return apply("minimum", a, b)
 
 
-def maximum(a: Any, b: Any) -> Any:
+def maximum(a: T, b: Any) -> T:
     return apply("maximum", a, b)
 
 
-def clamp(x: Any, low: Any, high: Any) -> Any:
+def clamp(x: T, low: Any, high: Any) -> T:
     return minimum(maximum(x, low), high)
 
 
-def fmod(a: Any, b: Any) -> Any:
+def fmod(a: T, b: Any) -> T:
     """Compute the remainder with the sign of the dividend."""
     return apply("fmod", a, b)
 
 
-def absolute(x: Any) -> Any:
+def absolute(x: T) -> T:
     return apply("absolute", x)
 
 
-def sign(x: Any) -> Any:
+def sign(x: T) -> T:
     return apply("sign", x)
 
 
-def floor(x: Any) -> Any:
+def floor(x: T) -> T:
     return apply("floor", x)
 
 
-def ceil(x: Any) -> Any:
+def ceil(x: T) -> T:
     return apply("ceil", x)
 
 
-def round_half_even(x: Any) -> Any:
+def round_half_even(x: T) -> T:
     return apply("round_half_even", x)
 
 
-def truncate(x: Any) -> Any:
+def truncate(x: T) -> T:
     return apply("truncate", x)
 
 
-def sqrt(x: Any) -> Any:
+def sqrt(x: T) -> T:
     return apply("sqrt", x)
 
 
-def exp(x: Any) -> Any:
+def exp(x: T) -> T:
     return apply("exp", x)
 
 
-def log(x: Any) -> Any:
+def log(x: T) -> T:
     return apply("log", x)
 
 
-def log1p(x: Any) -> Any:
+def log1p(x: T) -> T:
     """Compute log(1 + x), accurate for small x."""
     return apply("log1p", x)
 
 
-def sin(x: Any) -> Any:
+def sin(x: T) -> T:
     return apply("sin", x)
 
 
-def cos(x: Any) -> Any:
+def cos(x: T) -> T:
     return apply("cos", x)
 
 
-def tan(x: Any) -> Any:
+def tan(x: T) -> T:
     return apply("tan", x)
 
 
-def asin(x: Any) -> Any:
+def asin(x: T) -> T:
     return apply("asin", x)
 
 
-def acos(x: Any) -> Any:
+def acos(x: T) -> T:
     return apply("acos", x)
 
 
-def atan(x: Any) -> Any:
+def atan(x: T) -> T:
     return apply("atan", x)
 
 
-def sinh(x: Any) -> Any:
+def sinh(x: T) -> T:
     return apply("sinh", x)
 
 
-def cosh(x: Any) -> Any:
+def cosh(x: T) -> T:
     return apply("cosh", x)
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: T) -> T:
     return apply("tanh", x)
 
 
-def asinh(x: Any) -> Any:
+def asinh(x: T) -> T:
     return apply("asinh", x)
 
 
-def acosh(x: Any) -> Any:
+def acosh(x: T) -> T:
     return apply("acosh", x)
 
 
-def atanh(x: Any) -> Any:
+def atanh(x: T) -> T:
     return apply("atanh", x)
 
 
-def erf(x: Any) -> Any:
+def erf(x: T) -> T:
     return apply("erf", x)
 
 
-def sigmoid(x: Any) -> Any:
+def sigmoid(x: T) -> T:
     """Compute 1 / (1 + exp(-x)); overflow of exp gives the right limit."""
     return 1.0 / (1.0 + exp(-x))
 
 
-def is_nan(x: Any) -> Any:
+def is_nan(x: T) -> T:
     return apply("is_nan", x)
 
 
-def is_inf(x: Any) -> Any:
+def is_inf(x: T) -> T:
     return apply("is_inf", x)
 
 
-def equal(a: Any, b: Any) -> Any:
+def equal(a: T, b: Any) -> T:
     return apply("equal", a, b)
 
 
-def not_equal(a: Any, b: Any) -> Any:
+def not_equal(a: T, b: Any) -> T:
     return apply("not_equal", a, b)
 
 
-def logical_xor(a: Any, b: Any) -> Any:
+def logical_xor(a: T, b: Any) -> T:
     return apply("logical_xor", a, b)
 
 
-def bit_and(a: Any, b: Any) -> Any:
+def bit_and(a: T, b: Any) -> T:
     return apply("bit_and", a, b)
 
 
-def bit_or(a: Any, b: Any) -> Any:
+def bit_or(a: T, b: Any) -> T:
     return apply("bit_or", a, b)
 
 
-def bit_xor(a: Any, b: Any) -> Any:
+def bit_xor(a: T, b: Any) -> T:
     return apply("bit_xor", a, b)
 
 
-def bit_not(x: Any) -> Any:
+def bit_not(x: T) -> T:
     return apply("bit_not", x)
 
 
-def shift_left(a: Any, b: Any) -> Any:
+def shift_left(a: T, b: Any) -> T:
     return apply("shift_left", a, b)
 
 
-def shift_right(a: Any, b: Any) -> Any:
+def shift_right(a: T, b: Any) -> T:
     return apply("shift_right", a, b)
 
 
-def where(condition: Any, a: Any, b: Any) -> Any:
+def where(condition: T, a: Any, b: Any) -> T:
     """Choose a where the condition holds, else b."""
     return apply("select", condition, a, b)
 
 
-def cast(x: Tensor | Element, dtype: DType) -> Any:
+def cast(x: T, dtype: DType) -> T:
     """Convert to a dtype: floats to integers truncate, a bool is whether a number is not 0."""
     return apply("cast", x, dtype=dtype)
 
 
-def bitcast(x: Tensor | Element, dtype: DType) -> Any:
+def bitcast(x: T, dtype: DType) -> T:
     """Reinterpret bits as another dtype of the same width."""
     return apply("bitcast", x, dtype=dtype)
 

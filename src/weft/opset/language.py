@@ -175,10 +175,11 @@ def split(x: Tensor, axis: int, sizes: Sequence[Dim]) -> list[Tensor]:
     for size in sizes:
         total = total + size
     assume_equal(total, x.shape[axis], "the parts of a split must add up")
-    parts, start = [], 0
+    parts: list[Tensor] = []
+    start: Dim = 0
     for size in sizes:
         parts.append(slice_axis(x, axis, start, size))
-        start = start + size  # type: ignore[assignment]
+        start = start + size
     return parts
 
 
@@ -218,7 +219,7 @@ def pad(x: Tensor, pads: Sequence[tuple[Dim, Dim]], value: Element | Number = 0)
         inside = tests[0]
         for test in tests[1:]:
             inside = inside & test
-        return where(inside, x.at(*source), value)  # type: ignore[no-any-return]
+        return where(inside, x.at(*source), value)
 
     return build(shape, element)
 
@@ -249,7 +250,7 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 def wrap_index(position: Element, size: Dim) -> Element:
     """Count a position that may be negative from the front."""
     position = cast(position, DType.int64)
-    return where(position < 0, position + index(size), position)  # type: ignore[no-any-return]
+    return where(position < 0, position + index(size), position)
 
 
 def check_range(x: Tensor, low: Dim, high: Dim, name: str) -> Tensor:
@@ -260,13 +261,13 @@ def check_range(x: Tensor, low: Dim, high: Dim, name: str) -> Tensor:
         outside = x.static_value[(x.static_value < low) | (x.static_value > high)]
         if outside.size:
             raise InvalidModelError(f"{name} must lie between {low} and {high}, which {outside.flat[0]} does not")
-        return cast(x, DType.int64)  # type: ignore[no-any-return]
+        return cast(x, DType.int64)
     zero = constant(np.zeros(1, np.int64))  # loading beyond its only element is the error
 
     def element(v: Element) -> Element:
         wide = cast(v, DType.int64)
         outside = cast((wide < index(low)) | (wide > index(high)), DType.int64)
-        return wide + zero.at(outside, checked=True)  # type: ignore[no-any-return]
+        return wide + zero.at(outside, checked=True)
 
     return elementwise(element, x)
 
@@ -289,7 +290,7 @@ def mean(x: Tensor, axes: Sequence[int], keep: bool = False) -> Tensor:
     axes = normalize_axes(axes, x.rank)
     count = dims.product(x.shape[axis] for axis in axes)
     total = reduce("sum", x, axes, keep)
-    return total / (float(count) if isinstance(count, int) and x.dtype.is_float else cast_dim(count, x.dtype))  # type: ignore[no-any-return]
+    return total / (float(count) if isinstance(count, int) and x.dtype.is_float else cast_dim(count, x.dtype))
 
 
 def cast_dim(value: Dim, dtype: DType) -> Tensor:

@@ -58,7 +58,7 @@ def _negative_log_likelihood(
 
     def loss(*i: Element) -> Element:
         label, _ = find_class(*i)
-        return -cast(x.at(i[0], label, *i[1:], checked=True), wide) * factor(*i)  # type: ignore[no-any-return]
+        return -cast(x.at(i[0], label, *i[1:], checked=True), wide) * factor(*i)
 
     losses = build(target.shape, loss)
     axes = range(target.rank)
@@ -70,4 +70,4 @@ def _negative_log_likelihood(
         result = mean(losses, axes)
     else:
         result = reduce("sum", losses, axes) / reduce("sum", build(target.shape, factor), axes)
-    return cast(result, x.dtype)  # type: ignore[no-any-return]
+    return cast(result, x.dtype)

@@ -233,15 +233,15 @@ def _pad(x: Tensor, pads: Sequence[Dim], axes: Sequence[int] | None, mode: str, 
 
 def _reflect(position: Element, size: Dim) -> Element:
     place = position % dims.maximum(2 * size - 2, 1)
-    return minimum(place, 2 * size - 2 - place)  # type: ignore[no-any-return]
+    return minimum(place, 2 * size - 2 - place)
 
 
 def _edge(position: Element, size: Dim) -> Element:
-    return minimum(maximum(position, 0), size - 1)  # type: ignore[no-any-return]
+    return minimum(maximum(position, 0), size - 1)
 
 
 def _wrap(position: Element, size: Dim) -> Element:
-    return position % dims.maximum(size, 1)  # type: ignore[no-any-return]
+    return position % dims.maximum(size, 1)
 
 
 _REPEAT_MODES: dict[str, Callable[[Element, Dim], Element]] = {"reflect": _reflect, "edge": _edge, "wrap": _wrap}
@@ -331,7 +331,7 @@ def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     def element(*i: Element) -> Element:
         place = i[-1] - i[-2]
         diagonal = 0 if number is None else number.at()
-        return where(place >= diagonal if upper else place <= diagonal, x.at(*i), 0)  # type: ignore[no-any-return]
+        return where(place >= diagonal if upper else place <= diagonal, x.at(*i), 0)
 
     return build(x.shape, element)
 
@@ -372,6 +372,6 @@ def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -
 
     def element(*i: Element) -> Element:
         hot = wrap_index(indices.at(*i[:axis], *i[axis + 1 :]), count)
-        return where(equal(hot, i[axis]), values.at(1), values.at(0))  # type: ignore[no-any-return]
+        return where(equal(hot, i[axis]), values.at(1), values.at(0))
 
     return build(shape, element)

@@ -249,10 +249,10 @@ def local_response_normalization(
     def normalized(v: Element, total: Element) -> Element:
         base = total * (alpha / size) + bias
         if beta == 0.75 and alpha >= 0 and bias >= 0:  # roots are faster, and equal as the base is not negative
-            divisor: Any = sqrt(base) * sqrt(sqrt(base))
+            divisor = sqrt(base) * sqrt(sqrt(base))
         else:
             divisor = base**beta
-        return cast(cast(v, wide) / divisor, x.dtype)  # type: ignore[no-any-return]
+        return cast(cast(v, wide) / divisor, x.dtype)
 
     if size > UNROLLED:
         return elementwise(normalized, x, _sum_squares(x, size))

@@ -34,7 +34,7 @@ def average_pool(
     )
     if all(pad == (0, 0) for pad in layout.pads) and not ceil_mode and fits:
         size = float(dims.product(layout.window))  # type: ignore[arg-type]
-        return cast(elementwise(lambda v: v / size, total), x.dtype)  # type: ignore[no-any-return]
+        return cast(elementwise(lambda v: v / size, total), x.dtype)
 
     def element(*i: Element) -> Any:
         count: Any = 1
@@ -52,7 +52,7 @@ def _count_taps(position: Element, size: Dim, layout: Windows, axis: int, padded
     start = position * layout.strides[axis] - before
     low, high = (-before, size + after) if padded else (0, size)
     first, last = (clamp(-((start - end) // dilation), 0, window) for end in (low, high))
-    return maximum(last - first, 1)  # type: ignore[no-any-return]
+    return maximum(last - first, 1)
 
 
 @op("MaxPool", outputs=(1, 2))
@@ -114,7 +114,7 @@ def lp_pool(
 
 @op("GlobalAveragePool")
 def global_average_pool(x: Tensor) -> Tensor:
-    return cast(mean(cast(x, wide_dtype(x.dtype)), _spatial_axes(x), keep=True), x.dtype)  # type: ignore[no-any-return]
+    return cast(mean(cast(x, wide_dtype(x.dtype)), _spatial_axes(x), keep=True), x.dtype)
 
 
 @op("GlobalMaxPool")
@@ -132,7 +132,7 @@ def _compute_norm(x: Tensor, p: int, total: Callable[[Tensor], Tensor]) -> Tenso
     require(p > 0, f"p is {p}")
     wide = wide_dtype(x.dtype)
     if p == 1:
-        return cast(total(elementwise(lambda v: absolute(cast(v, wide)), x)), x.dtype)  # type: ignore[no-any-return]
+        return cast(total(elementwise(lambda v: absolute(cast(v, wide)), x)), x.dtype)
     if p == 2:
         powers = elementwise(lambda v: cast(v, wide) * cast(v, wide), x)
         return elementwise(lambda v: cast(sqrt(v), x.dtype), total(powers))

@@ -55,7 +55,7 @@ def quantize(v: Element, zero: Element | None, dtype: DType, saturate: bool = Tr
     if dtype.is_integer:
         rounded = cast(round_half_even(v), DType.float32)
         moved = rounded if zero is None else rounded + cast(zero, DType.float32)
-        return cast(clamp(moved, *dtype.limits), dtype)  # type: ignore[no-any-return]
+        return cast(clamp(moved, *dtype.limits), dtype)
     return convert(v if zero is None else v + cast(zero, v.dtype), dtype, saturate)
 
 
@@ -80,7 +80,7 @@ def dequantize_linear(
 
     def element(*i: Element) -> Element:
         moved = subtract_zero_point(x.at(*i), None if pick_zero is None else pick_zero(i))
-        return cast(cast(moved, DType.float32) * cast(pick_scale(i), DType.float32), dtype)  # type: ignore[no-any-return]
+        return cast(cast(moved, DType.float32) * cast(pick_scale(i), DType.float32), dtype)
 
     return build(x.shape, element)
 
@@ -88,7 +88,7 @@ def dequantize_linear(
 def subtract_zero_point(v: Element, zero: Element | None) -> Element:
     """Subtract the zero point from a quantized number, as int32, or as float32 for quantized floats."""
     wide = DType.int32 if v.dtype.is_integer else DType.float32
-    return cast(v, wide) if zero is None else cast(v, wide) - cast(zero, wide)  # type: ignore[no-any-return]
+    return cast(v, wide) if zero is None else cast(v, wide) - cast(zero, wide)
 
 
 def make_picker(parameter: Tensor, x: Tensor, axis: int, block_size: int) -> Pick:

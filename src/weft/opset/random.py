@@ -126,12 +126,12 @@ def dropout(
     share = full((), 0.5, DType.float32) if ratio is None else reshape(ratio, ())
 
     def element_mask(v: Element, p: Element, on: Element) -> Element:
-        return (v >= cast(p, v.dtype)) | ~on  # type: ignore[no-any-return]
+        return (v >= cast(p, v.dtype)) | ~on
 
     def element(v: Element, is_kept: Element, p: Element, on: Element) -> Element:
         wide = DType.float64 if v.dtype is DType.float64 else DType.float32
         scaled = cast(v, wide) / where(on, 1 - cast(p, wide), literal(1, wide))
-        return cast(where(is_kept, scaled, 0), v.dtype)  # type: ignore[no-any-return]
+        return cast(where(is_kept, scaled, 0), v.dtype)
 
     mask = elementwise(element_mask, drawn, share, active)
     return elementwise(element, x, mask, share, active), mask

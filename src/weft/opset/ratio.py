@@ -65,7 +65,7 @@ class Ratio:
     def fraction(self, dtype: DType) -> Element:
         """Return the fractional part, in [0, 1)."""
         rest = self.numerator % self.denominator
-        return cast(_to_element(rest), dtype) / cast(_to_element(self.denominator), dtype)  # type: ignore[no-any-return]
+        return cast(_to_element(rest), dtype) / cast(_to_element(self.denominator), dtype)
 
 
 def find_simple_ratio(number: float) -> Ratio:

@@ -61,7 +61,7 @@ def compute_precisely(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
     if x.dtype in (DType.float32, DType.float64):
         return compute(x)
     wide = DType.float32 if x.dtype.is_float else DType.float64
-    return cast(compute(cast(x, wide)), x.dtype)  # type: ignore[no-any-return]
+    return cast(compute(cast(x, wide)), x.dtype)
 
 
 def compute_wide(x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
@@ -182,7 +182,7 @@ def softmax(x: Tensor, axes: Sequence[int]) -> Tensor:
 
     def compute(x: Tensor) -> Tensor:
         weights = _exp_below_highest(x, axes)
-        return weights / reduce("sum", weights, axes, keep=True)  # type: ignore[no-any-return]
+        return weights / reduce("sum", weights, axes, keep=True)
 
     return compute_precisely(x, compute)
 

@@ -210,7 +210,7 @@ def _approximate(number: Ratio | Element) -> Element:
     if isinstance(number, Element):
         return number
     parts = [cast(index(part), DType.float32) for part in (number.numerator, number.denominator)]
-    return parts[0] / parts[1]  # type: ignore[no-any-return]
+    return parts[0] / parts[1]
 
 
 # -- coordinates -----------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def _resize(x: Tensor, lines: Sequence[AxisResize], sampling: Sampling) -> Tenso
     if dtype.is_integer:
         limits = np.iinfo(dtype.numpy)
         x = clamp(round_half_even(x), float(limits.min), float(limits.max))
-    return cast(x, dtype)  # type: ignore[no-any-return]
+    return cast(x, dtype)
 
 
 def _is_identity(line: AxisResize) -> bool:
@@ -335,7 +335,7 @@ def _resize_nearest(x: Tensor, lines: Sequence[AxisResize], sampling: Sampling) 
 
     def place(line: AxisResize, position: Element) -> Element:
         nearest = ROUNDINGS[sampling.nearest](line, _coordinate(line, sampling, position))
-        return clamp(nearest, 0, line.size - 1)  # type: ignore[no-any-return]
+        return clamp(nearest, 0, line.size - 1)
 
     tables = {
         line.axis: _build_position_table(line, partial(place, line))
@@ -383,7 +383,7 @@ def _resize_axis(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:
 
     def place(number: int, position: Element) -> Element:
         first = _floor(_coordinate(line, sampling, position))
-        return clamp(first + (number - count // 2 + 1), 0, line.size - 1)  # type: ignore[no-any-return]
+        return clamp(first + (number - count // 2 + 1), 0, line.size - 1)
 
     def weigh(position: Element) -> list[Element]:
         coordinate = _coordinate(line, sampling, position)
@@ -401,7 +401,7 @@ def _resize_axis(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:
         terms = [load * weight for load, weight in zip(loads, weights)]
         sample_value = sum(terms[1:], terms[0])
         if sampling.transformation != "tf_crop_and_resize":
-            return sample_value  # type: ignore[no-any-return]
+            return sample_value
         return _extrapolate(sample_value, line, _coordinate(line, sampling, i[axis]), sampling)
 
     if not _needs_division(line, sampling):
@@ -435,7 +435,7 @@ def _fraction(coordinate: Any, dtype: DType) -> Element:
 
 
 def _is_inside(place: Element, size: Dim) -> Element:
-    return (place >= 0) & (place < size)  # type: ignore[no-any-return]
+    return (place >= 0) & (place < size)
 
 
 def linear_weights(part: Element) -> list[Element]:
@@ -451,7 +451,7 @@ def _cubic_kernel(distance: Element, a: float) -> Element:
     """Evaluate Keys' cubic kernel at a distance in [0, 2]."""
     near = ((a + 2.0) * distance - (a + 3.0)) * distance * distance + 1.0
     far = ((a * distance - 5.0 * a) * distance + 8.0 * a) * distance - 4.0 * a
-    return where(distance <= 1.0, near, far)  # type: ignore[no-any-return]
+    return where(distance <= 1.0, near, far)
 
 
 def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:

@@ -42,7 +42,7 @@ def _wide(dtype: DType) -> DType:
 
 
 def _to_float(value: Element | Dim, dtype: DType) -> Element:
-    return cast(value if isinstance(value, Element) else index(value), dtype)  # type: ignore[no-any-return]
+    return cast(value if isinstance(value, Element) else index(value), dtype)
 
 
 def _sum(terms: Sequence[Element]) -> Element:
@@ -89,7 +89,7 @@ def grid_sample(
             for tap, weight in zip(taps, weights):
                 term = term * weight[tap]
             terms.append(term)
-        return cast(_sum(terms), x.dtype)  # type: ignore[no-any-return]
+        return cast(_sum(terms), x.dtype)
 
     return build(shape, element)
 
@@ -105,8 +105,8 @@ class _Border:
     def scaled(self, place: Element) -> Element:
         """Convert a coordinate in [-1, 1] to a position."""
         if self.aligned:
-            return (place + 1.0) / 2.0 * _to_float(self.size - 1, place.dtype)  # type: ignore[no-any-return]
-        return ((place + 1.0) * _to_float(self.size, place.dtype) - 1.0) / 2.0  # type: ignore[no-any-return]
+            return (place + 1.0) / 2.0 * _to_float(self.size - 1, place.dtype)
+        return ((place + 1.0) * _to_float(self.size, place.dtype) - 1.0) / 2.0
 
     def move_inside(self, position: Element) -> Element:
         """Move a position beyond the ends inside, as the padding mode says."""
@@ -120,7 +120,7 @@ class _Border:
             span = _to_float(dims.maximum(self.size - 1, 1) if self.aligned else self.size, position.dtype)
             away = (position - low) % (span * 2.0)
             back = minimum(away, span * 2.0 - away) + low
-        return where((position < low) | (position > high), back, position)  # type: ignore[no-any-return]
+        return where((position < low) | (position > high), back, position)
 
     def inside(self, position: Element) -> tuple[Element, Element | None]:
         """Return the position to read for an integer position, and the condition under which it counts."""
@@ -170,8 +170,8 @@ def affine_grid(theta: Tensor, size: Sizes, *, align_corners: int = 0) -> Tensor
     def along(position: Element, length: Dim) -> Element:
         if align_corners:
             last = _to_float(dims.maximum(length - 1, 1), theta.dtype)
-            return _to_float(position * 2 - (length - 1), theta.dtype) / last  # type: ignore[no-any-return]
-        return _to_float(position * 2 + 1 - length, theta.dtype) / _to_float(length, theta.dtype)  # type: ignore[no-any-return]
+            return _to_float(position * 2 - (length - 1), theta.dtype) / last
+        return _to_float(position * 2 + 1 - length, theta.dtype) / _to_float(length, theta.dtype)
 
     def element(*i: Element) -> Element:
         batch, places, row = i[0], i[1:-1], i[-1]
@@ -235,11 +235,11 @@ class _Regions:
     shift: bool  # by half a pixel; if not, regions are at least one pixel large
 
     def start(self, roi: Element, axis: int) -> Element:
-        return self.rois.at(roi, 1 - axis) * self.scale - (0.5 if self.shift else 0.0)  # type: ignore[no-any-return]
+        return self.rois.at(roi, 1 - axis) * self.scale - (0.5 if self.shift else 0.0)
 
     def bin_size(self, roi: Element, axis: int) -> Element:
         extent = self.rois.at(roi, 3 - axis) * self.scale - self.rois.at(roi, 1 - axis) * self.scale
-        return (extent if self.shift else maximum(extent, 1.0)) / float(self.bins[axis])  # type: ignore[no-any-return]
+        return (extent if self.shift else maximum(extent, 1.0)) / float(self.bins[axis])
 
     def grids(self, ratio: int) -> list[Tensor]:
         """Return the number of samples per bin of each region, for each axis."""
@@ -254,7 +254,7 @@ class _Regions:
 
         def position(roi: Element, number: Element, tap: Element) -> Element:
             inside = cast(number, dtype) + (cast(tap, dtype) + 0.5) / maximum(grid.at(roi), 1.0)
-            return self.start(roi, axis) + inside * self.bin_size(roi, axis)  # type: ignore[no-any-return]
+            return self.start(roi, axis) + inside * self.bin_size(roi, axis)
 
         return build((self.rois.shape[0], self.bins[axis], taps), position)
 
@@ -288,7 +288,7 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
         combined = _sum(corners) if mode == "avg" else combine(maximum, corners)
         combined = where(counts[0] & counts[1], combined, 0.0)
         is_used = (cast(place[2], wide) < grids[0].at(roi)) & (cast(place[3], wide) < grids[1].at(roi))
-        return where(is_used, combined, 0.0 if mode == "avg" else -inf)  # type: ignore[no-any-return]
+        return where(is_used, combined, 0.0 if mode == "avg" else -inf)
 
     samples = build((regions.rois.shape[0], x.shape[1], *regions.bins, *taps), sample)
     if mode == "max":
@@ -321,11 +321,11 @@ def max_roi_pool(
     rois = cast(rois, wide)
 
     def corner(roi: Element, number: int) -> Element:
-        return floor(rois.at(roi, number) * spatial_scale + 0.5)  # type: ignore[no-any-return]
+        return floor(rois.at(roi, number) * spatial_scale + 0.5)
 
     def bin_size(roi: Element, axis: int) -> Element:
         extent = corner(roi, 4 - axis) - corner(roi, 2 - axis) + 1.0
-        return maximum(extent, 1.0) / float(pooled_shape[axis])  # type: ignore[no-any-return]
+        return maximum(extent, 1.0) / float(pooled_shape[axis])
 
     count = rois.shape[0]
     reaches = [
@@ -335,16 +335,16 @@ def max_roi_pool(
 
     def pixel(roi: Element, channel: Element, *place: Element) -> Element:
         positions: list[Element] = []
-        is_used: Element | None = None
+        tests: list[Element] = []
         for axis in range(2):
             number, step, offset = cast(place[axis], wide), bin_size(roi, axis), corner(roi, 2 - axis)
             limit = _to_float(x.shape[2 + axis], wide)
             first = clamp(floor(number * step) + offset, 0.0, limit)
             last = clamp(ceil((number + 1.0) * step) + offset, 0.0, limit)
             position = first + cast(place[2 + axis], wide)
-            is_used = position < last if is_used is None else is_used & (position < last)
+            tests.append(position < last)
             positions.append(cast(position, DType.int64))
-        return where(is_used, cast(x.at(images.at(roi), channel, *positions), wide), -inf)  # type: ignore[no-any-return]
+        return where(tests[0] & tests[1], cast(x.at(images.at(roi), channel, *positions), wide), -inf)
 
     images = check_range(
         build((count,), lambda roi: cast(rois.at(roi, 0), DType.int64)), 0, x.shape[0] - 1, "images of rois"
@@ -389,7 +389,7 @@ def deform_conv(
 
     def position(axis: int, image: Element, part: Element, *i: Element) -> Element:
         base = i[rank + axis] * strides[axis] + i[axis] * dilations[axis] - pads[axis]
-        return _to_float(base, wide) + cast(offset.at(image, part, *i[:rank], axis, *i[rank:]), wide)  # type: ignore[no-any-return]
+        return _to_float(base, wide) + cast(offset.at(image, part, *i[:rank], axis, *i[rank:]), wide)
 
     shape = (batch, offset_group, *kernel, *spatial)
     positions = [build(shape, partial(position, axis)) for axis in range(rank)]
@@ -400,7 +400,7 @@ def deform_conv(
     result = contract(columns, weights, "ngckp", "gmck", "ngmp")
     result = reshape(result, (batch, w.shape[0], *spatial))
     if b is None:
-        return cast(result, x.dtype)  # type: ignore[no-any-return]
+        return cast(result, x.dtype)
     return build(result.shape, lambda *i: cast(result.at(*i) + cast(b.at(i[1]), wide), x.dtype))
 
 

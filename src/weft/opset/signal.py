@@ -63,7 +63,7 @@ def _complete_spectrum(half: Tensor, count: Dim) -> Tensor:
     def element(row: Element, k: Element, part: Element) -> Element:
         mirrored = half.at(row, count - k, part)
         conjugate = where(equal(part, 0), mirrored, -mirrored)
-        return where(k < bins, half.at(row, k, part), conjugate)  # type: ignore[no-any-return]
+        return where(k < bins, half.at(row, k, part), conjugate)
 
     return build((half.shape[0], count, 2), element)
 
@@ -127,7 +127,7 @@ def _cosine_window(size: tuple[Dim, ...], periodic: int, output_datatype: int, f
         total = cos(angle) * factors[1] + factors[0]
         for turns, factor in enumerate(factors[2:], start=2):
             total = total + cos(angle * float(turns)) * factor
-        return total  # type: ignore[no-any-return]
+        return total
 
     return build((size[0],), element, from_number(output_datatype))
 
@@ -164,7 +164,7 @@ def mel_weight_matrix(
         rising = where((j >= low) & (j <= centre), _ratio(j - low, centre - low), 0.0)
         rising = where(equal(low, centre), cast(equal(j, centre), DType.float64), rising)
         falling = (j >= centre) & (j < high)
-        return where(falling, _ratio(high - j, high - centre), rising)  # type: ignore[no-any-return]
+        return where(falling, _ratio(high - j, high - centre), rising)
 
     return build((dims.floordiv(length, 2) + 1, bands), element, from_number(output_datatype))
 
@@ -176,7 +176,7 @@ def _mel_edges(bands: Dim, length: Dim, rate: Dim, lower: Tensor, upper: Tensor)
         low, high = (log1p(edge.at() / MEL_BREAK_HERTZ) * MEL_FACTOR for edge in (lower, upper))
         mel = cast(i, DType.float64) * ((high - low) / cast(index(bands + 2), DType.float64)) + low
         hertz = (exp(mel / MEL_FACTOR) - 1.0) * MEL_BREAK_HERTZ
-        return floor(cast(index(length + 1), DType.float64) * hertz / cast(index(rate), DType.float64))  # type: ignore[no-any-return]
+        return floor(cast(index(length + 1), DType.float64) * hertz / cast(index(rate), DType.float64))
 
     return build((bands + 2,), element, DType.int64)
 
@@ -186,4 +186,4 @@ def _scalar(x: Tensor) -> Tensor:
 
 
 def _ratio(a: Element, b: Element) -> Element:
-    return cast(a, DType.float64) / cast(b, DType.float64)  # type: ignore[no-any-return]
+    return cast(a, DType.float64) / cast(b, DType.float64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from weft.opset.trace import Trace
 
 Number = Union[bool, int, float]
+T = TypeVar("T", bound="_Operators")
 current_trace: ContextVar[Trace] = ContextVar("current_trace")
 
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "is_nan", "is_inf"})
@@ -63,58 +64,58 @@ class _Operators:
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self: T, other: Any) -> T:
         return apply("add", self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self: T, other: Number | Expr) -> T:
         return apply("add", other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self: T, other: Any) -> T:
         return apply("subtract", self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self: T, other: Number | Expr) -> T:
         return apply("subtract", other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self: T, other: Any) -> T:
         return apply("multiply", self, other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self: T, other: Number | Expr) -> T:
         return apply("multiply", other, self)
 
-    def __truediv__(self, other: Any) -> Any:
+    def __truediv__(self: T, other: Any) -> T:
         return apply("divide", self, other)
 
-    def __rtruediv__(self, other: Any) -> Any:
+    def __rtruediv__(self: T, other: Number | Expr) -> T:
         return apply("divide", other, self)
 
-    def __mod__(self, other: Any) -> Any:
+    def __mod__(self: T, other: Any) -> T:
         return apply("remainder", self, other)
 
-    def __pow__(self, other: Any) -> Any:
+    def __pow__(self: T, other: Any) -> T:
         return apply("power", self, other)
 
-    def __neg__(self) -> Any:
+    def __neg__(self: T) -> T:
         return apply("negate", self)
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self: T, other: Any) -> T:
         return apply("less", self, other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self: T, other: Any) -> T:
         return apply("less_equal", self, other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self: T, other: Any) -> T:
         return apply("greater", self, other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self: T, other: Any) -> T:
         return apply("greater_equal", self, other)
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self: T, other: Any) -> T:
         return apply("logical_and", self, other)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self: T, other: Any) -> T:
         return apply("logical_or", self, other)
 
-    def __invert__(self) -> Any:
+    def __invert__(self: T) -> T:
         return apply("logical_not", self)
 
     def __bool__(self) -> bool:
@@ -213,11 +214,12 @@ class Element(_Operators):
         return f"Element({self.scalar})"
 
 
-def apply(function: str, *arguments: Any, dtype: DType | None = None) -> Any:
+def apply(function: str, first: T | Number | Expr, *others: Any, dtype: DType | None = None) -> T:
     """Apply a scalar function to tensors (broadcasting), to elements, or to either mixed with Python numbers."""
+    arguments = (first, *others)
     if any(isinstance(argument, Tensor) for argument in arguments):
-        return elementwise(lambda *elements: _apply(function, elements, dtype), *arguments)
-    return _apply(function, arguments, dtype)
+        return cast("T", elementwise(lambda *elements: _apply(function, elements, dtype), *arguments))
+    return cast("T", _apply(function, arguments, dtype))
 
 
 def elementwise(function: Callable[..., Element], *arguments: Tensor | Number) -> Tensor:

@@ -37,7 +37,7 @@ def adagrad(
 ) -> list[Tensor]:
     def update_variable(x: Element, g: Element, squares: Element, r: Element, t: Element) -> Element:
         step = cast(r, x.dtype) / (1 + cast(t, x.dtype) * decay_factor)
-        return x - step * (norm_coefficient * x + g) / (sqrt(squares) + epsilon)  # type: ignore[no-any-return]
+        return x - step * (norm_coefficient * x + g) / (sqrt(squares) + epsilon)
 
     variables, accumulated = [], []
     for x, gradient, squares in _group_states(states, 3):
@@ -62,7 +62,7 @@ def adam(
         r, t = cast(r, x.dtype), cast(t, x.dtype)
         corrected = r * sqrt(1 - literal(beta, x.dtype) ** t) / (1 - literal(alpha, x.dtype) ** t)
         step = where(t > 0, corrected, r)
-        return (1 - norm_coefficient_post) * (x - step * average / (sqrt(squares) + epsilon))  # type: ignore[no-any-return]
+        return (1 - norm_coefficient_post) * (x - step * average / (sqrt(squares) + epsilon))
 
     variables, averages, accumulated = [], [], []
     for x, gradient, average, squares in _group_states(states, 4):
@@ -87,11 +87,11 @@ def momentum(
 
     def update_velocity(v: Element, g: Element, t: Element) -> Element:
         share = where(t > 0, literal(beta, g.dtype), 1)
-        return alpha * v + share * g  # type: ignore[no-any-return]
+        return alpha * v + share * g
 
     def update_variable(x: Element, g: Element, velocity: Element, r: Element) -> Element:
         direction = velocity if mode == "standard" else g + alpha * velocity
-        return x - cast(r, x.dtype) * direction  # type: ignore[no-any-return]
+        return x - cast(r, x.dtype) * direction
 
     variables, velocities = [], []
     for x, gradient, velocity in _group_states(states, 3):
@@ -109,4 +109,4 @@ def _group_states(states: Sequence[Tensor], kinds: int) -> list[tuple[Tensor, ..
 
 
 def _square(v: Element) -> Element:
-    return v * v  # type: ignore[no-any-return]
+    return v * v

@@ -73,7 +73,7 @@ def bias_softmax(x: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcast: 
         bias = reshape(bias, (*bias.shape[:outer], *(1,) * (x.rank - bias.rank), *bias.shape[outer:]))
     wide = wide_dtype(x.dtype)
     total = cast(x, wide) + cast(bias, wide)
-    return cast(softmax(total, range(axis, x.rank)), x.dtype)  # type: ignore[no-any-return]
+    return cast(softmax(total, range(axis, x.rank)), x.dtype)
 
 
 # Activations of fused ops, whose numbered parameters are the functions' attributes in this order.

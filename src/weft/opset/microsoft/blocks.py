@@ -37,7 +37,7 @@ def _divide_position(position: Element, divisor: Dim) -> Element:
     """Divide a position by a size; a position from data is not index arithmetic, and not negative."""
     if isinstance(position.scalar, Index):
         return position // divisor
-    return position / index(divisor)  # type: ignore[no-any-return]
+    return position / index(divisor)
 
 
 def dequantize_blocks(
@@ -110,7 +110,7 @@ def multiply_by_rows(a: Tensor, weights: Tensor, bias: Tensor | None = None) -> 
     labels = "abcdefghij"[: a.rank - 1]
     product = contract(cast(a, weights.dtype), weights, labels + "k", "nk", labels + "n")
     if bias is None:
-        return cast(product, a.dtype)  # type: ignore[no-any-return]
+        return cast(product, a.dtype)
     return elementwise(lambda v, b: cast(v + cast(b, weights.dtype), a.dtype), product, bias)
 
 
@@ -143,7 +143,7 @@ def matmul_bnb4(
     if transB:
         return multiply_by_rows(a, weights)
     labels = "abcdefghij"[: a.rank - 1]
-    return cast(contract(cast(a, wide), weights, labels + "n", "nk", labels + "k"), a.dtype)  # type: ignore[no-any-return]
+    return cast(contract(cast(a, wide), weights, labels + "n", "nk", labels + "k"), a.dtype)
 
 
 @op("GatherBlockQuantized")

@@ -90,10 +90,10 @@ def matmul_integer_16(a: Tensor, b: Tensor) -> Tensor:
 @op("MulInteger")
 def multiply_integers(a: Tensor, a_zero_point: Tensor | None, b: Tensor, b_zero_point: Tensor | None = None) -> Tensor:
     """Multiply two tensors after subtracting their zero points, in int32."""
-    return _subtract_zero_point(a, a_zero_point) * _subtract_zero_point(b, b_zero_point)  # type: ignore[no-any-return]
+    return _subtract_zero_point(a, a_zero_point) * _subtract_zero_point(b, b_zero_point)
 
 
 def _subtract_zero_point(x: Tensor, zero_point: Tensor | None) -> Tensor:
     if zero_point is None:
-        return cast(x, DType.int32)  # type: ignore[no-any-return]
+        return cast(x, DType.int32)
     return elementwise(subtract_zero_point, x, squeeze_single(zero_point))

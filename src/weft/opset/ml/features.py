@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isnan
 
 from weft.ir.dtypes import DType
 from weft.opset.functions import absolute, cast, equal, is_nan, sqrt, where
-from weft.opset.language import Tensor, concat, constant, elementwise, gather, pad, reduce, reshape
+from weft.opset.language import Element, Tensor, concat, constant, elementwise, gather, pad, reduce, reshape
 from weft.opset.ml.domain import as_float, op
 from weft.opset.registry import require
 
@@ -53,7 +54,7 @@ def imputer(
     has_one_for_all = x.rank > 0 and isinstance(x.shape[-1], int) and len(imputed) != x.shape[-1]
     values = constant(imputed[:1] if has_one_for_all else imputed, x.dtype)
     replaced = replaced_value_float if x.dtype.is_float else replaced_value_int64
-    missing = is_nan if isnan(replaced) else lambda v: equal(v, replaced)
+    missing: Callable[[Element], Element] = is_nan if isnan(replaced) else lambda v: equal(v, replaced)
     return elementwise(lambda v, value: where(missing(v), value, v), x, values)
 
 

@@ -34,7 +34,7 @@ def find_positions(x: Tensor, keys: Tensor) -> Tensor:
         value, key = x.at(*i[:-1]), keys.at(i[-1])
         same = equal(value, key)
         same = same | (is_nan(value) & is_nan(key)) if x.dtype.is_float else same
-        return where(same, i[-1], -1)  # type: ignore[no-any-return]
+        return where(same, i[-1], -1)
 
     return reduce("maximum", build((*x.shape, keys.shape[0]), candidate), [x.rank])
 
@@ -147,6 +147,6 @@ def choose_label(labels: Tensor | None, place: Tensor) -> Tensor:
     return place if labels is None else gather(labels, place, 0)
 
 
-def place_if(condition: Any) -> Element:
+def place_if(condition: Element) -> Element:
     """Return 1 where the condition holds, else 0: the place of the positive of two labels."""
-    return where(condition, index(1), index(0))  # type: ignore[no-any-return]
+    return where(condition, index(1), index(0))

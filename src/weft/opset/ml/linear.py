@@ -34,7 +34,7 @@ def _linear_scores(
     scores = contract(rows, constant(leading_rows(coefficients, count, rows.shape[1])), "nf", "cf", "nc")
     if len(intercepts or ()) != count:
         return scores
-    return scores + constant(intercepts, DType.float32)  # type: ignore[no-any-return]
+    return scores + constant(intercepts, DType.float32)
 
 
 @op("LinearRegressor")

@@ -45,7 +45,7 @@ def probit(p: Element) -> Element:
     logarithm = log((1.0 - x) * (1.0 + x))
     v = logarithm * 0.5 + 2.0 / (pi * a)
     size = sqrt(sqrt(v * v - logarithm * (1.0 / a)) - v) * 2.0**0.5
-    return where(x < 0.0, -size, size)  # type: ignore[no-any-return]
+    return where(x < 0.0, -size, size)
 
 
 def expand_binary_scores(score: Tensor, transform: str, *, complement: bool) -> Tensor:
@@ -58,10 +58,10 @@ def expand_binary_scores(score: Tensor, transform: str, *, complement: bool) -> 
 
     def element(row: Element, side: Element) -> Element:
         positive = score.at(row, 0)
-        return where(side > 0, positive, 1.0 - positive if complement else -positive)  # type: ignore[no-any-return]
+        return where(side > 0, positive, 1.0 - positive if complement else -positive)
 
     return transform_scores(build((score.shape[0], 2), element), transform)
 
 
 def as_float32(x: Tensor) -> Tensor:
-    return cast(x, DType.float32)  # type: ignore[no-any-return]
+    return cast(x, DType.float32)

@@ -31,7 +31,7 @@ def _evaluate_kernel(x: Tensor, vectors: Array, kernel_type: str, parameters: tu
 
         def square(row: Element, vector: Element, feature: Element) -> Element:
             difference = x.at(row, feature) - others.at(vector, feature)
-            return difference * difference  # type: ignore[no-any-return]
+            return difference * difference
 
         distance = reduce("sum", build((x.shape[0], *others.shape), square), [2])
         return elementwise(lambda d: exp(d * -gamma), distance)
@@ -135,7 +135,7 @@ def _count_votes(scores: Tensor, count: int) -> Tensor:
     wins = elementwise(lambda s: where(s > 0.0, 1.0, s * 0.0), scores)
     losses = elementwise(lambda w: 1.0 - w, wins)
     tallies = [contract(x, constant(t), "nd", "cd", "nc") for x, t in ((wins, won), (losses, lost))]
-    return tallies[0] + tallies[1]  # type: ignore[no-any-return]
+    return tallies[0] + tallies[1]
 
 
 def _couple_probabilities(scores: Tensor, prob_a: tuple[float, ...], prob_b: tuple[float, ...], count: int) -> Tensor:

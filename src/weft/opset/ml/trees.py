@@ -120,21 +120,21 @@ def _tight_nodes(tight: TightForest, dtype: DType) -> Callable[[Element], Node]:
 
 
 def _shift_right_logical(word: Element, bits: int) -> Element:
-    return bitcast(shift_right(bitcast(word, DType.uint32), bits), DType.int32)  # type: ignore[no-any-return]
+    return bitcast(shift_right(bitcast(word, DType.uint32), bits), DType.int32)
 
 
 def _compare(mode: int, value: Element, threshold: Element) -> Element:
     match mode:
         case 0:
-            return value <= threshold  # type: ignore[no-any-return]
+            return value <= threshold
         case 1:
-            return value < threshold  # type: ignore[no-any-return]
+            return value < threshold
         case 2:
-            return value >= threshold  # type: ignore[no-any-return]
+            return value >= threshold
         case 3:
-            return value > threshold  # type: ignore[no-any-return]
+            return value > threshold
         case _:
-            return equal(value, threshold)  # type: ignore[no-any-return]
+            return equal(value, threshold)
 
 
 def _aggregate(x: Tensor, forest: Forest, aggregate: str, base: Any) -> Tensor:
@@ -157,7 +157,7 @@ def _aggregate_leaves(x: Tensor, forest: Forest, walked: tuple[Tensor, Array], a
         result = result / float(len(forest.roots))
     if base is None or not len(base):
         return result
-    return result + constant(np.asarray(base), x.dtype)  # type: ignore[no-any-return]
+    return result + constant(np.asarray(base), x.dtype)
 
 
 def _mask_unscored(scores: Tensor, forest: Forest, walked: tuple[Tensor, Array]) -> Tensor:
@@ -329,4 +329,4 @@ def tree_ensemble(
     )
     wide = as_float(x)
     scores = _aggregate(wide, forest, AGGREGATES[aggregate_function], None)
-    return cast(transform_scores(scores, TRANSFORMS[post_transform]), x.dtype)  # type: ignore[no-any-return]
+    return cast(transform_scores(scores, TRANSFORMS[post_transform]), x.dtype)
