@@ -15,6 +15,7 @@ from weft.backends.reference.sizes import GuardError, check_guards
 from weft.errors import InternalError, WeftError
 from weft.interrupts import current_watch, is_large
 from weft.ir import dims
+from weft.ir.formulas import compile_guards
 from weft.ir.program import Branch, Guard, Host, Loop, Map, Observe, Reshape, Step, TensorProgram
 from weft.ir.types import Type
 from weft.records import dataclass
@@ -240,7 +241,5 @@ class GuardCheck:
             return () if broken < 0 else check_guards(self.guards, sizes)
         self._count += 1
         if self._count >= CHECKS_BEFORE_COMPILING and self.guards:
-            from weft.ir.formulas import compile_guards
-
             self._compiled = compile_guards(self.guards)
         return check_guards(self.guards, sizes)

@@ -213,9 +213,8 @@ class _Rewriter:
 
     def is_zero(self, zero: QuantizationParameter) -> bool:
         """Whether a zero point is content to be 0 everywhere."""
-        match zero.scalar:
-            case Literal(value):
-                return int(value) + zero.offset == 0  # type: ignore[arg-type]
+        if isinstance(zero.scalar, Literal):
+            return zero.scalar.value == -zero.offset
         content = self.find_constant(zero.source)
         return content is not None and bool((content.astype(np.int64) + zero.offset == 0).all())
 

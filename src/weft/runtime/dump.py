@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.backends.naming import name_kernels, replace_kernels
 from weft.errors import InputError, WeftError
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ class StageDump:
         """Write sections with their tasks, and every kernel with its code in each language on its way to the device."""
         if self.folder is None:
             return
-        from weft.backends.naming import name_kernels, replace_kernels
         from weft.ir.printing import format_sections
 
         kernels = name_kernels(sections)

@@ -21,6 +21,7 @@ from weft.errors import (
 from weft.interrupts import Cancellation, await_run, await_to_completion, is_large
 from weft.ir.tensors import DeviceTensor
 from weft.runtime.device_history import is_device_error
+from weft.runtime.devices import KINDS
 from weft.runtime.named_values import Outputs, Specs
 from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import DeviceOption, Route, route
@@ -383,7 +384,6 @@ class Model(ShownAsTables):
 
         def __getattr__(self, name: str) -> Any:
             """Raise an error that suggests what to write instead."""
-            from weft.runtime.devices import KINDS
             from weft.runtime.suggestions import missing_attribute
 
             raise missing_attribute(self, name, self.__dict__.get("_input_names", ()), KINDS)

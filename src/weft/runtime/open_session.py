@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from weft.backends.device import LoadingDriver, TunableDriver
+from weft.cache.code import keeping_nothing
 from weft.compiler import Pipeline
 from weft.errors import DeviceError, OutOfMemoryError, WeftError
 from weft.ir.compiled import AwaitedObjects, CompiledProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
+from weft.ir.specs import signature
 from weft.runtime.available_memory import check_memory_to_start
 from weft.runtime.compiled_models import find_or_compile
 from weft.runtime.session import Session
@@ -34,7 +36,6 @@ def open_session(pipeline: Pipeline) -> Session:
 
 
 def _open(pipeline: Pipeline) -> Session:
-    from weft.ir.specs import signature
 
     try:
         pipeline.driver.check_precision(pipeline.precision)
@@ -68,7 +69,6 @@ def renew_session(session: Session, pipeline: Pipeline) -> Session:
 
     Code that is compiled for new weights is not cached.
     """
-    from weft.cache.code import keeping_nothing
     from weft.runtime.revise import recompile
 
     with load_errors(pipeline.file):

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from math import ceil
 from threading import Event, Thread
 from typing import Any
@@ -198,8 +199,7 @@ class _Viewer:
         self.is_up = False
         self._thread: Thread | None = None
         try:
-            from contextvars import copy_context  # notebooks find the cell of an output by them
-
+            # notebooks find the cell of an output by its context
             self._thread = Thread(target=copy_context().run, args=(self._show,), name="weft-progress", daemon=True)
             self._thread.start()
         except RuntimeError:  # no thread can be started

@@ -23,14 +23,16 @@ from weft.errors import (
     OutOfMemoryError,
     WeftError,
 )
-from weft.ir.program import Guard
+from weft.ir.program import Guard, TensorProgram
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, owned
 from weft.ir.types import OptionalType
 from weft.logs import COMPILING, INFO
+from weft.plan.program import weight_bytes
 from weft.quantities import format_shape, join_few
 from weft.runtime.arguments import listed, whole_number, whole_shapes
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
+from weft.runtime.memory import bind_shapes, summarize
 from weft.runtime.named_values import Outputs
 from weft.threads import make_lock
 
@@ -187,8 +189,6 @@ class Session:
 
         Other dynamic dims get usual sizes, which the result states.
         """
-        from weft.runtime.memory import bind_shapes, summarize
-
         plan, sizes = self.plan(shapes)
         bound, _ = bind_shapes(self.whole.program.inputs, whole_shapes(shapes, self.file), self.file)
         return summarize(plan, sizes, [name for name in sizes if name not in bound])
@@ -196,7 +196,6 @@ class Session:
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """Return the memory plan that `memory` sums up, and its sizes of dynamic dims."""
         from weft.plan.usual_sizes import usual_sizes
-        from weft.runtime.memory import bind_shapes
 
         program = self.whole.program
         shapes = whole_shapes(shapes, self.file)
@@ -232,8 +231,6 @@ class Session:
 
     def check_limit(self, limit: int) -> None:
         """Raise OutOfMemoryError if the model is known not to fit before a run."""
-        from weft.ir.program import TensorProgram
-        from weft.plan.program import weight_bytes
         from weft.plan.usual_sizes import dynamic_dims
 
         program = self.whole.program

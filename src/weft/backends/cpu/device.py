@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.backends.cpu import machine
-from weft.backends.cpu.codegen import code_identity
+from weft.backends.cpu.codegen import code_identity, compile_cached
 from weft.backends.cpu.executable import CpuExecutable
-from weft.backends.cpu.pool import MOST_THREADS
+from weft.backends.cpu.peak import known_peak
+from weft.backends.cpu.pool import MOST_THREADS, offer_runner, runner_text
 from weft.backends.cpu.portability import describe_lack, list_needs, rank_needs
 from weft.backends.cpu.processor import describe_processor
 from weft.backends.device import (
@@ -27,6 +28,7 @@ from weft.backends.device import (
     RunOptions,
     Standing,
 )
+from weft.cache.code import shared_cache
 from weft.cache.digests import key_of
 from weft.ir.arrays import Array
 from weft.ir.compiled import CompiledProgram
@@ -74,9 +76,6 @@ class CpuDriver(CompilingDriver):
         return rank_needs(needs)
 
     def support(self) -> Mapping[str, bytes]:
-        from weft.backends.cpu.codegen import compile_cached
-        from weft.backends.cpu.pool import runner_text
-        from weft.cache.code import shared_cache
 
         needs = self.needs()
         system = "win32" if needs["system"] == "windows" else needs["system"]
@@ -84,7 +83,6 @@ class CpuDriver(CompilingDriver):
         return {key_of(text): compile_cached(text, self.machine, shared_cache())}
 
     def take_support(self, code: Mapping[str, Callable[[], bytes]]) -> None:
-        from weft.backends.cpu.pool import offer_runner
 
         offer_runner(code)
 
@@ -123,7 +121,6 @@ class CpuDriver(CompilingDriver):
         return Recorder(build_recorder(program, _count_threads(threads)), _count_threads(threads))
 
     def calibrate(self, threads: int) -> Peak:
-        from weft.backends.cpu.peak import known_peak
 
         return known_peak(threads)
 

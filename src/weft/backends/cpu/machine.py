@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.backends.cpu.processor import processor_names
+from weft.cost.profiles import CORE
 from weft.errors import DeviceError
+from weft.ir.target import VectorTarget
 from weft.records import dataclass
 
 if TYPE_CHECKING:
@@ -80,8 +82,6 @@ def vector_bytes(features: frozenset[str]) -> int:
 
 
 def _build_target(triple: str, processor: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
-    from weft.cost.profiles import CORE
-    from weft.ir.target import VectorTarget
 
     wide = vector_bytes(features) == WIDEST
     arm = is_arm(triple)

@@ -58,7 +58,7 @@ def _walk_trees(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
                 holds = where(equal(bit_and(mode, TRACKS_MISSING - 1), kind), _compare(kind, value, threshold), holds)
             if packed.tracks_missing:
                 holds = holds | (is_nan(value) & (mode >= TRACKS_MISSING))
-        return children + cast(holds, place)  # type: ignore[no-any-return]
+        return children + cast(holds, place)
 
     def descend(row: Element, node: Element, levels: int) -> Element:
         if not levels:
@@ -66,7 +66,7 @@ def _walk_trees(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
         lower = node
         for _ in range(levels):
             lower = below(row, lower)
-        return where(not_equal(node_of(node)[0], node), lower, node)  # type: ignore[no-any-return]
+        return where(not_equal(node_of(node)[0], node), lower, node)
 
     rounds, levels = _choose_rounds(forest.depth, count)
 
@@ -92,7 +92,7 @@ def _choose_rounds(depth: int, trees: int) -> tuple[int, int]:
     return (0, depth) if depth <= MOST_AT_ONCE and at_once <= 1.15 * trees * rounds * levels else (rounds, levels)
 
 
-Node = tuple[Any, Any, Any, Any]  # its first child, feature, threshold and mode
+Node = tuple[Element, Element, Element, Element]  # its first child, feature, threshold and mode
 
 
 def _loose_nodes(packed: PackedForest, dtype: DType) -> Callable[[Element], Node]:
