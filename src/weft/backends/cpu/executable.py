@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.backends.cpu.codegen import load_program_code
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
-from weft.backends.cpu.section import CpuSection, CpuState
+from weft.backends.cpu.section import CpuSection
 from weft.backends.device import NO_SIZES, RunOptions, Shortcut
 from weft.backends.executable import SectionedExecutable
 from weft.backends.naming import kernel_names
@@ -33,17 +33,19 @@ class CpuExecutable(SectionedExecutable):
 
         `run_step` runs a step on the host.
         """
-        code = load_program_code(program.objects, kernel_names(program.sections))
+        self.code = load_program_code(program.objects, kernel_names(program.sections))
+        self.threads = threads
+        self.arenas = Arenas()
         self.workspace = ARENA_OVERHEAD + threads * local_bytes(program)
         if options.memory_limit is None:
-            budget = MemoryBudget(may_grow=options.may_grow)
+            self.budget = MemoryBudget(may_grow=options.may_grow)
         else:
-            budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
-        self._state = CpuState(code, threads, Arenas(), budget, _input_symbols(program.inputs))
+            self.budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
+        self.input_symbols = _input_symbols(program.inputs)
         super().__init__(program, program.sections, self._load_section, run_step, late=options.late)
 
     def _load_section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
-        return CpuSection(section, constants, self._state)
+        return CpuSection(section, constants, self)
 
     def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
         return self.plan_sections(sizes, self.workspace)

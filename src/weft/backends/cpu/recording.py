@@ -40,7 +40,7 @@ class _RecordedExecutable(CpuExecutable):
         super().__init__(program, threads, run_step=log.record_steps(run_step))
 
     def _load_section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
-        return _RecordedSection(self.log, section, constants, self._state)
+        return _RecordedSection(self.log, section, constants, self)
 
 
 class _RecordedSection(CpuSection):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import empty, ndarray
 
-from weft.backends.cpu.codegen import LoadedCode, PendingCode
 from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, WRITABLE, Arena, Arenas, address_of_word, word
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
@@ -33,11 +32,10 @@ from weft.ir.arrays import Array
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, PlannedLaunch, Repeated
-from weft.plan.limits import MemoryBudget
 from weft.plan.plan import FIRST_FREE, Plan
-from weft.records import dataclass
 
 if TYPE_CHECKING:
+    from weft.backends.cpu.executable import CpuExecutable
     from weft.backends.cpu.renewals import SectionRenewals
     from weft.backends.cpu.templates import SectionTemplates
     from weft.plan.sections import Owners
@@ -144,26 +142,15 @@ def _can_write(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bo
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CpuState:
-    """The state that the sections of one program share."""
-
-    code: LoadedCode | PendingCode
-    threads: int
-    arenas: Arenas
-    budget: MemoryBudget
-    input_symbols: frozenset[str] = frozenset()  # the sizes that the program's inputs show
-
-
 class CpuSection(DeviceSection[CpuPlan]):
     """One native section on the CPU. Several threads may call `run` at once."""
 
-    def __init__(self, section: NativeSection, constants: Mapping[Value, Any], state: CpuState) -> None:
-        super().__init__(section, constants, state.budget, physical_memory())
-        self.threads = state.threads
-        self.code = state.code
-        self.arenas = state.arenas
-        self.input_symbols = state.input_symbols
+    def __init__(self, section: NativeSection, constants: Mapping[Value, Any], executable: CpuExecutable) -> None:
+        super().__init__(section, constants, executable.budget, physical_memory())
+        self.threads = executable.threads
+        self.code = executable.code
+        self.arenas = executable.arenas
+        self.input_symbols = executable.input_symbols
         self.renewals: SectionRenewals | None = None
         self.templates: SectionTemplates | None = None
 

@@ -15,7 +15,7 @@ from weft.backends.reference.interpret import RunBody
 from weft.backends.reference.sizes import GuardError
 from weft.backends.resident.device import LaunchCompiler, MemoryDevice
 from weft.backends.resident.residency import Residency, count_read_operands, find_residency
-from weft.backends.resident.section import ResidentSection, ResidentState, RunMemory
+from weft.backends.resident.section import ResidentSection, RunMemory
 from weft.backends.resident.tensor import read_all, upload
 from weft.backends.resident.weights import ResidentWeights
 from weft.backends.run_log import RunStep
@@ -40,16 +40,17 @@ class ResidentExecutable(SectionedExecutable):
         wrap_steps: Callable[[RunStep], RunStep] | None = None,
     ) -> None:
         """`launches` has the program's code; `wrap_steps` wraps the function that runs host steps."""
-        budget = MemoryBudget() if memory_limit is None else MemoryBudget(memory_limit, weight_bytes(program))
-        self._state = ResidentState(device, launches, ResidentWeights(device), RunMemory(device), budget)
-        self._residency = find_residency(program)
-        run_step: RunStep = HostStepRunner(device, self._residency).run
+        self.device, self.launches = device, launches
+        self.weights, self.memory = ResidentWeights(device), RunMemory(device)
+        self.budget = MemoryBudget() if memory_limit is None else MemoryBudget(memory_limit, weight_bytes(program))
+        self.residency = find_residency(program)
+        run_step: RunStep = HostStepRunner(device, self.residency).run
         if wrap_steps is not None:
             run_step = wrap_steps(run_step)
         super().__init__(program, program.sections, self._load_section, run_step)
 
     def _load_section(self, section: NativeSection, constants: Mapping[Value, Any]) -> ResidentSection:
-        return ResidentSection(section, constants, self._state, self._residency.outputs[id(section)])
+        return ResidentSection(section, constants, self)
 
     def run(self, inputs: Sequence[Any], keep: Sequence[int] = (), sizes: Mapping[str, int] = NO_SIZES) -> list[Any]:
         results = super().run(inputs, keep, sizes)

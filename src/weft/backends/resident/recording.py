@@ -39,7 +39,7 @@ class _RecordedExecutable(ResidentExecutable):
         super().__init__(program, device, launches, wrap_steps=log.record_steps)
 
     def _load_section(self, section: NativeSection, constants: Mapping[Value, Any]) -> ResidentSection:
-        return _RecordedSection(self.log, section, constants, self._state, self._residency.outputs[id(section)])
+        return _RecordedSection(self.log, section, constants, self)
 
 
 class _RecordedSection(ResidentSection):

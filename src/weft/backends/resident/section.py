@@ -10,24 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from weft.backends.device_section import DeviceSection
-from weft.backends.resident.device import BufferSlice, Commands, Copy, Find, LaunchCompiler, MemoryDevice, Read
+from weft.backends.resident.device import BufferSlice, Commands, Copy, Find, MemoryDevice, Read
 from weft.backends.resident.tensor import ResidentTensor, resident
-from weft.backends.resident.weights import ResidentWeights
 from weft.errors import ExecutionError
 from weft.ir.arrays import Array
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
-from weft.plan.limits import MemoryBudget
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.records import dataclass
 from weft.threads import make_reentrant_lock
+
+if TYPE_CHECKING:
+    from weft.backends.resident.executable import ResidentExecutable
 
 _LONG = 0.1  # seconds; Ctrl-C interrupts the wait for a longer run
 _BIND_ALIGNMENT = 16  # bytes; the widest access of a kernel to a tensor that is bound in place
@@ -65,31 +66,17 @@ class RunMemory:
         return self.buffer
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ResidentState:
-    """The state that the sections of one program share."""
-
-    device: MemoryDevice
-    launches: LaunchCompiler
-    weights: ResidentWeights
-    memory: RunMemory
-    budget: MemoryBudget
-
-
 class ResidentSection(DeviceSection[ResidentPlan]):
     """One native section on the device. Several threads may call `run`; one at a time gets the device."""
 
-    def __init__(
-        self, section: NativeSection, constants: Mapping[Value, Any], state: ResidentState, resident: frozenset[Value]
-    ) -> None:
-        """`resident` are the outputs that stay on the device for other sections."""
-        super().__init__(section, constants, state.budget, state.device.largest_buffer)
-        self.alignment = state.device.alignment
-        self.device = state.device
-        self.memory = state.memory
-        self.resident_outputs = resident
-        self._launches = state.launches
-        self._weights = state.weights
+    def __init__(self, section: NativeSection, constants: Mapping[Value, Any], executable: ResidentExecutable) -> None:
+        super().__init__(section, constants, executable.budget, executable.device.largest_buffer)
+        self.alignment = executable.device.alignment
+        self.device = executable.device
+        self.memory = executable.memory
+        self.resident_outputs = executable.residency.outputs[id(section)]  # that stay on the device for other sections
+        self._launches = executable.launches
+        self._weights = executable.weights
 
     def run(self, inputs: Sequence[Any], sizes: Mapping[str, int], keep: frozenset[Value] = frozenset()) -> list[Any]:
         with self.memory.lock:
