@@ -239,6 +239,7 @@ def _collect_host(group: HostGroup, cache: PortionCache) -> tuple[list[Portion],
     down, up = _value_bytes(group.operands), _value_bytes(group.results)
     interruptions = [Interruption(down, up, 1, group.steps[0].origin)]
     bodies = iter(group.bodies)
+    times: Dim
     for step in group.steps:
         match step.primitive:
             case Branch():
@@ -247,7 +248,7 @@ def _collect_host(group: HostGroup, cache: PortionCache) -> tuple[list[Portion],
             case Loop():
                 inner, times = _collect(next(bodies), cache), UNKNOWN_TRIPS
             case Scan(_, _, _, length):
-                inner, times = _collect(next(bodies), cache), length  # type: ignore[assignment]
+                inner, times = _collect(next(bodies), cache), length
             case _:
                 continue
         portions += [replace(portion, times=portion.times * times) for portion in inner[0]]

@@ -70,14 +70,14 @@ class TensorWork:
     """The cost of a product on tensor cores.
 
     `products` is the number of tile products per product, `element` the bytes of an element in a tile. Operands that
-    are converted beforehand take `formed` bytes per element (left, right). `share` is the fraction of a tile's speed
+    are converted beforehand take `converted_bytes` per element (left, right). `share` is the fraction of a tile's speed
     that is reached, `ahead` the bytes that a block prefetches, `written` the bytes of an element of the result.
     """
 
     unit_flops: float
     products: int
     element: float
-    formed: tuple[float, float] = (0.0, 0.0)
+    converted_bytes: tuple[float, float] = (0.0, 0.0)
     share: float = 1.0
     ahead: float = 1e9
     written: float = 4.0
@@ -104,7 +104,7 @@ def tensor_time(
     waiting = rates.latency_seconds * _MICRO * np.minimum(depth / deep, 4) + speed.start
     waiting = waiting * (1 + _NOT_HIDDEN * (-(-each // speed.resident) - 1))
     time = rates.launch_seconds * _MICRO + waiting + np.maximum(np.maximum(multiplied, reading), once + writing)
-    for bytes, across in zip(work.formed, (rows, columns)):
+    for bytes, across in zip(work.converted_bytes, (rows, columns)):
         if bytes:
             time = time + bytes * grid * across * sums / rates.workspace_bandwidth * _MICRO
             time = time + rates.launch_seconds * _MICRO

@@ -651,12 +651,12 @@ def _interval(dim: Dim) -> Interval:
 
 
 def _multiply(a: Interval, b: Interval) -> Interval:
-    if None not in a and None not in b:
-        corners = [x * y for x in a for y in b]  # type: ignore[operator]
+    (a_low, a_high), (b_low, b_high) = a, b
+    if a_low is not None and a_high is not None and b_low is not None and b_high is not None:
+        corners = (a_low * b_low, a_low * b_high, a_high * b_low, a_high * b_high)
         return min(corners), max(corners)
-    a_low, b_low = a[0], b[0]
     if a_low is not None and a_low >= 0 and b_low is not None and b_low >= 0:
-        high = None if a[1] is None or b[1] is None else a[1] * b[1]
+        high = None if a_high is None or b_high is None else a_high * b_high
         return a_low * b_low, high
     for fixed, other in ((a, b), (b, a)):
         scale = fixed[0]

@@ -235,23 +235,23 @@ class Barrier:
 class TileForm:
     """The shape of a matrix in local memory: `rows` (columns, for the right operand) by the summed `depth`.
 
-    A line is a row or, if `turned`, a column of the [rows, depth] matrix. Only `MoveRun`, `PutTile` and `MultiplyTiles`
-    access a tile, since the order of its elements depends on the device. A `TilePipeline` that writes a tile cycles
-    through `stages` copies of it.
+    A line is a row or, if `transposed`, a column of the [rows, depth] matrix. Only `MoveRun`, `PutTile` and
+    `MultiplyTiles` access a tile, since the order of its elements depends on the device. A `TilePipeline` that writes a
+    tile cycles through `stages` copies of it.
     """
 
     rows: int
     depth: int
     stages: int = 1
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def lines(self) -> int:
-        return self.depth if self.turned else self.rows
+        return self.depth if self.transposed else self.rows
 
     @property
     def line_length(self) -> int:
-        return self.rows if self.turned else self.depth
+        return self.rows if self.transposed else self.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +531,7 @@ def _head_lines(kernel: Kernel) -> Iterator[str]:
 def _buffer_kind(buffer: Buffer) -> str:
     if buffer.tile is not None:
         tile = buffer.tile
-        return f"{'turned ' if tile.turned else ''}tile[{tile.rows} x {tile.depth}, {tile.stages} stages]"
+        return f"{'transposed ' if tile.transposed else ''}tile[{tile.rows} x {tile.depth}, {tile.stages} stages]"
     if buffer.local_size is not None:
         return f"{'late ' if buffer.late else ''}local[{buffer.local_size}]"
     return "out" if buffer.written else "in"

@@ -128,7 +128,7 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
                 _verify_tile_statement(kernel, statement, scope)
             case TilePipeline(name, start, stop):
                 if dims_vary(start) or dims_vary(stop):
-                    raise InternalError(f"kernel {kernel.name}: a pipeline whose turns vary")
+                    raise InternalError(f"kernel {kernel.name}: a pipeline whose bounds vary between lanes")
                 _verify_body(kernel, statement.moves, replace(scope.inner(name), moving=True))
                 _verify_body(kernel, (*statement.fetches, *statement.puts), scope.inner(name))
                 _verify_body(kernel, statement.body, scope.inner(name))
@@ -165,10 +165,14 @@ def _verify_tile_statement(
             _verify_plain(kernel, target)
         case MoveRun(tile, _, _, count, source):
             target, origin = buffers.get(tile), buffers.get(source)
-            fits = (
-                target is not None and origin is not None and target.tile is not None and target.dtype is origin.dtype
-            )
-            if not fits or not scope.moving or count * origin.dtype.bits != 8 * _MOVED_BYTES:  # type: ignore[union-attr]
+            if (
+                target is None
+                or origin is None
+                or target.tile is None
+                or target.dtype is not origin.dtype
+                or not scope.moving
+                or count * origin.dtype.bits != 8 * _MOVED_BYTES
+            ):
                 raise InternalError(f"kernel {kernel.name}: {source} is not moved to {tile}")
         case PutTile(tile):
             if tile not in buffers or buffers[tile].tile is None:

@@ -46,9 +46,8 @@ def _to_power_of_two(v: Element, saturate: bool, round_mode: str) -> Element:
     exponent = bit_and(shift_right(bits, literal(fraction_bits, word)), 2 * bias + 1)
     one = 1 << fraction_bits
     fraction = bit_and(bits, one - 1)
-    fraction = where(
-        functions.equal(exponent, 0), fraction * 2 - one, fraction
-    )  # subnormal: as if the exponent went on
+    is_subnormal = functions.equal(exponent, 0)  # its exponent continues below 0
+    fraction = where(is_subnormal, fraction * 2 - one, fraction)
     code = exponent - (bias - 127)
     if round_mode != "down":
         least = 1 if round_mode == "up" else one // 2

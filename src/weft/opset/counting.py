@@ -108,9 +108,10 @@ def _count_length(again: _SymbolicValue, first: _SymbolicValue, trips: _Symbolic
         return 0
     if again is True:
         return most if first is True and not _is_endless(trips) else None
-    if not isinstance(again, _Positive) or _find_rate(again) is None:
+    rate = _find_rate(again) if isinstance(again, _Positive) else None
+    if not isinstance(again, _Positive) or rate is None:
         return None
-    fall = -_find_rate(again)
+    fall = -rate
     margin = _at_iteration(again.number, 0)
     if first is True:
         length = 1 + dims.maximum(dims.ceildiv(margin, fall), 0)
@@ -121,11 +122,12 @@ def _count_length(again: _SymbolicValue, first: _SymbolicValue, trips: _Symbolic
     return length if _is_endless(trips) else dims.minimum(length, most)
 
 
-def _find_rate(again: _Positive) -> Any:
+def _find_rate(again: _Positive) -> int | None:
     """Return by how much the number changes per iteration, as a negative int; None if it does not fall evenly."""
     rate = _at_iteration(again.number, 1) - _at_iteration(again.number, 0)
-    even = isinstance(rate, int) and rate < 0 and again.number == _at_iteration(again.number, 0) + rate * _ITERATION
-    return rate if even else None
+    if not isinstance(rate, int) or rate >= 0:
+        return None
+    return rate if again.number == _at_iteration(again.number, 0) + rate * _ITERATION else None
 
 
 def _at_iteration(number: Dim, time: Dim) -> Dim:

@@ -8,7 +8,7 @@ float64, so results are closer to the exact ones, but not bitwise equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -212,11 +212,13 @@ def _build_joined_step(step: Step, chain: _Chain, axis: int, factor: Value, shif
     )
 
 
-def _replace_subtree(node: Scalar, replaced: Scalar | None, value: Scalar, owner: Step, rebuild_for: Any) -> Scalar:
+def _replace_subtree(
+    node: Scalar, replaced: Scalar | None, value: Scalar, owner: Step, rebuild_for: Callable[[Step, Scalar], Scalar]
+) -> Scalar:
     """Copy an expression with a subtree replaced by a value."""
     if node is replaced:
         return value
     if isinstance(node, Apply):
         parts = tuple(_replace_subtree(part, replaced, value, owner, rebuild_for) for part in node.arguments)
         return Apply(node.function, parts, node.dtype)
-    return rebuild_for(owner, node)  # type: ignore[no-any-return]
+    return rebuild_for(owner, node)

@@ -73,10 +73,11 @@ def _integers(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return None
     try:
-        numbers = tuple(_integer(item) for item in value)
+        items = [_integer(item) for item in value]
     except Exception:  # an array without dimensions, a closed file
         return None
-    return None if any(number is None for number in numbers) else numbers  # type: ignore[return-value]
+    numbers = tuple(item for item in items if item is not None)
+    return numbers if len(numbers) == len(items) else None
 
 
 def _integer(value: Any) -> int | None:

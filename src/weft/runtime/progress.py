@@ -285,8 +285,7 @@ class TerminalBar:
 
         self._console = Console(stderr=True)
         is_terminal = sys.stdout is not None and sys.stdout.isatty()
-        live = {"transient": True, "auto_refresh": False, "redirect_stdout": is_terminal}
-        self._live = Live(console=self._console, **live)  # type: ignore[arg-type]
+        self._live = Live(console=self._console, transient=True, auto_refresh=False, redirect_stdout=is_terminal)
         self._marks = _marks(self._console.encoding)
         self._live.start()
 

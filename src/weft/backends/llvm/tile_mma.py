@@ -64,7 +64,7 @@ class _Fragments:
         thread = self.bits(thread, 0, 5)
         low, middle, high = self.bits(thread, 0, 3), self.bits(thread, 3, 1), self.bits(thread, 4, 1)
         # which 8 lines, and which of two chunks, the thread provides the address of
-        lines, self.chunk = (high, middle) if right != self.form.turned else (middle, high)
+        lines, self.chunk = (high, middle) if right != self.form.transposed else (middle, high)
         self.line = self.add(low, self.times(lines, 8))
         self.low = low
         self.group, self.place = self.bits(thread, 2, 3), self.bits(thread, 0, 2)
@@ -89,21 +89,21 @@ class _Fragments:
 
     def rows_of_16(self, row: int, step: int) -> list[Value]:
         """Load the four words of a left fragment."""
-        if self.form.turned and self.element != 2:
+        if self.form.transposed and self.element != 2:
             return [self.word(row + 8 * (n % 2), step, n // 2) for n in range(4)]
-        return load_matrices(self.builder, self.at(row, step), 4, self.form.turned)
+        return load_matrices(self.builder, self.at(row, step), 4, self.form.transposed)
 
     def rows_of_8(self, row: int, count: int, step: int) -> list[list[Value]]:
         """Load the two words of one or two right fragments, 8 rows each."""
-        if self.form.turned and self.element != 2:
+        if self.form.transposed and self.element != 2:
             return [[self.word(row + 8 * number, step, n) for n in range(2)] for number in range(count)]
-        words = load_matrices(self.builder, self.at(row, step), 2 * count, self.form.turned)
+        words = load_matrices(self.builder, self.at(row, step), 2 * count, self.form.transposed)
         return [words[:2], words[2:]][:count]
 
     def at(self, row: int, step: int) -> Value:
         """Compute the address of the line that the thread provides to ldmatrix."""
         layout = self.layout
-        if self.form.turned:
+        if self.form.transposed:
             byte = self.times(self.add(self.add(self.origin, row), self.times(self.chunk, 8)), self.element)
             shift = layout.width.bit_length() - 1
             column = self.builder.lshr(byte, INT32(shift))

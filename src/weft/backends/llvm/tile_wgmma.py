@@ -49,14 +49,14 @@ def can_multiply(left: Buffer, right: Buffer, partition: SumPartition) -> bool:
     if any(operand.transposed and operand.layout.element != 2 for operand in operands):
         return False
     wide = operands[1].layout.width // 2
-    return not (left.tile and left.tile.turned and operands[0].layout.width < 2 * GROUP_ROWS) and not (
+    return not (left.tile and left.tile.transposed and operands[0].layout.width < 2 * GROUP_ROWS) and not (
         operands[1].transposed and (partition.columns % wide or (_columns(partition, left.dtype) or 0) % wide)
     )
 
 
 def _operand(buffer: Buffer) -> WgmmaOperand:
     assert buffer.tile is not None
-    return WgmmaOperand(build_layout(buffer.tile, element_bytes(buffer.dtype)), buffer.tile.turned)
+    return WgmmaOperand(build_layout(buffer.tile, element_bytes(buffer.dtype)), buffer.tile.transposed)
 
 
 def _columns(partition: SumPartition, dtype: DType) -> int | None:

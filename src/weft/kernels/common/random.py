@@ -44,13 +44,13 @@ def build_random(primitive: Random, result: StoredTensor, target: VectorTarget |
     out = builder.output("out", result.dtype, Reference("result", 0))
     first = builder.variable("first")
     counter = first + lane(lanes)
-    lines = _Lines(builder)
-    words = lines.philox(
+    registers = _Registers(builder)
+    words = registers.philox(
         Call("cast", (Integer(counter),), DType.uint64), [_join_halves(*seed[:2]), _join_halves(*seed[2:])]
     )
-    numbers = [lines.uniform(word) for word in words]
+    numbers = [registers.uniform(word) for word in words]
     if primitive.kind == "normal":
-        numbers = [*lines.normal(*numbers[:2]), *lines.normal(*numbers[2:])]
+        numbers = [*registers.normal(*numbers[:2]), *registers.normal(*numbers[2:])]
     puts = []
     for word_number, number in enumerate(numbers):
         index = counter * _WORDS + word_number
@@ -58,12 +58,12 @@ def build_random(primitive: Random, result: StoredTensor, target: VectorTarget |
         value = cast(number, result.dtype)
         puts.append(put(out, index, value, mask=inside))
     stop = dims.minimum((block() + 1) * per_block, last)
-    body = repeat(first, block() * per_block, stop, lanes, (*lines.statements, *puts))
+    body = repeat(first, block() * per_block, stop, lanes, (*registers.statements, *puts))
     return Work((builder.launch(lanes, [body], dims.ceildiv(counters, per_block)),))
 
 
-class _Lines:
-    """Collects statements that each define a register."""
+class _Registers:
+    """Defines registers, and collects the statements that do so."""
 
     def __init__(self, builder: KernelBuilder) -> None:
         self.builder = builder

@@ -119,7 +119,7 @@ class _Expansion:
     def element(self, tile: str, row: Dim, depth: Dim, dtype: DType) -> Code:
         """Fetch an element in the dtype of the sums; float32 is truncated to tf32."""
         form, source = self.form(tile), self.buffers[tile].dtype
-        offset = depth * form.rows + row if form.turned else row * form.depth + depth
+        offset = depth * form.rows + row if form.transposed else row * form.depth + depth
         element = Fetch(tile, offset, source)
         if source is DType.float32:
             bits = Call("bitcast", (element,), DType.int32)

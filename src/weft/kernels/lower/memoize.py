@@ -34,14 +34,14 @@ def memoize(build: Callable[..., Result]) -> Callable[..., Result]:
 
 
 class _LaunchBuilder(Protocol):
-    def launch(self) -> Launch: ...
+    def build_launch(self) -> Launch: ...
 
 
 def memoize_launch(builder: Callable[Parameters, _LaunchBuilder]) -> Callable[Parameters, Launch]:
     """Return a memoized function that constructs a builder and returns its launch."""
 
     def build(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Launch:
-        return builder(*arguments, **keywords).launch()
+        return builder(*arguments, **keywords).build_launch()
 
     return memoize(build)
 

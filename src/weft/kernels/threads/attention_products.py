@@ -33,7 +33,7 @@ from weft.ir.scalar import FlatLoad, Scalar
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch, fetch_run, put, repeat
-from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.tensors import Launch, StoredTensor
 from weft.kernels.threads.attention import (
     FLOAT,
@@ -52,19 +52,6 @@ from weft.kernels.threads.points import all_of
 
 _UNROLL = 8  # iterations of the loop that computes scores
 _SCORE_PAD = 4  # elements with which lanes of neighbouring rows access different banks of shared memory
-
-
-@memoize
-def build_product_attention(
-    attention: Attention,
-    operands: tuple[StoredTensor, ...],
-    result: StoredTensor,
-    target: ThreadTarget,
-    shape: ProductShape,
-    split: KeySplit | None,
-) -> Launch:
-    """Operands are those of `StreamingAttention`."""
-    return AttentionProducts(attention, operands, result, target, shape, split).build()
 
 
 class AttentionProducts(StreamingAttention):
@@ -117,7 +104,7 @@ class AttentionProducts(StreamingAttention):
         self.query_tiles = tiles("queries", self.deep, TileForm(shape.rows, shape.deep_line))
         self.key_tiles = tiles("keys", self.deep, TileForm(shape.keys, shape.deep_line, shape.stages))
         if shape.transposes_values:
-            form = TileForm(shape.columns, shape.keys, shape.stages, turned=True)
+            form = TileForm(shape.columns, shape.keys, shape.stages, transposed=True)
             self.value_tiles = [tiles(f"values{column}_", 1, form) for column in range(self.across)]
         else:
             form = TileForm(shape.columns, shape.line, shape.stages)
@@ -132,7 +119,7 @@ class AttentionProducts(StreamingAttention):
         self.result_pitch = self.across * shape.columns + _SCORE_PAD
         self.results = builder.late("results", FLOAT, shape.rows * self.result_pitch)
 
-    def build(self) -> Launch:
+    def build_launch(self) -> Launch:
         statements: list[Statement] = self.locate_block()
         statements += self.stage_queries()
         statements += [define(self.largest, float32(-inf)), define(self.total, float32(0.0)), *self.sums]
@@ -455,3 +442,6 @@ class AttentionProducts(StreamingAttention):
             mask = all_of([*tests, is_below(column + number, self.attention.width)])
             statements += self.write([total], inverse, row, column + number, mask)
         return statements
+
+
+build_product_attention = memoize_launch(AttentionProducts)

@@ -17,7 +17,7 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import unravel_index
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, fetch_run, put, put_run, repeat
-from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Workspace
 from weft.kernels.threads.attention import FLOAT, RUN, KeySplit, StreamingAttention, call, float32, is_below, larger
 from weft.kernels.threads.points import all_of, points
@@ -55,18 +55,6 @@ class SplitWriter:
         ]
 
 
-@memoize
-def build_merge_launch(
-    attention: Attention,
-    operands: tuple[StoredTensor, ...],
-    result: StoredTensor,
-    target: ThreadTarget,
-    split: KeySplit,
-) -> Launch:
-    """Operands are those of `StreamingAttention`."""
-    return _MergeKernel(attention, operands, result, target, split).build()
-
-
 class _MergeKernel(StreamingAttention):
     """A lane merges a run of columns of one row."""
 
@@ -83,7 +71,7 @@ class _MergeKernel(StreamingAttention):
         self.row_stats = self.builder.input("part_rows", FLOAT, ROWS)
         self.run = RUN if attention.width % RUN == 0 else 1
 
-    def build(self) -> Launch:
+    def build_launch(self) -> Launch:
         builder, run = self.builder, self.run
         lanes = min(_LANES, self.target.block_threads)
         here = points((self.heads, self.count, self.attention.width // run), builder, lanes)
@@ -129,3 +117,6 @@ class _MergeKernel(StreamingAttention):
             load,
             *(assign(register, multiply_add(self.target, factor, term, register)) for register, term in terms),
         ]
+
+
+build_merge_launch = memoize_launch(_MergeKernel)

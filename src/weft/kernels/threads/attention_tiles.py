@@ -113,7 +113,7 @@ def build_tile_attention(
     attention: Attention, operands: tuple[StoredTensor, ...], result: StoredTensor, target: ThreadTarget
 ) -> Launch:
     """Operands are those of `StreamingAttention`."""
-    return AttentionTiles(attention, operands, result, target, choose_attention_tile(attention, target)).build()
+    return AttentionTiles(attention, operands, result, target, choose_attention_tile(attention, target)).build_launch()
 
 
 class AttentionTiles(StreamingAttention):
@@ -140,7 +140,7 @@ class AttentionTiles(StreamingAttention):
         self.totals = self.builder.registers("total", shape.rows, FLOAT)
         self.sums = [self.builder.registers(f"sum{row}_", self.columns * RUN, FLOAT) for row in self.lane_rows]
 
-    def build(self) -> Launch:
+    def build_launch(self) -> Launch:
         statements: list[Statement] = self.locate_block()
         statements += self.stage_queries() if self.shape.keeps_queries else []
         for row in self.lane_rows:

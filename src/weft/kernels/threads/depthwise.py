@@ -30,7 +30,7 @@ from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.multiply_add import accumulator_dtype, multiply_add
 from weft.kernels.build.windows import Phase
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
-from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import LEFT, RESULT, RIGHT, Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 from weft.kernels.threads.maps import build_map_launch
@@ -180,21 +180,9 @@ def thread_features(groups: Groups, x: StoredTensor, result: StoredTensor) -> in
 # -- the kernel ------------------------------------------------------------------------------------------------------
 
 
-@memoize
-def build_depthwise_launch(
-    phase: Phase,
-    groups: Groups,
-    x: StoredTensor,
-    result: StoredTensor,
-    epilogue: Epilogue | None,
-    target: ThreadTarget,
-    share: Share,
-) -> Launch:
-    """Operands are x, the weights (of its type), and the epilogue's."""
-    return _DepthwiseKernel(phase, groups, x, result, epilogue, target, share).launch()
-
-
 class _DepthwiseKernel:
+    """Operands are x, the weights (of its type), and the epilogue's."""
+
     def __init__(
         self,
         phase: Phase,
@@ -231,7 +219,7 @@ class _DepthwiseKernel:
     def number(self, name: str, value: Dim) -> Dim:
         return value if isinstance(value, int) else self.builder.parameter(name, value)
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         parts = [window.count for window in self.phase]
         parts[-1] = dims.ceildiv(parts[-1], self.pixels)
         sizes = (self.x.shape[0], *parts, dims.floordiv(self.result.shape[CHANNEL], self.run))
@@ -416,3 +404,6 @@ class _DepthwiseKernel:
             most = most + (self.pixels - 1) * window.advance if is_innermost else most
         end = window.base + (count - ahead) * window.advance + most
         return not dims.is_at_least(window.base + least, 0), not dims.is_at_least(size - 1, end)
+
+
+build_depthwise_launch = memoize_launch(_DepthwiseKernel)

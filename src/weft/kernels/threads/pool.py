@@ -20,7 +20,7 @@ from weft.ir.target import ThreadTarget
 from weft.kernels.build.accumulators import COMBINE, identity_element, reduction_dtype
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch_run, repeat
-from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work
 from weft.kernels.threads.points import (
     FEW_LANES,
@@ -47,15 +47,9 @@ def build_pool(
     return Work((_build_pool_launch(primitive, operand, result, epilogue, target),))
 
 
-@memoize
-def _build_pool_launch(
-    primitive: Pool, operand: StoredTensor, result: StoredTensor, epilogue: Epilogue | None, target: ThreadTarget
-) -> Launch:
-    """Operands are the pool's and those of the epilogue."""
-    return _PoolKernel(primitive, operand, result, epilogue, target).launch()
-
-
 class _PoolKernel:
+    """Operands are the pool's and those of the epilogue."""
+
     def __init__(
         self,
         primitive: Pool,
@@ -91,7 +85,7 @@ class _PoolKernel:
         has_few = self.shares and threads < 2 * enough_threads(target.rates, MANY_THREADS)
         return min(FEW_LANES, target.block_threads) if has_few else target.block_threads
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         order = self.result.layout.order
         sizes = [dims.floordiv(s, self.run) if a == CHANNEL else s for a, s in enumerate(self.result.shape)]
         here = points([sizes[axis] for axis in order], self.builder, self.lanes)
@@ -203,3 +197,6 @@ class _PoolKernel:
             assign(best, Call("select", (better, value, best), self.type)),
             assign(place, Call("select", (better, flat_position, place), DType.int32)),
         ]
+
+
+_build_pool_launch = memoize_launch(_PoolKernel)

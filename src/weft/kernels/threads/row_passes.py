@@ -23,7 +23,7 @@ from weft.kernels.build.loop_nest import Body, Span, build_loops, build_masked
 from weft.kernels.build.row_passes import SUM_CHUNK, Pass, RowValue, Sweep, Write, read_operands
 from weft.kernels.lower.expressions import Lowering, ValueKey
 from weft.kernels.lower.kernel_builder import KernelBuilder, let, put, repeat
-from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.operations import and_masks
 from weft.kernels.lower.tensors import Launch, Reference
@@ -50,12 +50,6 @@ class RowChunks:
 
     length: int
     stride: Dim
-
-
-@memoize
-def build_sweep_launch(sweep: Sweep, target: ThreadTarget, chunks: RowChunks | None = None) -> Launch:
-    """Operands and results are those of the sweep. No pass may read what another one writes."""
-    return _SweepKernel(sweep, target, chunks).build_launch()
 
 
 def choose_lane_group(
@@ -129,7 +123,9 @@ class _Row:
 
 
 class _SweepKernel:
-    def __init__(self, sweep: Sweep, target: ThreadTarget, chunks: RowChunks | None) -> None:
+    """Operands and results are those of the sweep. No pass may read what another one writes."""
+
+    def __init__(self, sweep: Sweep, target: ThreadTarget, chunks: RowChunks | None = None) -> None:
         self.sweep = sweep
         self.chunks = chunks
         self.shares = shares(target)
@@ -486,3 +482,6 @@ class _SweepKernel:
         for stride, position in zip(self.merged.strides(strides), groups, strict=True):
             place = place + self.builder.size(stride) * position
         return place
+
+
+build_sweep_launch = memoize_launch(_SweepKernel)

@@ -47,7 +47,7 @@ FEW_POINTS = 64  # that a thread applies one by one on any device
 OUTSIDE = 2**31 - 1  # the key of a point outside of the result
 MAX_THREAD_POINTS = 1 << 18  # for one thread: llvmpipe ends a loop after 2 ** 16 iterations
 UNROLL = 8
-STEPS, TURNS = 16, 64  # points between two tests whether any thread has more, and tests between outer tests
+STEPS, TESTS = 16, 64  # points between two tests whether any thread has more, and such tests per outer test
 NUMBER = "number"  # the placeholder of a point's number
 
 BOOL, INT32, INT64 = DType.bool, DType.int32, DType.int64
@@ -91,9 +91,9 @@ class _UpdateBuilder:
         self.copied = copied
         self.target = target
         self.domain = primitive.domain
-        inner_axes = find_contiguous_axis(primitive, copied)
+        innermost = find_contiguous_axis(primitive, copied)
         free = find_disjoint_axes(primitive)
-        self.free = [*(axis for axis in free if axis != inner_axes), *(() if inner_axes is None else (inner_axes,))]
+        self.free = [*(axis for axis in free if axis != innermost), *(() if innermost is None else (innermost,))]
         self.steps = [axis for axis, size in enumerate(self.domain) if axis not in free and size != 1]
         self.single: dict[int, Dim] = {
             axis: 0 for axis, size in enumerate(self.domain) if axis not in free and size == 1
@@ -248,8 +248,8 @@ class _SortedUpdates(_UpdateBuilder):
             row: Dim = 0
             for axis in self.row_axes:
                 row = row * builder.size(self.domain[axis]) + places[axis]
-            count_before = _ThreadPoint(places, row * builder.size(self.count), rank, mask)
-            return _SortedUpdate(self, kernel, update, memory, count_before, second).body()
+            thread_point = _ThreadPoint(places, row * builder.size(self.count), rank, mask)
+            return _SortedUpdate(self, kernel, update, memory, thread_point, second).body()
 
         return kernel.launch(lanes, build_point_body(count, lanes, builder, point), has_checked_loads(update))
 
@@ -340,7 +340,7 @@ class _SortedUpdate:
         begin_total, total = self.builder.keep("total", fetch(self.memory.out, self.base, place, mine), varying=True)
 
         def take_steps(ahead: Dim) -> Repeat:
-            """Apply the next points, from `ahead` ranks further on."""
+            """Apply the next points, from `ahead` ranks after this one."""
             step = self.builder.variable("step")
             rank = self.rank + ahead + step
             here = and_masks(active, self.exists(rank))
@@ -350,16 +350,16 @@ class _SortedUpdate:
             new_total = Call("select", (active, self.sorting.combine(total, value), total), self.dtype)
             return repeat(step, 0, STEPS, 1, (assign(active, same), *statements, assign(total, new_total)))
 
-        look, turn = self.builder.variable("look"), self.builder.variable("turn")
+        outer, inner = self.builder.variable("outer"), self.builder.variable("inner")
         any_more = Across("maximum", active)
-        turns = repeat(turn, 0, TURNS, 1, (When(any_more, (take_steps((look * TURNS + turn + 1) * STEPS),)),))
-        looks = repeat(look, 0, dims.ceildiv(self.length, STEPS * TURNS), 1, (When(any_more, (turns,)),))
+        inner_loop = repeat(inner, 0, TESTS, 1, (When(any_more, (take_steps((outer * TESTS + inner + 1) * STEPS),)),))
+        outer_loop = repeat(outer, 0, dims.ceildiv(self.length, STEPS * TESTS), 1, (When(any_more, (inner_loop,)),))
         return (
             begin_mine,
             begin_active,
             begin_total,
             take_steps(0),
-            When(any_more, (looks,)),
+            When(any_more, (outer_loop,)),
             put(self.memory.out, self.base, total, place, mine),
         )
 

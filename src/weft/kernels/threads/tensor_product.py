@@ -1,4 +1,4 @@
-"""The product kernel on tile products: all lanes of a block multiply tiles of both operands, which a pipeline brings.
+"""The product kernel on tile products: all lanes of a block multiply tiles of both operands, which a pipeline loads.
 
 The sums end in local memory, from which lanes take neighbours, finish and write them. Operands that are split into
 several numbers give several products per depth tile; these are added up on their own before they are added to the
@@ -79,7 +79,7 @@ class _TensorProductKernel(ProductFrame):
     def locate_block(self) -> list[Statement]:
         """Compute which tile, split and grid position a block has.
 
-        Neighbouring blocks form groups of a few tiles of rows, which go on along the columns together.
+        Neighbouring blocks form groups of a few tiles of rows, which advance along the columns together.
         """
         parameter, tiles = self.builder.parameter, self.columns.tiles * self.rows.tiles
         statements: list[Statement] = []
@@ -99,12 +99,12 @@ class _TensorProductKernel(ProductFrame):
     # -- sums --------------------------------------------------------------------------------------------------------
 
     def build_pipeline(self, total: str) -> Statement:
-        """Bring and multiply all depth tiles of this block's split."""
+        """Load and multiply all depth tiles of this block's split."""
         number = self.builder.variable("piece")
         moves: list[Statement] = []
         fetches: list[Statement] = []
         puts: list[Statement] = []
-        for hint, brings, is_moved in (("moves", moves, True), ("fetches", fetches, False)):
+        for hint, statements, is_moved in (("moves", moves, True), ("fetches", fetches, False)):
             operands = [
                 (operand, along)
                 for operand, along in zip(self.operands, (self.rows, self.columns))
@@ -113,15 +113,15 @@ class _TensorProductKernel(ProductFrame):
             if not operands:
                 continue
             depth_tile = self.depth.tile(hint)
-            brings += self.depth.begin(depth_tile, number)
+            statements += self.depth.begin(depth_tile, number)
             for operand, along in operands:
                 staged = operand.begin(hint, self.grid_positions, self.depth, depth_tile)
-                brings += staged.begin
+                statements += staged.begin
                 if is_moved:
-                    brings += staged.moves(along)
+                    statements += staged.moves(along)
                     continue
                 operand_fetches, operand_puts = staged.fetches(along)
-                brings += operand_fetches
+                statements += operand_fetches
                 puts += operand_puts
         start, stop = self.depth_range(self.builder.parameter("pieces", self.depth.tiles))
         products = tuple(self.multiply(total))

@@ -145,7 +145,7 @@ class _Builder:
 
     # -- the kernel --------------------------------------------------------------------------------------------------
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         total = self.tiles[-1].first + self.tiles[-1].count
         work = 2 * self.height * (self.attention.depth + self.width) * self.attention.shape[-1] + 1000
         each = dims.minimum(dims.maximum(dims.floordiv(ATTENTION_BLOCK_WORK, work), 1), self.max_tiles)

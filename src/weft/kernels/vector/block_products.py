@@ -23,8 +23,8 @@ from weft.kernels.build.contraction import ContractOperand
 from weft.kernels.build.loop_axes import LoopAxis
 from weft.kernels.build.multiply_add import decode_quantized, multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch, repeat
-from weft.kernels.lower.memoize import memoize
-from weft.kernels.lower.tensors import RIGHT, Epilogue, Launch, Reference, StoredTensor, Work
+from weft.kernels.lower.memoize import memoize_launch
+from weft.kernels.lower.tensors import RIGHT, Epilogue, Reference, StoredTensor, Work
 from weft.kernels.vector.panels import Panels, choose_product_lanes
 from weft.kernels.vector.register_tiles import ProductBuilder, RegisterTile, TiledProduct
 from weft.records import dataclass
@@ -109,13 +109,9 @@ def arrange_rows(weights: BlockWeights, packing: BlockPacking, constants: Sequen
     return np.ascontiguousarray(np.concatenate(parts, axis=2).reshape(columns, -1).T)
 
 
-@memoize
-def build_block_kernel(product: TiledProduct, packing: BlockPacking, target: VectorTarget) -> Launch:
-    """Build a launch with the operands of `build_product_kernel`."""
-    return _Builder(product, packing, target).launch()
-
-
 class _Builder(ProductBuilder):
+    """Builds a launch with the operands of `build_product_kernel`."""
+
     def __init__(self, product: TiledProduct, packing: BlockPacking, target: VectorTarget) -> None:
         self.packing = packing
         super().__init__("unpack", product, target)
@@ -193,3 +189,6 @@ class _Builder(ProductBuilder):
                 total = sums[first + row * len(words) + column]
                 statements.append(assign(total, multiply_add(self.target, element, vector, total)))
         return statements
+
+
+build_block_kernel = memoize_launch(_Builder)

@@ -157,7 +157,7 @@ class PixelLines:
     def stride(self, name: str, value: Dim) -> Dim:
         return value if value in (0, 1) else self.builder.parameter(name, value)
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         parameter = self.builder.parameter
         lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
         taps = dims.product(window.taps for window in self.phase) * self.channel_group.channels

@@ -49,7 +49,7 @@ class _Builder:
         self.epilogue_writer = EpilogueWriter(product.result, product.epilogue, self.builder, 2)
         self.loop_axes = (*grid, *columns, *product.rows)
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         size = self.builder.size
         rows = dims.product(loop_axis.size for loop_axis in self.product.rows)
         depth = dims.product(loop_axis.size for loop_axis in self.sums)

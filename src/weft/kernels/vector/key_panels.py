@@ -83,7 +83,7 @@ def pack_keys(
     """Pack the operands of a key into panels; lanes without a key hold any number."""
     expression = flatten_loads(key, operands)
     if _runs_along_depth(expression, len(shape)):
-        return _KeyTransposer(expression, shape, operands, packed, target).launch()
+        return _KeyTransposer(expression, shape, operands, packed, target).build_launch()
     axes, place, step = _locate_panels(key, shape, packed)
     lanes = packed.shape[-1]
     assert isinstance(lanes, int)
@@ -132,7 +132,7 @@ class _KeyTransposer:
         self.views = operand_views(operands, operand_inputs(operands, self.builder), self.builder)
         self.out = self.builder.output("out", packed.dtype, RESULT)
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         *outer, panels, _, _ = self.packed.shape
         each = max(BLOCK_ELEMENTS // (self.depth * self.width), 1)
         chunks = dims.ceildiv(panels, each)

@@ -37,7 +37,7 @@ def build_line_pool(
     phase = tuple(
         Window(count, -before, stride, dilation, size) for count, (before, _), stride, dilation, size in windows
     )
-    return _PoolLines(primitive.kind, phase, operand, result, epilogue, lanes, target).launch()
+    return _PoolLines(primitive.kind, phase, operand, result, epilogue, lanes, target).build_launch()
 
 
 class _PoolLines(PixelLines):

@@ -44,7 +44,7 @@ def build_pool(
 
     work = build_transposed_output(build_along_channels, result, epilogue, 1, target)
     if work is None:
-        work = Work((_PoolBuilder(primitive, operand, result, epilogue, target).launch(),))
+        work = Work((_PoolBuilder(primitive, operand, result, epilogue, target).build_launch(),))
     return work
 
 
@@ -89,7 +89,7 @@ class _PoolBuilder:
         last = (count - 1) * pool.strides[number] + first + (pool.window[number] - 1) * pool.dilations[number]
         return dims.is_at_least(first, 0) and dims.is_at_least(size - 1, last)
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         sizes = [self.shape[axis] for axis in self.order]
         weight = estimate(dims.product(self.primitive.window))
         blocks, spans = split_into_blocks(sizes, self.builder, weight, self.lanes)

@@ -22,7 +22,7 @@ from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes, unravel_index
 from weft.kernels.build.multiply_add import accumulate, convert_factor, sum_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, let, put, repeat
-from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.operations import less
 from weft.kernels.lower.tensors import LEFT, RIGHT, Epilogue, Launch, StoredTensor
 from weft.kernels.vector.blocking import Blocking, ProductShape, choose_blocking
@@ -125,14 +125,11 @@ def split_rows(rows: Dim, height: int) -> list[TileSection]:
     return sections
 
 
-@memoize
-def build_product_kernel(name: str, product: TiledProduct, target: VectorTarget) -> Launch:
-    """Build a launch whose operands are left, right and the epilogue's."""
-    return ProductBuilder(name, product, target).launch()
-
-
 class ProductBuilder:
-    """Builds the kernel of a `TiledProduct`; subclasses may replace the loop over the sums."""
+    """Builds the kernel of a `TiledProduct`, whose operands are left, right and the epilogue's.
+
+    Subclasses may replace the loop over the sums.
+    """
 
     def __init__(self, name: str, product: TiledProduct, target: VectorTarget) -> None:
         self.product = product
@@ -177,7 +174,7 @@ class ProductBuilder:
         """Return a stride of the right operand, where strides of a vector or a panel are literals too."""
         return value if value in (self.lanes, self.panels.step) else self.stride(name, value)
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         product = self.product
         count = dims.product(loop_axis.size for loop_axis in self.rows)
         parts = split_rows(count, self.height)
@@ -517,3 +514,6 @@ class ProductBuilder:
             if loop_axis.axis is not None:
                 axes[loop_axis.axis] = axes.get(loop_axis.axis, 0) + self.builder.size(loop_axis.factor) * at
         return self.epilogue_writer.write(value, axes, mask)
+
+
+build_product_kernel = memoize_launch(ProductBuilder)

@@ -21,7 +21,7 @@ from weft.kernels.build.loop_nest import Body, Span, build_lane_loop, build_loop
 from weft.kernels.build.row_passes import SUM_CHUNK, RowChunks, RowValue, Sweep, Write, read_operands
 from weft.kernels.lower.expressions import Lowering, ValueKey
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put, repeat
-from weft.kernels.lower.memoize import memoize
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.tensors import Launch, Reference
 
@@ -29,14 +29,10 @@ COSTLY_EXPRESSION = 12
 MANY_REGISTERS = 32
 
 
-@memoize
-def build_sweep_launch(sweep: Sweep, target: VectorTarget, chunks: RowChunks | None = None) -> Launch:
-    """Build a launch with the operands and results of a sweep, or with chunks of its rows."""
-    return _Builder(sweep, target, chunks).launch()
-
-
 class _Builder:
-    def __init__(self, sweep: Sweep, target: VectorTarget, chunks: RowChunks | None) -> None:
+    """Builds a launch with the operands and results of a sweep, or with chunks of its rows."""
+
+    def __init__(self, sweep: Sweep, target: VectorTarget, chunks: RowChunks | None = None) -> None:
         self.sweep = sweep
         self.chunks = chunks
         self.builder = KernelBuilder("rows")
@@ -84,7 +80,7 @@ class _Builder:
 
     # -- the kernel --------------------------------------------------------------------------------------------------
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         sizes = self.merged.sizes
         row_sizes = [sizes[number] for number in self.row_groups]
         weight = dims.product(sizes[number] for number in self.reduced)
@@ -282,6 +278,9 @@ class _Builder:
         for stride, position in zip(self.merged.strides(strides), groups, strict=True):
             place = place + self.builder.size(stride) * position
         return place
+
+
+build_sweep_launch = memoize_launch(_Builder)
 
 
 def constant_product(sizes: Iterable[Dim]) -> int:

@@ -41,7 +41,7 @@ def _updates(
     place: Reference,
     _: int,
 ) -> tuple[list[Launch], tuple[Workspace, ...]]:
-    return [_Updates(primitive, operands, copied, target, place).launch()], ()
+    return [_Updates(primitive, operands, copied, target, place).build_launch()], ()
 
 
 class _Updates:
@@ -67,7 +67,7 @@ class _Updates:
         self.lanes = 1 if self.lane_axis is None else choose_lanes(target, computed_dtypes(primitive.update))
         self.reports = primitive.checked or has_checked_loads(*self.expressions)
 
-    def launch(self) -> Launch:
+    def build_launch(self) -> Launch:
         domain = self.primitive.domain
         outer = [axis for axis in self.free if axis != self.lane_axis]
         if self.lane_axis is not None:
