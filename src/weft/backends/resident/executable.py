@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from weft.backends.reference import interpret
 from weft.backends.reference.interpret import RunBody
 from weft.backends.reference.sizes import GuardError
 from weft.backends.resident.device import LaunchCompiler, MemoryDevice
-from weft.backends.resident.residency import Residency, count_read_operands, find_residency
+from weft.backends.resident.residency import count_read_operands, find_residency
 from weft.backends.resident.section import ResidentSection, RunMemory
 from weft.backends.resident.tensor import read_all, upload
 from weft.backends.resident.weights import ResidentWeights
@@ -44,7 +45,7 @@ class ResidentExecutable(SectionedExecutable):
         self.weights, self.memory = ResidentWeights(device), RunMemory(device)
         self.budget = MemoryBudget() if memory_limit is None else MemoryBudget(memory_limit, weight_bytes(program))
         self.residency = find_residency(program)
-        run_step: RunStep = HostStepRunner(device, self.residency).run
+        run_step: RunStep = partial(_run_host_step, device, self.residency.uploads)
         if wrap_steps is not None:
             run_step = wrap_steps(run_step)
         super().__init__(program, program.sections, self._load_section, run_step)
@@ -96,18 +97,18 @@ class ResidentExecutable(SectionedExecutable):
         return
 
 
-class HostStepRunner:
-    """Runs steps on the host: on arrays, but what control flow only passes on stays on the device."""
-
-    def __init__(self, device: MemoryDevice, residency: Residency) -> None:
-        self._device = device
-        self._uploads = residency.uploads
-
-    def run(self, step: Step, operands: list[Any], sizes: dict[str, int], run_body: RunBody | None) -> list[Any]:
-        """Return the results of a step."""
-        count = count_read_operands(step)
-        contents = [*read_all(operands[:count]), *operands[count:]]
-        for number in self._uploads.get(id(step), ()):  # once, not in every iteration of a loop
-            if isinstance(contents[number], np.ndarray):
-                contents[number] = upload(self._device, contents[number])
-        return interpret.run_step(step, contents, sizes, run_body)
+def _run_host_step(
+    device: MemoryDevice,
+    uploads: Mapping[int, Sequence[int]],
+    step: Step,
+    operands: list[Any],
+    sizes: dict[str, int],
+    run_body: RunBody | None,
+) -> list[Any]:
+    """Run a step on the host: on arrays, but what control flow only passes on stays on the device."""
+    count = count_read_operands(step)
+    contents = [*read_all(operands[:count]), *operands[count:]]
+    for number in uploads.get(id(step), ()):  # once, not in every iteration of a loop
+        if isinstance(contents[number], np.ndarray):
+            contents[number] = upload(device, contents[number])
+    return interpret.run_step(step, contents, sizes, run_body)
