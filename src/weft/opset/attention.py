@@ -48,7 +48,7 @@ class Mask:
     offset: Dim = 0
     valid: Tensor | None = None
 
-    def apply(self, score: Element, place: Sequence[Element], queries: Dim, keys: Dim) -> Any:
+    def apply(self, score: Element, place: Sequence[Element], queries: Dim, keys: Dim) -> Element:
         """Return the score at (batch, head, query, key), -inf where the key is masked."""
         batch, _, query, key = place
         if self.bias is not None:
@@ -67,7 +67,7 @@ class Mask:
         return score
 
     @staticmethod
-    def _add_bias(score: Element, bias: Tensor, place: Sequence[Element], keys: Dim) -> Any:
+    def _add_bias(score: Element, bias: Tensor, place: Sequence[Element], keys: Dim) -> Element:
         """Add a bias that broadcasts along all axes but the keys; keys beyond its end are masked."""
         *outer, key = place[len(place) - bias.rank :]
         picked = bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, outer)), key)
@@ -172,7 +172,7 @@ def _compute_scores(products: Tensor, factor: Any, softcap: float, mask: Mask, s
         require(1 <= mask.bias.rank <= 4, f"a mask of {mask.bias.type} does not broadcast to the scores")
         broadcast_shapes(products.shape[:3], mask.bias.shape[:-1])
 
-    def element(*place: Element) -> Any:
+    def element(*place: Element) -> Element:
         score = products.at(*place) * factor
         if stage >= 1 and softcap > 0.0:
             score = tanh(score / softcap) * softcap
@@ -313,7 +313,7 @@ def rotate(
         require(cache.rank == (3 if positions is None else 2), f"a cache of {cache.type} does not fit")
         assume_equal(cache.shape[-1], half, "a cache has a number for each pair")
 
-    def element(*i: Element) -> Any:
+    def element(*i: Element) -> Element:
         batch, step, place = i[0], i[2] if heads_first else i[1], i[3]
         if interleaved:
             angle, partner, second = (place // 2) % half, place + 1 - (place % 2) * 2, equal(place % 2, 1)
@@ -401,7 +401,7 @@ def _compute_retention(decay: Tensor, shape: Sequence[Dim], dtype: DType) -> Ten
     per_head = dims.floordiv(decay.shape[2], shape[2])
     last = per_head - 1
 
-    def element(t: Element, b: Element, h: Element, i: Element) -> Any:
+    def element(t: Element, b: Element, h: Element, i: Element) -> Element:
         inner = index(0) if per_head == 1 else minimum(i, last)
         return exp(cast(decay.at(b, t, h * per_head + inner), dtype))
 
@@ -412,7 +412,7 @@ def _expand_rate(beta: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
     """Return the update rate, [time, batch, heads], from one per head, or one for all."""
     last = beta.shape[2] - 1
 
-    def element(t: Element, b: Element, h: Element) -> Any:
+    def element(t: Element, b: Element, h: Element) -> Element:
         return cast(beta.at(b, t, minimum(h, last)), dtype)
 
     return build(shape, element)

@@ -67,7 +67,7 @@ def gemm(
     return elementwise(lambda v, w: _scale(v, alpha) + _scale(w, beta), product, c)
 
 
-def _scale(value: Element, factor: float) -> Any:
+def _scale(value: Element, factor: float) -> Element:
     return value if factor == 1.0 else value * factor
 
 
@@ -159,7 +159,7 @@ def determinant(x: Tensor) -> Tensor:
         swapped = build((count, size, size), exchanged)
         pivot = build((count,), lambda b: swapped.at(b, k, k))
 
-        def reduced(b: Element, i: Element, j: Element) -> Any:
+        def reduced(b: Element, i: Element, j: Element) -> Element:
             divisor = where(equal(pivot.at(b), 0.0), 1.0, pivot.at(b))
             factor = where(i > k, swapped.at(b, i, k) / divisor, 0.0)
             return swapped.at(b, i, j) - factor * swapped.at(b, k, j)

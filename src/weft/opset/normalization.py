@@ -140,7 +140,7 @@ def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: f
     wide = wide_dtype(x.dtype)
     average, inverse = _compute_statistics(cast(x, wide), range(2, x.rank), epsilon)
 
-    def element(*i: Element) -> Any:
+    def element(*i: Element) -> Element:
         place: tuple[Element | int, ...] = (*i[:2], *(0 for _ in i[2:]))
         normalized = (cast(x.at(*i), wide) - average.at(*place)) * inverse.at(*place)
         return cast(normalized * cast(scale.at(i[1]), wide) + cast(bias.at(i[1]), wide), x.dtype)
@@ -164,7 +164,7 @@ def layer_normalization(
     axes = range(normalize_axis(axis, x.rank), x.rank)
     average, inverse = _compute_statistics(cast(x, wide), axes, epsilon)
 
-    def element(v: Element, m: Element, r: Element, s: Element, *b: Element) -> Any:
+    def element(v: Element, m: Element, r: Element, s: Element, *b: Element) -> Element:
         scaled = cast((cast(v, wide) - m) * r, x.dtype) * s
         return scaled + b[0] if b else scaled
 

@@ -79,7 +79,7 @@ def _flatten_positions(places: Tensor, x: Tensor, *, column_major: bool) -> Tens
     """Convert positions within *S to positions within the whole tensor."""
     spatial = x.shape[2:]
 
-    def element(*i: Element) -> Any:
+    def element(*i: Element) -> Element:
         place = places.at(*i)
         if column_major:
             rest, place = place, index(0)

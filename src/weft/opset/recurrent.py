@@ -27,7 +27,7 @@ from weft.records import dataclass
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
-Activation = Callable[[Any], Any]
+Activation = Callable[[Element], Element]
 Step = Callable[[Tensor, Sequence[Tensor]], list[Tensor]]  # gates [batch, all], states -> states, the output first
 
 
@@ -146,7 +146,7 @@ def _scan_time(layer: Layer, sequence: Tensor, states: list[Tensor], step: Step)
         *old, gates, time = inputs
         new = step(gates, old)
 
-        def running(b: Element) -> Any:
+        def running(b: Element) -> Element:
             return time.at() < cast(lengths.at(b), DType.int64)
 
         def update(before: Tensor, after: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def _project(layer: Layer, number: int, bias_in_step: int, products: Products | 
     assume_equal(bias.shape[1], size * 2, "two biases per gate")
     early = layer.hidden * (layer.gates - bias_in_step)
 
-    def element(t: Element, b: Element, g: Element) -> Any:
+    def element(t: Element, b: Element, g: Element) -> Element:
         recurrent = bias.at(number, g + size)
         if bias_in_step:
             recurrent = where(g < early, recurrent, 0.0)
@@ -343,7 +343,7 @@ def _gru_reset_before(layer: Layer, number: int, activations: Sequence[Activatio
         )
         inner = contract(reset, late, "bh", "gh", "bg")
 
-        def new(b: Element, h: Element) -> Any:
+        def new(b: Element, h: Element) -> Element:
             update = activate(gates.at(b, h) + fed_back.at(b, h))
             candidate = activate_hidden(gates.at(b, h + hidden * 2) + inner.at(b, h))
             return (1.0 - update) * candidate + update * old.at(b, h)
@@ -362,10 +362,10 @@ def _gru_reset_after(layer: Layer, number: int, activations: Sequence[Activation
         old = states[0]
         fed_back = contract(old, recurrence, "bh", "gh", "bg")
 
-        def new(b: Element, h: Element) -> Any:
+        def new(b: Element, h: Element) -> Element:
             update = activate(gates.at(b, h) + fed_back.at(b, h))
             reset = activate(gates.at(b, h + hidden) + fed_back.at(b, h + hidden))
-            inner: Any = fed_back.at(b, h + hidden * 2)
+            inner = fed_back.at(b, h + hidden * 2)
             if bias is not None:
                 inner = inner + bias.at(number, h + hidden * 5)
             candidate = activate_hidden(gates.at(b, h + hidden * 2) + reset * inner)
@@ -444,14 +444,14 @@ def _lstm_step(
         else:
             fed_back = products.feed_back(output, number)
 
-        def gate(position: int, b: Element, h: Element, peephole_cell: Tensor | None) -> Any:
+        def gate(position: int, b: Element, h: Element, peephole_cell: Tensor | None) -> Element:
             place = h + hidden * position
             total = gates.at(b, place) + fed_back.at(b, place)
             if peephole_cell is not None and peepholes is not None:
                 total = total + peepholes.at(place) * peephole_cell.at(b, h)
             return total
 
-        def compute_cell(b: Element, h: Element) -> Any:
+        def compute_cell(b: Element, h: Element) -> Element:
             input_gate = activate(gate(0, b, h, cell))
             forget_gate = 1.0 - input_gate if coupled else activate(gate(2, b, h, cell))
             return forget_gate * cell.at(b, h) + input_gate * activate_cell(gate(3, b, h, None))

@@ -161,8 +161,8 @@ class TileMachine:
 
         result_words = self.warps[warp].together(lane, address, lines)
         if ".trans" in text:
-            turned = np.ascontiguousarray(result_words).view(np.uint16).transpose(0, 2, 1)
-            return np.ascontiguousarray(turned[:, lane // 4, lane % 4 * 2 : lane % 4 * 2 + 2])
+            transposed = np.ascontiguousarray(result_words).view(np.uint16).transpose(0, 2, 1)
+            return np.ascontiguousarray(transposed[:, lane // 4, lane % 4 * 2 : lane % 4 * 2 + 2])
         return np.ascontiguousarray(result_words[:, lane // 4, lane % 4 * 4 : lane % 4 * 4 + 4])
 
     def multiply(self, text: str, values: tuple[Any, ...]) -> Array:
@@ -207,12 +207,12 @@ class TileMachine:
                 operands: list[Any],
                 shape: tuple[int, int] = (int(columns), int(depth)),
                 kinds: tuple[str, str] = (one, other),
-                turned: list[int] = bits,
+                transposed: list[int] = bits,
             ) -> Array:
                 assert len({descriptors for _, descriptors in operands}) == 1
                 rows = [
                     self.described(descriptor % (1 << 64), count, shape[1], kind, bool(flag))
-                    for descriptor, count, kind, flag in zip(operands[0][1], (64, shape[0]), kinds, turned)
+                    for descriptor, count, kind, flag in zip(operands[0][1], (64, shape[0]), kinds, transposed)
                 ]
                 result = np.zeros((64, shape[0]))
                 for number, (mine, _) in enumerate(operands):
@@ -227,14 +227,14 @@ class TileMachine:
             np.int32 if whole else np.float32
         )
 
-    def described(self, descriptor: int, rows: int, depth: int, kind: str, turned: bool) -> Array:
+    def described(self, descriptor: int, rows: int, depth: int, kind: str, transposed: bool) -> Array:
         """The matrix that a descriptor means, as the canonical layouts have it."""
         start = (descriptor & 0x3FFF) << 4
         leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
         width = {1: 128, 2: 64, 3: 32}[descriptor >> 62]
         size = np.dtype(TYPES[kind]).itemsize
         row, at = np.meshgrid(np.arange(rows), np.arange(depth), indexing="ij")
-        if turned:
+        if transposed:
             byte = row * size
             place = byte // width * leading + byte % width + at // 8 * stride + at % 8 * width
         else:

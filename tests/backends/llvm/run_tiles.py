@@ -44,7 +44,7 @@ def compare(case: dict[str, Any], raw: bytes) -> str:
     return f"WRONG  {wrong.mean():.3f} of all; rows {list(rows[:12])} columns {list(columns[:12])}: {some}"
 
 
-def random_operand(random: Any, shape: tuple[int, int], kind: str, turned: bool) -> tuple[Array, Array]:
+def random_operand(random: Any, shape: tuple[int, int], kind: str, transposed: bool) -> tuple[Array, Array]:
     """As it lies in memory, and a function's worth of it: [rows, depth] as float32."""
     if kind == "int8":
         memory = plain = random.integers(-128, 128, shape, np.int8)
@@ -58,7 +58,7 @@ def random_operand(random: Any, shape: tuple[int, int], kind: str, turned: bool)
         mask = 0xFFFF0000 if kind == "bfloat16" else 0xFFFFE000
         plain = (plain.view(np.uint32) & np.uint32(mask)).view(np.float32)
         memory = (plain.view(np.uint32) >> 16).astype(np.uint16) if kind == "bfloat16" else plain
-    return np.ascontiguousarray(memory.T) if turned else memory, plain
+    return np.ascontiguousarray(memory.T) if transposed else memory, plain
 
 
 class Timer:

@@ -66,7 +66,7 @@ class TileCase:
         launch = (product.name, product.blocks, product.lanes, shared, [0, 1, 2, 3], [])
         case: dict[str, Any] = {"name": self.name, "ptx": text.encode(), "launches": [launch], "out": str(product.out)}
         if self.timed:
-            forms = (str(product.left), product.turned_left), (str(product.right), product.turned_right)
+            forms = (str(product.left), product.transposed_left), (str(product.right), product.transposed_right)
             return {**case, "shape": product.shape, "forms": forms, "repeated": product.repeated}
         arrays = [array.tobytes() for array in product.arrays]
         rough = product.left.is_float and product.left.bits == 8 and self.instruction == "wgmma"
@@ -88,30 +88,37 @@ def products() -> list[Product]:
         replace(base, name="four_stages", stages=4, shape=(128, 128, 640)),
         replace(base, name="few_turns", stages=4, shape=(128, 128, 64)),
         replace(base, name="half", left=F16, right=F16),
-        replace(base, name="turned_left", turned_left=True),
-        replace(base, name="turned_right", turned_right=True),
-        replace(base, name="turned_both", left=F16, right=F16, turned_left=True, turned_right=True),
+        replace(base, name="transposed_left", transposed_left=True),
+        replace(base, name="transposed_right", transposed_right=True),
+        replace(base, name="transposed_both", left=F16, right=F16, transposed_left=True, transposed_right=True),
         replace(base, name="two_groups", lanes=256),
         replace(base, name="shared_columns", lanes=256, tiles=(64, 128, 64)),
         replace(
-            base, name="shared_columns_turned", lanes=256, tiles=(64, 128, 64), turned_left=True, turned_right=True
+            base,
+            name="shared_columns_transposed",
+            lanes=256,
+            tiles=(64, 128, 64),
+            transposed_left=True,
+            transposed_right=True,
         ),
         replace(base, name="wide", lanes=256, tiles=(128, 256, 64), shape=(256, 512, 256), stages=4),
-        replace(base, name="wide_turned", lanes=256, tiles=(128, 256, 64), shape=(256, 512, 256), turned_right=True),
+        replace(
+            base, name="wide_transposed", lanes=256, tiles=(128, 256, 64), shape=(256, 512, 256), transposed_right=True
+        ),
         replace(base, name="deep", tiles=(64, 64, 128)),
-        replace(base, name="deep_turned", tiles=(64, 64, 128), shape=(128, 128, 384), turned_left=True),
+        replace(base, name="deep_transposed", tiles=(64, 64, 128), shape=(128, 128, 384), transposed_left=True),
         replace(base, name="shallow", tiles=(64, 64, 32)),
         replace(base, name="shallowest", tiles=(64, 64, 16)),
         replace(base, name="odd_depth", tiles=(64, 96, 96), shape=(128, 192, 192)),
         replace(base, name="few_rows", tiles=(16, 64, 64), shape=(32, 128, 192)),
-        replace(base, name="few_rows_turned", tiles=(16, 64, 64), shape=(32, 128, 192), turned_right=True),
+        replace(base, name="few_rows_transposed", tiles=(16, 64, 64), shape=(32, 128, 192), transposed_right=True),
         replace(base, name="few_columns", tiles=(64, 8, 64), shape=(128, 16, 192)),
         replace(base, name="ragged", shape=(200, 168, 136), lanes=256),
-        replace(base, name="ragged_turned", shape=(200, 168, 136), turned_left=True, turned_right=True),
+        replace(base, name="ragged_transposed", shape=(200, 168, 136), transposed_left=True, transposed_right=True),
         replace(base, name="ragged_puts", shape=(200, 168, 136), bring="puts", tiles=(64, 64, 64)),
         replace(base, name="puts", bring="puts", tiles=(64, 64, 64)),
         replace(base, name="puts_one_stage", bring="puts", stages=1, tiles=(64, 64, 64)),
-        replace(base, name="puts_two_stages", bring="puts", stages=2, turned_left=True, tiles=(64, 64, 64)),
+        replace(base, name="puts_two_stages", bring="puts", stages=2, transposed_left=True, tiles=(64, 64, 64)),
         replace(base, name="both", bring="both", lanes=256),
         replace(base, name="whole", bring="whole", tiles=(64, 64, 64)),
         replace(base, name="parts", parts=True, lanes=256),
@@ -120,8 +127,8 @@ def products() -> list[Product]:
         replace(base, name="scaled_parts", scaled=True, parts=True, lanes=256, shape=(200, 168, 136)),
         replace(base, name="tf32", left=F32, right=F32, tiles=(128, 128, 32)),
         replace(base, name="tf32_deep", left=F32, right=F32, tiles=(64, 64, 64)),
-        replace(base, name="tf32_turned_left", left=F32, right=F32, tiles=(64, 64, 32), turned_left=True),
-        replace(base, name="tf32_turned_right", left=F32, right=F32, tiles=(64, 64, 32), turned_right=True),
+        replace(base, name="tf32_transposed_left", left=F32, right=F32, tiles=(64, 64, 32), transposed_left=True),
+        replace(base, name="tf32_transposed_right", left=F32, right=F32, tiles=(64, 64, 32), transposed_right=True),
         replace(base, name="bfloat16_out", result=BF16),
     ]
     for left in (DType.int8, DType.uint8):
@@ -129,8 +136,8 @@ def products() -> list[Product]:
             whole = replace(base, left=left, right=right, tiles=(64, 64, 128), shape=(128, 128, 384))
             products.append(replace(whole, name=f"{left}_{right}"))
     products.append(replace(whole, name="bytes_wide", tiles=(128, 256, 128), shape=(128, 256, 384), lanes=256))
-    products.append(replace(whole, name="bytes_turned_right", turned_right=True))
-    products.append(replace(whole, name="bytes_turned_left", turned_left=True, shape=(128, 96, 400)))
+    products.append(replace(whole, name="bytes_transposed_right", transposed_right=True))
+    products.append(replace(whole, name="bytes_transposed_left", transposed_left=True, shape=(128, 96, 400)))
     for left in (DType.float8e4m3fn, DType.float8e5m2):
         for right in (DType.float8e4m3fn, DType.float8e5m2):
             small = replace(base, left=left, right=right, tiles=(64, 64, 128), shape=(128, 128, 384))
@@ -157,8 +164,8 @@ def list_large_products() -> list[Product]:
         ]
     shaped = replace(base, shape=(8192, 8192, 8192))
     products += [
-        replace(shaped, name="size_8192_128x256_4_turned_right", turned_right=True),
-        replace(shaped, name="size_8192_128x256_4_turned_left", turned_left=True),
+        replace(shaped, name="size_8192_128x256_4_transposed_right", transposed_right=True),
+        replace(shaped, name="size_8192_128x256_4_transposed_left", transposed_left=True),
         replace(shaped, name="size_8192_128x256_4_order_8", ordered=8),
         replace(shaped, name="size_8192_128x128_4_parts", parts=True, tiles=(128, 128, 64)),
         replace(shaped, name="size_8192_128x128_4_six_parts", parts=True, tiles=(128, 128, 64), repeated=6),

@@ -55,8 +55,8 @@ class Product:
     tiles: tuple[int, int, int] = (64, 64, 64)
     lanes: int = 128
     stages: int = 2
-    turned_left: bool = False
-    turned_right: bool = False
+    transposed_left: bool = False
+    transposed_right: bool = False
     bring: str = "moves"
     parts: bool = False
     scaled: bool = False
@@ -87,8 +87,8 @@ class Product:
     def kernel(self) -> Kernel:
         rows, columns, depth = self.tiles
         forms = (
-            TileForm(rows, depth, self.stages, self.turned_left),
-            TileForm(columns, depth, self.stages, self.turned_right),
+            TileForm(rows, depth, self.stages, self.transposed_left),
+            TileForm(columns, depth, self.stages, self.transposed_right),
         )
         buffers = (
             Buffer("left", self.left, False),
@@ -144,8 +144,8 @@ class Product:
         count = 16 * 8 // dtype.bits
         along = form.line_length // count
         limits = (rows, self.shape[2])
-        first, second = (depth, row) if form.turned else (row, depth)
-        lines, length = (limits[1], limits[0]) if form.turned else limits
+        first, second = (depth, row) if form.transposed else (row, depth)
+        lines, length = (limits[1], limits[0]) if form.transposed else limits
         values = []
         for number in range(-(-form.lines * along // self.lanes)):
             element = dims.mod(ir.lane(self.lanes) + number * self.lanes, form.lines * along)
@@ -202,17 +202,17 @@ class Product:
         random = np.random.default_rng(self.seed)
         rows, columns, depth = self.shape
 
-        def numbers(dtype: DType, size: tuple[int, int], turned: bool) -> Array:
+        def numbers(dtype: DType, size: tuple[int, int], transposed: bool) -> Array:
             if dtype.is_integer:
                 low, high = dtype.limits
                 values = random.integers(int(low), int(high), size, endpoint=True).astype(dtype.numpy)
             else:
                 values = random.standard_normal(size, np.float32).astype(dtype.numpy)
-            return np.ascontiguousarray(values.T if turned else values)
+            return np.ascontiguousarray(values.T if transposed else values)
 
         factors = random.uniform(0.5, 1.5, (self.turns + 1, rows)).astype(np.float32)
-        left = numbers(self.left, (rows, depth), self.turned_left)
-        return left, numbers(self.right, (columns, depth), self.turned_right), factors
+        left = numbers(self.left, (rows, depth), self.transposed_left)
+        return left, numbers(self.right, (columns, depth), self.transposed_right), factors
 
     @property
     def arrays(self) -> list[Array]:
@@ -222,8 +222,8 @@ class Product:
     def expected(self) -> Array:
         """In float64, or exact."""
         left, right, factors = self.operands
-        wide = [_exact(array.T if turned else array) for array, turned in
-                ((left, self.turned_left), (right, self.turned_right))]  # fmt: skip
+        wide = [_exact(array.T if transposed else array) for array, transposed in
+                ((left, self.transposed_left), (right, self.transposed_right))]  # fmt: skip
         total = np.zeros(self.shape[:2])
         for turn in range(self.turns):
             at = slice(turn * self.tiles[2], (turn + 1) * self.tiles[2])

@@ -16,13 +16,13 @@ from weft.kernels.lower.expand_tiles import expand_tiles
 SMALL = Product("product", shape=(16, 24, 96), tiles=(16, 24, 32), lanes=16)
 CASES = [
     SMALL,
-    replace(SMALL, left=DType.float16, right=DType.float16, turned_left=True),
-    replace(SMALL, left=DType.float32, right=DType.float32, turned_right=True),
+    replace(SMALL, left=DType.float16, right=DType.float16, transposed_left=True),
+    replace(SMALL, left=DType.float32, right=DType.float32, transposed_right=True),
     replace(SMALL, left=DType.int8, right=DType.int8, stages=3),
     replace(SMALL, left=DType.uint8, right=DType.int8, bring="puts"),
     replace(SMALL, left=DType.float8e4m3fn, right=DType.float8e5m2, bring="whole"),
     replace(SMALL, shape=(40, 56, 104), bring="both", scaled=True),
-    replace(SMALL, shape=(24, 40, 40), parts=True, turned_left=True, turned_right=True),
+    replace(SMALL, shape=(24, 40, 40), parts=True, transposed_left=True, transposed_right=True),
     replace(SMALL, lanes=20, parts=True, scaled=True),
 ]
 

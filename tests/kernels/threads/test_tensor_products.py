@@ -107,11 +107,11 @@ def product(
     target: ThreadTarget,
     dtypes: tuple[DType, DType],
     weights: Array | None = None,
-    turned: tuple[bool, bool] = (False, False),
+    transposed: tuple[bool, bool] = (False, False),
 ) -> tuple[Work, StoredTensor]:
     m, n, k = shape
-    left = StoredTensor(dtypes[0], (m, k), Layout((1, 0)) if turned[0] else row_major(2))
-    right = StoredTensor(dtypes[1], (k, n), Layout((1, 0)) if turned[1] else row_major(2))
+    left = StoredTensor(dtypes[0], (m, k), Layout((1, 0)) if transposed[0] else row_major(2))
+    right = StoredTensor(dtypes[1], (k, n), Layout((1, 0)) if transposed[1] else row_major(2))
     result = StoredTensor(dtypes[0] if dtypes[0].is_float else I32, (m, n), row_major(2))
     primitive = Contract((0, 2), (2, 1), (0, 1))
     return build_contract(
@@ -125,40 +125,42 @@ def check_product(
     dtype: DType,
     *,
     is_constant: bool = False,
-    turned: tuple[bool, bool] = (False, False),
+    transposed: tuple[bool, bool] = (False, False),
     tolerance: float | None = None,
 ) -> Work:
     m, n, k = shape
     a, b = random_array(m, (m, k), dtype), random_array(n, (k, n), dtype)
-    work, result = product(shape, target, (dtype, dtype), b if is_constant else None, turned)
-    layouts = [Layout((1, 0)) if own else row_major(2) for own in turned]
+    work, result = product(shape, target, (dtype, dtype), b if is_constant else None, transposed)
+    layouts = [Layout((1, 0)) if own else row_major(2) for own in transposed]
     (found,), _ = run_on_cpu(expanded(work), [*zip((a, b), layouts)], [result])
     assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype, tolerance)
     return work
 
 
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("dtype", [F16, BF16])
-def test_halves(dtype: DType, turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halves(dtype: DType, transposed: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neighbours are aligned they are moved, else fetched; constants always are moved."""
     choosing(monkeypatch, small(16))
     for shape in ((40, 56, 72), (17, 35, 41), (1, 1, 1), (33, 26, 100)):
         for is_constant in (False, True):
-            work = check_product(shape, target_with(), dtype, is_constant=is_constant, turned=turned)
-            aligned = {"left": shape[0 if turned[0] else 2], "right": shape[2 if turned[1] else 1]}
+            work = check_product(shape, target_with(), dtype, is_constant=is_constant, transposed=transposed)
+            aligned = {"left": shape[0 if transposed[0] else 2], "right": shape[2 if transposed[1] else 1]}
             wanted = {name for name, size in aligned.items() if size % 8 == 0}
             assert min(shape) == 1 or moved(work) == wanted | ({"right"} if is_constant else set())
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("turned", [(False, False), (True, True)])
-def test_float32(way: Float32Products, turned: tuple[bool, bool], parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("transposed", [(False, False), (True, True)])
+def test_float32(
+    way: Float32Products, transposed: tuple[bool, bool], parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choosing(monkeypatch, small(tile_bits(F32, way)), parts)
     target = target_with(way)
     for shape in ((40, 56, 72), (17, 35, 141)):
         for is_constant in (False, True):
-            check_product(shape, target, F32, is_constant=is_constant, turned=turned, tolerance=TOLERANCES[way])
+            check_product(shape, target, F32, is_constant=is_constant, transposed=transposed, tolerance=TOLERANCES[way])
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -24,7 +24,7 @@ _NF4 = (
 _CODES = (_FP4 + tuple(-value for value in _FP4), _NF4)
 
 
-def unpack_element(byte: Callable[[Element], Element], position: Element, bits: int) -> Any:
+def unpack_element(byte: Callable[[Element], Element], position: Element, bits: int) -> Element:
     """Unpack element `position` of a row of bytes that hold 8 / bits numbers each, the first in the lowest bits."""
     if bits == 8:
         return byte(position)
@@ -133,7 +133,7 @@ def matmul_bnb4(
     codes = constant(_CODES[quant_type], wide)
     packed, largest = reshape(b, (b.size,)), reshape(absmax, (absmax.size,))
 
-    def element(row: Element, column: Element) -> Any:
+    def element(row: Element, column: Element) -> Element:
         position = row * K + column
         shift = cast((1 - position % 2) * 4, DType.uint8)
         code = bit_and(shift_right(packed.at(position // 2), shift), 15)
@@ -166,7 +166,7 @@ def gather_block_quantized(
     table = _make_lookup(data, scales, zero_points, shape, axis=blocked, block_size=block_size, bits=bits)
     size = shape[axis]
 
-    def element(*i: Element) -> Any:
+    def element(*i: Element) -> Element:
         position = wrap_index(indices.at(*i[axis : axis + indices.rank]), size)
         picked = table((*i[:axis], position, *i[axis + indices.rank :]))
         inside = (position >= 0) & (position < index(size))
@@ -189,7 +189,7 @@ def _make_lookup(
     is_packed = data.dtype is DType.uint8
     length = block_size or shape[axis]
 
-    def read(tensor: Tensor, place: Sequence[Element]) -> Any:
+    def read(tensor: Tensor, place: Sequence[Element]) -> Element:
         if not is_packed:
             return cast(tensor.at(*place), DType.float32)
         return cast(unpack_element(lambda byte: tensor.at(*place[:-1], byte), place[-1], bits), DType.float32)
@@ -199,7 +199,7 @@ def _make_lookup(
             return float(2 ** (bits - 1)) if is_packed else 0.0
         return read(zero_points, block)
 
-    def element(place: Sequence[Element]) -> Any:
+    def element(place: Sequence[Element]) -> Element:
         block = [_divide_position(p, length) if a == axis else p for a, p in enumerate(place)]
         scale_place = [0 if size == 1 else p for size, p in zip(scales.shape, block)]
         number = read(data, place)

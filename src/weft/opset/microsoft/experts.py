@@ -93,7 +93,7 @@ class Expert:
         return build(product.shape, lambda row, n: _add(product.at(row, n), bias.at(experts.at(row), n)))
 
 
-def _add(v: Element, b: Element) -> Any:
+def _add(v: Element, b: Element) -> Element:
     return v + cast(b, v.dtype)
 
 
@@ -202,7 +202,7 @@ def _mix_chosen(
     count, k = routing.experts.shape
     experts, shares = (reshape(tensor, (count * k,)) for tensor in (routing.experts, routing.shares))
 
-    def token(row: Element, i: Any) -> Any:
+    def token(row: Element, i: Any) -> Element:
         return tokens.at(row // k, i)
 
     value = None if third is None else third.apply_chosen(token, experts)

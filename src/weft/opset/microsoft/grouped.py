@@ -59,7 +59,7 @@ class Cache:
 
     scale: Tensor | None
 
-    def to_cache_dtype(self, v: Element, place: tuple[Element, ...], dtype: DType) -> Any:
+    def to_cache_dtype(self, v: Element, place: tuple[Element, ...], dtype: DType) -> Element:
         if self.scale is None:
             return v
         steps = cast(v, DType.float32) / self._step(place)
@@ -70,7 +70,7 @@ class Cache:
             return cache
         return build(cache.shape, lambda *i: cast(cast(cache.at(*i), DType.float32) * self._step(i), dtype))
 
-    def _step(self, place: tuple[Element, ...]) -> Any:
+    def _step(self, place: tuple[Element, ...]) -> Element:
         assert self.scale is not None
         aligned = place[len(place) - self.scale.rank :]
         return self.scale.at(*(0 if size == 1 else i for size, i in zip(self.scale.shape, aligned)))
@@ -217,7 +217,7 @@ def _extend_cache(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cac
     return build((batch, heads, room, size), element)
 
 
-def _without_nonfinite(v: Element) -> Any:
+def _without_nonfinite(v: Element) -> Element:
     """Replace NaN, infinities and numbers that bfloat16 rounds to infinity by 0."""
     return where(absolute(cast(v, DType.float32)) < LARGEST_UNREAD, v, 0) if v.dtype.is_float else v
 
@@ -228,7 +228,7 @@ def _make_mask(bias: Tensor | None, lengths: Lengths, causal: bool, window: int,
         require(bias.rank == 4, f"an attention bias has four dimensions, not {bias.type}")
         assume_equal(bias.shape[3], lengths.total, "an attention bias has a number for each key")
 
-    def adjust(score: Any, place: tuple[Element, ...]) -> Any:
+    def adjust(score: Any, place: tuple[Element, ...]) -> Element:
         batch, _, query, key = place
         if softcap > 0.0:
             score = tanh(score / softcap) * softcap

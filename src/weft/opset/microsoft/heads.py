@@ -51,7 +51,7 @@ def make_mask(
     """Return a function that adds the bias, and the filter value for padding, and masks later keys if causal."""
     is_padding = None if mask is None else _make_padding_test(mask, batch, queries, keys)
 
-    def adjust(score: Any, place: tuple[Element, ...]) -> Any:
+    def adjust(score: Any, place: tuple[Element, ...]) -> Element:
         if bias is not None:
             score = score + cast(bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, place))), score.dtype)
         if is_padding is not None:
@@ -109,7 +109,7 @@ def extend_cache(past: Tensor | None, new: Tensor, past_length: Dim | None) -> t
         return joined, joined
     count = new.shape[2]
 
-    def element(b: Element, n: Element, t: Element, h: Element) -> Any:
+    def element(b: Element, n: Element, t: Element, h: Element) -> Element:
         fresh = (t >= past_length) & (t < past_length + count)
         return where(fresh, new.at(b, n, t - past_length, h), past.at(b, n, t, h))
 

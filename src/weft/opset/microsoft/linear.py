@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.ir import dims
 from weft.opset.flow import scan
 from weft.opset.functions import absolute, cast, equal, sqrt, where, wide_dtype
@@ -50,7 +48,7 @@ def _solve(matrices: Tensor, right: Tensor) -> Tensor:
     count, size, _ = matrices.shape
     columns = right.shape[2]
 
-    def augmented(b: Element, i: Element, j: Element) -> Any:
+    def augmented(b: Element, i: Element, j: Element) -> Element:
         return where(j < size, matrices.at(b, i, j), right.at(b, i, j - size))
 
     def eliminate(matrix: Tensor, step: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -63,7 +61,7 @@ def _solve(matrices: Tensor, right: Tensor) -> Tensor:
 
         swapped = build(matrix.shape, exchanged)
 
-        def reduced(b: Element, i: Element, j: Element) -> Any:
+        def reduced(b: Element, i: Element, j: Element) -> Element:
             row = swapped.at(b, k, j) / swapped.at(b, k, k)
             return where(equal(i, k), row, swapped.at(b, i, j) - swapped.at(b, i, k) * row)
 
@@ -80,7 +78,7 @@ def distances(a: Tensor, b: Tensor, *, metric: str = "sqeuclidean") -> Tensor:
     require(a.rank == 2 and b.rank == 2, f"distances between rows of {a.type} and {b.type}")
     assume_equal(a.shape[1], b.shape[1], "rows must be equally long")
 
-    def square(i: Element, j: Element, k: Element) -> Any:
+    def square(i: Element, j: Element, k: Element) -> Element:
         difference = a.at(i, k) - b.at(j, k)
         return difference * difference
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -203,7 +201,7 @@ def _attend_with_past(
 def _select_beams(cache: Tensor, indirection: Tensor, beams: Dim, past_length: Dim) -> Tensor:
     """Take rows of a cache [batch * beams, ...] before `past_length` from the beam that they came from."""
 
-    def element(b: Element, n: Element, t: Element, h: Element) -> Any:
+    def element(b: Element, n: Element, t: Element, h: Element) -> Element:
         first = b // beams
         origin = first * beams + cast(indirection.at(first, b - first * beams, t), DType.int64)
         return where(t < past_length, cache.at(origin, n, t, h), cache.at(b, n, t, h))

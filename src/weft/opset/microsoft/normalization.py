@@ -57,7 +57,7 @@ def _scale_rows(
     wide = inverse.dtype
     present = [tensor for tensor in (average, bias) if tensor is not None]
 
-    def element(v: Element, r: Element, s: Element, *rest: Element) -> Any:
+    def element(v: Element, r: Element, s: Element, *rest: Element) -> Element:
         optional = iter(rest)
         centred = cast(v, wide) if average is None else cast(v, wide) - next(optional)
         result = centred * r * cast(s, wide)
@@ -94,7 +94,7 @@ def _add_up(x: Tensor, *addends: Tensor | None) -> Tensor:
     wide = wide_dtype(x.dtype)
     present = [tensor for tensor in addends if tensor is not None]
 
-    def element(*values: Element) -> Any:
+    def element(*values: Element) -> Element:
         result = cast(values[0], wide)
         for value in values[1:]:
             result = result + cast(value, wide)
@@ -204,7 +204,7 @@ def group_norm(
     grouped = cast(reshape(x, (*x.shape[:axis], groups, size, *x.shape[axis + 1 :])), DType.float32)
     average, variance = moments(grouped, [a for a in range(1, grouped.rank) if a != axis], keep=True)
 
-    def element(*i: Element) -> Any:
+    def element(*i: Element) -> Element:
         channel = i[axis]
         place = [channel // size if a == axis else i[0] if a == 0 else 0 for a in range(grouped.rank)]
         centred = cast(x.at(*i), DType.float32) - average.at(*place)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.ir.dtypes import DType
 from weft.opset.functions import cast
 from weft.opset.language import Element, Tensor, contract, elementwise, expand_dims, matmul
@@ -37,7 +35,7 @@ def dynamic_quantize_matmul(
 
 
 def _scale_sums(sums: Tensor, left: Tensor, right: Tensor, bias: Tensor | None, factor: float = 1.0) -> Tensor:
-    def element(v: Element, a: Element, b: Element, *addend: Element) -> Any:
+    def element(v: Element, a: Element, b: Element, *addend: Element) -> Element:
         scale = cast(a, DType.float32) * cast(b, DType.float32)
         result = cast(v, DType.float32) * (scale if factor == 1.0 else scale * factor)
         return cast(result + cast(addend[0], DType.float32) if addend else result, a.dtype)

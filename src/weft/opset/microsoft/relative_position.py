@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import log as logarithm
-from typing import Any
 
 from weft.ir import dims
 from weft.ir.dtypes import DType
@@ -35,7 +34,7 @@ def relative_position_bias(
     near = usable // 2
     width = (usable - near) / logarithm(max_distance / near)
 
-    def element(_: Element, head: Element, query: Element, key: Element) -> Any:
+    def element(_: Element, head: Element, query: Element, key: Element) -> Element:
         behind = query - key
         distance = absolute(behind) if is_bidirectional else maximum(behind, 0)
         steps = log(cast(maximum(distance, near), DType.float32) / float(near)) * width
@@ -68,7 +67,7 @@ def gated_relative_position_bias(
     size = dims.floordiv(hidden, num_heads)
     wide = wide_dtype(query_layer.dtype)
 
-    def query(b: Element, n: Element, s: Element, h: Element) -> Any:
+    def query(b: Element, n: Element, s: Element, h: Element) -> Element:
         place = n * size + h
         return cast(query_layer.at(b, s, place), wide) + cast(query_bias.at(place), wide)
 
@@ -79,7 +78,7 @@ def gated_relative_position_bias(
     biased = build(gates.shape, lambda b, n, s, d: gates.at(b, n, s, d) + cast(bias.at(d), wide))
     sums = reduce("sum", reshape(biased, (batch, num_heads, length, 2, half)), [4])
 
-    def element(b: Element, n: Element, s: Element, t: Element) -> Any:
+    def element(b: Element, n: Element, s: Element, t: Element) -> Element:
         update, reset = sigmoid(sums.at(b, n, s, 0)), sigmoid(sums.at(b, n, s, 1))
         gate = update * (reset * cast(eco_a.at(0, n, 0, 0), wide) - 1.0) + 2.0
         return cast(gate * cast(rel_pos.at(0, n, s, t), wide), query_layer.dtype)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -74,7 +72,7 @@ def multimodal_rotary_embedding(
     half = cos_cache.shape[1]
     assume_equal(half, times + heights + widths, "the sections share the pairs of a head")
 
-    def stream(pair: Element) -> Any:
+    def stream(pair: Element) -> Element:
         number = pair * 0
         if mrope_layout == 0:
             return where(pair >= times + heights, number + 2, where(pair >= times, number + 1, number))
@@ -99,7 +97,7 @@ def gemma_rotary_embedding(
     """Compute x * cos + rotated x * sin for queries and keys; all heads have the angles [batch, sequence, size]."""
 
     def rotate_tokens(x: Tensor, rotated: Tensor) -> Tensor:
-        def element(b: Element, n: Element, s: Element, h: Element) -> Any:
+        def element(b: Element, n: Element, s: Element, h: Element) -> Element:
             angle = angles.at(b, s, h)
             cosine, sine = (cast(cast(function(angle), x.dtype), DType.float32) for function in (cos, sin))
             own, other = cast(x.at(b, n, s, h), DType.float32), cast(rotated.at(b, n, s, h), DType.float32)

@@ -30,7 +30,7 @@ def crop_and_resize(
     require(x.rank == 4 and len(crop_size) == 2, f"crops of {len(crop_size)} dimensions from {x.type}")
     wide = wide_dtype(x.dtype)
 
-    def source(roi: Element, axis: int, place: Element) -> Any:
+    def source(roi: Element, axis: int, place: Element) -> Element:
         size, count = x.shape[2 + axis], crop_size[axis]
         start, end = cast(rois.at(roi, axis), wide), cast(rois.at(roi, axis + 2), wide)
         last = cast(index(size - 1), wide)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.ir.dtypes import DType
 from weft.opset.functions import cast
 from weft.opset.language import Element, Tensor, elementwise, reshape
@@ -24,7 +22,7 @@ def quantize_linear_(x: Tensor, scale: Tensor, zero_point: Tensor | None = None,
 def dequantize_tensor(x: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
     """Compute (x - zero_point) * scale in the scale's dtype; scale and zero point broadcast against x."""
 
-    def element(v: Element, s: Element, *zero: Element) -> Any:
+    def element(v: Element, s: Element, *zero: Element) -> Element:
         return cast(
             cast(subtract_zero_point(v, zero[0] if zero else None), DType.float32) * cast(s, DType.float32), s.dtype
         )
@@ -37,7 +35,7 @@ def dequantize_tensor(x: Tensor, scale: Tensor, zero_point: Tensor | None = None
 def quantize_tensor(x: Tensor, scale: Tensor, zero_point: Tensor | None, dtype: DType) -> Tensor:
     """Compute x / scale + zero_point, rounded and saturated to `dtype`."""
 
-    def element(v: Element, s: Element, *zero: Element) -> Any:
+    def element(v: Element, s: Element, *zero: Element) -> Element:
         return quantize(v / s, zero[0] if zero else None, dtype)
 
     return elementwise(

@@ -53,7 +53,7 @@ def _multiply_complex(a: Tensor, b: Tensor, *, conjugate: bool) -> Tensor:
     shape = (*broadcast_shapes(a.shape[:-1], b.shape[:-1]), 2)
     wide = wide_dtype(a.dtype)
 
-    def element(*i: Element) -> Any:
+    def element(*i: Element) -> Element:
         def part(x: Tensor, number: int) -> Any:
             outer = i[len(i) - x.rank : -1]
             return cast(x.at(*(0 if size == 1 else k for size, k in zip(x.shape, outer)), number), wide)

@@ -122,7 +122,7 @@ def word_conv_embedding(
     sums = convolve(embedded, weights, strides=(1, 1), dilations=(1, 1), pads=((0, 0), (0, 0)))
     lengths = reduce("sum", elementwise(lambda c: cast(c > 0, DType.int64), sequence), [1])
 
-    def element(word: Element, filter: Element, place: Element) -> Any:
+    def element(word: Element, filter: Element, place: Element) -> Element:
         used = (place < 1) | (place + window <= lengths.at(word))
         return where(used, tanh(sums.at(word, filter, place, 0) + bias.at(filter)), -inf)
 

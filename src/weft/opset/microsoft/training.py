@@ -17,7 +17,7 @@ def is_all_finite(*inputs: Tensor, isinf_only: int = 0, isnan_only: int = 0) -> 
     """Test that no element of any input is infinite or NaN, or only one of the two."""
     require(len(inputs) > 0 and not (isinf_only and isnan_only), "isinf_only and isnan_only exclude each other")
 
-    def is_bad(v: Element) -> Any:
+    def is_bad(v: Element) -> Element:
         if isinf_only or isnan_only:
             return cast(is_inf(v) if isinf_only else is_nan(v), DType.int32)
         return cast(is_inf(v) | is_nan(v), DType.int32)
