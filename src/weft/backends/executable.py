@@ -340,13 +340,13 @@ def _join_late_steps(steps: Sequence[Step], can_compile: bool) -> list[list[Step
 
 def _ends(row: Sequence[Step], program: DeviceProgram, sections: Sequence[Section]) -> tuple[list[Value], list[Value]]:
     """Find the values that a row of steps reads from outside, and those of its results that are read there."""
-    own = {id(step) for step in row}
+    step_ids = {id(step) for step in row}
     read_outside = set(program.outputs)
     for section in sections:
         if isinstance(section, NativeSection):
             read_outside.update(section.inputs)
         else:
-            read_outside.update(value for step in section.steps if id(step) not in own for value in step.operands)
+            read_outside.update(value for step in section.steps if id(step) not in step_ids for value in step.operands)
     results = [value for step in row for value in step.results]
     operands = dict.fromkeys(value for step in row for value in step.operands if value not in results)
     return list(operands), [value for value in results if value in read_outside]

@@ -157,7 +157,7 @@ class _Matcher:
         _require(not isinstance(count, int) or count >= fewest)
         axes, epilogue = self.match_epilogue()
         element = Placeholder(ELEMENT, self.product.results[0].dtype)
-        own = self.product.results[0].number
+        scores = self.product.results[0].number
         attention = Attention(
             shape=self.shape,
             depth=depth,
@@ -166,7 +166,7 @@ class _Matcher:
             query=query,
             key=key,
             value=value,
-            score=widen_expression(rebuild(score, lambda load: element if load.operand == own else load)),
+            score=widen_expression(rebuild(score, lambda load: element if load.operand == scores else load)),
             divisor=rebuild(divisor, lambda _: Placeholder(ELEMENT, DType.float32)),
             shifts_nothing=shifts_nothing,
             drops_nan=drops_nan,
@@ -246,10 +246,10 @@ class _Matcher:
         """Match the product; return query, key, depth, and the axes along which keys change."""
         contract = self.product.primitive
         assert isinstance(contract, Contract)
-        own = {load for load in loads(score) if load.operand == self.product.results[0].number}
+        product_loads = {load for load in loads(score) if load.operand == self.product.results[0].number}
         others = {load.operand for load in loads(score)} - {self.product.results[0].number}
-        _require(len(own) == 1 and not others & {value.number for value in self.inside})
-        places = [index.value for index in own.pop().indices if isinstance(index, Index)]
+        _require(len(product_loads) == 1 and not others & {value.number for value in self.inside})
+        places = [index.value for index in product_loads.pop().indices if isinstance(index, Index)]
         _require(len(places) == len(contract.output) and len(set(contract.output)) == len(contract.output))
         last = len(self.shape) - 1
         numbers = {dims.axis(axis, size): axis for axis, size in enumerate(self.shape) if size != 1}
@@ -329,20 +329,20 @@ class _Matcher:
         step = self.program.only_reader(self._result)
         if step is None or not isinstance(step.primitive, Map):
             return axes, None
-        own = self._result.number
+        result = self._result.number
         numbers_of_operands = [value.number for value in step.operands]
         expression = rebuild(
             step.primitive.expression,
             lambda load: replace(load, operand=numbers_of_operands[load.operand]),
         )
-        places = {load.indices for load in loads(expression) if load.operand == own}
+        places = {load.indices for load in loads(expression) if load.operand == result}
         order = _match_permutation(places, require_shape(self._result), require_shape(step.results[0]))
         if order is None:
             return axes, None
         self.steps[id(step)] = step
         self._result = step.results[0]
         element = Placeholder(ELEMENT, self.final.results[0].dtype)
-        epilogue = rebuild(expression, lambda load: element if load.operand == own else load)
+        epilogue = rebuild(expression, lambda load: element if load.operand == result else load)
         moved = [0] * len(axes)
         for axis, place in enumerate(order):
             moved[place] = axes[axis]

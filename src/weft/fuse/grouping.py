@@ -205,11 +205,12 @@ def _find_boundary(members: Sequence[Step], readers: Readers) -> tuple[Values, V
     """Return the operands from outside and the results used outside."""
     inside = {result for step in members for result in step.results}
     operands = dict.fromkeys(operand for step in members for operand in step.operands if operand not in inside)
-    own = {id(step) for step in members}
+    member_ids = {id(step) for step in members}
     results = tuple(
         value
         for step in members
         for value in step.results
-        if any(reader is None or id(reader) not in own for reader in readers.get(value, ())) or step is members[-1]
+        if any(reader is None or id(reader) not in member_ids for reader in readers.get(value, ()))
+        or step is members[-1]
     )
     return tuple(operands), results

@@ -110,16 +110,16 @@ def _may_inline(inner: _MapInfo, outer: _MapInfo, *, only_reader: bool) -> bool:
         return False
     position = outer.step.operands.index(inner.step.results[0])
     shape = inner.step.results[0].shape
-    own = [load for load in outer.loads if load.operand == position]
-    if outer.nodes + inner.nodes * len(own) > LARGEST_EXPRESSION:
+    value_loads = [load for load in outer.loads if load.operand == position]
+    if outer.nodes + inner.nodes * len(value_loads) > LARGEST_EXPRESSION:
         return False
-    if not all(_is_inside(load, shape) for load in own):
+    if not all(_is_inside(load, shape) for load in value_loads):
         return False
     cheap = inner.nodes <= CHEAP_NODES and not inner.is_costly and not _is_worth_storing(inner, outer)
     if cheap and _reads_less(inner):
         return True
     same_size = dims.product(outer.step.results[0].shape) == dims.product(shape)
-    return only_reader and (cheap or (same_size and len({load.indices for load in own}) == 1))
+    return only_reader and (cheap or (same_size and len({load.indices for load in value_loads}) == 1))
 
 
 def _is_index_table(inner: _MapInfo) -> bool:

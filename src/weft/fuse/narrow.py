@@ -104,12 +104,14 @@ def _magnifying_functions(step: Step, value: Value) -> set[str]:
     """Return the logarithms and exponentials that a map applies to a value."""
     if not isinstance(step.primitive, Map):
         return set()
-    own = {number for number, operand in enumerate(step.operands) if operand == value}
+    positions = {number for number, operand in enumerate(step.operands) if operand == value}
     magnifying = _LOGARITHMS | {"exp"}
     return {
         node.function
         for node in walk(step.primitive.expression)
-        if isinstance(node, Apply) and node.function in magnifying and any(load.operand in own for load in loads(node))
+        if isinstance(node, Apply)
+        and node.function in magnifying
+        and any(load.operand in positions for load in loads(node))
     }
 
 

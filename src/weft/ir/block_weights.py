@@ -49,20 +49,20 @@ def match_block_weights(contract: Step, maker: Step, constants: Mapping[Value, A
     if len(contract.operands) != 2 or contract.operands.count(weights) != 1:
         return None
     place = contract.operands.index(weights)
-    own, others = contract.primitive.left, contract.primitive.right
+    labels, others = contract.primitive.left, contract.primitive.right
     if place == 1:
-        own, others = others, own
-    if len(own) != 2 or len(set(own)) != 2 or not others or len(set(others)) != len(others):
+        labels, others = others, labels
+    if len(labels) != 2 or len(set(labels)) != 2 or not others or len(set(others)) != len(others):
         return None
     summed = others[-1]
-    if summed not in own:
+    if summed not in labels:
         return None
-    column = own[1 - own.index(summed)]
+    column = labels[1 - labels.index(summed)]
     if column in others or sorted((*others[:-1], column)) != sorted(contract.primitive.output):
         return None
     if contract.operands[1 - place].dtype is not DType.float32:
         return None
-    return _match_map(maker, own.index(summed))
+    return _match_map(maker, labels.index(summed))
 
 
 def _match_map(maker: Step, axis: int) -> BlockWeights | None:
@@ -116,14 +116,14 @@ def _split_zero_point(scalar: Scalar) -> tuple[Scalar, Scalar | None]:
 
 def _match_number(number: Scalar, axis: int, depth: int, maker: Step) -> tuple[int, int, bool, bool] | None:
     """Match the load of a number: (operand, bits, whether packed in bytes, whether signed)."""
-    own = [Index(dims.axis(0, maker.results[0].shape[0])), Index(dims.axis(1, maker.results[0].shape[1]))]
+    identity = [Index(dims.axis(0, maker.results[0].shape[0])), Index(dims.axis(1, maker.results[0].shape[1]))]
     match number:
-        case Load(operand, indices, dtype) if list(indices) == own and dtype.is_integer and dtype.bits in _BITS:
+        case Load(operand, indices, dtype) if list(indices) == identity and dtype.is_integer and dtype.bits in _BITS:
             return operand, dtype.bits, False, dtype.is_signed
         case Apply("bit_and", (Apply("shift_right", (Load(operand, (row, byte), DType.uint8), shift)), Literal(mask))):
             bits = next((bits for bits in _BITS if mask == 2**bits - 1), 0)
             per_byte = 8 // bits if bits else 0
-            if not per_byte or axis != 1 or row != own[0] or depth % per_byte:
+            if not per_byte or axis != 1 or row != identity[0] or depth % per_byte:
                 return None
             position = dims.axis(1, depth)
             expected_shift = Apply("cast", (Index(dims.mod(position, per_byte) * bits),), DType.uint8)

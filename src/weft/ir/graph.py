@@ -118,8 +118,10 @@ def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]], pref
     if not any(name.startswith(prefix) for name in changed):
         return graph
     initializers = {name: changed.get(prefix + name, array) for name, array in graph.initializers.items()}
-    own = {prefix + name for name in (*graph.initializers, *(name for node in graph.nodes for name in node.outputs))}
-    inside = {name: array for name, array in changed.items() if name not in own}
+    local_names = {
+        prefix + name for name in (*graph.initializers, *(name for node in graph.nodes for name in node.outputs))
+    }
+    inside = {name: array for name, array in changed.items() if name not in local_names}
 
     def replace_in_node(node: Node) -> Node:
         if _constant_of(node) is not None:
@@ -168,13 +170,13 @@ def ops_by_node(graph: Graph) -> dict[str, str]:
 def free_names(graph: Graph) -> set[str]:
     """Return the names that a graph uses but does not define."""
     used = {value.shows or value.name for value in graph.outputs}
-    own = {value.name for value in graph.inputs} | set(graph.initializers)
+    local_names = {value.name for value in graph.inputs} | set(graph.initializers)
     for node in graph.nodes:
         used.update(node.inputs)
-        own.update(node.outputs)
+        local_names.update(node.outputs)
         for inner in subgraphs(node):
             used |= free_names(inner)
-    return used - own
+    return used - local_names
 
 
 def needed_names(node: Node) -> set[str]:

@@ -321,9 +321,9 @@ def rotate(
             angle, partner, second = place % half, (place + half) % size, place >= half
         row: list[Any] = [batch, step] if positions is None else [positions.at(batch, step)]
         cosine, sine = (cast(cache.at(*row, angle, checked=positions is not None), wide) for cache in (cosines, sines))
-        own, other = cast(x.at(*i), wide), cast(x.at(*i[:3], partner), wide)
-        result = own * cosine + where(second, other, -other) * sine
-        return cast(result if size == x.shape[3] else where(place < size, result, own), x.dtype)
+        value, other = cast(x.at(*i), wide), cast(x.at(*i[:3], partner), wide)
+        result = value * cosine + where(second, other, -other) * sine
+        return cast(result if size == x.shape[3] else where(place < size, result, value), x.dtype)
 
     return build(x.shape, element)
 

@@ -134,15 +134,15 @@ def _step_adjoints(
 
 def _map_adjoints(expression: Scalar, operands: Sequence[Tensor], g: Tensor) -> list[Adjoint]:
     """Add each load's adjoint to the element that it read: by a sum over broadcast axes, or by scattering."""
-    own = len(operands)  # the position under which the expressions below load from g
+    gradient_operand = len(operands)  # the position under which the expressions below load from g
 
     def rename(load: Load) -> Scalar:
-        tensor = g if load.operand == own else operands[load.operand]
+        tensor = g if load.operand == gradient_operand else operands[load.operand]
         return Load(tensor.value.number, load.indices, load.dtype, load.checked)
 
     axes = identity_indices(g.shape)
     parts = []
-    for load, share in adjoints(expression, Element(Load(own, axes, g.dtype))):
+    for load, share in adjoints(expression, Element(Load(gradient_operand, axes, g.dtype))):
         element = Element(rebuild(share.scalar, rename))
         indices = [Element(rebuild(index, rename)) for index in load.indices]
         parts.append((load.operand, _accumulate_loads(operands[load.operand], indices, element, g.shape)))
@@ -212,13 +212,13 @@ def _multiply_others(x: Tensor, axes: Sequence[int]) -> Tensor:
 def _contract_adjoints(primitive: Contract, operands: Sequence[Tensor], g: Tensor) -> list[Adjoint]:
     left, right, output = ("".join(map(chr, labels)) for labels in (primitive.left, primitive.right, primitive.output))
     parts = []
-    for position, own, other in ((0, left, right), (1, right, left)):
-        if len(set(own)) != len(own):
+    for position, side, other in ((0, left, right), (1, right, left)):
+        if len(set(side)) != len(side):
             raise UnsupportedModelError("weft has no gradient of a product over a diagonal")
         x = operands[position]
-        labels = "".join(label for label in own if label in output or label in other)
+        labels = "".join(label for label in side if label in output or label in other)
         product = contract(g, operands[1 - position], output, other, labels)
-        parts.append((position, _spread(product, x, [axis for axis, label in enumerate(own) if label not in labels])))
+        parts.append((position, _spread(product, x, [axis for axis, label in enumerate(side) if label not in labels])))
     return parts
 
 

@@ -52,8 +52,8 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 @op("GatherND", since=11)
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     depth = _index_depth(x, indices, batch_dims)
-    for own, other in zip(x.shape[:batch_dims], indices.shape[:batch_dims]):
-        assume_equal(own, other, "data and indices must have the same batch dimensions")
+    for size, other in zip(x.shape[:batch_dims], indices.shape[:batch_dims]):
+        assume_equal(size, other, "data and indices must have the same batch dimensions")
     outer = indices.rank - 1
     shape = (*indices.shape[:-1], *x.shape[batch_dims + depth :])
 

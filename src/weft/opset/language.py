@@ -108,7 +108,7 @@ def reshape(x: Tensor, shape: Sequence[Dim]) -> Tensor:
 
 def specialize_shape(x: Tensor, sizes: Sequence[Dim]) -> Tensor:
     """Replace dynamic sizes of a tensor by numbers that they are assumed to equal (`sizes` of another operand)."""
-    shape = tuple(size if isinstance(size, int) else own for own, size in zip(x.shape, sizes))
+    shape = tuple(size if isinstance(size, int) else old for old, size in zip(x.shape, sizes))
     return x if shape == x.shape else _emit(Reshape(), [x], x.dtype, shape)
 
 

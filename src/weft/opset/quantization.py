@@ -112,9 +112,9 @@ def _make_block_picker(parameter: Tensor, x: Tensor, axis: int, block_size: int)
     require(
         parameter.rank == x.rank, f"blocks of {x.type} need scales and zero points of its rank, not {parameter.type}"
     )
-    for position, (size, own) in enumerate(zip(x.shape, parameter.shape)):
+    for position, (size, parameter_size) in enumerate(zip(x.shape, parameter.shape)):
         expected = dims.ceildiv(size, block_size) if position == axis else size
-        assume_equal(own, expected, f"scales or zero points for blocks of {block_size} along axis {axis}")
+        assume_equal(parameter_size, expected, f"scales or zero points for blocks of {block_size} along axis {axis}")
     return lambda i: parameter.at(*i[:axis], i[axis] // block_size, *i[axis + 1 :])
 
 

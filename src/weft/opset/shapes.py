@@ -43,7 +43,11 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
 
 def _copies_zero(copied: Sequence[Dim], size: Dim) -> bool:
     """Return whether the dimension that a 0 copies is 0 whenever the size is."""
-    return any(size == own or size == own * dims.floordiv(size, own) for own in copied if not isinstance(own, int))
+    return any(
+        size == factor or size == factor * dims.floordiv(size, factor)
+        for factor in copied
+        if not isinstance(factor, int)
+    )
 
 
 def _infer_size(x: Tensor, others: Sequence[Dim]) -> Dim:

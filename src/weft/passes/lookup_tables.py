@@ -128,9 +128,9 @@ class _Rewriter:
         concat = self.concats[function.source]
         parts = []
         for operand in concat.operands:
-            own = self.floats.get(operand, _identity_function(operand))
+            part_function = self.floats.get(operand, _identity_function(operand))
             part = self.new_value(result.dtype, operand.shape)
-            self.steps.append(self.build_step(_compose(function, own), part, step))
+            self.steps.append(self.build_step(_compose(function, part_function), part, step))
             parts.append(part)
         self.steps.append(Step(concat.primitive, tuple(parts), step.results, step.origin))
 
@@ -162,11 +162,13 @@ class _Rewriter:
                 if load.checked or load.indices:
                     return None
                 continue
-            own = functions.get(value)
+            function = functions.get(value)
             if load.checked or not _is_inside(load, value):
                 return None
             indices = tuple(index for index in load.indices if isinstance(index, Index))
-            places.add((value, indices) if own is None else (own.source, _substitute(own.indices, indices)))
+            places.add(
+                (value, indices) if function is None else (function.source, _substitute(function.indices, indices))
+            )
         if len(places) != 1:
             return None
         ((source, indices),) = places
@@ -186,7 +188,7 @@ class _Rewriter:
             inner = functions.get(value)
             if inner is None:
                 return Placeholder(ELEMENT, load.dtype)
-            return rebuild(inner.expression, lambda own: Load(position(inner.constants[own.operand]), (), own.dtype))
+            return rebuild(inner.expression, lambda load: Load(position(inner.constants[load.operand]), (), load.dtype))
 
         whole = rebuild(expression, through)
         if sum(1 for _ in walk(whole)) > LARGEST_EXPRESSION:

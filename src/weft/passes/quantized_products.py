@@ -291,9 +291,9 @@ class _Rewriter:
         """Compute a term in its own step if it depends only on `labels`, since it is small then."""
         if not used <= set(labels):
             return make(result)
-        own = _Expression(labels, tuple(result.size(label) for label in labels))
-        scalar = make(own)
-        return result.load(self.add(Map(scalar), tuple(own.operands), dtype, own.shape), labels)
+        term = _Expression(labels, tuple(result.size(label) for label in labels))
+        scalar = make(term)
+        return result.load(self.add(Map(scalar), tuple(term.operands), dtype, term.shape), labels)
 
     # -- steps and values --------------------------------------------------------------------------------------------
 

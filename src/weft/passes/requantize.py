@@ -196,7 +196,7 @@ def _build_joined_step(step: Step, chain: _Chain, axis: int, factor: Value, shif
         return Load(operands.index(value), indices, value.dtype, checked)
 
     def rebuild_for(owner: Step, scalar: Scalar) -> Scalar:
-        return rebuild(scalar, lambda own: load(owner.operands[own.operand], own.indices, own.checked))
+        return rebuild(scalar, lambda node: load(owner.operands[node.operand], node.indices, node.checked))
 
     channel = (identity_indices(step.results[0].shape)[axis],)
     value = rebuild_for(step, head.arguments[0])

@@ -91,8 +91,8 @@ def _is_elementwise(expression: Scalar, step: Step, value: Value) -> bool:
     shape = value.shape
     if step.results[0].shape != shape:
         return False
-    own = identity_indices(shape)
-    if any(load.indices != own for load in loads(expression) if step.operands[load.operand] == value):
+    identity = identity_indices(shape)
+    if any(load.indices != identity for load in loads(expression) if step.operands[load.operand] == value):
         return False
     zero = Index(0)
     others = rebuild(expression, lambda load: zero if step.operands[load.operand] == value else load)
@@ -127,9 +127,12 @@ def _unflatten_chain(source: Value, rows: Shape, chain: list[Step], numbers: Ite
         assert isinstance(step.primitive, Map)
         shape = (*rows, *before.shape[1:])
         places = identity_indices(shape)
-        own = step.operands.index(before)
+        position = step.operands.index(before)
         expression = rebuild(step.primitive.expression, atom=shift_axis)
-        expression = rebuild(expression, lambda load: replace(load, indices=places) if load.operand == own else load)  # noqa: B023
+        expression = rebuild(
+            expression,
+            lambda load: replace(load, indices=places) if load.operand == position else load,  # noqa: B023
+        )
         operands = tuple(now if operand == before else operand for operand in step.operands)
         before, now = step.results[0], unflatten(step.results[0])
         replacements[id(step)] = [replace(step, primitive=Map(expression), operands=operands, results=(now,))]

@@ -58,9 +58,9 @@ class OrderChoice:
 
 
 def _choose(graph: _Graph) -> list[int]:
-    own = list(range(len(graph.nodes)))
-    best, least = own, peak_of(graph, own)
-    if len(own) < 3 or all(len(node.after) <= 1 and len(node.before) <= 1 for node in graph.nodes):
+    section_order = list(range(len(graph.nodes)))
+    best, least = section_order, peak_of(graph, section_order)
+    if len(section_order) < 3 or all(len(node.after) <= 1 and len(node.before) <= 1 for node in graph.nodes):
         return best
     bound = _lower_bound(graph)
     for make in (_forward, _depth_first, _backward):

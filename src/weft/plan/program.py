@@ -83,8 +83,8 @@ def plan_program(
         for section, outer in _native_sections((top,), program.constants):
             constants = section_constants(section, outer)
             try:
-                own = section.outputs if section is not top else ()
-                beside = sum(_bytes(value, number) for value in (*alive[place], *own) if _is_tensor(value))
+                outputs = section.outputs if section is not top else ()
+                beside = sum(_bytes(value, number) for value in (*alive[place], *outputs) if _is_tensor(value))
                 parts.append(SectionPlan(section, constants, make(section, constants, sizes), beside))
             except KeyError:
                 unplanned += [task.origin for task in section.tasks]

@@ -71,9 +71,9 @@ def make_plan(
     spans: list[tuple[int, int]] = []  # first and last launch of each step
     count = 0
     for step in steps:
-        own = [launch for number in step for launch in planner.task_launches(section, number, layout, places)]
-        launches += own
-        first, count = count, count + sum(_count(entry) for entry in own)
+        step_launches = [launch for number in step for launch in planner.task_launches(section, number, layout, places)]
+        launches += step_launches
+        first, count = count, count + sum(_count(entry) for entry in step_launches)
         spans.append((first, max(count - 1, 0)))
     outputs = tuple((planner.shape(value), value.dtype.numpy) for value in section.outputs)
     plan = Plan(
@@ -174,13 +174,13 @@ class _Planner:
 
     def lean_steps(self, section: NativeSection, external: frozenset[Value]) -> Sequence[Sequence[int]]:
         """Order tasks one by one so that they need little memory."""
-        own = _serial_steps(section)
+        section_steps = _serial_steps(section)
         elsewhere = external | self.constants.keys()
         steps = [(number,) for number in choose_order(section, self.sizes, elsewhere.__contains__)]
-        if steps == own:
-            return own
-        least = self.lay_out(section, external, own)[1].lower_bound
-        return steps if self.lay_out(section, external, steps)[1].lower_bound <= least else own
+        if steps == section_steps:
+            return section_steps
+        least = self.lay_out(section, external, section_steps)[1].lower_bound
+        return steps if self.lay_out(section, external, steps)[1].lower_bound <= least else section_steps
 
     def lay_out(
         self, section: NativeSection, external: frozenset[Value], steps: Sequence[Sequence[int]]
@@ -288,7 +288,7 @@ class _Planner:
 
     def work_launches(self, task: Task, memory: _Memory, skipped: set[int]) -> Iterator[PlannedLaunch]:
         work = task.work
-        own = self.tasks.setdefault(id(work), len(self.tasks))
+        task_number = self.tasks.setdefault(id(work), len(self.tasks))
         all_blocks = [self.number(launch.blocks) for launch in work.launches]
         count = max(sum(1 for number, blocks in enumerate(all_blocks) if blocks and number not in skipped), 1)
         share = self.number(task.effort.flops) / count, self.number(task.effort.bytes) / count
@@ -302,7 +302,9 @@ class _Planner:
                     self.used_bytes(reference, task) if buffer.region != ABSOLUTE else 0
                     for reference, buffer in zip(references, buffers)
                 )
-                yield PlannedLaunch(launch.kernel, blocks, buffers, parameters, task.origin, own, flops, moved, sizes)
+                yield PlannedLaunch(
+                    launch.kernel, blocks, buffers, parameters, task.origin, task_number, flops, moved, sizes
+                )
 
     def locate(self, reference: Reference, work: Work, memory: _Memory) -> Place:
         match reference.kind:

@@ -203,5 +203,7 @@ class _Arrangement:
             for index, workspace in enumerate(task.work.workspaces):
                 size = self.sizes.number(workspace.size) * workspace.dtype.numpy.itemsize
                 blocks.append(MemoryBlock((number, index), size, start, end))
-        own = [value for value in first if value not in self.external]
-        return blocks + [MemoryBlock(value, self.sizes.value_bytes(value), first[value], last[value]) for value in own]
+        values = [value for value in first if value not in self.external]
+        return blocks + [
+            MemoryBlock(value, self.sizes.value_bytes(value), first[value], last[value]) for value in values
+        ]

@@ -136,8 +136,8 @@ class _Replay:
         operands = [self.content(value, section, contents) for value in task.operands]
         results = [self.result(task, value, operands) for value in task.results]
         contents.update(zip(task.results, results))
-        own = number if section is self.section else None
-        self.replay_work(_Running(task, operands, results, step, own))
+        task_number = number if section is self.section else None
+        self.replay_work(_Running(task, operands, results, step, task_number))
 
     def result(self, task: Task, value: Value, operands: list[tuple[Content, ...]]) -> tuple[Content, ...]:
         """Return the content of a result: that of operands where it consists of copies, otherwise new."""
@@ -411,8 +411,8 @@ def _find_finished(entries: Sequence[PlannedLaunch | Repeated], steps: Sequence[
             done.append(bits)
         else:
             beside = sum(1 << other for other in range(number) if at[other] == at[number] >= 0)
-            own = sum(1 << other for other in range(number) if _same_task(entries[other], entry))
-            done.append(all_before & ~beside | own)
+            same_task = sum(1 << other for other in range(number) if _same_task(entries[other], entry))
+            done.append(all_before & ~beside | same_task)
     return done
 
 

@@ -29,14 +29,14 @@ def find_waits(uses: Iterable[Sequence[Use]]) -> list[set[int]]:
     """Return, for each launch in order, the numbers of the launches that it waits for, given the uses of all."""
     regions: dict[int, _Region] = {}
     result: list[set[int]] = []
-    for number, own in enumerate(uses):
+    for number, launch_uses in enumerate(uses):
         waits: set[int] = set()
-        for use in own:
+        for use in launch_uses:
             region = regions.get(use[0])
             if region is None:
                 region = regions[use[0]] = _Region()
             region.find_conflicts(use, waits)
-        for use in own:
+        for use in launch_uses:
             regions[use[0]].record(use, number)
         waits.discard(number)
         result.append(waits)

@@ -82,9 +82,11 @@ def benchmark(model: Model, inputs: Mapping[str, Any], seconds: float, against: 
     times = {
         name: EngineTimes(spread.median, spread.lower, spread.upper, spread.runs) for name, spread in spreads.items()
     }
-    own = times.pop(next(iter(times)))
+    weft_times = times.pop(next(iter(times)))
     kinds = {name: _kind(content) for name, content in inputs.items()}
-    return Benchmark(model.file, model.device, kinds, own.median, own.lower, own.upper, own.runs, times)
+    return Benchmark(
+        model.file, model.device, kinds, weft_times.median, weft_times.lower, weft_times.upper, weft_times.runs, times
+    )
 
 
 def _kind(content: Any) -> str:

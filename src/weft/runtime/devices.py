@@ -60,8 +60,8 @@ class DeviceList(list[Device]):
 
 def devices() -> list[Device]:
     """List every device, best first; those of other packages last."""
-    own = [(backend.standing(device), device) for backend in _built_in() for device in backend.devices()]
-    ordered = [device for _, device in sorted(own, key=lambda entry: entry[0])]
+    built_in = [(backend.standing(device), device) for backend in _built_in() for device in backend.devices()]
+    ordered = [device for _, device in sorted(built_in, key=lambda entry: entry[0])]
     return DeviceList([*ordered, *(device for entry in _entries() for device in _foreign_devices(entry))])
 
 

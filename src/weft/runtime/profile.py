@@ -286,9 +286,9 @@ def _part_times(record: RunRecord) -> tuple[list[Array], list[Array]]:
     walls, busy = [], []
     for part in record.parts:
         if isinstance(part, HostRecord):
-            own = np.array([part.end - part.start - part.inside])
-            walls.append(own)
-            busy.append(own)
+            seconds = np.array([part.end - part.start - part.inside])
+            walls.append(seconds)
+            busy.append(seconds)
         else:
             starts, ends = _bounds(part)
             walls.append(ends - starts)

@@ -156,9 +156,9 @@ class Session:
         arrays = list(request.bound.arrays.values())
         outputs = Outputs()
         for name, result in zip(request.outputs, results):
-            own = owned(result, arrays)
-            arrays.append(own)
-            outputs[name] = self._keep_on_device(own) if name in request.keep else own
+            output = owned(result, arrays)
+            arrays.append(output)
+            outputs[name] = self._keep_on_device(output) if name in request.keep else output
         return outputs
 
     def _is_model_error(self, error: WeftError) -> bool:

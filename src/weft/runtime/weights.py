@@ -96,9 +96,9 @@ def _check_weight(content: Any, current: Array, name: str, file: str) -> Array:
         raise InputError(f"weight {name!r} is {dtype}, not {actual}", file=file, hint=hint)
     if array.shape != current.shape:
         raise InputError(f"weight {name!r} has the shape {current.shape}, not {array.shape}", file=file)
-    own = np.array(array, order="C")
-    own.flags.writeable = False
-    return own
+    copy = np.array(array, order="C")
+    copy.flags.writeable = False
+    return copy
 
 
 def _hint(name: object, model: OnnxModel) -> str:

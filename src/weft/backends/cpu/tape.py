@@ -314,19 +314,19 @@ def _unroll(entries: Sequence[TapeLaunch | TapeLoop], rows: Array, places: Array
     row = place = total = 0  # total: places after unrolling
     for entry in entries:
         launches = _entry_launches(entry)
-        own = rows[row : row + len(launches)].copy()
+        entry_rows = rows[row : row + len(launches)].copy()
         count = sum(len(launch.buffers) for launch in launches)
         spots = places[place : place + count]
-        own[:, _FIRST_PLACE] += total - place
+        entry_rows[:, _FIRST_PLACE] += total - place
         if isinstance(entry, TapeLoop):
             times = np.arange(entry.count)
             shifts = np.array([(0, shift) for by_buffer in entry.shifts for shift in by_buffer], np.int64).reshape(
                 -1, 2
             )
             spots = (spots[None] + times[:, None, None] * shifts[None]).reshape(-1, 2)
-            own = np.tile(own, (entry.count, 1))
-            own[:, _FIRST_PLACE] += np.repeat(times * count, len(launches))
-        all_rows.append(own)
+            entry_rows = np.tile(entry_rows, (entry.count, 1))
+            entry_rows[:, _FIRST_PLACE] += np.repeat(times * count, len(launches))
+        all_rows.append(entry_rows)
         all_places.append(spots)
         row, place, total = row + len(launches), place + count, total + len(spots)
     return np.concatenate(all_rows), np.ascontiguousarray(np.concatenate(all_places))

@@ -249,16 +249,16 @@ class ThreadLanes(Lanes):
         """Reduce any number of threads through shared memory, halving the number of values in each step."""
         builder, left = _nvptx_builder(emitter), emitter.kernel.lanes
         memory, element, size = _reserve_scratch(emitter, dtype)
-        own = builder.gep(memory, [self.lane_index(emitter)], source_etype=element)
+        slot = builder.gep(memory, [self.lane_index(emitter)], source_etype=element)
         builder.barrier()
-        builder.store(conversions.encode(builder, value, dtype), own, align=size)
+        builder.store(conversions.encode(builder, value, dtype), slot, align=size)
         builder.barrier()
         while left > 1:
             half = (left + 1) // 2
             with builder.if_then(builder.icmp_signed("<", self.lane_index(emitter), self.index(left - half))):
-                other = emitter.load(builder.gep(own, [INT32(half)], source_etype=element), dtype)
-                total = combine(emitter.load(own, dtype), other)
-                builder.store(conversions.encode(builder, total, dtype), own, align=size)
+                other = emitter.load(builder.gep(slot, [INT32(half)], source_etype=element), dtype)
+                total = combine(emitter.load(slot, dtype), other)
+                builder.store(conversions.encode(builder, total, dtype), slot, align=size)
             builder.barrier()
             left = half
         return emitter.load(memory, dtype)

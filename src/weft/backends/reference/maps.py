@@ -192,13 +192,13 @@ class _Evaluation:
     ) -> Array | None:
         """Gather along one axis, with all others strided, by np.take; None unless their output axes are distinct."""
         others = [p for entry in strided if entry is not None and (p := entry[1]) is not None]
-        own = [p for p, size in enumerate(position.shape) if size != 1]
-        if set(own) & set(others) or position.ndim not in (0, len(self.shape)):
+        axes = [p for p, size in enumerate(position.shape) if size != 1]
+        if set(axes) & set(others) or position.ndim not in (0, len(self.shape)):
             return None
         source = source[tuple(slice(None) if entry is None else entry[0] for entry in strided)]
         before = sum(1 for entry in strided[:axis] if entry is not None and entry[1] is not None)
-        elements = np.take(source, position.reshape([position.shape[p] for p in own]), axis=before)
-        return self.arrange(np.asarray(elements, source.dtype), [*others[:before], *own, *others[before:]])
+        elements = np.take(source, position.reshape([position.shape[p] for p in axes]), axis=before)
+        return self.arrange(np.asarray(elements, source.dtype), [*others[:before], *axes, *others[before:]])
 
     def numeric(self, position: Array) -> Array:
         return position

@@ -97,8 +97,8 @@ def _scalar_text(scalar: Scalar, ranks: Sequence[int | None]) -> str:
             function = "at" if checked else "near"
             position = "0"
             for axis, index in enumerate(indices):
-                own = f"{function}({_scalar_text(index, ranks)}, n{operand}_{axis})"
-                position = own if axis == 0 else f"({position}) * n{operand}_{axis} + {own}"
+                wrapped = f"{function}({_scalar_text(index, ranks)}, n{operand}_{axis})"
+                position = wrapped if axis == 0 else f"({position}) * n{operand}_{axis} + {wrapped}"
             return f"l{operand}[{position}]"
         case Apply(function, arguments, dtype):
             return _apply_text(function, arguments, dtype, ranks)

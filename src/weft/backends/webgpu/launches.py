@@ -64,7 +64,13 @@ class LaunchBinder:
             else:
                 launches, shifts, count = list(entry.launches), list(entry.shifts), entry.count
             pairs = zip(launches, shifts) if count else ()
-            bound.append([self._bind_launch(launch, own, count) for launch, own in pairs if launch.blocks or idle])
+            bound.append(
+                [
+                    self._bind_launch(launch, launch_bases, count)
+                    for launch, launch_bases in pairs
+                    if launch.blocks or idle
+                ]
+            )
         return bound
 
     def _check_trips(self, launch: PlannedLaunch) -> None:

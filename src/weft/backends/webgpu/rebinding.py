@@ -72,11 +72,11 @@ class MovableDispatch:
 
     def bind(self, locations: Mapping[int, _Location]) -> None:
         """Use the bind group for these locations of regions; other regions are at their initial ones."""
-        own = [locations.get(region) for region in self.regions]
-        if not any(own):
+        slices = [locations.get(region) for region in self.regions]
+        if not any(slices):
             self.slot.group = self._initial
             return
-        key = tuple(None if location is None else (location.serial, location.offset) for location in own)
+        key = tuple(None if location is None else (location.serial, location.offset) for location in slices)
         group = self._cache.pop(key, None)
         if group is None or group.handle is None:
             group = self._create_group(locations)
@@ -187,15 +187,15 @@ def build_movable_regions(
         for number in dispatch.regions:
             uses.setdefault(number, []).append(dispatch)
     regions = {}
-    for number, own in uses.items():
+    for number, region_uses in uses.items():
         reach = max(
             binding.distance + dispatch.ranges[binding.binding][2]
-            for dispatch in own
+            for dispatch in region_uses
             for binding in dispatch.moved
             if binding.region == number
         )
-        constant = frozenset(serial for dispatch in own for serial in dispatch.read_only)
-        regions[number] = _Region(homes[number], number in written, own, reach, constant)
+        constant = frozenset(serial for dispatch in region_uses for serial in dispatch.read_only)
+        regions[number] = _Region(homes[number], number in written, region_uses, reach, constant)
     return MovableRegions(alignment, regions)
 
 

@@ -51,14 +51,14 @@ def split_into_blocks(
     units = dims.maximum(dims.ceildiv(dims.ceildiv(size, chunks), factor), 1)  # even chunks
     count = dims.ceildiv(size, units * factor)
     rest: Dim = block()
-    own = Span(0, builder.size(size))
+    span = Span(0, builder.size(size))
     if count != 1:
         number_of = builder.size(count)
         length = builder.size(units) * factor  # the factor stays explicit: starts are provably multiples of it
         start = (dims.mod(rest, number_of) if split else rest) * length
-        own = Span(start, dims.minimum(start + length, builder.size(size)))
+        span = Span(start, dims.minimum(start + length, builder.size(size)))
         rest = dims.floordiv(rest, number_of)
-    spans = [own, *(Span(0, builder.size(size)) for size in sizes[split + 1 :])]
+    spans = [span, *(Span(0, builder.size(size)) for size in sizes[split + 1 :])]
     for number in reversed(range(split)):
         whole = builder.size(sizes[number])
         spans.insert(0, Span(dims.mod(rest, whole) if number else rest))

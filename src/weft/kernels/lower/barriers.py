@@ -132,12 +132,12 @@ class _BarrierInserter:
         for number, statement in enumerate(body):
             if number == len(states):
                 states.append(self.accesses(statement, steps, views))
-            own = states[number]
-            if own.read or own.written:
-                if state.conflicts(own):
+            accesses = states[number]
+            if accesses.read or accesses.written:
+                if state.conflicts(accesses):
                     result.append(Barrier())
                     state = _State()
-                state = state | own
+                state = state | accesses
             match statement:
                 case Barrier():
                     state = _State()

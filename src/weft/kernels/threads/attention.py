@@ -172,13 +172,13 @@ class StreamingAttention:
             is_only_load = sum(other.operand == load.operand for other in flat) == 1
             if count == RUN and is_only_load and self.is_run(load):
                 place = self.lowering(places, statements).flat_offset(load.offset)
-                own = runs[load] = self.builder.registers("run", RUN, load.dtype)
-                statements.append(fetch_run(own, self.sources[load.operand], place, mask))
+                registers = runs[load] = self.builder.registers("run", RUN, load.dtype)
+                statements.append(fetch_run(registers, self.sources[load.operand], place, mask))
         values: list[Code] = []
         for part in range(count):
             at = {**places, deep: places[deep] + part}
             lowering = self.lowering(at, statements, mask)
-            lowering.values = {load: own[part] for load, own in runs.items()}
+            lowering.values = {load: registers[part] for load, registers in runs.items()}
             value = lowering.code(element)
             if mask is not None and not isinstance(element, (Load, FlatLoad)):
                 value = Call("select", (mask, value, Number(0.0, value.dtype)), value.dtype)
@@ -276,7 +276,7 @@ class StreamingAttention:
             is_zero = Call("equal", (inverse, float32(0.0)), DType.bool)
             values = [call("select", is_zero, float32(0.0), value) for value in values]
         at = {**self.row_positions(row), self.last + 1: column}
-        axes = {axis: at[own] for axis, own in enumerate(self.attention.axes)}
+        axes = {axis: at[axis_of_score] for axis, axis_of_score in enumerate(self.attention.axes)}
         along = self.attention.axes.index(self.last + 1)
         is_aligned = all(dims.mod(stride, RUN) == 0 for axis, stride in enumerate(self.result.strides) if axis != along)
         if is_aligned and len(values) == RUN:

@@ -170,24 +170,26 @@ class _ContractionPlan:
     def pack_operand(
         self, side: ContractOperand, across: Sequence[int], run: int, element: DType, planes: int, *, is_deep: bool
     ) -> PackedOperand:
-        own = [[label for label in labels if label in side.labels] for labels in (self.grid, self.sums, across)]
+        label_groups = [
+            [label for label in labels if label in side.labels] for labels in (self.grid, self.sums, across)
+        ]
         if is_deep:
-            own = [own[0], own[2], own[1]]
-        sizes = {label: _constant_size(side.size(label)) for labels in own for label in labels}
+            label_groups = [label_groups[0], label_groups[2], label_groups[1]]
+        sizes = {label: _constant_size(side.size(label)) for labels in label_groups for label in labels}
         is_merged = is_deep or self.is_one_axis(across)
-        count = prod(sizes[label] for label in own[2])
+        count = prod(sizes[label] for label in label_groups[2])
         pitch = -(-count // run) * run if is_merged else count
         strides: dict[int, Dim] = {}
         step = 1
-        for labels, width in ((own[2], pitch), (own[1], None), (own[0], None)):
+        for labels, width in ((label_groups[2], pitch), (label_groups[1], None), (label_groups[0], None)):
             start = step
             for label in reversed(labels):
                 strides[label] = step if sizes[label] != 1 else 0
                 step *= sizes[label]
             if width is not None:
                 step = start * width
-        shape = (prod(sizes[label] for label in (*own[0], *own[1])), pitch)
-        order = [label for labels in own for label in labels]
+        shape = (prod(sizes[label] for label in (*label_groups[0], *label_groups[1])), pitch)
+        order = [label for labels in label_groups for label in labels]
         pack = partial(_pack, side=side, order=order, shape=shape, element=element, planes=planes)
         plane = prod(shape) if planes > 1 else 0
         whole = (planes * shape[0], pitch)

@@ -97,7 +97,7 @@ class DirectProduct:
             mask = all_of([depth_tests[step], *tests])
             offset = operand.offset(operand_tile, across, inner[step])
             if operand.runs_across:
-                self.body.append(fetch_run([own[step] for own in registers], operand.buffer, offset, mask))
+                self.body.append(fetch_run([row[step] for row in registers], operand.buffer, offset, mask))
             elif operand.runs_deep:
                 self.body.append(fetch_run(registers[0][step : step + RUN], operand.buffer, offset, mask))
             else:

@@ -199,10 +199,10 @@ class _Merge:
         exists = and_masks(mask, _below(start + within, self.size))
         assert exists is not None
         first, inside = self.builder.keep("exists", exists, varying=True)
-        second, own = self.builder.keep("own", fetch(self.keys, base + start + within, mask=inside), varying=True)
+        second, key = self.builder.keep("own", fetch(self.keys, base + start + within, mask=inside), varying=True)
         third, rank = self.builder.keep("rank", _narrow(within), varying=True)
         neighbour = self.builder.variable("s")
-        statements, before = self.search(base, start, group + neighbour * self.width, own, inside)
+        statements, before = self.search(base, start, group + neighbour * self.width, key, inside)
         is_result = and_masks(inside, Call("less", (rank, _narrow(self.count)), BOOL))
         step = Call("cast", (rank,), INT64)
         position = fetch(self.positions, base + start + within, mask=inside)
@@ -212,7 +212,7 @@ class _Merge:
             second,
             third,
             repeat(neighbour, 0, MERGE_WIDTH, 1, (*statements, add)),
-            put(self.out_keys, base + group, own, step, is_result),
+            put(self.out_keys, base + group, key, step, is_result),
             put(self.out_positions, base + group, position, step, is_result),
         )
 

@@ -118,9 +118,9 @@ class _SortKernels:
         def body(number: Dim, mask: Code | None) -> Body:
             row, position = self.split(number, builder)
             element = fetch(source, self.place(self.operand, row, position, builder), mask=mask)
-            definition, own = builder.keep("own", element, varying=True)
+            definition, register = builder.keep("own", element, varying=True)
             statements: list[Statement] = [definition]
-            key = order_key(own, self.primitive.descending, builder, statements)
+            key = order_key(register, self.primitive.descending, builder, statements)
             return (*statements, put(keys, number, key, mask=mask))
 
         blocks, statements = build_point_body(total, lanes, builder, body)
@@ -147,9 +147,9 @@ class _SortKernels:
                 to.append(definition)
                 return order_key(element, self.primitive.descending, builder, to)
 
-            definition, own = builder.keep("own", key_at(position, statements), varying=True)
+            definition, key = builder.keep("own", key_at(position, statements), varying=True)
             statements.append(definition)
-            counting, rank = count_before(builder, own, position, builder.size(self.size), key_at)
+            counting, rank = count_before(builder, key, position, builder.size(self.size), key_at)
             statements += counting
             count = Call("cast", (Integer(builder.size(self.primitive.count)),), INT32)
             is_result = and_masks(mask, Call("less", (rank, count), BOOL))

@@ -285,7 +285,7 @@ class _Builder:
             is_zero = Call("equal", (factor, _number(0.0)), DType.bool)
             value = _call("select", is_zero, _number(0.0), value)
         at = {**self.row_places(rows.row + number), self.last + 1: column}
-        axes = {axis: at[own] for axis, own in enumerate(self.attention.axes)}
+        axes = {axis: at[score_axis] for axis, score_axis in enumerate(self.attention.axes)}
         defined, kept_value = self.builder.keep("value", value, varying=True)
         return repeat(panel, 0, self.panels, 1, (defined, *self.epilogue_writer.write(kept_value, axes, mask)))
 
@@ -335,8 +335,8 @@ class _Builder:
     def has_hidden_row(self, rows: TileRows) -> Code:
         """Test whether a row of the tile has only met hidden keys, or NaN, so far."""
         low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
-        own = less(lane(self.lanes), rows.height)
-        largest = _call("select", own, fetch(rows.largest, lane(self.lanes)), _number(inf))
+        is_row = less(lane(self.lanes), rows.height)
+        largest = _call("select", is_row, fetch(rows.largest, lane(self.lanes)), _number(inf))
         sees = Call("greater", (Across("minimum", largest), _number(low / 2)), DType.bool)
         return logical_not(sees)
 
@@ -466,11 +466,11 @@ class _Builder:
             weight: Code = _call("exp", _call("subtract", fetch(self.scores, at), by))
             if mask is not None:
                 weight = _call("select", mask, weight, _number(0.0))
-            defined, own = self.builder.keep("w", weight, varying=True)
+            defined, register = self.builder.keep("w", weight, varying=True)
             return (
                 defined,
-                put(self.weights, at, self.round_element(own, "small_half_bits")),
-                assign(total, _call("add", total, own)),
+                put(self.weights, at, self.round_element(register, "small_half_bits")),
+                assign(total, _call("add", total, register)),
             )
 
         loop = build_lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, take)

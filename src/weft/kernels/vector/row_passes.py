@@ -248,8 +248,8 @@ class _Builder:
             lowering.checks.clear()
             if isinstance(action, Write):
                 place = self.offset(action.result, groups, chunk)
-                own = None if self.along_row else mask
-                statements.append(put(self.outputs[action.result], place, value, mask=own))
+                lane_mask = None if self.along_row else mask
+                statements.append(put(self.outputs[action.result], place, value, mask=lane_mask))
             else:
                 defined, row_values[action.key] = self.builder.keep("v", value, varying=not self.along_row)
                 statements.append(defined)

@@ -219,8 +219,8 @@ def _route(scores: Tensor, weights: Tensor | None, k: int, *, normalized: bool) 
     best, experts = sort(chances, 1, count=k, descending=True)
     if weights is not None:
         router = weights
-        for size, own in zip(chances.shape, router.shape):
-            assume_equal(own, size, "router_weights have the shape of router_probs")
+        for size, router_size in zip(chances.shape, router.shape):
+            assume_equal(router_size, size, "router_weights have the shape of router_probs")
         best = build(best.shape, lambda t, s: cast(router.at(t, experts.at(t, s)), wide))
     if normalized:
         total = reduce("sum", best, [1], keep=True)

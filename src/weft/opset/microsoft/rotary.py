@@ -100,8 +100,8 @@ def gemma_rotary_embedding(
         def element(b: Element, n: Element, s: Element, h: Element) -> Element:
             angle = angles.at(b, s, h)
             cosine, sine = (cast(cast(function(angle), x.dtype), DType.float32) for function in (cos, sin))
-            own, other = cast(x.at(b, n, s, h), DType.float32), cast(rotated.at(b, n, s, h), DType.float32)
-            return cast(own * cosine + other * sine, x.dtype)
+            value, other = cast(x.at(b, n, s, h), DType.float32), cast(rotated.at(b, n, s, h), DType.float32)
+            return cast(value * cosine + other * sine, x.dtype)
 
         return build(x.shape, element)
 

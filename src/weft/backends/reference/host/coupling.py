@@ -73,11 +73,11 @@ def _couple_rows(probabilities: Array, count: int) -> Array:
         before = result
         result = result.copy()
         for place in range(count):
-            pivot, own = form[place, place], product[place]
-            change = (total - own) / pivot
+            pivot, factor = form[place, place], product[place]
+            change = (total - factor) / pivot
             result[place] += change
             scale = 1.0 + change
-            total = (total + change * (change * pivot + 2.0 * own)) / scale / scale
+            total = (total + change * (change * pivot + 2.0 * factor)) / scale / scale
             product = (product + change * form[place]) / scale
             result /= scale
         if not active.all():

@@ -127,8 +127,8 @@ def _change_case(text: str, case: str, locale: str) -> str:
     changes: Callable[[str], str] = _lower if case == "lower" else _upper
     if locale in ("C", "POSIX"):
         return "".join(changes(letter) if letter.isascii() else letter for letter in text)
-    own = DOTTED.get(language, {})
-    return "".join(own.get((case, letter)) or changes(letter) for letter in text)
+    special_cases = DOTTED.get(language, {})
+    return "".join(special_cases.get((case, letter)) or changes(letter) for letter in text)
 
 
 DOTTED = {language: {("lower", "I"): "ı", ("upper", "i"): "İ"} for language in ("tr", "az")}
