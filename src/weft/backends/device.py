@@ -74,7 +74,7 @@ class Device:
 def device_table(devices: Sequence[Device]) -> Table:
     """Build the table of devices shown in a notebook or as text."""
     rows = [(device.name, "yes" if device.available else "no", device.description) for device in devices]
-    return Table(rows, ("device", "here", "what it is"))
+    return Table(rows, ("device", "available", "description"))
 
 
 class Standing(IntEnum):

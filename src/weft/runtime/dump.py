@@ -44,7 +44,7 @@ class StageDump:
             raise InputError(f"the dump folder {self.folder} cannot be written: {reason}") from error
 
     def kernels(self, sections: Sequence[Section], driver: CompilingDriver) -> None:
-        """Write sections with their tasks, and every kernel with its code in each language on its way to the device."""
+        """Write sections with their tasks, and every kernel with its code in each language that it is lowered to."""
         if self.folder is None:
             return
         from weft.ir.printing import format_sections

@@ -28,7 +28,7 @@ CACHE = Variable(
 KEYS = Variable(
     "WEFT_KEYS",
     "a folder or empty",
-    "where the key lies that signs compiled programs (docs/guides/ahead.md); empty: nowhere",
+    "where the key that signs compiled programs is stored (docs/guides/ahead.md); empty: nowhere",
 )
 VERIFY = Variable("WEFT_VERIFY", "1", "check kernels and memory plans while compiling, as weft's own tests do")
 

@@ -208,7 +208,7 @@ class _Viewer:
     def _show(self) -> None:
         if self._ended.wait(PATIENCE):
             return
-        with suppress(Exception):  # a terminal that was closed, a foreign notebook kernel: the work goes on
+        with suppress(Exception):  # a terminal that was closed, a foreign notebook kernel: the work continues
             display = _make_display()
             try:
                 while True:

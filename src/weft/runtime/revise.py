@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def recompile(pipeline: Pipeline, former: Pipeline, compiled: CompiledProgram) -> DeviceProgram:
-    """Return what `former` compiled with the weights of `pipeline`; compile anew where code depends on the weights."""
+    """Reuse the code that `former` compiled with the weights of `pipeline`; compile what depends on the weights."""
     program = pipeline.trace_any_shapes()
     fused = pipeline.fuse(program)
     after = pipeline.skeleton = skeleton(pipeline.read().graph, fused)

@@ -291,7 +291,7 @@ class Session:
         return names
 
     def _run(self, request: RunRequest) -> list[Any]:
-        """Run the program for any shapes; if a guard fails, one for these shapes; at last node by node.
+        """Run the program for any shapes; if a guard fails, one for these shapes; as the last resort, node by node.
 
         The guard that fails most often is that no size is 0: a program in which only those sizes are fixed serves all
         other sizes.

@@ -66,7 +66,7 @@ class TensorOperand:
 
 
 class _StagedTile:
-    """One depth tile of an operand: `begin` computes its start; `moves` or `fetches` bring it into the tiles."""
+    """One depth tile of an operand: `begin` computes its start; `moves` or `fetches` load it into the tiles."""
 
     def __init__(self, operand: TensorOperand, begin: list[Statement], source_tile: OperandTile) -> None:
         self.operand, self.begin, self.source_tile = operand, begin, source_tile

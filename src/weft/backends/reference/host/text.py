@@ -99,7 +99,7 @@ def _make_splitter(separator: str) -> Callable[[str], list[str]]:
 
 
 def _spans(text: str, matching: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of an expression's matches; after an empty match, the search goes on at the next character."""
+    """Yield the spans of an expression's matches; after an empty match, the search continues at the next character."""
     start = 0
     while start <= len(text) and (match := matching.search(text, start)) is not None:
         yield match.span()
