@@ -139,6 +139,12 @@ class NamedValue:
     def __init__(self, type: Type, name: str) -> None:
         self.type, self.name = type, name
 
+    @property
+    def lanes(self) -> int:
+        """The number of elements of a vector."""
+        assert isinstance(self.type, VectorType)
+        return self.type.count
+
     def __str__(self) -> str:
         return f"{self.type.text} {self.name}"
 

@@ -7,9 +7,9 @@ There is no call into a library, and no branch except the rare one that reduces 
 from __future__ import annotations
 
 from math import inf, nan
-from typing import Any
 
 from weft.backends.llvm import power, trigonometry
+from weft.backends.llvm.instructions import Builder, Value
 from weft.backends.llvm.terms import Term
 from weft.backends.numerics.coefficients import LN2
 from weft.backends.numerics.elementary import EXP_ZERO, LOG2_E, Elementary
@@ -93,6 +93,7 @@ class LlvmElementary(Elementary[Term]):
 _LLVM = LlvmElementary()
 
 
-def apply_elementary(builder: Any, name: str, *values: Any) -> Any:
+def apply_elementary(builder: Builder, name: str, *values: Value) -> Value:
     """Apply a function of `numerics.elementary.ELEMENTARY`."""
-    return getattr(_LLVM, name)(*(Term(builder, value) for value in values)).value
+    result: Term = getattr(_LLVM, name)(*(Term(builder, value) for value in values))
+    return result.value

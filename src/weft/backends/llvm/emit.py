@@ -14,7 +14,8 @@ from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions
-from weft.backends.llvm.lanes import Lanes, Value
+from weft.backends.llvm.instructions import Value
+from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import element_bytes, memory_type, register_type
 from weft.errors import InternalError
 from weft.ir import dims
@@ -257,7 +258,7 @@ class Emitter:
             values = compute()
             inside = self.builder.block
         self.drop_available(count)
-        results = []
+        results: list[Value] = []
         for value in values:
             result = self.builder.phi(value.type)
             result.add_incoming(ir.Constant(value.type, None), before)

@@ -10,7 +10,7 @@ from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.types import vector
 
 Builder = IRBuilder
-Value = Any
+Value = ir.NamedValue
 
 
 def intrinsic(builder: Builder, name: str, overloads: Sequence[Any], result: Any, values: Sequence[Value]) -> Value:
@@ -37,5 +37,5 @@ def like(value: Value, element: Any) -> Any:
     return vector(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
 
 
-def splat(kind: Any, number: float) -> Any:
+def splat(kind: Any, number: float) -> Value:
     return ir.Constant(kind, [number] * kind.count) if isinstance(kind, ir.VectorType) else ir.Constant(kind, number)

@@ -8,18 +8,17 @@ prologues, memory accesses and communication between lanes differ: lanes are the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.builder import IRBuilder
+from weft.backends.llvm.instructions import Value
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Fetch, FetchRun, Kernel, Put, PutRun, TileStatement
 
 if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
-
-Value = Any
 
 
 class Lanes(ABC):

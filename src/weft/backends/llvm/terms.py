@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm.instructions import declare, intrinsic, like, splat
+from weft.backends.llvm.instructions import Builder, Value, declare, intrinsic, like, splat
 from weft.backends.llvm.types import BIT, INT32
 from weft.backends.numerics import terms
 from weft.backends.numerics.terms import Operand
@@ -38,11 +38,11 @@ _FLOAT_TYPES = {32: ir.FloatType(), 64: ir.DoubleType()}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term(terms.Term):
-    builder: Any
-    value: Any
+    builder: Builder
+    value: Value
 
     @property
-    def element(self) -> Any:
+    def element(self) -> ir.Type:
         return self.value.type.element if isinstance(self.value.type, ir.VectorType) else self.value.type
 
     @property

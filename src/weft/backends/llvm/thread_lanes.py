@@ -15,6 +15,7 @@ from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, tile_pipeline, tiles
 from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.emit import Emitter
+from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.nvptx import GLOBAL, SHARED, WARP, NvptxBuilder
 from weft.backends.llvm.tile_instructions import fence_tensor_cores
@@ -45,7 +46,6 @@ from weft.ir.kernel import (
 from weft.ir.scalar import COMPARISONS
 from weft.records import dataclass
 
-Value = Any
 LARGEST_ACCESS = 16  # bytes of a thread's load or store
 RUNS = (2, 4, 8, 16)  # elements of a vector load or store
 
@@ -127,6 +127,7 @@ class ThreadLanes(Lanes):
             for atom in monomial:
                 term = emitter.builder.mul(term, emitter.builder.sext(emitter.emit_atom(atom), INT64))
             total = term if total is None else emitter.builder.add(total, term)
+        assert total is not None
         return total
 
     def emit_position(self, emitter: Emitter, indirect: Code) -> Value:
@@ -192,8 +193,8 @@ class ThreadLanes(Lanes):
     def put_run(self, emitter: Emitter, put: PutRun) -> None:
         dtype, count = emitter.dtypes[put.buffer], len(put.values)
         if not dims_vary(put.offset) or not self._is_run(emitter, put.buffer, count):
-            for number, value in enumerate(put.values):
-                self.put(emitter, Put(put.buffer, put.offset + number, value, mask=put.mask))
+            for number, code in enumerate(put.values):
+                self.put(emitter, Put(put.buffer, put.offset + number, code, mask=put.mask))
             return
         run: Value = ir.Constant(vector(memory_type(dtype), count), ir.Undefined)
         for number, code in enumerate(put.values):
@@ -239,10 +240,9 @@ class ThreadLanes(Lanes):
         address = builder.gep(memory, [warp], source_etype=element)
         builder.store(conversions.encode(builder, value, dtype), address, align=size)
         builder.barrier()
-        result: Value | None = None
-        for number in range(lanes // WARP):
-            part = emitter.load(builder.gep(memory, [INT32(number)], source_etype=element), dtype)
-            result = part if result is None else combine(result, part)
+        result = emitter.load(builder.gep(memory, [INT32(0)], source_etype=element), dtype)
+        for number in range(1, lanes // WARP):
+            result = combine(result, emitter.load(builder.gep(memory, [INT32(number)], source_etype=element), dtype))
         return result
 
     def _across_memory(self, emitter: Emitter, value: Value, dtype: DType, combine: Any) -> Value:

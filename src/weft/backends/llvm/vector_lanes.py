@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, vectors
 from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.emit import Emitter, build_sum
+from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
 from weft.backends.llvm.x86 import dot2, dot4, half_bits, look_up
@@ -38,7 +38,6 @@ from weft.ir.kernel import (
     is_varying,
 )
 
-Value = Any
 MOST_SHARED = 2  # lanes that may use the same element of a masked pattern load
 MOST_PARTS = 4  # vectors of a pattern load; more are slower than a gather
 

@@ -29,7 +29,7 @@ def opaque(builder: Builder, address: Value) -> Value:
 
 def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
     """Reduce all lanes by combining halves, so that the order is always the same."""
-    lanes = value.type.count
+    lanes = value.lanes
     while lanes > 1:
         lanes //= 2
         undefined = ir.Constant(value.type, ir.Undefined)
@@ -45,7 +45,7 @@ def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
 
 def any_lane(builder: Builder, mask: Value) -> Value:
     """Test whether a mask is set in any lane."""
-    bits = builder.bitcast(mask, ir.IntType(mask.type.count))
+    bits = builder.bitcast(mask, ir.IntType(mask.lanes))
     return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
 
@@ -149,7 +149,7 @@ def gather(builder: Builder, kind: Any, addresses: Value, mask: Value, align: in
 
 
 def scatter(builder: Builder, value: Value, addresses: Value, mask: Value, align: int) -> None:
-    pointers = vector(POINTER, value.type.count)
-    name = f"llvm.masked.scatter.{suffix(value.type)}.v{value.type.count}p0"
+    pointers = vector(POINTER, value.lanes)
+    name = f"llvm.masked.scatter.{suffix(value.type)}.v{value.lanes}p0"
     function = declare(builder, name, ir.FunctionType(ir.VoidType(), [value.type, pointers, INT32, mask.type]))
     builder.call(function, [value, addresses, INT32(align), mask])

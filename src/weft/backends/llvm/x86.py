@@ -64,21 +64,21 @@ def _split_lanes(builder: Builder, instruction: _Instruction, left: Value, right
 
 def _byte_products(builder: Builder, unsigned: Value, signed: Value, total: Value) -> Value:
     kind = total.type
-    name = f"llvm.x86.avx512.vpdpbusd.{kind.count * 32}"
+    name = f"llvm.x86.avx512.vpdpbusd.{total.lanes * 32}"
     function = declare(builder, name, ir.FunctionType(kind, [kind] * 3))
     return builder.call(function, [total, unsigned, signed])
 
 
 def _pair_products(builder: Builder, left: Value, right: Value, total: Value) -> Value:
     kind = total.type
-    halves = vector(ir.BFloatType(), 2 * kind.count)
-    name = f"llvm.x86.avx512bf16.dpbf16ps.{kind.count * 32}"
+    halves = vector(ir.BFloatType(), 2 * total.lanes)
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{total.lanes * 32}"
     function = declare(builder, name, ir.FunctionType(kind, [kind, halves, halves]))
     return builder.call(function, [total, builder.bitcast(left, halves), builder.bitcast(right, halves)])
 
 
 def _pick(builder: Builder, value: Value, lanes: list[int]) -> Value:
-    if lanes == list(range(value.type.count)):
+    if lanes == list(range(value.lanes)):
         return value
     undefined = ir.Constant(value.type, ir.Undefined)
     return builder.shuffle_vector(value, undefined, ir.Constant(vector(INT32, len(lanes)), lanes))
@@ -92,5 +92,5 @@ def _concatenate(builder: Builder, parts: list[Value], lanes: int) -> Value:
 
 
 def _join(builder: Builder, low: Value, high: Value) -> Value:
-    lanes = low.type.count + high.type.count
+    lanes = low.lanes + high.lanes
     return builder.shuffle_vector(low, high, ir.Constant(vector(INT32, lanes), list(range(lanes))))
