@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.instructions import Builder, Value, like, splat
 from weft.backends.llvm.terms import Term
@@ -121,7 +119,7 @@ def _float_to_integer(builder: Builder, value: Value, source: DType, target: DTy
     return number if _integer_bits(target) == 64 else builder.trunc(number, like(value, register_type(target)))
 
 
-def _saturate(builder: Builder, value: Value, wide: Any, signed: bool) -> Value:
+def _saturate(builder: Builder, value: Value, wide: ir.Type, signed: bool) -> Value:
     """Convert to 64 bits, saturating; NaN gives 0. LLVM's own saturating conversion splits vectors."""
     low, high = (-(2**63), 2**63) if signed else (0, 2**64)
     value = _replace_nan(builder, value)
@@ -151,7 +149,7 @@ def saturate_bfloat16(builder: Builder, value: Value) -> Value:
     return builder.bitcast(builder.select(overflows, cut, bits), value.type)
 
 
-def _float_bits(kind: Any) -> int:
+def _float_bits(kind: ir.Type) -> int:
     element = kind.element if isinstance(kind, ir.VectorType) else kind
     return {"half": 16, "float": 32, "double": 64}[element.text]
 

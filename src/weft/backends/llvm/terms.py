@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.instructions import Builder, Value, declare, intrinsic, like, splat
 from weft.backends.llvm.types import BIT, INT32
@@ -108,10 +106,10 @@ class Term(terms.Term):
         """Not less, which includes NaN."""
         return self._term(self.builder.fcmp_unordered(">=", self.value, self._value(other)))
 
-    def _term(self, value: Any) -> Term:
+    def _term(self, value: Value) -> Term:
         return Term(self.builder, value)
 
-    def _value(self, operand: Operand) -> Any:
+    def _value(self, operand: Operand) -> Value:
         if isinstance(operand, terms.Term):
             assert isinstance(operand, Term)
             return operand.value

@@ -9,7 +9,7 @@ need.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, tile_pipeline, tiles
@@ -245,7 +245,9 @@ class ThreadLanes(Lanes):
             result = combine(result, emitter.load(builder.gep(memory, [INT32(number)], source_etype=element), dtype))
         return result
 
-    def _across_memory(self, emitter: Emitter, value: Value, dtype: DType, combine: Any) -> Value:
+    def _across_memory(
+        self, emitter: Emitter, value: Value, dtype: DType, combine: Callable[[Value, Value], Value]
+    ) -> Value:
         """Reduce any number of threads through shared memory, halving the number of values in each step."""
         builder, left = _nvptx_builder(emitter), emitter.kernel.lanes
         memory, element, size = _reserve_scratch(emitter, dtype)
@@ -334,7 +336,7 @@ def _reserve_tiles(emitter: Emitter) -> None:
         emitter.buffers[name] = emitter.builder.gep(first, [INT32(offset)], source_etype=ir.IntType(8))
 
 
-def _reserve_scratch(emitter: Emitter, dtype: DType) -> tuple[Value, Any, int]:
+def _reserve_scratch(emitter: Emitter, dtype: DType) -> tuple[Value, ir.Type, int]:
     """Reserve shared memory to reduce values of a type; return it with the type and size of its elements."""
     size = element_bytes(dtype)
     return _reserve_shared(emitter, f".combined {dtype}", emitter.kernel.lanes * size), memory_type(dtype), size

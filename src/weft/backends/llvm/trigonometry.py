@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from math import pi
-from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.builder import IRBuilder
@@ -85,10 +84,11 @@ def _reduce_lane(x: Term) -> tuple[Term, Term]:
     return rest.narrow(), Term(builder, builder.trunc(quadrant.value, INT32))
 
 
-def _declare_reduction(module: Any) -> Any:
+def _declare_reduction(module: ir.Module) -> ir.Function:
     """`{double rest, i64 quadrant} weft.reduce(double x)`, for |x| of at least 2^12."""
-    if _REDUCE in module.globals:
-        return module.globals[_REDUCE]
+    declared = module.globals.get(_REDUCE)
+    if isinstance(declared, ir.Function):
+        return declared
     result = ir.LiteralStructType([ir.DoubleType(), INT64])
     function = ir.Function(module, ir.FunctionType(result, [ir.DoubleType()]), _REDUCE)
     function.linkage = "internal"
@@ -125,9 +125,10 @@ def _count_turns(x: Term) -> Term:
     return choose(x < 0.0, -total, total)
 
 
-def _declare_words(module: Any) -> Any:
-    if _WORDS in module.globals:
-        return module.globals[_WORDS]
+def _declare_words(module: ir.Module) -> ir.GlobalVariable:
+    declared = module.globals.get(_WORDS)
+    if isinstance(declared, ir.GlobalVariable):
+        return declared
     kind = ir.ArrayType(INT64, len(INVERSE_PI))
     return ir.GlobalVariable(module, kind, _WORDS, ir.Constant(kind, list(INVERSE_PI)))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.backends.llvm import assembly as ir
 from weft.errors import UnsupportedModelError
 from weft.ir.dtypes import DType
@@ -17,8 +15,8 @@ POINTER = ir.PointerType()
 
 @dataclass(frozen=True, slots=True)
 class ElementForm:
-    register: Any
-    memory: Any
+    register: ir.Type
+    memory: ir.Type
     bytes: int
 
 
@@ -40,11 +38,11 @@ ELEMENT: dict[DType, ElementForm] = {
 }
 
 
-def register_type(dtype: DType) -> Any:
+def register_type(dtype: DType) -> ir.Type:
     return _element(dtype).register
 
 
-def memory_type(dtype: DType) -> Any:
+def memory_type(dtype: DType) -> ir.Type:
     return _element(dtype).memory
 
 
@@ -52,7 +50,7 @@ def element_bytes(dtype: DType) -> int:
     return _element(dtype).bytes
 
 
-def vector(element: Any, lanes: int) -> Any:
+def vector(element: ir.Type, lanes: int) -> ir.VectorType:
     return ir.VectorType(element, lanes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.functions import apply
@@ -68,7 +67,7 @@ def transpose(builder: Builder, rows: Sequence[Value]) -> list[Value]:
 
 def pattern_load(
     builder: Builder,
-    kind: Any,
+    kind: ir.VectorType,
     address: Callable[[int], Value],
     offsets: Sequence[int],
     align: int,
@@ -129,7 +128,7 @@ def _part_mask(
     return total
 
 
-def masked_load(builder: Builder, kind: Any, address: Value, mask: Value, align: int) -> Value:
+def masked_load(builder: Builder, kind: ir.Type, address: Value, mask: Value, align: int) -> Value:
     name = f"llvm.masked.load.{suffix(kind)}.p0"
     function = declare(builder, name, ir.FunctionType(kind, [POINTER, INT32, mask.type, kind]))
     return builder.call(function, [address, INT32(align), mask, ir.Constant(kind, None)])
@@ -141,7 +140,7 @@ def masked_store(builder: Builder, value: Value, address: Value, mask: Value, al
     builder.call(function, [value, address, INT32(align), mask])
 
 
-def gather(builder: Builder, kind: Any, addresses: Value, mask: Value, align: int) -> Value:
+def gather(builder: Builder, kind: ir.VectorType, addresses: Value, mask: Value, align: int) -> Value:
     pointers = vector(POINTER, kind.count)
     name = f"llvm.masked.gather.{suffix(kind)}.v{kind.count}p0"
     function = declare(builder, name, ir.FunctionType(kind, [pointers, INT32, mask.type, kind]))
