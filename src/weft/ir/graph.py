@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
 from weft.errors import InputError, short_repr
+from weft.ir.arrays import Array
 from weft.ir.metadata import Metadata
 from weft.ir.types import Type
 from weft.quantities import format_plural, shorten
@@ -23,13 +24,13 @@ Attribute = Union[
     int,
     float,
     str,
-    "np.ndarray[Any, Any]",
+    Array,
     "Graph",
     Type,
     tuple[int, ...],
     tuple[float, ...],
     tuple[str, ...],
-    "tuple[np.ndarray[Any, Any], ...]",
+    tuple[Array, ...],
     "tuple[Graph, ...]",
 ]
 
@@ -66,7 +67,7 @@ class Graph:
     nodes: tuple[Node, ...]
     inputs: tuple[GraphValue, ...]  # without those that have an initializer as default
     outputs: tuple[GraphValue, ...]
-    initializers: Mapping[str, np.ndarray[Any, Any]]
+    initializers: Mapping[str, Array]
     defaults: tuple[GraphValue, ...] = field(default=())  # inputs that have an initializer and may be overridden
     aliases: Mapping[str, str] = field(default_factory=dict)  # names in the file of values that are renamed here
 
@@ -93,7 +94,7 @@ class OnnxModel:
         return f"<ONNX model {shorten(self.file)}: {self.graph!r}>"
 
 
-def weight_arrays(graph: Graph, prefix: str = "") -> dict[str, np.ndarray[Any, Any]]:
+def weight_arrays(graph: Graph, prefix: str = "") -> dict[str, Array]:
     """Return the arrays of initializers and constant nodes by name.
 
     Names in a subgraph start with its `inside_prefix`; on a clash, the name of an outer graph wins.
@@ -113,7 +114,7 @@ def inside_prefix(outputs: Sequence[str], attribute: str) -> str:
     return f"{next(filter(None, outputs), '')}/{attribute}/"
 
 
-def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]], prefix: str = "") -> Graph:
+def with_weights(graph: Graph, changed: Mapping[str, Array], prefix: str = "") -> Graph:
     """Replace some weights, by their names in `weight_arrays`."""
     if not any(name.startswith(prefix) for name in changed):
         return graph
@@ -139,7 +140,7 @@ def with_weights(graph: Graph, changed: Mapping[str, np.ndarray[Any, Any]], pref
     return replace(graph, initializers=initializers, nodes=tuple(map(replace_in_node, graph.nodes)))
 
 
-def _constant_of(node: Node) -> np.ndarray[Any, Any] | None:
+def _constant_of(node: Node) -> Array | None:
     """Return the tensor of a constant node."""
     if node.domain or node.inputs or len(node.outputs) != 1 or len(node.attributes) != 1:
         return None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.opset.functions import cast
@@ -16,7 +15,7 @@ from weft.opset.ml.scores import expand_binary_scores, transform_scores
 from weft.opset.registry import REQUIRED, require
 
 
-def leading_rows(numbers: tuple[float, ...] | None, rows: int, features: Dim) -> np.ndarray[Any, Any]:
+def leading_rows(numbers: tuple[float, ...] | None, rows: int, features: Dim) -> Array:
     """Return the first numbers as float32 [rows, features]; files may have more, which onnxruntime ignores."""
     flat = np.array(numbers or (), np.float32)
     require(rows > 0, f"{flat.size} numbers make no rows")
