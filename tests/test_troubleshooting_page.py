@@ -175,12 +175,12 @@ def printed(*arguments: str) -> str:
 LIMITED: dict[str, Any] = {"device": "cpu", "memory_limit": "1MB"}
 CASES: dict[str, Callable[[], object]] = {
     "cannot be read: No such file or directory": load("nowhere.onnx"),
-    "~ is not replaced: pass os.path.expanduser(path)": load("~/nowhere.onnx"),
+    "~ is not expanded: pass os.path.expanduser(path)": load("~/nowhere.onnx"),
     "models are read from files: download it first": load("https://example.org/model.onnx"),
     "this is a Git LFS pointer, not the model": written("lfs.onnx", b"version https://git-lfs.github.com/spec/v1\n"),
     "this is a web page": written("page.onnx", b"<!doctype html><html></html>"),
     "this is a zip archive": written("zip.onnx", b"PK\x03\x04" + bytes(100)),
-    "not a whole ONNX file": lambda: written("cut.onnx", Path("model.onnx").read_bytes()[:999])(),
+    "not a complete ONNX file": lambda: written("cut.onnx", Path("model.onnx").read_bytes()[:999])(),
     "the model is empty": written("empty.onnx", b""),
     "the file holds machine code that this user did not compile": another_users_program,
     "unknown operator": unknown,
@@ -201,7 +201,7 @@ CASES: dict[str, Callable[[], object]] = {
     "pip install 'wgpu>=0.32'": without_wgpu,
     "there is no device 'tpu'": load("model.onnx", device="tpu"),
     "cuda failed, cpu is used instead": load("model.onnx", device=["cuda", "cpu"]),
-    "no device serves this model": load("model.onnx", device=["cuda", "cpu"], strict=True),
+    "no device can run this model": load("model.onnx", device=["cuda", "cpu"], strict=True),
     "compiled for cpu in": logged,
     "is closed to this user": closed_folder,
     "other users may write to": open_folder,
@@ -215,7 +215,7 @@ CASES: dict[str, Callable[[], object]] = {
     "is no text in UTF-8": labels_in_latin,
     "pictures need Pillow": picture_without_pillow,
 }
-WITHOUT_GPUS = ("there is no driver", "there is no GPU", "cuda failed", "no device serves")
+WITHOUT_GPUS = ("there is no driver", "there is no GPU", "cuda failed", "no device can run")
 
 
 @pytest.mark.parametrize("message", quoted())

@@ -27,7 +27,7 @@ from weft.errors import InputError, InvalidModelError, ModelError, UnsupportedMo
 @pytest.mark.parametrize(
     ("content", "said"),
     [(b"", "empty"), (b"hello world", "a text that begins"), (b"\x08\x0a", "no graph"),
-     (b"\xff" * 100, "not a whole ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
+     (b"\xff" * 100, "not a complete ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
 )  # fmt: skip
 def test_no_model_at_all(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "bad.onnx"

@@ -1,7 +1,7 @@
-"""Repair models that break ONNX's rules in ways whose meaning is clear: the meaning is the one onnxruntime gives them.
+"""Repair models that break ONNX's rules in ways whose meaning is clear, as onnxruntime does.
 
-In goes a parsed model that cannot be read as it is; it is changed in place, and every change is described in a
-sentence for the log. Ambiguous models stay as they are, and so do subgraphs.
+The parsed model is changed in place, and each change is described in a sentence for the log. Ambiguous models and
+subgraphs are not changed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import onnx
 from weft.frontend.instantiate import graphs_in
 from weft.frontend.opsets import canonical_domain
 from weft.frontend.save import is_constant
-from weft.frontend.schemas import newest_known
+from weft.frontend.schemas import newest_installed_opsets
 
-DEEPEST_GRAPHS = 32
+MAX_GRAPH_DEPTH = 32
 
 
 def repair_model(model: onnx.ModelProto) -> list[str]:
@@ -26,7 +26,7 @@ def repair_model(model: onnx.ModelProto) -> list[str]:
 def _graphs(graph: onnx.GraphProto, depth: int = 1) -> Iterator[onnx.GraphProto]:
     """Yield a graph and the graphs inside it."""
     yield graph
-    for node in graph.node if depth < DEEPEST_GRAPHS else ():
+    for node in graph.node if depth < MAX_GRAPH_DEPTH else ():
         for attribute in node.attribute:
             for inner in graphs_in(attribute):
                 yield from _graphs(inner, depth + 1)
@@ -40,10 +40,10 @@ def _choose_opsets(model: onnx.ModelProto) -> Iterator[str]:
         if imports.get(domain, entry.version) != entry.version:
             yield f"opsets {imports[domain]} and {entry.version} of {domain or 'ai.onnx'} are imported; the last counts"
         imports[domain] = entry.version
-    if not imports:  # then nothing tells how old the model is
+    if not imports:  # the age of the model is unknown
         return
     used = {canonical_domain(node.domain) for graph in _graphs(model.graph) for node in graph.node}
-    for domain, version in newest_known().items():
+    for domain, version in newest_installed_opsets().items():
         if domain in used and domain not in imports:
             yield f"no opset of {domain or 'ai.onnx'} is imported; the newest, {version}, is used"
             imports[domain] = version

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import DeviceError, InputError, WeftError, short_repr
 from weft.frontend import copy_model, read_model
-from weft.frontend.outline import Outline, outline
+from weft.frontend.outline import Outline, read_outline
 from weft.frontend.source import OpenedModel
 from weft.loading import load, open_graph, whole_sizes
 from weft.report.compiled_facts import compiled_facts
@@ -149,7 +149,7 @@ def _sizes(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 def _outline(opened: OpenedModel) -> Outline:
     try:
-        return outline(opened, is_defined)
+        return read_outline(opened, is_defined)
     except WeftError:
         read_model(opened, is_defined=is_defined)  # which can tell what the file is instead
         raise

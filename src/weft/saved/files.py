@@ -283,7 +283,7 @@ def _open_graph(opened: OpenedModel, header: SavedHeader) -> OpenedModel:
     if header.graph is None:
         return replace(opened, content=memoryview(b""))
     start, content = header.graph.start, opened.content
-    return replace(opened, content=content.rest(start) if isinstance(content, OpenFile) else content[start:])
+    return replace(opened, content=content.from_offset(start) if isinstance(content, OpenFile) else content[start:])
 
 
 def _is_available(kind: str) -> bool:
