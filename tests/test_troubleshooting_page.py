@@ -111,7 +111,7 @@ def closed_folder() -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "lstat", refuse)
         own_files.make_folder(Path("closed").absolute())
-        return own_files.usable(Path("closed/models").absolute())
+        return own_files.is_private(Path("closed/models").absolute())
 
 
 def open_folder() -> object:
@@ -119,7 +119,7 @@ def open_folder() -> object:
     own_files.make_folder(Path("open").absolute())
     Path("open").chmod(0o777)
     own_files._checked.clear()
-    return own_files.usable(Path("open").absolute())
+    return own_files.is_private(Path("open").absolute())
 
 
 def little_memory() -> object:
@@ -203,7 +203,7 @@ CASES: dict[str, Callable[[], object]] = {
     "cuda failed, cpu is used instead": load("model.onnx", device=["cuda", "cpu"]),
     "no device can run this model": load("model.onnx", device=["cuda", "cpu"], strict=True),
     "compiled for cpu in": logged,
-    "is closed to this user": closed_folder,
+    "a cache folder is not used: this user (…) cannot read": closed_folder,
     "other users may write to": open_folder,
     "a run for these sizes needs … bytes, more than the memory_limit of": lambda: weft.load("model.onnx", **LIMITED)(
         np.zeros((64, 3, 32, 32), np.float32)

@@ -68,12 +68,12 @@ def renew_session(session: Session, pipeline: Pipeline) -> Session:
 
     Code that is compiled for new weights is not cached.
     """
-    from weft.cache.code import keeping_nothing
+    from weft.cache.code import read_only_caches
     from weft.runtime.revise import recompile
 
     with load_errors(pipeline.file):
         program, options = session.whole.program, pipeline.options
-        with keeping_nothing():
+        with read_only_caches():
             if options.bytes_limit is not None or options.dump is not None or not isinstance(program, CompiledProgram):
                 return open_session(pipeline)
             renewed = recompile(pipeline, session.pipeline, program)
