@@ -61,7 +61,7 @@ class LazyLogger:
         if not self.is_enabled_for(level):
             return
         logger = _loggers.get(self.name) or _create_loggers()[self.name]
-        frame = sys._getframe(2)
+        frame = sys._getframe(2)  # `Logger.log` would find the caller itself, but takes a lock that a fork may hold
         code, escaped = frame.f_code, tuple(map(_escape, arguments))
         place = (code.co_filename, frame.f_lineno)
         logger.handle(logger.makeRecord(self.name, level, *place, message, escaped, None, code.co_name))

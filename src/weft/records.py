@@ -1,8 +1,9 @@
 """A `dataclass` decorator that writes `__init__`, `__eq__` and `__hash__` when they are first called.
 
-The standard decorator compiles these methods when the class is created. For weft's few hundred records that adds 40 ms
-to a cached load of 200 ms. Fields are processed by the standard decorator, so `fields`, `replace` and `asdict` work.
-Equality compares the tuples of fields, as in Python 3.10 to 3.12. Options that weft does not use are not accepted.
+The standard decorator compiles these methods when the class is created. With it, a cached load takes 232 ms of CPU time
+instead of 196 ms; `import weft` takes 17 ms with either (medians of 15 processes). Fields are processed by the standard
+decorator, so `fields`, `replace` and `asdict` work. Equality compares the tuples of fields, as in Python 3.10 to 3.12.
+Options that weft does not use are not accepted.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from weft.errors import DeviceError, InputError, WeftError, short_repr
 from weft.frontend import copy_model, read_model
 from weft.frontend.outline import Outline, read_outline
 from weft.frontend.source import OpenedModel
-from weft.loading import load, open_graph, whole_sizes
+from weft.loading import check_sizes, load, open_graph
 from weft.report.compiled_facts import compiled_facts
 from weft.report.html import page
 from weft.report.measured import MeasuredRun, measured_run
@@ -54,7 +54,7 @@ def view(
     """
     place = page_path(source, path)
     text = view_page(
-        source, profile=profile, measure=measure, device=device, precision=precision, sizes=whole_sizes(sizes)
+        source, profile=profile, measure=measure, device=device, precision=precision, sizes=check_sizes(sizes)
     )
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from math import ceil
 from threading import Event, Thread
 from typing import Any
@@ -339,7 +340,7 @@ class NotebookLine:
             return
         self._last = text
         if self._handle is None:
-            self._handle = sys.modules["IPython"].display.display(_plain(text), raw=True, display_id=True)
+            self._handle = import_module("IPython").display.display(_plain(text), raw=True, display_id=True)
         else:
             self._handle.update(_plain(text), raw=True)
 
