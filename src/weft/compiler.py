@@ -20,8 +20,10 @@ from weft.cache.entries import CachedModel
 from weft.errors import ExecutionError, InvalidModelError, OnlyAtRunError, WeftError
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
+from weft.ir.specs import signature
 from weft.runtime.devices import driver
 from weft.runtime.dump import StageDump
+from weft.runtime.memory import bind_sizes
 from weft.runtime.progress import expected_seconds
 from weft.threads import make_lock
 
@@ -185,9 +187,6 @@ class Pipeline:
 
     def compile_model(self, sizes: Mapping[str, int] | None = None) -> CachedModel:
         """Compile the whole model for the cache, for any sizes of its dynamic dims or for these."""
-        from weft.ir.specs import signature
-        from weft.runtime.memory import bind_sizes
-
         program, fused = self.traced or (self.trace_any_shapes(), None)
         self.traced = None
         if sizes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 from weft.quantities import escape_unprintable
@@ -145,7 +146,5 @@ def _read_environment() -> None:
     if setting in _OFF:
         return
     if setting not in LEVELS:
-        import warnings
-
         warnings.warn(f"{VARIABLE} is {escape_unprintable(setting)!r}: use debug, info or warning", stacklevel=2)
     write_to_stderr(LEVELS.get(setting, INFO))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
     import dataclasses
+    from inspect import Parameter, Signature
 
     _FACTORY = object()  # the default in signatures of fields that have a default_factory
 
@@ -67,8 +68,6 @@ else:
         """Compute the signature of a keyword-only record when `inspect` asks for it."""
 
         def __get__(self, _: object, cls: type) -> Any:
-            from inspect import Parameter, Signature
-
             return Signature([
                 Parameter(
                     field.name,

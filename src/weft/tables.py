@@ -200,6 +200,6 @@ def _text_width(text: str) -> int:
     """Count the terminal columns that a text takes."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width
+    from unicodedata import combining, east_asian_width  # a shared library, which most programs do not need
 
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)

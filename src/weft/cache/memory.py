@@ -7,6 +7,7 @@ slow one costs memory, but no time.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
 from collections.abc import Callable
@@ -99,8 +100,6 @@ class ArraysInMemory:
         """Map the same bytes of a file, from `start` on, at the addresses of these (Linux only)."""
         if sys.platform != "linux" or start % mmap.PAGESIZE or offset == end:
             return
-        import ctypes  # slow to import; a cached load does not need it
-
         system = ctypes.CDLL(None)
         address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
         system.mmap.argtypes, system.mmap.restype = (address, size, number, number, number, ctypes.c_long), address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from pathlib import Path, PurePath
 
 HEAD_BYTES = 512
@@ -115,8 +116,7 @@ def _identify_zip(head: bytes, tail: bytes) -> tuple[str, str]:
 
 def _zip_names(head: bytes, tail: bytes) -> list[str]:
     """List the files of a zip archive; only the first one if its directory is missing."""
-    from io import BytesIO
-    from zipfile import ZipFile
+    from zipfile import ZipFile  # slow to import
 
     try:
         return ZipFile(BytesIO(tail or head)).namelist()
