@@ -136,14 +136,14 @@ def private_copy(file: OpenFile, folders: Sequence[Path] = ()) -> memoryview:
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE)
-        before = _version(file)
+        before = _file_version(file)
         copy = _copy(file, folders)
-        if _version(file) == before:
+        if _file_version(file) == before:
             return copy
     raise ModelError(f"{file.name} is being written to", hint="load it when it is complete")
 
 
-def _version(file: OpenFile) -> tuple[int, int]:
+def _file_version(file: OpenFile) -> tuple[int, int]:
     status = file.status()
     return status.st_size, status.st_mtime_ns
 

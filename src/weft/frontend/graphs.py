@@ -18,7 +18,7 @@ import onnx
 from weft.errors import InvalidModelError, WeftError
 from weft.frontend.attributes import read_attribute
 from weft.frontend.declarations import Symbols, read_type, reserve_dim_names
-from weft.frontend.instantiate import is_alias, node_label
+from weft.frontend.instantiate import FreshNames, is_alias, node_label
 from weft.frontend.opsets import canonical_domain, node_version
 from weft.frontend.order import sort_nodes
 from weft.frontend.storage import WeightStorage
@@ -39,7 +39,7 @@ class Context:
     imports: Mapping[str, int]
     known_attributes: KnownAttributes
     symbols: Symbols = field(default_factory=Symbols)
-    node_names: dict[str, int] = field(default_factory=dict)  # each with the next suffix to try
+    node_names: FreshNames = field(default_factory=lambda: FreshNames(separator="_"))
     free_names: dict[Graph, frozenset[str]] = field(default_factory=dict)  # values that a subgraph captures
 
 
@@ -195,7 +195,7 @@ def _read_output(context: Context, scope: Scope, value: onnx.ValueInfoProto) -> 
 
 
 def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto) -> Node:
-    name = _unique_name(context, proto)
+    name = context.node_names.make(node_label(proto))
     try:
         if not proto.op_type:
             raise InvalidModelError("the node names no operator")
@@ -213,16 +213,6 @@ def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto) -> Node:
         )
     except WeftError as error:
         raise error.at(node=name) from error.__cause__
-
-
-def _unique_name(context: Context, proto: onnx.NodeProto) -> str:
-    base = node_label(proto)
-    name = base
-    while name in context.node_names:
-        name = f"{base}_{context.node_names[base]}"
-        context.node_names[base] += 1
-    context.node_names[name] = 1
-    return name
 
 
 def _resolve(scope: Scope, name: str) -> str:

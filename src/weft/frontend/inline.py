@@ -17,7 +17,15 @@ import onnx.defs
 import onnx.shape_inference
 
 from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
-from weft.frontend.instantiate import FreshNames, defined_names, graphs_in, instantiate, is_alias, node_label
+from weft.frontend.instantiate import (
+    FreshNames,
+    defined_names,
+    graphs_in,
+    instantiate,
+    is_alias,
+    node_label,
+    walk_graphs,
+)
 from weft.frontend.opsets import canonical_domain, node_version
 from weft.records import dataclass
 
@@ -68,19 +76,8 @@ def _collect_functions(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
     return functions
 
 
-def _walk(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and all its subgraphs."""
-    waiting = [graph]
-    while waiting:
-        current = waiting.pop()
-        yield current
-        for node in current.node:
-            for attribute in node.attribute:
-                waiting.extend(graphs_in(attribute))
-
-
 def _all_names(graph: onnx.GraphProto) -> Iterator[str]:
-    for inner in _walk(graph):
+    for inner in walk_graphs(graph):
         yield from defined_names(inner)
 
 
@@ -197,7 +194,7 @@ def _undefined_schema(inliner: _Inliner, domain: str, op: str, version: int) -> 
 
 def _has_typed_functions(inliner: _Inliner, graph: onnx.GraphProto) -> bool:
     """Whether calls are left of functions that depend on types."""
-    nodes = (node for inner in _walk(graph) for node in inner.node if not is_alias(node))
+    nodes = (node for inner in walk_graphs(graph) for node in inner.node if not is_alias(node))
     keys = ((canonical_domain(node.domain), node.op_type, node_version(node, inliner.imports)) for node in nodes)
     return any(_undefined_schema(inliner, *key) is not None for key in keys)
 

@@ -20,14 +20,16 @@ Bindings = Mapping[str, onnx.AttributeProto]
 
 @dataclass(frozen=True, slots=True)
 class FreshNames:
-    """Value names in use, each with the next suffix to try."""
+    """Names in use, each with the next suffix to try."""
 
     used: dict[str, int] = field(default_factory=dict)
+    separator: str = "."
 
     def make(self, base: str) -> str:
+        """Return `base` if it is unused, otherwise with a suffix."""
         name = base
         while name in self.used:
-            name = f"{base}.{self.used[base]}"
+            name = f"{base}{self.separator}{self.used[base]}"
             self.used[base] += 1
         self.used[name] = 1
         return name
@@ -47,6 +49,17 @@ def graphs_in(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
+
+
+def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all its subgraphs."""
+    waiting = [graph]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        for node in current.node:
+            for attribute in node.attribute:
+                waiting.extend(graphs_in(attribute))
 
 
 def defined_names(graph: onnx.GraphProto) -> Iterator[str]:

@@ -15,7 +15,7 @@ import onnx
 from weft.errors import InvalidModelError, WeftError
 from weft.frontend.declarations import Symbols, read_type
 from weft.frontend.inline import IsDefined, inline_functions
-from weft.frontend.instantiate import is_alias
+from weft.frontend.instantiate import FreshNames, is_alias
 from weft.frontend.opsets import VERSION_KEY, canonical_domain
 from weft.frontend.source import OpenedModel, name_file_in_errors
 from weft.frontend.storage import WeightStorage
@@ -99,7 +99,7 @@ def read_outline(source: OpenedModel, is_defined: IsDefined) -> Outline:
             proto = onnx.ModelProto.FromString(content)
         reader = _Reader(WeightStorage(source, extents), opsets)
         return Outline(
-            graph=reader.graph(proto.graph, 0),
+            graph=reader.read_graph(proto.graph, 0),
             opsets={domain or "ai.onnx": version for domain, version in opsets.items()},
             ir_version=int(proto.ir_version),
             producer=f"{to_text(proto.producer_name)} {to_text(proto.producer_version)}".strip(),
@@ -119,48 +119,49 @@ class _Reader:
         self._storage = storage
         self._opsets = opsets
         self._symbols = Symbols()
-        self._names: dict[str, int] = {}  # node names in use, each with the next suffix to try
+        self._node_names = FreshNames(separator="_")
 
-    def graph(self, proto: onnx.GraphProto, depth: int) -> OutlineGraph:
+    def read_graph(self, proto: onnx.GraphProto, depth: int) -> OutlineGraph:
         declared = [*proto.input, *proto.output, *proto.value_info]
-        weights = {to_text(tensor.name): self._tensor(tensor) for tensor in proto.initializer}
+        weights = {to_text(tensor.name): self._read_tensor(tensor) for tensor in proto.initializer}
         for sparse in proto.sparse_initializer:
             shape = tuple(map(int, sparse.dims))
             read = partial(read_sparse_tensor, self._storage, sparse)
-            weights[to_text(sparse.values.name)] = StoredTensor(_dtype(sparse.values.data_type), shape, read)
+            weights[to_text(sparse.values.name)] = StoredTensor(_dtype_name(sparse.values.data_type), shape, read)
         return OutlineGraph(
             name=to_text(proto.name),
-            nodes=tuple(self._node(node, depth) for node in proto.node if not is_alias(node)),
+            nodes=tuple(self._read_node(node, depth) for node in proto.node if not is_alias(node)),
             inputs=tuple(name for value in proto.input if (name := to_text(value.name)) not in weights),
             outputs=tuple(to_text(value.name) for value in proto.output),
             weights=weights,
-            types={name: type for value in declared for name, type in self._type(value)},
+            types={name: type for value in declared for name, type in self._read_type(value)},
             aliases={to_text(node.output[0]): to_text(node.input[0]) for node in proto.node if is_alias(node)},
         )
 
-    def _type(self, value: onnx.ValueInfoProto) -> Iterator[tuple[str, Type]]:
+    def _read_type(self, value: onnx.ValueInfoProto) -> Iterator[tuple[str, Type]]:
         with suppress(Exception):  # a load reports invalid declarations
             declared_type = read_type(self._symbols, value.type, to_text(value.name))
             if declared_type is not None:
                 yield to_text(value.name), declared_type
 
-    def _tensor(self, tensor: onnx.TensorProto) -> StoredTensor:
+    def _read_tensor(self, tensor: onnx.TensorProto) -> StoredTensor:
         shape = tuple(map(int, tensor.dims))
-        return StoredTensor(_dtype(tensor.data_type), shape, partial(read_tensor, self._storage, tensor))
+        return StoredTensor(_dtype_name(tensor.data_type), shape, partial(read_tensor, self._storage, tensor))
 
-    def _node(self, proto: onnx.NodeProto, depth: int) -> OutlineNode:
-        name = self._unique_name(proto)
+    def _read_node(self, proto: onnx.NodeProto, depth: int) -> OutlineNode:
+        label = to_text(proto.name) or f"{to_text(proto.op_type)}_{next(filter(None, map(to_text, proto.output)), '')}"
+        name = self._node_names.make(label)  # before those of its subgraphs
         domain = canonical_domain(to_text(proto.domain))
         notes = {to_text(entry.key): to_text(entry.value)[:MAX_TEXT] for entry in proto.metadata_props}
         version = notes.pop(VERSION_KEY, None)
         bodies = [
-            (to_text(attribute.name), self.graph(graph, depth + 1))
+            (to_text(attribute.name), self.read_graph(graph, depth + 1))
             for attribute in proto.attribute
             for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
             if depth < MAX_DEPTH
         ]
         tensors = [
-            (to_text(attribute.name), self._tensor(tensor))
+            (to_text(attribute.name), self._read_tensor(tensor))
             for attribute in proto.attribute
             for tensor in ([attribute.t] if attribute.HasField("t") else attribute.tensors)
         ]
@@ -178,17 +179,8 @@ class _Reader:
             description=to_text(proto.doc_string)[:MAX_TEXT],
         )
 
-    def _unique_name(self, proto: onnx.NodeProto) -> str:
-        base = to_text(proto.name) or f"{to_text(proto.op_type)}_{next(filter(None, map(to_text, proto.output)), '')}"
-        name = base
-        while name in self._names:
-            name = f"{base}_{self._names[base]}"
-            self._names[base] += 1
-        self._names[name] = 1
-        return name
 
-
-def _dtype(number: int) -> str:
+def _dtype_name(number: int) -> str:
     return ELEMENT_TYPES[number].value if number in ELEMENT_TYPES else f"type {number}"
 
 
@@ -226,7 +218,7 @@ def _format_attribute(attribute: onnx.AttributeProto) -> str:
 
 
 def _format_tensor(tensor: onnx.TensorProto) -> str:
-    return f"{_dtype(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
+    return f"{_dtype_name(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
 
 
 def _format_list(items: Sequence[str], count: int) -> str:

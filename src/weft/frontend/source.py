@@ -163,7 +163,7 @@ def open_source(source: ModelSource) -> OpenedModel:
         case str() | os.PathLike():
             return open_file(Path(name), name)
         case bytes() | bytearray() | memoryview():
-            return OpenedModel(_flat(source, name), name)
+            return OpenedModel(_flat_view(source, name), name)
     folder: Path | None = None
     if is_convertible(source):
         source, folder = convert_to_proto(source)
@@ -219,7 +219,7 @@ def _open_stream(stream: IO[bytes], name: str) -> OpenedModel:
         raise ModelError("the file object returns text, not bytes", hint='open it with mode "rb"', file=name)
     if not isinstance(content, (bytes, bytearray, memoryview)):
         raise ModelError(f"the file object's read() returns a {type(content).__name__}, not bytes", file=name)
-    return OpenedModel(_flat(content, name), name, path)
+    return OpenedModel(_flat_view(content, name), name, path)
 
 
 def _is_past_start(stream: IO[bytes]) -> bool:
@@ -229,7 +229,7 @@ def _is_past_start(stream: IO[bytes]) -> bool:
         return False
 
 
-def _flat(content: bytes | bytearray | memoryview, name: str) -> memoryview:
+def _flat_view(content: bytes | bytearray | memoryview, name: str) -> memoryview:
     """Return the bytes as a flat view: of the object itself if it is immutable, otherwise of a copy."""
     try:
         view = memoryview(content)

@@ -148,7 +148,7 @@ def _read_fields(tensor: onnx.TensorProto, dtype: DType) -> Array:
     """Return the data of a tensor that stores it in the field for its type."""
     match dtype:
         case DType.string:
-            return _strings(tensor.string_data)
+            return _decode_strings(tensor.string_data)
         case DType.float32:
             return np.array(tensor.float_data, np.float32)
         case DType.float64:
@@ -174,7 +174,7 @@ def _from_int32(numbers: Array, dtype: DType) -> Array:
     return numbers.astype(dtype.numpy)
 
 
-def _strings(content: Sequence[bytes]) -> Array:
+def _decode_strings(content: Sequence[bytes]) -> Array:
     array = np.empty(len(content), object)
     array[:] = [decode_text(text) for text in content]
     return array
