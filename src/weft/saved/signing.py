@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from weft.cache.files import user_folder, read_file, write_file
+from weft.cache.files import read_file, user_folder, write_file
 
 VARIABLE = "WEFT_KEYS"
 """The environment variable that names another folder for the key; empty means none."""
