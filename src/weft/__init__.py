@@ -135,7 +135,7 @@ __all__ = [
 
 _MODULES = ("backend", "compat", "ops")  # public modules
 
-_LAZY = {  # imported on first use: without the compiler and onnx, `import weft` takes 17 ms
+_LAZY = {  # imported on first use, so that `import weft` loads neither the compiler nor onnx
     "load": "weft.loading",
     "compile": "weft.loading",
     "compare": "weft.report.compare",
