@@ -46,7 +46,7 @@ MAY_READ_A_CLOCK = {
     "attack/sweep.py": "goes on for as long as it is told",
     "backends/cpu/test_tape.py": "the clock that launches are noted by is the system's",
     "cache/test_code.py": "files with dates in the past",
-    "cache/test_kept_models.py": "files with dates in the past",
+    "cache/test_model_cache.py": "files with dates in the past",
     "cli/test_cache.py": "files with dates in the past",
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "models/further.py": "a measurement that people start; no test does",

@@ -1,4 +1,4 @@
-"""Thresholds of the search for cycles: raised inside, and as they were afterwards."""
+"""`collect_rarely` raises the garbage collector's threshold and restores it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from weft.garbage import THRESHOLD, collect_rarely
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
+def restore_threshold() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
 
 
-def test_raised_inside_and_back_after_the_outermost() -> None:
+def test_raised_until_the_outermost_block_ends() -> None:
     gc.set_threshold(500, 7, 9)
     with collect_rarely():
         with collect_rarely():
@@ -26,7 +26,7 @@ def test_raised_inside_and_back_after_the_outermost() -> None:
     assert gc.get_threshold() == (500, 7, 9)
 
 
-def test_back_after_an_error() -> None:
+def test_restored_after_an_error() -> None:
     gc.set_threshold(500, 7, 9)
     with pytest.raises(KeyError), collect_rarely():
         raise KeyError
@@ -34,14 +34,14 @@ def test_back_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 2 * THRESHOLD])
-def test_who_searches_seldom_already_is_left_alone(first: int) -> None:
+def test_higher_and_disabled_thresholds_do_not_change(first: int) -> None:
     gc.set_threshold(first, 7, 9)
     with collect_rarely():
         assert gc.get_threshold()[0] == first
     assert gc.get_threshold() == (first, 7, 9)
 
 
-def test_what_another_set_meanwhile_stays() -> None:
+def test_a_threshold_set_inside_the_block_stays() -> None:
     with collect_rarely():
         gc.set_threshold(300, 7, 9)
     assert gc.get_threshold() == (300, 7, 9)

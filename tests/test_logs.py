@@ -1,4 +1,4 @@
-"""What weft says through `logging`: a line for what is worth one, in the words of no file, and nothing unless asked."""
+"""weft's log lines: they report loads and fallbacks, escape names from files, and are off by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVIL = "node\n12:00:00 CRITICAL root: all is lost\x1b[31m\u202e\u2028\ud800"
 
 
 def model_file(folder: Path, name: str = "model.onnx", node: str = "n") -> Path:
-    """A model with a step for the host, whose node has a name of our choice."""
+    """Save a model with one host step, whose node has this name."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
     y = helper.make_tensor_value_info("y", TensorProto.INT64, None)
     z = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", 4])
@@ -36,16 +36,16 @@ def model_file(folder: Path, name: str = "model.onnx", node: str = "n") -> Path:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def log_lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.DEBUG, "weft")
     return lambda: [f"{record.name} {record.levelname} {record.getMessage()}" for record in caplog.records]
 
 
-def test_a_load_is_told(said: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_is_logged(log_lines: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     path = model_file(tmp_path)
     model = weft.load(path, device="cpu")
-    told = "\n".join(said())
+    text = "\n".join(log_lines())
     for expected in (
         f"weft.compiling INFO {path}: compiled for cpu in ",
         f"weft.compiling INFO {path}: 1 step left to the host: n",
@@ -54,15 +54,15 @@ def test_a_load_is_told(said: Callable[[], list[str]], tmp_path: Path, monkeypat
         "opset ai.onnx 17",
         f"weft.loading DEBUG {path}: tracing took ",
     ):
-        assert expected in told
+        assert expected in text
     model.run({"x": np.ones((2, 4), np.float32)}, outputs=["z"])
-    assert f"weft.compiling INFO {path}: one more program is compiled for cpu: for any shapes, giving z" in said()
+    assert f"weft.compiling INFO {path}: one more program is compiled for cpu: for any shapes, giving z" in log_lines()
     del model
-    assert not any("taken from" in line for line in said())
+    assert not any("taken from" in line for line in log_lines())
 
 
-def test_what_is_taken_from_the_cache_is_told(
-    said: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_load_from_the_cache_is_logged(
+    log_lines: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     path = model_file(tmp_path)
@@ -70,38 +70,39 @@ def test_what_is_taken_from_the_cache_is_told(
     if package_digest() is None:
         pytest.skip("weft's own files changed while it runs")
     weft.load(path, device="cpu")
-    assert f"weft.cache INFO {path}: the program for cpu is taken from the cache" in said()
+    assert f"weft.cache INFO {path}: the program for cpu is taken from the cache" in log_lines()
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="this system has no user ids")
-def test_a_cache_that_is_not_used_is_told(
-    said: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_unused_cache_is_logged(
+    log_lines: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     with pytest.warns(weft.CacheWarning):
         weft.load(model_file(tmp_path), device="cpu")
-    assert any(line.startswith("weft.cache WARNING") and "other users may write" in line for line in said())
+    assert any(line.startswith("weft.cache WARNING") and "other users may write" in line for line in log_lines())
 
 
-def test_names_from_files_stay_in_their_line(
-    said: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_names_from_files_are_escaped(
+    log_lines: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEFT_CACHE", "")
     path = model_file(tmp_path, f"{EVIL[:20]}.onnx".replace("/", ""), EVIL.replace("\ud800", ""))
     weft.load(path, device="cpu")
     assert any(
-        r"left to the host: node\n12:00:00 CRITICAL root: all is lost\x1b[31m\u202e\u2028" in line for line in said()
+        r"left to the host: node\n12:00:00 CRITICAL root: all is lost\x1b[31m\u202e\u2028" in line
+        for line in log_lines()
     )
-    assert all(line.isprintable() for line in said())
+    assert all(line.isprintable() for line in log_lines())
     logs.LOADING.info("%s and %d, %.1f, %s", EVIL * 100, 3, 0.5, ValueError(EVIL))
-    assert said()[-1].isprintable()
-    assert " and 3, 0.5, node\\n" in said()[-1]
-    assert len(said()[-1]) < 6000
+    assert log_lines()[-1].isprintable()
+    assert " and 3, 0.5, node\\n" in log_lines()[-1]
+    assert len(log_lines()[-1]) < 6000
 
 
-def test_where_an_error_was_raised_is_told_in_one_line() -> None:
+def test_tracebacks_are_formatted_on_one_line() -> None:
     try:
         raise ValueError(EVIL)
     except ValueError as error:
@@ -113,48 +114,52 @@ def test_where_an_error_was_raised_is_told_in_one_line() -> None:
 PROGRAM = """
 import sys
 import weft
-found = weft.load(sys.argv[1], device="cpu")
+model = weft.load(sys.argv[1], device="cpu")
 print("logging" in sys.modules)
 """
 
 
-def fresh(path: Path, code: str = PROGRAM, **variables: str) -> tuple[str, str]:
-    around = {**os.environ, "PYTHONPATH": str(SOURCE), "WEFT_CACHE": str(path.parent / "cache"), **variables}
-    done = subprocess.run([sys.executable, "-c", code, path], env=around, capture_output=True, text=True, check=True)
-    return done.stdout.strip(), done.stderr
+def run_process(path: Path, code: str = PROGRAM, **variables: str) -> tuple[str, str]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "WEFT_CACHE": str(path.parent / "cache"), **variables}
+    process = subprocess.run(
+        [sys.executable, "-c", code, path], env=environment, capture_output=True, text=True, check=True
+    )
+    return process.stdout.strip(), process.stderr
 
 
-def test_nobody_hears_anything_unless_he_listens_and_then_says_so_himself(tmp_path: Path) -> None:
+def test_logging_is_off_by_default_and_respects_the_programs_configuration(tmp_path: Path) -> None:
     path = model_file(tmp_path)
-    assert fresh(path)[1] == ""
-    assert fresh(path) == ("False", "")  # a load from the cache needs no logging
-    told = fresh(path, WEFT_LOG="info")[1]
-    assert "INFO weft.loading: " in told
-    assert "DEBUG" not in told
+    assert run_process(path)[1] == ""
+    assert run_process(path) == ("False", "")  # a load from the cache needs no logging
+    lines = run_process(path, WEFT_LOG="info")[1]
+    assert "INFO weft.loading: " in lines
+    assert "DEBUG" not in lines
     configured = "import logging; logging.basicConfig(level=logging.DEBUG, format='ours %(message)s')" + PROGRAM
-    told = fresh(path, configured, WEFT_LOG="debug")[1]
-    assert told.count(": loaded in ") == 1
-    assert all(line.startswith("ours ") for line in told.splitlines())
-    told = fresh(path, WEFT_LOG="loud")[1]
-    assert "WEFT_LOG is 'loud': use debug, info or warning" in told
-    assert "INFO weft.loading" in told
+    lines = run_process(path, configured, WEFT_LOG="debug")[1]
+    assert lines.count(": loaded in ") == 1
+    assert all(line.startswith("ours ") for line in lines.splitlines())
+    lines = run_process(path, WEFT_LOG="loud")[1]
+    assert "WEFT_LOG is 'loud': use debug, info or warning" in lines
+    assert "INFO weft.loading" in lines
 
 
-def test_what_is_said_waits_for_no_fork(said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that forks holds the lock of `logging` while it waits for compilations, which say what they do."""
+def test_logging_does_not_wait_for_the_lock_that_a_fork_holds(
+    log_lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forking thread holds the lock of `logging` while it waits for compilations, which log."""
     loggers = (logs.LOADING, logs.COMPILING, logs.CACHE, logs.DEVICES)
-    logs.LOADING.info("the loggers are there")
+    logs.LOADING.info("creates the loggers")
 
-    def say() -> None:
-        for one in loggers:
-            one.debug("%d is said", 1)
+    def log() -> None:
+        for logger in loggers:
+            logger.debug("line %d", 1)
 
     with logging._lock:  # type: ignore[attr-defined]
-        speaker = threading.Thread(target=say, daemon=True)
-        speaker.start()
-        speaker.join(120.0)
-        assert not speaker.is_alive()
-    assert said()[-4:] == [f"{one.name} DEBUG 1 is said" for one in loggers]
+        thread = threading.Thread(target=log, daemon=True)
+        thread.start()
+        thread.join(120.0)
+        assert not thread.is_alive()
+    assert log_lines()[-4:] == [f"{logger.name} DEBUG line 1" for logger in loggers]
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     logs.LOADING.warning("nothing")
-    assert len(said()) == 5
+    assert len(log_lines()) == 5

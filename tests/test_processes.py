@@ -1,4 +1,4 @@
-"""Threads, forks, ends and signals: what is shared is built once, and no moment is a bad one."""
+"""Threads, forks, exits and signals at any moment: shared objects are built once, and nothing hangs or crashes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from attack.scenarios import digest, feed, layers
 
 
 def run_script(script: str, cache: Path) -> str:
-    """What a process of its own says; it must end well."""
+    """Run a script in a new process, which must succeed, and return its output."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SOURCE, TESTS]), "WEFT_CACHE": str(cache)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PRELUDE + script],
         env=environment,
         capture_output=True,
@@ -39,15 +39,15 @@ def run_script(script: str, cache: Path) -> str:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
-    assert done.stderr == "", done.stderr
-    return done.stdout.strip()
+    assert process.returncode == 0, (process.returncode, process.stdout, process.stderr)
+    assert process.stderr == "", process.stderr
+    return process.stdout.strip()
 
 
 # -- built once ------------------------------------------------------------------------------------------------------
 
 
-def test_one_thread_builds_and_all_get_the_same() -> None:
+def test_once_runs_once_for_all_threads() -> None:
     built = []
 
     @once
@@ -56,38 +56,38 @@ def test_one_thread_builds_and_all_get_the_same() -> None:
         built.append(object())
         return built[-1]
 
-    barrier, found = threading.Barrier(8), []
+    barrier, results = threading.Barrier(8), []
 
     def ask() -> None:
         barrier.wait()
-        found.append(slow())
+        results.append(slow())
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == built * 8
+    assert results == built * 8
     slow.cache_clear()
-    assert slow() is not found[0]
+    assert slow() is not results[0]
 
 
-def test_an_error_while_building_is_not_kept() -> None:
-    turns = iter([ZeroDivisionError(), None])
+def test_once_does_not_cache_an_error() -> None:
+    errors = iter([ZeroDivisionError(), None])
 
     def make() -> int:
-        error = next(turns)
+        error = next(errors)
         if error is not None:
             raise error
         return 5
 
-    made = Once(make)
+    make_once = Once(make)
     with pytest.raises(ZeroDivisionError):
-        made()
-    assert made() == 5
+        make_once()
+    assert make_once() == 5
 
 
-def test_who_calls_native_code_holds_it(tmp_path: Path) -> None:
+def test_models_keep_their_native_code_alive(tmp_path: Path) -> None:
     script = """
 from weft.backends.cpu import pool
 for threads in (1, 4):
@@ -105,12 +105,12 @@ print("same")
     assert run_script(script, tmp_path) == "same"
 
 
-def test_the_first_runs_of_a_process_come_at_once(tmp_path: Path) -> None:
+def test_concurrent_first_runs_of_a_process(tmp_path: Path) -> None:
     script = """
 from weft.backends.cpu import pool
 load_code, loaded = pool.load_code, []
 def slowly(*arguments):
-    time.sleep(0.1)  # so that others come before it is done
+    time.sleep(0.1)  # so that other threads arrive before it is done
     loaded.append(load_code(*arguments))
     return loaded.pop()
 pool.load_code = slowly
@@ -131,7 +131,7 @@ print(len(results), len(set(results)))
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """The status of a forked child that does this; a child that hangs is killed."""
+    """Run a function in a forked child and return its status; a child that hangs is killed."""
     child = os.fork()
     if child == 0:
         try:
@@ -145,57 +145,57 @@ def in_child(work: Callable[[], None]) -> int:
 
 @needs_fork
 def test_locks_are_free_in_children() -> None:
-    held = [make_lock(), make_reentrant_lock()]
-    taken, end = threading.Event(), threading.Event()
+    locks = [make_lock(), make_reentrant_lock()]
+    acquired, end = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with held[0], held[1]:
-            taken.set()
+        with locks[0], locks[1]:
+            acquired.set()
             end.wait()
 
     holder = threading.Thread(target=hold)
     holder.start()
-    taken.wait()
+    acquired.wait()
 
     def child() -> None:
-        for each in held:
+        for each in locks:
             with each:
                 pass
 
     assert in_child(child) == 0
-    assert not held[0].acquire(blocking=False)
+    assert not locks[0].acquire(blocking=False)
     end.set()
     holder.join()
 
 
 @needs_fork
-def test_a_fork_waits_for_those_inside_of_a_library() -> None:
+def test_a_fork_waits_for_threads_inside_a_guarded_library() -> None:
     library = NativeLibraryGuard()
-    seen, inside = [], threading.Event()
+    events, inside = [], threading.Event()
 
     def work() -> None:
         with library, library:
             inside.set()
             time.sleep(0.2)
-            seen.append("done")
+            events.append("done")
 
     worker = threading.Thread(target=work)
     worker.start()
     inside.wait()
 
     def child() -> None:
-        assert seen == ["done"]
+        assert events == ["done"]
         with library:
             pass
 
     assert in_child(child) == 0
     worker.join()
     with library:
-        assert in_child(lambda: None) == 0  # who forks may be inside itself
+        assert in_child(lambda: None) == 0  # the forking thread may be inside
 
 
 @needs_fork
-def test_a_child_of_a_process_that_loads_loads_and_runs(tmp_path: Path) -> None:
+def test_children_forked_during_loads_can_load_and_run(tmp_path: Path) -> None:
     script = """
 expected = digest(weft.load(layers(1), device="cpu", cache=False).run({"x": feed(1)})["y"])
 shared = weft.load(layers(1), device="cpu")
@@ -219,11 +219,11 @@ ends.set()
     assert run_script(script, tmp_path) == "[0, 0, 0, 0]"
 
 
-# -- ends ------------------------------------------------------------------------------------------------------------
+# -- exits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("daemon", [False, True])
-def test_a_process_ends_while_it_compiles(tmp_path: Path, daemon: bool) -> None:
+def test_a_process_can_exit_while_it_compiles(tmp_path: Path, daemon: bool) -> None:
     script = f"""
 def work():
     result = weft.load(layers(1, 6), device="cpu", cache=False).run({{"x": feed(1)}})
@@ -231,11 +231,13 @@ def work():
 threading.Thread(target=work, daemon={daemon}).start()
 time.sleep(0.1)
 """
-    assert run_script(script, tmp_path) in (("", "done") if daemon else ("done",))  # it may be quicker than the end
+    assert run_script(script, tmp_path) in (
+        ("", "done") if daemon else ("done",)
+    )  # the daemon may finish before the exit
 
 
 def test_a_worker_ends_with_its_parent() -> None:
-    """Also in the middle of a case, and while it starts."""
+    """A worker ends even in the middle of a case, and while it starts."""
     script = """
 import os, subprocess, sys
 options = ["--device", "cpu", "--loader", "time:sleep", "--kind", "node"]
@@ -250,7 +252,7 @@ os._exit(0)
 
 
 def await_end(process: int) -> None:
-    """Wait for the end of somebody else's child; a zombie has ended."""
+    """Wait for the end of a process that is not our child; a zombie has ended."""
     while True:
         try:
             state = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
@@ -261,7 +263,7 @@ def await_end(process: int) -> None:
         time.sleep(0.05)
 
 
-# -- threads that are not to be had, and signals ---------------------------------------------------------------------
+# -- missing threads, and signals ------------------------------------------------------------------------------------
 
 
 def refuse_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
@@ -277,17 +279,17 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 
 @pytest.mark.parametrize("available", [0, 1, 2, 9])
-def test_a_team_of_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
+def test_a_pool_with_fewer_threads_than_requested(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
     refuse_threads(monkeypatch, available)
-    with HelperPool(3) as team:
-        assert list(team.map(lambda a, b: a * b, range(50), range(50))) == [n * n for n in range(50)]
-        assert team.start_all() == min(available, 3)
+    with HelperPool(3) as pool:
+        assert list(pool.map(lambda a, b: a * b, range(50), range(50))) == [n * n for n in range(50)]
+        assert pool.start_all() == min(available, 3)
         with pytest.raises(ZeroDivisionError):
-            team.submit(lambda: 1 // 0).result()
+            pool.submit(lambda: 1 // 0).result()
 
 
 @pytest.mark.parametrize("available", [0, 1])
-def test_models_without_threads_to_be_had(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
+def test_models_when_no_threads_can_be_started(monkeypatch: pytest.MonkeyPatch, available: int) -> None:
     from attack.scenarios import digest, feed, layers
 
     expected = digest(weft.load(layers(1), device="cpu", threads=4).run({"x": feed(1, 300)})["y"])
@@ -297,18 +299,18 @@ def test_models_without_threads_to_be_had(monkeypatch: pytest.MonkeyPatch, avail
     assert model.profile({"x": feed(1)}, repeat=1).kernels
 
 
-def test_an_exception_waits_for_no_piece() -> None:
-    begun, end = threading.Event(), threading.Event()
+def test_an_exception_does_not_wait_for_tasks() -> None:
+    started, end = threading.Event(), threading.Event()
     tasks: list[PendingTask[bool]] = []
 
     def wait() -> bool:
-        begun.set()
+        started.set()
         return end.wait()
 
     def interrupted() -> None:
-        with HelperPool(1) as team:
-            tasks.extend([team.submit(wait), team.submit(wait)])
-            begun.wait()
+        with HelperPool(1) as pool:
+            tasks.extend([pool.submit(wait), pool.submit(wait)])
+            started.wait()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -316,7 +318,7 @@ def test_an_exception_waits_for_no_piece() -> None:
     assert all(task._pending.locked() for task in tasks)
     end.set()
     assert tasks[0].result()
-    assert tasks[1]._pending.locked()  # nobody has begun it, and nobody will
+    assert tasks[1]._pending.locked()  # it was dropped before it started
 
 
 def test_ctrl_c_while_loading(tmp_path: Path) -> None:
@@ -338,7 +340,7 @@ print("usable")
 
 
 def test_a_fork_waits_for_imports_of_other_threads(tmp_path: Path) -> None:
-    """Without that, whoever imports the same module in the child waits for a thread that is not there."""
+    """Otherwise an import of the same module in the child would wait for a thread that does not exist there."""
     (tmp_path / "slow_to_import.py").write_text("import time\nbegun = True\ntime.sleep(0.5)\nvalue = 1\n")
     program = """
 import os, sys, threading, time
@@ -358,15 +360,15 @@ sys.exit(os.waitstatus_to_exitcode(ended))
 """
     source = str(Path(weft.__file__).parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(tmp_path)))}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env=environment, timeout=240, capture_output=True, check=False
     )
-    assert done.returncode == 7, done.stderr.decode()
+    assert process.returncode == 7, process.stderr.decode()
 
 
 @needs_fork
-def test_a_library_that_comes_in_while_a_fork_waits(tmp_path: Path) -> None:
-    """What is undone after a fork is what was done before it, and the library is closed for it like all others."""
+def test_a_library_imported_while_a_fork_waits(tmp_path: Path) -> None:
+    """The fork waits for the new library too, and releases exactly what it acquired."""
     (tmp_path / "slow_library.py").write_text(
         "import time\nfrom weft.threads import NativeLibraryGuard\ntime.sleep(0.5)\nlibrary = NativeLibraryGuard()\n"
     )
@@ -395,7 +397,7 @@ with sys.modules["slow_library"].library:
     sys.exit(os.waitstatus_to_exitcode(ended))
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((SOURCE, str(tmp_path)))}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env=environment, timeout=120, capture_output=True, check=False
     )
-    assert done.returncode == 7, done.stderr.decode()
+    assert process.returncode == 7, process.stderr.decode()

@@ -1,4 +1,4 @@
-"""weft's own `dataclass` against Python's: the same records, whichever made them."""
+"""weft's `dataclass` makes the same classes as the standard one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from weft import records
+from weft.saved.manifest import Block
 
 
 def _plain(dataclass: Callable[..., Any]) -> type:
@@ -72,7 +73,7 @@ def _with_class_variable(dataclass: Callable[..., Any]) -> type:
     @dataclass(frozen=True, slots=True)
     class Counted:
         name: str
-        known: ClassVar[int] = 4
+        total: ClassVar[int] = 4
 
     return Counted
 
@@ -81,42 +82,42 @@ MAKERS = (_plain, _open, _by_name, _derived, _with_class_variable)
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_records_are_as_python_makes_them(make: Callable[..., type]) -> None:
-    own, usual = make(records.dataclass), make(dataclasses.dataclass)
-    for each in (own, usual):
+def test_records_equal_standard_dataclasses(make: Callable[..., type]) -> None:
+    ours, standard = make(records.dataclass), make(dataclasses.dataclass)
+    for each in (ours, standard):
         assert dataclasses.is_dataclass(each)
     assert [
         (f.name, f.type, f.default, f.default_factory, f.init, f.repr, f.compare, f.hash, f.kw_only)
-        for f in dataclasses.fields(own)
+        for f in dataclasses.fields(ours)
     ] == [
         (f.name, f.type, f.default, f.default_factory, f.init, f.repr, f.compare, f.hash, f.kw_only)
-        for f in dataclasses.fields(usual)
+        for f in dataclasses.fields(standard)
     ]
-    assert own.__match_args__ == usual.__match_args__
-    if sys.version_info >= (3, 11):  # before, Python's own gave a class slots that its base has already
-        assert getattr(own, "__slots__", None) == getattr(usual, "__slots__", None)
-    given = {"name": "x", "size": 5} if make is _by_name else {"name": "x"}
-    one, other = own(**given), usual(**given)
-    assert repr(one) == repr(other).replace("usual", "own")
+    assert ours.__match_args__ == standard.__match_args__
+    if sys.version_info >= (3, 11):  # before, the standard one repeated the slots of the base
+        assert getattr(ours, "__slots__", None) == getattr(standard, "__slots__", None)
+    arguments = {"name": "x", "size": 5} if make is _by_name else {"name": "x"}
+    one, other = ours(**arguments), standard(**arguments)
+    assert repr(one) == repr(other).replace("standard", "ours")
     assert dataclasses.asdict(one) == dataclasses.asdict(other)
-    assert one == own(**given) != own(**{**given, "name": "y"})
+    assert one == ours(**arguments) != ours(**{**arguments, "name": "y"})
     assert copy.copy(one) == one
     assert dataclasses.asdict(dataclasses.replace(one, name="z")) == dataclasses.asdict(
         dataclasses.replace(other, name="z")
     )
     assert hasattr(one, "__dict__") == hasattr(other, "__dict__")
     if make is not _open:
-        assert hash(one) == hash(own(**given))
+        assert hash(one) == hash(ours(**arguments))
         with pytest.raises(dataclasses.FrozenInstanceError):
             one.name = "w"  # type: ignore[attr-defined]
 
 
-def test_records_that_are_made_by_name_say_what_they_take() -> None:
-    own, usual = (_by_name(dataclass) for dataclass in (records.dataclass, dataclasses.dataclass))
-    assert inspect.signature(own).parameters == inspect.signature(usual).parameters
+def test_signature_of_keyword_only_records() -> None:
+    ours, standard = (_by_name(dataclass) for dataclass in (records.dataclass, dataclasses.dataclass))
+    assert inspect.signature(ours).parameters == inspect.signature(standard).parameters
 
 
-def test_a_default_that_could_be_changed_is_refused() -> None:
+def test_mutable_defaults_are_rejected() -> None:
     for dataclass in (records.dataclass, dataclasses.dataclass):
         with pytest.raises(ValueError, match="mutable default"):
 
@@ -125,8 +126,6 @@ def test_a_default_that_could_be_changed_is_refused() -> None:
                 items: list[int] = []  # noqa: RUF012
 
 
-def test_records_of_modules_are_pickled() -> None:
-    from weft.saved.manifest import Block
-
+def test_records_can_be_pickled() -> None:
     block = Block(1, 2, "a")
     assert pickle.loads(pickle.dumps(block)) == block

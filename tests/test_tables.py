@@ -1,4 +1,4 @@
-"""What people see of weft's objects: short on one line, tables as text and as HTML, whatever is in the file."""
+"""How weft's objects print: a short `repr`, tables as text and as HTML, safe against hostile files."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from weft.tables import Table
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e\ud800'\"&"
 LONG = "block/" * 100 + "weight"
 INPUTS = 500
-LONGEST_LINE = 700  # of a repr
+MAX_LINE = 700  # of a repr
 
 
 def hostile() -> onnx.ModelProto:
-    """A model of many inputs, with names that nobody would think of."""
+    """Build a model with many inputs and hostile names."""
     names = [HOSTILE.replace("\ud800", ""), LONG, *(f"x{number}" for number in range(INPUTS - 2))]
-    built = model(
+    proto = model(
         [node("Add", [names[0], names[1]], ["日本語"]), node("MatMul", ["日本語", "w"], [LONG + "y"])],
         [value(name, ["batch", 3]) for name in names],
         [value("日本語", ["batch", 3]), value(LONG + "y", ["batch", 300])],
         [tensor("w", np.ones((3, 300), np.float32))],
     )
-    built.producer_name, built.doc_string = HOSTILE.replace("\ud800", ""), "d" * 5000
+    proto.producer_name, proto.doc_string = HOSTILE.replace("\ud800", ""), "d" * 5000
     for number in range(100):
-        built.metadata_props.add(key=f"key{number}<b>", value="v" * 1000)
-    return built
+        proto.metadata_props.add(key=f"key{number}<b>", value="v" * 1000)
+    return proto
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +51,9 @@ def loaded() -> weft.Model:
 
 
 @pytest.fixture(scope="module")
-def shown(loaded: weft.Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """An object of each class that people print."""
-    folder = tmp_path_factory.mktemp("shown")
+def objects(loaded: weft.Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One object of each class that has tables."""
+    folder = tmp_path_factory.mktemp("objects")
     small = folder / "small.onnx"
     onnx.save(
         model(
@@ -87,22 +87,24 @@ KINDS += ["optimised", "quantised"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reprs_are_short(kind: str, shown: dict[str, Any]) -> None:
-    lines = repr(shown[kind]).split("\n")
+def test_reprs_are_short(kind: str, objects: dict[str, Any]) -> None:
+    lines = repr(objects[kind]).split("\n")
     assert len(lines) == 1 or kind in ("inputs", "results", "devices")
     assert len(lines) <= 22
-    assert max(map(len, lines)) <= LONGEST_LINE
+    assert max(map(len, lines)) <= MAX_LINE
     assert all(line.isprintable() for line in lines)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_texts_fit_the_terminal(kind: str, width: int, shown: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_fit_the_terminal(
+    kind: str, width: int, objects: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = str(shown[kind]).split("\n")
+    lines = str(objects[kind]).split("\n")
     assert len(lines) <= 80
     assert all(line.isprintable() for line in lines)
-    if kind not in ("spec", "report", "results", "device"):  # which are sentences, or one line each
+    if kind not in ("spec", "report", "results", "device"):  # which are sentences or single lines
         assert max(map(len, lines)) <= width
 
 
@@ -127,29 +129,29 @@ class _Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pages_hold_tables_and_nothing_else(kind: str, shown: dict[str, Any]) -> None:
-    page = shown[kind]._repr_html_()
+def test_html_has_only_tables(kind: str, objects: dict[str, Any]) -> None:
+    page = objects[kind]._repr_html_()
     page.encode("utf-8")
-    found = _Elements()
-    found.feed(page)
-    found.close()
-    assert found.open == []
-    assert found.names <= {"div", "table", "thead", "tbody", "tr", "th", "td", "strong", "style"}
+    elements = _Elements()
+    elements.feed(page)
+    elements.close()
+    assert elements.open == []
+    assert elements.names <= {"div", "table", "thead", "tbody", "tr", "th", "td", "strong", "style"}
     assert "background" not in page
     assert ";color" not in page
     assert '"color' not in page
     assert len(page) < 60_000
 
 
-def test_hostile_names_are_told(shown: dict[str, Any]) -> None:
-    found = _Elements()
-    found.feed(shown["model"]._repr_html_())
-    assert "<script>alert(1)</script>\\x1b[31m\\u202e" in found.text
-    assert "日本語" in found.text
-    assert "480 more" in found.text
+def test_hostile_names_are_escaped(objects: dict[str, Any]) -> None:
+    elements = _Elements()
+    elements.feed(objects["model"]._repr_html_())
+    assert "<script>alert(1)</script>\\x1b[31m\\u202e" in elements.text
+    assert "日本語" in elements.text
+    assert "480 more" in elements.text
 
 
-def test_print_tells_file_device_inputs_and_outputs(tmp_path: Path) -> None:
+def test_print_shows_file_device_inputs_and_outputs(tmp_path: Path) -> None:
     path = tmp_path / "tiny.onnx"
     onnx.save(model([node("Relu", ["x"], ["y"])], [value("x", ["batch", 3])], [value("y", ["batch", 3])]), path)
     text = str(weft.load(path, device="reference"))
@@ -165,32 +167,32 @@ def test_specs_are_tuples(loaded: weft.Model) -> None:
     assert isinstance(loaded.run(weft.random_inputs(loaded)), dict)
 
 
-# -- what is offered -------------------------------------------------------------------------------------------------
+# -- completion ------------------------------------------------------------------------------------------------------
 
 
-def test_names_of_the_package_are_those_that_are_public() -> None:
+def test_dir_of_the_package_has_the_public_names() -> None:
     names = {name for name in dir(weft) if not name.startswith("__")}
     assert names == {name for name in weft.__all__ if not name.startswith("__")} | {"backend", "compat", "ops"}
     for name in names:
         assert getattr(weft, name) is not None
 
 
-def test_tab_offers_them() -> None:
+def test_tab_completion() -> None:
     completer = rlcompleter.Completer({"weft": weft})
-    offered = []
-    while (found := completer.complete("weft.", len(offered))) is not None:
-        offered.append(found.rstrip("()"))
-    assert {"weft.load", "weft.Model", "weft.devices", "weft.random_inputs"} <= set(offered)
-    assert "weft.annotations" not in offered
+    completions = []
+    while (name := completer.complete("weft.", len(completions))) is not None:
+        completions.append(name.rstrip("()"))
+    assert {"weft.load", "weft.Model", "weft.devices", "weft.random_inputs"} <= set(completions)
+    assert "weft.annotations" not in completions
 
 
-def test_attributes_of_a_model_are_those_that_are_public(loaded: weft.Model) -> None:
+def test_dir_of_a_model_has_the_public_names(loaded: weft.Model) -> None:
     names = {name for name in dir(loaded) if not name.startswith("_")}
     assert {"run", "inputs", "profile", "bench", "memory", "report", "save"} <= names
     assert not names & {"pool", "session", "move_to"}
 
 
-# -- parts -----------------------------------------------------------------------------------------------------------
+# -- formatting ------------------------------------------------------------------------------------------------------
 
 
 def test_long_names_keep_their_ends() -> None:
@@ -201,7 +203,7 @@ def test_long_names_keep_their_ends() -> None:
     assert escape_unprintable("\ud800") == "\\ud800"
 
 
-def test_of_many_the_first_are_told() -> None:
+def test_long_lists_are_shortened() -> None:
     assert join_few(["a", "b"]) == "a, b"
     assert join_few(["a", "b", "c", "d", "e"]) == "a, b, c, d, e"
     assert join_few(map(str, range(10))) == "0, 1, 2, 3, … 6 more"
@@ -222,7 +224,7 @@ def test_numbers_have_units() -> None:
     ]
 
 
-def test_a_table_of_nothing() -> None:
+def test_an_empty_table() -> None:
     assert Table([], ("a", "b")).text() == "a  b\n-  -"
     assert Table([]).text() == ""
     assert "<table" in Table([]).html()

@@ -111,7 +111,7 @@ def closed_folder() -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "lstat", refuse)
         own_files.make_folder(Path("closed").absolute())
-        return own_files.usable(Path("closed/models").absolute())
+        return own_files.is_private(Path("closed/models").absolute())
 
 
 def open_folder() -> object:
@@ -119,7 +119,7 @@ def open_folder() -> object:
     own_files.make_folder(Path("open").absolute())
     Path("open").chmod(0o777)
     own_files._checked.clear()
-    return own_files.usable(Path("open").absolute())
+    return own_files.is_private(Path("open").absolute())
 
 
 def little_memory() -> object:
@@ -175,12 +175,12 @@ def printed(*arguments: str) -> str:
 LIMITED: dict[str, Any] = {"device": "cpu", "memory_limit": "1MB"}
 CASES: dict[str, Callable[[], object]] = {
     "cannot be read: No such file or directory": load("nowhere.onnx"),
-    "~ is not replaced: pass os.path.expanduser(path)": load("~/nowhere.onnx"),
+    "~ is not expanded: pass os.path.expanduser(path)": load("~/nowhere.onnx"),
     "models are read from files: download it first": load("https://example.org/model.onnx"),
     "this is a Git LFS pointer, not the model": written("lfs.onnx", b"version https://git-lfs.github.com/spec/v1\n"),
     "this is a web page": written("page.onnx", b"<!doctype html><html></html>"),
     "this is a zip archive": written("zip.onnx", b"PK\x03\x04" + bytes(100)),
-    "not a whole ONNX file": lambda: written("cut.onnx", Path("model.onnx").read_bytes()[:999])(),
+    "not a complete ONNX file": lambda: written("cut.onnx", Path("model.onnx").read_bytes()[:999])(),
     "the model is empty": written("empty.onnx", b""),
     "the file holds machine code that this user did not compile": another_users_program,
     "unknown operator": unknown,
@@ -201,9 +201,9 @@ CASES: dict[str, Callable[[], object]] = {
     "pip install 'wgpu>=0.32'": without_wgpu,
     "there is no device 'tpu'": load("model.onnx", device="tpu"),
     "cuda failed, cpu is used instead": load("model.onnx", device=["cuda", "cpu"]),
-    "no device serves this model": load("model.onnx", device=["cuda", "cpu"], strict=True),
+    "no device can run this model": load("model.onnx", device=["cuda", "cpu"], strict=True),
     "compiled for cpu in": logged,
-    "is closed to this user": closed_folder,
+    "a cache folder is not used: this user (…) cannot read": closed_folder,
     "other users may write to": open_folder,
     "a run for these sizes needs … bytes, more than the memory_limit of": lambda: weft.load("model.onnx", **LIMITED)(
         np.zeros((64, 3, 32, 32), np.float32)
@@ -215,7 +215,7 @@ CASES: dict[str, Callable[[], object]] = {
     "is no text in UTF-8": labels_in_latin,
     "pictures need Pillow": picture_without_pillow,
 }
-WITHOUT_GPUS = ("there is no driver", "there is no GPU", "cuda failed", "no device serves")
+WITHOUT_GPUS = ("there is no driver", "there is no GPU", "cuda failed", "no device can run")
 
 
 @pytest.mark.parametrize("message", quoted())

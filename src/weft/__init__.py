@@ -1,15 +1,14 @@
-"""weft: load an ONNX model with one line and run it on what is there.
+"""weft compiles and runs ONNX models on CPUs and GPUs.
 
     model = weft.load("model.onnx")
     outputs = model.run({"x": array})
 
-`print(model)` tells what it takes and gives, `weft.random_inputs(model)` makes data up that it takes, `model.profile()`
-says where its time goes. `weft.devices()` lists what models can run on. Every error is a `weft.WeftError`.
+`print(model)` shows the model's inputs and outputs, `weft.random_inputs(model)` makes inputs for a first run, and
+`model.profile()` shows where time goes. `weft.devices()` lists the devices. Every error is a `weft.WeftError`.
 """
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -134,9 +133,9 @@ __all__ = [
     "view",
 ]
 
-_MODULES = ("backend", "compat", "ops")  # that people use by themselves
+_MODULES = ("backend", "compat", "ops")  # public modules
 
-_LAZY = {  # so that `import weft` is quick: the compiler and onnx come in with the first use
+_LAZY = {  # imported on first use, so that `import weft` loads neither the compiler nor onnx
     "load": "weft.loading",
     "compile": "weft.loading",
     "compare": "weft.report.compare",
@@ -184,9 +183,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     from weft.runtime.suggestions import missing_name
 
-    raise missing_name(sys.modules[__name__], name)
+    raise missing_name(name)
 
 
 def __dir__() -> list[str]:
-    """What people are to find: `weft.<TAB>` offers neither what is imported here nor what is inside."""
+    """Return the public names, for `weft.<TAB>`."""
     return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

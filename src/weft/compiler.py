@@ -1,8 +1,11 @@
 """The stages of a compilation, in order: read, trace, optimise, fuse, build, compile, start.
 
+    ModelFiles -read-> Graph -trace-> TensorProgram -optimise-> TensorProgram -fuse-> FusedProgram
+        -build-> Sections -compile-> CompiledProgram -start-> Executable
+
 A `Pipeline` compiles one model for one device. A load calls it (`runtime/open_session.py`) unless the compiled model is
-cached, and a session does when a run needs a program for other shapes. What `start` returns plans memory, for the sizes
-of each run.
+cached; a session calls it when a run needs a program for other shapes. The executable plans memory for the sizes of
+each run. Imports inside methods keep the compiler out of loads from the cache.
 """
 
 from __future__ import annotations
@@ -52,20 +55,20 @@ class Pipeline:
         self.dump = StageDump(None if options.dump is None else Path(options.dump))
         self.lock = make_lock()  # guards `_program` and `skeleton`
         self._program: TensorProgram | None = None
-        self.traced: tuple[TensorProgram, FusedProgram | None] | None = None  # from the choice of a device; used once
-        self.skeleton: FusedProgram | None = None  # these two are for runtime/revise.py
+        self.traced: tuple[TensorProgram, FusedProgram | None] | None = None  # from choosing a device; used once
+        self.skeleton: FusedProgram | None = None  # this and `known_works` are for runtime/revise.py
         self.known_works: KnownWorks | None = None
 
     @property
     def compiling_driver(self) -> CompilingDriver:
-        """The driver, of a device that kernels are compiled for."""
+        """The driver, which must compile kernels."""
         assert isinstance(self.driver, CompilingDriver)
         return self.driver
 
     # -- the stages --------------------------------------------------------------------------------------------------
 
     def read(self) -> OnnxModel:
-        """Read the model; with the option `outputs`, only what computes those."""
+        """ModelFiles -> Graph; with the option `outputs`, only the nodes that compute them."""
         from weft.ir.graph import with_outputs
 
         model = self.files.model()
@@ -93,7 +96,7 @@ class Pipeline:
         return program
 
     def optimise(self, program: TensorProgram) -> TensorProgram:
-        """TensorProgram -> TensorProgram through all passes, verified before and after each."""
+        """TensorProgram -> TensorProgram, by all passes; verify it before and after each."""
         from weft.ir.verify import verify
         from weft.passes import PIPELINE
 
@@ -106,7 +109,7 @@ class Pipeline:
         return program
 
     def fuse(self, program: TensorProgram) -> FusedProgram:
-        """TensorProgram -> groups of steps that share a kernel, and the layouts of values."""
+        """TensorProgram -> FusedProgram: groups of steps that share a kernel, and the layouts of values."""
         from weft.fuse import fuse
         from weft.passes.fold import fold_weights
 
@@ -117,7 +120,7 @@ class Pipeline:
         return fuse(program, target, lambda name, fused: self.dump.stage(name, lambda: fused))
 
     def build(self, fused: FusedProgram, on_work: Callable[[Work], None] | None = None) -> tuple[Section, ...]:
-        """Groups -> sections of kernels for the device and of host steps; `on_work` is called with each work built."""
+        """FusedProgram -> Sections of device kernels and of host steps; `on_work` is called with each work."""
         from weft.kernels.sections import build_sections
 
         compiler = self.compiling_driver
@@ -131,9 +134,9 @@ class Pipeline:
         return sections
 
     def compile(self, program: TensorProgram, fused: FusedProgram | None = None) -> DeviceProgram:
-        """Sections -> code for the device; a device that interprets programs takes the program itself.
+        """Fuse, build and compile: TensorProgram -> code for the device, or the program itself if it is interpreted.
 
-        `fused`: the program's groups, if they exist already.
+        `fused`: the fused program, if it exists already. Kernels are compiled while later ones are built.
         """
         if not isinstance(self.driver, CompilingDriver):
             return program
@@ -143,7 +146,7 @@ class Pipeline:
             return compilation.finish(with_constants, self.build(fused, compilation.take))
 
     def start(self, program: DeviceProgram) -> Executable:
-        """Bring compiled code to the device; with `strict`, raise an error if kernels are missing."""
+        """CompiledProgram -> Executable on the device; with `strict`, raise an error if kernels are missing."""
         if self.options.strict and isinstance(self.driver, CompilingDriver) and self.driver.has_memory:
             from weft.runtime.explain import check_strict
 
@@ -160,14 +163,14 @@ class Pipeline:
             return self._program
 
     def trace_any_shapes(self) -> TensorProgram:
-        """Trace and optimise for any shapes; a model that only a run can trace becomes a program that does so."""
+        """Trace and optimise for any shapes; if only a run can trace the model, return a program that does so."""
         from weft.opset.lower import build_untraced_program
 
         try:
             return self.specialise(None, ())
         except OnlyAtRunError:
             return build_untraced_program(self.read().graph)
-        except ExecutionError as error:  # of constants: every run would fail
+        except ExecutionError as error:  # computing constants failed, so every run would fail
             where = {"file": self.file, "node": error.node, "value": error.value}
             raise InvalidModelError(error.problem, hint=error.hint, **where) from error
         except WeftError as error:
@@ -183,7 +186,7 @@ class Pipeline:
         return self.optimise(self.trace(shapes, overridden, outputs))
 
     def compile_model(self, sizes: Mapping[str, int] | None = None) -> CachedModel:
-        """Compile the whole model, as the cache keeps it; for given sizes of its dynamic dims, or for any."""
+        """Compile the whole model for the cache, for any sizes of its dynamic dims or for these."""
         program, fused = self.traced or (self.trace_any_shapes(), None)
         self.traced = None
         if sizes:
@@ -200,11 +203,11 @@ class Pipeline:
         return self.start(self.compile(program))
 
     def record(self, program: DeviceProgram) -> Recorder:
-        """Return what runs a program and records times."""
+        """Return a recorder that runs a program and measures times."""
         return self.driver.record(program, self.options.threads)
 
     def run_eagerly(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
-        """Run node by node, without a program; return the model's outputs or these values."""
+        """Run the graph node by node, without a program; return the model's outputs or these values."""
         from weft.opset.lower import run_eagerly
 
         return run_eagerly(self._graph(outputs), self._evaluator, inputs)
@@ -224,7 +227,7 @@ class Pipeline:
         return graph if outputs is None else with_outputs(graph, outputs)
 
     def _run_options(self) -> RunOptions:
-        """Let runs compile what only they can trace, unless memory is limited: that compilation has no known size."""
+        """Let runs compile steps that only they can trace, unless memory is limited: compiling has no known limit."""
         options = self.options.run_options
         if not isinstance(self.driver, CompilingDriver) or options.memory_limit is not None:
             return options
@@ -241,7 +244,7 @@ class Pipeline:
 
 
 def _apply_tuning(device_driver: Driver, options: LoadOptions) -> Driver:
-    """Give a driver its tuned tiles."""
+    """Return the driver with its tuned tile choices."""
     if options.tune is None and not isinstance(device_driver, TunableDriver):
         return device_driver
     from weft.runtime.tuning import choosing_driver

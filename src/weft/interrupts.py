@@ -226,7 +226,7 @@ async def await_run(
     function: Callable[..., Result], *arguments: Any, timeout: float | None = None, cancel: Cancellation | None = None
 ) -> Result:
     """Await a function that runs in a helper thread; cancelling the asyncio task abandons the run."""
-    import asyncio
+    import asyncio  # slow to import; a caller in an event loop has imported it
 
     start = time.monotonic()
     notifier = _EventLoopNotifier(asyncio.get_running_loop())

@@ -1,12 +1,15 @@
 """`weft.load` and `weft.compile`.
 
-A load goes down: open the files, choose a device, make a `Model` with its `SessionPool`, which opens the first session
-(`runtime/open_session.py`), which finds the compiled model or has the stages of `compiler.py` compile it.
+A load goes down the layers: open the files, choose a device, and create a `Model` with a `SessionPool`. The pool opens
+the first session (`runtime/open_session.py`), which finds the compiled model or compiles it (`compiler.py`).
+
+Imports inside functions are of modules that a load from the cache does not need.
 """
 
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
@@ -39,6 +42,19 @@ if TYPE_CHECKING:
     from weft.runtime.policy import DeviceOption
 
 
+_LOAD_HELP = """Load an ONNX model, ready to run.
+
+    model = weft.load("model.onnx")
+    outputs = model.run({{"x": array}})
+
+The first load compiles the model for this machine and keeps the result on disk; later loads, in any process, take it
+from there. A file that cannot be used raises a `weft.WeftError`, which names the file and says what to do.
+
+source: a path, bytes, an open binary file, a ModelProto, the result of `torch.onnx.export`, or a file that
+    `weft.compile` saved.
+{options}"""
+
+
 def _make_load(options: Callable[..., LoadOptions]) -> Callable[..., Model]:
     """Make `load`, whose keywords, defaults and docstring are those of the options."""
 
@@ -56,11 +72,7 @@ def _make_load(options: Callable[..., LoadOptions]) -> Callable[..., Model]:
     parameters = [inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in fields(LoadOptions)]
     names = {parameter.name: None for parameter in parameters}.keys()
     load.__signature__ = inspect.Signature([first, *parameters], return_annotation=Model)  # type: ignore[attr-defined]
-    source_help = (
-        "source: a path, bytes, a file object, a ModelProto, a torch export, or a file that `weft.compile` saved."
-    )
-    options_help = inspect.cleandoc(options.__doc__ or "").partition("\n\n")[2]
-    load.__doc__ = f"Load an ONNX model, ready to run.\n\n{source_help}\n{options_help}"
+    load.__doc__ = _LOAD_HELP.format(options=inspect.cleandoc(options.__doc__ or "").partition("\n\n")[2])
     load.__qualname__ = "load"
     return load
 
@@ -87,7 +99,8 @@ if TYPE_CHECKING:  # for editors and type checkers; a test compares it with Load
     ) -> Model:
         """Load an ONNX model, ready to run; `help(weft.load)` explains each option.
 
-        source: a path, bytes, a file object, a ModelProto, a torch export, or a file that `weft.compile` saved.
+        source: a path, bytes, an open binary file, a ModelProto, the result of `torch.onnx.export`, or a file that
+            `weft.compile` saved.
         """
         ...
 
@@ -107,24 +120,28 @@ def compile(
     graph: bool = True,
     cache: bool = True,
 ) -> None:
-    """Compile a model ahead of time, into a file that `weft.load` runs without a compiler (docs/guides/ahead.md).
+    """Compile a model ahead of time to a file that `weft.load` runs without a compiler (docs/guides/ahead.md).
 
-    source: what `weft.load` takes, or a loaded model with its current weights.
-    device: one device, or several; the file gets a program for each.
-    target: the processors to compile for; a load takes the best one that runs on its machine. "native" is this machine,
-        others are "x86-64-v2", "x86-64-v3", "x86-64-v4" and "aarch64".
-    sizes: sizes of dynamic dims, by name, to compile for; other sizes are compiled when a run needs them.
-    graph: whether to include the ONNX model, which other shapes, outputs, weights and devices need.
+    source: what `weft.load` accepts, or a loaded model with its current weights.
+    path: the file to write.
+    device: one device or several; the file gets a program for each.
+    target: the processors to compile for; a load takes the best one that its machine supports. "native" is this
+        machine, others are "x86-64-v2", "x86-64-v3", "x86-64-v4" and "aarch64".
+    sizes: sizes of dynamic dims, by name, to compile for; a run with other sizes compiles the model for them.
+    precision: see `weft.load`.
+    outputs: see `weft.load`.
+    graph: whether to include the ONNX model, which is needed for other shapes, outputs, weights and devices.
+    cache: whether to read and store compiled code on disk.
     """
     from weft.saved.write import SaveOptions, cache_programs, save_programs
 
-    devices = tuple(dict.fromkeys(name for option in listed_names(device) for name in route(option).devices))
+    devices = tuple(dict.fromkeys(name for option in to_names(device) for name in route(option).devices))
     options = LoadOptions(precision=precision, outputs=outputs, cache=cache)
     try:
         target_path = Path(path)
     except TypeError as error:
         raise InputError(f"path must be a path to save to, not a {type(path).__name__}") from error
-    saving = SaveOptions(devices, listed_names(target), whole_sizes(sizes), graph)
+    saving = SaveOptions(devices, to_names(target), check_sizes(sizes), graph)
     with stages("compiling") as progress, collect_rarely():
         if isinstance(source, Model):
             files = source.pool.files
@@ -134,7 +151,7 @@ def compile(
         cache_programs(target_path, options, *_cache_folders(options))
 
 
-def listed_names(option: Any) -> tuple[str, ...]:
+def to_names(option: Any) -> tuple[str, ...]:
     """Return one name or several as a tuple without duplicates."""
     names = (option,) if isinstance(option, str) else listed(option, "device and target")
     if not names or not all(isinstance(name, str) for name in names):
@@ -142,12 +159,12 @@ def listed_names(option: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def whole_sizes(sizes: Any) -> dict[str, int]:
-    """Check sizes by name."""
+def check_sizes(sizes: Any) -> dict[str, int]:
+    """Return sizes by the names of dims; raise InputError if they are not whole numbers."""
     if sizes is None:
         return {}
     if not isinstance(sizes, Mapping):
-        raise InputError(f"sizes must be a dict of numbers by the names of dims, not {short_repr(sizes)}")
+        raise InputError(f'sizes must be a dict such as {{"batch": 8}}, not {short_repr(sizes)}')
     return {str(name): whole_number(size, f"the size of {name}") for name, size in sizes.items()}
 
 
@@ -162,7 +179,7 @@ def open_graph(source: Any) -> OpenedModel:
 
 
 def open_pipeline(source: Any, options: LoadOptions) -> Pipeline:
-    """Open a model for its compilation stages alone."""
+    """Open a model for compilation only, without a session."""
     files, options = _open_files(open_model(source), options, (None, None))
     return Pipeline(files, options, route(options.device).devices[0], Stages("building", show=False))
 
@@ -175,7 +192,7 @@ def _load(source: Any, options: LoadOptions) -> Model:
 
 
 def load_pickled(source: PortableSource, options: LoadOptions, weights: Mapping[str, Array]) -> Model:
-    """Load a model that was pickled; workers of a process pool reuse the one that they loaded last."""
+    """Load a pickled model; workers of a process pool reuse the one that they loaded last."""
     with stages("loading") as progress, collect_rarely():
         progress.stage("reading")
         files, options = _reopen_files(source, options, _cache_folders(options))
@@ -186,11 +203,9 @@ def load_pickled(source: PortableSource, options: LoadOptions, weights: Mapping[
 
 
 def _pickle_key(source: PortableSource, options: LoadOptions) -> bytes:
-    """Return what identifies a pickled model and the devices it would be loaded for."""
-    from pickle import dumps
-
+    """Return a key of a pickled model and the devices that it would be loaded for."""
     identity = replace(source, content=None)  # `name` is the digest of the content
-    return dumps((identity, options, route(options.device).devices, definitions_digest()))
+    return pickle.dumps((identity, options, route(options.device).devices, definitions_digest()))
 
 
 def _load_files(files: ModelFiles, options: LoadOptions, progress: Stages) -> Model:
@@ -219,7 +234,7 @@ Folders = tuple["Path | None", "Path | None"]
 
 
 def _open_files(opened: OpenedModel, options: LoadOptions, folders: Folders) -> tuple[ModelFiles, LoadOptions]:
-    """Open a model's files; options that were left open take the values of a saved program."""
+    """Open a model's files; options with their default take the values that a saved program was compiled with."""
     if not is_saved_program(opened):
         return ModelFiles(opened, model_reader(strict=options.strict), *folders), options
     from weft.saved.files import open_saved

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 from weft.quantities import escape_unprintable
@@ -61,7 +62,7 @@ class LazyLogger:
         if not self.is_enabled_for(level):
             return
         logger = _loggers.get(self.name) or _create_loggers()[self.name]
-        frame = sys._getframe(2)
+        frame = sys._getframe(2)  # `Logger.log` would find the caller itself, but takes a lock that a fork may hold
         code, escaped = frame.f_code, tuple(map(_escape, arguments))
         place = (code.co_filename, frame.f_lineno)
         logger.handle(logger.makeRecord(self.name, level, *place, message, escaped, None, code.co_name))
@@ -145,7 +146,5 @@ def _read_environment() -> None:
     if setting in _OFF:
         return
     if setting not in LEVELS:
-        import warnings
-
         warnings.warn(f"{VARIABLE} is {escape_unprintable(setting)!r}: use debug, info or warning", stacklevel=2)
     write_to_stderr(LEVELS.get(setting, INFO))

@@ -1,8 +1,9 @@
 """A `dataclass` decorator that writes `__init__`, `__eq__` and `__hash__` when they are first called.
 
-The standard decorator compiles these methods when the class is created. For weft's few hundred records that adds 40 ms
-to a cached load of 200 ms. Fields are processed by the standard decorator, so `fields`, `replace` and `asdict` work.
-Equality compares the tuples of fields, as in Python 3.10 to 3.12. Options that weft does not use are not accepted.
+The standard decorator compiles these methods when the class is created. With it, a process that loads a small cached
+model takes 232 ms of CPU time instead of 196 ms, including Python's start; one that only imports weft takes 17 ms with
+either (medians of 15 processes). Fields are processed by the standard decorator, so `fields`, `replace` and `asdict`
+work. Equality compares the tuples of fields, as in Python 3.10 to 3.12. Options that weft does not use are rejected.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
     import dataclasses
+    from inspect import Parameter, Signature
 
     _FACTORY = object()  # the default in signatures of fields that have a default_factory
 
@@ -66,8 +68,6 @@ else:
         """Compute the signature of a keyword-only record when `inspect` asks for it."""
 
         def __get__(self, _: object, cls: type) -> Any:
-            from inspect import Parameter, Signature
-
             return Signature([
                 Parameter(
                     field.name,

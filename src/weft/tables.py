@@ -48,7 +48,7 @@ class Table:
         rows = [[_cell(content, MAX_CELL) for content in row] for row in self._visible_rows()]
         lines = [*([list(self.columns)] if self.columns else []), *rows]
         widths = _fit_widths([max(map(_text_width, column)) for column in zip(*lines)], width)
-        body = [placed for line in lines for placed in self._format_row(line, widths)]
+        body = [text for line in lines for text in self._format_row(line, widths)]
         if self.columns:
             body.insert(1, GAP.join("-" * size for size in widths))
         parts = [
@@ -60,6 +60,7 @@ class Table:
         return "\n".join(part for part in parts if part)
 
     def html(self) -> str:
+        """Format for a notebook."""
         sides = self._alignments(len(self._visible_rows()[0]) if self.rows else len(self.columns))
         head = "".join(_html("th", name, side, _HEAD) for name, side in zip(self.columns, sides))
         body = "".join(
@@ -114,6 +115,7 @@ class ShownAsTables:
     __slots__ = ()
 
     def _tables(self) -> Iterable[Table]:
+        """Return the tables to show."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -198,6 +200,6 @@ def _text_width(text: str) -> int:
     """Count the terminal columns that a text takes."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width
+    from unicodedata import combining, east_asian_width  # a shared library, which most programs do not need
 
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,4 +1,4 @@
-"""Thread primitives that survive forks and the end of the process: locks, lazy values, helper pools, library guards.
+"""Thread primitives that work across forks and at exit: locks, lazy values, helper pools, guards of native libraries.
 
 A forked child has only the thread that forked. Locks of other threads would stay locked there, so weft creates its
 locks with `make_lock`, which resets them in children, and a fork waits until no other thread is inside a guarded native
@@ -62,7 +62,7 @@ def reset_in_children(foreign_lock: Any) -> None:
 
 def _free_locks() -> None:
     for each in _locks:
-        each._at_fork_reinit()
+        each._at_fork_reinit()  # the standard library's own locks use it; no public method resets a held lock
 
 
 # -- built once ------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Once(Generic[Result]):
 
 
 def once(make: Callable[..., Result]) -> Once[Result]:
-    """Decorate a function so that it runs once, however many threads call it."""
+    """Decorate a function so that it runs once, even if several threads call it."""
     return Once(make)
 
 
@@ -126,30 +126,30 @@ class NativeLibraryGuard:
         self._barred: frozenset[int] | None = None  # at exit, the threads that may not enter any more
 
     def __enter__(self) -> None:
-        own = threading.get_ident()
+        thread = threading.get_ident()
         while True:
             with self._lock:
-                before = self._inside.get(own, 0)
-                if before or not (self._forking or self._is_barred(own)):
-                    self._inside[own] = before + 1
+                depth = self._inside.get(thread, 0)
+                if depth or not (self._forking or self._is_barred(thread)):
+                    self._inside[thread] = depth + 1
                     return
             time.sleep(_POLL_SECONDS)
 
     def __exit__(self, *_: object) -> None:
-        own = threading.get_ident()
+        thread = threading.get_ident()
         with self._lock:
-            depth = self._inside.pop(own, 1)
+            depth = self._inside.pop(thread, 1)
             if depth > 1:
-                self._inside[own] = depth - 1
+                self._inside[thread] = depth - 1
 
     def _is_barred(self, thread: int) -> bool:
         return self._barred is not None and (thread in self._barred or threading.current_thread().daemon)
 
     def _await_others(self) -> None:
-        own = threading.get_ident()
+        this_thread = threading.get_ident()
         while True:
             with self._lock:
-                if all(thread == own for thread in self._inside):
+                if all(thread == this_thread for thread in self._inside):
                     return
             time.sleep(_POLL_SECONDS)
 
@@ -164,8 +164,8 @@ class NativeLibraryGuard:
 
     def _end(self) -> None:
         with self._lock:
-            own = threading.get_ident()
-            self._barred = frozenset(thread.ident or 0 for thread in threading.enumerate()) - {own}
+            others = frozenset(thread.ident or 0 for thread in threading.enumerate())
+            self._barred = others - {threading.get_ident()}
         while True:
             try:
                 return self._await_others()
@@ -182,13 +182,13 @@ def _await_imports() -> None:
     """Take Python's import lock when no other thread is importing a module.
 
     Python releases that lock in a forked child, but not the locks of single modules, on which the child would hang.
-    There is no public access to these, hence `importlib._bootstrap`.
+    Neither is public, hence `_imp` and `importlib._bootstrap`.
     """
-    locks, own, end = getattr(importlib._bootstrap, "_module_locks", {}), threading.get_ident(), None
+    locks, this_thread, end = getattr(importlib._bootstrap, "_module_locks", {}), threading.get_ident(), None
     while True:
         _imp.acquire_lock()
         owners = {getattr(module_lock(), "owner", None) for module_lock in list(locks.values())}
-        if owners <= {None, own}:
+        if owners <= {None, this_thread}:
             return
         now = time.monotonic()
         end = now + IMPORT_SECONDS if end is None else end
@@ -305,7 +305,7 @@ class HelperPool:
 
 
 def _run_helper(tasks: SimpleQueue[PendingTask[Any] | None], pool: ref[HelperPool], owner: threading.Thread) -> None:
-    """Run tasks until told to end, or until the pool or its owner is gone: a signal may prevent the former."""
+    """Run tasks until None arrives, or until the pool or its owner is gone: a signal may keep None from being sent."""
     while True:
         try:
             task = tasks.get(timeout=1.0)
@@ -339,9 +339,9 @@ def _before_fork() -> None:
 
 def _after_fork(renew: bool) -> None:
     """Undo `_before_fork`, which did not run if this module was imported between the hooks of a fork."""
-    own = threading.get_ident()
-    if own in _forking:
-        _forking.discard(own)
+    thread = threading.get_ident()
+    if thread in _forking:
+        _forking.discard(thread)
         _imp.release_lock()
     if renew:
         _forking.clear()  # the other threads do not exist here

@@ -214,8 +214,8 @@ def test_errors_of_the_model_name_the_graph() -> None:
 def test_weights_beyond_what_protobuf_holds_lie_beside_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(save, "LARGEST", 100)
-    monkeypatch.setattr(write, "LARGEST", 100)
+    monkeypatch.setattr(save, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(write, "MAX_MESSAGE_BYTES", 100)
     path = tmp_path / "large.onnx"
     dense().to_onnx(path)
     assert len(list(tmp_path.glob("large.onnx.*.data"))) == 1

@@ -1,4 +1,4 @@
-"""Code on disk: shared by processes, bounded, and never the reason of a failure."""
+"""The cache of compiled code: shared by processes, limited in size, and never the cause of an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.cache.code import CodeCache, shared_cache
 from weft.cache.digests import key_of
 
 
-def test_what_was_put_is_got(tmp_path: Path) -> None:
+def test_put_and_get(tmp_path: Path) -> None:
     cache = CodeCache(tmp_path / "deep" / "folder")
     assert cache.get("a") is None
     cache.put("a", b"first")
@@ -25,11 +25,11 @@ def test_what_was_put_is_got(tmp_path: Path) -> None:
     assert {path.suffix for path in (tmp_path / "deep" / "folder").iterdir()} == {".weft"}
 
 
-def test_keys_know_where_parts_end() -> None:
+def test_keys_depend_on_the_boundaries_of_parts() -> None:
     assert len({key_of("ab", "c"), key_of("a", "bc"), key_of("abc"), key_of("abc", "")}) == 4
 
 
-def test_entries_belong_to_their_names(tmp_path: Path) -> None:
+def test_renamed_entries_are_not_used(tmp_path: Path) -> None:
     cache = CodeCache(tmp_path)
     cache.put("a", b"first")
     cache.put("b", b"second")
@@ -38,7 +38,7 @@ def test_entries_belong_to_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "magic", "longer"])
-def test_damaged_entries_are_missing_ones(tmp_path: Path, damage: str) -> None:
+def test_damaged_entries_count_as_missing(tmp_path: Path, damage: str) -> None:
     cache = CodeCache(tmp_path)
     cache.put("a", bytes(range(200)))
     (entry,) = tmp_path.iterdir()
@@ -54,11 +54,11 @@ def test_damaged_entries_are_missing_ones(tmp_path: Path, damage: str) -> None:
 
 
 def test_least_recently_used_entries_go(tmp_path: Path) -> None:
-    cache = CodeCache(tmp_path, most_bytes=10_000)
+    cache = CodeCache(tmp_path, max_bytes=10_000)
     for number in range(12):
         cache.put(f"k{number}", bytes(700))
         os.utime(tmp_path / f"k{number}.weft", (time.time() - 5000 + number,) * 2)
-    assert cache.get("k0") is not None  # its use makes it young again
+    assert cache.get("k0") is not None  # updates its last use
     for number in range(12, 20):
         cache.put(f"k{number}", bytes(700))
     total = sum(path.stat().st_size for path in tmp_path.iterdir())
@@ -68,7 +68,7 @@ def test_least_recently_used_entries_go(tmp_path: Path) -> None:
     assert cache.get("k19") is not None
 
 
-def test_unfinished_files_are_cleared_away(tmp_path: Path) -> None:
+def test_abandoned_unfinished_files_are_removed(tmp_path: Path) -> None:
     old, young = tmp_path / "old.part", tmp_path / "young.part"
     for path in (old, young):
         path.write_bytes(b"half")
@@ -78,7 +78,7 @@ def test_unfinished_files_are_cleared_away(tmp_path: Path) -> None:
     assert young.exists()
 
 
-def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")
     for folder in (file, file / "below", Path(os.devnull) / "x"):
@@ -98,13 +98,13 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_folder_is_no_cache() -> None:
+def test_without_a_folder_there_is_no_cache() -> None:
     cache = CodeCache(None)
     cache.put("a", b"data")
     assert cache.get("a") is None
 
 
-def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, folder in ((str(tmp_path), tmp_path / "code"), ("", None)):
         monkeypatch.setenv(files.VARIABLE, text)
         shared_cache.cache_clear()
@@ -122,20 +122,20 @@ import sys
 sys.path[:0] = sys.argv[3:]
 from pathlib import Path
 from weft.cache.code import CodeCache
-cache = CodeCache(Path(sys.argv[1]), most_bytes=60_000)
-for turn in range(60):
+cache = CodeCache(Path(sys.argv[1]), max_bytes=60_000)
+for repetition in range(60):
     for number in range(8):
         expected = bytes([number]) * (1000 + number)
-        found = cache.get(f"k{number}")
-        assert found is None or found == expected, (turn, number)
+        content = cache.get(f"k{number}")
+        assert content is None or content == expected, (repetition, number)
         cache.put(f"k{number}", expected)
-        cache.put(f"own{sys.argv[2]}-{turn}", expected)
+        cache.put(f"own{sys.argv[2]}-{repetition}", expected)
 print("fine")
 """
 
 
 def test_many_processes_share_a_folder(tmp_path: Path) -> None:
-    """Readers see whole entries or none, while others write the same ones and clear the folder."""
+    """Readers see complete entries or none while other processes write and trim."""
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path), str(number), *filter(None, sys.path)],

@@ -1,4 +1,4 @@
-"""What entries are named by: weft's files by content, libraries by version, wherever they lie."""
+"""Keys of cache entries depend on the content of weft's sources and the versions of libraries, not on paths."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(*(name for name in {COMPILING} if name in sys.modules))
 """
 
 
-def written(path: Path) -> Path:
+def save_onnx(path: Path) -> Path:
     weights = numpy_helper.from_array(np.random.default_rng(3).normal(size=(8, 5)).astype(np.float32), "w")
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])],
@@ -55,7 +55,7 @@ def written(path: Path) -> Path:
 
 
 def run(package: Path, model: Path, cache: Path, device: str = "cpu") -> tuple[str, list[str]]:
-    """The result in a process that imports weft from a folder, and what of the compiler it imported."""
+    """Run a model in a process that imports weft from a folder; return the result and the compiler modules imported."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(package),
@@ -63,29 +63,29 @@ def run(package: Path, model: Path, cache: Path, device: str = "cpu") -> tuple[s
         "WEFT_DENY_DEVICES": "cuda,webgpu",
     }
     command = [sys.executable, "-c", _PROGRAM, str(model), device]
-    done = subprocess.run(command, env=environment, cwd=model.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    file, result, *imported = done.stdout.splitlines()
+    process = subprocess.run(command, env=environment, cwd=model.parent, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    file, result, *imported = process.stdout.splitlines()
     assert Path(file).parent == package / "weft"
     return result, imported[0].split() if imported else []
 
 
-def copied(package: Path, folder: Path) -> Path:
-    """The files of a package elsewhere, as old as they are."""
+def copy_package(package: Path, folder: Path) -> Path:
+    """Copy a package with the times of its files."""
     shutil.copytree(package, folder / "weft")
     return folder
 
 
-def aged(path: Path) -> None:
-    """Written before this process, and any that it starts, began."""
+def backdate(path: Path) -> None:
+    """Set the times of a file to before the start of this process and its children."""
     before = sources._STARTED - 100
     os.utime(path, (before, before))
 
 
-def test_a_copy_of_weft_finds_what_another_made_and_a_changed_one_does_not(tmp_path: Path) -> None:
-    model, cache = written(tmp_path / "m.onnx"), tmp_path / "cache"
-    first = copied(PACKAGE, tmp_path / "first")
-    second = copied(first / "weft", tmp_path / "second")
+def test_copies_of_weft_share_entries_unless_one_is_changed(tmp_path: Path) -> None:
+    model, cache = save_onnx(tmp_path / "m.onnx"), tmp_path / "cache"
+    first = copy_package(PACKAGE, tmp_path / "first")
+    second = copy_package(first / "weft", tmp_path / "second")
     expected, compiled = run(first, model, cache)
     assert {"onnx", "llvmlite", "weft.opset", "weft.kernels"} <= set(compiled)
     for package in (first, second):
@@ -93,7 +93,7 @@ def test_a_copy_of_weft_finds_what_another_made_and_a_changed_one_does_not(tmp_p
             assert run(package, model, cache, device) == (expected, [])  # nothing that compiles is imported
     source = second / "weft" / "kernels" / "select.py"
     source.write_text(source.read_text() + "\n# changed\n")
-    aged(source)
+    backdate(source)
     assert "weft.kernels" in run(second, model, cache)[1]
     assert run(first, model, cache) == (expected, [])
 
@@ -103,13 +103,11 @@ def package(folder: Path, **files: str) -> Path:
     for name, text in files.items():
         path = folder / name.replace("__", "/")
         path.with_suffix(".py").write_text(text)
-        aged(path.with_suffix(".py"))
+        backdate(path.with_suffix(".py"))
     return folder
 
 
-def test_the_content_of_sources_counts_and_their_place_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_digests_depend_on_content_and_not_on_location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     one = package(tmp_path / "one", a="x = 1", inner__b="y = 2")
     same = package(tmp_path / "two", a="x = 1", inner__b="y = 2")
@@ -121,34 +119,32 @@ def test_the_content_of_sources_counts_and_their_place_does_not(
     assert sources.content_digest(one, ["inner"]) not in names
     (one / "a.py").write_text("x = 3")
     assert sources.content_digest(one) is None  # changed since this process began
-    aged(one / "a.py")
+    backdate(one / "a.py")
     assert sources.content_digest(one) not in names
     assert sources.content_digest(tmp_path / "nowhere") is None
 
 
-def test_what_is_remembered_of_sources_is_not_asked_of_changed_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stored_digests_are_not_used_for_changed_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sources, "SETTLED", -1.0)
     folder = package(tmp_path / "one", a="x = 1")
     before = sources.content_digest(folder)
     (record,) = (tmp_path / "cache" / "sources").iterdir()
-    record.write_text('"remembered"')
-    assert sources.content_digest(folder) == "remembered"
+    record.write_text('"stored"')
+    assert sources.content_digest(folder) == "stored"
     (folder / "a.py").write_text("x = 2")
-    aged(folder / "a.py")
-    assert sources.content_digest(folder) not in (before, "remembered", None)
+    backdate(folder / "a.py")
+    assert sources.content_digest(folder) not in (before, "stored", None)
 
 
-def test_versions_of_libraries_are_read_and_not_imported() -> None:
+def test_library_versions() -> None:
     assert sources.library_version("numpy") == np.__version__
     assert sources.library_version("onnx") == onnx.__version__
     assert sources.library_version("no_such_library") == ""
     assert all(version for version in sources.libraries().split(" "))
 
 
-def test_without_ops_of_others_their_digest_is_that_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_of_definitions_without_the_opset_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = foreign.foreign_digest()
     assert sources.definitions_digest() == expected
     monkeypatch.delitem(sys.modules, "weft.opset")

@@ -41,7 +41,7 @@ def load(tmp_path: Path) -> weft.Model:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     model = weft.load(path, device="cpu")
     model.run({"x": np.ones((2, 8), np.float32)})
-    entries.await_writing()
+    entries.await_writes()
     return model
 
 

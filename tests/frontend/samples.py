@@ -1,4 +1,4 @@
-"""Models that the frontend's tests read, built with onnx.helper."""
+"""Sample models, built with onnx.helper."""
 
 from __future__ import annotations
 
@@ -103,19 +103,19 @@ def every_dtype(*, raw: bool) -> onnx.ModelProto:
     for number in sorted(set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}):
         name = TensorProto.DataType.Name(number)
         if number == TensorProto.STRING:
-            made = helper.make_tensor(name, number, [3], [b"a", "b\u00e9".encode(), b"\xff"])
+            proto = helper.make_tensor(name, number, [3], [b"a", "b\u00e9".encode(), b"\xff"])
         else:
             array = np.array([0, 1, 1, 0, 1]).astype(helper.tensor_dtype_to_np_dtype(number))
-            made = (
+            proto = (
                 numpy_helper.from_array(array, name) if raw else helper.make_tensor(name, number, [5], array.tolist())
             )
-        assert made.data_type == number
-        tensors.append(made)
+        assert proto.data_type == number
+        tensors.append(proto)
     return model([node("Relu", ["x"], ["y"])], initializers=tensors)
 
 
 def large_weights(count: int = 3000) -> onnx.ModelProto:
-    """Large data in raw form, as floats, in an attribute, in a subgraph and sparse."""
+    """Large data in raw_data and float_data, in an attribute, in a subgraph and sparse."""
     rng = np.random.default_rng(1)
     weights = rng.standard_normal(count).astype(np.float32)
     listed = helper.make_tensor("listed", TensorProto.FLOAT, [count], weights.tolist())
@@ -124,7 +124,7 @@ def large_weights(count: int = 3000) -> onnx.ModelProto:
     branch = helper.make_graph(
         [node("Add", ["x", "inside"], ["b"])], "branch", [], [value("b", None)], [tensor("inside", weights)]
     )
-    built = model(
+    proto = model(
         [
             node("Constant", [], ["k"], value=tensor("constant", weights * 2)),
             node("If", ["c"], ["z"], then_branch=branch, else_branch=branch),
@@ -135,25 +135,25 @@ def large_weights(count: int = 3000) -> onnx.ModelProto:
         [tensor("raw", weights), listed, doubles, integers],
     )
     places = np.arange(0, count, 2)
-    built.graph.sparse_initializer.append(
+    proto.graph.sparse_initializer.append(
         helper.make_sparse_tensor(tensor("sparse", weights[places]), tensor("places", places), [count])
     )
-    return built
+    return proto
 
 
 def with_external(folder: Path) -> Path:
-    """A model on disk whose weights lie in a file beside it."""
+    """Write a model with external weights to a folder and return its path."""
     weights = np.arange(600, dtype=np.float32)
     (folder / "weights.bin").write_bytes(b"\0" * 16 + weights.tobytes())
-    built = model([node("Add", ["x", "w"], ["y"])], [value("x", [600])], [value("y", [600])])
-    built.graph.initializer.append(external("w", [600], location="weights.bin", offset="16", length="2400"))
+    proto = model([node("Add", ["x", "w"], ["y"])], [value("x", [600])], [value("y", [600])])
+    proto.graph.initializer.append(external("w", [600], location="weights.bin", offset="16", length="2400"))
     path = folder / "model.onnx"
-    path.write_bytes(built.SerializeToString())
+    path.write_bytes(proto.SerializeToString())
     return path
 
 
 def external(name: str, dims: Sequence[int], dtype: int = TensorProto.FLOAT, **entries: str) -> onnx.TensorProto:
-    made = TensorProto(name=name, data_type=dtype, dims=dims, data_location=TensorProto.EXTERNAL)
+    proto = TensorProto(name=name, data_type=dtype, dims=dims, data_location=TensorProto.EXTERNAL)
     for key, text in entries.items():
-        made.external_data.add(key=key, value=text)
-    return made
+        proto.external_data.add(key=key, value=text)
+    return proto

@@ -1,6 +1,6 @@
-"""Small files that ask for much: each runs as onnxruntime runs it, or is refused; none takes time without bound.
+"""Small files that demand a lot of work or memory: they run like in onnxruntime, or are rejected quickly.
 
-That something ends is what is tested, within the limit that all tests have; no test asserts a time.
+The tests' general timeout catches cases that do not end.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ RUN: dict[str, tuple[Callable[[int], ModelProto], int]] = {
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_runs_as_elsewhere(name: str, device: str) -> None:
+def test_runs_like_onnxruntime(name: str, device: str) -> None:
     make, size = RUN[name]
     content = make(size).SerializeToString()
     model = weft.load(content, device=device, cache=False)
     inputs = {spec.name: _data(spec) for spec in model.inputs}
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, inputs)
-    (found,) = model.run(inputs).values()
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    (result,) = model.run(inputs).values()
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 def _data(spec: Any) -> Any:
@@ -67,7 +67,7 @@ def _data(spec: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "size", "said"),
+    ("make", "size", "message"),
     [
         (large_numbers.declared, 2**31, "any run could hold|no array has"),
         (large_numbers.computed("Expand"), 2**62, "any run could hold|no array has"),
@@ -77,35 +77,35 @@ def _data(spec: Any) -> Any:
         (large_numbers.folded("ConstantOfShape"), 2**31, "any run could hold|no array has"),
     ],
 )
-def test_is_refused(make: Callable[[int], ModelProto], size: int, said: str, device: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_is_rejected(make: Callable[[int], ModelProto], size: int, message: str, device: str) -> None:
+    with pytest.raises(ModelError, match=message):
         weft.load(make(size).SerializeToString(), device=device, cache=False)
 
 
 @pytest.mark.parametrize(
-    ("make", "size", "said"),
+    ("make", "size", "message"),
     [
         (structures.nested_loops(False, True), 30, "nest too deeply"),
         (structures.functions_doubling, 40, "expand to more than"),
         (structures.functions_empty, 40, "expand to more than"),
     ],
 )
-def test_is_refused_before_any_device_sees_it(make: Callable[[int], ModelProto], size: int, said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+def test_is_rejected_before_compilation(make: Callable[[int], ModelProto], size: int, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
         weft.load(make(size).SerializeToString(), device="cpu", cache=False)
 
 
-def test_an_image_that_fills_any_memory_is_not_cut_into_strips() -> None:
+def test_a_huge_image_is_not_split_into_strips() -> None:
     content = large_numbers.padded_convolution(2**31 - 1).SerializeToString()
     model = weft.load(content, device="cpu", cache=False)
     with pytest.raises(weft.WeftError):
         model.run({"x": np.zeros((1, 4, 8, 8), np.float32)})
 
 
-def test_layers_of_no_work_end_the_choice() -> None:
+def test_choosing_tiles_for_an_empty_layer_ends() -> None:
     layer = Value(0, TensorType(DType.float32, (1, 0, 8, 8)))
-    ways = [TileCandidate(1, 0.0, 0), TileCandidate(2, 0.0, 0)]
-    assert choose_candidates({layer: ways}, 1000) == {layer: ways[0]}
+    candidates = [TileCandidate(1, 0.0, 0), TileCandidate(2, 0.0, 0)]
+    assert choose_candidates({layer: candidates}, 1000) == {layer: candidates[0]}
 
 
 def test_more_threads_than_a_call_can_use() -> None:
@@ -113,7 +113,7 @@ def test_more_threads_than_a_call_can_use() -> None:
     assert model.memory({"n": 4}).arena >= 0
 
 
-def test_sizes_too_long_to_compute_with() -> None:
+def test_intractable_dims() -> None:
     a, b = dims.symbol("a"), dims.symbol("b")
     assert dims.is_tractable((a, b, 3))
     nested: Any = a
@@ -141,7 +141,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def _nested_graphs(depth: int) -> bytes:
-    """A model whose graph has an If with a graph that has an If, as no library writes it: too deep to be parsed."""
+    """Serialize an If in an If in an If..., too deeply nested for protobuf to parse or write."""
     graph = _field(1, _field(1, b"x") + _field(2, b"q") + _field(4, b"Relu"))
     for _ in range(depth):
         branch = _field(1, b"then_branch") + _field(6, graph) + _varint(20 << 3) + _varint(5)
@@ -150,7 +150,7 @@ def _nested_graphs(depth: int) -> bytes:
 
 
 def _nested_type(number: int, depth: int) -> bytes:
-    """A model with an input that is an optional of optionals, or a sequence of sequences."""
+    """Serialize a model with an input that is an optional of optionals, or a sequence of sequences."""
     type = _field(1, _varint(1 << 3) + _varint(1))
     for _ in range(depth):
         type = _field(number, _field(1, type))
@@ -168,7 +168,7 @@ DEEP: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", DEEP)
-def test_files_that_nest_too_deeply_are_refused(name: str, tmp_path: Path) -> None:
+def test_deeply_nested_files_are_rejected(name: str, tmp_path: Path) -> None:
     content = DEEP[name]()
     path = tmp_path / "deep.onnx"
     path.write_bytes(content)
@@ -179,8 +179,8 @@ def test_files_that_nest_too_deeply_are_refused(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("depth", [1, 1000, 20_000])
-def test_unknown_fields_are_passed_over(depth: int) -> None:
-    """As protobuf passes over them, however deep something may lie in them."""
+def test_unknown_fields_are_skipped(depth: int) -> None:
+    """protobuf skips them too, however deeply they nest."""
     unknown = b""
     for _ in range(depth):
         unknown = _field(200, unknown)
@@ -191,7 +191,7 @@ def test_unknown_fields_are_passed_over(depth: int) -> None:
         weft.load(content + _field(300, bytes(1 << 20))[:-1], device="cpu", cache=False)
 
 
-def test_types_that_nest_too_deeply_are_refused(device: str) -> None:
+def test_deeply_nested_types_are_rejected(device: str) -> None:
     weft.load(structures.nested_sequences(20).SerializeToString(), device=device, cache=False)
     with pytest.raises(ModelError, match="nest more than 64 deep"):
         weft.load(structures.nested_sequences(1000).SerializeToString(), device=device, cache=False)
@@ -199,8 +199,8 @@ def test_types_that_nest_too_deeply_are_refused(device: str) -> None:
 
 @pytest.mark.parametrize("trips", [2, 3000])
 @pytest.mark.parametrize("times", [1, 2])
-def test_sequences_of_sequences_are_refused(trips: int, times: int, device: str) -> None:
-    """onnx has none; a loop could nest them at will, or let them grow twofold with every turn."""
+def test_sequences_of_sequences_are_rejected(trips: int, times: int, device: str) -> None:
+    """ONNX has none; a loop could nest them to any depth, or double them in every iteration."""
     any_type = helper.make_value_info("s", onnx.TypeProto()), helper.make_value_info("r", onnx.TypeProto())
     body = structures.subgraph(
         "body",
@@ -208,31 +208,31 @@ def test_sequences_of_sequences_are_refused(trips: int, times: int, device: str)
         [structures.value("i", (), structures.INT64), structures.value("c", (), structures.BOOL), any_type[0]],
         [structures.value("o", (), structures.BOOL), any_type[1]],
     )
-    made = structures.model(
+    proto = structures.model(
         [helper.make_node("Loop", ["t", "", "x"], ["y"], body=body)],
         [structures.value("x"), structures.value("t", (), structures.INT64)],
         [helper.make_value_info("y", onnx.TypeProto())],
     )
     with pytest.raises(weft.WeftError, match="a sequence is made of tensors") as caught:
-        weft.load(made, device=device, cache=False).run({"x": np.zeros(4, np.float32), "t": np.array(trips)})
+        weft.load(proto, device=device, cache=False).run({"x": np.zeros(4, np.float32), "t": np.array(trips)})
     assert not isinstance(caught.value, InternalError)
 
 
-def test_inputs_that_nest_too_deeply_are_refused(device: str) -> None:
+def test_deeply_nested_inputs_are_rejected(device: str) -> None:
     deep: list[Any] = [1.0]
     for _ in range(5000):
         deep = [deep]
     endless: list[Any] = []
     endless.append(endless)
     model = weft.load(structures.unary("Relu")(1), device=device, cache=False)
-    for given in (deep, endless):
+    for nested_input in (deep, endless):
         with pytest.raises(InputError, match="more than 64 deep"):
-            model.run({"x": given})
+            model.run({"x": nested_input})
         with pytest.raises(InputError, match="must be whole numbers"):
-            model.memory({"x": given})
+            model.memory({"x": nested_input})
 
 
-def test_what_cannot_be_shown_is_named() -> None:
+def test_short_repr_of_objects_without_a_repr() -> None:
     class Mute:
         def __repr__(self) -> str:
             raise RuntimeError
@@ -243,7 +243,7 @@ def test_what_cannot_be_shown_is_named() -> None:
     assert short_repr([(1, 2.0), "b"]) == "[(1, 2.0), 'b']"
 
 
-# -- layers of nothing -------------------------------------------------------------------------------------------------
+# -- empty layers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "ConvInteger", "QLinearConv"])
@@ -252,28 +252,28 @@ def test_what_cannot_be_shown_is_named() -> None:
 def test_convolutions_without_channels(
     op: str, channels: int, results: int, groups: int, is_constant: bool, device: str
 ) -> None:
-    """Sums of nothing are 0, also where onnxruntime leaves what lay in memory before."""
-    made, inputs = _convolution(op, channels, results, groups, is_constant)
-    found = weft.load(made, device=device, cache=False).run(inputs)["y"]
+    """Empty sums are 0; onnxruntime returns uninitialized memory in some cases."""
+    proto, inputs = _convolution(op, channels, results, groups, is_constant)
+    result = weft.load(proto, device=device, cache=False).run(inputs)["y"]
     zero = 3 if op == "QLinearConv" else 0
-    np.testing.assert_array_equal(found, np.full((1, results, *((10, 10) if op == "ConvTranspose" else (6, 6))), zero))
+    np.testing.assert_array_equal(result, np.full((1, results, *((10, 10) if op == "ConvTranspose" else (6, 6))), zero))
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "ConvInteger", "QLinearConv"])
 @pytest.mark.parametrize("groups", [0, -1])
 @pytest.mark.parametrize("is_constant", [True, False])
-def test_convolutions_of_no_groups_are_refused(op: str, groups: int, is_constant: bool, device: str) -> None:
-    made, _ = _convolution(op, 4, 4, groups, is_constant)
+def test_convolutions_without_groups_are_rejected(op: str, groups: int, is_constant: bool, device: str) -> None:
+    proto, _ = _convolution(op, 4, 4, groups, is_constant)
     with pytest.raises(ModelError, match=f"group is {groups}"):
-        weft.load(made, device=device, cache=False)
+        weft.load(proto, device=device, cache=False)
 
 
 def _convolution(
     op: str, channels: int, results: int, groups: int, is_constant: bool
 ) -> tuple[ModelProto, dict[str, Any]]:
     kind = np.uint8 if op in ("ConvInteger", "QLinearConv") else np.float32
-    own = max(groups, 1)
-    shape = (channels, results // own, 3, 3) if op == "ConvTranspose" else (results, channels // own, 3, 3)
+    divisor = max(groups, 1)
+    shape = (channels, results // divisor, 3, 3) if op == "ConvTranspose" else (results, channels // divisor, 3, 3)
     x, w = np.full((1, channels, 8, 8), 5, kind), np.full(shape, 7, kind)
     scales = {"s": np.float32(0.5), "z": np.uint8(3)} if op == "QLinearConv" else {}
     names = ["x", "s", "z", "w", "s", "z", "s", "z"] if scales else ["x", "w"]
@@ -284,12 +284,12 @@ def _convolution(
         inputs.append(structures.value("w", w.shape, dtype))
     result = {"QLinearConv": TensorProto.UINT8, "ConvInteger": TensorProto.INT32}.get(op, TensorProto.FLOAT)
     constants = {**scales, **({"w": w} if is_constant else {})}
-    made = structures.model([node], inputs, [structures.value("y", None, result)], constants)
-    return made, {"x": x} if is_constant else {"x": x, "w": w}
+    proto = structures.model([node], inputs, [structures.value("y", None, result)], constants)
+    return proto, {"x": x} if is_constant else {"x": x, "w": w}
 
 
 def _sizes_beyond_32_bits() -> ModelProto:
-    """Numbers made of sizes, which no tensor has: products, powers of two, negative ones, and many at once."""
+    """Compute numbers from sizes that no tensor can have: products, large multiples, negative ones, many at once."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Mul", ["shape", "far"], ["scaled"]),
@@ -303,24 +303,24 @@ def _sizes_beyond_32_bits() -> ModelProto:
     ]
     constants = {"far": [2**40, 2**33 - 1], "one": [1]} | {f"c{number}": [7**number] for number in range(9)}
     initializers = [numpy_helper.from_array(np.array(content, np.int64), name) for name, content in constants.items()]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])]
     results = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
-    graph = helper.make_graph(nodes, "g", given, results, initializers)
+    graph = helper.make_graph(nodes, "g", inputs, results, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (0, 3_000_000_000), (2_000_000, 0)])
-def test_numbers_made_of_sizes_are_no_sizes(shape: tuple[int, int], device: str) -> None:
+def test_numbers_computed_from_sizes_are_not_limited_like_sizes(shape: tuple[int, int], device: str) -> None:
     content = _sizes_beyond_32_bits().SerializeToString()
     inputs = {"x": np.zeros(shape, np.float32)}
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, inputs)
-    (found,) = weft.load(content, device=device, cache=False).run(inputs).values()
-    np.testing.assert_array_equal(found, expected)
+    (result,) = weft.load(content, device=device, cache=False).run(inputs).values()
+    np.testing.assert_array_equal(result, expected)
 
 
-def test_loops_in_loops_that_are_never_done(device: str) -> None:
-    """2**31 iterations of one addition: neither a load nor a run lists them all."""
+def test_nested_scans_of_many_iterations_are_rejected(device: str) -> None:
+    """2**31 iterations of one addition: neither a load nor a run enumerates them."""
 
     def load_and_run() -> None:
         model = weft.load(structures.nested_scans(31).SerializeToString(), device=device, cache=False)

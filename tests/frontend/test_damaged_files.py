@@ -1,7 +1,7 @@
-"""Damaged models: each loads and runs, or fails with a weft error that names the file, and in little memory.
+"""Damaged models load and run, or raise a WeftError that names the file, within limited memory and time.
 
-Damage is done to bytes (cut off, flipped) and to the message itself (numbers, names, types and ops exchanged), which
-reaches deeper. A failure prints the seed and number that make it again.
+Bytes are truncated and flipped, and fields of the message (numbers, names, types, ops) mutated, which gets further into
+the compiler. A failure prints the seed and number that reproduce it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from weft.errors import InternalError, WeftError
 from weft.ir.types import OptionalType, SequenceType, TensorType
 
 SEED = 20240613
-SECONDS = 20  # of the processor's time: a watchdog, and the end of loops that have none
-MEMORY = 2 << 30  # bytes beyond what the process has when a test starts
-LARGEST_INPUT = 1 << 20  # elements; larger ones are not made up
-OUTCOMES = ("ran", "loaded", "endless", "refused")
+SECONDS = 20  # of CPU time, after which a case is interrupted
+MEMORY = 2 << 30  # bytes that a test may allocate
+MAX_INPUT = 1 << 20  # elements; models with larger inputs are loaded, not run
+OUTCOMES = ("ran", "loaded", "endless", "rejected")
 INT64 = TensorProto.INT64
 
 rng = np.random.default_rng(5)
@@ -37,7 +37,7 @@ def weights(*shape: int) -> np.ndarray:
     return rng.standard_normal(shape).astype(np.float32)
 
 
-# -- models that hold something of everything ------------------------------------------------------------------------
+# -- models with many kinds of ops -----------------------------------------------------------------------------------
 
 
 def convolutional() -> onnx.ModelProto:
@@ -81,7 +81,7 @@ def quantized() -> onnx.ModelProto:
 
 
 def reshaping() -> onnx.ModelProto:
-    """The arithmetic of shapes that exporters leave behind."""
+    """Shape arithmetic as exporters write it."""
     return model(
         [
             node("Shape", ["x"], ["s"]),
@@ -183,14 +183,14 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 # -- damage ----------------------------------------------------------------------------------------------------------
 
 
-def truncated(built: onnx.ModelProto, random: np.random.Generator) -> Iterator[bytes]:
-    content = built.SerializeToString()
+def truncate(proto: onnx.ModelProto, random: np.random.Generator) -> Iterator[bytes]:
+    content = proto.SerializeToString()
     for end in random.choice(len(content), min(150, len(content)), replace=False):
         yield content[:end]
 
 
-def flipped(built: onnx.ModelProto, random: np.random.Generator) -> Iterator[bytes]:
-    content = built.SerializeToString()
+def flip_bits(proto: onnx.ModelProto, random: np.random.Generator) -> Iterator[bytes]:
+    content = proto.SerializeToString()
     for _ in range(250):
         damaged = bytearray(content)
         for place in random.integers(0, len(content), random.integers(1, 4)):
@@ -202,26 +202,26 @@ NUMBERS = [0, 1, -1, 2, 3, -2, 7, 100, 4096, 2**31 - 1, -(2**31), 2**40, 2**62, 
 FRACTIONS = [0.0, 1.0, -1.0, 0.5, 1e-30, 1e30, float("inf"), float("nan")]
 
 
-def exchanged(built: onnx.ModelProto, random: np.random.Generator) -> Iterator[bytes]:
-    """Fields of the message set to other values of their type."""
+def mutate_fields(proto: onnx.ModelProto, random: np.random.Generator) -> Iterator[bytes]:
+    """Set random fields of the message to other values of their type."""
     ops = sorted({entry.op_type for maker in MODELS.values() for entry in maker().graph.node} | {"Add", "Squeeze"})
     for _ in range(400):
         damaged = onnx.ModelProto()
-        damaged.CopyFrom(built)
+        damaged.CopyFrom(proto)
         for _ in range(random.integers(1, 3)):
-            change(damaged, ops, random)
+            mutate(damaged, ops, random)
         yield damaged.SerializeToString()
 
 
-def change(damaged: onnx.ModelProto, ops: list[str], random: np.random.Generator) -> None:
+def mutate(damaged: onnx.ModelProto, ops: list[str], random: np.random.Generator) -> None:
     graph = damaged.graph
     match random.integers(0, 8):
         case 0:
-            exchange_tensor(pick(graph.initializer, random), random)
+            mutate_tensor(pick(graph.initializer, random), random)
         case 1 | 2:
             attribute = pick(pick(graph.node, random).attribute, random)
             if attribute is not None:
-                exchange_attribute(attribute, random)
+                mutate_attribute(attribute, random)
         case 3:
             entry = pick(graph.node, random)
             if entry.input:
@@ -245,24 +245,24 @@ def pick(items: Any, random: np.random.Generator) -> Any:
     return items[random.integers(len(items))] if len(items) else None
 
 
-def exchange_tensor(made: TensorProto | None, random: np.random.Generator) -> None:
-    if made is None:
+def mutate_tensor(proto: TensorProto | None, random: np.random.Generator) -> None:
+    if proto is None:
         return
     match random.integers(0, 4):
-        case 0 if made.dims:
-            made.dims[random.integers(len(made.dims))] = int(random.choice(NUMBERS))
+        case 0 if proto.dims:
+            proto.dims[random.integers(len(proto.dims))] = int(random.choice(NUMBERS))
         case 1:
-            made.data_type = int(random.integers(0, 24))
-        case 2 if made.raw_data and made.data_type == INT64:
-            numbers = np.frombuffer(made.raw_data, np.int64).copy()
+            proto.data_type = int(random.integers(0, 24))
+        case 2 if proto.raw_data and proto.data_type == INT64:
+            numbers = np.frombuffer(proto.raw_data, np.int64).copy()
             if numbers.size:
                 numbers[random.integers(numbers.size)] = random.choice(np.array(NUMBERS))
-            made.raw_data = numbers.tobytes()
+            proto.raw_data = numbers.tobytes()
         case _:
-            made.raw_data = bytes(random.permutation(np.frombuffer(made.raw_data, np.uint8).copy()))
+            proto.raw_data = bytes(random.permutation(np.frombuffer(proto.raw_data, np.uint8).copy()))
 
 
-def exchange_attribute(attribute: onnx.AttributeProto, random: np.random.Generator) -> None:
+def mutate_attribute(attribute: onnx.AttributeProto, random: np.random.Generator) -> None:
     match attribute.type:
         case onnx.AttributeProto.INT:
             attribute.i = int(random.choice(NUMBERS))
@@ -276,18 +276,18 @@ def exchange_attribute(attribute: onnx.AttributeProto, random: np.random.Generat
             elif attribute.ints:
                 del attribute.ints[-1]
         case onnx.AttributeProto.TENSOR:
-            exchange_tensor(attribute.t, random)
+            mutate_tensor(attribute.t, random)
         case onnx.AttributeProto.GRAPH:
             for entry in attribute.g.node:
                 if entry.attribute and random.random() < 0.5:
-                    exchange_attribute(pick(entry.attribute, random), random)
+                    mutate_attribute(pick(entry.attribute, random), random)
 
 
-# -- the rule --------------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------------------------
 
 
 class TookTooLongError(BaseException):
-    """No Exception, so that nothing catches it on the way."""
+    """Not an Exception, so that no handler catches it."""
 
 
 def stop(*_: Any) -> None:
@@ -296,7 +296,7 @@ def stop(*_: Any) -> None:
 
 @pytest.fixture
 def limits() -> Iterator[None]:
-    """Memory that is not there cannot be used; a case that takes too long is interrupted."""
+    """Limit memory, and interrupt a case that takes too long."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGPROF, stop)
@@ -310,7 +310,7 @@ def limits() -> Iterator[None]:
 
 
 def check(path: Path, content: bytes, random: np.random.Generator) -> str:
-    """Load and run a damaged model; gives what came of it."""
+    """Load and run a damaged model and return the outcome."""
     path.write_bytes(content)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
@@ -320,7 +320,7 @@ def check(path: Path, content: bytes, random: np.random.Generator) -> str:
             return "loaded"
         try:
             loaded.run(feeds)
-        except TookTooLongError as error:  # a loop that never ends is the model's own wish
+        except TookTooLongError as error:  # the model may contain an endless loop
             names = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
             assert names & {"_loop", "_loop_eagerly"}, "took too long to run"
             return "endless"
@@ -328,7 +328,7 @@ def check(path: Path, content: bytes, random: np.random.Generator) -> str:
     except InternalError:
         raise
     except WeftError as error:
-        return "refused" if str(path) in str(error) else f"refused without naming the file: {error}"
+        return "rejected" if str(path) in str(error) else f"rejected without naming the file: {error}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -340,7 +340,7 @@ def make_feeds(loaded: weft.Model, random: np.random.Generator) -> dict[str, Any
 
 
 class Unmakeable:
-    """An input too large, or of a kind that this test has no values for."""
+    """Stands for an input that is too large or of an unsupported kind."""
 
 
 def make_content(declared: Any, sizes: dict[str, int], random: np.random.Generator) -> Any:
@@ -348,15 +348,15 @@ def make_content(declared: Any, sizes: dict[str, int], random: np.random.Generat
         case TensorType(dtype, shape):
             if shape is None:
                 shape = tuple(random.integers(1, 4, random.integers(0, 4)))
-            found = [
+            concrete = [
                 dim if isinstance(dim, (int, np.integer)) else sizes.setdefault(str(dim), int(random.integers(1, 5)))
                 for dim in shape
             ]
-            if np.prod([float(size) for size in found]) > LARGEST_INPUT or min(found, default=0) < 0:
+            if np.prod([float(size) for size in concrete]) > MAX_INPUT or min(concrete, default=0) < 0:
                 return Unmakeable()
             if dtype.value == "string":
-                return np.full(found, "text", object)
-            return np.asarray(random.integers(0, 3, found)).astype(dtype.numpy)
+                return np.full(concrete, "text", object)
+            return np.asarray(random.integers(0, 3, concrete)).astype(dtype.numpy)
         case SequenceType(element):
             content = make_content(element, sizes, random)
             return content if isinstance(content, Unmakeable) else [content]
@@ -367,16 +367,16 @@ def make_content(declared: Any, sizes: dict[str, int], random: np.random.Generat
 
 
 @pytest.mark.usefixtures("limits")
-@pytest.mark.parametrize("damage", [truncated, flipped, exchanged])
+@pytest.mark.parametrize("damage", [truncate, flip_bits, mutate_fields])
 @pytest.mark.parametrize("name", MODELS)
 def test_damaged(tmp_path: Path, name: str, damage: Callable[..., Iterator[bytes]]) -> None:
     path = tmp_path / "damaged.onnx"
-    built = MODELS[name]()
+    proto = MODELS[name]()
     print(f"seed {SEED}")
-    assert check(path, built.SerializeToString(), np.random.default_rng(SEED)) == "ran"
+    assert check(path, proto.SerializeToString(), np.random.default_rng(SEED)) == "ran"
     outcomes: dict[str, int] = {}
     problems: list[str] = []
-    for number, content in enumerate(damage(built, np.random.default_rng(SEED))):
+    for number, content in enumerate(damage(proto, np.random.default_rng(SEED))):
         try:
             outcome = check(path, content, np.random.default_rng(number))
             outcomes[outcome] = outcomes.get(outcome, 0) + 1

@@ -1,4 +1,4 @@
-"""Damaged files: each gives a model or a weft error, and never hides a mistake of ours."""
+"""Reading a damaged file returns a model or raises a WeftError whose cause is not a bug in weft."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.frontend import read_model
 SEED = 20240611
 FLIPS = 1500
 EXPECTED_CAUSES = {"DecodeError", "UnicodeDecodeError", "OSError", "FileNotFoundError", "ValueError"}
-"""What protobuf, the file system and numpy raise for damaged data; anything else would be our own mistake."""
+"""Errors of protobuf, the file system and numpy about damaged data; any other error is a bug in weft."""
 
 MODELS: dict[str, Callable[[], bytes]] = {
     "branching": lambda: samples.branching().SerializeToString(),
@@ -26,15 +26,15 @@ MODELS: dict[str, Callable[[], bytes]] = {
 }
 
 
-def check(source: object, what: str) -> None:
+def check(source: object, label: str) -> None:
     try:
         read_model(source)
     except WeftError as error:
         cause = error.__cause__
-        assert cause is None or type(cause).__name__ in EXPECTED_CAUSES, (what, repr(cause))
+        assert cause is None or type(cause).__name__ in EXPECTED_CAUSES, (label, repr(cause))
 
 
-def flipped(content: bytes, rng: np.random.Generator, count: int) -> Iterator[bytes]:
+def flip_bits(content: bytes, rng: np.random.Generator, count: int) -> Iterator[bytes]:
     for _ in range(count):
         damaged = bytearray(content)
         for place in rng.integers(0, len(content), rng.integers(1, 5)):
@@ -42,8 +42,8 @@ def flipped(content: bytes, rng: np.random.Generator, count: int) -> Iterator[by
         yield bytes(damaged)
 
 
-def spliced(content: bytes, rng: np.random.Generator, count: int) -> Iterator[bytes]:
-    """Pieces removed, repeated and replaced."""
+def splice(content: bytes, rng: np.random.Generator, count: int) -> Iterator[bytes]:
+    """Remove, repeat and replace slices."""
     for _ in range(count):
         start, stop = sorted(rng.integers(0, len(content), 2))
         stop = min(stop, start + 64)
@@ -63,7 +63,7 @@ def test_truncated(name: str) -> None:
         check(content[:end], f"{name} truncated to {end} bytes")
 
 
-@pytest.mark.parametrize("damage", [flipped, spliced])
+@pytest.mark.parametrize("damage", [flip_bits, splice])
 @pytest.mark.parametrize("name", MODELS)
 def test_damaged(name: str, damage: Callable[..., Iterator[bytes]]) -> None:
     print(f"seed {SEED}")
@@ -77,6 +77,6 @@ def test_damaged_with_external_data(tmp_path: Path) -> None:
     print(f"seed {SEED}")
     path = samples.with_external(tmp_path)
     content = path.read_bytes()
-    for number, damaged in enumerate(flipped(content, np.random.default_rng(SEED), FLIPS)):
+    for number, damaged in enumerate(flip_bits(content, np.random.default_rng(SEED), FLIPS)):
         path.write_bytes(damaged)
         check(path, f"external, seed {SEED}, number {number}")

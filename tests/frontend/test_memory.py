@@ -1,4 +1,4 @@
-"""Reading a large model maps its weights and copies none of them."""
+"""Reading a large model maps its weights instead of copying them into memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(grown, total)
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 @pytest.mark.parametrize("raw", [True, False])
-def test_a_large_file_costs_little_memory(tmp_path: Path, raw: bool) -> None:
+def test_reading_a_large_file_takes_little_memory(tmp_path: Path, raw: bool) -> None:
     shape = (1280, 1024)
     arrays = {f"w{index}": np.full(shape, index, np.float32) for index in range(20)}
     nodes = [node("Add", [f"v{index}", f"w{index}"], [f"v{index + 1}"]) for index in range(20)]

@@ -1,4 +1,4 @@
-"""Model files written again with other weights: onnx reads what was meant, and nothing else has changed."""
+"""Saving a model with new weights: onnx reads the new values, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from weft.ir.graph import weight_arrays, with_weights
 Array = np.ndarray[Any, Any]
 
 
-def saved(source: Any, changed: Mapping[str, Array], path: Path) -> onnx.ModelProto:
+def save_copy(source: Any, changed: Mapping[str, Array], path: Path) -> onnx.ModelProto:
     opened = copy_model(open_model(source))
     save_model(opened, read_model(opened).external, changed, path)
     return onnx.ModelProto.FromString(path.read_bytes())
 
 
-def other(array: Array) -> Array:
-    """An array of the same kind with other elements."""
+def change_elements(array: Array) -> Array:
+    """Return an array of the same type and shape with other elements."""
     if array.dtype == object:
         return np.array([f"{text}, changed \udcff" for text in array.reshape(-1)], object).reshape(array.shape)
     if array.dtype == bool:
@@ -34,17 +34,17 @@ def other(array: Array) -> Array:
     return np.array(array.reshape(-1)[::-1]).reshape(array.shape)
 
 
-def content(proto: onnx.ModelProto) -> dict[str, Array]:
+def read_weights(proto: onnx.ModelProto) -> dict[str, Array]:
     return weight_arrays(read_model(proto).graph)
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_every_type_of_elements(raw: bool, tmp_path: Path) -> None:
+def test_every_element_type(raw: bool, tmp_path: Path) -> None:
     proto = samples.every_dtype(raw=raw)
-    before = content(proto)
-    changed = {name: other(array) for name, array in before.items()}
-    made = saved(proto, changed, tmp_path / "new.onnx")
-    after = content(made)
+    before = read_weights(proto)
+    changed = {name: change_elements(array) for name, array in before.items()}
+    new_model = save_copy(proto, changed, tmp_path / "new.onnx")
+    after = read_weights(new_model)
     assert list(after) == list(before)
     for name, array in changed.items():
         assert (after[name].dtype, after[name].shape) == (array.dtype, array.shape)
@@ -52,17 +52,17 @@ def test_every_type_of_elements(raw: bool, tmp_path: Path) -> None:
             assert after[name].tolist() == array.tolist()
             continue
         assert after[name].tobytes() == array.tobytes()
-        tensor = next(tensor for tensor in made.graph.initializer if tensor.name == name)
+        tensor = next(tensor for tensor in new_model.graph.initializer if tensor.name == name)
         assert numpy_helper.to_array(tensor).tobytes() == array.tobytes(), name
-    for tensor in made.graph.initializer:
+    for tensor in new_model.graph.initializer:
         tensor.CopyFrom(next(old for old in proto.graph.initializer if old.name == tensor.name))
-    assert made == proto
+    assert new_model == proto
 
 
-def test_what_does_not_change_is_the_same_to_the_byte(tmp_path: Path) -> None:
+def test_saving_without_changes_preserves_every_byte(tmp_path: Path) -> None:
     for number, proto in enumerate((samples.large_weights(), samples.calling(), samples.branching())):
         path = tmp_path / f"{number}.onnx"
-        saved(proto, {}, path)
+        save_copy(proto, {}, path)
         assert path.read_bytes() == proto.SerializeToString()
 
 
@@ -74,38 +74,38 @@ def test_initializers_constants_and_sparse_tensors(tmp_path: Path) -> None:
     arrays = weight_arrays(model.graph)
     assert set(arrays) == set(model.weights)
     for name in model.weights:
-        made = saved(proto, {name: other(arrays[name])}, tmp_path / "new.onnx")
-        onnx.checker.check_model(made)
-        after = content(made)
+        new_model = save_copy(proto, {name: change_elements(arrays[name])}, tmp_path / "new.onnx")
+        onnx.checker.check_model(new_model)
+        after = read_weights(new_model)
         for each, array in arrays.items():
-            np.testing.assert_array_equal(after[each], other(array) if each == name else array)
+            np.testing.assert_array_equal(after[each], change_elements(array) if each == name else array)
 
 
-def test_a_name_that_is_the_way_to_another_weight_is_that_of_the_outer_one(tmp_path: Path) -> None:
+def test_an_ambiguous_weight_name_means_the_outer_weight(tmp_path: Path) -> None:
     proto = samples.large_weights(600)
     plain = np.zeros(2, np.float32)
     proto.graph.initializer.append(samples.tensor("z/then_branch/inside", plain))
     model = read_model(proto)
     assert weight_arrays(model.graph)["z/then_branch/inside"].shape == (2,)
-    made = saved(
+    new_model = save_copy(
         proto, {"z/then_branch/inside": plain + 1, "z/else_branch/inside": np.ones(600, np.float32)}, tmp_path / "a"
     )
-    branches = {attribute.name: attribute.g for attribute in made.graph.node[1].attribute}
+    branches = {attribute.name: attribute.g for attribute in new_model.graph.node[1].attribute}
     assert numpy_helper.to_array(branches["else_branch"].initializer[0]).tolist() == [1.0] * 600
     assert numpy_helper.to_array(branches["then_branch"].initializer[0]).tolist() != [1.0] * 600
-    assert numpy_helper.to_array(made.graph.initializer[-1]).tolist() == [1, 1]
+    assert numpy_helper.to_array(new_model.graph.initializer[-1]).tolist() == [1, 1]
     changed = with_weights(model.graph, {"z/then_branch/inside": plain + 1})
     assert changed.nodes[1] is model.graph.nodes[1]
 
 
-def test_names_that_stand_for_two_things_are_no_weights() -> None:
+def test_shadowing_weights_in_subgraphs_have_no_name() -> None:
     proto = samples.large_weights(4)
     for attribute in proto.graph.node[1].attribute:
-        attribute.g.initializer[0].name = attribute.g.node[0].input[1] = "raw"  # as the main graph has it, too
+        attribute.g.initializer[0].name = attribute.g.node[0].input[1] = "raw"  # a name of the main graph
     assert not any("branch" in name for name in read_model(proto).weights)
 
 
-def test_constants_of_functions_are_the_functions_own() -> None:
+def test_constants_of_functions_are_not_weights() -> None:
     names = read_model(samples.calling()).weights
     proto = samples.calling()
     assert set(names) <= {tensor.name for tensor in proto.graph.initializer} | {
@@ -113,32 +113,32 @@ def test_constants_of_functions_are_the_functions_own() -> None:
     }
 
 
-def test_external_data_is_taken_in(tmp_path: Path) -> None:
+def test_external_data_moves_into_the_file(tmp_path: Path) -> None:
     path = samples.with_external(tmp_path)
     model = read_model(path)
     (tmp_path / "new").mkdir()
-    kept = saved(path, {}, tmp_path / "new" / "kept.onnx")
-    np.testing.assert_array_equal(content(kept)["w"], model.graph.initializers["w"])
+    unchanged = save_copy(path, {}, tmp_path / "new" / "unchanged.onnx")
+    np.testing.assert_array_equal(read_weights(unchanged)["w"], model.graph.initializers["w"])
     array = np.full(600, 7, np.float32)
-    made = saved(path, {"w": array}, tmp_path / "new" / "changed.onnx")
-    np.testing.assert_array_equal(content(made)["w"], array)
-    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["changed.onnx", "kept.onnx"]
+    new_model = save_copy(path, {"w": array}, tmp_path / "new" / "changed.onnx")
+    np.testing.assert_array_equal(read_weights(new_model)["w"], array)
+    assert sorted(file.name for file in (tmp_path / "new").iterdir()) == ["changed.onnx", "unchanged.onnx"]
 
 
-def test_what_is_too_large_for_protobuf_lies_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_beyond_the_protobuf_limit_go_to_a_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = samples.with_external(tmp_path)
-    monkeypatch.setattr(save, "LARGEST", 1000)
+    monkeypatch.setattr(save, "MAX_MESSAGE_BYTES", 1000)
     folder = tmp_path / "new"
     folder.mkdir()
-    for turn in range(2):
+    for attempt in range(2):
         for number in (7, 8):
             array = np.full(600, number, np.float32)
-            made = saved(path, {"w": array}, folder / f"{number}.onnx")
-            assert made.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
+            new_model = save_copy(path, {"w": array}, folder / f"{number}.onnx")
+            assert new_model.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
             np.testing.assert_array_equal(read_model(folder / f"{number}.onnx").graph.initializers["w"], array)
             loaded = onnx.load(folder / f"{number}.onnx")
             np.testing.assert_array_equal(numpy_helper.to_array(loaded.graph.initializer[0]), array)
-        assert len(list(folder.iterdir())) == 4, turn  # the same content again is the same file
+        assert len(list(folder.iterdir())) == 4, attempt  # equal content is one file
 
 
 def test_saving_over_its_own_file(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_saving_over_its_own_file(tmp_path: Path) -> None:
     save_model(copy_model(opened), {}, {"raw": array}, path)
     np.testing.assert_array_equal(read_model(path).graph.initializers["raw"], array)
     np.testing.assert_array_equal(
-        read_model(opened).graph.initializers["raw"], content(samples.large_weights())["raw"]
-    )  # who reads the old file goes on with it
+        read_model(opened).graph.initializers["raw"], read_weights(samples.large_weights())["raw"]
+    )  # an open reader still sees the old file
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
 
 

@@ -1,4 +1,4 @@
-"""Where models come from, and data that lies in files beside them."""
+"""Sources of models, and external data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def base_of(array: np.ndarray) -> object:
     return array.base
 
 
-def test_every_source_gives_the_same_model(path: Path) -> None:
+def test_all_sources_of_a_model_are_equivalent(path: Path) -> None:
     content = path.read_bytes()
     packed = path.with_suffix(".gz")
     packed.write_bytes(gzip.compress(content))
@@ -59,14 +59,14 @@ def test_weights_are_views_of_the_source(path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["nowhere.onnx", Path("/"), 3, None, io.StringIO("text"), b"", b"\0"])
-def test_what_is_no_model(source: object) -> None:
+def test_invalid_sources(source: object) -> None:
     with pytest.raises(ModelError):
         read_model(source)
 
 
 def test_errors_name_the_file_and_keep_the_cause(tmp_path: Path) -> None:
     file = tmp_path / "damaged.onnx"
-    file.write_bytes(b"\x08\x0a\x3a\x02\x0a\x05")  # a graph with a node that is cut off
+    file.write_bytes(b"\x08\x0a\x3a\x02\x0a\x05")  # a truncated node in a graph
     with pytest.raises(InvalidModelError, match=r"damaged\.onnx") as caught:
         read_model(file)
     assert caught.value.__cause__ is not None
@@ -92,7 +92,7 @@ def test_external_data_is_mapped_once(tmp_path: Path) -> None:
         assert np.array_equal(read_model(file).graph.initializers["w"], arrays["w"])
 
 
-def test_external_data_needs_a_folder(tmp_path: Path) -> None:
+def test_external_data_needs_a_path(tmp_path: Path) -> None:
     content = samples.with_external(tmp_path).read_bytes()
     for source in (content, io.BytesIO(content), onnx.ModelProto.FromString(content)):
         with pytest.raises(ModelError, match="pass the path"):
@@ -120,7 +120,7 @@ def test_external_data_needs_a_folder(tmp_path: Path) -> None:
         {"location": "weights.bin", "length": "4", "dims": "3"},
     ],
 )
-def test_external_data_that_leads_astray(tmp_path: Path, entries: dict[str, str]) -> None:
+def test_invalid_external_data(tmp_path: Path, entries: dict[str, str]) -> None:
     folder = tmp_path / "model"
     (folder / "folder").mkdir(parents=True)
     (tmp_path / "secret").write_bytes(b"\0" * 4)
@@ -135,7 +135,7 @@ def test_external_data_that_leads_astray(tmp_path: Path, entries: dict[str, str]
         read_model(path)
 
 
-def test_a_download_cache_of_links_works(tmp_path: Path) -> None:
+def test_a_download_cache_of_symbolic_links(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
     blobs.mkdir()
     snapshot.mkdir()

@@ -1,4 +1,4 @@
-"""Every element type in every encoding, sparse tensors, and sizes that do not fit."""
+"""Reading tensors: every element type in every encoding, sparse tensors, and mismatched sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(*tensors: onnx.TensorProto) -> dict[str, np.ndarray]:
     )
 
 
-def test_every_type_has_a_number() -> None:
+def test_every_element_type_has_an_onnx_number() -> None:
     assert set(ELEMENT_TYPES.values()) == set(DType)
 
 
@@ -71,27 +71,27 @@ def test_sub_byte_extremes() -> None:
 def test_bits_in_int32_data() -> None:
     half = np.array([1.5, -2], np.float16)
     brain = np.array([1.5, -2], ml_dtypes.bfloat16)
-    found = read(
+    arrays = read(
         TensorProto(name="half", data_type=TensorProto.FLOAT16, dims=[2], int32_data=half.view(np.uint16).tolist()),
         TensorProto(name="brain", data_type=TensorProto.BFLOAT16, dims=[2], int32_data=brain.view(np.uint16).tolist()),
         TensorProto(name="small", data_type=TensorProto.INT8, dims=[2], int32_data=[-128, 127]),
     )
-    assert found["half"].tolist() == [1.5, -2]
-    assert found["brain"].astype(float).tolist() == [1.5, -2]
-    assert found["small"].tolist() == [-128, 127]
+    assert arrays["half"].tolist() == [1.5, -2]
+    assert arrays["brain"].astype(float).tolist() == [1.5, -2]
+    assert arrays["small"].tolist() == [-128, 127]
 
 
-def test_complex_pairs_and_odd_booleans() -> None:
-    found = read(
+def test_complex_numbers_and_booleans_other_than_0_and_1() -> None:
+    arrays = read(
         TensorProto(name="c", data_type=TensorProto.COMPLEX64, dims=[2], float_data=[1, 2, 3, 4]),
         TensorProto(name="b", data_type=TensorProto.BOOL, dims=[3], raw_data=b"\x00\x02\x01"),
         TensorProto(name="scalar", data_type=TensorProto.INT64, int64_data=[-5]),
         TensorProto(name="empty", data_type=TensorProto.FLOAT, dims=[0, 4]),
     )
-    assert found["c"].tolist() == [1 + 2j, 3 + 4j]
-    assert found["b"].tolist() == [False, True, True]
-    assert found["scalar"].shape == ()
-    assert found["empty"].shape == (0, 4)
+    assert arrays["c"].tolist() == [1 + 2j, 3 + 4j]
+    assert arrays["b"].tolist() == [False, True, True]
+    assert arrays["scalar"].shape == ()
+    assert arrays["empty"].shape == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -114,17 +114,17 @@ def test_complex_pairs_and_odd_booleans() -> None:
     ],
     ids=range(14),
 )
-def test_sizes_that_do_not_fit(tensor: TensorProto) -> None:
+def test_mismatched_sizes(tensor: TensorProto) -> None:
     tensor.name = "culprit"
     with pytest.raises((InvalidModelError, UnsupportedModelError), match="culprit"):
         read(tensor)
 
 
 def sparse(values: np.ndarray, indices: object, dims: list[int]) -> onnx.ModelProto:
-    built = samples.model([samples.node("Add", ["x", "s"], ["y"])])
+    proto = samples.model([samples.node("Add", ["x", "s"], ["y"])])
     entries = samples.tensor("places", np.array(indices, np.int64))
-    built.graph.sparse_initializer.append(helper.make_sparse_tensor(samples.tensor("s", values), entries, dims))
-    return built
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(samples.tensor("s", values), entries, dims))
+    return proto
 
 
 def test_sparse_tensors_become_dense() -> None:
@@ -136,8 +136,8 @@ def test_sparse_tensors_become_dense() -> None:
     constant = samples.node("Constant", [], ["k"])
     attribute = sparse(values, [1, 5], [2, 3]).graph.sparse_initializer[0]
     constant.attribute.append(helper.make_attribute("sparse_value", attribute))
-    built = samples.model([constant, samples.node("Add", ["x", "k"], ["y"])])
-    assert np.array_equal(read_model(built).graph.nodes[0].attributes["sparse_value"], linear)
+    proto = samples.model([constant, samples.node("Add", ["x", "k"], ["y"])])
+    assert np.array_equal(read_model(proto).graph.nodes[0].attributes["sparse_value"], linear)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,6 @@ def test_sparse_tensors_become_dense() -> None:
         ([0, 1], [-2, 3]),
     ],
 )
-def test_bad_sparse_tensors(indices: object, dims: list[int]) -> None:
+def test_invalid_sparse_tensors(indices: object, dims: list[int]) -> None:
     with pytest.raises((InvalidModelError, UnsupportedModelError), match="value s"):
         read_model(sparse(np.array([1, 2], np.float32), indices, dims))

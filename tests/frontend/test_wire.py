@@ -1,4 +1,4 @@
-"""The scanner that cuts weights out of a serialized model."""
+"""Stripping weights from a serialized model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from frontend import samples
 
 from weft.errors import InvalidModelError
 from weft.frontend import read_model
-from weft.frontend.wire import DEEPEST, EXTENT_KEY, LARGE, MESSAGE_SCHEMAS, cut_weights
+from weft.frontend.wire import EXTENT_KEY, LARGE, MAX_DEPTH, MESSAGE_SCHEMAS, strip_weights
 
 
-def test_kinds_agree_with_onnx() -> None:
+def test_message_schemas_agree_with_onnx() -> None:
     for schema in MESSAGE_SCHEMAS.values():
         descriptor = getattr(onnx, schema.name).DESCRIPTOR
         messages = {field.number: field.message_type.name for field in descriptor.fields if field.message_type}
@@ -22,22 +22,22 @@ def test_kinds_agree_with_onnx() -> None:
             assert number in descriptor.fields_by_number
 
 
-def test_what_is_left_is_small_and_the_rest_untouched() -> None:
+def test_the_remainder_is_small_and_otherwise_equal() -> None:
     content = samples.large_weights(3000).SerializeToString()
-    left, extents = cut_weights(memoryview(content))
+    remainder, extents = strip_weights(memoryview(content))
     assert len(extents) == 8
-    assert len(left) < len(content) - sum(extent.length for extent in extents) + 50 * len(extents)
-    parsed = onnx.ModelProto.FromString(left)
+    assert len(remainder) < len(content) - sum(extent.length for extent in extents) + 50 * len(extents)
+    parsed = onnx.ModelProto.FromString(remainder)
     original = onnx.ModelProto.FromString(content)
     assert [node.op_type for node in parsed.graph.node] == [node.op_type for node in original.graph.node]
     assert parsed.graph.initializer[0].external_data[0].key == EXTENT_KEY
     assert parsed.graph.initializer[3] == original.graph.initializer[3]
 
 
-def test_small_models_stay_as_they_are() -> None:
+def test_small_models_do_not_change() -> None:
     content = samples.calling().SerializeToString()
-    left, extents = cut_weights(memoryview(content))
-    assert left == content
+    remainder, extents = strip_weights(memoryview(content))
+    assert remainder == content
     assert not extents
 
 
@@ -60,7 +60,7 @@ def test_damage_is_an_error(damaged: bytes) -> None:
 
 def test_deep_nesting_is_an_error() -> None:
     content = b"\0" * LARGE
-    for number in (7, *(1, 5, 6) * DEEPEST):
+    for number in (7, *(1, 5, 6) * MAX_DEPTH):
         tag = bytes([number << 3 | 2])
         length, size = b"", len(content)
         while size > 127:
@@ -70,14 +70,14 @@ def test_deep_nesting_is_an_error() -> None:
         read_model(content)
 
 
-def test_a_forged_entry_reads_nothing() -> None:
+def test_a_forged_extent_is_rejected() -> None:
     forged = samples.model([samples.node("Add", ["x", "w"], ["y"])])
     forged.graph.initializer.append(samples.external("w", [2, 3], **{EXTENT_KEY: "99"}))
     with pytest.raises(InvalidModelError, match="reserved"):
         read_model(forged)
 
 
-def test_data_in_pieces_is_still_read() -> None:
+def test_data_in_several_fields() -> None:
     weights = np.arange(1000, dtype=np.float32)
     content = samples.model([samples.node("Relu", ["x"], ["y"])]).SerializeToString()
     halves = [

@@ -62,7 +62,7 @@ def test_test_sets(tmp_path: Path) -> None:
     found = folder_samples(tmp_path, both, 2, PLAIN)
     assert [int(sample["n"][0]) for sample in found] == [0, 2], "spread over all that there are"
     (tmp_path / "test_data_set_0" / "input_0.pb").write_bytes(b"\xff\xff\xff")
-    with pytest.raises(InputError, match=r"input_0.pb: holds no tensor"):
+    with pytest.raises(InputError, match=r"input_0.pb: not a tensor"):
         folder_samples(tmp_path, both, 2, PLAIN)
 
 

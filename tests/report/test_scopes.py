@@ -7,14 +7,14 @@ import pytest
 from onnx import helper
 from report import view_models
 
-from weft.frontend.outline import outline
+from weft.frontend.outline import read_outline
 from weft.frontend.source import copy_model, open_model
 from weft.report.scopes import MANY, TOO_MANY, ScopeTree, scope_tree
 from weft.runtime.model_files import is_defined
 
 
 def tree(content: bytes) -> ScopeTree:
-    return scope_tree(outline(copy_model(open_model(content)), is_defined).graph)
+    return scope_tree(read_outline(copy_model(open_model(content)), is_defined).graph)
 
 
 def labels(found: ScopeTree) -> list[str]:
@@ -114,4 +114,4 @@ def test_scopes_nest_only_so_deep() -> None:
 def test_a_name_that_is_not_utf8_is_shown() -> None:
     proto = onnx.ModelProto.FromString(view_models.unknown())
     content = proto.SerializeToString().replace(b"strange", b"str\xff\xfege")
-    assert outline(copy_model(open_model(content)), is_defined).graph.nodes[1].name == "str��ge"
+    assert read_outline(copy_model(open_model(content)), is_defined).graph.nodes[1].name == "str��ge"

@@ -26,8 +26,8 @@ from weft.errors import InputError, InvalidModelError, ModelError, UnsupportedMo
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"", "empty"), (b"hello world", "a text that begins"), (b"\x08\x0a", "no graph"),
-     (b"\xff" * 100, "not a whole ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
+    [(b"", "empty"), (b"hello world", "a text file that begins"), (b"\x08\x0a", "no graph"),
+     (b"\xff" * 100, "not a complete ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
 )  # fmt: skip
 def test_no_model_at_all(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "bad.onnx"
@@ -113,9 +113,9 @@ def test_tensors_that_contradict_themselves(tmp_path: Path, made: TensorProto, s
         ({"location": "link.bin"}, "leads out"),
         ({"location": ""}, "not allowed"),
         ({"location": "absent.bin"}, "missing"),
-        ({"location": "short.bin"}, "past the end"),
-        ({"location": "data.bin", "offset": "8"}, "past the end"),
-        ({"location": "data.bin", "offset": str(2**63)}, "past the end"),
+        ({"location": "short.bin"}, "beyond the end"),
+        ({"location": "data.bin", "offset": "8"}, "beyond the end"),
+        ({"location": "data.bin", "offset": str(2**63)}, "beyond the end"),
         ({"location": "data.bin", "length": "8"}, "need 12 bytes"),
         ({"location": "data.bin", "offset": "-4"}, "'-4'"),
         ({"location": "data.bin", "offset": "many"}, "'many'"),
@@ -134,7 +134,7 @@ def test_external_data(tmp_path: Path, entries: dict[str, str], said: str) -> No
 
 def test_external_data_of_a_model_without_a_folder() -> None:
     built = model([node("Add", ["x", "w"], ["y"])], initializers=[external("w", [3], location="data.bin")])
-    with pytest.raises(ModelError, match=r"<bytes>.*no folder.*value w"):
+    with pytest.raises(ModelError, match=r"<bytes>.*not loaded from a path.*value w"):
         weft.load(built.SerializeToString())
 
 

@@ -40,7 +40,7 @@ OTHER = 54321
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(own_files.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(entries, "package_digest", lambda: "this version")
-    monkeypatch.setattr(own_files, "GOOD_FOR", 0.0)
+    monkeypatch.setattr(own_files, "CHECK_INTERVAL", 0.0)
     own_files._warned.clear()
     code.shared_cache.cache_clear()
     yield tmp_path / "cache"
@@ -200,7 +200,7 @@ def opened(path: Path) -> OpenFile:
     return file
 
 
-@pytest.mark.parametrize("size", [0, 5, files.SMALL, files.SMALL + 1, 3 * files.PIECE + 7])
+@pytest.mark.parametrize("size", [0, 5, files.SMALL, files.SMALL + 1, 3 * files.CHUNK + 7])
 @pytest.mark.parametrize("within", [True, False])
 def test_private_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, within: bool) -> None:
     if not within:
@@ -292,9 +292,9 @@ def test_only_file_systems_that_note_every_write_are_trusted(tmp_path: Path, mon
         facts = ["pos:\t0", "mnt_id:\t7"]
         found = {f"/proc/self/fdinfo/{file.descriptor}": facts, "/proc/self/mountinfo": mounts}
         monkeypatch.setattr(digests, "_lines", found.__getitem__)
-        assert digests.times_tell(file) == telling
+        assert digests.has_reliable_times(file) == telling
     monkeypatch.setattr(digests, "_lines", lambda _: [])
-    assert not digests.times_tell(file)
+    assert not digests.has_reliable_times(file)
 
 
 # -- caches of others ------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_folders_on_the_way(tmp_path: Path) -> None:
     def usable(place: Path) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return own_files.usable(place)
+            return own_files.is_private(place)
 
     folder = tmp_path / "one" / "two"
     own_files.make_folder(folder)
@@ -377,8 +377,8 @@ def test_a_folder_that_another_user_has_closed_is_told(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Path, "lstat", refuse)
     own_files._checked.clear()
-    with pytest.warns(weft.CacheWarning, match=r"cache is closed to this user .* WEFT_CACHE"):
-        assert not own_files.usable(tmp_path / "cache" / "models")
+    with pytest.warns(weft.CacheWarning, match=r"cannot read .*cache; set WEFT_CACHE"):
+        assert not own_files.is_private(tmp_path / "cache" / "models")
 
 
 @ROOT
@@ -407,7 +407,7 @@ def test_whatever_the_mask_the_cache_is_its_users_alone(tmp_path: Path, cache: P
         weft.load(path, device="cpu").profile({"ids": ids()}, 1)
     finally:
         os.umask(before)
-    entries.await_writing()
+    entries.await_writes()
     found = [cache, *cache.rglob("*")]
     assert {place.suffix for place in found} >= {".model", ".used", ".files", ".weft", ".json"}
     assert [place for place in found if place.lstat().st_mode & 0o077] == []
@@ -418,7 +418,7 @@ def test_entries_are_not_to_be_written(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "m.onnx"
     save(numbers(1, SMALL), path, external=False)
     weft.load(path, device="cpu")
-    entries.await_writing()
+    entries.await_writes()
     (entry,) = (cache / "models").glob("*.model")
     assert entry.stat().st_mode & 0o777 == 0o400
 
@@ -427,7 +427,7 @@ def test_flips_that_leave_the_time_alone(tmp_path: Path, cache: Path) -> None:
     path, content = tmp_path / "m.onnx", numbers(1, SMALL)
     save(content, path, external=False)
     weft.load(path, device="cpu")
-    entries.await_writing()
+    entries.await_writes()
     gc.collect()
     (entry,) = (cache / "models").glob("*.model")
     status = entry.stat()

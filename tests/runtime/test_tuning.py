@@ -17,7 +17,7 @@ from frontend.samples import model, node, tensor, value
 
 import weft
 from weft.backends.device import CompilingDriver
-from weft.cache.tuning import keep_choices, kept_choices, to_text
+from weft.cache.tuning import cached_choices, store_choices, to_text
 from weft.errors import DeviceError, InputError
 from weft.ir.compiled import CompiledProgram
 from weft.ir.groups import FusedProgram
@@ -89,7 +89,7 @@ def test_the_quickest_is_kept_and_taken() -> None:
     first = found.timed[0].ways
     assert len({tuple(kernels(program)) for program, _ in seen[:first]}) == first
 
-    keep_choices(H200_NAME, found.choices)
+    store_choices(H200_NAME, found.choices)
     after = session_program(weft.load(layers(), device="cuda"))
     assert kernels(after) != kernels(before)
     for number in (first - 1, len(seen) - 1):  # the last of both products
@@ -153,9 +153,9 @@ def test_types_and_precision_are_told_apart() -> None:
 def test_another_gpu_has_other_choices(attach: Attach) -> None:  # noqa: F811
     attach(H200)
     untuned = compiling("cuda").identity()
-    keep_choices(H200_NAME, (("a", "b"),))
+    store_choices(H200_NAME, (("a", "b"),))
     assert compiling("cuda").identity() != untuned
-    assert kept_choices(H200_NAME) == (("a", "b"),)
+    assert cached_choices(H200_NAME) == (("a", "b"),)
     attach(A100)
     target = compiling("cuda").target("float32")
     assert isinstance(target, ThreadTarget)
@@ -181,7 +181,7 @@ def test_files_go_around(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (lambda text: text[:40], "damaged"),
-        (lambda _: "[]", "not a file of tuned choices"),
+        (lambda _: "[]", "not a tuning file"),
         (lambda _: "[" * 100_000, "damaged"),
         (lambda text: text.replace(H200_NAME, "NVIDIA A100"), "NVIDIA A100"),
         (lambda text: text.replace('"version": 1', '"version": 7'), "another version"),
@@ -203,10 +203,10 @@ def test_loads_may_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "recorded_seconds", last_is_best([]))
     for cache in (False, True):
         assert kernels(session_program(weft.load(layers(), device="cuda", tune=1000, cache=cache))) != before
-        assert bool(kept_choices(H200_NAME)) == cache
+        assert bool(cached_choices(H200_NAME)) == cache
     sampled = weft.load(layers("rows"), device="cuda", tune=1000, sample={"x0": np.zeros((64, 1024), np.float32)})
     assert sampled.device == "cuda:0"
-    assert any(" 1x64x1024x" in name for name, _ in kept_choices(H200_NAME))
+    assert any(" 1x64x1024x" in name for name, _ in cached_choices(H200_NAME))
 
 
 def test_other_devices_leave_it_aside(caplog: pytest.LogCaptureFixture) -> None:

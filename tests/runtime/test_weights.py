@@ -513,7 +513,7 @@ def packed_arrays(model: weft.Model) -> list[Array]:
 def test_code_that_weights_are_a_part_of_is_not_kept_on_disk(cache: Path, compiled: list[str], tmp_path: Path) -> None:
     proto = attention()
     model = weft.load(proto, device="cpu")
-    entries.await_writing()
+    entries.await_writes()
     files = cached_files(cache)
     for number in range(5):
         compiled.clear()

@@ -239,7 +239,7 @@ def test_arm_code_can_be_linked(model: Path, tmp_path: Path) -> None:
     (program,) = manifest.programs
     assert program.needs["cpu"]["architecture"] == "aarch64"
     code = read_block(content, manifest.blocks[program.program], "m")
-    structure, objects = serialization.without_code(code)
+    structure, objects = serialization.split_code(code)
     runner = [read_block(content, manifest.blocks[number], "m") for number in program.support.values()]
     assert objects
     assert structure

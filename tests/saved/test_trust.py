@@ -18,7 +18,7 @@ from saved.saved_models import run_in_process, sample, write_model
 
 import weft
 from weft.cache import digests, serialization
-from weft.cache.entries import await_writing
+from weft.cache.entries import await_writes
 from weft.saved import files as saved_files
 from weft.saved import layout, manifest, signing
 
@@ -149,7 +149,7 @@ def test_trusted_program_is_read_as_data(saved: Path, tmp_path: Path, monkeypatc
         pickle.dumps((pickle.dumps(((), pickle.dumps(Evil()))), ())),
         pickle.dumps((1, 2)),
         b"",
-        serialization.with_code(serialization.serialize((1, 2)).structure, ()),
+        serialization.add_code(serialization.serialize((1, 2)).structure, ()),
     ):
         with pytest.raises(weft.InvalidModelError, match="damaged"):
             weft.load(forge(saved, program=program), trusted=True)
@@ -163,7 +163,7 @@ def test_file_is_checked_again_only_after_a_change(
     read_blocks = saved_files.read_blocks
     monkeypatch.setattr(saved_files, "read_blocks", lambda *arguments: calls.append(1) or read_blocks(*arguments))
     with saved.open("rb") as file:
-        has_reliable_times = digests.times_tell(SimpleNamespace(descriptor=file.fileno()))
+        has_reliable_times = digests.has_reliable_times(SimpleNamespace(descriptor=file.fileno()))
     weft.load(saved)
     assert len(calls) == (0 if has_reliable_times else 1)  # `compile` has recorded the digests of its file
     content = bytearray(saved.read_bytes())
@@ -184,7 +184,7 @@ def test_copies_are_named_by_content_and_written_again(saved: Path, tmp_path: Pa
     expected = result(saved)
     copy.unlink()
     assert np.array_equal(result(saved), expected)
-    await_writing()
+    await_writes()
     assert list(models.glob("*.model")) == [copy]
     copy.chmod(0o600)
     with copy.open("r+b") as file:
@@ -214,7 +214,7 @@ def test_manifest_round_trip() -> None:
 def test_damage_is_detected_even_with_a_warm_cache(saved: Path, options: dict[str, object]) -> None:
     content = bytearray(saved.read_bytes())
     expected = result(bytes(content), **options)
-    await_writing()
+    await_writes()
     for offset in (layout.HEADER_SIZE + 3, len(content) // 2, len(content) - 1):
         content[offset] ^= 1
         with pytest.raises(weft.InvalidModelError, match="checksum"):

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.builder.handle import Handle
 from weft.errors import GraphError, InvalidModelError, short_repr
-from weft.frontend.schemas import gone_since, output_dtypes
+from weft.frontend.schemas import output_dtypes, removed_in_opset
 from weft.ir import dims
 from weft.ir.dims import Symbol
 from weft.ir.dtypes import from_number
@@ -136,7 +136,7 @@ class Draft:
                 f"{op} does not exist in opset {version} of {domain or 'ai.onnx'}",
                 hint=f"it does from {min(versions)} on: {_with_opset(domain, min(versions))}",
             )
-        gone = gone_since(domain, op, version)
+        gone = removed_in_opset(domain, op, version)
         if gone is not None:
             raise GraphError(
                 f"{op} is no op of {domain or 'ai.onnx'} any more, from opset {gone} on",

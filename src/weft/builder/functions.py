@@ -101,7 +101,7 @@ def blaming_the_caller(function: Callable[Given, Result]) -> Callable[Given, Res
 
 
 def _users_line() -> str:
-    frame = sys._getframe()
+    frame = sys._getframe()  # unlike `inspect.currentframe`, never None
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -27,9 +27,9 @@ from weft.builder.functions import blaming_the_caller
 from weft.builder.handle import Handle
 from weft.builder.tensor import ArrayLike, DTypeLike, GraphTensor
 from weft.errors import GraphError, short_repr
-from weft.frontend.schemas import newest_known, newest_opsets
+from weft.frontend.schemas import newest_installed_opsets, newest_opsets
 from weft.frontend.source import OpenedModel
-from weft.frontend.write import ModelProto, is_one_message, write_file, write_model
+from weft.frontend.write import ModelProto, fits_one_message, write_file, write_model
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
@@ -50,7 +50,7 @@ def _compiling(
     def compile(self: GraphBuilder, /, *unnamed: Given.args, **given: Given.kwargs) -> Model:
         """Compile the graph: the model that `weft.load` gives for its file, with the same options."""
         proto = self.to_onnx()
-        if not is_one_message(proto):
+        if not fits_one_message(proto):
             hint = "write it with graph.to_onnx(path), and weft.load that file"
             raise GraphError(f"the weights of graph {self.name!r} are more than 2 GB", hint=hint)
         content = memoryview(proto.SerializeToString())
@@ -191,7 +191,7 @@ def _opsets(given: int | Mapping[str, int] | None) -> dict[str, int]:
     """The opset of each domain: those asked for, and the newest of others."""
     asked = {} if given is None else dict(given) if isinstance(given, Mapping) else {"": given}
     for domain, version in asked.items():
-        most = newest_known().get(domain)
+        most = newest_installed_opsets().get(domain)
         if not isinstance(version, int) or version < 1 or (most is not None and version > most):
             known = f"; the installed onnx knows 1 to {most}" if most is not None else ""
             raise GraphError(f"there is no opset {short_repr(version)} of {domain or 'ai.onnx'}{known}")

@@ -1,1 +1,1 @@
-"""What weft keeps on disk: files of its own, names of contents, compiled code and compiled models."""
+"""weft's files on disk: private files, content digests, compiled code and compiled models."""

@@ -1,8 +1,8 @@
-"""Compiled code on disk: small files named by what they were made from.
+"""Cache compiled code on disk: small files named by a digest of their inputs.
 
-Entries are written whole or not at all, and carry a checksum, so that any number of processes may share the folder
-and a damaged entry counts as missing. What others could have written is not read (files.py). Nothing here raises
-because of the disk: a cache that cannot be read or written only costs time.
+Entries are written atomically and have a checksum, so that processes can share the folder and a damaged entry counts as
+missing. Files that other users could have written are not read (files.py). Disk errors are not raised: without its
+cache, weft is only slower.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from pathlib import Path
 
 from weft.cache.files import STALE, UNFINISHED, cache_folder, read_file, write_file
 
-MOST_BYTES = 512 * 1024**2
+MAX_BYTES = 512 * 1024**2
 SUFFIX = ".weft"
 _MAGIC = b"weft\x00002"
-_keeping: ContextVar[bool] = ContextVar("keeping", default=True)
+_writes_enabled: ContextVar[bool] = ContextVar("writes_enabled", default=True)
 
 
 @contextmanager
-def keeping_nothing() -> Iterator[None]:
-    """Until this is left, caches give what they have and take nothing: for code that hardly anybody needs again."""
-    token = _keeping.set(False)
+def read_only_caches() -> Iterator[None]:
+    """Read from caches in this block, but store nothing: for code that is unlikely to be needed again."""
+    token = _writes_enabled.set(False)
     try:
         yield
     finally:
-        _keeping.reset(token)
+        _writes_enabled.reset(token)
 
 
-def is_keeping() -> bool:
-    """Whether caches take what they are given; to be asked by the thread that compiles, not by its helpers."""
-    return _keeping.get()
+def is_caching() -> bool:
+    """Whether caches store new entries; call this on the compiling thread, not on its helpers."""
+    return _writes_enabled.get()
 
 
 @cache
 def shared_cache() -> CodeCache:
-    """The cache of this user."""
+    """Return this user's cache."""
     folder = cache_folder()
     return CodeCache(None if folder is None else folder / "code")
 
 
 class CodeCache:
-    """A folder of entries, the least recently used removed when it grows beyond `most_bytes`."""
+    """A folder of entries; the least recently used are removed when it exceeds `max_bytes`."""
 
-    def __init__(self, folder: Path | None, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path | None, max_bytes: int = MAX_BYTES) -> None:
         self.folder = folder
-        self.most_bytes = most_bytes
-        self._until_trim = 0  # bytes that may be written before the folder is measured again
+        self.max_bytes = max_bytes
+        self._until_trim = 0  # bytes that may be written before the folder is scanned again
 
     def get(self, key: str) -> bytes | None:
-        """The entry's data; None where there is none or it is damaged."""
+        """Return the data of an entry, or None if it is missing or damaged."""
         if self.folder is None:
             return None
         path = self.folder / (key + SUFFIX)
@@ -63,7 +63,7 @@ class CodeCache:
             data = read_file(path)
         except OSError:
             return None
-        content = _content(key, data)
+        content = _verify(key, data)
         if content is None:
             with suppress(OSError):
                 path.unlink()
@@ -74,41 +74,41 @@ class CodeCache:
         return content
 
     def is_whole(self, key: str) -> bool:
-        """Whether an entry holds what was written; False where there is none."""
+        """Whether an entry exists and is undamaged."""
         if self.folder is None:
             return False
         try:
-            return _content(key, read_file(self.folder / (key + SUFFIX))) is not None
+            return _verify(key, read_file(self.folder / (key + SUFFIX))) is not None
         except OSError:
             return False
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep the data under this name, unless the disk does not allow it."""
-        if self.folder is None or not _keeping.get():
+        """Store data under a key, if the disk allows it."""
+        if self.folder is None or not _writes_enabled.get():
             return
         with suppress(OSError):
             write_file(self.folder / (key + SUFFIX), _MAGIC + _checksum(key, data) + data)
             self._until_trim -= len(data)
             if self._until_trim < 0:
                 self._trim(self.folder)
-                self._until_trim = self.most_bytes // 16
+                self._until_trim = self.max_bytes // 16
 
     def _trim(self, folder: Path) -> None:
-        """Remove the entries that were used least recently, down to three quarters of what is allowed."""
+        """Remove the least recently used entries, down to three quarters of `max_bytes`."""
         entries = sorted(_entries(folder))
         total = sum(size for _, size, _ in entries)
-        if total <= self.most_bytes:
+        if total <= self.max_bytes:
             return
         for _, size, path in entries:
-            if total <= self.most_bytes * 3 // 4:
+            if total <= self.max_bytes * 3 // 4:
                 break
             with suppress(OSError):
                 Path(path).unlink()
             total -= size
 
 
-def _content(key: str, data: bytes) -> bytes | None:
-    """What a file's bytes hold; None if they are damaged."""
+def _verify(key: str, data: bytes) -> bytes | None:
+    """Return the content of an entry's file, or None if it is damaged."""
     head = len(_MAGIC) + 32
     if len(data) < head or data[: len(_MAGIC)] != _MAGIC or _checksum(key, data[head:]) != data[len(_MAGIC) : head]:
         return None
@@ -116,12 +116,12 @@ def _content(key: str, data: bytes) -> bytes | None:
 
 
 def _checksum(key: str, data: bytes) -> bytes:
-    """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
+    """Compute a checksum that covers the key, so that the entry of another key counts as damaged."""
     return sha256(key.encode() + data).digest()
 
 
 def _entries(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """(last use, bytes, path) of every entry; unfinished files that were given up are removed on the way."""
+    """Yield (last use, bytes, path) of every entry, and remove abandoned unfinished files."""
     with os.scandir(folder) as listing:
         for file in listing:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The place of a model in the cache: under a name made of its content, the device, the options and weft itself."""
+"""Find and store compiled models in the cache, by their content, device and options and by the version of weft."""
 
 from __future__ import annotations
 
@@ -25,151 +25,136 @@ from weft.ir.specs import Signature
 from weft.records import dataclass
 
 
-class NamedContent(Protocol):
-    """The files of a model by the names of what they hold."""
+class NamedFiles(Protocol):
+    """The files of a model, with digests of their content."""
 
     @property
     def file(self) -> str:
-        """What to call the model."""
+        """The model's name for messages."""
         ...
 
     def name(self) -> str:
-        """Of the model's own file."""
+        """Return the digest of the model's own file."""
         ...
 
     def locations(self) -> list[str]:
-        """The files beside it that hold weights."""
+        """Return the locations of external files with weights."""
         ...
 
     def external_names(self, locations: Sequence[str]) -> list[str]:
-        """Of files beside it; a WeftError where one cannot be read."""
+        """Return the digests of external files; raise WeftError if one cannot be read."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedModel:
-    """What runs a model, and what its users see of it."""
+    """A compiled program with the model's signature."""
 
     signature: Signature
     program: CompiledProgram
 
 
-MEMORY_SHARE = 4  # of the memory that is left, arrays may take a part like this until they are in a file
+MEMORY_SHARE = 4  # until they are in a file, arrays may take 1/MEMORY_SHARE of the available memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UnkeptModel:
-    """What an entry is to be made of, its arrays in memory."""
+class PendingEntry:
+    """The content of an entry that is not written yet, with its arrays in memory."""
 
     cache: ModelCache
+    key: str
     about: Mapping[str, str]
     structure: bytes
     objects: Sequence[bytes]
     memory: ArraysInMemory
 
+    def write(self) -> None:
+        """Write the entry as its arrays are filled."""
+        arrays = np.frombuffer(self.memory.view, np.uint8)
+        entry = self.cache.begin(self.key, serialization.SerializedValue(self.structure, (arrays,)), self.memory)
+        if isinstance(entry, UnfinishedEntry):
+            self.cache.put_about(self.key, **self.about)
+            entry.finish(self.objects)
 
-Place = tuple[Union[Path, None], str]  # the cache's folder, and the key there
-_LOADED: WeakValueDictionary[Place, CompiledProgram] = WeakValueDictionary()
-"""What is in use in this process; who loads it again shares the weights."""
+    def share(self) -> CachedModel | None:
+        """Return the model, and share it with later loads; None if the content is not a model."""
+        value = serialization.restore(self.structure, self.memory.view)
+        return _share((self.cache.folder, self.key), value, self.objects)
+
+
+EntryId = tuple[Union[Path, None], str]  # the cache's folder, and the key
+_LOADED: WeakValueDictionary[EntryId, CompiledProgram] = WeakValueDictionary()
+"""Programs in use in this process; loading one again shares its weights."""
 _SIGNATURES: WeakKeyDictionary[CompiledProgram, Signature] = WeakKeyDictionary()
 
 
-_WRITING: dict[Place, Thread] = {}
-"""Entries that a thread writes to the end, once their code is compiled; the end of the process waits for them."""
+_WRITERS: dict[EntryId, Thread] = {}
+"""Threads that complete entries once their code is compiled; the end of the process waits for them."""
 
 
-def await_writing(place: Place | None = None) -> None:
-    """Wait until an entry is written that this process is at, or all of them."""
-    for thread in [_WRITING.get(place)] if place is not None else list(_WRITING.values()):
+def await_writes(entry: EntryId | None = None) -> None:
+    """Wait until this process has written an entry, or all entries."""
+    for thread in [_WRITERS.get(entry)] if entry is not None else list(_WRITERS.values()):
         if thread is not None and thread is not current_thread():
             thread.join()
 
 
-if hasattr(os, "register_at_fork"):  # in a child, nobody would go on
-    os.register_at_fork(before=await_writing)
+if hasattr(os, "register_at_fork"):  # a child has no threads to continue the writing
+    os.register_at_fork(before=await_writes)
 
 
-def _write_behind(place: Place, write: Callable[[], None]) -> Callable[[], None] | None:
-    """Complete an entry when its code is there, without anybody waiting; what is left to do, where that cannot be."""
+def _write_in_background(entry: EntryId, write: Callable[[], None]) -> Callable[[], None]:
+    """Write an entry on another thread; if none can be started, the function that is returned writes it."""
 
     def finish() -> None:
         try:
             write()
-        except (WeftError, MemoryError):  # which whoever runs the code hears of; who loads it again, compiles it again
-            _LOADED.pop(place, None)
+        except (WeftError, MemoryError):  # running the code raises this error, and the next load compiles it again
+            _LOADED.pop(entry, None)
         finally:
-            _WRITING.pop(place, None)
+            _WRITERS.pop(entry, None)
 
-    thread = Thread(target=finish, name="weft-keeping", daemon=current_thread().daemon)
-    _WRITING[place] = thread
+    thread = Thread(target=finish, name="weft-cache-writer", daemon=current_thread().daemon)
+    _WRITERS[entry] = thread
     try:
         thread.start()
-    except RuntimeError:  # no more threads to be had
+    except RuntimeError:  # the system allows no more threads
         return finish
-    return None
+    return lambda: None
 
 
-def _shared(place: Place, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
-    """What was kept with its code, shared by all who load it from now on."""
+def _share(entry: EntryId, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
+    """Return a restored value and its code as a model that later loads share; None if it is not a model."""
     match value:
         case (Signature() as signature, CompiledProgram() as program):
             program = replace(program, objects=objects)
             _SIGNATURES[program] = signature
-            _LOADED[place] = program
+            _LOADED[entry] = program
             return CachedModel(signature, program)
     return None
 
 
-def _found(cache: ModelCache, key: str) -> CachedModel | None:
-    place = (cache.folder, key)
-    loaded = _LOADED.get(place)
-    if loaded is not None:
-        return CachedModel(_SIGNATURES[loaded], loaded)
-    await_writing(place)
-    found = cache.entry(key)
-    return None if found is None else _shared(place, *found)
+def _find(cache: ModelCache, key: str) -> CachedModel | None:
+    """Return a model that is in use in this process or in the cache."""
+    entry = (cache.folder, key)
+    program = _LOADED.get(entry)
+    if program is not None:
+        return CachedModel(_SIGNATURES[program], program)
+    await_writes(entry)
+    content = cache.entry(key)
+    return None if content is None else _share(entry, *content)
 
 
-def saved_model(cached: CachedModel) -> tuple[serialization.SerializedValue, Sequence[bytes]]:
-    """A model to be kept, and its code; an exception of several kinds where it holds what cannot be."""
+def serialize_model(cached: CachedModel) -> tuple[serialization.SerializedValue, Sequence[bytes]]:
+    """Return a serialized model and its code; raise an error of some kind if it cannot be serialized."""
     program = cached.program
     return serialization.serialize((cached.signature, replace(program, objects=()))), program.objects
 
 
-def _written_from_memory(place: Place, unkept: UnkeptModel) -> Callable[[], None]:
-    """What writes an entry, as its arrays come."""
+class SavedModelCopy:
+    """The copy in the cache of a model in a user's file: the copy can be mapped. Its key is the file's digest.
 
-    def write() -> None:
-        whole = np.frombuffer(unkept.memory.view, np.uint8)
-        saved = serialization.SerializedValue(unkept.structure, (whole,))
-        begun = unkept.cache.begin(place[1], saved, unkept.memory)
-        if isinstance(begun, UnfinishedEntry):
-            unkept.cache.put_about(place[1], **unkept.about)
-            begun.finish(unkept.objects)
-
-    return write
-
-
-def _kept_behind(
-    place: Place, unkept: UnkeptModel, saved: serialization.SerializedValue, tell: Callable[[int, int], None] | None
-) -> CachedModel | None:
-    """A model whose arrays are packed in memory, and go from there into an entry at the same time."""
-    left = _write_behind(place, _written_from_memory(place, unkept))
-    try:
-        unkept.memory.fill(saved, tell)
-    except BaseException:
-        unkept.memory.give_up()
-        raise
-    made = _shared(place, serialization.restore(unkept.structure, unkept.memory.view), unkept.objects)
-    if left is not None:
-        left()
-    return made
-
-
-class CopiedModel:
-    """A model that is kept in a file of the user's; its copy in the cache, which can be mapped, has its content's name.
-
-    Without a cache, all who load it in this process still share one.
+    Without a cache, loads in this process still share one copy.
     """
 
     def __init__(self, content: str, file: str, device: str, cache: bool) -> None:
@@ -178,33 +163,27 @@ class CopiedModel:
         self._about = {"file": file, "device": device}
 
     def get(self) -> CachedModel | None:
-        """The model, if its copy is there, or in use."""
-        return _found(self._cache, self._key)
+        """Return the model if it is in use in this process or in the cache."""
+        return _find(self._cache, self._key)
 
     def put(
         self, structure: bytes, objects: Sequence[bytes], memory: ArraysInMemory, behind: bool
     ) -> CachedModel | None:
-        """The model made of its parts, of which a copy is written (`behind`: while it is used already); None where they
-        are no model.
-        """
-        place = (self._cache.folder, self._key)
-        made = _shared(place, serialization.restore(structure, memory.view), objects)
-        if made is None or self._cache.folder is None:
-            return made
-        write = _written_from_memory(place, UnkeptModel(self._cache, self._about, structure, objects, memory))
-        left = _write_behind(place, write) if behind else write
-        if left is not None:
-            left()
-        return made
+        """Return the model, or None if the content is not one, and write its copy; with `behind`, in the background."""
+        pending = PendingEntry(self._cache, self._key, self._about, structure, objects, memory)
+        model = pending.share()
+        if model is None or self._cache.folder is None:
+            return model
+        complete = _write_in_background((self._cache.folder, self._key), pending.write) if behind else pending.write
+        complete()
+        return model
 
 
 class CacheEntry:
-    """The place of one model in the cache; there is none without a cache."""
+    """The entry of one model in the cache."""
 
-    def __init__(self, content: NamedContent, device: str, *dependencies: str) -> None:
-        """`device` is its name; `dependencies` are what the model depends on beside its content: the device's identity
-        and options.
-        """
+    def __init__(self, content: NamedFiles, device: str, *dependencies: str) -> None:
+        """`dependencies`: what the entry depends on besides the model's content; the device's identity and options."""
         self._content = content
         self._device = device
         self._cache: ModelCache = shared_models()
@@ -217,60 +196,77 @@ class CacheEntry:
             self._key = key_of(content.name(), identity, package, libraries(), definitions, *options)
 
     def get(self) -> CachedModel | None:
-        """The model, if it is there."""
+        """Return the model, or None if it is not cached."""
         if self._key is None:
             return None
         try:
             external = self._content.external_names(self._cache.locations(self._key))
-        except WeftError:  # to be said by whoever reads the model
+        except WeftError:  # reading the model raises it again
             return None
-        return _found(self._cache, self._full_key(external))
+        return _find(self._cache, self._full_key(external))
 
     def put(
         self,
         cached: CachedModel,
         memory_left: int | None = None,
-        tell: Callable[[int, int], None] | None = None,
+        report: Callable[[int, int], None] | None = None,
     ) -> CachedModel | None:
-        """Keep the model, if that can be done, behind its first runs; its code may still be compiled.
+        """Store the model in the background, if possible, and return the one to use; its code may still be compiling.
 
-        The one returned has its arrays in memory, until the entry has them; where they would take too much of what is
-        left, they are mapped from the entry, which is then written at once. None where the disk failed at that half
-        way, after arrays that were still to be packed had been given away. `tell` hears how many bytes are packed.
+        The arrays of the returned model are in memory until the entry is written. If they would take too much of the
+        memory that is left, they are written first and mapped from the entry. Return None if the disk fails at that:
+        arrays that had to be packed are lost then. `report` gets (bytes packed, total bytes).
         """
         if self._key is None:
             return cached
         locations = self._content.locations()
         try:
-            saved, objects = saved_model(cached)
+            saved, objects = serialize_model(cached)
         except (pickle.PicklingError, TypeError, ValueError, RecursionError, MemoryError):
             return cached
         if locations:
             self._cache.put_locations(self._key, locations)
         key = self._full_key(self._content.external_names(locations))
-        if not self._cache.takes(saved):
+        if not self._cache.has_room(saved):
             return cached
         about = {"file": self._content.file, "device": self._device}
-        place = (self._cache.folder, key)
+        entry_id = (self._cache.folder, key)
+        memory = None
         if memory_left is None or saved.array_bytes < memory_left // MEMORY_SHARE:
-            memory = None
             with suppress(OSError):
                 memory = ArraysInMemory(saved.array_bytes)
-            if memory is not None:
-                unkept = UnkeptModel(self._cache, about, saved.structure, objects, memory)
-                return _kept_behind(place, unkept, saved, tell)
-        begun = self._cache.begin(key, saved)
-        if begun is None:
+        if memory is not None:
+            pending = PendingEntry(self._cache, key, about, saved.structure, objects, memory)
+            return _pack_and_write(entry_id, pending, saved, report)
+        entry = self._cache.begin(key, saved)
+        if entry is None:
             return cached
-        if isinstance(begun, OSError):
+        if isinstance(entry, OSError):
             return None
         self._cache.put_about(key, **about)
-        loaded = _shared(place, serialization.restore(saved.structure, begun.arrays), objects)
-        left = _write_behind(place, lambda: begun.finish(objects))
-        if left is not None:
-            left()
-        return loaded
+        model = _share(entry_id, serialization.restore(saved.structure, entry.arrays), objects)
+        complete = _write_in_background(entry_id, lambda: entry.finish(objects))
+        complete()
+        return model
 
     def _full_key(self, external: list[str]) -> str:
         assert self._key is not None
         return key_of(self._key, *external) if external else self._key
+
+
+def _pack_and_write(
+    entry: EntryId,
+    pending: PendingEntry,
+    saved: serialization.SerializedValue,
+    report: Callable[[int, int], None] | None,
+) -> CachedModel | None:
+    """Pack a model's arrays in memory while another thread writes them to its entry."""
+    complete = _write_in_background(entry, pending.write)
+    try:
+        pending.memory.fill(saved, report)
+    except BaseException:
+        pending.memory.abandon()
+        raise
+    model = pending.share()
+    complete()
+    return model

@@ -1,11 +1,11 @@
-"""Loaded models on disk: what a device needs to run one, ready to be mapped into memory.
+"""Cache compiled models on disk, ready to be mapped into memory.
 
-An entry is a file named by all that it depends on: a head, the arrays from a page's start on, then the structure and
-the code. Arrays are written first, and used from there, while code is still compiled (memory.py); the file gets its
-name when it is whole. The structure's checksum is tested with every use; that of the arrays once, unless the file has
-changed since then. A small file beside it notes that, and by its time the last use. The entries used least
-recently go when all together grow too large. Nothing here raises because of the disk, or of what lies there; what
-others could have written is not used (files.py). Entries are mapped: they are replaced and removed, never changed.
+An entry is a file named by a digest of everything it depends on: a header, the page-aligned arrays, then the structure
+and the code. Arrays are written first, while code is still being compiled (memory.py); the file gets its name when it
+is complete. The checksum of the structure is verified at every use, that of the arrays once per change of the file,
+which a small file in the same folder records; the time of that file is the last use. The least recently used entries
+are removed when all together grow too large. Entries are mapped, so they are replaced and removed, but never changed.
+Disk errors and damaged entries are not raised, and files that other users could have written are not used (files.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from weft.cache import serialization
-from weft.cache.digests import digest, identity
+from weft.cache.digests import digest, file_identity
 from weft.cache.files import (
     STALE,
     UNFINISHED,
@@ -41,15 +41,15 @@ from weft.logs import CACHE
 from weft.quantities import format_bytes
 from weft.records import dataclass
 
-MOST_BYTES = 4 * 1024**3
-LARGEST_SHARE = 2  # no entry may take more than this part of all; such a model is compiled from cached code instead
-MOST_RECORDS = 4096  # digests of files that are remembered
+MAX_BYTES = 4 * 1024**3
+MAX_SHARE = 2  # an entry may take 1/MAX_SHARE of the cache; larger models are compiled from cached code instead
+MAX_RECORDS = 4096  # file digests
 _MAGIC = b"weft\x00m04"
-_HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of key, rest of the head and structure, the arrays', sizes
-_CHECKED = 8 + 32  # bytes of the head that the first checksum does not cover
+_HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of all but the arrays, checksum of the arrays, sizes
+_CHECKED = 8 + 32  # bytes of the header that the first checksum does not cover
 _PAGE = 4096
 _LONG_AGO = 86_400  # seconds
-_UNSEEN: dict[tuple[Path | None, int], int] = {}  # bytes to be written to a cache before it is looked through again
+_UNTIL_TRIM: dict[tuple[Path | None, int], int] = {}  # bytes that may be written before a cache is scanned again
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,20 @@ class ModelCache:
     """A folder of entries, or none."""
 
     folder: Path | None
-    most_bytes: int = MOST_BYTES
+    max_bytes: int = MAX_BYTES
 
     @property
     def records(self) -> Path | None:
-        """Where digests of files are remembered."""
+        """The folder of file digests."""
         return None if self.folder is None else self.folder / "files"
 
     def get(self, key: str) -> Any:
-        """What was kept under this name; None where there is nothing, or it is damaged."""
-        found = self.entry(key)
-        return None if found is None else found[0]
+        """Return the value of an entry, or None if it is missing or damaged."""
+        entry = self.entry(key)
+        return None if entry is None else entry[0]
 
     def entry(self, key: str) -> tuple[Any, tuple[bytes, ...]] | None:
-        """The same with the code that was kept beside it."""
+        """Return the value and the code of an entry, or None if it is missing or damaged."""
         if self.folder is None:
             return None
         path = self.path(key)
@@ -82,57 +82,52 @@ class ModelCache:
         except (OSError, ValueError):
             return None
         try:
-            whole, arrays = self._checked(key, content, status)
-            structure, objects = serialization.without_code(whole)
+            whole, arrays = self._verify(key, content, status)
+            structure, objects = serialization.split_code(whole)
             value = serialization.restore(structure, arrays)
-        except Exception as error:  # whatever is wrong with it: it is made again
-            CACHE.warning("%s is removed, since it cannot be used: %s: %s", path, type(error).__name__, error)
+        except Exception as error:  # damaged data raises errors of many kinds
+            CACHE.warning("%s is damaged and removed: %s: %s", path, type(error).__name__, error)
             self.remove(path)
             return None
-        self._note_use(key)
+        self._touch(key)
         return value, objects
 
     def put(self, key: str, saved: serialization.SerializedValue) -> bool:
-        """Keep a value under this name, unless it is too large or the disk does not allow it.
+        """Store a value, if it is not too large and the disk allows it.
 
-        Whether that was tried: then what had still to be packed is used up.
+        Return whether writing was attempted, which consumes arrays that had to be packed.
         """
-        begun = self.begin(key, saved)
-        if isinstance(begun, UnfinishedEntry):
-            begun.finish(())
-        return begun is not None
+        entry = self.begin(key, saved)
+        if isinstance(entry, UnfinishedEntry):
+            entry.finish(())
+        return entry is not None
 
-    def takes(self, saved: serialization.SerializedValue) -> bool:
-        """Whether there is room for a value."""
+    def has_room(self, saved: serialization.SerializedValue) -> bool:
+        """Whether a value fits into the cache and on the disk."""
         size = _PAGE + len(saved.structure) + saved.array_bytes
         if self.folder is None:
             return False
-        if size > self.most_bytes // LARGEST_SHARE:
-            CACHE.info(
-                "%s are too many to be kept in the cache: its code is, the rest is made again", format_bytes(size)
-            )
+        if size > self.max_bytes // MAX_SHARE:
+            CACHE.info("a model of %s is too large for the cache; only its code is cached", format_bytes(size))
             return False
-        import shutil
+        import shutil  # slow to import; a cached load does not need it
 
         try:
             make_folder(self.folder)
             free = shutil.disk_usage(self.folder).free
         except OSError as error:
-            CACHE.warning("nothing is kept in %s: %s", self.folder, error)
+            CACHE.warning("nothing is cached in %s: %s", self.folder, error)
             return False
         if free < 2 * size:
-            CACHE.warning(
-                "%s are not kept in %s: the disk has %s left", format_bytes(size), self.folder, format_bytes(free)
-            )
+            sizes = format_bytes(size), format_bytes(free)
+            CACHE.warning("a model of %s is not cached: %s are left on the disk of %s", *sizes, self.folder)
         return free >= 2 * size
 
     def begin(
         self, key: str, saved: serialization.SerializedValue, memory: ArraysInMemory | None = None
     ) -> UnfinishedEntry | OSError | None:
-        """Write the arrays of a value, which may be packed in memory; an error where that was tried in vain, None where
-        it was not tried.
-        """
-        if not self.takes(saved):
+        """Write the arrays of a value, from `memory` if given; return an error if that fails, None without room."""
+        if not self.has_room(saved):
             return None
         try:
             return UnfinishedEntry(self, key, saved, memory)
@@ -141,25 +136,25 @@ class ModelCache:
             return error
 
     def is_whole(self, key: str) -> bool:
-        """Whether an entry holds what was written, arrays included; False where there is none."""
+        """Whether an entry exists and is undamaged, including its arrays."""
         try:
             with os.fdopen(open_file(self.path(key)), "rb") as file:
                 content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             arrays_digest = _HEAD.unpack_from(content)[2]
-            structure, arrays = self._parts(key, content)
-            serialization.without_code(structure)
+            structure, arrays = self._split(key, content)
+            serialization.split_code(structure)
             return bool(bytes.fromhex(digest(arrays)) == arrays_digest)
-        except Exception:  # whatever is wrong with it
+        except Exception:  # damaged data raises errors of many kinds
             return False
 
     def put_about(self, key: str, **facts: str) -> None:
-        """Note what people want to know of an entry."""
+        """Store facts about an entry for `weft cache list`."""
         if self.folder is not None:
             with suppress(OSError):
                 write_file(self.path(key).with_suffix(".about"), json.dumps(facts).encode())
 
     def locations(self, key: str) -> list[str]:
-        """The names of external files that a model is known to have."""
+        """Return the locations of a model's external files, as far as they are recorded."""
         if self.folder is not None:
             with suppress(OSError, ValueError):
                 names = json.loads(read_file(self.folder / f"{key}.files"))
@@ -178,57 +173,57 @@ class ModelCache:
 
     # -- entries -----------------------------------------------------------------------------------------------------
 
-    def _checked(self, key: str, content: memoryview, status: os.stat_result) -> tuple[bytes, memoryview]:
-        """Structure and arrays of an entry; ValueError if it is damaged."""
-        structure, arrays = self._parts(key, content)
-        if not self._is_known(key, status):
+    def _verify(self, key: str, content: memoryview, status: os.stat_result) -> tuple[bytes, memoryview]:
+        """Return the structure and the arrays of an entry; raise ValueError if it is damaged."""
+        structure, arrays = self._split(key, content)
+        if not self._is_verified(key, status):
             if bytes.fromhex(digest(arrays)) != _HEAD.unpack_from(content)[2]:
                 raise ValueError("damaged arrays")
-            self.note(key, status)
+            self.set_verified(key, status)
         return structure, arrays
 
-    def _parts(self, key: str, content: memoryview) -> tuple[bytes, memoryview]:
-        """The same, of which the arrays are not looked at."""
+    def _split(self, key: str, content: memoryview) -> tuple[bytes, memoryview]:
+        """Return the structure and the arrays of an entry, without verifying the arrays."""
         magic, checksum, _, length, start, array_bytes = _HEAD.unpack_from(content)
         end = start + array_bytes
-        whole = magic == _MAGIC and start >= _HEAD.size and end + length == len(content)
+        is_complete = magic == _MAGIC and start >= _HEAD.size and end + length == len(content)
         tail = bytes(content[_CHECKED : _HEAD.size])
-        if not whole or _checksum(key, tail, content[end:]) != checksum:
+        if not is_complete or _checksum(key, tail, content[end:]) != checksum:
             raise ValueError("a damaged entry")
         return bytes(content[end:]), content[start:end]
 
-    # -- what is known of entries ------------------------------------------------------------------------------------
+    # -- records about entries ---------------------------------------------------------------------------------------
 
-    def _notes(self, key: str) -> Path:
+    def _use_record(self, key: str) -> Path:
         return self.path(key).with_suffix(".used")
 
-    def _is_known(self, key: str, status: os.stat_result) -> bool:
-        """Whether the arrays were found right before, and the file has not changed since."""
+    def _is_verified(self, key: str, status: os.stat_result) -> bool:
+        """Whether the arrays were verified, and the file has not changed since."""
         with suppress(OSError, ValueError):
-            return bool(json.loads(read_file(self._notes(key))) == identity(status))
+            return bool(json.loads(read_file(self._use_record(key))) == file_identity(status))
         return False
 
-    def note(self, key: str, status: os.stat_result) -> None:
+    def set_verified(self, key: str, status: os.stat_result) -> None:
         with suppress(OSError):
-            write_file(self._notes(key), json.dumps(identity(status)).encode())
+            write_file(self._use_record(key), json.dumps(file_identity(status)).encode())
 
-    def _note_use(self, key: str) -> None:
+    def _touch(self, key: str) -> None:
         with suppress(OSError):
-            notes = self._notes(key)
-            if time.time() - notes.stat().st_mtime > STALE:
-                os.utime(notes)
+            record = self._use_record(key)
+            if time.time() - record.stat().st_mtime > STALE:
+                os.utime(record)
 
-    def note_written(self, size: int) -> None:
-        """See to it that entries do not grow too large together: after as many bytes as others may write meanwhile."""
-        place = (self.folder, self.most_bytes)
-        left = _UNSEEN.get(place, 0) - size
+    def trim_after_writing(self, size: int) -> None:
+        """Trim the cache if this process has written a sixteenth of its free space since the last time."""
+        place = (self.folder, self.max_bytes)
+        left = _UNTIL_TRIM.get(place, 0) - size
         if left < 0:
             with suppress(OSError):
-                left = (self.most_bytes - self._trim()) // 16
-        _UNSEEN[place] = left
+                left = (self.max_bytes - self._trim()) // 16
+        _UNTIL_TRIM[place] = left
 
     def _trim(self) -> int:
-        """Remove what was used least recently, to a little below what is allowed; how many bytes there are then."""
+        """Remove the least recently used entries, to a little below `max_bytes`, and return the remaining bytes."""
         assert self.folder is not None
         entries: list[tuple[float, int, str]] = []
         with os.scandir(self.folder) as listing:
@@ -236,26 +231,26 @@ class ModelCache:
         for name, file in files.items():
             with suppress(OSError):
                 if name.endswith(".model"):
-                    notes = files.get(f"{name.removesuffix('.model')}.used", file)
-                    entries.append((notes.stat().st_mtime, file.stat().st_size, name))
+                    use_record = files.get(f"{name.removesuffix('.model')}.used", file)
+                    entries.append((use_record.stat().st_mtime, file.stat().st_size, name))
                 elif name.endswith(UNFINISHED) and time.time() - file.stat().st_mtime > STALE:
                     (self.folder / name).unlink()
         total = sum(size for _, size, _ in entries)
-        if total > self.most_bytes:
+        if total > self.max_bytes:
             for _, size, name in sorted(entries):
-                if total <= self.most_bytes * 15 // 16:
+                if total <= self.max_bytes * 15 // 16:
                     break
                 self.remove(self.folder / name)
                 total -= size
-        self._forget_records()
+        self._trim_records()
         return total
 
-    def _forget_records(self) -> None:
+    def _trim_records(self) -> None:
         assert self.records is not None
         with suppress(OSError):
             records = list(os.scandir(self.records))
-            if len(records) > MOST_RECORDS:
-                for record in sorted(records, key=lambda record: record.stat().st_mtime)[: MOST_RECORDS // 2]:
+            if len(records) > MAX_RECORDS:
+                for record in sorted(records, key=lambda record: record.stat().st_mtime)[: MAX_RECORDS // 2]:
                     Path(record.path).unlink()
 
     def remove(self, path: Path) -> None:
@@ -265,7 +260,7 @@ class ModelCache:
 
 
 class UnfinishedEntry:
-    """An entry whose arrays are written, and can be used from there; `finish` gives it its structure and its name."""
+    """An entry whose arrays are written and can be used; `finish` adds its structure and code and gives it its name."""
 
     def __init__(
         self,
@@ -274,7 +269,7 @@ class UnfinishedEntry:
         saved: serialization.SerializedValue,
         memory: ArraysInMemory | None = None,
     ) -> None:
-        from tempfile import mkstemp
+        from tempfile import mkstemp  # slow to import; a cached load does not need it
 
         assert cache.folder is not None
         self._cache, self._key, self._structure = cache, key, saved.structure
@@ -296,15 +291,15 @@ class UnfinishedEntry:
 
     def _write(self, saved: serialization.SerializedValue) -> None:
         for constant in saved.arrays:
-            for piece in iterate_chunks(constant):
-                self._file.write(piece.view(np.uint8).data)
-            self._file.seek(serialization.aligned(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
+            for chunk in iterate_chunks(constant):
+                self._file.write(chunk.view(np.uint8).data)
+            self._file.seek(serialization.align_up(constant.nbytes) - constant.nbytes, os.SEEK_CUR)
         self._file.flush()
 
     def finish(self, objects: Sequence[bytes]) -> None:
-        """Add the code, once it is there; the disk may still not allow it. What that code failed at is raised."""
+        """Add the code, waiting for its compilation, and complete the file; raise only errors of the compilation."""
         try:
-            content = serialization.with_code(self._structure, objects)
+            content = serialization.add_code(self._structure, objects)
             with suppress(OSError):
                 self._complete(content)
         finally:
@@ -318,33 +313,33 @@ class UnfinishedEntry:
         self._file.seek(0)
         self._file.write(_MAGIC + _checksum(self._key, tail, content) + tail)
         self._file.close()
-        past = time.time() - _LONG_AGO  # so that any change of the file shows in its time
+        past = time.time() - _LONG_AGO  # so that any later change shows in the file's time
         os.utime(self._path, (past, past))
-        if os.name != "nt":  # where it could not be replaced any more
+        if os.name != "nt":  # there, a read-only file cannot be replaced
             self._path.chmod(0o400)
         path = self._cache.path(self._key)
         self._path.replace(path)
         status = path.stat()
-        self._cache.note(self._key, status)
-        self._cache.note_written(status.st_size)
-        CACHE.debug("%s is written: %s", path, format_bytes(status.st_size))
+        self._cache.set_verified(self._key, status)
+        self._cache.trim_after_writing(status.st_size)
+        CACHE.debug("wrote %s: %s", path, format_bytes(status.st_size))
 
     def drop(self) -> None:
-        """Give the file up, unless it has its name by now; what is mapped from it stays."""
+        """Remove the unfinished file, unless it has its name by now; mappings of it stay valid."""
         with suppress(OSError):
             self._file.close()
         self._cache.remove(self._path)
 
 
 def _checksum(key: str, *parts: bytes | memoryview) -> bytes:
-    """Of an entry under its name: what belongs to another one is as bad as what is damaged."""
-    found = sha256(key.encode())
+    """Compute a checksum that covers the key, so that the entry of another key counts as damaged."""
+    checksum = sha256(key.encode())
     for part in parts:
-        found.update(part)
-    return found.digest()
+        checksum.update(part)
+    return checksum.digest()
 
 
 def shared_models() -> ModelCache:
-    """The cache of this user."""
+    """Return this user's cache."""
     folder = cache_folder()
     return ModelCache(None if folder is None else folder / "models")

@@ -1,7 +1,6 @@
-"""Values of the ir as bytes and back: structure apart from the contents of arrays.
+"""Serialize values of `weft.ir`, with the contents of arrays separate from the structure.
 
-What is read can only be data: the loader makes instances of the ir's own records from their fields, plain Python data
-and arrays, and refuses every other name.
+Reading runs no foreign code: only records of `weft.ir`, plain Python data and arrays are created.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,10 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class SerializedValue:
-    """Structure, and arrays to be laid one after the other, each at a multiple of ALIGNMENT.
+    """The structure of a value, and its arrays, which follow one another at multiples of ALIGNMENT.
 
-    Those that are still to be packed can be had only once: with them the value that was saved is used up. `records` are
-    the kinds of records in the structure, each with the names of its fields.
+    Arrays that still have to be packed can be read only once, which makes the original value unusable. `records` has
+    the record classes in the structure, each with the names of its fields.
     """
 
     structure: bytes
@@ -42,106 +42,105 @@ class SerializedValue:
 
     @property
     def array_bytes(self) -> int:
-        return sum(aligned(array.nbytes) for array in self.arrays)
+        return sum(align_up(array.nbytes) for array in self.arrays)
 
 
-def aligned(size: int) -> int:
+def align_up(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def serialize(value: Any) -> SerializedValue:
-    """A value to be kept; an exception where it holds what cannot be."""
-    stream, outer = io.BytesIO(), io.BytesIO()
+    """Serialize a value; raise an error of some kind if it contains something else than data."""
+    stream, outer_stream = io.BytesIO(), io.BytesIO()
     writer = _Writer(stream)
     writer.dump(value)
-    outside = _Writer(outer, share=False)
-    outside.dump((tuple(writer.shared), stream.getvalue()))
-    kinds = writer.kinds | outside.kinds
-    return SerializedValue(outer.getvalue(), tuple(writer.arrays), {_kind_name(kind): _form(kind) for kind in kinds})
+    outer_writer = _Writer(outer_stream, share=False)
+    outer_writer.dump((tuple(writer.shared), stream.getvalue()))
+    records = {_class_name(kind): _field_names(kind) for kind in writer.kinds | outer_writer.kinds}
+    return SerializedValue(outer_stream.getvalue(), tuple(writer.arrays), records)
 
 
 def restore(structure: bytes, arrays: memoryview) -> Any:
-    """The value again; its arrays are views. An exception of any kind where the structure is not of this making."""
+    """Restore a value; its arrays are views. Raise an error of some kind if the structure is invalid."""
     shared, inner = _Reader(structure, (), arrays).load()
     return _Reader(inner, shared, arrays).load()
 
 
-def unknown_record(records: Mapping[str, str]) -> str | None:
-    """The first kind of record that is not here, or has other fields here; None where all are as they were."""
-    for name, form in records.items():
+def find_unknown_record(records: Mapping[str, str]) -> str | None:
+    """Return the first record class that does not exist here or has other fields, or None."""
+    for name, field_names in records.items():
         module, _, kind = name.rpartition(".")
         try:
-            if _form(_allowed(module, kind)) != form:
+            if _field_names(_allowed_class(module, kind)) != field_names:
                 return name
         except (KeyError, ImportError, ValueError):
             return name
     return None
 
 
-def _kind_name(kind: type) -> str:
+def _class_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _form(kind: type) -> str:
-    """What the loader takes a record of this kind to be made of."""
+def _field_names(kind: type) -> str:
     return " ".join(each.name for each in fields(kind)) if is_dataclass(kind) else ""
 
 
-def with_code(structure: bytes, objects: Sequence[bytes]) -> bytes:
-    """A structure together with code that was made apart from it."""
+def add_code(structure: bytes, objects: Sequence[bytes]) -> bytes:
+    """Combine a structure and code into one block of bytes."""
     stream = io.BytesIO()
     _Writer(stream, share=False).dump((structure, tuple(objects)))
     return stream.getvalue()
 
 
-def without_code(content: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-    """The structure and the code again; an exception of any kind where the content is not of this making."""
+def split_code(content: bytes) -> tuple[bytes, tuple[bytes, ...]]:
+    """Split a block into structure and code; raise an error of some kind if it is invalid."""
     structure, objects = _Reader(content, (), memoryview(b"")).load()
     if not isinstance(structure, bytes) or not all(isinstance(code, bytes) for code in objects):
-        raise ValueError("there is no structure with its code")
+        raise ValueError("not a structure with code")
     return structure, objects
 
 
-def kernel_bytes(whole: Kernel) -> bytes:
-    """A kernel with its body, for those who may have to compile it again."""
+def serialize_kernel(kernel: Kernel) -> bytes:
+    """Serialize a kernel with its body."""
     stream = io.BytesIO()
-    _Writer(stream, share=False, bodies=True).dump(whole)
+    _Writer(stream, share=False, bodies=True).dump(kernel)
     return stream.getvalue()
 
 
-def kernel_of(content: bytes) -> Kernel:
-    """The kernel again; an exception of any kind where the content is not of this making."""
-    found = _Reader(content, (), memoryview(b"")).load()
-    assert isinstance(found, Kernel)
-    return found
+def deserialize_kernel(content: bytes) -> Kernel:
+    """Restore a kernel; raise an error of some kind if the content is invalid."""
+    kernel = _Reader(content, (), memoryview(b"")).load()
+    assert isinstance(kernel, Kernel)
+    return kernel
 
 
 class _Writer(pickle.Pickler):
     def __init__(self, stream: io.BytesIO, share: bool = True, bodies: bool = False) -> None:
         super().__init__(stream, protocol=5)
-        self._bodies = bodies  # whether kernels keep theirs
-        self.shared: dict[Any, int] = {}  # of equal ones, all but the first are saved as its number
+        self._bodies = bodies  # whether to write the bodies of kernels
+        self.shared: dict[Any, int] = {}  # values that are written once and referenced by number
         self._share = share
         self.arrays: list[Constant] = []
-        self._places: dict[Any, Any] = {}
-        self._kept: list[Array] = []
+        self._references: dict[Any, Any] = {}
+        self._alive: list[Array] = []  # so that no other array gets the address of one of these
         self._end = 0
-        self.kinds: set[type] = set()  # of records
+        self.kinds: set[type] = set()  # the record classes
 
     def persistent_id(self, value: Any) -> Any:
         if self._share and isinstance(value, (Expr, Reference)):
             return self.shared.setdefault(value, len(self.shared))
         if isinstance(value, Packing):
-            return ("array", *self._place_packing(value))
+            return ("array", *self._reference_packing(value))
         if isinstance(value, np.generic):
-            return ("scalar", *self._place(np.asarray(value)))
+            return ("scalar", *self._reference_array(np.asarray(value)))
         if isinstance(value, np.ndarray) and value.dtype != object:
-            return ("array", *self._place(value))
+            return ("array", *self._reference_array(value))
         return None
 
     def reducer_override(self, value: Any) -> Any:
         match value:
-            case Kernel() if not self._bodies:  # known by its name: its body is the code's business
+            case Kernel() if not self._bodies:  # its name identifies the compiled code
                 self.kinds.add(Kernel)
                 return Kernel, (value.name, value.buffers, value.parameters, value.lanes, ())
             case np.ndarray():
@@ -154,25 +153,25 @@ class _Writer(pickle.Pickler):
             return type(value), tuple(getattr(value, each.name) for each in fields(value))
         return NotImplemented
 
-    def _place(self, array: Array) -> Any:
+    def _reference_array(self, array: Array) -> Any:
         key = (array.ctypes.data, array.shape, array.strides, array.dtype)
-        if key not in self._places:
-            self._kept.append(array)  # so that no other array gets its address
+        if key not in self._references:
+            self._alive.append(array)
             kind = from_numpy(array.dtype).value
-            self._places[key] = (self._append(np.ascontiguousarray(array)), kind, array.shape)
-        return self._places[key]
+            self._references[key] = (self._append(np.ascontiguousarray(array)), kind, array.shape)
+        return self._references[key]
 
-    def _place_packing(self, packing: Packing) -> Any:
-        if id(packing) not in self._places:  # the list of arrays keeps it alive
+    def _reference_packing(self, packing: Packing) -> Any:
+        if id(packing) not in self._references:  # `arrays` keeps it alive
             kind = from_numpy(packing.dtype).value
-            self._places[id(packing)] = (self._append(packing), kind, packing.shape)
-        return self._places[id(packing)]
+            self._references[id(packing)] = (self._append(packing), kind, packing.shape)
+        return self._references[id(packing)]
 
     def _append(self, array: Constant) -> int:
-        start = self._end
+        offset = self._end
         self.arrays.append(array)
-        self._end += aligned(array.nbytes)
-        return start
+        self._end += align_up(array.nbytes)
+        return offset
 
 
 class _Reader(pickle.Unpickler):
@@ -183,21 +182,18 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _allowed(module, name)
+            return _allowed_class(module, name)
         except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} is no data") from None
+            raise pickle.UnpicklingError(f"{module}.{name} is not a data class of weft") from None
 
     def persistent_load(self, identifier: Any) -> Any:
         if isinstance(identifier, int):
             return self._shared[identifier]
         kind, offset, dtype, shape = identifier
-        count = 1
-        for size in shape:
-            count *= size
-        numpy = DType(dtype).numpy
+        numpy_dtype, count = DType(dtype).numpy, prod(shape)
         if not count:
-            return np.zeros(shape, numpy)
-        array = np.frombuffer(self._arrays, numpy, count, offset).reshape(shape)
+            return np.zeros(shape, numpy_dtype)
+        array = np.frombuffer(self._arrays, numpy_dtype, count, offset).reshape(shape)
         return array[()] if kind == "scalar" else array
 
 
@@ -207,14 +203,16 @@ def _objects(shape: tuple[int, ...], items: list[Any]) -> Array:
     return array.reshape(shape)
 
 
-_RECORDS = "weft.ir."
-"""The package whose records may be read: an entry brings in those of its modules that it needs."""
+_RECORDS = "weft.ir."  # the package whose records may be read
 _OTHERS: dict[tuple[str, str], Any] = {(__name__, "_objects"): _objects, ("builtins", "complex"): complex}
 
 
 @cache
-def _allowed(module: str, name: str) -> Any:
-    """A data class, an enum or what is interned, of the ir's own; KeyError for every other name."""
+def _allowed_class(module: str, name: str) -> Any:
+    """Return a data class, an enum or an interned class of `weft.ir`; raise KeyError for every other name.
+
+    The module is imported by its name, since a cached load imports only the modules of its records.
+    """
     if (module, name) in _OTHERS:
         return _OTHERS[module, name]
     if not module.startswith(_RECORDS):

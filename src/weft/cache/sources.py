@@ -1,8 +1,8 @@
-"""What made an entry, by content and version: weft's own files, the libraries below it, and ops that others define.
+"""Compute digests of what compiled models depend on: weft's sources, library versions, and ops of other packages.
 
-Neither paths nor times are part of it, so that another virtual environment, a container or a reinstalled wheel finds
-what an earlier one made. The files' content is read once: its digest is remembered under what the system says of them
-(names, sizes, times), as for models (digests.py). Nothing here imports a library to ask for its version.
+Digests contain neither paths nor times, so that another virtual environment, a container or a reinstalled wheel finds
+existing entries. The digest of the sources is stored with their names, sizes and times, as for models (digests.py).
+Library versions are read without importing the libraries.
 """
 
 from __future__ import annotations
@@ -18,60 +18,58 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from weft.cache.digests import SETTLED, identity, key_of
+from weft.cache.digests import SETTLED, file_identity, key_of
 from weft.cache.files import cache_folder, read_file, write_file
 
 LIBRARIES = ("ml_dtypes", "numpy", "onnx")
-"""Those whose version shows in a compiled model: in constants that were folded, and in what the file's ops mean."""
+"""Libraries whose version affects compiled models, through folded constants and definitions of ops."""
 _SUFFIXES = (".py", ".ll")
-_NO_DEFINITIONS = sha256().hexdigest()  # what `foreign_digest` gives where nobody has defined an op
+_NO_DEFINITIONS = sha256().hexdigest()  # `foreign_digest` without definitions
 _STARTED = time.time()
 _PACKAGE = Path(__file__).parent.parent
 
 
 @cache
 def package_digest(*folders: str) -> str | None:
-    """weft's own files in these folders (all, for none) by their content.
+    """Return a digest of weft's sources in these folders, or of all.
 
-    None if one was changed since the process began to use them, or if they are not files.
+    Return None if one has changed since the process started, or if they are not files.
     """
     return content_digest(_PACKAGE, folders)
 
 
 def content_digest(package: Path, folders: Sequence[str] = ()) -> str | None:
-    """The files of a package in these folders by names and content."""
+    """Return a digest of the names and contents of a package's sources in these folders, or of all."""
     root = str(package)
     try:
-        found = sorted(_source_files([f"{root}/{folder}" for folder in folders] or [root]))
+        files = sorted(_source_files([f"{root}/{folder}" for folder in folders] or [root]))
     except OSError:
         return None
-    newest = max((max(status.st_mtime, status.st_ctime) for _, status in found), default=0.0)
-    if not found or any(status.st_mtime > _STARTED for _, status in found):
+    newest = max((max(status.st_mtime, status.st_ctime) for _, status in files), default=0.0)
+    if not files or any(status.st_mtime > _STARTED for _, status in files):
         return None
-    record = _record(root, found)
+    record = _record_path(root, files)
     with suppress(OSError, ValueError, TypeError, AttributeError):
-        if record is not None and isinstance(known := json.loads(read_file(record)), str):
-            return known
+        if record is not None and isinstance(stored := json.loads(read_file(record)), str):
+            return stored
     try:
-        parts = [
-            (path[len(root) + 1 :].replace(os.sep, "/"), sha256(Path(path).read_bytes()).hexdigest())
-            for path, _ in found
-        ]
+        digests = [sha256(Path(path).read_bytes()).hexdigest() for path, _ in files]
     except OSError:
         return None
-    made = key_of(*(f"{name.replace(os.sep, '/')} {digest}" for name, digest in parts))
+    names = [path[len(root) + 1 :].replace(os.sep, "/") for path, _ in files]
+    result = key_of(*(f"{name} {digest}" for name, digest in zip(names, digests)))
     if record is not None and time.time() - newest > SETTLED:
         with suppress(OSError):
-            write_file(record, json.dumps(made).encode())
-    return made
+            write_file(record, json.dumps(result).encode())
+    return result
 
 
-def _record(root: str, found: Sequence[tuple[str, os.stat_result]]) -> Path | None:
-    """Where the digest of files in this very state is remembered."""
+def _record_path(root: str, files: Sequence[tuple[str, os.stat_result]]) -> Path | None:
+    """Return where the digest of files with these identities is stored."""
     folder = cache_folder()
     if folder is None:
         return None
-    return folder / "sources" / key_of(root, *(f"{path} {identity(status)}" for path, status in found))[:32]
+    return folder / "sources" / key_of(root, *(f"{path} {file_identity(status)}" for path, status in files))[:32]
 
 
 def _source_files(folders: Sequence[str]) -> Iterator[tuple[str, os.stat_result]]:
@@ -86,32 +84,28 @@ def _source_files(folders: Sequence[str]) -> Iterator[tuple[str, os.stat_result]
 
 @cache
 def library_version(name: str) -> str:
-    """The version of an installed library, by the name of the folder that says so beside it; "" where none does."""
+    """Return the version of an installed library from the name of its .dist-info folder, or "" if it has none."""
     with suppress(ImportError, ValueError, OSError):
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
-            place = Path(spec.origin).parent.parent
-            for folder in os.listdir(place):  # noqa: PTH208 (their names are all that is asked for)
-                stem, dash, rest = folder.partition("-")
-                if dash and rest.endswith(".dist-info") and stem.replace("-", "_").lower() == name:
-                    return rest[: -len(".dist-info")]
-            from importlib.metadata import version
+            for folder in os.listdir(Path(spec.origin).parent.parent):  # noqa: PTH208 (only names are needed)
+                stem, dash, suffix = folder.partition("-")
+                if dash and suffix.endswith(".dist-info") and stem.replace("-", "_").lower() == name:
+                    return suffix[: -len(".dist-info")]
+            from importlib.metadata import version  # slow to import
 
             return version(name)
     return ""
 
 
 def libraries() -> str:
-    """The versions of all that compiled models depend on beside weft."""
+    """Return the versions of the libraries that compiled models depend on."""
     return " ".join(f"{name} {library_version(name)}" for name in LIBRARIES)
 
 
 def definitions_digest() -> str | None:
-    """All definitions of ops that are not weft's own; None where one of them cannot be told.
-
-    Who defines one has imported weft's; where nobody has, there are none.
-    """
-    if "weft.opset" not in sys.modules:
+    """Return a digest of the op definitions of other packages, or None if one of them has no digest."""
+    if "weft.opset" not in sys.modules:  # defining an op imports it, so there are no definitions
         return _NO_DEFINITIONS
     from weft.opset.foreign import foreign_digest
 

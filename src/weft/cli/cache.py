@@ -12,7 +12,17 @@ from typing import Any
 from rich.text import Text
 
 from weft.cache.files import STALE, VARIABLE, cache_folder
-from weft.cache.inventory import CODE, MODELS, NOTES, UNDONE, KeptFile, damaged, kept_files, older, remove
+from weft.cache.inventory import (
+    CODE,
+    MODELS,
+    NOTES,
+    UNDONE,
+    CacheFile,
+    find_damaged,
+    list_cache_files,
+    remove,
+    select_unused,
+)
 from weft.cli import options, output, values
 from weft.cli.output import format_bytes
 from weft.errors import InputError
@@ -62,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         return _print_folder(folder, args.json)
     if folder is None:
         raise InputError("nothing is kept on disk", hint=f"set {VARIABLE} to a folder, or do not set it at all")
-    kept = kept_files(folder)
+    kept = list_cache_files(folder)
     match args.what:
         case "size":
             return _print_sizes(folder, kept, args.json)
@@ -74,10 +84,10 @@ def run(args: argparse.Namespace) -> int:
             return _verify(folder, kept, args.json)
 
 
-def _unused(kept: Sequence[KeptFile], seconds: float) -> list[KeptFile]:
+def _unused(kept: Sequence[CacheFile], seconds: float) -> list[CacheFile]:
     """What was not used for so long; what was begun and given up goes in any case, measurements stay."""
-    given_up = older([one for one in kept if one.kind == UNDONE], STALE)
-    return [*older([one for one in kept if one.kind in (MODELS, CODE)], seconds), *given_up]
+    given_up = select_unused([one for one in kept if one.kind == UNDONE], STALE)
+    return [*select_unused([one for one in kept if one.kind in (MODELS, CODE)], seconds), *given_up]
 
 
 def _print_folder(folder: Path | None, as_json: bool) -> int:
@@ -88,7 +98,7 @@ def _print_folder(folder: Path | None, as_json: bool) -> int:
     return 0
 
 
-def _print_sizes(folder: Path, kept: Sequence[KeptFile], as_json: bool) -> int:
+def _print_sizes(folder: Path, kept: Sequence[CacheFile], as_json: bool) -> int:
     sizes = {kind: [one.bytes for one in kept if one.kind == kind] for kind in _KINDS}
     if as_json:
         kinds = {kind: {"files": len(found), "bytes": sum(found)} for kind, found in sizes.items()}
@@ -100,7 +110,7 @@ def _print_sizes(folder: Path, kept: Sequence[KeptFile], as_json: bool) -> int:
     return 0
 
 
-def _print_models(kept: Sequence[KeptFile], as_json: bool) -> int:
+def _print_models(kept: Sequence[CacheFile], as_json: bool) -> int:
     if as_json:
         output.print_json([_record(one) for one in kept])
         return 0
@@ -116,7 +126,7 @@ def _print_models(kept: Sequence[KeptFile], as_json: bool) -> int:
     return 0
 
 
-def _clean(chosen: Sequence[KeptFile], as_json: bool) -> int:
+def _clean(chosen: Sequence[CacheFile], as_json: bool) -> int:
     freed = remove(chosen)
     if as_json:
         output.print_json({"removed": len(chosen), "bytes": freed})
@@ -125,10 +135,10 @@ def _clean(chosen: Sequence[KeptFile], as_json: bool) -> int:
     return 0
 
 
-def _verify(folder: Path, kept: Sequence[KeptFile], as_json: bool) -> int:
+def _verify(folder: Path, kept: Sequence[CacheFile], as_json: bool) -> int:
     """1 where something was damaged."""
     checked = [one for one in kept if one.kind in (MODELS, CODE)]
-    found = damaged(folder, checked)
+    found = find_damaged(folder, checked)
     remove(found)
     if as_json:
         output.print_json({"checked": len(checked), "damaged": [_record(one) for one in found]})
@@ -140,7 +150,7 @@ def _verify(folder: Path, kept: Sequence[KeptFile], as_json: bool) -> int:
     return 1 if found else 0
 
 
-def _record(one: KeptFile) -> dict[str, Any]:
+def _record(one: CacheFile) -> dict[str, Any]:
     used = datetime.fromtimestamp(one.used).astimezone().isoformat(timespec="seconds")
     facts = {"file": one.file, "device": one.device, "kind": one.kind, "bytes": one.bytes, "used": used}
     return {**facts, "entry": str(one.path)}

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from weft.backends.device import TunableDriver
-from weft.cache.tuning import joined, keep_choices, to_text
+from weft.cache.tuning import merge_choices, store_choices, to_text
 from weft.cli import options, output, values
 from weft.cli.output import format_seconds
 from weft.cli.sizes import check_sizes, sizes_of_file
@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
     with stages("tuning") as progress:
         terms = (fused, driver, args.precision, args.seconds)
         tuning = tune(*terms, sizes=sizes, again=args.again, tell=progress.stage)
-    choices = joined(tunable_target(driver, args.precision).tuned, tuning.choices)
-    kept = keep_choices(driver.hardware, tuning.choices) if tuning.timed else None
+    choices = merge_choices(tunable_target(driver, args.precision).tuned, tuning.choices)
+    kept = store_choices(driver.hardware, tuning.choices) if tuning.timed else None
     if args.output is not None:
         write_text(args.output, to_text(driver.hardware, choices))
     if args.json:

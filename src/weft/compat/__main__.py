@@ -63,7 +63,7 @@ def _execute(code: bytes | str, name: str, file: str | None) -> None:
     module.__dict__["__builtins__"] = __builtins__
     if file is not None:
         module.__file__ = file
-    sys.modules["__main__"] = module
+    sys.modules["__main__"] = module  # as Python does for a program
     exec(compile(code, name, "exec", dont_inherit=True), module.__dict__)
 
 

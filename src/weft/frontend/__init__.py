@@ -1,4 +1,4 @@
-"""ONNX files to Graphs: the only layer that knows files, protobuf and opsets."""
+"""Read ONNX files into Graphs and write them: the only layer that knows files, protobuf and opsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "save_model",
 ]
 
-_MODULES = {  # onnx comes in with those who parse or write a file, not with those who open one
+_MODULES = {  # lazy: a cached load opens a file without parsing it, and must not import onnx
     "ModelSource": "source",
     "OpenFile": "files",
     "OpenedModel": "source",

@@ -1,4 +1,4 @@
-"""AttributeProto to the plain value it holds."""
+"""Convert AttributeProtos to plain values."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ MESSAGES = frozenset(("t", "g", "sparse_tensor", "tp"))
 def read_attribute(
     proto: onnx.AttributeProto, storage: WeightStorage, symbols: Symbols, read_graph: Callable[[onnx.GraphProto], Graph]
 ) -> Attribute:
-    """The value of an attribute; `read_graph` reads the graphs inside it."""
+    """Return the value of an attribute; `read_graph` reads the graphs inside it."""
     if proto.ref_attr_name:
         raise InvalidModelError(
             f"attribute {proto.name} refers to {proto.ref_attr_name}, an attribute of a function, outside of one"
         )
-    match held_field(proto):
+    match value_field(proto):
         case "f":
             return float(proto.f)
         case "i":
@@ -55,10 +55,10 @@ def read_attribute(
         case "sparse_tensor":
             return read_sparse_tensor(storage, proto.sparse_tensor)
         case "tp":
-            declared = read_type(symbols, proto.tp, proto.name)
-            if declared is None:
+            type_value = read_type(symbols, proto.tp, proto.name)
+            if type_value is None:
                 raise InvalidModelError(f"attribute {proto.name} holds an empty type")
-            return declared
+            return type_value
         case "floats":
             return tuple(proto.floats)
         case "ints":
@@ -71,26 +71,25 @@ def read_attribute(
             return tuple(map(read_graph, proto.graphs))
         case "sparse_tensors":
             return tuple(read_sparse_tensor(storage, sparse) for sparse in proto.sparse_tensors)
-        case held:
-            raise UnsupportedModelError(f"attribute {proto.name} holds {held}, which weft does not read")
+        case field:
+            raise UnsupportedModelError(f"attribute {proto.name} holds {field}, which weft does not support")
 
 
-def held_field(proto: onnx.AttributeProto) -> str:
-    """The field with the attribute's value, which must be the only one and agree with the declared type.
+def value_field(proto: onnx.AttributeProto) -> str:
+    """Return the name of the field with the attribute's value: the only one that is set, and of the declared type.
 
-    Scalars may be absent where they are zero: writers of the proto3 flavour leave them out. Before IR version 2 no
-    type was declared.
+    proto3 writers omit scalars that are zero. Before IR version 2, attributes had no declared type.
     """
     present: set[str] = {descriptor.name for descriptor, _ in proto.ListFields()} & set(FIELDS.values())
     if proto.type == onnx.AttributeProto.UNDEFINED:
         if len(present) != 1:
             raise InvalidModelError(f"attribute {proto.name} has no type and {len(present)} values")
         return present.pop()
-    declared = FIELDS.get(proto.type)
-    if declared is None:
-        raise UnsupportedModelError(f"attribute {proto.name} has type number {proto.type}, which weft does not know")
-    if present - {declared} or (declared in MESSAGES and not present):
+    field = FIELDS.get(proto.type)
+    if field is None:
+        raise UnsupportedModelError(f"attribute {proto.name} has the unknown type number {proto.type}")
+    if present - {field} or (field in MESSAGES and not present):
         kind = onnx.AttributeProto.AttributeType.Name(proto.type)
-        found = ", ".join(sorted(present)) or "nothing"
-        raise InvalidModelError(f"attribute {proto.name} is declared as {kind} but holds {found}")
-    return declared
+        content = ", ".join(sorted(present)) or "nothing"
+        raise InvalidModelError(f"attribute {proto.name} is declared as {kind} but holds {content}")
+    return field

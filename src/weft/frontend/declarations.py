@@ -1,7 +1,7 @@
-"""TypeProto to Type: what a file declares about its values.
+"""Convert TypeProtos to Types.
 
-A dim that the file names becomes the symbol of that name, one it leaves open a fresh symbol named after the value and
-the position. Negative sizes, which old exporters write, count as open; 0 is taken literally, as onnxruntime does.
+A named dim becomes the symbol of that name; an unnamed dynamic dim becomes a fresh symbol named after the value and the
+position. Negative sizes, which old exporters write, count as dynamic; 0 is taken literally, as in onnxruntime.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from weft.ir.dtypes import DType
 from weft.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from weft.records import dataclass
 
-MEANINGLESS = re.compile(r"[\W\d]*|None|unknown", re.IGNORECASE)
-"""Dim names such as "?" and "-1", which exporters give to dims that have nothing to do with one another."""
+ANONYMOUS_DIM = re.compile(r"[\W\d]*|None|unknown", re.IGNORECASE)
+"""Dim names such as "?" and "-1", which exporters give to unrelated dims."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
-    """The names of dims in use."""
+    """The dim names in use."""
 
     names: set[str] = field(default_factory=set)
 
 
-def collect_names(symbols: Symbols, graph: onnx.GraphProto) -> None:
+def reserve_dim_names(symbols: Symbols, graph: onnx.GraphProto) -> None:
     """Reserve the dim names that a graph's inputs and outputs declare."""
     for value in (*graph.input, *graph.output):
         symbols.names.update(dim.dim_param for dim in value.type.tensor_type.shape.dim if dim.dim_param)
 
 
 def read_type(symbols: Symbols, proto: onnx.TypeProto, name: str) -> Type | None:
-    """The declared type of the value `name`; None where the declaration leaves it open."""
+    """Return the declared type of the value `name`, or None if the declaration does not specify it."""
     match proto.WhichOneof("value"):
         case None:
             return None
@@ -69,14 +69,14 @@ def _read_map_type(symbols: Symbols, proto: onnx.TypeProto.Map, name: str) -> Ty
         raise InvalidModelError(f"a map cannot have keys of type {key}", value=name)
     value = read_type(symbols, proto.value_type, name)
     if isinstance(value, TensorType) and value.shape and all(dim == 1 for dim in value.shape):
-        value = TensorType(value.dtype, None)  # converters say so of plain numbers and texts
+        value = TensorType(value.dtype, None)  # converters declare plain numbers and strings like this
     return None if value is None else MapType(key, value)
 
 
 def _read_dim(symbols: Symbols, dim: onnx.TensorShapeProto.Dimension, name: str, position: int) -> Dim:
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return int(dim.dim_value)
-    if dim.dim_param and not MEANINGLESS.fullmatch(dim.dim_param):
+    if dim.dim_param and not ANONYMOUS_DIM.fullmatch(dim.dim_param):
         return symbol(dim.dim_param)
     base = f"{re.sub(r'[^0-9A-Za-z_.]', '_', name)}.{position}"
     fresh, count = base, 1

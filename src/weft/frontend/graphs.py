@@ -1,7 +1,7 @@
-"""GraphProto to Graph: names resolved, nodes sorted, attributes and tensors read.
+"""Convert a GraphProto to a Graph: resolve names, sort nodes, read attributes and tensors.
 
-Functions are inlined already. A name that a subgraph defines although an enclosing graph does too is given another
-one, so that in the result a name means one thing wherever it can be seen.
+Functions have been inlined before. A name in a subgraph that shadows one of an enclosing graph is replaced, so that in
+the result a name has one meaning wherever it is visible.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import onnx
 
 from weft.errors import InvalidModelError, WeftError
 from weft.frontend.attributes import read_attribute
-from weft.frontend.declarations import Symbols, collect_names, read_type
-from weft.frontend.instantiate import is_alias, node_label
+from weft.frontend.declarations import Symbols, read_type, reserve_dim_names
+from weft.frontend.instantiate import FreshNames, is_alias, node_label
 from weft.frontend.opsets import canonical_domain, node_version
 from weft.frontend.order import sort_nodes
 from weft.frontend.storage import WeightStorage
@@ -28,30 +28,31 @@ from weft.logs import LOADING
 from weft.records import dataclass
 
 KnownAttributes = Callable[[str, str, int], "frozenset[str] | None"]
-"""The attributes of an operator that ignores others, by domain, name and version; None for one that does not."""
+"""(domain, op, version) -> the attributes of an operator that ignores unknown ones; None if it rejects them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What reading any graph of one model needs."""
+    """What all graphs of one model share while they are read."""
 
     storage: WeightStorage
     imports: Mapping[str, int]
     known_attributes: KnownAttributes
     symbols: Symbols = field(default_factory=Symbols)
-    node_names: dict[str, int] = field(default_factory=dict)  # each with the number to try next
-    free_names: dict[Graph, frozenset[str]] = field(default_factory=dict)  # what a subgraph takes from outside
+    node_names: FreshNames = field(default_factory=lambda: FreshNames(separator="_"))
+    free_names: dict[Graph, frozenset[str]] = field(default_factory=dict)  # values that a subgraph captures
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The names that a graph defines, each with the name it has in the result; `taken` are the latter."""
+    """The names that a graph of the file defines, each with its name in the result."""
 
     names: dict[str, str]
-    taken: set[str]
+    result_names: set[str]
     parent: Scope | None
 
     def find(self, name: str) -> str | None:
+        """Return the name in the result of a value that is visible here, or None."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -59,18 +60,18 @@ class Scope:
             scope = scope.parent
         return None
 
-    def shows(self, name: str) -> bool:
-        """Whether the result has something called `name` here or further out."""
+    def is_visible(self, name: str) -> bool:
+        """Whether the result has a value called `name` in this graph or an enclosing one."""
         scope: Scope | None = self
         while scope is not None:
-            if name in scope.taken:
+            if name in scope.result_names:
                 return True
             scope = scope.parent
         return False
 
 
 def read_main_graph(context: Context, proto: onnx.GraphProto) -> Graph:
-    """The model's graph, whose inputs must all have a type, and whose outputs keep their names."""
+    """Read the model's graph; its inputs must have types, and its outputs keep their names."""
     graph = read_graph(context, None, proto)
     for value in graph.inputs:
         if value.type is None:
@@ -83,8 +84,8 @@ def read_main_graph(context: Context, proto: onnx.GraphProto) -> Graph:
 
 
 def read_graph(context: Context, parent: Scope | None, proto: onnx.GraphProto) -> Graph:
-    """A graph and everything inside it; `parent` is the scope around a subgraph."""
-    collect_names(context.symbols, proto)
+    """Read a graph and its subgraphs; `parent` is the scope that encloses it."""
+    reserve_dim_names(context.symbols, proto)
     scope = _define_names(proto, parent)
     initializers = _read_initializers(context, scope, proto)
     inputs = [_read_value(context, scope, value) for value in proto.input]
@@ -113,7 +114,7 @@ def read_graph(context: Context, parent: Scope | None, proto: onnx.GraphProto) -
 
 
 def _define_names(proto: onnx.GraphProto, parent: Scope | None) -> Scope:
-    """The scope of a graph: all names that its inputs, initializers and nodes define, each only once."""
+    """Create the scope of a graph: the names that its inputs, initializers and nodes define, each only once."""
     names: dict[str, str] = {}
 
     def define(name: str, by: str) -> None:
@@ -125,10 +126,10 @@ def _define_names(proto: onnx.GraphProto, parent: Scope | None) -> Scope:
 
     for value in proto.input:
         define(value.name, "a graph input")
-    given = set(names)
+    inputs = set(names)
     for name in _initializer_names(proto):
-        if name in given:
-            given.remove(name)  # the initializer is this input's default
+        if name in inputs:
+            inputs.remove(name)  # the initializer is this input's default
         else:
             define(name, "an initializer")
     for node in proto.node:
@@ -144,17 +145,15 @@ def _define_names(proto: onnx.GraphProto, parent: Scope | None) -> Scope:
 def _rename_shadows(names: dict[str, str], parent: Scope) -> None:
     fresh_names = set(names)
     for name in names:
-        if parent.shows(name):
+        if parent.is_visible(name):
             candidates = (f"{name}.{number}" for number in count(1))
-            fresh = next(
-                candidate for candidate in candidates if candidate not in fresh_names and not parent.shows(candidate)
-            )
+            fresh = next(each for each in candidates if each not in fresh_names and not parent.is_visible(each))
             fresh_names.add(fresh)
             names[name] = fresh
 
 
 def _resolve_aliases(scope: Scope, proto: onnx.GraphProto) -> None:
-    """Let names that only repeat another value stand for that value."""
+    """Map names that are aliases of another value to that value."""
     aliases = {node.output[0]: node.input[0] for node in proto.node if is_alias(node)}
     for alias in aliases:
         source, steps = aliases[alias], 0
@@ -162,7 +161,7 @@ def _resolve_aliases(scope: Scope, proto: onnx.GraphProto) -> None:
             source, steps = aliases[source], steps + 1
         if source in aliases:
             raise InvalidModelError(f"{alias!r} is defined by itself", value=alias)
-        scope.taken.discard(scope.names[alias])
+        scope.result_names.discard(scope.names[alias])
         scope.names[alias] = _resolve(scope, source)
 
 
@@ -186,23 +185,23 @@ def _read_value(context: Context, scope: Scope, value: onnx.ValueInfoProto) -> G
 
 
 def _read_output(context: Context, scope: Scope, value: onnx.ValueInfoProto) -> GraphValue:
-    found = scope.find(value.name)
-    if found is None:
+    name = scope.find(value.name)
+    if name is None:
         raise InvalidModelError(f"the graph output {value.name!r} is not defined anywhere", value=value.name)
     try:
-        return GraphValue(found, read_type(context.symbols, value.type, value.name))
+        return GraphValue(name, read_type(context.symbols, value.type, value.name))
     except WeftError as error:
         raise error.at(value=value.name) from error.__cause__
 
 
 def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto) -> Node:
-    name = _unique_name(context, proto)
+    name = context.node_names.make(node_label(proto))
     try:
         if not proto.op_type:
             raise InvalidModelError("the node names no operator")
         domain = canonical_domain(proto.domain)
         version = node_version(proto, context.imports)
-        known = context.known_attributes(domain, proto.op_type, version)
+        attribute_names = context.known_attributes(domain, proto.op_type, version)
         return Node(
             op=proto.op_type,
             domain=domain,
@@ -210,45 +209,35 @@ def _read_node(context: Context, scope: Scope, proto: onnx.NodeProto) -> Node:
             name=name,
             inputs=tuple(_resolve(scope, value) for value in proto.input),
             outputs=tuple(scope.names[value] if value else "" for value in proto.output),
-            attributes=_read_attributes(context, scope, proto, known),
+            attributes=_read_attributes(context, scope, proto, attribute_names),
         )
     except WeftError as error:
         raise error.at(node=name) from error.__cause__
 
 
-def _unique_name(context: Context, proto: onnx.NodeProto) -> str:
-    base = node_label(proto)
-    name = base
-    while name in context.node_names:
-        name = f"{base}_{context.node_names[base]}"
-        context.node_names[base] += 1
-    context.node_names[name] = 1
-    return name
-
-
 def _resolve(scope: Scope, name: str) -> str:
     if not name:
         return ""
-    found = scope.find(name)
-    if found is None:
+    result_name = scope.find(name)
+    if result_name is None:
         raise InvalidModelError(
             f"its input {name!r} is neither a graph input, nor an initializer, nor the output of any node", value=name
         )
-    return found
+    return result_name
 
 
 def _read_attributes(
-    context: Context, scope: Scope, proto: onnx.NodeProto, known: frozenset[str] | None
+    context: Context, scope: Scope, proto: onnx.NodeProto, known_names: frozenset[str] | None
 ) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {}
     for attribute in proto.attribute:
-        if known is not None and attribute.name not in known:
-            names = ", ".join(sorted(known))
+        if known_names is not None and attribute.name not in known_names:
+            names = ", ".join(sorted(known_names))
             file = context.storage.source.file
             LOADING.warning("%s: %s ignores its attribute %s; it has %s", file, proto.op_type, attribute.name, names)
             continue
         if not attribute.name or attribute.name in attributes:
-            raise InvalidModelError(f"the attribute name {attribute.name!r} is missing or used twice")
+            raise InvalidModelError(f"the attribute name {attribute.name!r} is empty or used twice")
         attributes[attribute.name] = read_attribute(
             attribute, context.storage, context.symbols, partial(read_graph, context, scope)
         )

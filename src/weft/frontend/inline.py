@@ -1,8 +1,8 @@
-"""Replace calls of functions by their bodies, in place, until only ops that weft defines itself are left.
+"""Inline function calls, in place, until only ops that weft defines are left.
 
-Functions are those that the model brings along and those by which onnx defines some of its own ops. An op that weft
-defines is never replaced. Some of onnx's functions depend on the types of their inputs; only where such a one is met
-does onnx's own type inference run, on the model without its weights.
+Functions come from the model, and from onnx, which defines some of its ops by functions. An op that weft defines is
+never replaced. Some of onnx's functions depend on the types of their inputs; only then onnx's type inference runs, on
+the model without its weights.
 """
 
 from __future__ import annotations
@@ -17,21 +17,29 @@ import onnx.defs
 import onnx.shape_inference
 
 from weft.errors import InvalidModelError, UnsupportedModelError, WeftError
-from weft.frontend.instantiate import FreshNames, defined_names, graphs_in, instantiate, is_alias, node_label
+from weft.frontend.instantiate import (
+    FreshNames,
+    defined_names,
+    graphs_in,
+    instantiate,
+    is_alias,
+    node_label,
+    walk_graphs,
+)
 from weft.frontend.opsets import canonical_domain, node_version
 from weft.records import dataclass
 
 IsDefined = Callable[[str, str, int], bool]
 Key = tuple[str, str, str]  # domain, name, overload
 Types = ChainMap[str, onnx.TypeProto]
-Schema = Any  # onnx.defs.OpSchema, whose stubs lack what is said about functions
+Schema = Any  # onnx.defs.OpSchema, whose stubs lack the attributes about functions
 
-MOST_NODES = 100_000
-"""How many nodes all calls together may become: functions that call each other twice double with every level."""
+MAX_NODES = 100_000
+"""Limit of the nodes that all calls expand to: functions that call each other twice double with every level."""
 
-DEEPEST_CALLS = 256
-DEEPEST_GRAPHS = 32
-MOST_ROUNDS = 32
+MAX_CALL_DEPTH = 256
+MAX_GRAPH_DEPTH = 32
+MAX_ROUNDS = 32
 
 
 @dataclass(slots=True)
@@ -40,7 +48,7 @@ class _Inliner:
     imports: Mapping[str, int]
     is_defined: IsDefined
     fresh: FreshNames
-    made: int = 0
+    node_count: int = 0  # that calls have expanded to
     schemas: dict[tuple[str, str, int], Schema | None] = field(default_factory=dict)
 
 
@@ -49,12 +57,12 @@ def inline_functions(model: onnx.ModelProto, imports: Mapping[str, int], is_defi
     fresh = FreshNames(dict.fromkeys(_all_names(model.graph), 1))
     inliner = _Inliner(_collect_functions(model), imports, is_defined, fresh)
     _expand_graph(inliner, model.graph, (), 1, None)
-    for _ in range(MOST_ROUNDS):
-        if not _any_contextual(inliner, model.graph) or not _infer_types(inliner, model):
+    for _ in range(MAX_ROUNDS):
+        if not _has_typed_functions(inliner, model.graph) or not _infer_types(inliner, model):
             break
-        before = inliner.made
+        before = inliner.node_count
         _expand_graph(inliner, model.graph, (), 1, ChainMap())
-        if inliner.made == before:
+        if inliner.node_count == before:
             break
 
 
@@ -68,19 +76,8 @@ def _collect_functions(model: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
     return functions
 
 
-def _walk(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """The graph and all graphs within."""
-    waiting = [graph]
-    while waiting:
-        current = waiting.pop()
-        yield current
-        for node in current.node:
-            for attribute in node.attribute:
-                waiting.extend(graphs_in(attribute))
-
-
 def _all_names(graph: onnx.GraphProto) -> Iterator[str]:
-    for inner in _walk(graph):
+    for inner in walk_graphs(graph):
         yield from defined_names(inner)
 
 
@@ -88,52 +85,53 @@ def _expand_graph(
     inliner: _Inliner, graph: onnx.GraphProto, active: tuple[Key, ...], depth: int, types: Types | None
 ) -> None:
     """Expand all calls in a graph; `active` are the functions being expanded around it."""
-    if depth > DEEPEST_GRAPHS:
-        raise InvalidModelError(f"graphs nest more than {DEEPEST_GRAPHS} deep")
+    if depth > MAX_GRAPH_DEPTH:
+        raise InvalidModelError(f"graphs nest more than {MAX_GRAPH_DEPTH} deep")
     if types is not None:
         types = types.new_child(_declared_types(graph))
-    before = inliner.made
+    before = inliner.node_count
     result: list[onnx.NodeProto] = []
     work = [(node, active) for node in reversed(graph.node)]
     while work:
         node, calls = work.pop()
-        found = None if is_alias(node) else _find_body(inliner, node, types)
-        if found is None or found[0] in inliner.functions:  # a graph that is passed on belongs to the caller
+        function = None if is_alias(node) else _find_body(inliner, node, types)
+        if function is None or function[0] in inliner.functions:  # a graph that is an argument belongs to the caller
             for attribute in node.attribute:
                 for inner in graphs_in(attribute):
                     _expand_graph(inliner, inner, calls, depth + 1, types)
-        if found is None:
+        if function is None:
             result.append(node)
             continue
-        key, body = found
+        key, body = function
         _check_calls(key, calls)
         nodes = instantiate(body, node, inliner.fresh, inliner.imports)
-        inliner.made += max(1, sum(map(_count, nodes)))
-        if inliner.made > MOST_NODES:
+        inliner.node_count += max(1, sum(map(_count_nodes, nodes)))
+        if inliner.node_count > MAX_NODES:
             raise UnsupportedModelError(
-                f"the model's functions expand to more than {MOST_NODES} nodes", node=node_label(node)
+                f"the model's functions expand to more than {MAX_NODES} nodes", node=node_label(node)
             )
         work.extend((inner_node, (*calls, key)) for inner_node in reversed(nodes))
-    if inliner.made > before:
+    if inliner.node_count > before:
         del graph.node[:]
         graph.node.extend(result)
 
 
-def _count(node: onnx.NodeProto) -> int:
-    """The node and those in its subgraphs."""
-    return 1 + sum(_count(inner) for held in node.attribute for graph in graphs_in(held) for inner in graph.node)
+def _count_nodes(node: onnx.NodeProto) -> int:
+    """Count a node and the nodes in its subgraphs."""
+    graphs = (graph for attribute in node.attribute for graph in graphs_in(attribute))
+    return 1 + sum(_count_nodes(inner) for graph in graphs for inner in graph.node)
 
 
 def _check_calls(key: Key, calls: tuple[Key, ...]) -> None:
     if key in calls:
         chain = " → ".join(name for _, name, _ in (*calls[calls.index(key) :], key))
         raise InvalidModelError(f"functions call themselves: {chain}")
-    if len(calls) >= DEEPEST_CALLS:
-        raise InvalidModelError(f"functions call each other more than {DEEPEST_CALLS} deep")
+    if len(calls) >= MAX_CALL_DEPTH:
+        raise InvalidModelError(f"functions call each other more than {MAX_CALL_DEPTH} deep")
 
 
 def _find_body(inliner: _Inliner, node: onnx.NodeProto, types: Types | None) -> tuple[Key, onnx.FunctionProto] | None:
-    """The function to put in the node's place, if there is one and weft has no definition of its own."""
+    """Return the function that replaces a node; None if there is none, or weft defines the op."""
     domain, op = canonical_domain(node.domain), node.op_type
     key = (domain, op, node.overload)
     local = inliner.functions.get(key)
@@ -168,7 +166,7 @@ def _schema_body(
 
 
 def _with_defaults(body: onnx.FunctionProto, schema: Schema) -> onnx.FunctionProto:
-    """The body with the defaults of its attributes, which onnx keeps in the schema."""
+    """Add the default attributes, which onnx keeps in the schema, to a function body."""
     for attribute in schema.attributes.values():
         if attribute.default_value.type != onnx.AttributeProto.UNDEFINED:
             default = body.attribute_proto.add()
@@ -178,12 +176,12 @@ def _with_defaults(body: onnx.FunctionProto, schema: Schema) -> onnx.FunctionPro
 
 
 def _closest(versions: Sequence[int], version: int) -> int:
-    """The newest body not newer than the op; or the oldest, whose nodes carry their own versions anyway."""
+    """Return the newest version not newer than the op's, or the oldest: nodes of the body carry their own versions."""
     return max((since for since in versions if since <= version), default=min(versions))
 
 
 def _undefined_schema(inliner: _Inliner, domain: str, op: str, version: int) -> Schema | None:
-    """The schema of an op that onnx knows as a function and weft does not define."""
+    """Return the schema of an op that onnx defines by a function and weft does not define."""
     key = (domain, op, version)
     if key not in inliner.schemas:
         schema: Schema = None
@@ -194,21 +192,22 @@ def _undefined_schema(inliner: _Inliner, domain: str, op: str, version: int) -> 
     return inliner.schemas[key]
 
 
-def _any_contextual(inliner: _Inliner, graph: onnx.GraphProto) -> bool:
-    nodes = (node for inner in _walk(graph) for node in inner.node if not is_alias(node))
+def _has_typed_functions(inliner: _Inliner, graph: onnx.GraphProto) -> bool:
+    """Whether calls are left of functions that depend on types."""
+    nodes = (node for inner in walk_graphs(graph) for node in inner.node if not is_alias(node))
     keys = ((canonical_domain(node.domain), node.op_type, node_version(node, inliner.imports)) for node in nodes)
     return any(_undefined_schema(inliner, *key) is not None for key in keys)
 
 
 def _infer_types(inliner: _Inliner, model: onnx.ModelProto) -> bool:
-    """Let onnx annotate the model's graphs with the types it can infer."""
+    """Annotate the model's graphs with the types that onnx infers; return False if its inference fails."""
     bare = onnx.ModelProto(ir_version=model.ir_version, graph=model.graph)
     for domain, version in inliner.imports.items():
         bare.opset_import.add(domain=domain, version=version)
     try:
         inferred = onnx.shape_inference.infer_shapes(bare)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
-        return False  # the ops stay as they are, and whoever reads them says that they are unknown
+        return False  # tracing reports the remaining calls as unknown ops
     model.graph.CopyFrom(inferred.graph)
     return True
 

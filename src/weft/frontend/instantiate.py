@@ -1,4 +1,4 @@
-"""One call of a function as a list of nodes: parameters replaced, everything else under names of its own."""
+"""Expand one function call to nodes: bind its parameters, and give all other values fresh names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.frontend.opsets import IMPLIED, canonical_domain, read_imports, set_no
 from weft.records import dataclass
 
 ALIAS_DOMAIN = "weft.alias"
-"""A node of this domain says that its output is another name for its input."""
+"""The output of a node of this domain is an alias of its input."""
 
 Names = Mapping[str, str]
 Bindings = Mapping[str, onnx.AttributeProto]
@@ -20,21 +20,23 @@ Bindings = Mapping[str, onnx.AttributeProto]
 
 @dataclass(frozen=True, slots=True)
 class FreshNames:
-    """Value names in use, each with the number to try next where it is wanted again."""
+    """Names in use, each with the next suffix to try."""
 
     used: dict[str, int] = field(default_factory=dict)
+    separator: str = "."
 
     def make(self, base: str) -> str:
+        """Return `base` if it is unused, otherwise with a suffix."""
         name = base
         while name in self.used:
-            name = f"{base}.{self.used[base]}"
+            name = f"{base}{self.separator}{self.used[base]}"
             self.used[base] += 1
         self.used[name] = 1
         return name
 
 
 def node_label(node: onnx.NodeProto) -> str:
-    """A node's name, or one made up from its op and first output."""
+    """Return a node's name, or one made of its op and first output."""
     return node.name or f"{node.op_type}_{next(filter(None, node.output), '')}"
 
 
@@ -43,14 +45,25 @@ def is_alias(node: onnx.NodeProto) -> bool:
 
 
 def graphs_in(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    """The subgraphs that an attribute holds."""
+    """Yield the subgraphs that an attribute holds."""
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
 
 
+def walk_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all its subgraphs."""
+    waiting = [graph]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        for node in current.node:
+            for attribute in node.attribute:
+                waiting.extend(graphs_in(attribute))
+
+
 def defined_names(graph: onnx.GraphProto) -> Iterator[str]:
-    """The names that a graph itself defines."""
+    """Yield the names that a graph defines, without those of its subgraphs."""
     yield from (value.name for value in graph.input)
     yield from (tensor.name for tensor in graph.initializer)
     yield from (sparse.values.name for sparse in graph.sparse_initializer)
@@ -60,7 +73,7 @@ def defined_names(graph: onnx.GraphProto) -> Iterator[str]:
 def instantiate(
     function: onnx.FunctionProto, call: onnx.NodeProto, fresh: FreshNames, imports: Mapping[str, int]
 ) -> list[onnx.NodeProto]:
-    """The nodes that stand for `call`; `imports` are the model's, for domains that the function does not import."""
+    """Return the nodes that replace `call`; domains that the function does not import have the model's `imports`."""
     label = f"function {function.name}"
     if len(call.input) > len(function.input) or len(call.output) > len(function.output):
         raise InvalidModelError(
@@ -82,29 +95,29 @@ def instantiate(
 def _name_results(
     function: onnx.FunctionProto, call: onnx.NodeProto, fresh: FreshNames, prefix: str
 ) -> Iterator[tuple[str, str]]:
-    """The name of each value that the body's nodes define: the call's for results, otherwise a fresh one."""
+    """Yield (name in the body, new name) of each value that its nodes define: results get the call's names."""
     results: dict[str, str] = {}
     for formal, actual in zip(function.output, call.output, strict=False):
         if actual:
             results.setdefault(formal, actual)
-    seen = set(function.input)
+    defined = set(function.input)
     for node in function.node:
         for name in filter(None, node.output):
-            if name in seen:
+            if name in defined:
                 raise InvalidModelError(
                     f"function {function.name} defines {name!r} more than once", node=node_label(call)
                 )
-            seen.add(name)
+            defined.add(name)
             yield name, results.get(name) or fresh.make(f"{prefix}/{name}")
     for name in results:
-        if name not in seen:
+        if name not in defined:
             raise InvalidModelError(
                 f"function {function.name} never defines its output {name!r}", node=node_label(call)
             )
 
 
 def _aliases(function: onnx.FunctionProto, call: onnx.NodeProto, names: Names) -> Iterator[onnx.NodeProto]:
-    """Results that no node defines under the call's name: inputs handed on, and outputs listed twice."""
+    """Yield aliases for results that no node defines: inputs that are passed through, and outputs listed twice."""
     for formal, actual in zip(function.output, call.output, strict=False):
         if actual and names[formal] != actual:
             yield onnx.NodeProto(domain=ALIAS_DOMAIN, input=[names[formal]], output=[actual])
@@ -116,7 +129,7 @@ def _bind(function: onnx.FunctionProto, call: onnx.NodeProto) -> Bindings:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """What every node of one instance shares."""
+    """What all nodes of one instance share."""
 
     label: str
     prefix: str
@@ -128,7 +141,7 @@ class _Body:
         copied = onnx.NodeProto()
         copied.CopyFrom(node)
         copied.name = f"{self.prefix}/{node_label(node)}"
-        copied.input[:] = [self._find(name, names, node) for name in node.input]
+        copied.input[:] = [self._rename(name, names, node) for name in node.input]
         copied.output[:] = [names[name] if name else "" for name in node.output]
         domain = canonical_domain(node.domain)
         set_node_version(copied, self.imports.get(domain, IMPLIED.get(domain)))
@@ -136,10 +149,10 @@ class _Body:
         copied.attribute.extend(self._attributes(node, names))
         return copied
 
-    def _find(self, name: str, names: Names, node: onnx.NodeProto) -> str:
+    def _rename(self, name: str, names: Names, node: onnx.NodeProto) -> str:
         if name and name not in names:
             raise InvalidModelError(
-                f"in {self.label}, {node.op_type} uses {name!r}, which nothing defines",
+                f"in {self.label}, {node.op_type} uses {name!r}, which is not defined",
                 node=node_label(node),
                 value=name,
             )
@@ -161,20 +174,20 @@ class _Body:
                 copied.CopyFrom(bound)
                 copied.name = attribute.name
             else:
-                continue  # an optional attribute that the call does not give
+                continue  # an optional attribute that the call omits
             yield copied
 
     def _rename_graph(self, graph: onnx.GraphProto, outer: Names) -> None:
         """Give a subgraph's own values fresh names, in place."""
-        own = {name: self.fresh.make(f"{self.prefix}/{name}") for name in dict.fromkeys(defined_names(graph)) if name}
-        names = {**outer, **own}
+        fresh = {name: self.fresh.make(f"{self.prefix}/{name}") for name in dict.fromkeys(defined_names(graph)) if name}
+        names = {**outer, **fresh}
         for value in graph.input:
-            value.name = own.get(value.name, "")
+            value.name = fresh.get(value.name, "")
         for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
-            tensor.name = own.get(tensor.name, "")
+            tensor.name = fresh.get(tensor.name, "")
         for value in graph.output:
             if value.name not in names:
-                raise InvalidModelError(f"in {self.label}, subgraph output {value.name!r} is defined by nothing")
+                raise InvalidModelError(f"in {self.label}, subgraph output {value.name!r} is not defined")
             value.name = names[value.name]
         del graph.value_info[:]
         nodes = [self.copy(node, names) for node in graph.node]

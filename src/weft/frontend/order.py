@@ -1,4 +1,4 @@
-"""Put nodes into an order in which every value is defined before it is used."""
+"""Sort nodes so that every value is defined before it is used."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Collection, Sequence
 from weft.errors import InvalidModelError
 from weft.ir.graph import Node
 
-NAMED_IN_CYCLE = 10
+MAX_CYCLE_NAMES = 10
 
 
 def sort_nodes(nodes: Sequence[Node], uses: Sequence[Collection[str]]) -> list[Node]:
-    """The nodes in topological order, as close to the given one as possible.
+    """Return the nodes in topological order, as close to their current order as possible.
 
-    `uses[i]` are the names that node i reads, inside its subgraphs too; names that no node defines come from outside.
+    `uses[i]` are the names that node i and its subgraphs read; names that no node defines come from outside.
     """
     producer = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     needs = [{producer[name] for name in names if name in producer} for names in uses]
@@ -35,21 +35,21 @@ def sort_nodes(nodes: Sequence[Node], uses: Sequence[Collection[str]]) -> list[N
             if waiting[follower] == 0:
                 heapq.heappush(ready, follower)
     if len(order) < len(nodes):
-        raise _cycle(nodes, needs, set(order))
+        raise _cycle_error(nodes, needs, set(order))
     return [nodes[index] for index in order]
 
 
-def _cycle(nodes: Sequence[Node], needs: Sequence[set[int]], sorted_nodes: set[int]) -> InvalidModelError:
-    """Name the nodes of one cycle: from any node that could not be placed, walking back must come round."""
+def _cycle_error(nodes: Sequence[Node], needs: Sequence[set[int]], sorted_nodes: set[int]) -> InvalidModelError:
+    """Return an error that names one cycle: walking back from any unsorted node must reach one."""
     index = next(index for index in range(len(nodes)) if index not in sorted_nodes)
     path: dict[int, int] = {}
     while index not in path:
         path[index] = len(path)
         index = min(need for need in needs[index] if need not in sorted_nodes)
     names = [nodes[member].name for member in list(path)[path[index] :]][::-1]
-    shown = [*names[:NAMED_IN_CYCLE], "…"] if len(names) > NAMED_IN_CYCLE else [*names, names[0]]
+    shown = [*names[:MAX_CYCLE_NAMES], "…"] if len(names) > MAX_CYCLE_NAMES else [*names, names[0]]
     return InvalidModelError(
         f"{len(names)} nodes form a cycle: {' → '.join(shown)}",
-        hint="each of them needs the result of another; the model was put together wrongly",
+        hint="each of them needs the result of another; export the model again",
         node=names[0],
     )

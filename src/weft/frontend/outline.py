@@ -1,7 +1,7 @@
-"""A model as far as its file can be read, for people to look at: nothing is refused that can be shown.
+"""Read a model for display, leniently: parts of a file that cannot be read are skipped.
 
-Functions are inlined as for a run, and nodes have the names that they have in the `Graph` of the same file, so that
-what is known of a compiled model can be told of the nodes here. Where a part cannot be read, the rest is.
+Functions are inlined as for a run, and nodes are named as in the `Graph` of the same file, so that facts about the
+compiled model can be shown at the nodes.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import onnx
 from weft.errors import InvalidModelError, WeftError
 from weft.frontend.declarations import Symbols, read_type
 from weft.frontend.inline import IsDefined, inline_functions
-from weft.frontend.instantiate import is_alias
+from weft.frontend.instantiate import FreshNames, is_alias
 from weft.frontend.opsets import VERSION_KEY, canonical_domain
-from weft.frontend.source import OpenedModel, blaming
+from weft.frontend.source import OpenedModel, name_file_in_errors
 from weft.frontend.storage import WeightStorage
 from weft.frontend.tensors import ELEMENT_TYPES, read_sparse_tensor, read_tensor
-from weft.frontend.wire import cut_weights
+from weft.frontend.wire import strip_weights
 from weft.ir.arrays import Array
 from weft.ir.types import Type
 from weft.records import dataclass
 
-MOST_ITEMS = 64  # of a list that an attribute holds
-MOST_TEXT = 2000  # characters of a text that is shown
-DEEPEST = 32  # graphs in graphs
+MAX_ITEMS = 64  # of a list attribute
+MAX_TEXT = 2000  # characters of a text
+MAX_DEPTH = 32  # of nested graphs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTensor:
-    """A tensor of the file; `read` gives its elements, or raises a WeftError."""
+    """A tensor of the file; `read` returns its elements, or raises a WeftError."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -50,12 +50,12 @@ class OutlineNode:
     attributes: tuple[tuple[str, str], ...]
     bodies: tuple[tuple[str, OutlineGraph], ...]
     tensors: tuple[tuple[str, StoredTensor], ...]
-    notes: Mapping[str, str]  # what exporters wrote down about it
+    notes: Mapping[str, str]  # metadata from the exporter
     description: str
 
     @property
     def is_constant(self) -> bool:
-        """Whether it gives what its only attribute holds."""
+        """Whether the node's output is the value of its only attribute."""
         return not self.inputs and not self.bodies and len(self.outputs) == 1 and len(self.attributes) == 1
 
 
@@ -66,8 +66,8 @@ class OutlineGraph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     weights: Mapping[str, StoredTensor]
-    types: Mapping[str, Type]  # of the values that the file declares
-    aliases: Mapping[str, str]  # values that are another one under a second name
+    types: Mapping[str, Type]  # of declared values
+    aliases: Mapping[str, str]  # second name of a value -> its first name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,37 +78,39 @@ class Outline:
     producer: str
     description: str
     properties: Mapping[str, str]
-    problem: str | None  # what kept functions from being inlined
+    problem: str | None  # why functions could not be inlined
 
 
-def outline(source: OpenedModel, is_defined: IsDefined) -> Outline:
-    """What can be read of a model whose content is private already."""
-    with blaming(source.file):
-        content, extents = cut_weights(source.view)
+def read_outline(source: OpenedModel, is_defined: IsDefined) -> Outline:
+    """Read all that can be read of a model, whose content must be a private copy."""
+    with name_file_in_errors(source.file):
+        content, extents = strip_weights(source.view)
         proto = onnx.ModelProto.FromString(content)
         if not proto.HasField("graph"):
-            raise InvalidModelError("not an ONNX model: it has no graph", hint="the file is damaged or of another kind")
+            raise InvalidModelError(
+                "not an ONNX model: it has no graph", hint="the file is damaged or has another format"
+            )
         problem = None
-        opsets = {canonical_domain(text(entry.domain)): int(entry.version) for entry in proto.opset_import}
+        opsets = {canonical_domain(to_text(entry.domain)): int(entry.version) for entry in proto.opset_import}
         try:
             inline_functions(proto, opsets, is_defined)
-        except Exception as error:  # an error of weft's, or what onnx and protobuf raise on names that are no text
+        except Exception as error:  # a WeftError, or errors of onnx and protobuf about names that are not UTF-8
             problem = str(error) if isinstance(error, WeftError) else f"{type(error).__name__}: {error}"
             proto = onnx.ModelProto.FromString(content)
         reader = _Reader(WeightStorage(source, extents), opsets)
         return Outline(
-            graph=reader.graph(proto.graph, 0),
+            graph=reader.read_graph(proto.graph, 0),
             opsets={domain or "ai.onnx": version for domain, version in opsets.items()},
             ir_version=int(proto.ir_version),
-            producer=f"{text(proto.producer_name)} {text(proto.producer_version)}".strip(),
-            description=text(proto.doc_string)[:MOST_TEXT],
-            properties={text(entry.key): text(entry.value)[:MOST_TEXT] for entry in proto.metadata_props},
+            producer=f"{to_text(proto.producer_name)} {to_text(proto.producer_version)}".strip(),
+            description=to_text(proto.doc_string)[:MAX_TEXT],
+            properties={to_text(entry.key): to_text(entry.value)[:MAX_TEXT] for entry in proto.metadata_props},
             problem=problem,
         )
 
 
-def text(content: str | bytes) -> str:
-    """A name of a file; protobuf gives bytes where it is no UTF-8."""
+def to_text(content: str | bytes) -> str:
+    """Decode a name, which protobuf returns as bytes if it is not UTF-8."""
     return content if isinstance(content, str) else content.decode("utf-8", "replace")
 
 
@@ -117,83 +119,75 @@ class _Reader:
         self._storage = storage
         self._opsets = opsets
         self._symbols = Symbols()
-        self._names: dict[str, int] = {}  # as Graph's nodes are named: each with the number to try next
+        self._node_names = FreshNames(separator="_")
 
-    def graph(self, proto: onnx.GraphProto, depth: int) -> OutlineGraph:
+    def read_graph(self, proto: onnx.GraphProto, depth: int) -> OutlineGraph:
         declared = [*proto.input, *proto.output, *proto.value_info]
-        weights = {text(tensor.name): self._tensor(tensor) for tensor in proto.initializer}
+        weights = {to_text(tensor.name): self._read_tensor(tensor) for tensor in proto.initializer}
         for sparse in proto.sparse_initializer:
             shape = tuple(map(int, sparse.dims))
             read = partial(read_sparse_tensor, self._storage, sparse)
-            weights[text(sparse.values.name)] = StoredTensor(_dtype(sparse.values.data_type), shape, read)
+            weights[to_text(sparse.values.name)] = StoredTensor(_dtype_name(sparse.values.data_type), shape, read)
         return OutlineGraph(
-            name=text(proto.name),
-            nodes=tuple(self._node(node, depth) for node in proto.node if not is_alias(node)),
-            inputs=tuple(name for value in proto.input if (name := text(value.name)) not in weights),
-            outputs=tuple(text(value.name) for value in proto.output),
+            name=to_text(proto.name),
+            nodes=tuple(self._read_node(node, depth) for node in proto.node if not is_alias(node)),
+            inputs=tuple(name for value in proto.input if (name := to_text(value.name)) not in weights),
+            outputs=tuple(to_text(value.name) for value in proto.output),
             weights=weights,
-            types={name: type for value in declared for name, type in self._type(value)},
-            aliases={text(node.output[0]): text(node.input[0]) for node in proto.node if is_alias(node)},
+            types={name: type for value in declared for name, type in self._read_type(value)},
+            aliases={to_text(node.output[0]): to_text(node.input[0]) for node in proto.node if is_alias(node)},
         )
 
-    def _type(self, value: onnx.ValueInfoProto) -> Iterator[tuple[str, Type]]:
-        with suppress(Exception):  # what is wrong with a declaration is said where the model is read for a run
-            found = read_type(self._symbols, value.type, text(value.name))
-            if found is not None:
-                yield text(value.name), found
+    def _read_type(self, value: onnx.ValueInfoProto) -> Iterator[tuple[str, Type]]:
+        with suppress(Exception):  # a load reports invalid declarations
+            declared_type = read_type(self._symbols, value.type, to_text(value.name))
+            if declared_type is not None:
+                yield to_text(value.name), declared_type
 
-    def _tensor(self, tensor: onnx.TensorProto) -> StoredTensor:
+    def _read_tensor(self, tensor: onnx.TensorProto) -> StoredTensor:
         shape = tuple(map(int, tensor.dims))
-        return StoredTensor(_dtype(tensor.data_type), shape, partial(read_tensor, self._storage, tensor))
+        return StoredTensor(_dtype_name(tensor.data_type), shape, partial(read_tensor, self._storage, tensor))
 
-    def _node(self, proto: onnx.NodeProto, depth: int) -> OutlineNode:
-        name = self._unique(proto)
-        domain = canonical_domain(text(proto.domain))
-        notes = {text(entry.key): text(entry.value)[:MOST_TEXT] for entry in proto.metadata_props}
-        own = notes.pop(VERSION_KEY, None)
+    def _read_node(self, proto: onnx.NodeProto, depth: int) -> OutlineNode:
+        label = to_text(proto.name) or f"{to_text(proto.op_type)}_{next(filter(None, map(to_text, proto.output)), '')}"
+        name = self._node_names.make(label)  # before those of its subgraphs
+        domain = canonical_domain(to_text(proto.domain))
+        notes = {to_text(entry.key): to_text(entry.value)[:MAX_TEXT] for entry in proto.metadata_props}
+        version = notes.pop(VERSION_KEY, None)
         bodies = [
-            (text(attribute.name), self.graph(graph, depth + 1))
+            (to_text(attribute.name), self.read_graph(graph, depth + 1))
             for attribute in proto.attribute
             for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
-            if depth < DEEPEST
+            if depth < MAX_DEPTH
         ]
         tensors = [
-            (text(attribute.name), self._tensor(tensor))
+            (to_text(attribute.name), self._read_tensor(tensor))
             for attribute in proto.attribute
             for tensor in ([attribute.t] if attribute.HasField("t") else attribute.tensors)
         ]
         return OutlineNode(
-            op=text(proto.op_type),
+            op=to_text(proto.op_type),
             domain=domain,
-            version=int(own) if own else self._opsets.get(domain),
+            version=int(version) if version else self._opsets.get(domain),
             name=name,
-            inputs=tuple(map(text, proto.input)),
-            outputs=tuple(map(text, proto.output)),
-            attributes=tuple((text(attribute.name), _attribute_text(attribute)) for attribute in proto.attribute),
+            inputs=tuple(map(to_text, proto.input)),
+            outputs=tuple(map(to_text, proto.output)),
+            attributes=tuple((to_text(attribute.name), _format_attribute(attribute)) for attribute in proto.attribute),
             bodies=tuple(bodies),
             tensors=tuple(tensors),
             notes=notes,
-            description=text(proto.doc_string)[:MOST_TEXT],
+            description=to_text(proto.doc_string)[:MAX_TEXT],
         )
 
-    def _unique(self, proto: onnx.NodeProto) -> str:
-        base = text(proto.name) or f"{text(proto.op_type)}_{next(filter(None, map(text, proto.output)), '')}"
-        name = base
-        while name in self._names:
-            name = f"{base}_{self._names[base]}"
-            self._names[base] += 1
-        self._names[name] = 1
-        return name
 
-
-def _dtype(number: int) -> str:
+def _dtype_name(number: int) -> str:
     return ELEMENT_TYPES[number].value if number in ELEMENT_TYPES else f"type {number}"
 
 
-def _attribute_text(attribute: onnx.AttributeProto) -> str:
-    """What an attribute holds, for people."""
+def _format_attribute(attribute: onnx.AttributeProto) -> str:
+    """Format the value of an attribute for display."""
     if attribute.ref_attr_name:
-        return f"the attribute {text(attribute.ref_attr_name)} of the call"
+        return f"the attribute {to_text(attribute.ref_attr_name)} of the call"
     types = onnx.AttributeProto
     match attribute.type:
         case types.INT:
@@ -201,20 +195,20 @@ def _attribute_text(attribute: onnx.AttributeProto) -> str:
         case types.FLOAT:
             return f"{attribute.f:g}"
         case types.STRING:
-            return _shortened(attribute.s.decode("utf-8", "replace"))
+            return _truncate(attribute.s.decode("utf-8", "replace"))
         case types.TENSOR:
-            return _tensor_text(attribute.t)
+            return _format_tensor(attribute.t)
         case types.GRAPH:
             return f"a graph of {len(attribute.g.node)} nodes"
         case types.INTS:
-            return _listed([str(item) for item in attribute.ints[:MOST_ITEMS]], len(attribute.ints))
+            return _format_list([str(item) for item in attribute.ints[:MAX_ITEMS]], len(attribute.ints))
         case types.FLOATS:
-            return _listed([f"{item:g}" for item in attribute.floats[:MOST_ITEMS]], len(attribute.floats))
+            return _format_list([f"{item:g}" for item in attribute.floats[:MAX_ITEMS]], len(attribute.floats))
         case types.STRINGS:
-            first = [item.decode("utf-8", "replace") for item in attribute.strings[:MOST_ITEMS]]
-            return _listed(list(map(_shortened, first)), len(attribute.strings))
+            first = [item.decode("utf-8", "replace") for item in attribute.strings[:MAX_ITEMS]]
+            return _format_list(list(map(_truncate, first)), len(attribute.strings))
         case types.TENSORS:
-            return _listed(list(map(_tensor_text, attribute.tensors[:MOST_ITEMS])), len(attribute.tensors))
+            return _format_list(list(map(_format_tensor, attribute.tensors[:MAX_ITEMS])), len(attribute.tensors))
         case types.GRAPHS:
             return f"{len(attribute.graphs)} graphs"
         case types.TYPE_PROTO:
@@ -223,14 +217,14 @@ def _attribute_text(attribute: onnx.AttributeProto) -> str:
     return f"a value of kind {attribute.type}"
 
 
-def _tensor_text(tensor: onnx.TensorProto) -> str:
-    return f"{_dtype(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
+def _format_tensor(tensor: onnx.TensorProto) -> str:
+    return f"{_dtype_name(tensor.data_type)}[{', '.join(map(str, tensor.dims))}]"
 
 
-def _listed(items: Sequence[str], count: int) -> str:
+def _format_list(items: Sequence[str], count: int) -> str:
     more = f", … {count - len(items)} more" if count > len(items) else ""
     return f"[{', '.join(items)}{more}]"
 
 
-def _shortened(content: str) -> str:
-    return content if len(content) <= MOST_TEXT else f"{content[:MOST_TEXT]}…"
+def _truncate(content: str) -> str:
+    return content if len(content) <= MAX_TEXT else f"{content[:MAX_TEXT]}…"

@@ -1,4 +1,4 @@
-"""Read a model: from any source to a checked `OnnxModel`."""
+"""Read a model from any source into a validated `OnnxModel`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import onnx
 import onnx.defs
 
 from weft.errors import InvalidModelError
-from weft.frontend.formats import ENDING, TELLING, other_format
+from weft.frontend.formats import HEAD_BYTES, TAIL_BYTES, identify_format
 from weft.frontend.graphs import Context, KnownAttributes, read_main_graph
 from weft.frontend.inline import IsDefined, inline_functions
 from weft.frontend.opsets import model_imports
 from weft.frontend.repair import repair_model
 from weft.frontend.save import weight_names
-from weft.frontend.source import ModelSource, OpenedModel, blaming, open_source, privately, source_name
+from weft.frontend.source import ModelSource, OpenedModel, make_private, name_file_in_errors, open_source, source_name
 from weft.frontend.storage import WeightStorage
 from weft.frontend.text import check_text
-from weft.frontend.wire import cut_weights
+from weft.frontend.wire import strip_weights
 from weft.ir.graph import OnnxModel, weight_arrays
 from weft.ir.metadata import Metadata
 from weft.ir.packing import release_pages
@@ -27,19 +27,19 @@ from weft.logs import LOADING
 
 
 class OpFacts(NamedTuple):
-    """What the caller knows of operators."""
+    """What the caller knows about operators."""
 
     is_defined: IsDefined
     known_attributes: KnownAttributes
 
 
 def is_standard(domain: str, op: str, version: int) -> bool:  # noqa: ARG001 - the shape of IsDefined
-    """Whether an op is one that onnx or onnxruntime knows by itself."""
+    """Whether onnx or onnxruntime defines an op."""
     return domain.startswith("com.microsoft") or bool(onnx.defs.has(op, domain))
 
 
-def check_all(domain: str, op: str, version: int) -> None:
-    """Let no operator ignore attributes."""
+def reject_unknown_attributes(domain: str, op: str, version: int) -> None:
+    """Let no operator ignore attributes: `known_attributes` of a strict load."""
 
 
 def read_model(
@@ -47,19 +47,21 @@ def read_model(
     *,
     is_defined: IsDefined = is_standard,
     folders: Sequence[Path] = (),
-    known_attributes: KnownAttributes = check_all,
+    known_attributes: KnownAttributes = reject_unknown_attributes,
     strict: bool = False,
 ) -> OnnxModel:
     """Read a model from a path, bytes, an open binary file or a ModelProto.
 
-    `is_defined(domain, op, version)` says which ops the caller has definitions for; calls of other functions are
-    inlined. `known_attributes(domain, op, version)` names the attributes of ops that ignore others. `folders` are those
-    where large private copies of its files may lie. Everything that can be wrong with a file surfaces as a `WeftError`
-    that names it; unless `strict`, what onnxruntime repairs is repaired, with a warning in the log.
+    is_defined: whether the caller defines (domain, op, version); calls of other functions are inlined.
+    known_attributes: the attributes of (domain, op, version) if that op ignores unknown ones, otherwise None.
+    folders: where large private copies of its files may be stored.
+    strict: reject invalid models that onnxruntime accepts; otherwise they are repaired, with a warning in the log.
+
+    Every problem with a file raises a `WeftError` that names the file.
     """
-    with blaming(source_name(source)):
-        opened = privately(open_source(source), folders)
-        ops = OpFacts(is_defined, check_all if strict else known_attributes)
+    with name_file_in_errors(source_name(source)):
+        opened = make_private(open_source(source), folders)
+        ops = OpFacts(is_defined, reject_unknown_attributes if strict else known_attributes)
         try:
             return _read(opened, *_parse(opened, folders), ops)
         except InvalidModelError:
@@ -80,7 +82,7 @@ def _read(source: OpenedModel, proto: onnx.ModelProto, storage: WeightStorage, o
     weights = weight_names(proto.graph)
     inline_functions(proto, imports, ops.is_defined)
     graph = read_main_graph(Context(storage, imports, ops.known_attributes), proto.graph)
-    arrays = weight_arrays(graph)  # without those that have another name here than in the file
+    arrays = weight_arrays(graph)  # without weights that are renamed here
     return OnnxModel(
         graph=graph,
         opsets=imports,
@@ -113,20 +115,21 @@ def _parse(source: OpenedModel, folders: Sequence[Path]) -> tuple[onnx.ModelProt
     if not len(source.view):
         raise InvalidModelError("the model is empty", hint="fetch or export it again")
     try:
-        content, extents = cut_weights(source.view)
+        content, extents = strip_weights(source.view)
         release_pages(source.view)
         proto = onnx.ModelProto.FromString(content)
         if not proto.HasField("graph") or not proto.HasField("ir_version"):
-            hint = "the file is damaged or of another kind"
+            hint = "the file is damaged or has another format"
             raise InvalidModelError("not an ONNX model: it has no graph or no IR version", hint=hint)
     except MemoryError:
         raise
-    except Exception as error:  # protobuf has its own
+    except Exception as error:  # of weft or protobuf
         view = source.view
         name = "" if source.path is None else str(source.path)
-        other = other_format(view[:TELLING].tobytes(), view[-ENDING:].tobytes(), name)
-        if other is None:
+        other_format = identify_format(view[:HEAD_BYTES].tobytes(), view[-TAIL_BYTES:].tobytes(), name)
+        if other_format is None:
             raise
-        raise InvalidModelError(f"this is {other[0]}", hint=other[1]) from error
+        description, hint = other_format
+        raise InvalidModelError(f"this is {description}", hint=hint) from error
     check_text(proto)
     return proto, WeightStorage(source, extents, folders)

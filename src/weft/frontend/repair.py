@@ -1,7 +1,7 @@
-"""Repair models that break ONNX's rules in ways whose meaning is clear: the meaning is the one onnxruntime gives them.
+"""Repair models that break ONNX's rules in ways whose meaning is clear, as onnxruntime does.
 
-In goes a parsed model that cannot be read as it is; it is changed in place, and every change is described in a
-sentence for the log. Ambiguous models stay as they are, and so do subgraphs.
+The parsed model is changed in place, and each change is described in a sentence for the log. Ambiguous models and
+subgraphs are not changed.
 """
 
 from __future__ import annotations
@@ -10,26 +10,15 @@ from collections.abc import Iterator
 
 import onnx
 
-from weft.frontend.instantiate import graphs_in
+from weft.frontend.instantiate import walk_graphs
 from weft.frontend.opsets import canonical_domain
 from weft.frontend.save import is_constant
-from weft.frontend.schemas import newest_known
-
-DEEPEST_GRAPHS = 32
+from weft.frontend.schemas import newest_installed_opsets
 
 
 def repair_model(model: onnx.ModelProto) -> list[str]:
     """Repair a model in place and return a sentence for each change."""
     return [*_choose_opsets(model), *_remove_unnamed_initializers(model.graph), *_merge_constants(model.graph)]
-
-
-def _graphs(graph: onnx.GraphProto, depth: int = 1) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and the graphs inside it."""
-    yield graph
-    for node in graph.node if depth < DEEPEST_GRAPHS else ():
-        for attribute in node.attribute:
-            for inner in graphs_in(attribute):
-                yield from _graphs(inner, depth + 1)
 
 
 def _choose_opsets(model: onnx.ModelProto) -> Iterator[str]:
@@ -40,10 +29,10 @@ def _choose_opsets(model: onnx.ModelProto) -> Iterator[str]:
         if imports.get(domain, entry.version) != entry.version:
             yield f"opsets {imports[domain]} and {entry.version} of {domain or 'ai.onnx'} are imported; the last counts"
         imports[domain] = entry.version
-    if not imports:  # then nothing tells how old the model is
+    if not imports:  # the age of the model is unknown
         return
-    used = {canonical_domain(node.domain) for graph in _graphs(model.graph) for node in graph.node}
-    for domain, version in newest_known().items():
+    used = {canonical_domain(node.domain) for graph in walk_graphs(model.graph) for node in graph.node}
+    for domain, version in newest_installed_opsets().items():
         if domain in used and domain not in imports:
             yield f"no opset of {domain or 'ai.onnx'} is imported; the newest, {version}, is used"
             imports[domain] = version
@@ -75,7 +64,9 @@ def _merge_constants(graph: onnx.GraphProto) -> Iterator[str]:
             name = node.output[0]
             clashing.update({name} if name in constants or name in inputs else ())
             constants.setdefault(name, []).append(node.attribute[0].t)
-    last_definitions = {name: _copy(constants[name][-1], name) for name in clashing if _are_alike(constants[name])}
+    last_definitions = {
+        name: _copy_tensor(constants[name][-1], name) for name in clashing if _are_alike(constants[name])
+    }
     if not last_definitions:
         return
     for number in reversed(range(len(graph.initializer))):
@@ -96,7 +87,7 @@ def _are_alike(tensors: list[onnx.TensorProto]) -> bool:
     return len({(tensor.data_type, tuple(tensor.dims)) for tensor in tensors}) == 1
 
 
-def _copy(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+def _copy_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
     """Copy a tensor under a name."""
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)

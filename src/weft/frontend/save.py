@@ -1,10 +1,9 @@
-"""A model's file written again with other weights.
+"""Save a model's file with new weights; everything else is copied byte by byte.
 
-In comes the private copy of a file that was read, and arrays for some of its weights; out goes a file in which all
-else is copied byte by byte. A weight is an initializer or a constant among the nodes, and has the name of the value
-that it gives, with the way to it where that is in a subgraph. Data that lay in other files is taken in, so that one
-file is renamed into place and readers see the old model or the new one; where that would be more than protobuf reads,
-it goes into one file beside the model, which is named by its content and so is never changed either.
+A weight is an initializer or a Constant node. Its name is that of its value, with a prefix for the path to it if it is
+in a subgraph. External data is moved into the new file, so that one rename replaces the model and readers see the old
+or the new one. If the file would exceed what protobuf can read, large data goes into one file in the same folder, which
+is named by its content and never changed.
 """
 
 from __future__ import annotations
@@ -22,21 +21,30 @@ import onnx
 from weft.errors import InputError
 from weft.frontend.opsets import canonical_domain
 from weft.frontend.source import OpenedModel
-from weft.frontend.storage import cut_external, location_of, stored_outside
-from weft.frontend.tensors import encoded_strings, external_size, raw_bytes
-from weft.frontend.wire import DELIMITED, LARGE, MESSAGE_SCHEMAS, VARINT, Chunk, delimited, read_field, varint
+from weft.frontend.storage import is_external, location_of, slice_external
+from weft.frontend.tensors import encode_strings, external_nbytes, to_raw_bytes
+from weft.frontend.wire import (
+    DELIMITED,
+    LARGE,
+    MESSAGE_SCHEMAS,
+    VARINT,
+    Chunk,
+    encode_delimited,
+    encode_varint,
+    read_field,
+)
 from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import inside_prefix
 
-Parts = Sequence[Chunk]
-Change = Callable[[int, int, int], "tuple[int, Parts] | None"]
-"""What becomes of the field of a number that lies from here to there: another number and content, or None."""
+Chunks = Sequence[Chunk]
+RewriteField = Callable[[int, int, int], "tuple[int, Chunks] | None"]
+"""(field number, start, end) -> the new field number and content, or None to copy the field."""
 
-LARGEST = (1 << 31) - 1
-"""Bytes of a message that protobuf reads."""
+MAX_MESSAGE_BYTES = (1 << 31) - 1
+"""The largest message that protobuf reads."""
 
-ALIGNMENT = 4096  # of tensors in a file beside the model, so that others can map them
+ALIGNMENT = 4096  # of tensors in an external file, so that other programs can map them
 UNFINISHED = ".part"
 
 _NODE, _INITIALIZER, _SPARSE, _GRAPH = 1, 5, 15, 7  # of GraphProto, and the last of ModelProto
@@ -44,23 +52,23 @@ _OUTPUT, _ATTRIBUTE = 2, 5  # of NodeProto
 _ATTRIBUTE_NAME, _TENSOR, _SUBGRAPH = 1, 5, 6  # of AttributeProto
 _STRING_DATA, _NAME, _RAW_DATA, _EXTERNAL_DATA, _LOCATION = 6, 8, 9, 13, 14  # of TensorProto
 _DATA = frozenset((4, 5, _STRING_DATA, 7, _RAW_DATA, 10, 11))
-_STORAGE = _DATA | {_EXTERNAL_DATA, _LOCATION}  # what says where a tensor's data is, and the data
+_STORAGE = _DATA | {_EXTERNAL_DATA, _LOCATION}  # the data and its location
 
 
 def weight_names(graph: onnx.GraphProto, prefix: str = "") -> tuple[str, ...]:
-    """The weights of a graph, and of those inside it."""
+    """Return the names of the weights of a graph and its subgraphs."""
     sparse = (tensor.values.name for tensor in graph.sparse_initializer)
     constants = (node.output[0] for node in graph.node if is_constant(node))
-    found = [prefix + name for name in (*(tensor.name for tensor in graph.initializer), *sparse, *constants)]
+    names = [prefix + name for name in (*(tensor.name for tensor in graph.initializer), *sparse, *constants)]
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                found += weight_names(attribute.g, prefix + inside_prefix(node.output, attribute.name))
-    return tuple(dict.fromkeys(found))
+                names += weight_names(attribute.g, prefix + inside_prefix(node.output, attribute.name))
+    return tuple(dict.fromkeys(names))
 
 
 def is_constant(node: onnx.NodeProto) -> bool:
-    """Whether a node is nothing but a tensor."""
+    """Whether a node only holds a tensor."""
     alone = not node.input and len(node.output) == 1 and len(node.attribute) == 1
     return alone and not canonical_domain(node.domain) and node.attribute[0].HasField("t")
 
@@ -68,86 +76,89 @@ def is_constant(node: onnx.NodeProto) -> bool:
 def save_model(
     source: OpenedModel, external: Mapping[str, memoryview], changed: Mapping[str, Array], path: Path
 ) -> None:
-    """Write the model to a path; `external` are the contents of the files beside it that it was read with."""
+    """Write the model to a path; `external` has the content of its external files, `changed` the new weights."""
 
-    def rewritten(apart: _DataFile | None) -> Parts:
-        return _ModelWriter(source.view, external, changed, apart).model()
+    def rewrite(data_file: _DataFile | None) -> Chunks:
+        return _ModelWriter(source.view, external, changed, data_file).model()
 
-    parts = rewritten(None)
-    if _size(parts) > LARGEST:
+    chunks = rewrite(None)
+    if _size(chunks) > MAX_MESSAGE_BYTES:
         unnamed = _DataFile("")
-        rewritten(unnamed)
-        apart = _DataFile(f"{path.name}.{unnamed.digest()}.data")
-        parts = rewritten(apart)
-        if not path.with_name(apart.location).exists():
-            _write(path.with_name(apart.location), apart.pieces)
-    _write(path, parts)
+        rewrite(unnamed)
+        data_file = _DataFile(f"{path.name}.{unnamed.digest()}.data")
+        chunks = rewrite(data_file)
+        if not path.with_name(data_file.location).exists():
+            _write_file(path.with_name(data_file.location), data_file.chunks)
+    _write_file(path, chunks)
 
 
-def model_parts(source: OpenedModel, external: Mapping[str, memoryview], changed: Mapping[str, Array]) -> Parts | None:
-    """The same model as the content of one file; None where that is more than protobuf reads."""
-    parts = _ModelWriter(source.view, external, changed, None).model() if external or changed else [source.view]
-    return parts if _size(parts) <= LARGEST else None
+def model_parts(source: OpenedModel, external: Mapping[str, memoryview], changed: Mapping[str, Array]) -> Chunks | None:
+    """Return the content of a single file with the model, or None if it would exceed what protobuf can read."""
+    chunks = _ModelWriter(source.view, external, changed, None).model() if external or changed else [source.view]
+    return chunks if _size(chunks) <= MAX_MESSAGE_BYTES else None
 
 
-def _size(parts: Parts) -> int:
-    return sum(map(len, parts))
+def _size(chunks: Chunks) -> int:
+    return sum(map(len, chunks))
 
 
 class _DataFile:
-    """Data of tensors for a file beside the model, one after the other, each at a multiple of ALIGNMENT."""
+    """The content of an external file: tensors at multiples of ALIGNMENT."""
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self.pieces: list[Chunk] = []
+        self.chunks: list[Chunk] = []
         self._size = 0
 
     def add(self, content: memoryview) -> int:
-        """Where it begins."""
-        start = -(-self._size // ALIGNMENT) * ALIGNMENT
-        self.pieces += [bytes(start - self._size), content]
-        self._size = start + len(content)
-        return start
+        """Append the data of a tensor and return its offset."""
+        offset = -(-self._size // ALIGNMENT) * ALIGNMENT
+        self.chunks += [bytes(offset - self._size), content]
+        self._size = offset + len(content)
+        return offset
 
     def digest(self) -> str:
-        found = sha256()
-        for piece in self.pieces:
-            found.update(piece)
-        return found.hexdigest()[:16]
+        digest = sha256()
+        for chunk in self.chunks:
+            digest.update(chunk)
+        return digest.hexdigest()[:16]
 
 
 class _ModelWriter:
-    """The messages of a file, those with weights that changed or that lay elsewhere made anew."""
+    """Copy the messages of a file, and rewrite those with weights that are new or external.
+
+    Methods that rewrite a message return None if it does not change.
+    """
 
     def __init__(
         self,
         file: memoryview,
         external: Mapping[str, memoryview],
         changed: Mapping[str, Array],
-        apart: _DataFile | None,
+        data_file: _DataFile | None,
     ) -> None:
-        """`apart` is where data goes that is changed, or lay in other files; None: into the model's own."""
+        """`data_file` takes new and external data; if it is None, they go into the model's file."""
         self.file = file
         self.external = external
         self.changed = changed
-        self.apart = apart
+        self.data_file = data_file
 
-    def model(self) -> Parts:
-        def change(number: int, start: int, end: int) -> tuple[int, Parts] | None:
+    def model(self) -> Chunks:
+        def change(number: int, start: int, end: int) -> tuple[int, Chunks] | None:
             if number == _GRAPH:
-                return _kept(number, self.graph(start, end, "", self.changed))
+                return _with_number(number, self.graph(start, end, "", self.changed))
             return self.inside("ModelProto", number, start, end)
 
         return self.message(0, len(self.file), "ModelProto", change) or [self.file]
 
-    def graph(self, start: int, end: int, prefix: str, changed: Mapping[str, Array]) -> Parts | None:
-        """A graph whose weights have a prefix before their names; what it has itself is not looked for inside it."""
-        own = {prefix + name for name in self.names(start, end)}
-        inside = {name: array for name, array in changed.items() if name not in own}
+    def graph(self, start: int, end: int, prefix: str, changed: Mapping[str, Array]) -> Chunks | None:
+        """Rewrite a graph; `prefix` precedes the names of its weights."""
+        defined = {prefix + name for name in self.names(start, end)}
+        inner_changes = {name: array for name, array in changed.items() if name not in defined}
 
-        def change(number: int, start: int, end: int) -> tuple[int, Parts] | None:
+        def change(number: int, start: int, end: int) -> tuple[int, Chunks] | None:
             if number == _NODE:
-                return _kept(number, self.node(start, end, prefix, changed, inside))
+                return _with_number(number, self.node(start, end, prefix, changed, inner_changes))
             if number == _INITIALIZER and (array := changed.get(prefix + self.text(start, end, _NAME))) is not None:
                 return number, self.tensor(self.without_data(start, end), array)
             if number == _SPARSE:
@@ -161,7 +172,7 @@ class _ModelWriter:
         return self.message(start, end, "GraphProto", change)
 
     def names(self, start: int, end: int) -> Iterator[str]:
-        """What a graph's initializers and nodes define."""
+        """Yield the names that a graph's initializers and nodes define."""
         for _, number, _, position, stop in self.fields(start, end, "GraphProto"):
             if number == _INITIALIZER:
                 yield self.text(position, stop, _NAME)
@@ -169,51 +180,52 @@ class _ModelWriter:
                 yield from self.texts(position, stop, _OUTPUT)
 
     def node(
-        self, start: int, end: int, prefix: str, changed: Mapping[str, Array], inside: Mapping[str, Array]
-    ) -> Parts | None:
-        """A node that is nothing but a tensor, with another one; or one with other weights in its subgraphs."""
+        self, start: int, end: int, prefix: str, changed: Mapping[str, Array], inner_changes: Mapping[str, Array]
+    ) -> Chunks | None:
+        """Rewrite a Constant node, or a node with new weights in its subgraphs."""
         outputs = self.texts(start, end, _OUTPUT)
         array = changed.get(prefix + outputs[0]) if len(outputs) == 1 else None
 
-        def in_node(number: int, start: int, end: int) -> tuple[int, Parts] | None:
+        def in_node(number: int, start: int, end: int) -> tuple[int, Chunks] | None:
             if number != _ATTRIBUTE:
                 return None
-            way = prefix + inside_prefix(outputs, self.text(start, end, _ATTRIBUTE_NAME))
+            inner_prefix = prefix + inside_prefix(outputs, self.text(start, end, _ATTRIBUTE_NAME))
 
-            def in_attribute(kind: int, start: int, end: int) -> tuple[int, Parts] | None:
+            def in_attribute(kind: int, start: int, end: int) -> tuple[int, Chunks] | None:
                 if kind == _TENSOR and array is not None:
                     return kind, self.tensor(self.without_data(start, end), array)
-                if kind == _SUBGRAPH and any(name.startswith(way) for name in inside):
-                    return _kept(kind, self.graph(start, end, way, inside))
+                if kind == _SUBGRAPH and any(name.startswith(inner_prefix) for name in inner_changes):
+                    return _with_number(kind, self.graph(start, end, inner_prefix, inner_changes))
                 return self.inside("AttributeProto", kind, start, end)
 
-            return _kept(number, self.message(start, end, "AttributeProto", in_attribute))
+            return _with_number(number, self.message(start, end, "AttributeProto", in_attribute))
 
         return self.message(start, end, "NodeProto", in_node)
 
-    def inside(self, message: str, number: int, start: int, end: int) -> tuple[int, Parts] | None:
-        """A field with what lies in it, as deep as it goes: tensors whose data is elsewhere are made anew."""
+    def inside(self, message: str, number: int, start: int, end: int) -> tuple[int, Chunks] | None:
+        """Rewrite the external tensors inside a field, at any depth."""
         inner = MESSAGE_SCHEMAS[message].nested.get(number)
         if inner is None:
             return None
         if MESSAGE_SCHEMAS[inner].data:
-            return _kept(number, self.stored_tensor(start, end))
-        return _kept(number, self.message(start, end, inner, partial(self.inside, inner)))
+            return _with_number(number, self.stored_tensor(start, end))
+        return _with_number(number, self.message(start, end, inner, partial(self.inside, inner)))
 
-    def message(self, start: int, end: int, name: str, change: Change) -> Parts | None:
-        """A message with some of its fields changed; None where none is."""
-        parts: list[Chunk] = []
+    def message(self, start: int, end: int, name: str, change: RewriteField) -> Chunks | None:
+        """Rewrite a message field by field."""
+        chunks: list[Chunk] = []
         copied = start
         for tag, number, wire, position, stop in self.fields(start, end, name):
-            made = change(number, position, stop) if wire == DELIMITED else None
-            if made is not None:
-                kind, inner = made
-                parts += [self.file[copied:tag], varint(kind << 3 | DELIMITED) + varint(_size(inner)), *inner]
+            new_field = change(number, position, stop) if wire == DELIMITED else None
+            if new_field is not None:
+                kind, inner = new_field
+                head = encode_varint(kind << 3 | DELIMITED) + encode_varint(_size(inner))
+                chunks += [self.file[copied:tag], head, *inner]
                 copied = stop
-        return [*parts, self.file[copied:end]] if parts else None
+        return [*chunks, self.file[copied:end]] if chunks else None
 
     def fields(self, start: int, end: int, name: str) -> Iterator[tuple[int, int, int, int, int]]:
-        """Where each field's tag is, its number and wire type, and from where to where its content lies."""
+        """Yield (offset of the tag, field number, wire type, start and end of the content) for each field."""
         while start < end:
             number, wire, position, stop = read_field(self.file, start, end, name)
             yield start, number, wire, position, stop
@@ -221,61 +233,65 @@ class _ModelWriter:
 
     # -- tensors -----------------------------------------------------------------------------------------------------
 
-    def stored_tensor(self, start: int, end: int) -> Parts | None:
-        """A tensor whose data is elsewhere, with its data; None for others."""
+    def stored_tensor(self, start: int, end: int) -> Chunks | None:
+        """Move the data of an external tensor into the tensor."""
         if any(number in _DATA and stop > position for _, number, _, position, stop in self.fields(start, end, "")):
             return None
         tensor = onnx.TensorProto.FromString(self.file[start:end].tobytes())
-        content = self.external.get(location_of(tensor)) if stored_outside(tensor) else None
-        if content is None:  # which is so for a function that nothing calls, too
+        content = self.external.get(location_of(tensor)) if is_external(tensor) else None
+        if content is None:  # also in a function that is never called, whose files were not read
             return None
-        return self.with_data(self.without_data(start, end), cut_external(content, tensor, external_size(tensor)))
+        return self.with_data(self.without_data(start, end), slice_external(content, tensor, external_nbytes(tensor)))
 
-    def tensor(self, head: Parts, array: Array) -> Parts:
-        """A tensor, of which `head` is all but the data, with these elements."""
+    def tensor(self, head: Chunks, array: Array) -> Chunks:
+        """Return a tensor with these elements; `head` is the message without its data."""
         dtype = from_numpy(array.dtype)
         if dtype is DType.string:
-            return [*head, *(delimited(_STRING_DATA, text) for text in encoded_strings(array))]
-        return self.with_data(head, raw_bytes(array, dtype))
+            return [*head, *(encode_delimited(_STRING_DATA, text) for text in encode_strings(array))]
+        return self.with_data(head, to_raw_bytes(array, dtype))
 
-    def with_data(self, head: Parts, content: memoryview) -> Parts:
-        if self.apart is None or len(content) < LARGE:
-            return [*head, varint(_RAW_DATA << 3 | DELIMITED) + varint(len(content)), content]
-        entries = {"location": self.apart.location, "offset": self.apart.add(content), "length": len(content)}
-        pairs = (delimited(1, key.encode()) + delimited(2, str(value).encode()) for key, value in entries.items())
-        where = b"".join(delimited(_EXTERNAL_DATA, pair) for pair in pairs)
-        return [*head, where + varint(_LOCATION << 3 | VARINT) + varint(1)]
+    def with_data(self, head: Chunks, content: memoryview) -> Chunks:
+        if self.data_file is None or len(content) < LARGE:
+            return [*head, encode_varint(_RAW_DATA << 3 | DELIMITED) + encode_varint(len(content)), content]
+        offset = self.data_file.add(content)
+        entries = {"location": self.data_file.location, "offset": offset, "length": len(content)}
+        pairs = (
+            encode_delimited(1, key.encode()) + encode_delimited(2, str(value).encode())
+            for key, value in entries.items()
+        )
+        where = b"".join(encode_delimited(_EXTERNAL_DATA, pair) for pair in pairs)
+        return [*head, where + encode_varint(_LOCATION << 3 | VARINT) + encode_varint(1)]
 
-    def without_data(self, start: int, end: int) -> Parts:
+    def without_data(self, start: int, end: int) -> Chunks:
         fields = self.fields(start, end, "TensorProto")
         return [self.file[tag:stop] for tag, number, _, _, stop in fields if number not in _STORAGE]
 
-    def text(self, start: int, end: int, wanted: int) -> str:
-        """The last field of a number, as a text."""
-        return next(reversed(self.texts(start, end, wanted)), "")
+    def text(self, start: int, end: int, field: int) -> str:
+        """Return the last field of this number as text."""
+        return next(reversed(self.texts(start, end, field)), "")
 
-    def texts(self, start: int, end: int, wanted: int) -> list[str]:
-        """The fields of a number as texts."""
+    def texts(self, start: int, end: int, field: int) -> list[str]:
+        """Return all fields of this number as text."""
         return [
             self.file[position:stop].tobytes().decode("utf-8", "surrogateescape")
             for _, number, wire, position, stop in self.fields(start, end, "")
-            if number == wanted and wire == DELIMITED
+            if number == field and wire == DELIMITED
         ]
 
 
-def _kept(number: int, parts: Parts | None) -> tuple[int, Parts] | None:
-    return None if parts is None else (number, parts)
+def _with_number(number: int, chunks: Chunks | None) -> tuple[int, Chunks] | None:
+    return None if chunks is None else (number, chunks)
 
 
-def _write(path: Path, parts: Parts) -> None:
-    """Write a file whole and rename it into place: nobody sees a part of it, and who reads the old one goes on."""
+def _write_file(path: Path, chunks: Chunks) -> None:
+    """Write a file and rename it into place, so that readers see the old file or the whole new one."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                for part in parts:
-                    file.write(part)
+                for chunk in chunks:
+                    file.write(chunk)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)

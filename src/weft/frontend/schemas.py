@@ -1,7 +1,4 @@
-"""What onnx's own schemas say about the inputs of an op: which must be of one type, and which types may be.
-
-Ops of other domains have no schema there; nothing is known of them.
-"""
+"""Query onnx's op schemas: input and output types, documentation, versions. Ops of other domains have no schema."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from weft.ir.dtypes import DType
 from weft.records import dataclass
 
 LATEST_SHARED = 23
-"""The newest opset of ai.onnx that an onnxruntime reads wherever weft runs: 1.23 is the last for Python 3.10."""
+"""The newest opset of ai.onnx in the last onnxruntime for Python 3.10, the oldest Python that weft supports: 1.23."""
 
 _BY_NAME = {f"tensor({onnx.helper.tensor_dtype_to_string(number).split('.')[-1].lower()})": dtype
             for number, dtype in ELEMENT_TYPES.items()}  # fmt: skip
@@ -26,7 +23,7 @@ _BY_NAME = {f"tensor({onnx.helper.tensor_dtype_to_string(number).split('.')[-1].
 
 @dataclass(frozen=True, slots=True)
 class InputRule:
-    """Inputs with the same `variable` have the same type; `dtypes` are those it may be."""
+    """Inputs with the same `variable` have the same type, one of `dtypes`."""
 
     variable: str
     dtypes: frozenset[DType]
@@ -34,7 +31,7 @@ class InputRule:
 
 @cache
 def input_rules(domain: str, op: str, version: int) -> tuple[InputRule, ...]:
-    """The rules for the inputs of an op, in order; of a variadic op the last one holds for all that follow."""
+    """Return the rules for the inputs of an op, in order; the last rule of a variadic op applies to all that follow."""
     if not onnx.defs.has(op, version, domain):
         return ()
     schema = onnx.defs.get_schema(op, version, domain)
@@ -46,47 +43,47 @@ def input_rules(domain: str, op: str, version: int) -> tuple[InputRule, ...]:
 
 
 @cache
-def least_inputs(domain: str, op: str, version: int) -> int:
-    """How many inputs a node of an op names at least, left out or not: a Loop has two."""
+def min_inputs(domain: str, op: str, version: int) -> int:
+    """Return the least number of inputs, including omitted optional ones, that a node of an op must list."""
     return int(onnx.defs.get_schema(op, version, domain).min_input) if onnx.defs.has(op, version, domain) else 0
 
 
 def output_dtypes(
-    domain: str, op: str, version: int, inputs: tuple[DType | None, ...], said: DType | None
+    domain: str, op: str, version: int, inputs: tuple[DType | None, ...], attribute_dtype: DType | None
 ) -> dict[int, DType]:
-    """The element types of an op's outputs, by position, where the schema tells them from those of its inputs.
+    """Return the element types of an op's outputs, by position, as far as the schema derives them from the inputs.
 
-    `said` is a type that an attribute names: that of outputs which have none of an input's.
+    `attribute_dtype` is a type that an attribute names; outputs that share no type with an input have it.
     """
     if not onnx.defs.has(op, version, domain):
         return {}
     schema = onnx.defs.get_schema(op, version, domain)
     allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
     bound = {each.type_str: dtype for each, dtype in zip(schema.inputs, inputs) if dtype is not None}
-    taken = {each.type_str for each in schema.inputs}
-    found: dict[int, DType] = {}
+    input_variables = {each.type_str for each in schema.inputs}
+    result: dict[int, DType] = {}
     for number, each in enumerate(schema.outputs):
         names = allowed.get(each.type_str, [each.type_str])
         dtypes = _dtypes(names)
         if not all(name in _BY_NAME for name in names):
-            continue  # it may be no tensor
+            continue  # it may be a sequence, an optional or a map
         if each.type_str in bound:
-            found[number] = bound[each.type_str]
-        elif said is not None and each.type_str not in taken:
-            found[number] = said
+            result[number] = bound[each.type_str]
+        elif attribute_dtype is not None and each.type_str not in input_variables:
+            result[number] = attribute_dtype
         elif len(dtypes) == 1:
-            found[number] = next(iter(dtypes))
-    return found
+            result[number] = next(iter(dtypes))
+    return result
 
 
 def documentation(domain: str, op: str, version: int) -> str:
-    """What the installed onnx package says about an op."""
+    """Return the documentation of an op in the installed onnx package."""
     return cleandoc(onnx.defs.get_schema(op, version, domain).doc or "") if onnx.defs.has(op, version, domain) else ""
 
 
 @cache
-def gone_since(domain: str, op: str, version: int) -> int | None:
-    """The opset from which on a model may not have an op any more, if this one is such."""
+def removed_in_opset(domain: str, op: str, version: int) -> int | None:
+    """Return the opset that removed an op, or None if this version has it."""
     if not onnx.defs.has(op, version, domain):
         return None
     schema = onnx.defs.get_schema(op, version, domain)
@@ -94,13 +91,13 @@ def gone_since(domain: str, op: str, version: int) -> int | None:
 
 
 def newest_opsets() -> dict[str, int]:
-    """The versions that a new model imports."""
-    known = newest_known()
-    return {"": min(known[""], LATEST_SHARED), "ai.onnx.ml": known["ai.onnx.ml"], **IMPLIED}
+    """Return the versions that a new model imports."""
+    newest = newest_installed_opsets()
+    return {"": min(newest[""], LATEST_SHARED), "ai.onnx.ml": newest["ai.onnx.ml"], **IMPLIED}
 
 
-def newest_known() -> dict[str, int]:
-    """The newest versions that the installed onnx package knows."""
+def newest_installed_opsets() -> dict[str, int]:
+    """Return the newest versions in the installed onnx package."""
     newest = onnx.defs.onnx_opset_version()
     return {"": newest, "ai.onnx": newest, "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
 

@@ -1,7 +1,7 @@
-"""Where a model comes from: a path, bytes, an open file, or what a library holds it in, as one thing that can be read.
+"""Open a model from any source: a path, bytes, an open file, a ModelProto, or an exporter's object.
 
-Opening a file reads nothing of it, so that it costs nothing even for a very large one. What is used of it is a copy
-that no one else can change; so is what was given as bytes that can be.
+Opening a file does not read it, so it takes no time even for a large one. weft works on a private copy of the content,
+also of bytes that the caller could change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeGuard, Union
 
 from weft.errors import InvalidModelError, ModelError, OutOfMemoryError, WeftError
-from weft.frontend.exported import converted, is_convertible, way_to_onnx
+from weft.frontend.exporters import conversion_hint, convert_to_proto, is_convertible
 from weft.frontend.files import OpenFile, open_path, private_copy
 from weft.records import dataclass
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """A model's content, the name for messages, and the path that external data lies beside, if there is one."""
+    """A model's content, its name for messages, and its path, if it has one, which locates external data."""
 
-    content: OpenFile | memoryview  # bytes are private already, a file has yet to be copied
+    content: OpenFile | memoryview  # bytes are private, a file still has to be copied
     file: str
     path: Path | None = None
 
@@ -39,7 +39,7 @@ class OpenedModel:
 
     @property
     def view(self) -> memoryview:
-        """The content of a source that is private."""
+        """The content of a private source."""
         assert isinstance(self.content, memoryview)
         return self.content
 
@@ -51,14 +51,14 @@ class ReadableBytes(Protocol):
 
 
 class HoldsProto(Protocol):
-    """What exporters give that hold a ModelProto, as torch's ONNXProgram does."""
+    """An object that holds a ModelProto, such as torch's ONNXProgram."""
 
     @property
     def model_proto(self) -> Any: ...
 
 
 class GivesProto(Protocol):
-    """What can be made a ModelProto, as the functions of onnxscript can."""
+    """An object that converts to a ModelProto, such as an onnxscript function."""
 
     def to_model_proto(self) -> Any: ...
 
@@ -87,11 +87,11 @@ ModelSource = Union[
     GivesProto,
     IntermediateModel,
 ]
-"""What a model is loaded from: a path, bytes, a file object, a ModelProto, or what exporters hold one in."""
+"""What `weft.load` accepts: a path, bytes, a file object, a ModelProto, or an object of an exporter."""
 
 
 def source_name(source: Any) -> str:
-    """What to call a source in messages."""
+    """Return the name of a source for messages."""
     match source:
         case OpenedModel():
             return source.file
@@ -101,16 +101,14 @@ def source_name(source: Any) -> str:
             return _path_name(source)
         case bytes() | bytearray() | memoryview():
             return "<bytes>"
-    if _is_proto(source) or is_convertible(source):
-        return f"<{type(source).__name__}>"
-    if not _is_stream(source):
+    if _is_proto(source) or is_convertible(source) or not _is_stream(source):
         return f"<{type(source).__name__}>"
     name = getattr(source, "name", None)
     return name if isinstance(name, str) else "<file object>"
 
 
 def _is_proto(source: object) -> TypeGuard[onnx.ModelProto]:
-    """Whether it is onnx's own form of a model: then somebody has imported onnx."""
+    """Whether the source is a ModelProto; if it is, onnx has been imported."""
     onnx = sys.modules.get("onnx")
     return onnx is not None and isinstance(source, onnx.ModelProto)
 
@@ -122,25 +120,26 @@ def _is_stream(source: object) -> TypeGuard[IO[bytes]]:
 def _path_name(path: os.PathLike[Any]) -> str:
     try:
         return os.fsdecode(path)
-    except Exception as error:  # whatever a class of someone else's raises
-        raise ModelError(f"a {type(path).__name__} gives no path: {error}", hint="pass the path as a string") from error
+    except Exception as error:  # foreign code may raise anything
+        problem = f"a {type(path).__name__} cannot be converted to a path: {error}"
+        raise ModelError(problem, hint="pass the path as a string") from error
 
 
 def open_model(source: ModelSource) -> OpenedModel:
-    """Any source opened for reading, once or more than once; nothing of it is parsed."""
-    with blaming(source_name(source)):
+    """Open any source, without parsing it; the result can be read repeatedly."""
+    with name_file_in_errors(source_name(source)):
         return open_source(source)
 
 
 def copy_model(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
-    """An opened source with bytes that nobody else can change."""
-    with blaming(source.file):
-        return privately(source, folders)
+    """Return the source with a private copy of its content; large ones go to one of these folders."""
+    with name_file_in_errors(source.file):
+        return make_private(source, folders)
 
 
 @contextmanager
-def blaming(file: str) -> Iterator[None]:
-    """Whatever is wrong inside is a WeftError that names the file."""
+def name_file_in_errors(file: str) -> Iterator[None]:
+    """Turn every exception in the block into a WeftError that names the file."""
     try:
         yield
     except WeftError as error:
@@ -150,7 +149,7 @@ def blaming(file: str) -> Iterator[None]:
     except Exception as error:
         raise InvalidModelError(
             f"the model cannot be read: {type(error).__name__}: {error}",
-            hint="the file is damaged or no ONNX model; fetch or export it again",
+            hint="the file is damaged or not an ONNX model; fetch or export it again",
             file=file,
         ) from error
 
@@ -164,10 +163,10 @@ def open_source(source: ModelSource) -> OpenedModel:
         case str() | os.PathLike():
             return open_file(Path(name), name)
         case bytes() | bytearray() | memoryview():
-            return OpenedModel(_flat(source, name), name)
+            return OpenedModel(_flat_view(source, name), name)
     folder: Path | None = None
     if is_convertible(source):
-        source, folder = converted(source)
+        source, folder = convert_to_proto(source)
     if _is_proto(source):
         return OpenedModel(memoryview(_serialize(source)), name, folder and folder / "model.onnx")
     if _is_stream(source):
@@ -175,68 +174,69 @@ def open_source(source: ModelSource) -> OpenedModel:
             return _open_stream(source, name)
         except ModelError:
             raise
-        except Exception as error:  # closed, not open for reading, or of a class of someone else's
+        except Exception as error:  # closed, not open for reading, or a foreign class
             problem = f"the file object cannot be read: {error}"
             raise ModelError(problem, hint='open it with mode "rb"', file=name) from error
-    raise ModelError("this is not a model", hint=way_to_onnx(source))
+    raise ModelError("this is not a model", hint=conversion_hint(source))
 
 
 def open_file(path: Path, name: str) -> OpenedModel:
-    """A file by its path; pipes are read at once."""
+    """Open a file by its path; a pipe is read at once."""
     opened = open_path(path, name, streams=True)
-    return OpenedModel(opened if isinstance(opened, OpenFile) else memoryview(opened), name, placed(path))
+    return OpenedModel(opened if isinstance(opened, OpenFile) else memoryview(opened), name, make_absolute(path))
 
 
-def placed(path: Path) -> Path:
-    """A path that means the same wherever the process goes."""
+def make_absolute(path: Path) -> Path:
+    """Return a path that does not depend on the working directory."""
     try:
         return path.absolute()
-    except OSError:  # it works in a folder that is gone
+    except OSError:  # the working directory was removed
         return path
 
 
-def privately(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
-    """The same with bytes that only this process has, large ones in a nameless file in one of these folders."""
+def make_private(source: OpenedModel, folders: Sequence[Path] = ()) -> OpenedModel:
+    """Replace an open file by a private copy of its content; a large one is an unnamed file in one of these folders."""
     if isinstance(source.content, OpenFile):
         return replace(source, content=private_copy(source.content, folders))
     return source
 
 
 def _open_stream(stream: IO[bytes], name: str) -> OpenedModel:
-    path = placed(Path(name)) if isinstance(getattr(stream, "name", None), str) and Path(name).is_file() else None
+    is_named = isinstance(getattr(stream, "name", None), str) and Path(name).is_file()
+    path = make_absolute(Path(name)) if is_named else None
     if isinstance(stream, (io.BufferedReader, io.BufferedRandom)) and path is not None:
         stream.flush()
         descriptor = os.dup(stream.fileno())
         at_end = os.fstat(descriptor).st_size <= stream.tell()
-        if hasattr(os, "preadv") and stat.S_ISREG(os.fstat(descriptor).st_mode) and not at_end:  # reading would move it
+        # Without preadv, reading later would move the caller's file position.
+        if hasattr(os, "preadv") and stat.S_ISREG(os.fstat(descriptor).st_mode) and not at_end:
             return OpenedModel(OpenFile(descriptor, name, stream.tell()), name, path)
         os.close(descriptor)
     content: Any = stream.read()
-    if not content and _has_passed(stream):
+    if not content and _is_past_start(stream):
         raise ModelError("the file object is at its end", hint="go back to its beginning: file.seek(0)", file=name)
     if isinstance(content, str):
-        raise ModelError("the file object gives text, not bytes", hint='open it with mode "rb"', file=name)
+        raise ModelError("the file object returns text, not bytes", hint='open it with mode "rb"', file=name)
     if not isinstance(content, (bytes, bytearray, memoryview)):
-        raise ModelError(f"the file object's read() gives a {type(content).__name__}, not bytes", file=name)
-    return OpenedModel(_flat(content, name), name, path)
+        raise ModelError(f"the file object's read() returns a {type(content).__name__}, not bytes", file=name)
+    return OpenedModel(_flat_view(content, name), name, path)
 
 
-def _has_passed(stream: IO[bytes]) -> bool:
-    """Whether a stream stands behind bytes that somebody wrote or read."""
+def _is_past_start(stream: IO[bytes]) -> bool:
     try:
         return stream.seekable() and stream.tell() > 0
-    except Exception:  # whatever a class of someone else's raises
+    except Exception:  # foreign code may raise anything
         return False
 
 
-def _flat(content: bytes | bytearray | memoryview, name: str) -> memoryview:
-    """The bytes, as a copy unless nobody can change them."""
+def _flat_view(content: bytes | bytearray | memoryview, name: str) -> memoryview:
+    """Return the bytes as a flat view: of the object itself if it is immutable, otherwise of a copy."""
     try:
         view = memoryview(content)
         if isinstance(view.obj, bytes) and view.c_contiguous:
             return view.cast("B")
         return memoryview(view.tobytes())
-    except (ValueError, TypeError) as error:  # released, or of elements that are no bytes
+    except (ValueError, TypeError) as error:  # a released view, or one of elements that are not bytes
         raise ModelError(f"the bytes cannot be read: {error}", file=name) from error
 
 

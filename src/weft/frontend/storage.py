@@ -1,6 +1,6 @@
-"""The bytes of tensors that do not lie in the parsed message: cut out of the model's own file, or in files beside it.
+"""Read tensor data that is not in the parsed message: extents of the model's file, and external files.
 
-Every range is checked against its file's size, and no location leads out of the model's folder.
+Every range is checked against the size of its file, and locations must be inside the model's folder.
 """
 
 from __future__ import annotations
@@ -22,59 +22,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WeightStorage:
-    """The model's own bytes with what was cut out of them, and private copies of external files, one each.
+    """The model's content with the extents left out of the parsed message, and private copies of its external files.
 
-    `folders` are those where large copies may lie.
+    `folders`: where large copies may be stored.
     """
 
     source: OpenedModel
     extents: tuple[Extent, ...]
     folders: Sequence[Path] = ()
     copies: dict[Path, memoryview] = field(default_factory=dict)
-    external: dict[str, memoryview] = field(default_factory=dict)  # the same, by location
+    external: dict[str, memoryview] = field(default_factory=dict)  # the copies by location
 
 
-def stored_outside(tensor: onnx.TensorProto) -> bool:
-    """Whether the tensor's data is not in the parsed message."""
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor's data is outside of the parsed message."""
     return bool(tensor.data_location == tensor.EXTERNAL)
 
 
 def find_extent(storage: WeightStorage, tensor: onnx.TensorProto) -> Extent | None:
-    """The cut that holds the tensor's data, if it lies in the model's own file."""
+    """Return the extent with the tensor's data, or None if the data is in an external file."""
     numbers = [entry.value for entry in tensor.external_data if entry.key == EXTENT_KEY]
     if not numbers:
         return None
-    number = _number(numbers[0], EXTENT_KEY)
+    number = _parse_number(numbers[0], EXTENT_KEY)
     if len(tensor.external_data) != 1 or number >= len(storage.extents):
-        raise InvalidModelError(f"the tensor's data is given in several ways, or with the reserved key {EXTENT_KEY}")
+        raise InvalidModelError(f"the tensor has several kinds of data, or uses the reserved key {EXTENT_KEY}")
     return storage.extents[number]
 
 
-def read_cut(storage: WeightStorage, extent: Extent) -> memoryview:
+def read_extent(storage: WeightStorage, extent: Extent) -> memoryview:
     return storage.source.view[extent.offset : extent.offset + extent.length]
 
 
 def read_external(storage: WeightStorage, tensor: onnx.TensorProto, size: int) -> memoryview:
-    """The `size` bytes of a tensor in a file beside the model."""
-    return cut_external(_read_file(storage, location_of(tensor)), tensor, size)
+    """Return the `size` bytes of a tensor in an external file."""
+    return slice_external(_read_file(storage, location_of(tensor)), tensor, size)
 
 
 def location_of(tensor: onnx.TensorProto) -> str:
-    """The file beside the model that a tensor's data is said to lie in."""
+    """Return the declared location of a tensor's external data."""
     return next((entry.value for entry in reversed(tensor.external_data) if entry.key == "location"), "")
 
 
-def cut_external(content: memoryview, tensor: onnx.TensorProto, size: int) -> memoryview:
-    """The `size` bytes of a tensor out of the content of the file that it lies in."""
+def slice_external(content: memoryview, tensor: onnx.TensorProto, size: int) -> memoryview:
+    """Return the `size` bytes of a tensor in the content of its external file."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    offset = _number(entries.get("offset", "0"), "offset")
-    length = _number(entries["length"], "length") if "length" in entries else size
+    offset = _parse_number(entries.get("offset", "0"), "offset")
+    length = _parse_number(entries["length"], "length") if "length" in entries else size
     if length != size:
-        raise InvalidModelError(f"its dims need {size} bytes, but {location} is said to hold {length} for it")
+        raise InvalidModelError(f"its dims need {size} bytes, but its declared length in {location} is {length}")
     if offset + length > len(content):
         raise InvalidModelError(
-            f"external data of {length} bytes from {offset} runs past the end of {location} ({len(content)} bytes)",
+            f"external data of {length} bytes at offset {offset} is beyond the end of {location} "
+            f"({len(content)} bytes)",
             hint="the data file is truncated or belongs to another model",
         )
     return content[offset : offset + length]
@@ -89,7 +90,7 @@ def _read_file(storage: WeightStorage, location: str) -> memoryview:
 
 
 def open_external(source: OpenedModel, location: str) -> OpenFile:
-    """A file beside a model; an error where it must not be read, or is not there."""
+    """Open an external file; raise an error if it is missing or outside of the model's folder."""
     path = _external_path(source, location)
     opened = open_path(path, str(path))
     assert isinstance(opened, OpenFile)
@@ -99,16 +100,16 @@ def open_external(source: OpenedModel, location: str) -> OpenFile:
 def _external_path(source: OpenedModel, location: str) -> Path:
     if source.path is None:
         raise ModelError(
-            f"its data lies in the external file {location!r}, and this model has no folder to look in",
+            f"its data is in the external file {location!r}, but the model was not loaded from a path",
             hint="pass the path of the model instead of its content",
         )
     return _resolve(source.path, location)
 
 
 def _resolve(model: Path, location: str) -> Path:
-    """The real path of an external file, which must lie in the model's folder.
+    """Return the real path of an external file, which must be in the model's folder.
 
-    Where the model is itself a link, its target's folder counts too: download caches keep a model and its data as
+    If the model is a symbolic link, its target's folder is allowed too: download caches store a model and its data as
     links into one folder of blobs.
     """
     hint = "external data must be in the model's own folder, under a relative path"
@@ -126,7 +127,7 @@ def _resolve(model: Path, location: str) -> Path:
     return real
 
 
-def _number(text: str, key: str) -> int:
+def _parse_number(text: str, key: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise InvalidModelError(f"external data has {key} {text!r}, which is not a count of bytes")
+        raise InvalidModelError(f"external data has {key} {text!r}, which is not a number of bytes")
     return int(text)

@@ -1,4 +1,4 @@
-"""Files of one tensor each, as the test sets of models have them: `input_0.pb`."""
+"""Read files with one TensorProto each, such as `input_0.pb` in the test sets of ONNX models."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from weft.frontend.tensors import read_tensor
 
 
 def read_tensor_file(path: Path) -> tuple[str, np.ndarray[Any, Any]]:
-    """The tensor's name, which may be empty, and its elements; InputError where the file holds none."""
+    """Return the tensor's name, which may be empty, and its elements; raise InputError if the file has none."""
     try:
-        return tensor_in(path.read_bytes(), str(path))
+        return parse_tensor(path.read_bytes(), str(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def tensor_in(content: bytes, file: str) -> tuple[str, np.ndarray[Any, Any]]:
-    """The same for the bytes of a file."""
+def parse_tensor(content: bytes, file: str) -> tuple[str, np.ndarray[Any, Any]]:
+    """Return the name and the elements of a serialized TensorProto; `file` is for messages."""
     try:
         proto = onnx.TensorProto.FromString(content)
         return proto.name, read_tensor(WeightStorage(OpenedModel(memoryview(b""), file), ()), proto)
     except WeftError as error:
         raise InputError(f"{file}: {error.problem}", hint=error.hint) from error
-    except Exception as error:  # protobuf has errors of its own, depending on its implementation
-        raise InputError(f"{file}: holds no tensor", hint="a test set has a TensorProto in each .pb file") from error
+    except Exception as error:  # the class depends on the implementation of protobuf
+        raise InputError(f"{file}: not a tensor", hint="each .pb file must hold one TensorProto") from error

@@ -1,6 +1,6 @@
-"""Check that every name in a parsed model is text.
+"""Check that every string in a parsed model is UTF-8.
 
-protobuf hands out a string that is not valid UTF-8 as bytes, which would go unnoticed until something compares it.
+protobuf returns an invalid string as bytes, which would go unnoticed until it is compared with another name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weft.errors import InvalidModelError
 
 
 def check_text(model: onnx.ModelProto) -> None:
-    """Refuse a model in which any string is not UTF-8."""
+    """Raise InvalidModelError if any string of a model is not UTF-8."""
     waiting: list[Any] = [model]
     while waiting:
         message = waiting.pop()

@@ -1,8 +1,7 @@
-"""Cut the large weights out of a serialized ModelProto, so that what is left is small and quick to parse.
+"""Strip large weights from a serialized ModelProto, so that the remainder is small and quick to parse.
 
-In goes a view of the whole file; out come the bytes of an equivalent message in which every large `raw_data`,
-`float_data` or `double_data` is replaced by a private `external_data` entry, and the `Extent`s that those entries
-number. Nothing large is copied, no length is trusted before it is checked, and nesting is bounded.
+Every large `raw_data`, `float_data` or `double_data` is replaced by a private `external_data` entry with the number of
+an `Extent` of the file. No large data is copied, no length is trusted before it is checked, and nesting is limited.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from weft.errors import InvalidModelError
 from weft.records import dataclass
 
 EXTENT_KEY = "weft.cut"
-"""The key of the private `external_data` entry; its value is an index into the extents."""
+"""The key of the private `external_data` entry; its value is the index of an extent."""
 
 LARGE = 1024
-"""Messages shorter than this are copied whole, and data shorter than this stays in its tensor."""
+"""Bytes from which data is stripped from a tensor; shorter messages are copied whole."""
 
-DEEPEST = 100
-"""How deep messages may nest; protobuf draws the same line."""
+MAX_DEPTH = 100
+"""The deepest nesting of messages, as in protobuf."""
 
 Chunk = Union[memoryview, bytes]
 
@@ -30,7 +29,7 @@ VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Data that was left in the file: `length` bytes from `offset`, of the TensorProto field `field`."""
+    """Data that stays in the file: `length` bytes at `offset`, of the TensorProto field `field`."""
 
     field: int
     offset: int
@@ -39,12 +38,12 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """What the scanner knows about a message: which fields to enter, and which say that no weights follow."""
+    """The fields of a message that may contain weights, and those after which none follow."""
 
     name: str
     nested: Mapping[int, str] = field(default_factory=dict)
     data: frozenset[int] = frozenset()
-    plain: frozenset[int] = frozenset()  # repeated element by element: walking them would be slow and find nothing
+    plain: frozenset[int] = frozenset()  # lists with one field per element, which would be slow to scan
 
 
 MESSAGE_SCHEMAS = {
@@ -72,19 +71,19 @@ MESSAGE_SCHEMAS = {
 }
 
 
-def cut_weights(file: memoryview) -> tuple[bytes, tuple[Extent, ...]]:
-    """The small remainder of a serialized ModelProto, and what was cut out of it."""
+def strip_weights(file: memoryview) -> tuple[bytes, tuple[Extent, ...]]:
+    """Return a serialized ModelProto without its large data, and the extents of that data."""
     extents: list[Extent] = []
-    chunks = _strip(file, 0, len(file), MESSAGE_SCHEMAS["ModelProto"], DEEPEST, extents)
+    chunks = _strip(file, 0, len(file), MESSAGE_SCHEMAS["ModelProto"], MAX_DEPTH, extents)
     return b"".join(chunks), tuple(extents)
 
 
 def _strip(
     file: memoryview, start: int, end: int, schema: MessageSchema, depth: int, extents: list[Extent]
 ) -> list[Chunk]:
-    """The message in file[start:end] as chunks without its large data."""
+    """Return the message in file[start:end] as chunks, without its large data."""
     if depth == 0:
-        raise InvalidModelError(f"messages nest more than {DEEPEST} deep", hint="the file is damaged or hostile")
+        raise InvalidModelError(f"messages nest more than {MAX_DEPTH} deep", hint="the file is damaged or hostile")
     if schema.data:
         return _strip_tensor(file, start, end, schema, extents)
     chunks: list[Chunk] = []
@@ -97,11 +96,11 @@ def _strip(
         inner = schema.nested.get(number)
         if inner is not None and wire == DELIMITED and stop - position >= LARGE:
             before = len(extents)
-            parts = _strip(file, position, stop, MESSAGE_SCHEMAS[inner], depth - 1, extents)
+            inner_chunks = _strip(file, position, stop, MESSAGE_SCHEMAS[inner], depth - 1, extents)
             if len(extents) > before:
                 chunks.append(file[copied:tag_start])
-                chunks.append(varint(number << 3 | DELIMITED) + varint(sum(map(len, parts))))
-                chunks.extend(parts)
+                chunks.append(encode_varint(number << 3 | DELIMITED) + encode_varint(sum(map(len, inner_chunks))))
+                chunks.extend(inner_chunks)
                 copied = stop
         position = stop
     chunks.append(file[copied:end])
@@ -109,8 +108,8 @@ def _strip(
 
 
 def _strip_tensor(file: memoryview, start: int, end: int, schema: MessageSchema, extents: list[Extent]) -> list[Chunk]:
-    """A TensorProto with its one large data field cut out; left whole where the data lies in several pieces."""
-    found: list[tuple[Extent, int]] = []
+    """Strip the large data field of a TensorProto; leave the tensor whole if it has several data fields."""
+    data: tuple[Extent, int] | None = None  # and the offset of its tag
     position = start
     while position < end:
         tag_start = position
@@ -118,25 +117,25 @@ def _strip_tensor(file: memoryview, start: int, end: int, schema: MessageSchema,
         if number in schema.plain:
             return [file[start:end]]
         if number in schema.data and stop > position:
-            if wire != DELIMITED or found:
+            if wire != DELIMITED or data is not None:
                 return [file[start:end]]
-            found.append((Extent(number, position, stop - position), tag_start))
+            data = Extent(number, position, stop - position), tag_start
         position = stop
-    if not found or found[0][0].length < LARGE:
+    if data is None or data[0].length < LARGE:
         return [file[start:end]]
-    extent, tag_start = found[0]
-    entry = delimited(1, EXTENT_KEY.encode()) + delimited(2, str(len(extents)).encode())
+    extent, tag_start = data
+    entry = encode_delimited(1, EXTENT_KEY.encode()) + encode_delimited(2, str(len(extents)).encode())
     extents.append(extent)
-    marker = delimited(13, entry) + varint(14 << 3 | VARINT) + varint(1)  # data_location: EXTERNAL
+    marker = encode_delimited(13, entry) + encode_varint(14 << 3 | VARINT) + encode_varint(1)  # data_location: EXTERNAL
     return [file[start:tag_start], file[extent.offset + extent.length : end], marker]
 
 
 def read_field(file: memoryview, position: int, end: int, message: str) -> tuple[int, int, int, int]:
-    """(field number, wire type, start, end) of the value of the field whose tag is at `position`."""
+    """Return (field number, wire type, start and end of the value) of the field whose tag is at `position`."""
     tag, position = _read_varint(file, position, end, message)
     number, wire = tag >> 3, tag & 7
     if number == 0:
-        raise _damaged(f"a field number 0 in a {message}", position)
+        raise _damaged_error(f"a field number 0 in a {message}", position)
     if wire == VARINT:
         _, stop = _read_varint(file, position, end, message)
     elif wire == DELIMITED:
@@ -147,9 +146,9 @@ def read_field(file: memoryview, position: int, end: int, message: str) -> tuple
     elif wire == FIXED64:
         stop = position + 8
     else:
-        raise _damaged(f"a field of wire type {wire} in a {message}", position)
+        raise _damaged_error(f"a field of wire type {wire} in a {message}", position)
     if stop > end:
-        raise _damaged(f"field {number} of a {message} runs {stop - end} bytes past its end", position)
+        raise _damaged_error(f"field {number} of a {message} runs {stop - end} bytes past its end", position)
     return number, wire, position, stop
 
 
@@ -162,10 +161,10 @@ def _read_varint(file: memoryview, position: int, end: int, message: str) -> tup
         if byte < 0x80:
             return value, position
         shift += 7
-    raise _damaged(f"an unfinished number in a {message}", position)
+    raise _damaged_error(f"an incomplete number in a {message}", position)
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -174,12 +173,12 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def delimited(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | DELIMITED) + varint(len(content)) + content
+def encode_delimited(number: int, content: bytes) -> bytes:
+    return encode_varint(number << 3 | DELIMITED) + encode_varint(len(content)) + content
 
 
-def _damaged(what: str, position: int) -> InvalidModelError:
+def _damaged_error(problem: str, position: int) -> InvalidModelError:
     return InvalidModelError(
-        f"not a whole ONNX file: {what}, at byte {position}",
-        hint="the file is truncated, damaged, or no ONNX model; fetch or export it again",
+        f"not a complete ONNX file: {problem}, at byte {position}",
+        hint="the file is truncated, damaged, or not an ONNX model; fetch or export it again",
     )

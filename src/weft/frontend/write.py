@@ -1,7 +1,7 @@
-"""Write a model: `OnnxModel` to a ModelProto, the way back of `read_model`.
+"""Write an `OnnxModel` as a ModelProto: the inverse of `read_model`.
 
-Names stay as they are. Sizes that the model names become dim_params, others stay open. Types that only a run would
-tell are left to onnx's own inference.
+Names do not change. Named dims become dim_params, other dynamic dims stay unnamed. Types that weft knows only at run
+time are left to onnx's inference.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import onnx.helper
 import onnx.shape_inference
 
 from weft.errors import InvalidModelError, UnsupportedModelError
-from weft.frontend.declarations import Symbols, collect_names, read_type
-from weft.frontend.save import LARGEST, save_model
-from weft.frontend.schemas import least_inputs
+from weft.frontend.declarations import Symbols, read_type, reserve_dim_names
+from weft.frontend.save import MAX_MESSAGE_BYTES, save_model
+from weft.frontend.schemas import min_inputs
 from weft.frontend.source import OpenedModel
-from weft.frontend.tensors import encoded_strings, raw_bytes
-from weft.frontend.wire import cut_weights
+from weft.frontend.tensors import encode_strings, to_raw_bytes
+from weft.frontend.wire import strip_weights
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_numpy
@@ -32,21 +32,21 @@ from weft.ir.graph import Attribute, Graph, GraphValue, Node, OnnxModel, subgrap
 from weft.ir.types import AnyType, MapType, OptionalType, SequenceType, TensorType, Type
 
 ModelProto = onnx.ModelProto
-LARGEST_SHAPE = 1024  # elements of constants that shapes may depend on
-MOST_CONTRADICTIONS = 16
+MAX_SHAPE_CONSTANT = 1024  # elements of constants that shapes may depend on
+MAX_ATTEMPTS = 16
 
 
 def write_model(model: OnnxModel) -> onnx.ModelProto:
-    """The model as protobuf."""
-    proto = _proto(model)
+    """Convert a model to a ModelProto."""
+    proto = _make_proto(model)
     _write_graph(proto.graph, model.graph, dim_names(model.graph))
     _infer_open_outputs(proto)
     return proto
 
 
 def write_file(model: OnnxModel, proto: onnx.ModelProto, path: Path) -> None:
-    """What `write_model` made of a model as a file; where that is more than protobuf reads, weights lie beside it."""
-    without_data = _proto(model)
+    """Save a model that `write_model` converted to `proto`; beyond protobuf's limit, weights go to a second file."""
+    without_data = _make_proto(model)
     bare = replace(model.graph, initializers={})
     _write_graph(without_data.graph, bare, dim_names(model.graph))
     del without_data.graph.output[:]
@@ -57,13 +57,13 @@ def write_file(model: OnnxModel, proto: onnx.ModelProto, path: Path) -> None:
     save_model(OpenedModel(content, str(path)), {}, model.graph.initializers, path)
 
 
-def write_again(original: OpenedModel, model: OnnxModel, types: Mapping[str, Type]) -> onnx.ModelProto:
-    """A model that was read and changed, as protobuf: with all that the file says besides its nodes.
+def rewrite_model(original: OpenedModel, model: OnnxModel, types: Mapping[str, Type]) -> onnx.ModelProto:
+    """Convert a model that was read and changed to a ModelProto, with the metadata of the original file.
 
-    Its weights are left out: `with_initializers` puts them in, or `save_again`. Inputs and outputs are declared as
-    they were, unless their types are others. `types` are those of values inside, as far as they are known.
+    The result has no weights (`add_initializers` adds them). Declarations of inputs and outputs do not change unless
+    their types have. `types`: the known types of inner values.
     """
-    proto: onnx.ModelProto = onnx.ModelProto.FromString(cut_weights(original.view)[0])
+    proto: onnx.ModelProto = onnx.ModelProto.FromString(strip_weights(original.view)[0])
     declared = {value.name: value for value in (*proto.graph.input, *proto.graph.output)}
     order = {value.name: number for number, value in enumerate(proto.graph.input)}
     for field in ("functions", "training_info", "opset_import"):
@@ -77,57 +77,57 @@ def write_again(original: OpenedModel, model: OnnxModel, types: Mapping[str, Typ
     names, symbols = dim_names(model.graph), Symbols()
     inputs = sorted((*model.graph.inputs, *model.graph.defaults), key=lambda value: order[value.name])
 
-    def as_declared(value: GraphValue) -> onnx.ValueInfoProto:
-        told: onnx.ValueInfoProto | None = declared.get(value.name)
-        if told is None:
+    def declare(value: GraphValue) -> onnx.ValueInfoProto:
+        declaration: onnx.ValueInfoProto | None = declared.get(value.name)
+        if declaration is None:
             return _write_value(value, names)
-        if not _is_complete(told.type) or read_type(symbols, told.type, value.name) != value.type:
-            told.type.CopyFrom(_write_value(value, names).type)
-        return told
+        if not _is_complete(declaration.type) or read_type(symbols, declaration.type, value.name) != value.type:
+            declaration.type.CopyFrom(_write_value(value, names).type)
+        return declaration
 
-    collect_names(symbols, onnx.GraphProto(input=declared.values()))
-    proto.graph.input.extend(map(as_declared, inputs))
-    proto.graph.output.extend(map(as_declared, model.graph.outputs))
+    reserve_dim_names(symbols, onnx.GraphProto(input=declared.values()))
+    proto.graph.input.extend(map(declare, inputs))
+    proto.graph.output.extend(map(declare, model.graph.outputs))
     proto.graph.node.extend(_write_node(node, names) for node in model.graph.nodes)
-    shown = {*declared, *model.graph.initializers}
-    inner = (name for node in model.graph.nodes for name in node.outputs if name in types and name not in shown)
-    told = [_write_value(GraphValue(name, types[name]), names) for name in inner]
-    contradicted = _contradicted(proto, model.graph, told)
-    proto.graph.value_info.extend(value for value in told if value.name not in contradicted)
-    kept = [note for note in proto.graph.quantization_annotation if note.tensor_name in types]
+    outer = {*declared, *model.graph.initializers}
+    inner = (name for node in model.graph.nodes for name in node.outputs if name in types and name not in outer)
+    declarations = [_write_value(GraphValue(name, types[name]), names) for name in inner]
+    contradictions = _find_contradictions(proto, model.graph, declarations)
+    proto.graph.value_info.extend(value for value in declarations if value.name not in contradictions)
+    annotations = [each for each in proto.graph.quantization_annotation if each.tensor_name in types]
     proto.graph.ClearField("quantization_annotation")
-    proto.graph.quantization_annotation.extend(kept)
+    proto.graph.quantization_annotation.extend(annotations)
     return proto
 
 
-def _contradicted(proto: onnx.ModelProto, graph: Graph, told: Sequence[onnx.ValueInfoProto]) -> set[str]:
-    """The values of which onnx's own inference says something else: its checker would refuse the file."""
+def _find_contradictions(proto: onnx.ModelProto, graph: Graph, declarations: Sequence[onnx.ValueInfoProto]) -> set[str]:
+    """Return the values whose declared types onnx's inference contradicts: its checker would reject the file."""
     bare = onnx.ModelProto()
     bare.CopyFrom(proto)
     for name, array in graph.initializers.items():
-        if array.size <= LARGEST_SHAPE:
+        if array.size <= MAX_SHAPE_CONSTANT:
             _write_tensor(bare.graph.initializer.add(), array, name)
         else:
-            known = GraphValue(name, TensorType(from_numpy(array.dtype), array.shape))
-            bare.graph.input.append(_write_value(known, frozenset()))
-    if _refused(bare):
-        return set()  # with or without the types
-    found: set[str] = set()
-    for _ in range(MOST_CONTRADICTIONS):
+            weight = GraphValue(name, TensorType(from_numpy(array.dtype), array.shape))
+            bare.graph.input.append(_write_value(weight, frozenset()))
+    if _find_rejected_nodes(bare):
+        return set()  # the file is rejected even without declarations
+    contradictions: set[str] = set()
+    for _ in range(MAX_ATTEMPTS):
         bare.graph.ClearField("value_info")
-        bare.graph.value_info.extend(value for value in told if value.name not in found)
-        nodes = _refused(bare)
+        bare.graph.value_info.extend(value for value in declarations if value.name not in contradictions)
+        nodes = _find_rejected_nodes(bare)
         if not nodes:
-            return found
-        outputs = {name for node in graph.nodes if node.name in nodes for name in node.outputs} - found
+            return contradictions
+        outputs = {name for node in graph.nodes if node.name in nodes for name in node.outputs} - contradictions
         if not outputs:
             break
-        found |= outputs
-    return {value.name for value in told}
+        contradictions |= outputs
+    return {value.name for value in declarations}
 
 
-def _refused(proto: onnx.ModelProto) -> set[str]:
-    """The nodes that onnx's inference finds fault with."""
+def _find_rejected_nodes(proto: onnx.ModelProto) -> set[str]:
+    """Return the names of the nodes that onnx's inference rejects."""
     try:
         onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
@@ -135,20 +135,11 @@ def _refused(proto: onnx.ModelProto) -> set[str]:
     return set()
 
 
-def with_initializers(proto: onnx.ModelProto, model: OnnxModel) -> onnx.ModelProto:
-    """What `write_again` gave, with the weights of the model."""
+def add_initializers(proto: onnx.ModelProto, model: OnnxModel) -> onnx.ModelProto:
+    """Add the model's weights to the result of `rewrite_model`."""
     for name, array in model.graph.initializers.items():
         _write_tensor(proto.graph.initializer.add(), array, name)
     return proto
-
-
-def save_again(proto: onnx.ModelProto, model: OnnxModel, path: Path) -> None:
-    """What `write_again` gave as a file; where that is more than protobuf reads, weights lie beside it."""
-    for name, array in model.graph.initializers.items():
-        proto.graph.initializer.add(name=name, data_type=from_numpy(array.dtype).number, dims=array.shape)
-    content = memoryview(proto.SerializeToString())
-    proto.graph.ClearField("initializer")
-    save_model(OpenedModel(content, str(path)), {}, model.graph.initializers, path)
 
 
 def _domains(graph: Graph) -> Iterator[str]:
@@ -158,12 +149,12 @@ def _domains(graph: Graph) -> Iterator[str]:
             yield from _domains(inner)
 
 
-def is_one_message(proto: onnx.ModelProto) -> bool:
-    """Whether protobuf could read the whole model at once."""
-    return bool(proto.ByteSize() <= LARGEST)
+def fits_one_message(proto: onnx.ModelProto) -> bool:
+    """Whether protobuf can read the whole model as one message."""
+    return bool(proto.ByteSize() <= MAX_MESSAGE_BYTES)
 
 
-def _proto(model: OnnxModel) -> onnx.ModelProto:
+def _make_proto(model: OnnxModel) -> onnx.ModelProto:
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in sorted(model.opsets.items())]
     proto = onnx.ModelProto(ir_version=model.ir_version or _ir_version(imports), producer_name=model.producer)
     proto.opset_import.extend(imports)
@@ -173,22 +164,22 @@ def _proto(model: OnnxModel) -> onnx.ModelProto:
 
 
 def dim_names(graph: Graph) -> frozenset[str]:
-    """The names of sizes that the inputs of a graph have; one that is called after its place is left open."""
+    """Return the names of the dims of a graph's inputs, without those that are named after their position."""
     shapes = {value.name: value.type.shape or () for value in graph.inputs if isinstance(value.type, TensorType)}
-    found = ((name, at, dims.as_symbol(size)) for name, shape in shapes.items() for at, size in enumerate(shape))
-    return frozenset(each.name for name, at, each in found if each is not None and each.name != f"{name}.{at}")
+    symbols = ((name, at, dims.as_symbol(size)) for name, shape in shapes.items() for at, size in enumerate(shape))
+    return frozenset(each.name for name, at, each in symbols if each is not None and each.name != f"{name}.{at}")
 
 
 def _ir_version(imports: Sequence[onnx.OperatorSetIdProto]) -> int:
-    """The oldest that goes with these opsets, so that others' readers need not be the newest."""
-    known = [
+    """Return the oldest IR version for these opsets, so that older readers accept the file."""
+    released = [
         entry for entry in imports if (entry.domain or "ai.onnx", entry.version) in onnx.helper.OP_SET_ID_VERSION_MAP
     ]
-    return int(onnx.helper.find_min_ir_version_for(known))
+    return int(onnx.helper.find_min_ir_version_for(released))
 
 
 def _infer_open_outputs(proto: onnx.ModelProto) -> None:
-    """Complete the types of outputs of which weft knows no rank, if onnx can tell: a file should have it."""
+    """Complete the types of outputs whose rank weft does not know, if onnx can infer them: files should declare it."""
     unknown = {value.name for value in proto.graph.output if not _is_complete(value.type)}
     if not unknown:
         return
@@ -198,7 +189,7 @@ def _infer_open_outputs(proto: onnx.ModelProto) -> None:
             value.type.CopyFrom(inferred[value.name])
         if value.type.WhichOneof("value") is None:
             raise InvalidModelError(
-                "the type of this output is known only at run time, but a file must declare it",
+                "the type of this output is known only at run time, but a model file must declare it",
                 hint="declare it: graph.output(tensor, name, dtype=..., shape=...)",
                 value=value.name,
             )
@@ -220,7 +211,7 @@ def _write_graph(proto: onnx.GraphProto, graph: Graph, names: frozenset[str]) ->
 
 def _write_node(node: Node, names: frozenset[str]) -> onnx.NodeProto:
     inputs = list(node.inputs)
-    least = least_inputs(node.domain, node.op, node.version)
+    least = min_inputs(node.domain, node.op, node.version)
     while len(inputs) > least and not inputs[-1]:
         inputs.pop()
     proto = onnx.NodeProto(op_type=node.op, domain=node.domain, name=node.name, input=inputs, output=node.outputs)
@@ -232,26 +223,25 @@ def _write_node(node: Node, names: frozenset[str]) -> onnx.NodeProto:
 
 
 def _empty_list(node: Node, name: str) -> onnx.AttributeProto:
-    """A list without elements, whose type the schema tells; without one, it is of integers."""
+    """Write an empty list with the type in the op's schema, or a list of integers if there is no schema."""
     kind = onnx.AttributeProto.INTS
     if onnx.defs.has(node.op, node.version, node.domain):
-        known = onnx.defs.get_schema(node.op, node.version, node.domain).attributes
-        kind = (
-            onnx.AttributeProto.AttributeType.Value(str(known[name].type).rpartition(".")[2]) if name in known else kind
-        )
+        attributes = onnx.defs.get_schema(node.op, node.version, node.domain).attributes
+        if name in attributes:
+            kind = onnx.AttributeProto.AttributeType.Value(str(attributes[name].type).rpartition(".")[2])
     return onnx.AttributeProto(name=name, type=kind)
 
 
 def _write_attribute(name: str, value: Attribute, names: frozenset[str]) -> onnx.AttributeProto:
     match value:
         case Graph():
-            holds_graph = onnx.AttributeProto(name=name, type=onnx.AttributeProto.GRAPH)
-            _write_graph(holds_graph.g, value, names)
-            return holds_graph
+            graph_attribute = onnx.AttributeProto(name=name, type=onnx.AttributeProto.GRAPH)
+            _write_graph(graph_attribute.g, value, names)
+            return graph_attribute
         case np.ndarray():
-            holds_tensor = onnx.AttributeProto(name=name, type=onnx.AttributeProto.TENSOR)
-            _write_tensor(holds_tensor.t, value, name)
-            return holds_tensor
+            tensor_attribute = onnx.AttributeProto(name=name, type=onnx.AttributeProto.TENSOR)
+            _write_tensor(tensor_attribute.t, value, name)
+            return tensor_attribute
         case TensorType() | SequenceType() | OptionalType() | MapType() | AnyType():
             return onnx.helper.make_attribute(name, _write_type(value, names))
         case str():
@@ -270,9 +260,9 @@ def _write_tensor(proto: onnx.TensorProto, array: np.ndarray[Any, Any], name: st
     proto.name, proto.data_type = name, dtype.number
     proto.dims.extend(array.shape)
     if dtype is DType.string:
-        proto.string_data.extend(encoded_strings(array))
+        proto.string_data.extend(encode_strings(array))
     else:
-        proto.raw_data = raw_bytes(array, dtype).tobytes()
+        proto.raw_data = to_raw_bytes(array, dtype).tobytes()
 
 
 def _write_value(value: GraphValue, names: frozenset[str]) -> onnx.ValueInfoProto:

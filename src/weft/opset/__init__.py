@@ -3,12 +3,37 @@
 Importing the package defines all ops; each module is a family of them.
 """
 
-from importlib import import_module
+# ruff: noqa: F401 (importing a module defines its ops)
 
-MODULES = (
-    "activations arithmetic attention bits casting comparison constants control convolution image indexing legacy "
-    "linear loss microsoft ml movement normalization pooling quantization random recurrent reductions resize sampling "
-    "sequences shapes signal text training"
-).split()
-
-FAMILIES = tuple(import_module(f"weft.opset.{name}") for name in MODULES)
+from weft.opset import (
+    activations,
+    arithmetic,
+    attention,
+    bits,
+    casting,
+    comparison,
+    constants,
+    control,
+    convolution,
+    image,
+    indexing,
+    legacy,
+    linear,
+    loss,
+    microsoft,
+    ml,
+    movement,
+    normalization,
+    pooling,
+    quantization,
+    random,
+    recurrent,
+    reductions,
+    resize,
+    sampling,
+    sequences,
+    shapes,
+    signal,
+    text,
+    training,
+)

@@ -15,10 +15,10 @@ import numpy as np
 
 from weft.errors import ExecutionError, InputError, OutOfMemoryError, UnsupportedModelError, WeftError
 from weft.frontend.read import is_standard, read_model
-from weft.frontend.save import LARGEST
-from weft.frontend.schemas import newest_known
+from weft.frontend.save import MAX_MESSAGE_BYTES
+from weft.frontend.schemas import newest_installed_opsets
 from weft.frontend.source import ModelSource, copy_model
-from weft.frontend.write import with_initializers, write_again
+from weft.frontend.write import add_initializers, rewrite_model
 from weft.ir import dims
 from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.graph import Graph, GraphValue, OnnxModel, subgraphs
@@ -112,10 +112,13 @@ def optimize(
         opened = copy_model(open_graph(source))
         original = read_model(opened, is_defined=_is_defined)
         model = _prepare(original, options)
-        if sum(array.nbytes for array in model.graph.initializers.values() if array.dtype != object) > LARGEST:
-            problem = f"the model has more than {LARGEST:,} bytes of weights, which onnxslim cannot process"
+        if (
+            sum(array.nbytes for array in model.graph.initializers.values() if array.dtype != object)
+            > MAX_MESSAGE_BYTES
+        ):
+            problem = f"the model has more than {MAX_MESSAGE_BYTES:,} bytes of weights, which onnxslim cannot process"
             raise UnsupportedModelError(problem, file=original.file)
-        proto = with_initializers(write_again(opened, model, {}), model)
+        proto = add_initializers(rewrite_model(opened, model, {}), model)
         progress.stage("rewriting", 0.1)
         slimmed = _slim(proto, model, options)
         if options.verify:
@@ -159,7 +162,7 @@ def _prepare(original: OnnxModel, options: OptimizeOptions) -> OnnxModel:
         if options.opset < version:
             problem = f"the model is of opset {version}, and cannot be written in opset {options.opset}"
             raise UnsupportedModelError(problem, file=original.file, hint="choose a newer opset")
-        newest = newest_known()[STANDARD]
+        newest = newest_installed_opsets()[STANDARD]
         if options.opset > newest:
             raise InputError(f"opset is {options.opset}; the installed onnx knows versions up to {newest}")
         version = options.opset

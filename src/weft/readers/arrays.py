@@ -81,9 +81,9 @@ def _load(source: DataSource) -> Any:
 
 def read_tensor(source: DataSource) -> tuple[str, Array]:
     """A TensorProto: its name, which may be empty, and its elements."""
-    from weft.frontend.tensor_files import tensor_in  # which imports onnx
+    from weft.frontend.tensor_files import parse_tensor  # which imports onnx
 
-    return tensor_in(source.limited(), source.name)
+    return parse_tensor(source.limited(), source.name)
 
 
 def read_json(text: str, name: str) -> Any:

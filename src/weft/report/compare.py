@@ -13,7 +13,7 @@ from weft.errors import InputError
 from weft.ir.dtypes import DType
 from weft.ir.specs import Signature, signature
 from weft.ir.types import OptionalType
-from weft.loading import listed_names, open_pipeline
+from weft.loading import open_pipeline, to_names
 from weft.opset.lower import build_untraced_program
 from weft.plan.usual_sizes import usual_sizes
 from weft.report.comparison import Method, ModelComparison, compare_layers
@@ -81,7 +81,7 @@ def check_devices(devices: str | Sequence[str] | None, *, truth: bool, against: 
     if devices is None:
         return ("auto",) if against else DEFAULT_DEVICES
     names = (devices,) if isinstance(devices, str) else tuple(devices)
-    if listed_names(names) != names:
+    if to_names(names) != names:
         raise InputError(f"devices {', '.join(names)}: a device is named twice")
     if len(names) < 2 and not truth and not against:
         hint = "name another one, or compare with the truth, or with another file"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import DeviceError, InputError, WeftError, short_repr
 from weft.frontend import copy_model, read_model
-from weft.frontend.outline import Outline, outline
+from weft.frontend.outline import Outline, read_outline
 from weft.frontend.source import OpenedModel
-from weft.loading import load, open_graph, whole_sizes
+from weft.loading import check_sizes, load, open_graph
 from weft.report.compiled_facts import compiled_facts
 from weft.report.html import page
 from weft.report.measured import MeasuredRun, measured_run
@@ -54,7 +54,7 @@ def view(
     """
     place = page_path(source, path)
     text = view_page(
-        source, profile=profile, measure=measure, device=device, precision=precision, sizes=whole_sizes(sizes)
+        source, profile=profile, measure=measure, device=device, precision=precision, sizes=check_sizes(sizes)
     )
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def _sizes(model: Model, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 def _outline(opened: OpenedModel) -> Outline:
     try:
-        return outline(opened, is_defined)
+        return read_outline(opened, is_defined)
     except WeftError:
         read_model(opened, is_defined=is_defined)  # which can tell what the file is instead
         raise

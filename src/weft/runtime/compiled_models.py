@@ -16,6 +16,7 @@ from weft.compiler import Pipeline
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
 from weft.logs import CACHE
+from weft.quantities import format_bytes
 from weft.runtime.available_memory import check_memory_to_compile, memory_left
 from weft.runtime.load_logs import log_compiled
 
@@ -93,4 +94,4 @@ def _cache_entry(pipeline: Pipeline, device: LoadingDriver) -> CacheEntry | None
 
 
 def _report_packing(progress: Stages, done: int, size: int) -> None:
-    progress.stage("packing weights", done / max(size, 1), f"{done / 1e6:.0f} of {size / 1e6:.0f} MB")
+    progress.stage("packing weights", done / max(size, 1), f"{format_bytes(done)} of {format_bytes(size)}")

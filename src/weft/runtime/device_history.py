@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Sequence
+from inspect import currentframe
 from pathlib import Path
 
 from weft.errors import (
@@ -68,10 +68,10 @@ class DeviceHistory:
 
 def _user_stack_level() -> int:
     """Count the frames between the caller and the first one outside this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+    frame, level = currentframe(), 0
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame, level = frame.f_back, level + 1
-    return level
+    return max(level, 1)
 
 
 def is_device_error(error: Exception) -> bool:

@@ -6,6 +6,7 @@ No library is imported here: the caller who has a tensor imported it.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def as_numpy(content: Any) -> Any:
         content = content.detach().resolve_conj().resolve_neg()
     narrow = _narrow_dtype(content)
     if narrow is not None:
-        words = content.view(getattr(sys.modules["torch"], _WORDS[narrow.itemsize]))
+        words = content.view(getattr(import_module("torch"), _WORDS[narrow.itemsize]))
         return np.asarray(words).view(narrow)
     return np.asarray(content) if hasattr(content, "__array__") else np.from_dlpack(content)
 

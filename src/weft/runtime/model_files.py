@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.cache.digests import digest, file_digest, is_settled
-from weft.cache.files import usable
+from weft.cache.files import is_private
 from weft.errors import ChangedFileError, ModelError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel, copy_model, open_model
@@ -106,7 +106,7 @@ class ModelFiles:
             return self._model
 
     def _read_files(self) -> tuple[OpenedModel, OnnxModel]:
-        folders = [self._folder] if self._folder is not None and usable(self._folder) else []
+        folders = [self._folder] if self._folder is not None and is_private(self._folder) else []
         if isinstance(self.opened.content, OpenFile) and not is_settled(self.opened.content):
             self.name()  # a digest before and after the copy detects concurrent writes
         copy = copy_model(self.opened, folders)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from weft.backends.device import LoadingDriver, TunableDriver
-from weft.cache.code import keeping_nothing
+from weft.cache.code import read_only_caches
 from weft.compiler import Pipeline
 from weft.errors import DeviceError, OutOfMemoryError, WeftError
 from weft.ir.compiled import AwaitedObjects, CompiledProgram
@@ -73,7 +73,7 @@ def renew_session(session: Session, pipeline: Pipeline) -> Session:
 
     with load_errors(pipeline.file):
         program, options = session.whole.program, pipeline.options
-        with keeping_nothing():
+        with read_only_caches():
             if options.bytes_limit is not None or options.dump is not None or not isinstance(program, CompiledProgram):
                 return open_session(pipeline)
             renewed = recompile(pipeline, session.pipeline, program)

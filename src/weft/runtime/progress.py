@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from importlib import import_module
 from math import ceil
 from threading import Event, Thread
 from typing import Any
@@ -338,7 +339,7 @@ class NotebookLine:
             return
         self._last = text
         if self._handle is None:
-            self._handle = sys.modules["IPython"].display.display(_plain(text), raw=True, display_id=True)
+            self._handle = import_module("IPython").display.display(_plain(text), raw=True, display_id=True)
         else:
             self._handle.update(_plain(text), raw=True)
 

@@ -27,6 +27,7 @@ from weft.fuse import adapted
 from weft.ir.groups import FusedProgram
 from weft.ir.program import TensorProgram
 from weft.plan.usual_sizes import usual_sizes
+from weft.quantities import format_plural, format_seconds
 from weft.records import dataclass
 from weft.runtime.calibrate import get_calibration
 from weft.runtime.device_history import is_device_error
@@ -146,7 +147,7 @@ def _adapt_groups(groups: FusedProgram, device: str) -> FusedProgram:
 def _rank_predicted(device: str, prediction: Prediction) -> Ranked:
     parts = {name: getattr(prediction.parts, name) for name in Seconds.__slots__}
     most = max(parts, key=lambda name: parts[name])
-    reason = f"about {prediction.seconds * 1e3:.3g} ms, most of it {most}"
+    reason = f"about {format_seconds(prediction.seconds)}, most of it {most}"
     return Ranked(device, prediction.seconds, reason, prediction.parts)
 
 
@@ -227,7 +228,7 @@ def _is_clear(times: Mapping[str, Sequence[Sequence[float]]]) -> bool:
 
 def _rank_measured(device: str, turns: Sequence[Sequence[float]]) -> Ranked:
     seconds, count = _median(turns), sum(map(len, turns))
-    return Ranked(device, seconds, f"{seconds * 1e3:.3g} ms, the median of {count} run{'s' if count > 1 else ''}")
+    return Ranked(device, seconds, f"{format_seconds(seconds)}, the median of {format_plural(count, 'run')}")
 
 
 def _rank_failed(device: str, error: Exception) -> Ranked:

@@ -164,11 +164,9 @@ def missing_attribute(owner: Any, name: str, names: Sequence[str], devices: Iter
     return error
 
 
-def missing_name(module: Any, name: str) -> MissingAttributeError:
+def missing_name(name: str) -> MissingAttributeError:
     """Make the error for a name that `weft` lacks."""
-    error = MissingAttributeError(f"module 'weft' has no attribute {name!r}", hint=NAMES.get(name))
-    error.name, error.obj = name, module
-    return error
+    return MissingAttributeError(f"module 'weft' has no attribute {name!r}", hint=NAMES.get(name))
 
 
 def unknown_option(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 
 from weft.backends.device import NO_SIZES, CompilingDriver, Driver, TunableDriver
-from weft.cache.tuning import joined, keep_choices, kept_choices, read_choices
+from weft.cache.tuning import cached_choices, merge_choices, read_choices, store_choices
 from weft.errors import DeviceError, DeviceLostError, WeftError
 from weft.ir import dims
 from weft.ir.arrays import Array
@@ -266,11 +266,11 @@ def tuned_driver(
     tell: Report,
 ) -> TunableDriver:
     """Tune a driver for a program, and cache the choices."""
-    before = kept_choices(opened.hardware) if cache else ()
+    before = cached_choices(opened.hardware) if cache else ()
     tuning = tune(fused, opened.with_choices(before), precision, seconds, sizes=sizes, tell=tell)
     if cache and tuning.choices:
-        keep_choices(opened.hardware, tuning.choices)
-    return opened.with_choices(joined(before, tuning.choices))
+        store_choices(opened.hardware, tuning.choices)
+    return opened.with_choices(merge_choices(before, tuning.choices))
 
 
 def tune_pipeline(pipeline: Pipeline, driver: TunableDriver, seconds: float) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from weft.backends.device import LoadingDriver
 from weft.cache import serialization
 from weft.cache.digests import check_once, key_of
-from weft.cache.entries import CachedModel, CopiedModel
+from weft.cache.entries import CachedModel, SavedModelCopy
 from weft.cache.memory import ArraysInMemory
 from weft.errors import DeviceError, ModelError, OutOfMemoryError, UnsupportedModelError, UntrustedModelError
 from weft.frontend.files import OpenFile
@@ -186,7 +186,7 @@ class SavedFiles(ModelFiles):
         origin = f"saved by weft {self.manifest.version}, whose programs this version does not run"
         if self.manifest.meaning != MEANING:
             return f"{origin} (they have version {self.manifest.meaning}, not {MEANING})"
-        unknown = serialization.unknown_record(program.records)
+        unknown = serialization.find_unknown_record(program.records)
         return None if unknown is None else f"{origin} ({unknown} has changed)"
 
     def _no_program_error(self, kind: str, precision: str, lacks: Mapping[str, str | None]) -> DeviceError:
@@ -211,7 +211,7 @@ class SavedFiles(ModelFiles):
                 for name, number in program.support.items()
             }
         )
-        copy = CopiedModel(self._content_key(program), self.file, device.name, self._caches)
+        copy = SavedModelCopy(self._content_key(program), self.file, device.name, self._caches)
         cached = copy.get()
         if cached is None:
             return self._copy_program(program, copy, behind=True)
@@ -221,11 +221,11 @@ class SavedFiles(ModelFiles):
     def _content_key(self, program: SavedProgram) -> str:
         return key_of(*(self.manifest.blocks[number].name for number in (program.program, *program.arrays)))
 
-    def _copy_program(self, program: SavedProgram, copy: CopiedModel, behind: bool) -> CachedModel:
+    def _copy_program(self, program: SavedProgram, copy: SavedModelCopy, behind: bool) -> CachedModel:
         """Read a program into memory and write its copy to the cache; with `behind`, in the background."""
         content, blocks = get_content(self._saved), self.manifest.blocks
         try:
-            structure, objects = serialization.without_code(read_block(content, blocks[program.program], self.file))
+            structure, objects = serialization.split_code(read_block(content, blocks[program.program], self.file))
             memory = self._read_arrays([blocks[number] for number in program.arrays])
             self._check_digests({program.program, *program.arrays})
             cached = copy.put(structure, objects, memory, behind)
@@ -241,23 +241,23 @@ class SavedFiles(ModelFiles):
         """Write the best program for a device to the cache, from which loads map it."""
         program = self._choose_program(device, precision, outputs)
         if program is not None:
-            copy = CopiedModel(self._content_key(program), self.file, program.device, self._caches)
+            copy = SavedModelCopy(self._content_key(program), self.file, program.device, self._caches)
             if copy.get() is None:
                 self._copy_program(program, copy, behind=False)
 
     def _read_arrays(self, blocks: Sequence[Block]) -> ArraysInMemory:
         """Read the arrays of a program into memory, at the aligned offsets that its structure has."""
-        size = sum(serialization.aligned(block.size) for block in blocks)
+        size = sum(serialization.align_up(block.size) for block in blocks)
         try:
             memory = ArraysInMemory(size)
         except OSError as error:
             raise OutOfMemoryError(f"{size:,} bytes of weights cannot be allocated", file=self.file) from error
         targets, offset = [], 0
         for block in blocks:
-            targets.append((block, memory.room[offset : offset + block.size]))
-            offset += serialization.aligned(block.size)
+            targets.append((block, memory.writable[offset : offset + block.size]))
+            offset += serialization.align_up(block.size)
         read_blocks(get_content(self._saved), targets, self.file)
-        memory.filled_to(memory.size)
+        memory.set_filled(memory.size)
         return memory
 
     def portable(self) -> PortableSource:
@@ -283,7 +283,7 @@ def _open_graph(opened: OpenedModel, header: SavedHeader) -> OpenedModel:
     if header.graph is None:
         return replace(opened, content=memoryview(b""))
     start, content = header.graph.start, opened.content
-    return replace(opened, content=content.rest(start) if isinstance(content, OpenFile) else content[start:])
+    return replace(opened, content=content.from_offset(start) if isinstance(content, OpenFile) else content[start:])
 
 
 def _is_available(kind: str) -> bool:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from struct import Struct
 from typing import Protocol
 
-from weft.cache.digests import CHUNK, PIECE, chunks, name_of
+from weft.cache.digests import CHUNK, PIECE, chunks, combine_digests
 from weft.errors import InvalidModelError, UnsupportedModelError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel
@@ -161,5 +161,5 @@ def read_blocks(content: SavedContent, targets: Sequence[tuple[Block, memoryview
     with HelperPool(min(usable_cores(), max(len(parts), 1))) as workers:
         digests = iter(list(workers.map(read_chunk, parts)))
     for block, _ in targets:
-        if name_of(block.size, [next(digests) for _ in chunks(block.size)]) != block.name:
+        if combine_digests(block.size, [next(digests) for _ in chunks(block.size)]) != block.name:
             raise damaged_error(f"the checksum of the {block.size:,} bytes at offset {block.start:,} is wrong", file)

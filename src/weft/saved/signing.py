@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from weft.cache.files import own_folder, read_file, write_file
+from weft.cache.files import read_file, user_folder, write_file
 
 VARIABLE = "WEFT_KEYS"
 """The environment variable that names another folder for the key; empty means none."""
@@ -22,7 +22,7 @@ _PURPOSE = b"weft saved program\x00"
 
 def keys_folder() -> Path | None:
     """Return the folder of this user's key, if there is one."""
-    return own_folder(VARIABLE, "data", "XDG_DATA_HOME", "~/.local/share")
+    return user_folder(VARIABLE, "data", "XDG_DATA_HOME", "~/.local/share")
 
 
 def sign(content: bytes) -> bytes:

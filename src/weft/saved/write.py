@@ -17,8 +17,8 @@ from typing import IO, TYPE_CHECKING
 
 from weft.backends.device import NATIVE, CompilingDriver, LoadingDriver
 from weft.cache import serialization
-from weft.cache.digests import CHUNK, name_of, note_written
-from weft.cache.entries import saved_model
+from weft.cache.digests import CHUNK, combine_digests, record_written
+from weft.cache.entries import serialize_model
 from weft.cache.files import UNFINISHED
 from weft.compiler import Pipeline
 from weft.errors import DeviceError, InputError, WeftError
@@ -105,8 +105,8 @@ def _save_program(
     device_driver.check_precision(options.precision)
     compiled = pipeline.compile_model(sizes)
     progress.stage("saving")
-    saved, objects = saved_model(compiled)
-    program = blocks.add([serialization.with_code(saved.structure, tuple(objects))])
+    saved, objects = serialize_model(compiled)
+    program = blocks.add([serialization.add_code(saved.structure, tuple(objects))])
     arrays = tuple(blocks.add(piece.view("uint8").data for piece in iterate_chunks(array)) for array in saved.arrays)
     return SavedProgram(
         device.partition(":")[0],
@@ -170,7 +170,7 @@ class _ChunkDigest:
 
     def name(self) -> str:
         last = [self._chunk.digest()] if self._missing < CHUNK or not self._chunk_digests else []
-        return name_of(self.size, [*self._chunk_digests, *last])
+        return combine_digests(self.size, [*self._chunk_digests, *last])
 
 
 @contextmanager
@@ -204,4 +204,4 @@ def cache_programs(path: Path, options: LoadOptions, folder: Path | None, record
             if isinstance(device_driver, LoadingDriver):
                 files.cache_program(device_driver, options.precision, options.outputs)
     if isinstance(opened.content, OpenFile):
-        note_written(opened.content, path, records, files.saved_name)
+        record_written(opened.content, path, records, files.saved_name)

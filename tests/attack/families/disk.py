@@ -35,7 +35,7 @@ from attack.verdict import Payload, Verdict, refused, right, wrong
 import weft
 from weft.cache import code
 from weft.cache import files as own_files
-from weft.cache.entries import await_writing
+from weft.cache.entries import await_writes
 
 SECONDS = 180.0
 SHARE = 12
@@ -265,7 +265,7 @@ def entry(case: Case) -> Verdict:
     case.options["cache"] = True
     first = compared(run(case.load()), case.content)
     gc.collect()
-    await_writing()
+    await_writes()
     files = sorted(path for path in case.cache.rglob("*") if path.is_file())
     for _ in range(1 + int(case.random.integers(3))):
         victim = files[int(case.random.integers(len(files)))]
@@ -325,7 +325,7 @@ def stranger(case: Case) -> Verdict:
     model = case.load()
     del model
     gc.collect()
-    await_writing()
+    await_writes()
     entries = sorted((case.cache / "models").glob("*.model"))
     for path in entries:
         poison(path)
@@ -520,7 +520,7 @@ def mask(case: Case) -> Verdict:
     before = os.umask(0)
     try:
         run(case.load())
-        await_writing()
+        await_writes()
     finally:
         os.umask(before)
     for path in (case.cache, *case.cache.rglob("*")):

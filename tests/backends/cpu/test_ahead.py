@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(entries, "package_digest", lambda: "this version")  # sources may be edited while tests run
     code.shared_cache.cache_clear()
     yield tmp_path / "kept" / "models"
-    entries.await_writing()
+    entries.await_writes()
     code.shared_cache.cache_clear()
 
 
@@ -86,7 +86,7 @@ def test_a_load_does_not_wait_for_code_and_a_run_does(tmp_path: Path, folder: Pa
     gate.set()
     runner.join()
     np.testing.assert_allclose(results[0], expected(), rtol=1e-5, atol=1e-5)
-    entries.await_writing()
+    entries.await_writes()
     assert len(list(folder.glob("*.model"))) == 1
     assert not list(folder.glob("*.part"))
 
@@ -103,7 +103,7 @@ def test_what_fails_behind_a_load_is_raised_by_runs_and_leaves_nothing(
         for _ in range(2):
             with pytest.raises(weft.InternalError, match="as it happens"):
                 model.run({"x": X})
-    entries.await_writing()
+    entries.await_writes()
     assert [path.suffix for path in folder.iterdir() if path.suffix in (".model", ".part")] == []
     model.invalidate()
     again = weft.load(tmp_path / "m.onnx", device="cpu")

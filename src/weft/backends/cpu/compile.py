@@ -21,7 +21,7 @@ from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import KernelNames, kernel_names, name_kernels, replace_kernels
-from weft.cache.code import CodeCache, is_keeping, shared_cache
+from weft.cache.code import CodeCache, is_caching, shared_cache
 from weft.cache.digests import key_of
 from weft.cache.sources import package_digest
 from weft.ir.compiled import AwaitedObjects, CompiledProgram, build_compiled_program
@@ -123,7 +123,7 @@ class KernelCompiler:
         emitter = package_digest("backends", "ir")
         self._machine = machine
         self._cache = None if emitter is None else cache
-        self._stores = is_keeping()
+        self._stores = is_caching()
         self._common = key_of(code_identity(machine), emitter or "")
         _wait_for(_list_unfinished()[MOST_PENDING:])
         self._team = HelperPool(usable_cores())

@@ -28,7 +28,7 @@ from weft.backends.llvm.thread_lanes import ThreadLanes, dynamic_shared_bytes
 from weft.backends.naming import name_kernels, replace_kernels
 from weft.cache.code import shared_cache
 from weft.cache.digests import key_of
-from weft.cache.serialization import kernel_bytes, kernel_of
+from weft.cache.serialization import deserialize_kernel, serialize_kernel
 from weft.cache.sources import package_digest
 from weft.errors import KernelError
 from weft.ir.compiled import CompiledProgram, build_compiled_program
@@ -56,7 +56,7 @@ class KernelCode:
 
     @property
     def kernel(self) -> Kernel:
-        return kernel_of(zlib.decompress(self.packed))
+        return deserialize_kernel(zlib.decompress(self.packed))
 
     def encode(self) -> bytes:
         runs = json.dumps(dict(self.runs)).encode()
@@ -144,7 +144,7 @@ def compile_kernels(
 
 def compile_kernel(kernel: Kernel, lanes: ThreadLanes, gpu: CudaGpu) -> KernelCode:
     text, shared_bytes = emit_ptx(kernel, lanes, choose_processor(gpu.properties))
-    packed = zlib.compress(kernel_bytes(kernel), 1)
+    packed = zlib.compress(serialize_kernel(kernel), 1)
     return KernelCode(shared_bytes, assemble_ptx(kernel.name, text, gpu), find_run_widths(kernel), packed)
 
 

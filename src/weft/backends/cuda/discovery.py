@@ -9,6 +9,7 @@ from ctypes import byref, c_char, c_int, c_size_t
 
 from weft.backends.cuda.library import DriverLibrary, library
 from weft.errors import DeviceError
+from weft.quantities import format_bytes
 from weft.records import dataclass
 from weft.threads import once
 
@@ -51,7 +52,7 @@ class GpuProperties:
 
     def __str__(self) -> str:
         major, minor = self.capability
-        return f"{self.name}, compute capability {major}.{minor}, {self.memory_bytes / 2**30:.0f} GiB"
+        return f"{self.name}, compute capability {major}.{minor}, {format_bytes(self.memory_bytes)}"
 
 
 @once

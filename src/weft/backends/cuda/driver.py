@@ -16,7 +16,7 @@ from weft.backends.llvm.emit import llvm_text
 from weft.backends.resident.executable import ResidentExecutable
 from weft.backends.resident.recording import build_recorder
 from weft.backends.resident.tensor import upload
-from weft.cache.tuning import kept_choices
+from weft.cache.tuning import cached_choices
 from weft.cost.roofline import Peak
 from weft.ir.arrays import Array
 from weft.ir.compiled import CompiledProgram
@@ -46,7 +46,7 @@ class CudaDriver(TunableDriver):
 
     def target(self, precision: str) -> Target:
         if self._choices is None:
-            self._choices = kept_choices(self.hardware)
+            self._choices = cached_choices(self.hardware)
         return build_target(self._properties, precision, self._choices)
 
     def identity(self) -> str:

@@ -35,7 +35,7 @@ class _DLManagedTensor(Structure):
 
 
 _Deleter = ctypes.CFUNCTYPE(None, c_void_p)
-_python = ctypes.pythonapi
+_python = ctypes.pythonapi  # capsules, which DLPack passes tensors in, have only a C API
 _python.PyCapsule_New.restype = ctypes.py_object
 _python.PyCapsule_New.argtypes = [c_void_p, ctypes.c_char_p, c_void_p]
 _python.PyCapsule_GetPointer.restype = c_void_p

@@ -36,7 +36,7 @@ from weft.compat.onnxruntime.profiling import SessionProfile
 from weft.compat.onnxruntime.providers import ProviderChoice
 from weft.compat.onnxruntime.values import OrtValue, make_ortvalue
 from weft.errors import DeviceError, InputError, RunCancelledError, WeftError
-from weft.frontend.source import OpenedModel, placed
+from weft.frontend.source import OpenedModel, make_absolute
 from weft.ir.types import MapType, OptionalType, TensorType, Type
 from weft.logs import LOADING
 
@@ -72,7 +72,7 @@ class SessionModel:
         if unpickled is not None:
             self.absolute_source, self.model = unpickled
         else:
-            self.absolute_source = source if isinstance(source, bytes) else str(placed(Path(source)))
+            self.absolute_source = source if isinstance(source, bytes) else str(make_absolute(Path(source)))
             try:
                 self.model = _load_model(source, options, choice)
             except WeftError as error:

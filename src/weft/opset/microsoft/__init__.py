@@ -1,11 +1,29 @@
-"""The ops of onnxruntime's own domain that exporters and its optimiser put into models; one module an idea."""
+"""Ops of onnxruntime's own domain, which exporters and its optimizer write into models; one module per family."""
 
-from importlib import import_module
+# ruff: noqa: F401 (importing a module defines its ops)
 
-MODULES = (
-    "activations attention blocks convolution experts grouped linear movement multi_head normalization padding "
-    "products quantized_elementwise quantized_products recurrent relative_position rotary sampling scales spectra "
-    "states text training"
-).split()
-
-FAMILIES = tuple(import_module(f"weft.opset.microsoft.{name}") for name in MODULES)
+from weft.opset.microsoft import (
+    activations,
+    attention,
+    blocks,
+    convolution,
+    experts,
+    grouped,
+    linear,
+    movement,
+    multi_head,
+    normalization,
+    padding,
+    products,
+    quantized_elementwise,
+    quantized_products,
+    recurrent,
+    relative_position,
+    rotary,
+    sampling,
+    scales,
+    spectra,
+    states,
+    text,
+    training,
+)

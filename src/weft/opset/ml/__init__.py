@@ -1,7 +1,12 @@
-"""The classical machine learning operators (ai.onnx.ml)."""
+"""Ops of classical machine learning (ai.onnx.ml)."""
 
-from importlib import import_module
+# ruff: noqa: F401 (importing a module defines its ops)
 
-MODULES = ("features labels linear maps support_vectors trees").split()
-
-FAMILIES = tuple(import_module(f"weft.opset.ml.{name}") for name in MODULES)
+from weft.opset.ml import (
+    features,
+    labels,
+    linear,
+    maps,
+    support_vectors,
+    trees,
+)

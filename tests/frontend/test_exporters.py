@@ -1,4 +1,4 @@
-"""Models that exporters hold in memory load as their files do; what is no ONNX model is told how to become one."""
+"""In-memory models of exporters load like their files; other objects raise an error that says how to export them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import weft
 X = np.array([-1.5, 2], np.float32)
 
 
-def negating() -> onnx.ModelProto:
+def negation_model() -> onnx.ModelProto:
     return model([node("Neg", ["x"], ["y"])], [value("x", [2])], [value("y", [2])])
 
 
-def saved(folder: Path) -> Path:
-    """A model whose weights lie in a file beside it."""
+def save_with_external_data(folder: Path) -> Path:
+    """Save a model with its weights in a second file."""
     weights = [tensor("w", np.array([1, 2], np.float32))]
     proto = model([node("Add", ["x", "w"], ["y"])], [value("x", [2])], [value("y", [2])], weights)
     onnx.save(proto, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -31,16 +31,16 @@ def saved(folder: Path) -> Path:
 
 
 class Program:
-    """What torch.onnx.export gives, as far as it matters."""
+    """The part of torch's ONNXProgram that weft uses."""
 
-    model_proto = property(lambda _: negating())
+    model_proto = property(lambda _: negation_model())
 
 
 class Function:
-    """As onnxscript has it."""
+    """The part of an onnxscript function that weft uses."""
 
     def to_model_proto(self) -> onnx.ModelProto:
-        return negating()
+        return negation_model()
 
 
 class Broken:
@@ -51,7 +51,7 @@ class Broken:
 
 @pytest.fixture
 def ir(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A library of the name onnx_ir, whose models hold a ModelProto."""
+    """A stand-in for the onnx_ir library, whose models hold a ModelProto."""
     library = ModuleType("onnx_ir")
 
     class Model:
@@ -71,44 +71,44 @@ def ir(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("kind", [Program, Function])
-def test_what_gives_a_proto_is_a_model(kind: type) -> None:
+def test_objects_that_convert_to_a_model_proto(kind: type) -> None:
     loaded = weft.load(kind())
     assert loaded.file == f"<{kind.__name__}>"
     assert loaded(X).tolist() == [1.5, -2]
     assert pickle.loads(pickle.dumps(loaded))(X).tolist() == [1.5, -2]
 
 
-def test_a_model_of_onnx_ir(ir: Any) -> None:
-    assert weft.load(ir.Model(negating()))(X).tolist() == [1.5, -2]
+def test_onnx_ir_model(ir: Any) -> None:
+    assert weft.load(ir.Model(negation_model()))(X).tolist() == [1.5, -2]
 
 
-def test_weights_in_files_are_found(ir: Any, tmp_path: Path) -> None:
-    proto = onnx.load(saved(tmp_path), load_external_data=False)
+def test_onnx_ir_model_with_external_weights(ir: Any, tmp_path: Path) -> None:
+    proto = onnx.load(save_with_external_data(tmp_path), load_external_data=False)
     loaded = weft.load(ir.Model(proto, [ir.ExternalTensor(tmp_path)]))
     assert loaded(X).tolist() == [-0.5, 4]
     with pytest.raises(weft.ModelError, match="in 2 folders"):
         weft.load(ir.Model(proto, [ir.ExternalTensor(tmp_path), ir.ExternalTensor(tmp_path / "other")]))
 
 
-def test_a_program_that_cannot_be_written() -> None:
-    with pytest.raises(weft.InvalidModelError, match="cannot be made a ModelProto: RuntimeError: no weights"):
+def test_a_failing_conversion() -> None:
+    with pytest.raises(weft.InvalidModelError, match="cannot be converted to a ModelProto: RuntimeError: no weights"):
         weft.load(Broken())
 
 
-def _of(library: str) -> Any:
+def object_of(library: str) -> Any:
     return type("Estimator", (), {"__module__": f"{library}.inner"})()
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
-        (_of("torch"), "torch.onnx.export"),
-        (type("Net", (type(_of("torch")),), {})(), "torch.onnx.export"),
-        (_of("sklearn"), "skl2onnx"),
-        (_of("keras"), "tf2onnx"),
-        (_of("lightgbm"), "onnxmltools"),
-        (_of("onnxruntime"), "path or the bytes"),
-        ((negating(), {}), "of a tuple"),
+        (object_of("torch"), "torch.onnx.export"),
+        (type("Net", (type(object_of("torch")),), {})(), "torch.onnx.export"),
+        (object_of("sklearn"), "skl2onnx"),
+        (object_of("keras"), "tf2onnx"),
+        (object_of("lightgbm"), "onnxmltools"),
+        (object_of("onnxruntime"), "path or the bytes"),
+        ((negation_model(), {}), "of a tuple"),
         (Program, "pass a path"),
         (3, "pass a path"),
         (None, "dynamo=False"),
@@ -116,20 +116,20 @@ def _of(library: str) -> Any:
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_what_is_no_onnx_model(source: Any, said: str) -> None:
-    with pytest.raises(weft.ModelError, match=said):
+def test_objects_that_are_not_onnx_models(source: Any, message: str) -> None:
+    with pytest.raises(weft.ModelError, match=message):
         weft.load(source)
 
 
-def test_a_loaded_model_is_loaded() -> None:
-    with pytest.raises(weft.ModelError, match="it is loaded"):
-        weft.load(weft.load(negating()))
+def test_loading_a_loaded_model() -> None:
+    with pytest.raises(weft.ModelError, match="it is already loaded"):
+        weft.load(weft.load(negation_model()))
 
 
-# -- the libraries themselves, where they are ------------------------------------------------------------------------
+# -- the real libraries, if they are installed -----------------------------------------------------------------------
 
 
-def test_torch_exports_and_weft_loads() -> None:
+def test_torch_export() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("onnxscript", reason="torch exports with onnxscript, which is not installed")
 
@@ -144,19 +144,18 @@ def test_torch_exports_and_weft_loads() -> None:
     net, x = Net().eval(), torch.randn(2, 8)
     program = torch.onnx.export(net, (x,), dynamo=True, verbose=False)
     for source in (program, program.model, program.model_proto):
-        loaded = weft.load(source, device="cpu")
-        found = loaded(x)
-        np.testing.assert_allclose(found, net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+        result = weft.load(source, device="cpu")(x)
+        np.testing.assert_allclose(result, net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
     with pytest.raises(weft.ModelError, match=r"torch\.onnx\.export"):
         weft.load(net)
 
 
-def test_onnx_ir_reads_and_weft_loads(tmp_path: Path) -> None:
+def test_model_that_onnx_ir_read(tmp_path: Path) -> None:
     library = pytest.importorskip("onnx_ir", reason="onnx_ir is not installed")
-    assert weft.load(library.load(saved(tmp_path)))(X).tolist() == [-0.5, 4]
+    assert weft.load(library.load(save_with_external_data(tmp_path)))(X).tolist() == [-0.5, 4]
 
 
-def test_a_function_of_onnxscript() -> None:
+def test_onnxscript_function() -> None:
     library = pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     op = library.opset18
 

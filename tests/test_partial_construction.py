@@ -1,4 +1,4 @@
-"""Objects that Ctrl-C leaves half made: their end says nothing."""
+"""Destructors of objects whose constructor was interrupted by Ctrl-C raise nothing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from weft.backends.cuda.gpu import CudaBuffer, CudaFunction
 from weft.backends.cuda.interop import _ImportedCapsule
 from weft.backends.cuda.launches import LaunchGraph
 
-MADE_OF: list[type] = [SlicedRun, CudaBuffer, CudaFunction, _ImportedCapsule, LaunchGraph]
+CLASSES: list[type] = [SlicedRun, CudaBuffer, CudaFunction, _ImportedCapsule, LaunchGraph]
 try:
     from weft.backends.webgpu.allocations import GpuMemory
     from weft.backends.webgpu.gpu import GpuBuffer
     from weft.backends.webgpu.wgpu_native import ComputePass, Encoder
 
-    MADE_OF += [GpuMemory, GpuBuffer, ComputePass, Encoder]
+    CLASSES += [GpuMemory, GpuBuffer, ComputePass, Encoder]
 except ImportError:
-    pass  # without wgpu there are none of these
+    pass  # wgpu is not installed
 
 
-@pytest.mark.parametrize("kind", MADE_OF, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_the_end_of_what_was_never_made(kind: type) -> None:
-    made = kind.__new__(kind)
-    made.__del__()  # type: ignore[attr-defined]
-    del made
+def test_destructor_without_constructor(kind: type) -> None:
+    instance = kind.__new__(kind)
+    instance.__del__()  # type: ignore[attr-defined]
+    del instance
     gc.collect()
