@@ -13,7 +13,7 @@ from weft.backends.cpu.machine import host
 from weft.backends.llvm.compilation import compile_module
 from weft.export.arithmetic import CHECKED, SizeWriter
 from weft.export.functions import FunctionText
-from weft.export.memory import ALIGNMENT, MemoryPlanner, Stretch
+from weft.export.memory import ALIGNMENT, MemoryPlanner, Block
 from weft.ir import dims
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.dims import Dim
@@ -107,7 +107,7 @@ def test_stretches_that_are_needed_together_never_overlap(seed: int) -> None:
         size: Dim = source.choice(
             (source.randrange(500), 4 * dims.symbol("a") * dims.symbol("b"), 8 * dims.symbol("c"))
         )
-        stretches.append(Stretch(number, size, first, last))
+        stretches.append(Block(number, size, first, last))
     planner = MemoryPlanner({"a": 3, "b": 50, "c": 7})
     offsets, total = planner.place(stretches)
     for _ in range(30):
