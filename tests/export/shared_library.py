@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from weft.export.export import Exported
+from weft.ir.arrays import Array
 from weft.ir.dims import as_symbol
 
-Array = np.ndarray[Any, Any]
 COMPILER = shutil.which("cc")
 CANARY = 64  # bytes after outputs and workspace that must not change
 

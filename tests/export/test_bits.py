@@ -17,9 +17,9 @@ from onnx import TensorProto
 
 import weft
 from weft.export.export import export_c
+from weft.ir.arrays import Array
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler (cc)")
-Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
 
 

@@ -11,6 +11,7 @@ from export import networks
 
 from weft.backends.naming import with_unique_names
 from weft.export.units import CodeUnit, UnitBuilder
+from weft.ir.arrays import Array
 from weft.ir.compiled import section_constants
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.packing import load_constant
@@ -21,8 +22,6 @@ from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.plan.usual_sizes import usual_sizes
 from weft.plan.verify import PlanError, verify_plan
 from weft.runtime.options import LoadOptions
-
-Array = np.ndarray[Any, Any]
 
 
 def _unit(source: bytes) -> CodeUnit:

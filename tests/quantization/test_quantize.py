@@ -15,9 +15,9 @@ from onnx import TensorProto, numpy_helper
 
 import weft
 from weft.errors import InputError, UnsupportedModelError
+from weft.ir.arrays import Array
 from weft.quantization.quantize import QuantizationReport, quantize
 
-Array = np.ndarray[Any, Any]
 QUICK = {"measure": False, "leave": False}
 SEED = 14
 RANDOM = np.random.default_rng(SEED)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
+from weft.ir.arrays import Array
 from weft.quantization.ranges import BINS, METHODS, ValueRange, make_parameters
 
-Array = np.ndarray[Any, Any]
 SEED = 3
 
 

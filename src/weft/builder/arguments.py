@@ -33,7 +33,7 @@ def as_dtype(value: Any) -> DType:
     """Return the element type for a name, a numpy dtype, a Python type or an ONNX number."""
     try:
         if value is None:
-            raise TypeError("numpy would take it for float64")
+            raise TypeError("numpy reads None as float64")
         if isinstance(value, DType):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
@@ -46,22 +46,22 @@ def as_dtype(value: Any) -> DType:
         raise GraphError(f"{short_repr(value)} is not a dtype of weft", hint=f"use one of {names}") from None
 
 
-def as_array(value: Any, what: str, dtype: DType | None = None) -> Array:
+def as_array(value: Any, label: str, dtype: DType | None = None) -> Array:
     """Copy a value to an array of a dtype; by default Python floats become float32 and ints int64."""
-    array = _exact_array(value, what)
-    return convert_array(array, _default_dtype(value, array) if dtype is None else dtype, what)
+    array = _exact_array(value, label)
+    return convert_array(array, _default_dtype(value, array) if dtype is None else dtype, label)
 
 
-def _exact_array(value: Any, what: str) -> Array:
+def _exact_array(value: Any, label: str) -> Array:
     """Copy a value to an array without rounding: Python floats become float64."""
     try:
         array = np.array(value)
     except WeftError:
         raise
     except Exception as error:  # foreign classes may raise anything
-        raise GraphError(f"{what} cannot be converted to an array: {error}") from None
+        raise GraphError(f"{label} cannot be converted to an array: {error}") from None
     if array.dtype.kind in "USO" and not all(isinstance(each, str) for each in array.reshape(-1).tolist()):
-        raise GraphError(f"{what} holds {short_repr(value)}, which is neither a number nor a string")
+        raise GraphError(f"{label} holds {short_repr(value)}, which is neither a number nor a string")
     return array.astype(from_numpy(array.dtype).numpy, copy=False)
 
 
@@ -78,7 +78,7 @@ def as_inputs(draft: Draft, definition: Definition, arguments: Sequence[Any]) ->
     arguments = [
         as_tensor(draft, each) if isinstance(each, (list, tuple)) and has_sizes(each) else each for each in arguments
     ]
-    arrays = [_as_constant(each, _label(definition, number)) for number, each in enumerate(arguments)]
+    arrays = [_as_constant(each, _describe_input(definition, number)) for number, each in enumerate(arguments)]
     inputs: list[Handle | None] = []
     for number, (each, array) in enumerate(zip(arguments, arrays)):
         if array is None:
@@ -88,7 +88,7 @@ def as_inputs(draft: Draft, definition: Definition, arguments: Sequence[Any]) ->
         if isinstance(each, Expr):
             inputs.append(as_tensor(draft, each, dtype))
         else:
-            content = _convert_operand(array, dtype, _label(definition, number))
+            content = _convert_operand(array, dtype, _describe_input(definition, number))
             inputs.append(draft.initializer(draft.fresh_name("constant"), content))
     _check_types(definition, rules, inputs)
     return inputs
@@ -137,7 +137,7 @@ def _check_types(definition: Definition, rules: Sequence[InputRule], inputs: Seq
     for number, dtype in enumerate(map(_tensor_dtype, inputs)):
         if dtype is None or not rules:
             continue
-        rule, label = rules[min(number, len(rules) - 1)], _label(definition, number)
+        rule, label = rules[min(number, len(rules) - 1)], _describe_input(definition, number)
         if rule.dtypes and dtype not in rule.dtypes:
             allowed = ", ".join(sorted(rule.dtypes))
             raise InvalidModelError(f"{label} cannot be {dtype}", hint=f"cast it with tensor.astype(...) to {allowed}")
@@ -233,6 +233,6 @@ def _has_narrow_dtype(value: Any) -> bool:
     return _has_dtype(value) and value.dtype != np.float64
 
 
-def _label(definition: Definition, number: int) -> str:
+def _describe_input(definition: Definition, number: int) -> str:
     name = definition.inputs[number].name if number < len(definition.inputs) else str(number)
     return f"input {name!r} of {definition.name}"

@@ -14,12 +14,11 @@ from contextvars import ContextVar
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-
 from weft.builder.handle import Handle
 from weft.errors import GraphError, InvalidModelError, short_repr
 from weft.frontend.schemas import gone_since, output_dtypes
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Symbol
 from weft.ir.dtypes import from_number
 from weft.ir.graph import Attribute, Graph, GraphValue, Node
@@ -55,7 +54,7 @@ class GraphLevel:
             level = level.parent
         return level is other
 
-    def graph(self, outputs: Sequence[GraphValue], initializers: Mapping[str, np.ndarray[Any, Any]]) -> Graph:
+    def graph(self, outputs: Sequence[GraphValue], initializers: Mapping[str, Array]) -> Graph:
         """Return the level as a graph with these outputs."""
         return Graph(self.name, tuple(self.nodes), tuple(self.inputs), tuple(outputs), initializers)
 
@@ -67,8 +66,8 @@ class Draft:
         """`handle` is the class of the values that the draft returns."""
         self.opsets = opsets
         self.used_domains: set[str] = set()
-        self.user_named: set[str] = set()  # values with `name=` in their call
-        self.initializers: dict[str, np.ndarray[Any, Any]] = {}
+        self.user_names: set[str] = set()  # values with `name=` in their call
+        self.initializers: dict[str, Array] = {}
         self.level: GraphLevel = GraphLevel(name, Trace(evaluator), {})
         self.top: GraphLevel = self.level
         self._handle = handle
@@ -83,13 +82,13 @@ class Draft:
         self.level.inputs.append(GraphValue(name, type))
         return self._make_handle(self.level, name, traced)
 
-    def initializer(self, name: str, content: np.ndarray[Any, Any]) -> Handle:
+    def initializer(self, name: str, content: Array) -> Handle:
         """Add a constant to the graph, which all bodies may use."""
         self.initializers[name] = content
         return self._make_handle(self.top, name, self.top.trace.constant(content, name=name))
 
     def take_name(self, name: str) -> str:
-        """Reserve a name that the user gave."""
+        """Reserve a name of the user's."""
         if not isinstance(name, str) or not name:
             raise GraphError(f"a name must be a string that is not empty, not {short_repr(name)}")
         if name in self._names:

@@ -81,7 +81,7 @@ def add(draft: Draft, call: NodeCall) -> list[Handle]:
 def _take_node_name(draft: Draft, call: NodeCall) -> str:
     if call.name is None:
         return draft.fresh_name(python_name(call.definition.name).strip("_"))
-    draft.user_named.add(draft.take_name(call.name))
+    draft.user_names.add(draft.take_name(call.name))
     return call.name
 
 

@@ -150,7 +150,7 @@ class GraphBuilder:
             raise GraphError(f"graph {self.name!r} has no output", hint="add one: graph.output(tensor, name)")
         draft = self._draft
         opsets = {domain: draft.version(domain) for domain in {"", *draft.used_domains}}
-        graph = finish_graph(draft, self._outputs, self._user_names | draft.user_named)
+        graph = finish_graph(draft, self._outputs, self._user_names | draft.user_names)
         model = OnnxModel(graph, opsets, 0, "weft", f"<graph {self.name}>", {})
         proto = write_model(model)
         if path is not None:

@@ -14,6 +14,7 @@ from weft.builder.handle import Handle
 from weft.builder.indexing import index
 from weft.builder.sizes import as_tensor
 from weft.errors import GraphError, short_repr
+from weft.ir.arrays import Array
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType
 from weft.ir.types import Shape, TensorType
@@ -75,18 +76,21 @@ class GraphTensor(Handle):
         raise GraphError(f"whether {self.name!r} is true is known only at run time", hint=hint)
 
     @report_at_caller
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
+    def __array__(self, *_: Any, **__: Any) -> Array:
         hint = "use functions of weft.ops instead of numpy's"
         raise GraphError(f"{self.name!r} has no elements before a run", hint=hint)
 
     def constant_like(self, value: Any, dtype: DType | None = None) -> GraphTensor:
         """Convert a value to a tensor of the same graph: a constant, or nodes that compute a symbolic size."""
         if isinstance(value, Handle):
-            return value  # type: ignore[return-value]
-        if isinstance(value, Expr):
-            return as_tensor(self.draft, value, dtype or DType.int64)  # type: ignore[return-value]
-        array = as_array(value, "an operand", dtype)
-        return self.draft.initializer(self.draft.fresh_name("constant"), array)  # type: ignore[return-value]
+            handle = value
+        elif isinstance(value, Expr):
+            handle = as_tensor(self.draft, value, dtype or DType.int64)
+        else:
+            array = as_array(value, "an operand", dtype)
+            handle = self.draft.initializer(self.draft.fresh_name("constant"), array)
+        assert isinstance(handle, GraphTensor)
+        return handle
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
@@ -314,7 +318,7 @@ def _power(base: GraphTensor, exponent: GraphTensor, argument: Any) -> GraphTens
 
 
 Tensor = GraphTensor
-ArrayLike = Union["np.ndarray[Any, Any]", "np.generic", bool, int, float, str, Sequence["ArrayLike"]]
+ArrayLike = Union[Array, "np.generic", bool, int, float, str, Sequence["ArrayLike"]]
 TensorLike = Union[GraphTensor, Expr, ArrayLike, Sequence["TensorLike"]]
 """What functions accept as an input: a tensor, or a value that becomes a constant."""
 DTypeLike = Union[DType, str, int, type, "np.dtype[Any]"]

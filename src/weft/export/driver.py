@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from weft.errors import UnsupportedModelError
 from weft.export.functions import FunctionText
 from weft.export.interface import BAD_INDEX, NOT_OPEN, NULL_ARGUMENT, SMALL_WORKSPACE, Interface, Port
-from weft.export.launches import LAUNCH_CODE, NOWHERE, LaunchWriter, Pointer
+from weft.export.launches import LAUNCH_CODE, NULL, LaunchWriter, Pointer
 from weft.export.library import emit_constant
 from weft.export.memory import ALIGNMENT, value_bytes
 from weft.export.observed import ObservedSizes
@@ -66,7 +66,7 @@ class DriverWriter(LaunchWriter):
         sources = {port.value: Pointer(f"%input{number}") for number, port in enumerate(self.interface.inputs)}
         for number, port in enumerate(self.interface.size_inputs):
             sources[port.value] = Pointer(f"%sizeinput{number}")
-        self.enter(root, "%first", [sources[value] for value in root.inputs], targets)
+        self.emit_unit(root, "%first", [sources[value] for value in root.inputs], targets)
         self.unit_numbers = self.numbers[root.number]
         self.base = "%first"
         for port in (*self.interface.inputs, *self.interface.outputs):  # before the count of numbers is used
@@ -78,7 +78,7 @@ class DriverWriter(LaunchWriter):
         text.fail_if(text.assign(f"icmp ne i32 {word}, 0"), BAD_INDEX)
         text.emit("ret i32 0")
         text.lines[:0] = start
-        self._fill_marks()
+        self._fill_placeholders()
         arguments = "ptr %model, ptr %arguments, ptr %inputs, ptr %outputs, ptr %workspace, i64 %bytes, ptr %parallel"
         function = text.definition(f'define i32 @"{self.name}_run_parallel"({arguments})')
         return "\n".join((function, _RUN.format(name=self.name)))
@@ -91,7 +91,7 @@ class DriverWriter(LaunchWriter):
         weights, self.weights, self.base = self.weights, small, ""
         positions = {port.value: number for number, port in enumerate(self.interface.size_inputs)}
         sources = [Pointer(size_input_address(self.text, self.interface, positions[value])) for value in unit.inputs]
-        self.enter(unit, "%first", sources, [Pointer("%result")])
+        self.emit_unit(unit, "%first", sources, [Pointer("%result")])
         body, self.text.lines = self.text.lines, []
         numbers = self.numbers[unit.number]
         self.text.emit(f"%first = alloca [{unit.total + numbers.bytes + ALIGNMENT} x i8], align {ALIGNMENT}")
@@ -105,7 +105,7 @@ class DriverWriter(LaunchWriter):
         word = self.text.assign("load i32, ptr %errors, align 4")
         self.text.fail_if(self.text.assign(f"icmp ne i32 {word}, 0"), BAD_INDEX)
         self.text.emit("ret i32 0")
-        self._fill_marks()
+        self._fill_placeholders()
         arguments = "ptr %arguments, ptr %sizes, ptr %result, ptr %parallel"
         function = self.text.definition(f'define internal i32 @"{self.name}.observe{unit.number}"({arguments})')
         self.text, self.weights = text, weights
@@ -116,10 +116,12 @@ class DriverWriter(LaunchWriter):
         self.text.emit("%total = alloca i64, align 8")
         self.text.emit("%work = alloca [3 x ptr], align 8")
 
-    def _fill_marks(self) -> None:
+    def _fill_placeholders(self) -> None:
         for number, numbers in self.numbers.items():
-            mark, size = _mark(number), str(numbers.bytes)
-            self.text.lines = [line.replace(mark, size) if mark in line else line for line in self.text.lines]
+            placeholder, size = _placeholder(number), str(numbers.bytes)
+            self.text.lines = [
+                line.replace(placeholder, size) if placeholder in line else line for line in self.text.lines
+            ]
 
     def _emit_start(self, root: CodeUnit) -> list[str]:
         """Check the arguments, divide the workspace, and compute the numbers of the outermost unit."""
@@ -153,14 +155,14 @@ class DriverWriter(LaunchWriter):
     def _load_ports(self, kind: str, ports: Sequence[Port]) -> None:
         text = self.text
         for number, port in enumerate(ports):
-            place = text.assign(f"getelementptr ptr, ptr %{kind}s, i64 {number}")
-            text.emit(f"%{kind}{number} = load ptr, ptr {place}, align 8")
+            address = text.assign(f"getelementptr ptr, ptr %{kind}s, i64 {number}")
+            text.emit(f"%{kind}{number} = load ptr, ptr {address}, align 8")
             missing = text.assign(f"icmp eq ptr %{kind}{number}, null")
             elements = dims.product(port.shape)
             if elements == 0:
                 continue
             if not isinstance(elements, int):
-                some = text.assign(f"icmp ne i64 {self.number(elements)}, 0")
+                some = text.assign(f"icmp ne i64 {self.load_number(elements)}, 0")
                 missing = text.assign(f"and i1 {missing}, {some}")
             text.fail_if(missing, NULL_ARGUMENT)
 
@@ -170,57 +172,57 @@ class DriverWriter(LaunchWriter):
         call = f'call i32 @"{self.name}.plan{unit.number}"(ptr %sizes, ptr %total, ptr {base})'
         self.text.fail_with(self.text.assign(call))
 
-    def enter(self, unit: CodeUnit, base: str, sources: Sequence[Pointer], targets: Sequence[Pointer]) -> None:
+    def emit_unit(self, unit: CodeUnit, base: str, sources: Sequence[Pointer], targets: Sequence[Pointer]) -> None:
         """Emit a unit whose numbers and memory are at `base`, after its plan was called."""
         outer = (self.unit, self.unit_numbers, self.base, self.arena) if self.base else None
         self.unit, self.base = unit, base
         self.unit_numbers = self.numbers.setdefault(unit.number, UnitNumbers())
-        self.arena = self.text.assign(f"getelementptr i8, ptr {base}, i64 {_mark(unit.number)}")
-        places = {owner: Pointer(self.arena, offset) for owner, offset in unit.offsets.items()}
-        places.update(self.constant_pointers(unit))
-        places.update(zip(unit.inputs, sources))
+        self.arena = self.text.assign(f"getelementptr i8, ptr {base}, i64 {_placeholder(unit.number)}")
+        pointers = {owner: Pointer(self.arena, offset) for owner, offset in unit.offsets.items()}
+        pointers.update(self.constant_pointers(unit))
+        pointers.update(zip(unit.inputs, sources))
         computed = {value for item in unit.items for value in item_results(item)}
         copies = []
         for value, target in zip(unit.outputs, targets, strict=True):
             if value in computed:
                 computed.remove(value)
-                places[value] = target
+                pointers[value] = target
             else:
                 copies.append((value, target))
         self.unit_numbers.note_shapes([*unit.inputs, *unit.outputs], unit.bindings)
-        for place, item in enumerate(unit.items):
+        for index, item in enumerate(unit.items):
             if isinstance(item, NativeSection):
-                start = places[place, "section"]
-                self.section(item, unit.layouts[place], places, start.offset, unit.bindings)
+                start = pointers[index, "section"]
+                self.emit_section(item, unit.layouts[index], pointers, start.offset, unit.bindings)
             else:
                 self.unit_numbers.note_shapes([*item.operands, *item.results], unit.bindings)
-                self.step(item, place, unit.inside[place], places)
+                self.emit_step(item, index, unit.inside[index], pointers)
         for value, target in copies:
-            self.move(places[value], target, value_bytes(value, unit.bindings))
+            self.emit_move(pointers[value], target, value_bytes(value, unit.bindings))
         if outer is not None:
             self.unit, self.unit_numbers, self.base, self.arena = outer
 
-    def step(self, step: Step, place: int, inside: Sequence[CodeUnit], places: Mapping[object, Pointer]) -> None:
+    def emit_step(self, step: Step, index: int, inside: Sequence[CodeUnit], pointers: Mapping[object, Pointer]) -> None:
         """Emit a branch or a loop."""
-        operands = [Pointer(self.address(places[value])) for value in step.operands]
-        results = [Pointer(self.address(places.get(value, NOWHERE))) for value in step.results]
-        memory = self.address(places[place, "inside"])
+        operands = [Pointer(self.address(pointers[value])) for value in step.operands]
+        results = [Pointer(self.address(pointers.get(value, NULL))) for value in step.results]
+        memory = self.address(pointers[index, "inside"])
         match step.primitive:
             case Branch(then, _):
                 split = 1 + len(then.inputs)
-                self.branch(operands[0], inside, (operands[1:split], operands[split:]), results, memory)
+                self.emit_branch(operands[0], inside, (operands[1:split], operands[split:]), results, memory)
             case Loop(_, carries):
                 pairs = [
-                    (self.address(places[place, number, 0]), self.address(places[place, number, 1]))
+                    (self.address(pointers[index, number, 0]), self.address(pointers[index, number, 1]))
                     for number in range(carries)
                 ]
-                words = [self.address(places[place, word]) for word in ("count", "before", "after")]
+                words = [self.address(pointers[index, word]) for word in ("count", "before", "after")]
                 sizes = [
-                    self.number(value_bytes(value, self.unit.bindings)) for value in step.operands[2 : 2 + carries]
+                    self.load_number(value_bytes(value, self.unit.bindings)) for value in step.operands[2 : 2 + carries]
                 ]
-                self.loop(inside[0], operands, results, memory, pairs, words, sizes)
+                self.emit_loop(inside[0], operands, results, memory, pairs, words, sizes)
 
-    def branch(
+    def emit_branch(
         self,
         condition: Pointer,
         inside: Sequence[CodeUnit],
@@ -235,11 +237,11 @@ class DriverWriter(LaunchWriter):
         for label, unit, sources in zip(labels, inside, operands, strict=True):
             text.start_block(label)
             self._call_plan(unit, memory)
-            self.enter(unit, memory, sources, results)
+            self.emit_unit(unit, memory, sources, results)
             text.jump(after)
         text.start_block(after)
 
-    def loop(
+    def emit_loop(
         self,
         body: CodeUnit,
         operands: Sequence[Pointer],
@@ -279,12 +281,12 @@ class DriverWriter(LaunchWriter):
         is_first = text.assign(f"icmp eq i64 {time}, 0")
         odd = text.assign(f"trunc i64 {time} to i1")
         sources, targets = [], []
-        for carry, (even_place, odd_place) in zip(carries, pairs):
-            previous = text.assign(f"select i1 {odd}, ptr {even_place}, ptr {odd_place}")
+        for carry, (even_buffer, odd_buffer) in zip(carries, pairs):
+            previous = text.assign(f"select i1 {odd}, ptr {even_buffer}, ptr {odd_buffer}")
             sources.append(Pointer(text.assign(f"select i1 {is_first}, ptr {carry.base}, ptr {previous}")))
-            targets.append(Pointer(text.assign(f"select i1 {odd}, ptr {odd_place}, ptr {even_place}")))
+            targets.append(Pointer(text.assign(f"select i1 {odd}, ptr {odd_buffer}, ptr {even_buffer}")))
         inputs = [Pointer(count), Pointer(before), *sources, *captures]
-        self.enter(body, memory, inputs, [Pointer(after_body), *targets])
+        self.emit_unit(body, memory, inputs, [Pointer(after_body), *targets])
         text.jump(latch)
         text.start_block(latch)
         text.emit(f"{next_time} = add i64 {time}, 1")
@@ -299,12 +301,12 @@ class DriverWriter(LaunchWriter):
         turns = text.assign(f"phi i64 [ 0, %{skip} ], [ {next_time}, %{end} ]")
         none = text.assign(f"icmp eq i64 {turns}, 0")
         last_odd = text.assign(f"trunc i64 {turns} to i1")
-        for carry, (even_place, odd_place), result, size in zip(carries, pairs, results, sizes, strict=True):
-            final = text.assign(f"select i1 {last_odd}, ptr {even_place}, ptr {odd_place}")
-            self.move_bytes(text.assign(f"select i1 {none}, ptr {carry.base}, ptr {final}"), result.base, size)
+        for carry, (even_buffer, odd_buffer), result, size in zip(carries, pairs, results, sizes, strict=True):
+            final = text.assign(f"select i1 {last_odd}, ptr {even_buffer}, ptr {odd_buffer}")
+            self.emit_memmove(text.assign(f"select i1 {none}, ptr {carry.base}, ptr {final}"), result.base, size)
 
 
-def _mark(unit: int) -> str:
+def _placeholder(unit: int) -> str:
     """Return a placeholder for the bytes of a unit's numbers, which are known only at the end."""
     return f"<numbers of {unit}>"
 

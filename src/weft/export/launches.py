@@ -29,7 +29,7 @@ class Pointer:
         return Pointer(self.base, self.offset + more)
 
 
-NOWHERE = Pointer("null")
+NULL = Pointer("null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +58,22 @@ class LaunchWriter:
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def number(self, dim: Dim) -> str:
+    def load_number(self, dim: Dim) -> str:
         if isinstance(dim, int):
             return str(dim)
-        place = self.text.assign(f"getelementptr i64, ptr {self.base}, i64 {self.unit_numbers.slot(dim)}")
-        return self.text.assign(f"load i64, ptr {place}, align 8")
+        address = self.text.assign(f"getelementptr i64, ptr {self.base}, i64 {self.unit_numbers.slot(dim)}")
+        return self.text.assign(f"load i64, ptr {address}, align 8")
 
     def address(self, pointer: Pointer) -> str:
         if pointer.offset == 0:
             return pointer.base
-        return self.text.assign(f"getelementptr i8, ptr {pointer.base}, i64 {self.number(pointer.offset)}")
+        return self.text.assign(f"getelementptr i8, ptr {pointer.base}, i64 {self.load_number(pointer.offset)}")
 
-    def move(self, source: Pointer, target: Pointer, size: Dim) -> None:
-        number = self.number(size)
-        self.move_bytes(self.address(source), self.address(target), number)
+    def emit_move(self, source: Pointer, target: Pointer, size: Dim) -> None:
+        number = self.load_number(size)
+        self.emit_memmove(self.address(source), self.address(target), number)
 
-    def move_bytes(self, source: str, target: str, number: str) -> None:
+    def emit_memmove(self, source: str, target: str, number: str) -> None:
         self.text.emit(f"call ptr @memmove(ptr {target}, ptr {source}, i64 {number})")
 
     def constant_pointers(self, unit: CodeUnit) -> dict[Value, Pointer]:
@@ -81,7 +81,7 @@ class LaunchWriter:
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def section(
+    def emit_section(
         self,
         section: NativeSection,
         layout: SectionLayout,
@@ -90,11 +90,11 @@ class LaunchWriter:
         bindings: Bindings,
     ) -> None:
         """Emit all tasks; `external` are the pointers to other values, `base` is the offset of the section's memory."""
-        places = {owner: Pointer(self.arena, base + offset) for owner, offset in layout.offsets.items()}
+        pointers = {owner: Pointer(self.arena, base + offset) for owner, offset in layout.offsets.items()}
 
         def locate(value: Value) -> Pointer:
             home = layout.storage.home(value)
-            pointer = places.get(home.base) or external.get(home.base, NOWHERE)
+            pointer = pointers.get(home.base) or external.get(home.base, NULL)
             return pointer.moved(home.offset)
 
         for number in layout.order:
@@ -103,26 +103,26 @@ class LaunchWriter:
             operands, results = [locate(value) for value in task.operands], [locate(value) for value in task.results]
             if isinstance(task, ScanTask):
                 start = layout.offsets[number, -1] + base
-                self.scan(task, layout.scans[number], operands, results, start)
+                self.emit_scan(task, layout.scans[number], operands, results, start)
                 continue
-            spaces = [places[number, index] for index in range(len(task.work.workspaces))]
+            spaces = [pointers[number, index] for index in range(len(task.work.workspaces))]
             launches = range(len(task.work.launches))
             skipped = {launch for launch in launches if (number, launch) in layout.storage.skipped}
-            self.work(task, _WorkBuffers(operands, results, spaces), skipped, bindings)
+            self.emit_work(task, _WorkBuffers(operands, results, spaces), skipped, bindings)
 
-    def work(self, task: Task, memory: _WorkBuffers, skipped: set[int], bindings: Bindings) -> None:
+    def emit_work(self, task: Task, memory: _WorkBuffers, skipped: set[int], bindings: Bindings) -> None:
         effort = bind_dim(task.effort.flops, bindings) + 2 * bind_dim(task.effort.bytes, bindings)
         shares = max(len(task.work.launches) - len(skipped), 1)
         for number, launch in enumerate(task.work.launches):
             if number not in skipped and launch.blocks != 0:
                 buffers = [self.locate(task, reference, memory) for reference in launch.references]
-                self.launch(launch, buffers, bindings, self._is_shared(effort, shares))
+                self.emit_launch(launch, buffers, bindings, self._is_shared(effort, shares))
 
     def _is_shared(self, effort: Dim, shares: int) -> str:
         """Emit whether a launch is shared with other threads, as a bit; those of unknown effort are."""
         if isinstance(effort, int):
             return "true" if effort == 0 or effort >= WORTH_SHARING * shares else "false"
-        return self.text.assign(f"icmp sge i64 {self.number(effort)}, {WORTH_SHARING * shares}")
+        return self.text.assign(f"icmp sge i64 {self.load_number(effort)}, {WORTH_SHARING * shares}")
 
     def locate(self, task: Task, reference: Reference, memory: _WorkBuffers) -> Pointer:
         match reference.kind:
@@ -137,13 +137,13 @@ class LaunchWriter:
             case "errors":
                 return Pointer("%errors")
 
-    def launch(self, launch: Launch, buffers: Sequence[Pointer], bindings: Bindings, shared: str) -> None:
+    def emit_launch(self, launch: Launch, buffers: Sequence[Pointer], bindings: Bindings, shared: str) -> None:
         text = self.text
         self.most_buffers = max(self.most_buffers, len(buffers))
         for number, pointer in enumerate(buffers):
             address = self.address(pointer)
-            place = text.assign(f"getelementptr ptr, ptr %buffers, i64 {number}") if number else "%buffers"
-            text.emit(f"store ptr {address}, ptr {place}, align 8")
+            slot = text.assign(f"getelementptr ptr, ptr %buffers, i64 {number}") if number else "%buffers"
+            text.emit(f"store ptr {address}, ptr {slot}, align 8")
         blocks = bind_dim(launch.blocks, bindings)
         values = tuple(bind_dim(value, bindings) for value in launch.values)
         constants = tuple(value for value in values if isinstance(value, int))
@@ -155,7 +155,7 @@ class LaunchWriter:
             row = self.unit_numbers.row(ParameterRow(blocks, values))
             parameters = text.assign(f"getelementptr i64, ptr {self.base}, i64 {row}")
         text.emit(
-            f'call void @"{self.name}.launch"(ptr @"{launch.kernel.name}", i64 {self.number(blocks)}, '
+            f'call void @"{self.name}.launch"(ptr @"{launch.kernel.name}", i64 {self.load_number(blocks)}, '
             f"ptr %buffers, ptr {parameters}, ptr %work, ptr %parallel, i1 {shared})"
         )
 
@@ -164,7 +164,7 @@ class LaunchWriter:
 
     # -- scans -------------------------------------------------------------------------------------------------------
 
-    def scan(
+    def emit_scan(
         self,
         task: ScanTask,
         layout: ScanLayout,
@@ -180,14 +180,15 @@ class LaunchWriter:
         carries, sequences = task.primitive.carries, task.primitive.sequences
         inputs, outputs = task.program.inputs, task.program.outputs
         bindings = layout.inner
-        length = self.number(bind_dim(task.primitive.length, bindings))
+        length = self.load_number(bind_dim(task.primitive.length, bindings))
         starts = [self.address(pointer) for pointer in operands]
         ends = [self.address(pointer) for pointer in results]
         pairs = [tuple(self.address(Pointer(self.arena, start + half)) for half in pair) for pair in layout.pairs]
         steps = {
-            number: self.number(value_bytes(inputs[number], bindings)) for number in range(carries, carries + sequences)
+            number: self.load_number(value_bytes(inputs[number], bindings))
+            for number in range(carries, carries + sequences)
         }
-        strides = {n: self.number(value_bytes(outputs[n], bindings)) for n in range(carries, len(outputs))}
+        strides = {n: self.load_number(value_bytes(outputs[n], bindings)) for n in range(carries, len(outputs))}
         homes = {
             value: number for number, value in enumerate(outputs)
         }  # the last position of a value that occurs twice
@@ -220,19 +221,19 @@ class LaunchWriter:
             even_first, odd_first = pairs[number] if at == time else reversed(pairs[number])
             return text.assign(f"select i1 {odd}, ptr {odd_first}, ptr {even_first}")
 
-        places: dict[object, Pointer] = dict(self.constant_pointers(self.unit).items())
-        places.update(zip(inputs[carries + sequences :], map(Pointer, starts[carries + sequences :])))
+        pointers: dict[object, Pointer] = dict(self.constant_pointers(self.unit).items())
+        pointers.update(zip(inputs[carries + sequences :], map(Pointer, starts[carries + sequences :])))
         for number in range(carries):
             carried = output_address(homes[outputs[number]], previous)
-            places[inputs[number]] = Pointer(text.assign(f"select i1 {first}, ptr {starts[number]}, ptr {carried}"))
+            pointers[inputs[number]] = Pointer(text.assign(f"select i1 {first}, ptr {starts[number]}, ptr {carried}"))
         for number in range(carries, carries + sequences):
-            places[inputs[number]] = Pointer(shifted(starts[number], steps[number], time))
+            pointers[inputs[number]] = Pointer(shifted(starts[number], steps[number], time))
         for value, number in homes.items():
             address = output_address(number, time)
             if number < carries:
                 address = text.assign(f"select i1 {last}, ptr {ends[number]}, ptr {address}")
-            places[value] = Pointer(address)
-        self.section(task.body, layout.body, places, start + layout.base, bindings)
+            pointers[value] = Pointer(address)
+        self.emit_section(task.body, layout.body, pointers, start + layout.base, bindings)
         text.emit(f"br label %{latch}")
         text.start_block(latch)
         text.emit(f"br label %{turn}")
@@ -241,14 +242,14 @@ class LaunchWriter:
         final = text.assign(f"sub i64 {length}, 1")
         for number in range(carries):
             home = homes[outputs[number]]
-            size = self.number(value_bytes(inputs[number], bindings))
+            size = self.load_number(value_bytes(inputs[number], bindings))
             source = starts[number]
             if home == number:
                 size = text.assign(f"select i1 {none}, i64 {size}, i64 0")
             else:
                 address = shifted(ends[home], strides[home], final) if home >= carries else ends[home]
                 source = text.assign(f"select i1 {none}, ptr {source}, ptr {address}")
-            self.move_bytes(source, ends[number], size)
+            self.emit_memmove(source, ends[number], size)
 
 
 LAUNCH_CODE = """

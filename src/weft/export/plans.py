@@ -127,8 +127,8 @@ class PlanWriter:
 
     def _load_sizes(self, text: FunctionText, write: SizeWriter) -> None:
         for number, symbol in enumerate(self.interface.symbols):
-            place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
-            write.symbols[symbol.name] = text.assign(f"load i64, ptr {place}, align 8")
+            address = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
+            write.symbols[symbol.name] = text.assign(f"load i64, ptr {address}, align 8")
 
     def emit_sizes(self, observed: Sequence[tuple[CodeUnit, ObservedSizes]]) -> str:
         """Emit a function that checks the caller's sizes, and computes those that the model observes."""
@@ -141,28 +141,28 @@ class PlanWriter:
                 address = size_input_address(text, self.interface, number)
                 text.fail_if(text.assign(f"icmp eq ptr {address}, null"), NULL_ARGUMENT)
         for number, size in enumerate(self.interface.sizes):
-            place = text.assign(f"getelementptr i64, ptr %arguments, i64 {number}")
-            value = text.assign(f"load i64, ptr {place}, align 8")
+            address = text.assign(f"getelementptr i64, ptr %arguments, i64 {number}")
+            value = text.assign(f"load i64, ptr {address}, align 8")
             text.fail_if(text.assign(f"icmp slt i64 {value}, {size.low}"), size.error)
             text.fail_if(text.assign(f"icmp sgt i64 {value}, {size.high}"), size.error)
-            place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
-            text.emit(f"store i64 {value}, ptr {place}, align 8")
+            address = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
+            text.emit(f"store i64 {value}, ptr {address}, align 8")
         number = len(self.interface.sizes)
         for result, (unit, sizes) in zip(results, observed, strict=True):
             width = unit.outputs[0].dtype.numpy.itemsize * 8
             call = f'call i32 @"{self.name}.observe{unit.number}"(ptr %arguments, ptr %sizes, ptr {result}, ptr null)'
             text.fail_with(text.assign(call))
             for index, symbol in enumerate(sizes.symbols):
-                place = text.assign(f"getelementptr i{width}, ptr {result}, i64 {index}")
-                value = text.assign(f"load i{width}, ptr {place}, align {width // 8}")
+                address = text.assign(f"getelementptr i{width}, ptr {result}, i64 {index}")
+                value = text.assign(f"load i{width}, ptr {address}, align {width // 8}")
                 if width < 64:
                     value = text.assign(f"sext i{width} {value} to i64")
                 low, high = symbol.low, symbol.high
                 least, most = -LARGEST_SIZE if low is None else low, LARGEST_SIZE if high is None else high
                 text.fail_if(text.assign(f"icmp slt i64 {value}, {least}"), NO_SENSE)
                 text.fail_if(text.assign(f"icmp sgt i64 {value}, {most}"), NO_SENSE)
-                place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
-                text.emit(f"store i64 {value}, ptr {place}, align 8")
+                address = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
+                text.emit(f"store i64 {value}, ptr {address}, align 8")
                 number += 1
         text.emit("ret i32 0")
         return text.definition(f'define internal i32 @"{self.name}.sizes"(ptr %arguments, ptr %sizes)')
@@ -180,8 +180,8 @@ class PlanWriter:
         number = 0
         for port in self.interface.outputs:
             for dim in (dims.product(port.shape), *port.shape):
-                place = text.assign(f"getelementptr i64, ptr %shapes, i64 {number}")
-                text.emit(f"store i64 {write.value(dim)}, ptr {place}, align 8")
+                address = text.assign(f"getelementptr i64, ptr %shapes, i64 {number}")
+                text.emit(f"store i64 {write.value(dim)}, ptr {address}, align 8")
                 number += 1
         text.emit("ret i32 0")
         shapes = text.definition(f'define i32 @"{self.name}_output_shapes"(ptr %arguments, ptr %shapes)')
@@ -203,8 +203,8 @@ def reserve_sizes(text: FunctionText, interface: Interface) -> None:
 
 def size_input_address(text: FunctionText, interface: Interface, number: int) -> str:
     """Emit the address of an input in the structure of sizes, in which inputs follow the sizes."""
-    place = text.assign(f"getelementptr ptr, ptr %arguments, i64 {len(interface.sizes) + number}")
-    return text.assign(f"load ptr, ptr {place}, align 8")
+    address = text.assign(f"getelementptr ptr, ptr %arguments, i64 {len(interface.sizes) + number}")
+    return text.assign(f"load ptr, ptr {address}, align 8")
 
 
 def call_sizes(text: FunctionText, interface: Interface) -> None:
@@ -223,8 +223,8 @@ def _store_row(text: FunctionText, write: SizeWriter, row: ParameterRow, first: 
 
 
 def _store(text: FunctionText, value: str, slot: int) -> None:
-    place = text.assign(f"getelementptr i64, ptr %numbers, i64 {slot}")
-    text.emit(f"store i64 {value}, ptr {place}, align 8")
+    address = text.assign(f"getelementptr i64, ptr %numbers, i64 {slot}")
+    text.emit(f"store i64 {value}, ptr {address}, align 8")
 
 
 _QUERIES = """

@@ -83,16 +83,16 @@ class UnitBuilder:
         planner = MemoryPlanner(self._usual)
         external = {*program.inputs, *program.constants}
         layouts = {
-            place: planner.lay_out(item, {*item.inputs, *item.outputs, *external}, bindings)
-            for place, item in enumerate(items)
+            index: planner.lay_out(item, {*item.inputs, *item.outputs, *external}, bindings)
+            for index, item in enumerate(items)
             if isinstance(item, NativeSection)
         }
         inside = {
-            place: tuple(
-                self._build_inner(items[place], body, parts, which, bindings)
+            index: tuple(
+                self._build_inner(items[index], body, parts, which, bindings)
                 for which, (body, parts) in enumerate(programs)
             )
-            for place, programs in bodies.items()
+            for index, programs in bodies.items()
         }
         blocks = [*_value_blocks(program, items, bindings), *_item_blocks(items, layouts, inside, planner, bindings)]
         offsets, total = planner.place(blocks)
@@ -200,11 +200,11 @@ def _value_blocks(program: TensorProgram, items: Sequence[Item], bindings: Bindi
     """Return the memory of values that one item computes and another reads."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         for value in item_results(item):
-            first[value] = last[value] = place
+            first[value] = last[value] = index
         for value in item.inputs if isinstance(item, NativeSection) else item.operands:
-            last[value] = place
+            last[value] = index
     outputs = {*program.outputs}
     return [
         Block(value, value_bytes(value, bindings), first[value], last[value]) for value in first if value not in outputs
@@ -219,15 +219,15 @@ def _item_blocks(
     bindings: Bindings,
 ) -> Iterator[Block]:
     """Yield the memory of items; for a loop, two buffers for each carry, its count and its conditions."""
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         if isinstance(item, NativeSection):
-            yield Block((place, "section"), layouts[place].total, place, place)
+            yield Block((index, "section"), layouts[index].total, index, index)
             continue
-        bytes_inside = planner.largest_unit([(unit.number, unit.planner.usual(unit.total)) for unit in inside[place]])
-        yield Block((place, "inside"), bytes_inside, place, place)
+        bytes_inside = planner.largest_unit([(unit.number, unit.planner.usual(unit.total)) for unit in inside[index]])
+        yield Block((index, "inside"), bytes_inside, index, index)
         if isinstance(item.primitive, Loop):
             for word in ("count", "before", "after"):
-                yield Block((place, word), 8, place, place)
+                yield Block((index, word), 8, index, index)
             for number, value in enumerate(item.operands[2 : 2 + item.primitive.carries]):
                 for half in range(2):
-                    yield Block((place, number, half), value_bytes(value, bindings), place, place)
+                    yield Block((index, number, half), value_bytes(value, bindings), index, index)
