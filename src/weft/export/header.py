@@ -176,7 +176,7 @@ def write_example(interface: Interface, embedded: bool) -> str:
     first_input = 1 + weights + len(sizes)
     read = [
         f"    {where}.{port.member} = ({port.c_type} *)read_file(arguments[{first_input + number}], "
-        f"(size_t)({_count_elements(port, interface)}) * {port.dtype.numpy.itemsize});"
+        f"(size_t)({_count_elements(port, interface)}) * {port.value.itemsize});"
         for number, (port, where) in enumerate(files)
     ]
     lines = [
@@ -241,7 +241,7 @@ def write_example(interface: Interface, embedded: bool) -> str:
         f"    {name}_outputs outputs = {{0}};",
         *(
             f"    outputs.{port.member} = ({port.c_type} *)allocate((size_t)shapes.{port.member}.count * "
-            f"{port.dtype.numpy.itemsize});"
+            f"{port.value.itemsize});"
             for port in outputs
         ),
         f"    size_t bytes = {name}_workspace_bytes(&sizes);",
@@ -263,7 +263,7 @@ def _print_output(port: Port) -> list[str]:
     member = port.member
     is_float = port.dtype in (DType.float32, DType.float64)
     shown, cast = ("%g", "double") if is_float else ("%lld", "long long")
-    size = f"(size_t)shapes.{member}.count * {port.dtype.numpy.itemsize}"
+    size = f"(size_t)shapes.{member}.count * {port.value.itemsize}"
     return [
         f'    printf("{member}: %lld elements:", (long long)shapes.{member}.count);',
         f"    for (int64_t i = 0; i < shapes.{member}.count && i < 8; i++)",

@@ -120,7 +120,7 @@ class PlanWriter:
                 text.fail_if(write.fault(dim), NO_SENSE)
                 text.fail_if(text.assign(f"icmp slt i64 {write.value(dim)}, 0"), NO_SENSE)
         for port in () if unit.number else (*self.interface.inputs, *self.interface.outputs):
-            whole = dims.product(port.shape) * port.dtype.numpy.itemsize
+            whole = dims.product(port.shape) * port.value.itemsize
             if not isinstance(whole, int):
                 text.fail_if(write.fault(whole), TOO_LARGE)
                 text.fail_if(text.assign(f"icmp ugt i64 {write.value(whole)}, {LARGEST_BYTES}"), TOO_LARGE)
@@ -149,7 +149,7 @@ class PlanWriter:
             text.emit(f"store i64 {value}, ptr {address}, align 8")
         number = len(self.interface.sizes)
         for result, (unit, sizes) in zip(results, observed, strict=True):
-            width = unit.outputs[0].dtype.numpy.itemsize * 8
+            width = unit.outputs[0].itemsize * 8
             call = f'call i32 @"{self.name}.observe{unit.number}"(ptr %arguments, ptr %sizes, ptr {result}, ptr null)'
             text.fail_with(text.assign(call))
             for index, symbol in enumerate(sizes.symbols):

@@ -104,6 +104,10 @@ def readers(graph: Graph) -> dict[str, list[Node]]:
     return nodes
 
 
+def has_subgraphs(node: Node) -> bool:
+    return any(True for _ in subgraphs(node))
+
+
 def read_inside(graph: Graph) -> set[str]:
     """Return the values that subgraphs read."""
     return {name for node in graph.nodes for inner in subgraphs(node) for name in free_names(inner)}

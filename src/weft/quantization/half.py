@@ -17,8 +17,8 @@ import numpy as np
 
 from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
-from weft.ir.graph import Graph, Node, subgraphs
-from weft.optimization.graph_edit import STANDARD, GraphEdit, read_inside, rename_inputs
+from weft.ir.graph import Graph, Node
+from weft.optimization.graph_edit import STANDARD, GraphEdit, has_subgraphs, read_inside, rename_inputs
 from weft.quantization.layers import LAYERS
 from weft.quantization.prepare import find_constants
 
@@ -71,7 +71,7 @@ def find_half_nodes(graph: Graph, observed: ObservedValues, dtype: DType) -> lis
         values = [name for name in (*node.inputs, *node.outputs) if name]
         has_types = all(name in constants or name in observed.dtypes for name in values)
         floats = [name for name in values if _is_float(name, observed, constants)]
-        is_half_op = node.op in _HALF_OPS and node.domain == STANDARD and not any(True for _ in subgraphs(node))
+        is_half_op = node.op in _HALF_OPS and node.domain == STANDARD and not has_subgraphs(node)
         if node.name in squares:
             continue
         if is_half_op and has_types and any(name not in constants for name in floats) and all(map(fits, floats)):
@@ -110,15 +110,15 @@ def _drop_isolated(nodes: Sequence[Node], constants: Mapping[str, Array]) -> lis
     for node in nodes:
         for name in {*node.inputs, *node.outputs} - {""} - constants.keys():
             members.setdefault(name, []).append(node)
-    waiting = [node for node in nodes if node.op in LAYERS]
-    reached = {node.name for node in waiting}
-    while waiting:
-        node = waiting.pop()
+    pending = [node for node in nodes if node.op in LAYERS]
+    reached = {node.name for node in pending}
+    while pending:
+        node = pending.pop()
         for name in (*node.inputs, *node.outputs):
             for other in members.pop(name, ()):
                 if other.name not in reached:
                     reached.add(other.name)
-                    waiting.append(other)
+                    pending.append(other)
     return [node for node in nodes if node.name in reached]
 
 

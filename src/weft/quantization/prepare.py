@@ -9,9 +9,9 @@ import numpy as np
 
 from weft.backends.reference.interpret import Interpreter
 from weft.ir.arrays import Array
-from weft.ir.graph import Graph, Node, subgraphs, with_outputs
+from weft.ir.graph import Graph, Node, with_outputs
 from weft.opset.lower import run_eagerly
-from weft.optimization.graph_edit import STANDARD, GraphEdit
+from weft.optimization.graph_edit import STANDARD, GraphEdit, has_subgraphs
 from weft.quantization.batch_norm import fold_batch_norms
 
 _RANDOM_OPS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
@@ -60,7 +60,7 @@ def _is_constant(name: str, producer: Mapping[str, Node], constants: Mapping[str
             continue
         visited.add(current)
         node = producer.get(current)
-        if node is None or node.op in _RANDOM_OPS or any(True for _ in subgraphs(node)):
+        if node is None or node.op in _RANDOM_OPS or has_subgraphs(node):
             return False
         pending.extend(node.inputs)
     return True
