@@ -214,9 +214,9 @@ def _is_within(array: Array, low: float, high: float) -> bool:
 
 def _convert_operand(array: Array, dtype: DType, label: str) -> Array:
     """Convert a constant to a dtype; booleans and numbers are never converted to each other."""
-    own = from_numpy(array.dtype)
-    if (own is DType.bool) != (dtype is DType.bool):
-        raise GraphError(f"{label} must be {dtype}, not {own}", hint="cast one of them")
+    actual = from_numpy(array.dtype)
+    if (actual is DType.bool) != (dtype is DType.bool):
+        raise GraphError(f"{label} must be {dtype}, not {actual}", hint="cast one of them")
     return convert_array(array, dtype, label)
 
 

@@ -71,9 +71,9 @@ class _Adapter:
 
 def newest_version(graph: Graph) -> int:
     """Return the newest opset of any node; nodes differ only where functions of other opsets were inlined."""
-    own = (node.version for node in graph.nodes if node.domain == STANDARD)
+    outer = (node.version for node in graph.nodes if node.domain == STANDARD)
     inner = (newest_version(each) for node in graph.nodes for each in subgraphs(node))
-    return max((*own, *inner), default=1)
+    return max((*outer, *inner), default=1)
 
 
 def upgrade_graph(graph: Graph, version: int) -> Graph:

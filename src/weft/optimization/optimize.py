@@ -196,8 +196,8 @@ def _prepare(original: OnnxModel, options: OptimizeOptions) -> OnnxModel:
 
 
 def _has_other_versions(graph: Graph, version: int) -> bool:
-    own = any(node.version != version for node in graph.nodes if node.domain == STANDARD)
-    return own or any(_has_other_versions(inner, version) for node in graph.nodes for inner in subgraphs(node))
+    outer = any(node.version != version for node in graph.nodes if node.domain == STANDARD)
+    return outer or any(_has_other_versions(inner, version) for node in graph.nodes for inner in subgraphs(node))
 
 
 def _check_sizes(model: OnnxModel, sizes: Mapping[str, int]) -> None:
