@@ -14,7 +14,7 @@ import typed_program
 
 import weft
 from weft import loading
-from weft.optimization.options import OptimizeOptions
+from weft.optimization.optimize import OptimizeOptions
 from weft.quantization.options import QuantizeOptions
 from weft.runtime.options import LoadOptions
 

@@ -188,6 +188,7 @@ def caught(path: str) -> str:
         weft.InvalidModelError,
         weft.KernelError,
         weft.MissingAttributeError,
+        weft.OpDefinitionError,
         weft.MissingFileError,
         weft.ModelError,
         weft.OutOfMemoryError,

@@ -1,4 +1,4 @@
-"""Run a graph of the builder with onnxruntime and on weft's reference, which must agree."""
+"""Run a graph of the builder with onnxruntime and with weft, which must agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import weft
 
 
 def with_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs by name."""
+    """Return the outputs by name."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -21,14 +21,14 @@ def with_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[
 
 
 def run(graph: weft.Graph, inputs: Mapping[str, Any], devices: tuple[str, ...] = ("reference",)) -> dict[str, Any]:
-    """What onnxruntime gives for a valid file of the graph, and weft as well."""
+    """Return onnxruntime's outputs for the graph; weft's must be the same on these devices."""
     model = graph.to_onnx()
     onnx.checker.check_model(model, full_check=True)
-    wanted = with_onnxruntime(model, inputs)
+    expected = with_onnxruntime(model, inputs)
     for device in devices:
         results = graph.compile(device=device).run(dict(inputs))
-        assert list(results) == list(wanted)
-        for name, array in wanted.items():
+        assert list(results) == list(expected)
+        for name, array in expected.items():
             assert results[name].dtype == array.dtype, name
             np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6, err_msg=f"{name} on {device}")
-    return wanted
+    return expected

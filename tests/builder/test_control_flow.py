@@ -25,7 +25,7 @@ def test_a_branch_may_change_the_shape() -> None:
     np.testing.assert_array_equal(run(graph, {"x": -np.abs(X)})["y"], np.concatenate([-np.abs(X)] * 2))
 
 
-def test_branches_may_give_several_values_also_from_outside() -> None:
+def test_branches_may_return_several_values_of_the_enclosing_graph() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     first, second, third = ops.if_(x[0, 0] > 0, lambda: (x, x, 1.5), lambda: [x + 1, x - 1, x.mean()])
@@ -36,7 +36,7 @@ def test_branches_may_give_several_values_also_from_outside() -> None:
     assert run(graph, {"x": -X})["third"] == (-X).mean(dtype=np.float32)
 
 
-def test_a_condition_that_is_known_still_leaves_both_branches() -> None:
+def test_a_constant_condition_keeps_both_branches() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     y = ops.if_(graph.constant(True), lambda: x + 1, lambda: x.sum())
@@ -45,7 +45,7 @@ def test_a_condition_that_is_known_still_leaves_both_branches() -> None:
     np.testing.assert_array_equal(run(graph, {"x": X})["y"], X + 1)
 
 
-def test_a_loop_ends_where_the_data_says() -> None:
+def test_a_loop_ends_by_a_condition_on_data() -> None:
     graph = weft.Graph()
     number = graph.input("number", (), "int64")
 
@@ -61,7 +61,7 @@ def test_a_loop_ends_where_the_data_says() -> None:
         assert results["count"] == expected == len(results["path"])
 
 
-def test_the_state_of_a_loop_may_grow_and_bodies_are_written_again_for_it() -> None:
+def test_the_state_of_a_loop_may_grow_and_its_body_is_traced_again() -> None:
     graph = weft.Graph()
     x = graph.input("x", ("rows", 3))
     calls: list[Any] = []
@@ -86,11 +86,11 @@ def test_the_state_of_a_loop_may_grow_and_bodies_are_written_again_for_it() -> N
 def test_a_counted_loop(trips: int) -> None:
     graph = weft.Graph()
     x, count = graph.input("x", ("n", 3)), graph.input("count", (), "int64")
-    total, seen = ops.loop(count, None, [x], lambda i, s: (None, s + i.astype("float32"), s[0]))
-    graph.outputs(total=total, seen=seen)
+    total, rows = ops.loop(count, None, [x], lambda i, s: (None, s + i.astype("float32"), s[0]))
+    graph.outputs(total=total, rows=rows)
     results = run(graph, {"x": X, "count": np.array(trips)})
     np.testing.assert_array_equal(results["total"], X + sum(range(trips)))
-    assert results["seen"].shape == (trips, 3)
+    assert results["rows"].shape == (trips, 3)
 
 
 def test_a_scan_along_other_axes_and_backwards() -> None:
@@ -113,7 +113,7 @@ def test_a_scan_along_other_axes_and_backwards() -> None:
     np.testing.assert_allclose(results["last"], state, rtol=1e-6)
 
 
-def test_bodies_within_bodies_see_all_that_is_around_them() -> None:
+def test_nested_bodies_use_tensors_of_all_enclosing_graphs() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     scale = graph.parameter("scale", np.float32(2))
@@ -148,7 +148,7 @@ def test_a_body_for_each_element_of_a_sequence() -> None:
     np.testing.assert_allclose(run(graph, {"x": X})["y"], X * 2 + X.sum(), rtol=1e-6)
 
 
-def test_functions_without_tensors_in_a_body_belong_to_it() -> None:
+def test_functions_without_tensors_are_added_to_the_body() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     y = ops.if_(x.sum() > 0, lambda: ops.random_uniform(shape=(2, 3), seed=1.0), lambda: x)
@@ -157,7 +157,7 @@ def test_functions_without_tensors_in_a_body_belong_to_it() -> None:
     assert [node.op_type for node in written.graph.node] == ["ReduceSum", "Greater", "If"]
 
 
-def test_a_function_is_a_body_for_ops_that_tell_its_arguments_as_they_call_it() -> None:
+def test_a_function_as_an_attribute_is_traced_when_its_op_calls_it() -> None:
     graph = weft.Graph(opset={"ai.onnx.preview": 1})
     q = graph.input("q", (1, 2, 4, 8))
     y = ops.preview.flex_attention(q, q, q, score_mod=lambda scores, *_: scores * 0.5)
@@ -170,10 +170,10 @@ def test_a_function_is_a_body_for_ops_that_tell_its_arguments_as_they_call_it() 
     np.testing.assert_allclose(graph.compile(device="reference").run({"q": x})["y"], expected, rtol=1e-5)
 
 
-# -- wrong use -------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_goes_wrong_in_a_body_is_told_at_its_line() -> None:
+def test_an_error_in_a_body_names_its_line() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
 
@@ -186,7 +186,7 @@ def test_what_goes_wrong_in_a_body_is_told_at_its_line() -> None:
     assert str(caught.value).startswith(f"{__file__}:{line}: MatMul(a: float32[2, 3], b: float32[2, 3])")
 
 
-def test_an_error_of_the_users_own_passes_and_leaves_the_graph_as_it_was() -> None:
+def test_an_exception_of_the_body_passes_through_and_leaves_the_graph_unchanged() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
 
@@ -200,7 +200,7 @@ def test_an_error_of_the_users_own_passes_and_leaves_the_graph_as_it_was() -> No
     np.testing.assert_array_equal(run(graph, {"x": X})["y"], X + 1)
 
 
-def test_a_branch_that_fails_takes_the_other_with_it() -> None:
+def test_a_branch_that_fails_undoes_the_other() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
 
@@ -213,7 +213,7 @@ def test_a_branch_that_fails_takes_the_other_with_it() -> None:
     np.testing.assert_array_equal(run(graph, {"x": X})["y"], X * 2)
 
 
-def test_a_tensor_of_a_body_is_not_to_be_used_outside() -> None:
+def test_a_tensor_of_a_body_cannot_be_used_outside() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     leaked: list[Tensor] = []
@@ -223,34 +223,34 @@ def test_a_tensor_of_a_body_is_not_to_be_used_outside() -> None:
         return None, leaked[0]
 
     ops.loop(3, None, [x], step)
-    with pytest.raises(weft.GraphError, match="let the body return it"):
+    with pytest.raises(weft.GraphError, match="return it from the body"):
         leaked[0] + 1
-    with pytest.raises(weft.GraphError, match="let the body return it"):
+    with pytest.raises(weft.GraphError, match="return it from the body"):
         graph.output(leaked[0], "y")
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
-        (lambda _: (None,), "returns 1 values, but with 1 states it must be at least 2"),
+        (lambda _: (None,), "returns 1 values; with 1 states it must return at least 2"),
         (lambda s: s, "returns 1 values"),
         (lambda s: (None, s.astype("int64")), r"state 0 changes from float32\[2, 3\] to int64\[2, 3\]"),
         (lambda s: (s.sum(), s), "the condition must be a bool"),
         (lambda s: (None, s, None), "returns None"),
-        (lambda s: (None, s, object()), "neither a number nor a text"),
+        (lambda s: (None, s, object()), "neither a number nor a string"),
     ],
 )
-def test_loops_whose_body_returns_something_else(returned: Any, said: str) -> None:
+def test_bodies_of_loops_with_wrong_results(returned: Any, message: str) -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
-    with pytest.raises(weft.ModelError, match=said):
+    with pytest.raises(weft.ModelError, match=message):
         ops.loop(3, None, [x], lambda _, s: returned(s))
 
 
 def test_other_wrong_bodies() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
-    with pytest.raises(weft.GraphError, match="one branch returns 1 tensors, the other 2"):
+    with pytest.raises(weft.GraphError, match="`then` returns 1 tensors, `otherwise` 2"):
         ops.if_(x.sum() > 0, lambda: [x], lambda: [x, x])
     with pytest.raises(weft.GraphError, match=r"result 0 is float32\[2, 3\] in one branch and int64\[2, 3\]"):
         ops.if_(x.sum() > 0, lambda: x, lambda: x.astype("int64"))
@@ -266,16 +266,16 @@ def test_other_wrong_bodies() -> None:
         ops.scan([], [x], lambda row: row, axes=[0, 1])
     with pytest.raises(weft.GraphError, match="axis 5 is out of range"):
         ops.scan([], [x], lambda row: row, axes=[5])
-    with pytest.raises(weft.GraphError, match="made inside of a body"):
+    with pytest.raises(weft.GraphError, match="added inside of a body"):
         ops.if_(x.sum() > 0, lambda: graph.input("z", (2, 3)), lambda: x)
     with pytest.raises(weft.GraphError, match="inside of a body"):
         ops.scan([], [x], lambda row: graph.output(row))  # type: ignore[func-returns-value]
 
 
-def test_functions_of_other_arguments_are_refused() -> None:
+def test_bodies_with_wrong_parameters() -> None:
     graph = weft.Graph()
     x = graph.input("x", (), "float32")
-    with pytest.raises(weft.GraphError, match="body does not take what it is called with: missing"):
+    with pytest.raises(weft.GraphError, match="body does not accept its arguments: missing"):
         weft.ops.loop(3, None, [x], lambda turn, condition, state: (condition, state))  # noqa: ARG005
-    with pytest.raises(weft.GraphError, match="then does not take what it is called with"):
+    with pytest.raises(weft.GraphError, match="then does not accept its arguments"):
         weft.ops.if_(x > 0, lambda a: a, lambda: x)  # type: ignore[arg-type, misc]

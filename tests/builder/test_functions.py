@@ -1,4 +1,4 @@
-"""The functions of `weft.ops`: signatures from definitions, arguments by the rules of the ops, errors with a place."""
+"""Test the functions of `weft.ops`: signatures, conversion of arguments, and errors that name a line."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from builder.running import run, with_onnxruntime
 
 import weft
 from weft import ops
-from weft.builder.naming import module_name, names_of, python_name
-from weft.builder.signatures import newest
+from weft.builder.naming import function_names, module_name, python_name
+from weft.builder.signatures import newest_definition
 from weft.frontend.schemas import newest_opsets
 from weft.ir.dtypes import DType
 from weft.opset import registry
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -8.0]], np.float32)
 
-GIVEN = {"LSTM": 3, "GRU": 2, "RNN": 2, "DynamicQuantizeLSTM": 3, "GroupQueryAttention": 3}
-"""How many outputs a call gives although more of them could be left out, at least in newer versions of onnxruntime."""
+MORE_OUTPUTS = {"LSTM": 3, "GRU": 2, "RNN": 2, "DynamicQuantizeLSTM": 3, "GroupQueryAttention": 3}
+"""The number of outputs of a call, for ops whose schema has more optional outputs in newer versions of onnxruntime."""
 
 
 def definitions() -> list[registry.Definition]:
-    """What a new graph takes."""
-    found = {(each.domain, each.name) for each in registry.definitions()}
-    return [newest(*op) for op in sorted(found)]
+    """Return the definitions that a new graph uses."""
+    ops = {(each.domain, each.name) for each in registry.definitions()}
+    return [newest_definition(*op) for op in sorted(ops)]
 
 
-# -- what there is ---------------------------------------------------------------------------------------------------
+# -- names and signatures---------------------------------------------------------------------------------------------
 
 
-def test_every_op_has_a_function_of_its_own() -> None:
+def test_every_op_has_a_function() -> None:
     for definition in definitions():
         space = getattr(ops, module_name(definition.domain)) if definition.domain else ops
         name = python_name(definition.name)
@@ -48,7 +48,7 @@ def test_every_op_has_a_function_of_its_own() -> None:
         assert getattr(space, name).__name__ == name
         assert getattr(space, name) is getattr(space, name)
     for domain in {definition.domain for definition in definitions()}:
-        assert len(names_of(domain)) == sum(each.domain == domain for each in definitions())
+        assert len(function_names(domain)) == sum(each.domain == domain for each in definitions())
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_names_follow_one_rule(op: str, name: str) -> None:
     assert python_name(op) == name
 
 
-def test_the_ops_are_there_after_importing_weft_alone_and_not_before() -> None:
+def test_importing_weft_imports_ops_lazily() -> None:
     code = """
 import sys, weft
 assert not [name for name in sys.modules if name.startswith(("weft.builder", "weft.ops", "weft.opset", "numpy"))]
@@ -75,11 +75,11 @@ from weft.ops import relu, if_
 
 
 def test_signatures_are_those_of_the_definitions() -> None:
-    told = inspect.signature(ops.conv)
-    assert list(told.parameters)[:3] == ["x", "w", "b"]
-    assert told.parameters["group"].default == 1
-    assert told.parameters["strides"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert told.parameters["name"].default is None
+    signature = inspect.signature(ops.conv)
+    assert list(signature.parameters)[:3] == ["x", "w", "b"]
+    assert signature.parameters["group"].default == 1
+    assert signature.parameters["strides"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert signature.parameters["name"].default is None
     assert inspect.signature(ops.layer_normalization).parameters["outputs"].default == 1
     assert "Conv" in (ops.conv.__doc__ or "")
     with pytest.raises(AttributeError, match="no op 'convolve'"):
@@ -87,7 +87,7 @@ def test_signatures_are_those_of_the_definitions() -> None:
 
 
 def test_numbers_of_outputs_are_those_of_the_schemas() -> None:
-    theirs = {
+    microsoft_schemas = {
         (each.domain, each.name): each
         for each in onnxruntime_state.get_all_operator_schema()
         if each.domain == "com.microsoft"
@@ -99,15 +99,15 @@ def test_numbers_of_outputs_are_those_of_the_schemas() -> None:
         version = versions.get(definition.domain, 1)
         if onnx.defs.has(definition.name, version, definition.domain):
             schema: Any = onnx.defs.get_schema(definition.name, version, definition.domain)
-        elif key in theirs:
-            schema = theirs[key]
+        elif key in microsoft_schemas:
+            schema = microsoft_schemas[key]
         else:
             continue
         if definition.outputs is None:
             assert schema.max_output > 100, definition.qualified_name
         else:
             least, most = definition.outputs
-            assert least == GIVEN.get(definition.name, schema.min_output), definition.qualified_name
+            assert least == MORE_OUTPUTS.get(definition.name, schema.min_output), definition.qualified_name
             assert most == schema.max_output, definition.qualified_name
         compared += 1
     assert compared > 250
@@ -117,7 +117,7 @@ def test_numbers_of_outputs_are_those_of_the_schemas() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "uint8", "bfloat16"])
-def test_constants_take_the_dtype_of_what_they_meet(dtype: str) -> None:
+def test_constants_take_the_dtype_of_the_other_operand(dtype: str) -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3), dtype)
     for other in (2, [1, 2, 3], np.array([1, 2, 3]), np.float64(2), np.ones((2, 3))):
@@ -128,7 +128,7 @@ def test_constants_take_the_dtype_of_what_they_meet(dtype: str) -> None:
     assert ops.max(x, 1, 2).dtype == dtype
 
 
-def test_numbers_are_not_rounded_on_their_way_to_a_wider_type() -> None:
+def test_numbers_are_not_rounded_before_conversion_to_a_wider_type() -> None:
     graph = weft.Graph()
     x = graph.input("x", (1,), "float64")
     graph.outputs(sum=x + 0.1, power=x**0.1, where=ops.where(x > 1e300, x, 0.1), scaled=x * [0.1])
@@ -139,7 +139,7 @@ def test_numbers_are_not_rounded_on_their_way_to_a_wider_type() -> None:
     np.testing.assert_allclose(results["power"], 1.5**0.1, rtol=1e-14)
 
 
-def test_constants_that_meet_no_tensor_of_their_type() -> None:
+def test_dtypes_of_constants_without_a_tensor_of_the_same_type() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     assert ops.where(x > 0, 1, 2).dtype == "int64"
@@ -152,28 +152,28 @@ def test_constants_that_meet_no_tensor_of_their_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "other", "said"),
+    ("dtype", "other", "message"),
     [
-        ("int64", 0.5, "should be int64, which cannot hold 0.5"),
-        ("uint8", 300, "should be uint8, which cannot hold 300"),
-        ("uint8", -1, "should be uint8, which cannot hold -1"),
-        ("float16", 1e9, "should be float16, which cannot hold 1000000000.0"),
-        ("float32", 1e300, "should be float32, which cannot hold 1e\\+300"),
-        ("float32", 2**70, "neither a number nor a text"),
-        ("float32", "text", "should be float32, not string"),
-        ("float32", True, "should be float32, not bool"),
-        ("float32", [[1, 2], [3]], "is no array"),
-        ("float32", object(), "neither a number nor a text"),
+        ("int64", 0.5, "must be int64, which cannot represent 0.5"),
+        ("uint8", 300, "must be uint8, which cannot represent 300"),
+        ("uint8", -1, "must be uint8, which cannot represent -1"),
+        ("float16", 1e9, "must be float16, which cannot represent 1000000000.0"),
+        ("float32", 1e300, "must be float32, which cannot represent 1e\\+300"),
+        ("float32", 2**70, "neither a number nor a string"),
+        ("float32", "text", "must be float32, not string"),
+        ("float32", True, "must be float32, not bool"),
+        ("float32", [[1, 2], [3]], "cannot be converted to an array"),
+        ("float32", object(), "neither a number nor a string"),
         ("float32", np.array("2020-01-01", "datetime64[D]"), "has no ONNX counterpart"),
     ],
 )
-def test_constants_that_do_not_fit(dtype: str, other: Any, said: str) -> None:
+def test_constants_that_do_not_fit(dtype: str, other: Any, message: str) -> None:
     x = weft.Graph().input("x", (2, 3), dtype)
-    with pytest.raises(weft.ModelError, match=said):
+    with pytest.raises(weft.ModelError, match=message):
         x + other
 
 
-def test_attributes_in_the_forms_that_people_write_them() -> None:
+def test_forms_of_attributes() -> None:
     graph = weft.Graph()
     x = graph.input("x", (1, 1, 8, 8))
     w = np.ones((1, 1, 3, 3), np.float32)
@@ -187,14 +187,14 @@ def test_attributes_in_the_forms_that_people_write_them() -> None:
     assert x.astype(str).dtype == "string"
 
 
-def test_infinity_and_nan_are_numbers_that_floats_hold() -> None:
+def test_constants_may_be_infinite_or_nan() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2,), "float16")
     graph.output(ops.where(x > 0, -np.inf, np.nan), "y")
     assert str(run(graph, {"x": np.array([1, -1], np.float16)})["y"].tolist()) == "[-inf, nan]"
 
 
-def test_gradients_speak_of_values_by_their_names() -> None:
+def test_gradients_name_values() -> None:
     graph = weft.Graph(opset={"": 12, "ai.onnx.preview.training": 1})
     x, w = graph.input("x", (3,)), graph.input("w", (3,))
     loss = ops.reduce_sum(x * x * w, keepdims=0, name="loss")
@@ -209,7 +209,7 @@ def test_a_list_of_tensors_is_several_inputs() -> None:
     assert ops.concat([x, x, X], axis=0).shape == ops.concat(x, x, X, axis=0).shape == (6, 3)
 
 
-def test_more_outputs_are_there_for_those_who_ask() -> None:
+def test_optional_outputs() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     y, mean, deviation = ops.layer_normalization(x, np.ones(3), outputs=3)
@@ -233,19 +233,19 @@ def test_ops_of_other_domains() -> None:
         scaled=ops.ml.scaler(x, offset=[1, 2, 3], scale=[2.0] * 3),
         labels=ops.ml.label_encoder(x.astype("int64"), keys_int64s=[1, 0], values_strings=["one", "none"]),
     )
-    given = {"x": X}
-    wanted = with_onnxruntime(graph.to_onnx(), given)
-    results = graph.compile(device="reference").run(given)
-    for name, array in wanted.items():
+    inputs = {"x": X}
+    expected = with_onnxruntime(graph.to_onnx(), inputs)
+    results = graph.compile(device="reference").run(inputs)
+    for name, array in expected.items():
         if array.dtype == object:
             assert results[name].tolist() == array.tolist()
         else:
             np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
-    np.testing.assert_allclose(wanted["product"], 0.5 * X @ w.T, rtol=1e-6)
-    np.testing.assert_allclose(wanted["total"][0], 2 * X, rtol=1e-6)
+    np.testing.assert_allclose(expected["product"], 0.5 * X @ w.T, rtol=1e-6)
+    np.testing.assert_allclose(expected["total"][0], 2 * X, rtol=1e-6)
 
 
-def test_sizes_of_tensors_are_numbers_to_compute_with() -> None:
+def test_arithmetic_on_sizes() -> None:
     graph = weft.Graph()
     x = graph.input("x", ("batch", "time", 6))
     batch, time, width = x.shape
@@ -277,8 +277,8 @@ def test_tensors_among_sizes() -> None:
     assert run(graph, {"x": np.ones((4, 6), np.float32), "n": np.array(2, np.int32)})["y"].shape == (2, 4, 3)
 
 
-def test_ops_that_wait_for_the_run() -> None:
-    """The rank depends on data: nothing but the dtype is known."""
+def test_ops_that_are_traced_at_run_time() -> None:
+    """The rank depends on data: only the dtype is known."""
     graph = weft.Graph()
     x, shape = graph.input("x", ("n",)), graph.input("shape", ("rank",), "int64")
     y = ops.reshape(x, shape)
@@ -299,7 +299,7 @@ def test_ops_that_wait_for_the_run() -> None:
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_error_names_op_shapes_and_line_and_the_traceback_ends_there() -> None:
+def test_an_error_names_op_shapes_and_line_where_its_traceback_ends() -> None:
     graph = weft.Graph()
     x = graph.input("x", ("batch", 4))
     with pytest.raises(weft.InvalidModelError) as caught:
@@ -313,7 +313,7 @@ def test_an_error_names_op_shapes_and_line_and_the_traceback_ends_there() -> Non
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (lambda x: ops.conv(x, X, stride=(2, 2)), r"conv: got an unexpected keyword argument 'stride'\n.*strides=None"),
         (lambda x: ops.conv(x), "missing a required argument: 'w'"),
@@ -326,38 +326,38 @@ def test_an_error_names_op_shapes_and_line_and_the_traceback_ends_there() -> Non
         (lambda x: ops.transpose(x, perm=[0.5]), r"attribute 'perm' must be tuple\[int, ...\], but it has 0.5"),
         (lambda x: ops.transpose(x, perm=1), "attribute 'perm' must be"),
         (lambda x: ops.softmax(x, axis=7), "axis 7 is out of range for rank 2"),
-        (lambda x: ops.cast(x, to="float12"), "'float12' is no dtype that weft knows\n.*float32"),
-        (lambda _: ops.relu(3.0), "which graph this is for"),
+        (lambda x: ops.cast(x, to="float12"), "'float12' is not a dtype of weft\n.*float32"),
+        (lambda _: ops.relu(3.0), "which graph this node belongs to"),
         (lambda _: ops.random_normal(shape=(2,)), "with graph:"),
         (lambda x: ops.relu(weft.Graph().input("x", ())) + x, "of another graph"),
-        (lambda x: ops.bitwise_and(x, 1), "input 'a' of BitwiseAnd cannot be float32\n.*one of int16, int32"),
-        (lambda x: ops.if_(x.sum(), lambda: x, lambda: x), "input 'condition' of If cannot be float32\n.*one of bool"),
-        (lambda x: ops.add(x, x.astype("int64")), "float32 and input 'b' of Add int64, but both must be.*\n.*astype"),
-        (lambda x: ops.microsoft.bias_gelu(x, x[0].astype("float64")), "it does not take these types"),
-        (lambda x: ops.add(x, [x.sum(), 1.0]), "but a list with sizes or tensors in it holds integers\n.*concat"),
-        (lambda x: x.reshape([x.astype("int64").max(), 0.5]), "holds integers, not 0.5"),
-        (lambda x: ops.relu([[x, 1.0], [2.0, 3.0]]), "which graph this is for|has no elements before a run"),
+        (lambda x: ops.bitwise_and(x, 1), "input 'a' of BitwiseAnd cannot be float32\n.*to int16, int32"),
+        (lambda x: ops.if_(x.sum(), lambda: x, lambda: x), "input 'condition' of If cannot be float32\n.*to bool"),
+        (lambda x: ops.add(x, x.astype("int64")), "float32 and input 'b' of Add int64, but both must have.*\n.*astype"),
+        (lambda x: ops.microsoft.bias_gelu(x, x[0].astype("float64")), "it does not accept these types"),
+        (lambda x: ops.add(x, [x.sum(), 1.0]), "but a list with sizes or tensors must hold integers\n.*concat"),
+        (lambda x: x.reshape([x.astype("int64").max(), 0.5]), "must hold integers, not 0.5"),
+        (lambda x: ops.relu([[x, 1.0], [2.0, 3.0]]), "which graph this node|has no elements before a run"),
         (lambda x: np.asarray(x), "has no elements before a run"),
         (lambda x: np.tanh(np.array([x])), "has no elements before a run"),
-        (lambda x: ops.split(x), "either the sizes of the parts or their number"),
+        (lambda x: ops.split(x), "pass either `split`, the sizes of the parts"),
         (lambda x: ops.layer_normalization(x, X[0], outputs=4), "has 1 to 3 outputs, not 4"),
         (lambda x: ops.layer_normalization(x, X[0], outputs=0), "has 1 to 3 outputs, not 0"),
         (lambda x: ops.layer_normalization(x, X[0], outputs="all"), "has 1 to 3 outputs, not 'all'"),
-        (lambda x: ops.relu(x, name=""), "a name must be a text that is not empty"),
-        (lambda x: ops.relu(x, name="x"), "the name 'x' is taken"),
+        (lambda x: ops.relu(x, name=""), "a name must be a string that is not empty"),
+        (lambda x: ops.relu(x, name="x"), "the name 'x' is already used"),
         (lambda x: ops.swiglu(x, x), r"SwiGLU does not exist in opset 23.*\n.*weft.Graph\(opset=28\)"),
-        (lambda x: ops.upsample(x, [1.0, 2.0]), r"no op of ai.onnx any more.*\n.*weft.Graph\(opset=9\)"),
+        (lambda x: ops.upsample(x, [1.0, 2.0]), r"was removed from ai.onnx.*\n.*weft.Graph\(opset=9\)"),
         (lambda x: ops.ml.tree_ensemble_regressor(x), r"weft.Graph\(opset=\{'ai.onnx.ml': 4\}\)"),
     ],
 )  # fmt: skip
-def test_wrong_calls(wrong: Any, said: str) -> None:
+def test_wrong_calls(wrong: Any, message: str) -> None:
     x = weft.Graph().input("x", (2, 3))
-    with pytest.raises(weft.ModelError, match=said) as caught:
+    with pytest.raises(weft.ModelError, match=message) as caught:
         wrong(x)
     assert str(caught.value).startswith(f"{__file__}:")
 
 
-def test_a_call_that_failed_leaves_nothing_behind() -> None:
+def test_a_failed_call_leaves_the_graph_unchanged() -> None:
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     rows = graph.input("rows", ("n", 7)).shape[0]
@@ -370,13 +370,13 @@ def test_a_call_that_failed_leaves_nothing_behind() -> None:
     assert len(written.graph.initializer) == 1
 
 
-# -- ops of one's own ------------------------------------------------------------------------------------------------
+# -- user-defined ops ------------------------------------------------------------------------------------------------
 
 
-def test_ops_that_users_define() -> None:
+def test_user_defined_ops() -> None:
     @registry.op("Halve", domain="com.acme.tests")
     def halve(x: registry.Tensor, *, times: int = 1) -> registry.Tensor:
-        """Divide by two, so many times."""
+        """Divide by two several times."""
         return x * 0.5**times
 
     try:
@@ -385,7 +385,7 @@ def test_ops_that_users_define() -> None:
         acme = ops.domain("com.acme.tests")
         y = acme.halve(x, times=2)
         assert y.shape == x.shape
-        assert "so many times" in (acme.halve.__doc__ or "")
+        assert "several times" in (acme.halve.__doc__ or "")
         graph.output(y, "y")
         assert {entry.domain: entry.version for entry in graph.to_onnx().opset_import}["com.acme.tests"] == 1
         np.testing.assert_array_equal(graph.compile(device="reference").run({"x": X})["y"], X / 4)

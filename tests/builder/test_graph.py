@@ -1,4 +1,4 @@
-"""`weft.Graph`: inputs, parameters, constants, outputs, files and compiled models."""
+"""Test `weft.Graph`: inputs, parameters, constants, outputs, files and compiled models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dense(name: str = "dense", seed: int = 0) -> weft.Graph:
     return graph
 
 
-def test_names_that_users_gave_are_kept() -> None:
+def test_names_of_the_user_are_kept() -> None:
     graph = weft.Graph("named")
     x = graph.input("pixels", ("batch", 3), "float32")
     y = ops.mat_mul(x, graph.parameter("layer.w", np.ones((3, 3), np.float32)), name="product")
@@ -60,8 +60,8 @@ def test_inputs_and_parameters_as_outputs_under_their_own_names() -> None:
     np.testing.assert_array_equal(results["x"], X)
 
 
-def test_one_value_under_a_name_from_a_body() -> None:
-    """A value that takes the name of an output is renamed inside of bodies, too."""
+def test_a_renamed_output_is_renamed_in_bodies() -> None:
+    """A value that takes the name of an output is renamed in bodies, too."""
     graph = weft.Graph()
     x = graph.input("x", (2, 3))
     doubled = x * 2
@@ -96,7 +96,7 @@ def test_inputs_of_other_types() -> None:
 @pytest.mark.parametrize("dtype", [str(dtype) for dtype in DType if dtype is not DType.string])
 def test_parameters_of_every_dtype_are_in_the_file(dtype: str) -> None:
     values = np.arange(5).astype(DType(dtype).numpy)
-    is_new = dtype.startswith("float6")  # Cast alone takes it, and onnx's own package reads it as bits
+    is_new = dtype.startswith("float6")  # only Cast accepts it, and onnx's package reads it as bits
     graph = weft.Graph(opset=28)
     w = graph.parameter("w", values)
     graph.output(w.astype("float32") if is_new else ops.identity(w), "y")
@@ -105,8 +105,8 @@ def test_parameters_of_every_dtype_are_in_the_file(dtype: str) -> None:
     result = graph.compile(device="reference").run({})["y"]
     np.testing.assert_array_equal(result.astype(np.complex128), values.astype(np.complex128))
     if not is_new:
-        theirs = onnx.numpy_helper.to_array(stored)
-        np.testing.assert_array_equal(theirs.astype(np.complex128), values.astype(np.complex128))
+        content = onnx.numpy_helper.to_array(stored)
+        np.testing.assert_array_equal(content.astype(np.complex128), values.astype(np.complex128))
 
 
 def test_strings() -> None:
@@ -118,7 +118,7 @@ def test_strings() -> None:
     assert results["both"].tolist() == ["aä", "c"]
 
 
-def test_lists_without_elements_have_the_type_of_the_schema() -> None:
+def test_empty_lists_have_the_type_of_the_schema() -> None:
     graph = weft.Graph()
     x = graph.input("x", ("n",), "string")
     graph.output(ops.string_normalizer(x, stopwords=[]), "y")
@@ -127,10 +127,10 @@ def test_lists_without_elements_have_the_type_of_the_schema() -> None:
 
 
 def run_texts(graph: weft.Graph, x: Any) -> dict[str, Any]:
-    wanted = with_onnxruntime(graph.to_onnx(), {"x": x})
+    expected = with_onnxruntime(graph.to_onnx(), {"x": x})
     results = graph.compile(device="reference").run({"x": x})
     assert {name: array.tolist() for name, array in results.items()} == {
-        name: array.tolist() for name, array in wanted.items()
+        name: array.tolist() for name, array in expected.items()
     }
     return results
 
@@ -152,11 +152,11 @@ def test_constants() -> None:
     assert graph.constant(np.ones(2)).dtype == "float64"
     assert graph.constant(True).shape == ()
     assert graph.constant([1, 0], bool).dtype == "bool"
-    with pytest.raises(weft.GraphError, match="should be bool, which cannot hold 2"):
+    with pytest.raises(weft.GraphError, match="must be bool, which cannot represent 2"):
         graph.constant(2, bool)
 
 
-def test_functions_without_inputs_belong_to_the_graph_of_a_with_statement() -> None:
+def test_functions_without_inputs_use_the_graph_of_a_with_statement() -> None:
     with weft.Graph() as graph:
         y = ops.random_uniform(shape=(2, 3), seed=1.0) + ops.constant(value_float=1.0)
         with weft.Graph() as inner:
@@ -174,10 +174,10 @@ def test_compile_is_load_with_the_same_options(tmp_path: Path) -> None:
     path = tmp_path / "dense.onnx"
     written = graph.to_onnx(path)
     assert onnx.load(path) == written
-    wanted = with_onnxruntime(written, {"x": X})["y"]
+    expected = with_onnxruntime(written, {"x": X})["y"]
     for model in (graph.compile(device="cpu", threads=1), weft.load(path, device="cpu", threads=1)):
         assert isinstance(model, weft.Model)
-        np.testing.assert_allclose(model.run({"x": X})["y"], wanted, rtol=1e-6)
+        np.testing.assert_allclose(model.run({"x": X})["y"], expected, rtol=1e-6)
     assert graph.compile(device="cpu", outputs=["b"]).run({"x": X})["b"].tolist() == [1, 1, 1, 1]
     assert (
         list(inspect.signature(weft.Graph.compile).parameters)[1:] == list(inspect.signature(weft.load).parameters)[1:]
@@ -186,7 +186,7 @@ def test_compile_is_load_with_the_same_options(tmp_path: Path) -> None:
         graph.compile(precision="worst")
 
 
-def test_a_graph_that_is_written_again_has_the_same_content_and_so_its_place_in_the_cache() -> None:
+def test_equal_graphs_have_equal_files() -> None:
     assert dense().to_onnx().SerializeToString() == dense().to_onnx().SerializeToString()
     assert dense(seed=1).to_onnx().SerializeToString() != dense().to_onnx().SerializeToString()
 
@@ -199,7 +199,7 @@ def test_parameters_are_the_weights_of_the_model() -> None:
     np.testing.assert_allclose(model.run({"x": X})["y"], expected, rtol=1e-6)
 
 
-def test_what_depends_on_sizes_of_a_run_is_not_decided_before() -> None:
+def test_a_condition_on_a_dynamic_size_is_an_error() -> None:
     rows = weft.Graph().input("x", ("rows", 3)).shape[0]
     assert rows > 0
     with pytest.raises(weft.WeftError, match="depends on sizes known only at run time"):
@@ -211,7 +211,7 @@ def test_errors_of_the_model_name_the_graph() -> None:
         dense().compile(device="cpu").run({"x": X[:, :2]})
 
 
-def test_weights_beyond_what_protobuf_holds_lie_beside_the_file(
+def test_weights_beyond_the_limit_of_protobuf_are_external_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save, "MAX_MESSAGE_BYTES", 100)
@@ -229,12 +229,12 @@ def test_weights_beyond_what_protobuf_holds_lie_beside_the_file(
     )
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(weft.InputError, match="cannot be written"):
         dense().to_onnx(tmp_path / "nowhere" / "dense.onnx")
 
 
-def test_it_grows_on_after_it_was_written() -> None:
+def test_a_graph_may_grow_after_it_was_written() -> None:
     graph = dense()
     first = graph.to_onnx()
     x = graph.input("z", ("batch", 4))
@@ -243,39 +243,39 @@ def test_it_grows_on_after_it_was_written() -> None:
     assert repr(graph) == "Graph('dense': 4 nodes, 2 outputs)"
 
 
-# -- wrong use -------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
-        (lambda g, _: g.input("x", ()), "the name 'x' is taken"),
-        (lambda g, _: g.parameter("x", 1.0), "the name 'x' is taken"),
-        (lambda g, _: g.input("", ()), "a name must be a text"),
-        (lambda g, _: g.input(3, ()), "a name must be a text"),
+        (lambda g, _: g.input("x", ()), "the name 'x' is already used"),
+        (lambda g, _: g.parameter("x", 1.0), "the name 'x' is already used"),
+        (lambda g, _: g.input("", ()), "a name must be a string"),
+        (lambda g, _: g.input(3, ()), "a name must be a string"),
         (lambda g, _: g.input("z", 3), "a shape is a list of sizes, not 3"),
         (lambda g, _: g.input("z", "batch"), "a shape is a list of sizes, not 'batch'"),
         (lambda g, _: g.input("z", (-1, 2)), "a size is an int, a name or None, not -1"),
         (lambda g, _: g.input("z", (1.5,)), "a size is an int, a name or None, not 1.5"),
-        (lambda g, _: g.input("z", ("?",)), r"'\?' is no name for a size"),
-        (lambda g, _: g.input("z", (2,), "floaty"), "'floaty' is no dtype that weft knows"),
-        (lambda g, _: g.input("z", (2,), None), "None is no dtype"),
+        (lambda g, _: g.input("z", ("?",)), r"'\?' is not a name for a size"),
+        (lambda g, _: g.input("z", (2,), "floaty"), "'floaty' is not a dtype of weft"),
+        (lambda g, _: g.input("z", (2,), None), "None is not a dtype"),
         (lambda g, _: g.output(X, "y"), "an output must be a tensor"),
         (lambda g, _: g.output(weft.Graph().input("x", ()), "y"), "of another graph"),
-        (lambda g, x: [g.output(x + 1, "y"), g.output(x + 2, "y")], "there is an output 'y' already"),
-        (lambda g, x: g.output(x + 1, "x"), "the name 'x' is taken"),
+        (lambda g, x: [g.output(x + 1, "y"), g.output(x + 2, "y")], "already has an output 'y'"),
+        (lambda g, x: g.output(x + 1, "x"), "the name 'x' is already used"),
         (lambda g, _: g.to_onnx(), "graph 'g' has no output\n.*graph.output"),
         (lambda g, _: g.compile(), "graph 'g' has no output"),
-        (lambda g, _: g.constant([[1], [2, 3]]), "is no array"),
+        (lambda g, _: g.constant([[1], [2, 3]]), "cannot be converted to an array"),
         (lambda *_: weft.Graph(opset=99), "opset 99"),
         (lambda *_: weft.Graph(opset=0), "opset 0"),
         (lambda *_: weft.Graph(opset="new"), "opset 'new'"),
-        (lambda *_: weft.Graph(name=7), "a name must be a text"),
+        (lambda *_: weft.Graph(name=7), "a name must be a string"),
     ],
 )
-def test_wrong_use(wrong: Any, said: str) -> None:
+def test_wrong_use(wrong: Any, message: str) -> None:
     graph = weft.Graph("g")
     x = graph.input("x", (2, 3))
-    with pytest.raises(weft.GraphError, match=said) as caught:
+    with pytest.raises(weft.GraphError, match=message) as caught:
         wrong(graph, x)
     assert str(caught.value).startswith(f"{__file__}:")

@@ -1,4 +1,4 @@
-"""`tensor[...]` gives what numpy gives, or says that it cannot."""
+"""Test that `tensor[...]` has numpy's results, or raises an error."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ GATHERED: tuple[Any, ...] = (
 )
 
 
-@pytest.mark.parametrize("shape", [(4, 5, 6), ("a", "b", "c")], ids=["fixed sizes", "open sizes"])
+@pytest.mark.parametrize("shape", [(4, 5, 6), ("a", "b", "c")], ids=["fixed sizes", "dynamic sizes"])
 @pytest.mark.parametrize("keys", [PLAIN, GATHERED], ids=["plain", "gathered"])
-def test_indexing_is_numpys(shape: tuple[Any, ...], keys: tuple[Any, ...]) -> None:
+def test_indexing_matches_numpy(shape: tuple[Any, ...], keys: tuple[Any, ...]) -> None:
     graph = weft.Graph()
     x = graph.input("x", shape)
     for number, key in enumerate(keys):
@@ -81,14 +81,14 @@ def test_indexing_is_numpys(shape: tuple[Any, ...], keys: tuple[Any, ...]) -> No
 BOUNDS = (None, *range(-5, 6), 2**31 - 1, -(2**63), 10**30)
 
 
-@pytest.mark.parametrize("is_open", [False, True], ids=["fixed sizes", "open sizes"])
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["fixed sizes", "dynamic sizes"])
 @pytest.mark.parametrize("step", [None, 2, -1, -2, -3])
-def test_all_slices_are_numpys(step: int | None, is_open: bool) -> None:
-    """One graph for all sizes where they are open; where they are fixed, the slice of each size by itself."""
+def test_all_slices_match_numpy(step: int | None, is_dynamic: bool) -> None:
+    """One graph for all sizes if they are dynamic, else one for a fixed size."""
     slices = [slice(start, stop, step) for start in BOUNDS for stop in BOUNDS]
-    for sizes in [range(5)] if is_open else [[3]]:
+    for sizes in [range(5)] if is_dynamic else [[3]]:
         graph = weft.Graph()
-        x = graph.input("x", ("n",) if is_open else (sizes[0],))
+        x = graph.input("x", ("n",) if is_dynamic else (sizes[0],))
         parts = [x[each] for each in slices]
         graph.output(ops.concat(*parts, axis=0), "elements")
         graph.output(ops.concat(*map(ops.shape, parts), axis=0), "counts")
@@ -100,12 +100,12 @@ def test_all_slices_are_numpys(step: int | None, is_open: bool) -> None:
             np.testing.assert_array_equal(results["elements"], np.concatenate([array[each] for each in slices]))
 
 
-@pytest.mark.parametrize("is_open", [False, True], ids=["fixed sizes", "open sizes"])
-def test_bounds_that_only_a_run_knows(is_open: bool) -> None:
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["fixed sizes", "dynamic sizes"])
+def test_dynamic_bounds(is_dynamic: bool) -> None:
     """Tensors and sizes as bounds of slices in both directions."""
     for step in (-2, -1, 1):
         graph = weft.Graph()
-        x = graph.input("x", ("n",) if is_open else (3,))
+        x = graph.input("x", ("n",) if is_dynamic else (3,))
         start, stop = (graph.input(name, (), "int64") for name in ("start", "stop"))
         graph.outputs(a=x[start:stop:step], b=x[start::step], c=x[:stop:step], d=x[x.shape[0] - 5 : stop : step])
         model = graph.compile(device="reference", cache=False)
@@ -115,8 +115,8 @@ def test_bounds_that_only_a_run_knows(is_open: bool) -> None:
                 inputs = {"x": array, "start": np.array(first), "stop": np.array(last)}
                 results = model.run(inputs)
                 expected = (array[first:last:step], array[first::step], array[:last:step], array[-2:last:step])
-                for name, wanted in zip("abcd", expected):
-                    np.testing.assert_array_equal(results[name], wanted, err_msg=f"{name} {first} {last} {step}")
+                for name, part in zip("abcd", expected):
+                    np.testing.assert_array_equal(results[name], part, err_msg=f"{name} {first} {last} {step}")
 
 
 def test_indices_out_of_range_are_refused() -> None:
@@ -144,9 +144,9 @@ def test_tensors_as_indices_masks_and_bounds() -> None:
         last=x[x.shape[0] - 1],
         scalar=x[None, end, None],
     )
-    given = {"x": X, "i": np.array([1, 0, 3], np.int32), "mask": MASK, "end": np.array(2)}
-    results = run(graph, given)
-    i_, n = given["i"], 2
+    inputs = {"x": X, "i": np.array([1, 0, 3], np.int32), "mask": MASK, "end": np.array(2)}
+    results = run(graph, inputs)
+    i_, n = inputs["i"], 2
     expected = {"gathered": X[i_], "both": X[i_, :, i_], "masked": X[MASK], "compared": X[X > 40]}
     expected |= {"cut": X[:n, n:], "half": X[: X.shape[0] // 2, -1], "last": X[-1], "scalar": X[None, 2, None]}
     for name, array in expected.items():
@@ -154,21 +154,21 @@ def test_tensors_as_indices_masks_and_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         (4, "index 4 is out of range for axis 0"),
         ((0, 0, 0, 0), "4 indices for a tensor of 3 dimensions"),
-        ((..., ...), "one ellipsis"),
-        ("name", "is no index"),
-        (1.5, "is no index"),
+        ((..., ...), "only one ellipsis"),
+        ("name", "is not an index"),
+        (1.5, "is not an index"),
         (slice(0, 2, 0), "step of a slice"),
         (slice(0.5, None), "bounds of a slice"),
         ((MASK, 0), "a mask must be the only index"),
-        ((ROWS, None, ROWS), "new axes cannot stand beside several index tensors"),
+        ((ROWS, None, ROWS), "new axes cannot be combined with several index tensors"),
     ],
     ids=str,
 )
-def test_what_is_no_index(key: Any, said: str) -> None:
+def test_wrong_indices(key: Any, message: str) -> None:
     x = weft.Graph().input("x", (4, 5, 6))
-    with pytest.raises(weft.GraphError, match=said):
+    with pytest.raises(weft.GraphError, match=message):
         x[key]

@@ -1,4 +1,4 @@
-"""Random programs of operators, methods and ops: shapes and dtypes that the builder tells are those of the results."""
+"""Build random programs: the shapes and dtypes that the builder infers are those of the results."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ STEPS_OF_TWO: tuple[Step, ...] = (
 )
 
 
-def go_together(step: Step, x: Tensor, y: Tensor) -> bool:
-    """Whether two shapes suit a step at these sizes; names of sizes alone do not tell."""
+def can_combine(step: Step, x: Tensor, y: Tensor) -> bool:
+    """Whether a step accepts two shapes at the sizes of this test."""
     left, right = sizes(x), sizes(y)
     if left is None or right is None:
         return False
@@ -76,7 +76,7 @@ def go_together(step: Step, x: Tensor, y: Tensor) -> bool:
 
 
 def sizes(x: Tensor) -> tuple[int, ...] | None:
-    """The shape at the sizes of this test; None where it depends on more."""
+    """Return the shape at the sizes of this test; None if it depends on other sizes."""
     if any(not set(map(str, dims.symbols(size))) <= set(SIZES) for size in x.shape):
         return None
     return tuple(dims.evaluate(size, SIZES) for size in x.shape)
@@ -85,35 +85,35 @@ def sizes(x: Tensor) -> tuple[int, ...] | None:
 def build(random: Random) -> tuple[weft.Graph, dict[str, Tensor]]:
     graph = weft.Graph()
     pool = [graph.input("x", ("a", "b")), graph.input("y", ("a", 4, 1)), graph.input("z", (4, "b"))]
-    kept: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for number in range(STEPS):
         x, y = (pool[int(random.integers(len(pool)))] for _ in range(2))
         if random.random() < 0.25:
             step = STEPS_OF_TWO[int(random.integers(len(STEPS_OF_TWO)))]
         else:
             step = STEPS_OF_ONE[int(random.integers(len(STEPS_OF_ONE)))]
-        if step in STEPS_OF_TWO and not go_together(step, x, y):
+        if step in STEPS_OF_TWO and not can_combine(step, x, y):
             continue
         result = step(random, x, y)
         if result.ndim > 5 or any(result is each for each in pool):
             continue
         pool.append(result)
-        kept[f"step{number}"] = result
+        tensors[f"step{number}"] = result
         graph.output(result, f"step{number}")
-    return graph, kept
+    return graph, tensors
 
 
 @pytest.mark.parametrize("seed", range(PROGRAMS))
-def test_what_is_told_is_what_comes_out(seed: int) -> None:
+def test_inferred_types_are_those_of_the_results(seed: int) -> None:
     print(f"seed {seed}")
     random = np.random.default_rng(seed)
-    graph, kept = build(random)
-    if not kept:
+    graph, tensors = build(random)
+    if not tensors:
         return
     inputs = {"x": (3, 5), "y": (3, 4, 1), "z": (4, 5)}
     used = {name: random.normal(size=shape).astype(np.float32) for name, shape in inputs.items()}
     results = run(graph, used)
-    for name, tensor in kept.items():
+    for name, tensor in tensors.items():
         assert results[name].dtype == tensor.dtype.numpy, name
         assert results[name].ndim == tensor.ndim, name
         assert sizes(tensor) in (None, results[name].shape), name

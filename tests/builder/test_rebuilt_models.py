@@ -1,4 +1,4 @@
-"""Real models, rebuilt node by node with `weft.ops`: valid files that give what the originals give in onnxruntime."""
+"""Rebuild real models node by node with `weft.ops`: valid files with the same results in onnxruntime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.catalog import load_catalog, random_inputs
 import weft
 from weft import Tensor, ops
 from weft.builder.naming import python_name
-from weft.builder.signatures import takes_count
+from weft.builder.signatures import has_optional_outputs
 from weft.frontend import read_model
 from weft.ir.graph import Graph, Node
 from weft.ir.types import TensorType
@@ -25,7 +25,7 @@ REBUILT = {
     "credsweeper__ml_model": "loops",
     "reachy-mini__fknetwork_int8": "quantized products",
     "magika__standard_v3_3_model": "convolutions and normalization by hand",
-    "g2p-id__bert_pron": "a transformer with open sizes",
+    "g2p-id__bert_pron": "a transformer with dynamic sizes",
     "onnx-asr__nemo80": "spectra",
 }
 
@@ -33,7 +33,7 @@ Values = dict[str, Tensor]
 
 
 def rebuild(graph: weft.Graph, source: Graph, values: Values) -> list[Tensor]:
-    """Call the function of each node; `values` are those by their names in the source."""
+    """Call the function of each node; `values` are the tensors by their names in the source."""
     for name, array in source.initializers.items():
         values[name] = graph.constant(array)
     for node in source.nodes:
@@ -59,7 +59,7 @@ def call(graph: weft.Graph, node: Node, values: Values) -> Any:
         case "split":
             attributes.setdefault("num_outputs", len(node.outputs) if len(inputs) == 1 else None)
             return ops.split(*inputs, **attributes)  # type: ignore[arg-type]
-    if takes_count(definition):
+    if has_optional_outputs(definition):
         attributes["outputs"] = len(node.outputs)
     space = ops.domain(node.domain) if node.domain else ops
     return getattr(space, python_name(node.op))(*inputs, **attributes)
@@ -67,7 +67,7 @@ def call(graph: weft.Graph, node: Node, values: Values) -> Any:
 
 def body(graph: weft.Graph, source: Graph, values: Values) -> Callable[..., tuple[Tensor, ...]]:
     names = [value.name for value in source.inputs]
-    return lambda *given: tuple(rebuild(graph, source, {**values, **dict(zip(names, given))}))
+    return lambda *tensors: tuple(rebuild(graph, source, {**values, **dict(zip(names, tensors))}))
 
 
 @pytest.mark.models
@@ -85,8 +85,8 @@ def test_a_rebuilt_model_is_the_same(name: str) -> None:
     written = graph.to_onnx()
     onnx.checker.check_model(written, full_check=True)
     inputs = random_inputs(entry)
-    wanted = with_onnxruntime(onnx.load(entry.file), inputs)
+    expected = with_onnxruntime(onnx.load(entry.file), inputs)
     results = with_onnxruntime(written, inputs)
-    assert list(results) == list(wanted)
-    for key, array in wanted.items():
+    assert list(results) == list(expected)
+    for key, array in expected.items():
         np.testing.assert_allclose(results[key], array, rtol=1e-4, atol=1e-6, err_msg=key)

@@ -1,4 +1,4 @@
-"""The stubs of `weft.ops`; `WEFT_WRITE_DOCS=1 pytest tests/builder/test_stubs.py` writes them."""
+"""Test the stubs of `weft.ops`; `WEFT_WRITE_DOCS=1 pytest tests/builder/test_stubs.py` writes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weft import ops
-from weft.builder.stubs import stub
+from weft.builder.stubs import generate_stub
 
 OPS = Path(__file__).parent.parent.parent / "src" / "weft" / "ops"
 MODULES = {
@@ -23,20 +23,20 @@ MODULES = {
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_stub_has_the_parameters_that_functions_have(module: str) -> None:
+def test_a_stub_has_the_parameters_of_the_functions(module: str) -> None:
     space = ops if module == "__init__" else getattr(ops, module)
-    functions = [node for node in ast.parse(stub(MODULES[module])).body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in ast.parse(generate_stub(MODULES[module])).body if isinstance(node, ast.FunctionDef)]
     assert {node.name for node in functions} == set(dir(space)) - {*MODULES, "domain"}
     for node in functions:
-        told = [*node.args.args, *filter(None, [node.args.vararg]), *node.args.kwonlyargs]
-        real = inspect.signature(getattr(space, node.name)).parameters
-        assert [parameter.arg for parameter in told] == list(real), node.name
+        declared = [*node.args.args, *filter(None, [node.args.vararg]), *node.args.kwonlyargs]
+        actual = inspect.signature(getattr(space, node.name)).parameters
+        assert [parameter.arg for parameter in declared] == list(actual), node.name
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_stub_is_what_the_definitions_say(module: str) -> None:
+def test_a_stub_is_up_to_date(module: str) -> None:
     path = OPS / f"{module}.pyi"
-    text = stub(MODULES[module])
+    text = generate_stub(MODULES[module])
     if os.environ.get("WEFT_WRITE_DOCS"):
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text, "run WEFT_WRITE_DOCS=1 pytest tests/builder/test_stubs.py"

@@ -80,7 +80,7 @@ def test_wrong_usage(linear: Path, tmp_path: Path, capsys: Capture) -> None:
     assert "is the model itself" in run_error(capsys, "quantize", linear, linear, *common)
     assert "no such folder" in run_error(capsys, "quantize", linear, out, *common, "--data", tmp_path / "missing")
     assert "no dynamic dim columns" in run_error(capsys, "quantize", linear, out, *common, "--shape", "columns=3")
-    assert "no layer has such a name" in run_error(capsys, "quantize", linear, out, *common, "--keep", "third")
+    assert "no layer matches" in run_error(capsys, "quantize", linear, out, *common, "--keep", "third")
     assert main(["quantize", str(linear), str(out), *common, "--std", "0,1,1"]) == 2
     assert "form for int8" in run_error(capsys, "quantize", linear, out, *common, "--form", "full")
     assert not out.exists()

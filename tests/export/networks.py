@@ -1,4 +1,4 @@
-"""Small models of many kinds, as ONNX."""
+"""Small ONNX models of many kinds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-Array = np.ndarray[Any, Any]
+from weft.ir.arrays import Array
+
 FLOAT, HALF, INT64, BOOL = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
 Port = tuple[str, int, Sequence[int | str]]
 
@@ -27,9 +28,9 @@ def model(
         [helper.make_tensor_value_info(*port) for port in outputs],
         [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.checker.check_model(made)
-    return made.SerializeToString()
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(proto)
+    return proto.SerializeToString()
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
@@ -40,8 +41,8 @@ def _numbers(seed: int, *shape: int, scale: float = 0.3) -> Array:
     return (np.random.default_rng(seed).normal(0, scale, shape)).astype(np.float32)
 
 
-def convolutional() -> bytes:
-    """Convolutions, a residual, a pool and a product; any batch."""
+def convnet() -> bytes:
+    """Convolutions, a residual connection, pooling and a product, for any batch."""
     return model(
         [
             node("Conv", "x w1 b1", "a", pads=[1, 1, 1, 1]),
@@ -68,7 +69,7 @@ def convolutional() -> bytes:
 
 
 def transformer(dtype: int = FLOAT) -> bytes:
-    """An embedding, a layer of attention with its mask, a layer of products; any batch and length."""
+    """An embedding, masked attention and a feed-forward layer, for any batch and length."""
     wide, heads, each = 32, 4, 8
     nodes = [node("Gather", "table ids", "x0"), node("Cast", "x0", "x", to=dtype)]
     for name in "qkv":
@@ -114,13 +115,13 @@ def transformer(dtype: int = FLOAT) -> bytes:
         "axes": np.array([1, 2]),
         "first": np.array([1]),
     }
-    ports = [("ids", INT64, ["batch", "length"]), ("mask", INT64, ["batch", "length"])]
-    made = [("y", dtype, ["batch", "length", wide]), ("pooled", dtype, ["batch", wide])]
-    return model(nodes, ports, made, weights)
+    inputs = [("ids", INT64, ["batch", "length"]), ("mask", INT64, ["batch", "length"])]
+    outputs = [("y", dtype, ["batch", "length", wide]), ("pooled", dtype, ["batch", wide])]
+    return model(nodes, inputs, outputs, weights)
 
 
 def recurrent(op: str = "LSTM", direction: str = "bidirectional") -> bytes:
-    """A recurrent layer with the lengths of sequences, and a product after it; any batch and length."""
+    """A recurrent layer with sequence lengths, and a product, for any batch and length."""
     gates, wide, hidden = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 5, 12
     both = 2 if direction == "bidirectional" else 1
     carried = "h c" if op == "LSTM" else "h"
@@ -137,15 +138,15 @@ def recurrent(op: str = "LSTM", direction: str = "bidirectional") -> bytes:
         "joined": np.array([0, 0, -1]),
         "p": _numbers(4, both * hidden, 4),
     }
-    ports = [("x", FLOAT, ["time", "batch", wide]), ("lengths", TensorProto.INT32, ["batch"])]
-    made = [("y", FLOAT, ["time", "batch", 4]), ("h", FLOAT, [both, "batch", hidden])]
+    inputs = [("x", FLOAT, ["time", "batch", wide]), ("lengths", TensorProto.INT32, ["batch"])]
+    outputs = [("y", FLOAT, ["time", "batch", 4]), ("h", FLOAT, [both, "batch", hidden])]
     if op == "LSTM":
-        made.append(("c", FLOAT, [both, "batch", hidden]))
-    return model(nodes, ports, made, weights)
+        outputs.append(("c", FLOAT, [both, "batch", hidden]))
+    return model(nodes, inputs, outputs, weights)
 
 
-def quantized() -> bytes:
-    """A convolution and a product of int8, between quantisations."""
+def quantized_convnet() -> bytes:
+    """An int8 convolution in QDQ form."""
     return model(
         [
             node("QuantizeLinear", "x sx zx", "xq"),
@@ -172,8 +173,8 @@ def quantized() -> bytes:
     )
 
 
-def passing() -> bytes:
-    """Outputs that are an input, a constant, the same twice, and views of another."""
+def passthrough() -> bytes:
+    """Outputs that are an input, a constant, equal to another output, or a view of it."""
     return model(
         [
             node("Identity", "x", "same"),
@@ -198,12 +199,13 @@ def passing() -> bytes:
     )
 
 
-def branching() -> bytes:
-    """One way or another, by data; inside of one way, another branch."""
+def branches() -> bytes:
+    """A branch on data with another branch inside."""
 
     def side(name: str, nodes: list[onnx.NodeProto], weights: Mapping[str, Array] | None = None) -> onnx.GraphProto:
-        given = [numpy_helper.from_array(array, key) for key, array in (weights or {}).items()]
-        return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(f"{name}_y", FLOAT, ["n", 4])], given)
+        initializers = [numpy_helper.from_array(array, key) for key, array in (weights or {}).items()]
+        output = helper.make_tensor_value_info(f"{name}_y", FLOAT, ["n", 4])
+        return helper.make_graph(nodes, name, [], [output], initializers)
 
     inner_then = side("a", [node("MatMul", "x w", "a_y")])
     inner_else = side("b", [node("Identity", "x", "b_y")])
@@ -230,8 +232,8 @@ def branching() -> bytes:
     )
 
 
-def looping() -> bytes:
-    """Multiplied by a matrix until the largest number is above a limit, or so many times."""
+def loops() -> bytes:
+    """A loop of products until an element exceeds a limit, with a limited number of iterations."""
     body = helper.make_graph(
         [
             node("MatMul", "state w", "next0"),
@@ -262,8 +264,8 @@ def looping() -> bytes:
     )
 
 
-def gathering() -> bytes:
-    """An index that may be out of range."""
+def scatter() -> bytes:
+    """Indices that may be out of range."""
     return model(
         [node("ScatterElements", "x i u", "y", axis=1)],
         [("x", FLOAT, ["n", 6]), ("i", INT64, ["n", "k"]), ("u", FLOAT, ["n", "k"])],
@@ -271,8 +273,8 @@ def gathering() -> bytes:
     )
 
 
-def guarded() -> bytes:
-    """Two inputs that must be of one length, though they are declared with two."""
+def guards() -> bytes:
+    """Two inputs that must have the same length, declared with different names."""
     return model(
         [node("Add", "a b", "s"), node("Reshape", "s rows", "y")],
         [("a", FLOAT, ["n", 4]), ("b", FLOAT, ["m", 4])],
@@ -281,8 +283,8 @@ def guarded() -> bytes:
     )
 
 
-def nested() -> bytes:
-    """A loop around a branch and another loop: carries that stay, swap and are handed on twice; constants inside."""
+def nested_loops() -> bytes:
+    """A loop around a branch and another loop, with constants inside and carries that stay, swap or pass on."""
 
     def info(name: str, kind: int, *shape: int | str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, shape)
@@ -342,8 +344,8 @@ def nested() -> bytes:
     )
 
 
-def observing() -> bytes:
-    """Sizes that floating point computes from sizes: a grid of half the height, and one of its square root."""
+def float_sizes() -> bytes:
+    """Sizes computed in floating point: a grid of half the height, and one of its square root."""
     return model(
         [
             node("Shape", "x", "shape"),
@@ -371,8 +373,8 @@ def observing() -> bytes:
     )
 
 
-def deciding() -> bytes:
-    """Sizes that small inputs decide: the shape of a reshape, and how often something is repeated."""
+def size_inputs() -> bytes:
+    """Sizes from small inputs: the shape of a Reshape, and the repeats of a Tile."""
     return model(
         [
             node("Reshape", "x shape", "y"),

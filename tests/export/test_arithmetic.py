@@ -1,4 +1,4 @@
-"""Sizes as code: LLVM computes dims as Python does, or tells of a fault. Places never overlap, whatever the sizes."""
+"""Test that code computes dims as Python does or reports a fault, and that live blocks never overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.backends.cpu.machine import host
 from weft.backends.llvm.compilation import compile_module
 from weft.export.arithmetic import CHECKED, SizeWriter
 from weft.export.functions import FunctionText
-from weft.export.memory import ALIGNMENT, MemoryPlanner, Stretch
+from weft.export.memory import ALIGNMENT, Block, MemoryPlanner
 from weft.ir import dims
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.dims import Dim
@@ -45,14 +45,14 @@ def _dim(source: random.Random, depth: int) -> Dim:
             return dims.maximum(left, right)
 
 
-def _compiled(wanted: list[Dim]) -> tuple[object, object]:
-    """A function from sizes to the values of dims and whether each is at fault."""
+def _compile(expressions: list[Dim]) -> tuple[object, object]:
+    """Compile a function from sizes to the values of dims and their faults."""
     text = FunctionText()
     write = SizeWriter(text.emit, text.name)
     for number, name in enumerate(NAMES):
         place = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
         write.symbols[name] = text.assign(f"load i64, ptr {place}")
-    for number, dim in enumerate(wanted):
+    for number, dim in enumerate(expressions):
         value, fault = write.value(dim), write.fault(dim) or "false"
         place = text.assign(f"getelementptr i64, ptr %values, i64 {number}")
         text.emit(f"store i64 {value}, ptr {place}")
@@ -65,29 +65,29 @@ def _compiled(wanted: list[Dim]) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sizes_are_computed_as_in_python_or_at_fault(seed: int) -> None:
+def test_dims_are_computed_as_in_python_or_have_a_fault(seed: int) -> None:
     source = random.Random(seed)
-    wanted = [_dim(source, 4) for _ in range(60)]
-    call, code = _compiled(wanted)
+    expressions = [_dim(source, 4) for _ in range(60)]
+    call, code = _compile(expressions)
     assert callable(call)
     assert code
     for _ in range(40):
         sizes = np.array([source.choice((1, 2, 3, 7, 64, 1000, 10**9 - 1)) for _ in NAMES], np.int64)
-        values, faults = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.uint8)
+        values, faults = np.zeros(len(expressions), np.int64), np.zeros(len(expressions), np.uint8)
         call(sizes.ctypes.data, values.ctypes.data, faults.ctypes.data)
         number = DimEvaluator(dict(zip(NAMES, map(int, sizes))))
-        for dim, value, fault in zip(wanted, values.tolist(), faults.tolist()):
+        for dim, value, fault in zip(expressions, values.tolist(), faults.tolist()):
             try:
-                right = number(dim)
+                expected = number(dim)
             except ZeroDivisionError:
                 assert fault, f"seed {seed}: {dim} for {sizes}"
                 continue
-            assert fault or value == right, f"seed {seed}: {dim} for {sizes}"
-            assert not fault or not _is_small(dim, number), f"seed {seed}: {dim} for {sizes} is no fault"
+            assert fault or value == expected, f"seed {seed}: {dim} for {sizes}"
+            assert not fault or not _is_small(dim, number), f"seed {seed}: {dim} for {sizes} must not have a fault"
 
 
 def _is_small(dim: Dim, number: DimEvaluator) -> bool:
-    """Whether nothing on the way to a value is large or divided by zero."""
+    """Whether no intermediate value is large or divided by zero."""
     if isinstance(dim, int):
         return abs(dim) < 2**31
     parts = [part for atom in dims.atoms(dim) if isinstance(atom, dims.Compound) for part in (atom.left, atom.right)]
@@ -97,29 +97,29 @@ def _is_small(dim: Dim, number: DimEvaluator) -> bool:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_stretches_that_are_needed_together_never_overlap(seed: int) -> None:
+def test_live_blocks_never_overlap(seed: int) -> None:
     source = random.Random(seed)
     steps = 12
-    stretches = []
+    blocks = []
     for number in range(30):
         first = source.randrange(steps)
         last = min(steps - 1, first + source.randrange(5))
         size: Dim = source.choice(
             (source.randrange(500), 4 * dims.symbol("a") * dims.symbol("b"), 8 * dims.symbol("c"))
         )
-        stretches.append(Stretch(number, size, first, last))
+        blocks.append(Block(number, size, first, last))
     planner = MemoryPlanner({"a": 3, "b": 50, "c": 7})
-    offsets, total = planner.place(stretches)
+    offsets, total = planner.place(blocks)
     for _ in range(30):
         number = DimEvaluator({name: source.choice((0, 1, 5, 100, 4000)) for name in NAMES})
         for definition in planner.definitions:
             number.bind(definition.name, max(map(number, definition.parts)))
-        for one in stretches:
-            start, end = number(offsets[one.owner]), number(offsets[one.owner]) + number(one.size)
+        for block in blocks:
+            start, end = number(offsets[block.owner]), number(offsets[block.owner]) + number(block.size)
             assert start % ALIGNMENT == 0
             assert end <= number(total)
-            for other in stretches:
-                together = one.first <= other.last and other.first <= one.last
+            for other in blocks:
+                together = block.first <= other.last and other.first <= block.last
                 begin = number(offsets[other.owner])
                 apart = end <= begin or begin + number(other.size) <= start
-                assert one is other or not together or apart, f"seed {seed}: {one} and {other} for {number.sizes}"
+                assert block is other or not together or apart, f"seed {seed}: {block} and {other} for {number.sizes}"

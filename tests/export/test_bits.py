@@ -1,8 +1,9 @@
-"""Exported models, built by a C compiler, give the same bits as `weft.load` on this machine."""
+"""Test that exported models compute the same bits as `weft.load` on this machine."""
 
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from export import networks
-from export.calling import COMPILER, Called, same_bits
+from export.shared_library import COMPILER, SharedLibrary, same_bits
 from onnx import TensorProto
 
 import weft
 from weft.export.export import export_c
+from weft.ir.arrays import Array
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler (cc)")
-Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
 
 
@@ -38,7 +39,7 @@ def _sequences(time: int, batch: int) -> Inputs:
     return {"x": _numbers(1, time, batch, 5), "lengths": lengths}
 
 
-def _pictures(batch: int) -> Inputs:
+def _images(batch: int) -> Inputs:
     return {"x": _numbers(batch, batch, 3, 24, 20)}
 
 
@@ -47,18 +48,18 @@ def _rows(n: int, scale: float) -> Inputs:
 
 
 CASES: dict[str, tuple[Callable[[], bytes], Sequence[Inputs]]] = {
-    "convolutional": (networks.convolutional, [_pictures(batch) for batch in (1, 2, 5)]),
+    "convolutional": (networks.convnet, [_images(batch) for batch in (1, 2, 5)]),
     "transformer": (networks.transformer, [_words(1, 1), _words(1, 7), _words(3, 40), _words(2, 129)]),
     "float16": (lambda: networks.transformer(TensorProto.FLOAT16), [_words(1, 3), _words(2, 33)]),
     "lstm": (networks.recurrent, [_sequences(time, batch) for time, batch in ((1, 1), (2, 3), (9, 2), (30, 1))]),
     "gru": (lambda: networks.recurrent("GRU", "forward"), [_sequences(6, 2), _sequences(15, 4)]),
     "rnn reversed": (lambda: networks.recurrent("RNN", "reverse"), [_sequences(1, 2), _sequences(8, 1)]),
-    "int8": (networks.quantized, [{"x": _numbers(n, n, 4, 9, 9)} for n in (1, 3)]),
-    "passing": (networks.passing, [{"x": _numbers(1, n, 3), "z": _numbers(2, n, 3)} for n in (1, 4)]),
-    "branching": (networks.branching, [_rows(n, scale) for n in (1, 3) for scale in (-1.0, 0.1, 5.0)]),
-    "observing": (networks.observing, [{"x": _numbers(n, 2, n)} for n in (1, 2, 17, 100)]),
+    "int8": (networks.quantized_convnet, [{"x": _numbers(n, n, 4, 9, 9)} for n in (1, 3)]),
+    "passing": (networks.passthrough, [{"x": _numbers(1, n, 3), "z": _numbers(2, n, 3)} for n in (1, 4)]),
+    "branching": (networks.branches, [_rows(n, scale) for n in (1, 3) for scale in (-1.0, 0.1, 5.0)]),
+    "observing": (networks.float_sizes, [{"x": _numbers(n, 2, n)} for n in (1, 2, 17, 100)]),
     "deciding": (
-        networks.deciding,
+        networks.size_inputs,
         [
             {"x": _numbers(n, n, 6), "shape": np.array(shape), "times": np.array(times)}
             for n, shape, times in (
@@ -70,7 +71,7 @@ CASES: dict[str, tuple[Callable[[], bytes], Sequence[Inputs]]] = {
         ],
     ),
     "nested": (
-        networks.nested,
+        networks.nested_loops,
         [
             {
                 "x": _numbers(n, n, 3),
@@ -89,7 +90,7 @@ CASES: dict[str, tuple[Callable[[], bytes], Sequence[Inputs]]] = {
         ],
     ),
     "looping": (
-        networks.looping,
+        networks.loops,
         [
             {"x": _numbers(n, n, 4), "most": np.array(most), "limit": np.float32(limit)}
             for n, most, limit in ((1, 0, 9.0), (2, 1, 9.0), (2, 5, 1e9), (3, 40, 50.0), (1, 5, -50.0))
@@ -102,77 +103,75 @@ CASES: dict[str, tuple[Callable[[], bytes], Sequence[Inputs]]] = {
 def test_same_bits_as_python(case: str, tmp_path: Path) -> None:
     build, runs = CASES[case]
     source = build()
-    called = Called(export_c(source, tmp_path, name="network"))
+    library = SharedLibrary(export_c(source, tmp_path, name="network"))
     loaded = weft.load(source, device="cpu", threads=1, cache=False)
     for inputs in runs:
-        wanted = list(loaded.run(inputs).values())
-        made = called.run(inputs)
-        assert len(made) == len(wanted)
-        for one, other in zip(made, wanted, strict=True):
-            assert same_bits(one, np.asarray(other)), f"{case}, {[array.shape for array in inputs.values()]}"
-    called.close()
+        expected = list(loaded.run(inputs).values())
+        results = library.run(inputs)
+        assert len(results) == len(expected)
+        for result, array in zip(results, expected, strict=True):
+            assert same_bits(result, np.asarray(array)), f"{case}, {[array.shape for array in inputs.values()]}"
+    library.close()
 
 
-def test_threads_of_the_caller_give_the_same_bits(tmp_path: Path) -> None:
-    called = Called(export_c(networks.convolutional(), tmp_path, name="network"))
+def test_threads_of_the_caller_compute_the_same_bits(tmp_path: Path) -> None:
+    library = SharedLibrary(export_c(networks.convnet(), tmp_path, name="network"))
     inputs = {"x": _numbers(3, 16, 3, 24, 20)}
-    alone = called.run(inputs)
+    alone = library.run(inputs)
     blocks_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     spread_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-    seen = []
+    calls = []
     with ThreadPoolExecutor(3) as pool:
 
         @spread_type
         def spread(context: int, count: int, blocks: int, work: int) -> None:
             run = blocks_type(blocks)
-            seen.append((context, count))
+            calls.append((context, count))
             ranges = [(count * part // 5, count * (part + 1) // 5) for part in reversed(range(5))]
             list(pool.map(lambda ends: run(work, *ends), ranges))
 
         parallel = (ctypes.c_void_p * 2)(ctypes.cast(spread, ctypes.c_void_p), 1234)
-        together = called.run(inputs, parallel=parallel)
-    assert seen
-    assert all(context == 1234 and count > 1 for context, count in seen)
+        together = library.run(inputs, parallel=parallel)
+    assert calls
+    assert all(context == 1234 and count > 1 for context, count in calls)
     assert all(map(same_bits, alone, together))
 
 
-def test_sizes_that_are_fixed_and_zero(tmp_path: Path) -> None:
-    source = networks.passing()
+def test_fixed_and_empty_sizes(tmp_path: Path) -> None:
+    source = networks.passthrough()
     for n in (0, 2):
         files = export_c(source, tmp_path / str(n), name="network", sizes={"n": n})
         assert not files.interface.sizes
         inputs = {"x": _numbers(1, n, 3), "z": _numbers(2, n, 3)}
-        wanted = weft.load(source, device="cpu", threads=1, cache=False).run(inputs)
-        assert all(map(same_bits, Called(files).run(inputs), map(np.asarray, wanted.values())))
+        expected = weft.load(source, device="cpu", threads=1, cache=False).run(inputs)
+        assert all(map(same_bits, SharedLibrary(files).run(inputs), map(np.asarray, expected.values())))
 
 
-def test_weights_inside_the_object(tmp_path: Path) -> None:
-    source = networks.convolutional()
+def test_embedded_weights(tmp_path: Path) -> None:
+    source = networks.convnet()
     files = export_c(source, tmp_path, name="network", embed=True)
     assert files.weights is None
-    inputs = _pictures(2)
-    wanted = weft.load(source, device="cpu", threads=1, cache=False).run(inputs)
-    assert all(map(same_bits, Called(files).run(inputs), map(np.asarray, wanted.values())))
+    inputs = _images(2)
+    expected = weft.load(source, device="cpu", threads=1, cache=False).run(inputs)
+    assert all(map(same_bits, SharedLibrary(files).run(inputs), map(np.asarray, expected.values())))
 
 
-def test_the_workspace_is_what_a_plan_takes(tmp_path: Path) -> None:
+def test_the_workspace_is_about_the_planned_arena(tmp_path: Path) -> None:
     source = networks.transformer()
-    called = Called(export_c(source, tmp_path, name="network"))
+    library = SharedLibrary(export_c(source, tmp_path, name="network"))
     loaded = weft.load(source, device="cpu", threads=1, cache=False)
-    inputs = _words(1, 128)  # sizes that memory was laid out for
-    needed = called.function("workspace_bytes")(called.packed_sizes(called.sizes(inputs)))
-    planned = loaded.memory(called.sizes(inputs)).arena
+    inputs = _words(1, 128)  # the usual sizes
+    needed = library.function("workspace_bytes")(library.pack_sizes(library.sizes(inputs)))
+    planned = loaded.memory(library.sizes(inputs)).arena
     assert planned <= needed <= planned + 16 * 1024
 
 
 @pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3"])
-def test_other_processors_of_this_kind(target: str, tmp_path: Path) -> None:
-    import platform
-
+def test_other_x86_processors(target: str, tmp_path: Path) -> None:
     if platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip("this machine runs no code for x86-64")
+        pytest.skip("needs an x86-64 processor")
     source = networks.transformer()
-    made = Called(export_c(source, tmp_path, name="network", target=target)).run(_words(2, 9))
-    wanted = weft.load(source, device="cpu", threads=1, cache=False).run(_words(2, 9))
-    for one, other in zip(made, wanted.values(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    results = SharedLibrary(export_c(source, tmp_path, name="network", target=target)).run(_words(2, 9))
+    expected = weft.load(source, device="cpu", threads=1, cache=False).run(_words(2, 9))
+    for result, array in zip(results, expected.values(), strict=True):
+        np.testing.assert_allclose(result, array, rtol=2e-5, atol=2e-5)

@@ -1,4 +1,4 @@
-"""What a C program does wrong is an error with a text, and never a crash; what cannot be exported is refused."""
+"""Test errors: wrong calls from C return an error and never crash; unsupported models are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from export import networks
-from export.calling import COMPILER, Called
+from export.shared_library import COMPILER, SharedLibrary
 from onnx import TensorProto
 
 from weft.errors import DeviceError, InputError, UnsupportedModelError
@@ -25,19 +25,19 @@ from weft.export.interface import (
     TOO_LARGE,
     WRONG_CONTENT,
     WRONG_LENGTH,
-    c_name,
+    make_c_name,
 )
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler (cc)")
 
 
 @pytest.fixture(scope="module")
-def convolutional(tmp_path_factory: pytest.TempPathFactory) -> Called:
-    return Called(export_c(networks.convolutional(), tmp_path_factory.mktemp("conv"), name="network"))
+def convolutional(tmp_path_factory: pytest.TempPathFactory) -> SharedLibrary:
+    return SharedLibrary(export_c(networks.convnet(), tmp_path_factory.mktemp("conv"), name="network"))
 
 
 @needs_compiler
-def test_a_workspace_that_is_one_byte_short(convolutional: Called) -> None:
+def test_a_workspace_that_is_one_byte_short(convolutional: SharedLibrary) -> None:
     inputs = {"x": np.zeros((2, 3, 24, 20), np.float32)}
     convolutional.run(inputs)
     for short in (1, 64, 4096):
@@ -46,22 +46,23 @@ def test_a_workspace_that_is_one_byte_short(convolutional: Called) -> None:
 
 
 @needs_compiler
-def test_no_byte_behind_a_workspace_is_touched(tmp_path: Path) -> None:
-    called = Called(export_c(networks.branching(), tmp_path, name="network"))
+def test_no_byte_past_a_workspace_is_written(tmp_path: Path) -> None:
+    library = SharedLibrary(export_c(networks.branches(), tmp_path, name="network"))
     sizes = (ctypes.c_int64 * 1)(3)
     x, y, y0 = (np.ones((3, 4), np.float32) for _ in range(3))
-    given, taken = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 2)(y.ctypes.data, y0.ctypes.data)
-    needed = called.function("workspace_bytes")(sizes)
+    inputs = (ctypes.c_void_p * 1)(x.ctypes.data)
+    outputs = (ctypes.c_void_p * 2)(y.ctypes.data, y0.ctypes.data)
+    needed = library.function("workspace_bytes")(sizes)
     for length in (*range(0, needed, 29), needed - 1, needed):
         workspace = np.full(needed + 256, 0xA5, np.uint8)
-        place = ctypes.c_void_p(workspace.ctypes.data + 1)
-        error = called.function("run")(called.model, sizes, given, taken, place, ctypes.c_size_t(length))
+        address = ctypes.c_void_p(workspace.ctypes.data + 1)
+        error = library.function("run")(library.model, sizes, inputs, outputs, address, ctypes.c_size_t(length))
         assert error == (0 if length == needed else SMALL_WORKSPACE)
         assert (workspace[1 + length :] == 0xA5).all(), length
 
 
 @needs_compiler
-def test_sizes_out_of_range(convolutional: Called) -> None:
+def test_sizes_out_of_range(convolutional: SharedLibrary) -> None:
     check, needed = convolutional.function("check"), convolutional.function("workspace_bytes")
     for size in (0, -1, -(2**63), 2**63 - 1, 10**9):
         sizes = (ctypes.c_int64 * 1)(size)
@@ -73,114 +74,114 @@ def test_sizes_out_of_range(convolutional: Called) -> None:
 
 
 @needs_compiler
-def test_sizes_whose_products_do_not_fit_64_bits(tmp_path: Path) -> None:
-    called = Called(export_c(networks.transformer(), tmp_path, name="network"))
+def test_sizes_whose_products_overflow(tmp_path: Path) -> None:
+    library = SharedLibrary(export_c(networks.transformer(), tmp_path, name="network"))
     largest = 10**9 - 1
     for sizes in ((largest, largest), (1, largest), (largest, 1)):
         packed = (ctypes.c_int64 * 2)(*sizes)
-        needed = called.function("workspace_bytes")(packed)
-        error = called.function("check")(packed)
+        needed = library.function("workspace_bytes")(packed)
+        error = library.function("check")(packed)
         assert (error == 0) == (needed > 0)
         assert error or needed > 32 * 4 * sizes[0] * sizes[1]
-    assert called.function("check")((ctypes.c_int64 * 2)(largest, largest)) == TOO_LARGE
+    assert library.function("check")((ctypes.c_int64 * 2)(largest, largest)) == TOO_LARGE
 
 
 @needs_compiler
-def test_guards_are_errors_of_their_own(tmp_path: Path) -> None:
-    called = Called(export_c(networks.guarded(), tmp_path, name="network"))
+def test_guards_have_errors(tmp_path: Path) -> None:
+    library = SharedLibrary(export_c(networks.guards(), tmp_path, name="network"))
     good = {"a": np.ones((4, 4), np.float32), "b": np.ones((4, 4), np.float32)}
-    (made,) = called.run(good)
-    assert made.shape == (2, 8)
+    (result,) = library.run(good)
+    assert result.shape == (2, 8)
     for n, m in ((4, 3), (3, 3), (2, 5)):
         with pytest.raises(RuntimeError, match="this code is for sizes with"):
-            called.run({"a": np.ones((n, 4), np.float32), "b": np.ones((m, 4), np.float32)})
+            library.run({"a": np.ones((n, 4), np.float32), "b": np.ones((m, 4), np.float32)})
 
 
 @needs_compiler
-def test_inputs_that_decide_sizes_are_checked(tmp_path: Path) -> None:
-    called = Called(export_c(networks.deciding(), tmp_path, name="network"))
-    assert [port.member for port in called.interface.deciding] == ["shape", "times"]
+def test_inputs_that_determine_sizes_are_checked(tmp_path: Path) -> None:
+    library = SharedLibrary(export_c(networks.size_inputs(), tmp_path, name="network"))
+    assert [port.member for port in library.interface.size_inputs] == ["shape", "times"]
     for shape, times in (((5, 5), (1, 1)), ((2, 6), (-1, 1)), ((2, 6), (10**12, 10**12)), ((10**18, 3), (1, 1))):
         inputs = {"x": np.zeros((2, 6), np.float32), "shape": np.array(shape), "times": np.array(times)}
         with pytest.raises(RuntimeError):
-            called.run(inputs)
+            library.run(inputs)
     no_pointers = (ctypes.c_int64 * 3)(2, 0, 0)
-    assert called.function("check")(no_pointers) == NULL_ARGUMENT
+    assert library.function("check")(no_pointers) == NULL_ARGUMENT
 
 
 @needs_compiler
 def test_an_index_out_of_range(tmp_path: Path) -> None:
-    called = Called(export_c(networks.gathering(), tmp_path, name="network"))
+    library = SharedLibrary(export_c(networks.scatter(), tmp_path, name="network"))
     inputs = {"x": np.zeros((2, 6), np.float32), "i": np.array([[0, 5], [-1, 2]]), "u": np.ones((2, 2), np.float32)}
-    (made,) = called.run(inputs)
-    assert made.sum() == 4
+    (result,) = library.run(inputs)
+    assert result.sum() == 4
     for wrong in (6, -7, 2**40):
         inputs["i"][0, 0] = wrong
         with pytest.raises(RuntimeError, match=COMMON_ERRORS[BAD_INDEX][1]):
-            called.run(inputs)
+            library.run(inputs)
 
 
 @needs_compiler
-def test_weights_are_checked(convolutional: Called, tmp_path: Path) -> None:
+def test_weights_are_checked(convolutional: SharedLibrary, tmp_path: Path) -> None:
     path, model = tmp_path / "w", (ctypes.c_void_p * 2)()
-    opening, binding = convolutional.function("open"), convolutional.function("bind")
+    open_model, bind_model = convolutional.function("open"), convolutional.function("bind")
     assert convolutional.files.weights is not None
     content = convolutional.files.weights.read_bytes()
-    assert opening(model, str(path).encode()) == NO_FILE
+    assert open_model(model, str(path).encode()) == NO_FILE
     for text, error in ((content[:-1], WRONG_LENGTH), (content + b"\0", WRONG_LENGTH), (b"", WRONG_LENGTH)):
         path.write_bytes(text)
-        assert opening(model, str(path).encode()) == error
+        assert open_model(model, str(path).encode()) == error
         assert model[0] is None
     random = np.random.default_rng(7)
-    for place in (0, 7, len(content) - 100, *map(int, random.integers(0, len(content), 8))):
+    for position in (0, 7, len(content) - 100, *map(int, random.integers(0, len(content), 8))):
         damaged = bytearray(content)
-        damaged[place] ^= 1 << int(random.integers(0, 8))
+        damaged[position] ^= 1 << int(random.integers(0, 8))
         path.write_bytes(damaged)
-        assert opening(model, str(path).encode()) == WRONG_CONTENT, place
-    assert opening(model, None) == opening(None, b"x") == NULL_ARGUMENT
-    room = np.zeros(len(content) + 128, np.uint8)
-    start = -room.ctypes.data % 64
-    room[start : start + len(content)] = np.frombuffer(content, np.uint8)
+        assert open_model(model, str(path).encode()) == WRONG_CONTENT, position
+    assert open_model(model, None) == open_model(None, b"x") == NULL_ARGUMENT
+    memory = np.zeros(len(content) + 128, np.uint8)
+    start = -memory.ctypes.data % 64
+    memory[start : start + len(content)] = np.frombuffer(content, np.uint8)
     length = ctypes.c_size_t(len(content))
-    assert binding(model, ctypes.c_void_p(room.ctypes.data + start), length) == 0
-    assert binding(model, ctypes.c_void_p(room.ctypes.data + start + 8), length) == NULL_ARGUMENT
-    assert binding(model, None, length) == NULL_ARGUMENT
+    assert bind_model(model, ctypes.c_void_p(memory.ctypes.data + start), length) == 0
+    assert bind_model(model, ctypes.c_void_p(memory.ctypes.data + start + 8), length) == NULL_ARGUMENT
+    assert bind_model(model, None, length) == NULL_ARGUMENT
     convolutional.function("close")(model)
     convolutional.function("close")(None)
 
 
 @needs_compiler
-def test_null_pointers(convolutional: Called) -> None:
+def test_null_pointers(convolutional: SharedLibrary) -> None:
     run = convolutional.function("run")
     sizes = (ctypes.c_int64 * 1)(1)
     needed = convolutional.function("workspace_bytes")(sizes)
     workspace, x, y = np.zeros(needed, np.uint8), np.zeros((1, 3, 24, 20), np.float32), np.zeros((1, 7), np.float32)
-    given, taken = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 1)(y.ctypes.data)
-    whole: list[Any] = [
+    inputs, outputs = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 1)(y.ctypes.data)
+    arguments: list[Any] = [
         convolutional.model,
         sizes,
-        given,
-        taken,
+        inputs,
+        outputs,
         ctypes.c_void_p(workspace.ctypes.data),
         ctypes.c_size_t(needed),
     ]
-    assert run(*whole) == 0
+    assert run(*arguments) == 0
     for number in range(5):
-        assert run(*whole[:number], None, *whole[number + 1 :]) == NULL_ARGUMENT, number
-    assert run(*whole[:2], (ctypes.c_void_p * 1)(), *whole[3:]) == NULL_ARGUMENT
-    assert run(*whole[:3], (ctypes.c_void_p * 1)(), *whole[4:]) == NULL_ARGUMENT
-    assert run((ctypes.c_void_p * 2)(), *whole[1:]) == NOT_OPEN
-    assert run(*whole[:5], ctypes.c_size_t(0)) == SMALL_WORKSPACE
+        assert run(*arguments[:number], None, *arguments[number + 1 :]) == NULL_ARGUMENT, number
+    assert run(*arguments[:2], (ctypes.c_void_p * 1)(), *arguments[3:]) == NULL_ARGUMENT
+    assert run(*arguments[:3], (ctypes.c_void_p * 1)(), *arguments[4:]) == NULL_ARGUMENT
+    assert run((ctypes.c_void_p * 2)(), *arguments[1:]) == NOT_OPEN
+    assert run(*arguments[:5], ctypes.c_size_t(0)) == SMALL_WORKSPACE
 
 
-def test_what_needs_python_is_refused_by_its_node(tmp_path: Path) -> None:
-    counted = networks.model(
+def test_unsupported_models_are_refused_by_node(tmp_path: Path) -> None:
+    dynamic = networks.model(
         [networks.node("NonZero", "x", "y")],
         [("x", TensorProto.FLOAT, ["n"])],
         [("y", TensorProto.INT64, [1, "k"])],
     )
     with pytest.raises(UnsupportedModelError, match="nonzero") as error:
-        export_c(counted, tmp_path)
+        export_c(dynamic, tmp_path)
     assert error.value.node
     strings = networks.model(
         [networks.node("Identity", "x", "y")], [("x", TensorProto.STRING, [2])], [("y", TensorProto.STRING, [2])]
@@ -192,17 +193,17 @@ def test_what_needs_python_is_refused_by_its_node(tmp_path: Path) -> None:
 
 
 def test_wrong_options(tmp_path: Path) -> None:
-    source = networks.convolutional()
+    source = networks.convnet()
     with pytest.raises(InputError, match="no dynamic dim"):
         export_c(source, tmp_path, sizes={"length": 4})
-    with pytest.raises(InputError, match="no name for functions"):
+    with pytest.raises(InputError, match="not a C identifier"):
         export_c(source, tmp_path, name="a-b")
-    with pytest.raises(DeviceError, match="no processor"):
+    with pytest.raises(DeviceError, match="unknown processor"):
         export_c(source, tmp_path, target="z80")
 
 
 @pytest.mark.parametrize(
     ("text", "name"), [("a.b/c", "a_b_c"), ("int", "int_"), ("9x", "_9x"), ("Ünïcode", "n_code"), ("::", "value")]
 )
-def test_names_of_c(text: str, name: str) -> None:
-    assert c_name(text) == name
+def test_c_names(text: str, name: str) -> None:
+    assert make_c_name(text) == name

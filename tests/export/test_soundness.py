@@ -1,4 +1,4 @@
-"""The memory of exported models is proven as that of any plan: launches are replayed on labelled bytes."""
+"""Verify the memory of exported models: launches are replayed on labelled bytes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from export import networks
 
 from weft.backends.naming import with_unique_names
 from weft.export.units import CodeUnit, UnitBuilder
+from weft.ir.arrays import Array
 from weft.ir.compiled import section_constants
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.packing import load_constant
@@ -22,8 +23,6 @@ from weft.plan.usual_sizes import usual_sizes
 from weft.plan.verify import PlanError, verify_plan
 from weft.runtime.options import LoadOptions
 
-Array = np.ndarray[Any, Any]
-
 
 def _unit(source: bytes) -> CodeUnit:
     pipeline = open_pipeline(source, LoadOptions(device="cpu", cache=False))
@@ -34,7 +33,7 @@ def _unit(source: bytes) -> CodeUnit:
 
 
 def _plan(unit: CodeUnit, sizes: Mapping[str, int], constants: Mapping[Value, Array]) -> tuple[NativeSection, Plan]:
-    """What the code of a unit with one section does for some sizes."""
+    """Return the plan of a unit with one section for some sizes."""
     (section,), layout = unit.sections, unit.layouts[0]
     number = DimEvaluator(sizes)
     for definition in unit.planner.definitions:
@@ -42,17 +41,17 @@ def _plan(unit: CodeUnit, sizes: Mapping[str, int], constants: Mapping[Value, Ar
     start = number(unit.offsets[0, "section"])
     places: dict[Any, Place] = {owner: Place(ARENA, start + number(offset)) for owner, offset in layout.offsets.items()}
     places |= {value: Place(ABSOLUTE, array.ctypes.data) for value, array in constants.items()}
-    outside = (*section.inputs, *section.outputs)
-    places |= {value: Place(FIRST_FREE + count) for count, value in enumerate(outside)}
-    kept: list[Array] = list(constants.values())
+    external = (*section.inputs, *section.outputs)
+    places |= {value: Place(FIRST_FREE + count) for count, value in enumerate(external)}
+    packed: list[Array] = list(constants.values())
     launches: list[PlannedLaunch] = []
 
     def locate(value: Value) -> Place:
         home = layout.storage.home(value)
-        found = places.get(home.base, Place(ABSOLUTE))
-        return Place(found.region, found.offset + number(home.offset))
+        place = places.get(home.base, Place(ABSOLUTE))
+        return Place(place.region, place.offset + number(home.offset))
 
-    def place_of(reference: Reference, task: Task, at: int) -> Place:
+    def locate_buffer(reference: Reference, task: Task, at: int) -> Place:
         match reference.kind:
             case "operand":
                 return locate(task.operands[reference.number])
@@ -61,8 +60,8 @@ def _plan(unit: CodeUnit, sizes: Mapping[str, int], constants: Mapping[Value, Ar
             case "workspace":
                 return places[at, reference.number]
             case "constant":
-                kept.append(np.ascontiguousarray(load_constant(task.work.constants[reference.number])))
-                return Place(ABSOLUTE, kept[-1].ctypes.data)
+                packed.append(np.ascontiguousarray(load_constant(task.work.constants[reference.number])))
+                return Place(ABSOLUTE, packed[-1].ctypes.data)
             case _:
                 return Place(ERRORS)
 
@@ -72,26 +71,26 @@ def _plan(unit: CodeUnit, sizes: Mapping[str, int], constants: Mapping[Value, Ar
         for index, launch in enumerate(task.work.launches):
             if (at, index) not in layout.storage.skipped:
                 blocks = number(launch.blocks)
-                buffers = tuple(place_of(reference, task, at) for reference in launch.references)
+                buffers = tuple(locate_buffer(reference, task, at) for reference in launch.references)
                 parameters = number.parameters(launch.values, blocks)
                 launches.append(PlannedLaunch(launch.kernel, blocks, buffers, parameters, task.origin, at))
     steps = tuple((at,) for at in layout.order)
-    return section, Plan(tuple(launches), number(unit.total), (), tuple(kept), (), 0, 0, steps)
+    return section, Plan(tuple(launches), number(unit.total), (), tuple(packed), (), 0, 0, steps)
 
 
 CASES: dict[str, tuple[Callable[[], bytes], list[dict[str, int]]]] = {
-    "convolutional": (networks.convolutional, [{"batch": n} for n in (1, 2, 13)]),
+    "convolutional": (networks.convnet, [{"batch": n} for n in (1, 2, 13)]),
     "transformer": (
         networks.transformer,
         [{"batch": n, "length": m} for n, m in ((1, 1), (1, 128), (9, 1), (3, 77), (2, 500))],
     ),
-    "quantized": (networks.quantized, [{"n": n} for n in (1, 5)]),
-    "passing": (networks.passing, [{"n": n} for n in (1, 100)]),
+    "quantized": (networks.quantized_convnet, [{"n": n} for n in (1, 5)]),
+    "passing": (networks.passthrough, [{"n": n} for n in (1, 100)]),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_nobody_reads_what_another_has_overwritten(case: str) -> None:
+def test_no_launch_reads_overwritten_memory(case: str) -> None:
     build, runs = CASES[case]
     unit = _unit(build())
     (section,) = unit.sections
@@ -101,7 +100,7 @@ def test_nobody_reads_what_another_has_overwritten(case: str) -> None:
         verify_plan(section, plan, constants, sizes)
 
 
-def test_the_proof_finds_memory_that_is_shared_too_early() -> None:
+def test_the_verifier_finds_memory_that_is_shared_too_early() -> None:
     unit = _unit(networks.transformer())
     (section,) = unit.sections
     constants = section_constants(section, unit.constants)

@@ -1,4 +1,4 @@
-"""Nodes of old opsets written in newer ones: the same results in onnxruntime."""
+"""Test the upgrade of opsets: the same results in onnxruntime."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CASES: list[tuple[int, int, onnx.NodeProto, dict[str, Any]]] = [
 def test_same_results(old: int, new: int, case: onnx.NodeProto, constants: dict[str, Any], with_ranks: bool) -> None:
     shape = (
         X.shape if case.op_type in ("Softmax", "LogSoftmax", "Hardmax") else None
-    )  # which onnx cannot infer of a Reshape
+    )  # onnx cannot infer the shape of a Reshape
     outputs = [value(name, shape, 7 if (name == "i" and case.op_type == "TopK") else 1) for name in case.output]
     initializers = [tensor(name, array) for name, array in constants.items()]
     nodes, inputs = [case], [value("x", X.shape)]
@@ -76,11 +76,11 @@ def test_same_results(old: int, new: int, case: onnx.NodeProto, constants: dict[
     graph = upgrade_graph(with_shown_outputs(read.graph, old), new)
     assert newest_version(graph) == new
     written = write_model(replace(read, graph=graph, opsets={"": new}, ir_version=10))
-    if with_ranks:  # without them onnx cannot infer the shapes of outputs, which its checker wants
+    if with_ranks:  # otherwise onnx cannot infer the shapes of outputs, which its checker needs
         onnx.checker.check_model(written, full_check=True)
     feed = {"x": X} if with_ranks else {"flat": X.reshape(-1), "shape": np.array(X.shape, np.int64)}
-    for expected, found in zip(_run(proto, feed), _run(written, feed), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    for expected, result in zip(_run(proto, feed), _run(written, feed), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
 
 
 def _upgrade(proto: onnx.ModelProto, version: int) -> onnx.ModelProto:
@@ -99,7 +99,7 @@ def _run(proto: onnx.ModelProto, feed: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("inside", [False, True])
 def test_constants_have_the_dtype_of_the_data(dtype: Any, inside: bool) -> None:
-    """In bodies, too. Limits beyond a type's range are its largest numbers."""
+    """In bodies, too. Limits beyond the range of a type become its largest numbers."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     nodes = [
         node("Clip", ["x"], ["l"], min=1e6, max=1e6),
@@ -161,13 +161,13 @@ def test_changes_of_meaning_are_refused(reason: str) -> None:
     assert raised.value.node == "n"
 
 
-def test_opsets_that_onnx_does_not_know() -> None:
+def test_opsets_newer_than_onnx() -> None:
     proto = model([node("Relu", ["x"], ["y"])], [value("x", X.shape)], [value("y", X.shape)], opsets={"": 13})
     with pytest.raises(InputError, match="knows versions up to"):
         optimize(proto, opset=99)
 
 
-def test_what_cannot_be_said_is_refused_by_name() -> None:
+def test_nodes_without_an_equivalent_are_named() -> None:
     proto = model(
         [node("Add", ["x", "w"], ["y"], name="sum", broadcast=1, axis=1)],
         [value("x", X.shape)],

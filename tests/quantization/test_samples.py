@@ -1,4 +1,4 @@
-"""Samples from folders: arrays, test sets and pictures; and what is said of those that do not fit."""
+"""Test samples from folders: arrays, test sets and images, and errors for wrong files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.errors import InputError
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import TensorType
-from weft.quantization.samples import folder_samples
+from weft.quantization.samples import list_samples
 from weft.readers.pictures import PictureDirections
 from weft.readers.read import Terms
 
@@ -23,7 +23,7 @@ def spec(name: str, dtype: DType, *shape: int | str) -> TensorSpec:
 
 
 ROWS = spec("x", DType.float32, "batch", 3)
-PICTURE = spec("image", DType.float32, 1, 3, 4, 6)
+IMAGE = spec("image", DType.float32, 1, 3, 4, 6)
 PLAIN = Terms()
 
 
@@ -31,23 +31,23 @@ def test_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.ones((2, 3)))
     np.save(tmp_path / "a.npy", np.zeros(3, np.float32))
     np.savez(tmp_path / "c.npz", anything=np.full((1, 3), 2, np.float32))
-    found = folder_samples(tmp_path, [ROWS], 10, PLAIN)
-    assert [sample["x"].shape for sample in found] == [(1, 3), (2, 3), (1, 3)]
-    assert {sample["x"].dtype.name for sample in found} == {"float32"}
-    assert [sample["x"][0, 0] for sample in found] == [0, 1, 2]
+    samples = list_samples(tmp_path, [ROWS], 10, PLAIN)
+    assert [sample["x"].shape for sample in samples] == [(1, 3), (2, 3), (1, 3)]
+    assert {sample["x"].dtype.name for sample in samples} == {"float32"}
+    assert [sample["x"][0, 0] for sample in samples] == [0, 1, 2]
 
 
 def test_several_inputs_by_name(tmp_path: Path) -> None:
     both = [ROWS, spec("n", DType.int64, 1)]
     np.savez(tmp_path / "one.npz", n=np.array([7]), x=np.ones((1, 3), np.float32))
-    (sample,) = folder_samples(tmp_path, both, 10, PLAIN)
+    (sample,) = list_samples(tmp_path, both, 10, PLAIN)
     assert sample["n"] == 7
     np.savez(tmp_path / "two.npz", x=np.ones((1, 3), np.float32))
-    with pytest.raises(InputError, match="has nothing for input 'n'"):
-        folder_samples(tmp_path, both, 10, PLAIN)[1]
+    with pytest.raises(InputError, match="no array for input 'n'"):
+        list_samples(tmp_path, both, 10, PLAIN)[1]
     np.save(tmp_path / "a.npy", np.ones((1, 3)))
     with pytest.raises(InputError, match="the model has several inputs"):
-        folder_samples(tmp_path, both, 10, PLAIN)
+        list_samples(tmp_path, both, 10, PLAIN)
 
 
 def test_test_sets(tmp_path: Path) -> None:
@@ -56,57 +56,57 @@ def test_test_sets(tmp_path: Path) -> None:
         folder = tmp_path / f"test_data_set_{number}"
         folder.mkdir()
         arrays = (np.full((1, 3), number, np.float32), np.array([number]))
-        for place, (name, array) in enumerate(zip(("x", ""), arrays)):
+        for position, (name, array) in enumerate(zip(("x", ""), arrays)):
             content = numpy_helper.from_array(array, name).SerializeToString()
-            (folder / f"input_{place}.pb").write_bytes(content)
-    found = folder_samples(tmp_path, both, 2, PLAIN)
-    assert [int(sample["n"][0]) for sample in found] == [0, 2], "spread over all that there are"
+            (folder / f"input_{position}.pb").write_bytes(content)
+    samples = list_samples(tmp_path, both, 2, PLAIN)
+    assert [int(sample["n"][0]) for sample in samples] == [0, 2], "evenly spaced"
     (tmp_path / "test_data_set_0" / "input_0.pb").write_bytes(b"\xff\xff\xff")
-    with pytest.raises(InputError, match=r"input_0.pb: not a tensor"):
-        folder_samples(tmp_path, both, 2, PLAIN)
+    with pytest.raises(InputError, match=r"input_0.pb: holds no tensor"):
+        list_samples(tmp_path, both, 2, PLAIN)
 
 
-def test_pictures(tmp_path: Path) -> None:
+def test_images(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (60, 40), (255, 0, 51)).save(tmp_path / "red.png")
     directed = Terms(directions=PictureDirections(mean=(0.5, 0.0, 0.0), std=(0.5, 1.0, 2.0)))
-    (sample,) = folder_samples(tmp_path, [PICTURE], 5, directed)
+    (sample,) = list_samples(tmp_path, [IMAGE], 5, directed)
     assert sample["image"].shape == (1, 3, 4, 6)
     np.testing.assert_allclose(sample["image"][0, :, 0, 0], [1.0, 0.0, 0.1], atol=1e-6)
     last = spec("image", DType.uint8, "n", "h", "w", 3)
-    (sample,) = folder_samples(tmp_path, [last], 5, PLAIN)
+    (sample,) = list_samples(tmp_path, [last], 5, PLAIN)
     assert sample["image"].shape == (1, 224, 224, 3)
     assert sample["image"][0, 0, 0].tolist() == [255, 0, 51]
     with pytest.raises(InputError, match="not known how a picture fits"):
-        folder_samples(tmp_path, [ROWS], 5, PLAIN)
+        list_samples(tmp_path, [ROWS], 5, PLAIN)
 
 
 @pytest.mark.parametrize("name", ["bad.npy", "bad.npz", "bad.png"])
 def test_damaged_files(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"nothing of the sort")
+    (tmp_path / name).write_bytes(b"damaged")
     with pytest.raises(InputError, match=f"{name}: not a readable"):
-        folder_samples(tmp_path, [PICTURE], 5, PLAIN)
+        list_samples(tmp_path, [IMAGE], 5, PLAIN)
 
 
-def test_folders_that_hold_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no samples"):
-        folder_samples(tmp_path, [ROWS], 5, PLAIN)
+def test_empty_and_missing_folders(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no samples"):
+        list_samples(tmp_path, [ROWS], 5, PLAIN)
     with pytest.raises(InputError, match="no such folder"):
-        folder_samples(tmp_path / "missing", [ROWS], 5, PLAIN)
+        list_samples(tmp_path / "missing", [ROWS], 5, PLAIN)
 
 
 def test_types_that_do_not_fit(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([0.5]))
-    with pytest.raises(InputError, match="which takes int64"):
-        folder_samples(tmp_path, [spec("n", DType.int64, 1)], 5, PLAIN)
+    with pytest.raises(InputError, match="which needs int64"):
+        list_samples(tmp_path, [spec("n", DType.int64, 1)], 5, PLAIN)
 
 
 def test_integers_that_do_not_fit(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([1, 300]))
-    with pytest.raises(InputError, match=r"a\.npy: input 'n' takes uint8, which does not hold"):
-        folder_samples(tmp_path, [spec("n", DType.uint8, 2)], 5, PLAIN)
+    with pytest.raises(InputError, match=r"a\.npy: input 'n' needs uint8, which cannot represent"):
+        list_samples(tmp_path, [spec("n", DType.uint8, 2)], 5, PLAIN)
     np.save(tmp_path / "a.npy", np.array([1, 200]))
-    (sample,) = folder_samples(tmp_path, [spec("n", DType.uint8, 2)], 5, PLAIN)
+    (sample,) = list_samples(tmp_path, [spec("n", DType.uint8, 2)], 5, PLAIN)
     np.testing.assert_array_equal(sample["n"], np.array([1, 200], np.uint8))
 
 
@@ -115,4 +115,4 @@ def test_external_data_in_a_test_set_is_refused(tmp_path: Path) -> None:
     proto.external_data.add(key="location", value="../secret")
     (tmp_path / "input_0.pb").write_bytes(proto.SerializeToString())
     with pytest.raises(InputError, match=r"input_0.pb"):
-        folder_samples(tmp_path, [ROWS], 5, PLAIN)
+        list_samples(tmp_path, [ROWS], 5, PLAIN)

@@ -1,6 +1,6 @@
-"""Models without a file: graphs that grow as Python calls functions on their tensors.
+"""Build models in Python, without a file.
 
-`graph.py` is what users see (`weft.Graph`), `tensor.py` the tensors with their operators, `functions.py` makes a
-function of every op's definition (`weft.ops`), and `draft.py` keeps the nodes and runs each definition on symbolic
-tensors as its node is added, so that shapes and types, and what is wrong with them, are known at the line that asks.
+`graph.py` is the public `weft.Graph`, `tensor.py` its tensors with their operators. `functions.py` makes a function of
+every op definition (`weft.ops`). `draft.py` holds the nodes and runs each definition on symbolic tensors as its node is
+added, so shapes, types and errors are known at the line of the call.
 """

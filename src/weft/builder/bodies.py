@@ -1,4 +1,4 @@
-"""Python functions as graphs: what a function does to tensors of given types is written at a level of its own."""
+"""Trace Python functions as the bodies of control flow: each becomes a graph at a level of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from weft.builder.arguments import as_array
 from weft.builder.draft import Draft, GraphLevel
 from weft.builder.handle import Handle
-from weft.builder.naming import names_of
+from weft.builder.naming import function_names
 from weft.builder.sizes import as_tensor, has_sizes
 from weft.errors import GraphError
 from weft.ir.graph import Graph, GraphValue
@@ -20,7 +20,7 @@ from weft.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a function wrote, the types of its results, and whether it gave one that is not in a list."""
+    """A traced function: its graph, the types of its results, and whether it returned one tensor and no list."""
 
     graph: Graph
     types: tuple[Type, ...]
@@ -28,21 +28,20 @@ class Body:
 
 
 def write_body(draft: Draft, name: str, inputs: Sequence[tuple[str, Type]], function: Callable[..., Any]) -> Body:
-    """Call `function` with new tensors of these names and types, and keep the nodes that it adds."""
+    """Call `function` with new tensors of these names and types, and return the nodes that it adds as a graph."""
     with draft.body(name) as level, draft.current():
         handles = [draft.input(draft.fresh_name(f"{name}_{part}"), type) for part, type in inputs]
-        given = function(*handles)
-        single = not isinstance(given, (list, tuple))
-        results = [given] if isinstance(given, Handle) or single else list(given)
+        returned = function(*handles)
+        single = not isinstance(returned, (list, tuple))
         outputs: list[Handle] = []
-        for each in results:
-            outputs.append(_result(draft, level, each, outputs))
+        for result in [returned] if single else returned:
+            outputs.append(_convert_result(draft, level, result, outputs))
         graph = level.graph([GraphValue(handle.name, handle.type) for handle in outputs], {})
     return Body(graph, tuple(handle.type for handle in outputs), single)
 
 
-class WrittenBody:
-    """A Python function as a graph attribute, for ops that tell its arguments only when they call it."""
+class FunctionAttribute:
+    """A Python function as a graph attribute, traced when the definition of its op calls it."""
 
     def __init__(self, draft: Draft, name: str, function: Callable[..., Any]) -> None:
         self._draft = draft
@@ -53,11 +52,11 @@ class WrittenBody:
     @property
     def graph(self) -> Graph:
         if self._graph is None:
-            raise GraphError(f"nothing is known before the run of the tensors that {self._name!r} is called with")
+            raise GraphError(f"the arguments of the function {self._name!r} are known only at run time")
         return self._graph
 
     def captured(self) -> dict[str, Tensor]:
-        """The values of the graphs around it that it may use."""
+        """Return the values of enclosing graphs that the function may use."""
         return Subgraph(self.graph, self._draft.level.values).captured()
 
     def __call__(self, *arguments: Tensor) -> list[Tensor]:
@@ -66,19 +65,19 @@ class WrittenBody:
         return Subgraph(self.graph, self._draft.level.values)(*arguments)
 
 
-def _result(draft: Draft, level: GraphLevel, given: Any, others: Sequence[Handle]) -> Handle:
-    """A result of a body, which must be made by a node of its own."""
-    if given is None:
+def _convert_result(draft: Draft, level: GraphLevel, result: Any, others: Sequence[Handle]) -> Handle:
+    """Convert a result of a body to a tensor that a node of the body computes, and no other result is."""
+    if result is None:
         raise GraphError(f"the body {level.name!r} returns None", hint="return a tensor, or a tuple of tensors")
-    if isinstance(given, Handle):
-        handle = draft.check(given)
-    elif has_sizes(given):
-        handle = as_tensor(draft, given)
+    if isinstance(result, Handle):
+        handle = draft.check(result)
+    elif has_sizes(result):
+        handle = as_tensor(draft, result)
     else:
-        array = as_array(given, f"a result of {level.name!r}")
+        array = as_array(result, f"a result of {level.name!r}")
         handle = draft.initializer(draft.fresh_name("constant"), array)
-    made = {name for node in level.nodes for name in node.outputs}
-    if handle.name in made and all(handle.name != other.name for other in others):
+    computed = {name for node in level.nodes for name in node.outputs}
+    if handle.name in computed and all(handle.name != other.name for other in others):
         return handle
-    definition = draft.definition("", names_of("")["identity"])
+    definition = draft.definition("", function_names("")["identity"])
     return draft.add(definition, [handle], {}, 1, draft.fresh_name("identity"))[0]

@@ -1,7 +1,7 @@
-"""Ops as Python functions: a definition in, a function out whose signature, help and errors are those of the op.
+"""Make Python functions of op definitions, with the op's signature, help and errors.
 
-Inputs are positional, attributes keywords. What a call means is decided by the opset of its graph, so that one function
-serves all versions of an op; its signature is that of the newest one that a new graph has.
+Inputs are positional, attributes are keywords. The opset of the graph decides which version of the op a call adds, so
+one function serves all versions; its signature is that of the newest version that a new graph has.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from weft.builder.arguments import as_attribute, as_inputs
-from weft.builder.bodies import WrittenBody
+from weft.builder.bodies import FunctionAttribute
 from weft.builder.draft import Draft, current_draft
 from weft.builder.handle import Handle
 from weft.builder.naming import python_name
-from weft.builder.signatures import bound, description, newest, signature
+from weft.builder.signatures import bind_arguments, describe_op, make_signature, newest_definition
 from weft.errors import GraphError, WeftError, short_repr
 from weft.ir.graph import Attribute
 from weft.opset.registry import Definition
 from weft.records import dataclass
 
-Given = ParamSpec("Given")
+Params = ParamSpec("Params")
 Result = TypeVar("Result")
 OpFunction = Callable[..., Any]
 
@@ -33,7 +33,7 @@ _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """What a call asks for, bound to the definition in force."""
+    """The arguments of a call, bound to the definition for the opset of its graph."""
 
     definition: Definition
     inputs: tuple[Any, ...]
@@ -42,124 +42,126 @@ class NodeCall:
     name: str | None
 
 
-def function(domain: str, op: str) -> OpFunction:
-    """The function that adds a node of an op to the graph of its inputs."""
+def make_function(domain: str, op: str) -> OpFunction:
+    """Make the function that adds a node of an op to the graph of its inputs."""
 
-    @blaming_the_caller
+    @report_at_caller
     def add_node(*arguments: Any, **keywords: Any) -> Any:
-        draft = draft_of((*arguments, *keywords.values()))
-        call = bind(draft.definition(domain, op), arguments, keywords)
+        draft = find_draft((*arguments, *keywords.values()))
+        call = _bind_call(draft.definition(domain, op), arguments, keywords)
         results = add(draft, call)
         return results[0] if len(results) == 1 and call.definition.outputs is not None else tuple(results)
 
-    definition = newest(domain, op)
+    definition = newest_definition(domain, op)
     add_node.__name__ = add_node.__qualname__ = python_name(op)
     add_node.__module__ = "weft.ops"
-    add_node.__signature__ = signature(definition)  # type: ignore[attr-defined]
-    add_node.__doc__ = description(definition)
+    add_node.__signature__ = make_signature(definition)  # type: ignore[attr-defined]
+    add_node.__doc__ = describe_op(definition)
     return add_node
 
 
 def add(draft: Draft, call: NodeCall) -> list[Handle]:
-    """Add the node that a call asks for."""
+    """Add the node of a call."""
     definition = call.definition
-    with draft.attempt():
+    with draft.transaction():
         inputs = as_inputs(draft, definition, call.inputs)
-        name = _name(draft, call)
+        name = _take_node_name(draft, call)
         attributes = {
-            key: WrittenBody(draft, f"{name}_{key}", value) if callable(value) else value
+            key: FunctionAttribute(draft, f"{name}_{key}", value) if callable(value) else value
             for key, value in call.attributes.items()
         }
         try:
             return draft.add(definition, inputs, attributes, call.outputs, name)
         except WeftError as error:
-            if error.file is None:  # else it comes from the body of this node, and tells enough
-                error.problem = f"{definition.name}({_told(definition, inputs)}): {error.problem}"
+            if error.file is None:  # otherwise a call in the body of this node raised it, and it names that line
+                error.problem = f"{definition.name}({_describe_inputs(definition, inputs)}): {error.problem}"
             raise error.at(node=call.name) from error.__cause__
 
 
-def _name(draft: Draft, call: NodeCall) -> str:
+def _take_node_name(draft: Draft, call: NodeCall) -> str:
     if call.name is None:
         return draft.fresh_name(python_name(call.definition.name).strip("_"))
-    draft.user_named.add(draft.take_name(call.name))
+    draft.user_names.add(draft.take_name(call.name))
     return call.name
 
 
-def blaming_the_caller(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function with errors that name the line that called it, and whose traceback ends there."""
+def report_at_caller(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Decorate a function so that its errors name the line of the caller, where their traceback ends."""
 
     @wraps(function)
-    def call(*arguments: Given.args, **keywords: Given.kwargs) -> Result:
+    def call(*arguments: Params.args, **keywords: Params.kwargs) -> Result:
         try:
             return function(*arguments, **keywords)
         except WeftError as error:
             if error.file is not None:
                 raise
-            raise error.at(file=_users_line()).with_traceback(None) from None
+            raise error.at(file=_caller_line()).with_traceback(None) from None
 
     return call
 
 
-def _users_line() -> str:
+def _caller_line() -> str:
+    """Return `FILE:LINE` of the innermost frame outside of this package."""
     frame = sys._getframe()  # unlike `inspect.currentframe`, never None
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def draft_of(values: Sequence[Any]) -> Draft:
-    """The graph in the making that one of these belongs to, or the one that a `with` statement names."""
-    handles = (value.draft for value in _flattened(values) if isinstance(value, Handle))
-    found = next(handles, None) or current_draft.get()
-    if found is None:
+def find_draft(values: Sequence[Any]) -> Draft:
+    """Return the draft of the first tensor among values, or that of the enclosing `with` statement."""
+    drafts = (value.draft for value in _flatten(values) if isinstance(value, Handle))
+    draft = next(drafts, None) or current_draft.get()
+    if draft is None:
         raise GraphError(
-            "no input is a tensor, so it is not clear which graph this is for",
-            hint="use `with graph:` around it, or make a tensor with graph.constant(...)",
+            "no input is a tensor, so it is not clear which graph this node belongs to",
+            hint="call it inside of `with graph:`, or make a tensor with graph.constant(...)",
         )
-    return found
+    return draft
 
 
-def bind(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> NodeCall:
-    """The arguments of a call in the terms of the definition."""
-    given = bound(python_name(definition.name), signature(definition), arguments, keywords)
-    name, outputs = given.pop("name", None), _output_count(definition, given.pop("outputs", None))
+def _bind_call(definition: Definition, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> NodeCall:
+    """Sort the arguments of a call into inputs, attributes, the number of outputs and the name."""
+    values = bind_arguments(python_name(definition.name), make_signature(definition), arguments, keywords)
+    name, outputs = values.pop("name", None), _check_output_count(definition, values.pop("outputs", None))
     attributes: dict[str, Attribute] = {}
     for parameter in definition.attributes:
-        value = given.pop(parameter.name, None)
+        value = values.pop(parameter.name, None)
         if value is not None:
             attributes[parameter.name] = as_attribute(definition, parameter, value)
-    inputs = [given.pop(parameter.name, None) for parameter in definition.inputs]
-    for rest in given.values():
-        inputs.extend(rest)
+    inputs = [values.pop(parameter.name, None) for parameter in definition.inputs]
+    for variadic in values.values():
+        inputs.extend(variadic)
     if definition.variadic and len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
-        inputs = list(inputs[0])  # which is how numpy wants them
+        inputs = list(inputs[0])  # a list of tensors, as for numpy.concatenate
     while inputs and inputs[-1] is None:
         inputs.pop()
     return NodeCall(definition, tuple(inputs), attributes, outputs, name)
 
 
-def _output_count(definition: Definition, given: Any) -> int | None:
-    """How many outputs a call asks for; None: as many as there are."""
+def _check_output_count(definition: Definition, count: Any) -> int | None:
+    """Return the number of outputs of a call; None: all outputs."""
     least, most = definition.outputs or (1, None)
-    if given is None:
+    if count is None:
         return None if definition.outputs is None else least
-    if not isinstance(given, int) or given < least or (most is not None and given > most):
-        raise GraphError(f"{definition.name} has {least} to {most or 'many'} outputs, not {short_repr(given)}")
-    return given
+    if not isinstance(count, int) or count < least or (most is not None and count > most):
+        limits = f"{least} to {most}" if most is not None else f"at least {least}"
+        raise GraphError(f"{definition.name} has {limits} outputs, not {short_repr(count)}")
+    return count
 
 
-def _told(definition: Definition, inputs: Sequence[Handle | None]) -> str:
+def _describe_inputs(definition: Definition, inputs: Sequence[Handle | None]) -> str:
     names = [parameter.name for parameter in definition.inputs]
-    told = []
+    descriptions = []
     for number, handle in enumerate(inputs):
         name = f"{names[number]}: " if number < len(names) else ""
-        told.append(f"{name}{None if handle is None else handle.type}")
-    return ", ".join(told)
+        descriptions.append(f"{name}{None if handle is None else handle.type}")
+    return ", ".join(descriptions)
 
 
-def _flattened(values: Sequence[Any]) -> Iterator[Any]:
+def _flatten(values: Sequence[Any]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, (list, tuple)):
-            yield from _flattened(value)
+            yield from _flatten(value)
         else:
             yield value

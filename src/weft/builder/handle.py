@@ -1,4 +1,4 @@
-"""A value of a graph in the making, as all parts of the builder know it: its name, and its symbolic tensor."""
+"""A value of a graph under construction: its name and its symbolic tensor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """One value. `traced` is the symbolic tensor that the op's definition gave, in the trace of `level`.
-
-    `type` is what is known of it: for a tensor its dtype and symbolic shape.
-    """
+    """One value. `traced` is its symbolic tensor in the trace of `level`, `type` all that is known of it."""
 
     __slots__ = ("draft", "level", "name", "traced", "type")
 

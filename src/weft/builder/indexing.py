@@ -1,7 +1,6 @@
-"""`tensor[...]` as nodes: slices, integers, new axes, and tensors of indices or of flags, with numpy's meaning.
+"""Add the nodes of `tensor[...]`: slices, integers, new axes, index tensors and masks, with numpy's semantics.
 
-What comes out has numpy's shape. Where numpy needs more than ONNX's gathering can say (several masks, new axes between
-several index tensors), an error tells.
+An index that ONNX cannot express (several masks, new axes between several index tensors) is an error.
 """
 
 from __future__ import annotations
@@ -21,53 +20,53 @@ from weft.ir.types import TensorType
 if TYPE_CHECKING:
     from weft.builder.tensor import GraphTensor
 
-LAST, BEFORE_FIRST = 2**63 - 1, -(2**63)  # ends of slices that go as far as they can
-LARGEST_INT32 = (
-    2**31 - 1
-)  # as a stop it means the same as LAST, and both go to the first element if the step is negative
+LAST, BEFORE_FIRST = 2**63 - 1, -(2**63)  # bounds of slices without a limit
+LARGEST_INT32 = 2**31 - 1  # ONNX reads it like LAST; as the stop of a negative step, both mean the first element
 
 
 def index(x: GraphTensor, key: Any) -> GraphTensor:
-    """What numpy gives for `x[key]`."""
-    items = _expanded(x, list(key) if isinstance(key, tuple) else [key])
+    """Return `x[key]` with numpy's semantics."""
+    items = _expand_ellipsis(x, list(key) if isinstance(key, tuple) else [key])
     if any(_is_mask(item) for item in items):
-        return _masked(x, items)
+        return _apply_mask(x, items)
     axes = [item for item in items if item is not None]  # one for each axis of x
-    x = _sliced(x, axes)
+    x = _apply_slices(x, axes)
     arrays = [axis for axis, item in enumerate(axes) if _is_array(item)]
     for axis in arrays:
-        _check_places(x, axis, axes[axis])
+        _check_indices(x, axis, axes[axis])
     if not arrays:
         for axis in reversed(range(len(axes))):
             if not isinstance(axes[axis], slice):
-                x = ops.gather(x, _position(x, axis, axes[axis]), axis=axis)
-        return _with_new_axes(x, items)
+                x = ops.gather(x, _check_position(x, axis, axes[axis]), axis=axis)
+        return _add_new_axes(x, items)
     if len(arrays) == 1 and not any(_is_number(item) for item in axes):
-        return _with_new_axes(ops.gather(x, axes[arrays[0]], axis=arrays[0]), items)
+        return _add_new_axes(ops.gather(x, axes[arrays[0]], axis=arrays[0]), items)
     if len(axes) != len(items):
-        raise GraphError("new axes cannot stand beside several index tensors", hint="index first, then ops.unsqueeze")
-    return _gathered(x, axes)
+        problem = "new axes cannot be combined with several index tensors"
+        raise GraphError(problem, hint="index first, then use ops.unsqueeze")
+    return _gather_several(x, axes)
 
 
-def _expanded(x: GraphTensor, items: list[Any]) -> list[Any]:
-    """The items with the ellipsis, or what is missing at the end, as full slices."""
+def _expand_ellipsis(x: GraphTensor, items: list[Any]) -> list[Any]:
+    """Replace the ellipsis, or what is missing at the end, by full slices."""
     for item in items:
         if not (item is None or item is Ellipsis or isinstance(item, slice) or _is_number(item) or _is_array(item)):
             raise GraphError(
-                f"{short_repr(item)} is no index", hint="use integers, slices, None, ..., tensors or arrays"
+                f"{short_repr(item)} is not an index", hint="use integers, slices, None, ..., tensors or arrays"
             )
-    used = sum(_axes_of(item) for item in items)
+    used = sum(_count_axes(item) for item in items)
     rank = len(x.shape)
     if used > rank:
         raise GraphError(f"{used} indices for a tensor of {rank} dimensions ({x.type})")
     dots = [position for position, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
-        raise GraphError("an index may have one ellipsis")
+        raise GraphError("an index may have only one ellipsis")
     at = dots[0] if dots else len(items)
     return [*items[:at], *[slice(None)] * (rank - used), *items[at + 1 :]]
 
 
-def _axes_of(item: Any) -> int:
+def _count_axes(item: Any) -> int:
+    """Return the number of axes that an item indexes."""
     if item is None or item is Ellipsis:
         return 0
     if _is_mask(item):
@@ -83,8 +82,8 @@ def _rank(item: Any) -> int:
     return len(item.type.shape)
 
 
-def _sliced(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
-    """All slices at once."""
+def _apply_slices(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
+    """Apply all slices with one node."""
     cuts = [(axis, item) for axis, item in enumerate(axes) if isinstance(item, slice) and not _is_full(item)]
     if not cuts:
         return x
@@ -106,10 +105,10 @@ def _sliced(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
 
 
 def _reversed_bounds(x: GraphTensor, axis: int, start: Any, stop: Any) -> tuple[GraphTensor, Any, Any]:
-    """The bounds of a slice with a negative step, and the tensor that ONNX takes them of.
+    """Return the tensor to slice and the bounds of a slice with a negative step.
 
-    ONNX begins with the first element where a start lies before it, and numpy has no elements then: where that can be,
-    what lies behind the start is cut off first, and the slice begins with the last element that is left.
+    A start before the first element gives no elements in numpy, but the first element in ONNX. Where that is possible,
+    the tensor is first cut off after the start, and the slice begins with the last remaining element.
     """
     start, stop = (int(bound) if _is_integer(bound) else bound for bound in (start, stop))
     if _is_integer(stop):
@@ -132,7 +131,7 @@ def _reversed_bounds(x: GraphTensor, axis: int, start: Any, stop: Any) -> tuple[
 
 
 def _from_front(x: GraphTensor, position: Any, size: GraphTensor) -> GraphTensor:
-    """A position that may count from the end, counted from the front; negative where it lies before that."""
+    """Convert a position that may count from the end to one from the front, negative if before the first element."""
     number = ops.cast(x.constant_like(position), to=DType.int64)
     return ops.where(number < 0, number + size, number)
 
@@ -145,35 +144,35 @@ def _within_int64(bound: Any) -> Any:
     return max(min(int(bound), LAST), BEFORE_FIRST) if _is_integer(bound) else bound
 
 
-def _masked(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
-    """The parts where a tensor of flags says so, along one new axis in the place of those of the mask."""
+def _apply_mask(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
+    """Select the elements where a mask is true; one new axis replaces those of the mask."""
     masks = [item for item in items if _is_mask(item)]
     if len(masks) != 1 or not all(_is_full(item) for item in items if not _is_mask(item)):
         raise GraphError("a mask must be the only index", hint="index with the mask first, then with the others")
     mask, axis = masks[0], [_is_mask(item) for item in items].index(True)
-    if _axes_of(mask) == 1:
+    if _count_axes(mask) == 1:
         return ops.compress(x, mask, axis=axis)
     if axis:
         raise GraphError("a mask of several dimensions must be the first index", hint="transpose the tensor")
     return ops.gather_nd(x, ops.transpose(ops.non_zero(x.constant_like(mask))))
 
 
-def _gathered(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
-    """Several index tensors, broadcast together; their axes come first unless they stand side by side."""
-    chosen = [axis for axis, item in enumerate(axes) if not isinstance(item, slice)]
-    rest = [axis for axis in range(len(axes)) if axis not in chosen]
-    parts = [_as_indices(x, axis, axes[axis]) for axis in chosen]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part  # whose shape is that of all of them broadcast
+def _gather_several(x: GraphTensor, axes: Sequence[Any]) -> GraphTensor:
+    """Index with several tensors, broadcast together; their axes come first unless they are adjacent."""
+    indexed = [axis for axis, item in enumerate(axes) if not isinstance(item, slice)]
+    others = [axis for axis in range(len(axes)) if axis not in indexed]
+    indices = [_as_indices(x, axis, axes[axis]) for axis in indexed]
+    total = indices[0]
+    for index in indices[1:]:
+        total = total + index  # the sum has the broadcast shape
     zero = total - total
-    columns = [ops.unsqueeze(zero + part, axes=[-1]) for part in parts]
-    result = ops.gather_nd(ops.transpose(x, perm=[*chosen, *rest]), ops.concat(*columns, axis=-1))
-    side_by_side = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
-    if not side_by_side or chosen[0] == 0:
+    columns = [ops.unsqueeze(zero + index, axes=[-1]) for index in indices]
+    result = ops.gather_nd(ops.transpose(x, perm=[*indexed, *others]), ops.concat(*columns, axis=-1))
+    are_adjacent = indexed == list(range(indexed[0], indexed[0] + len(indexed)))
+    if not are_adjacent or indexed[0] == 0:
         return result
-    rank, before = len(zero.shape), chosen[0]
-    order = [*range(rank, rank + before), *range(rank), *range(rank + before, rank + len(rest))]
+    rank, before = len(zero.shape), indexed[0]
+    order = [*range(rank, rank + before), *range(rank), *range(rank + before, rank + len(others))]
     return ops.transpose(result, perm=order)
 
 
@@ -181,12 +180,12 @@ def _as_indices(x: GraphTensor, axis: int, item: Any) -> GraphTensor:
     if isinstance(item, Handle):
         return ops.cast(x.constant_like(item), to=DType.int64)
     if _is_number(item):
-        item = _position(x, axis, item)
+        item = _check_position(x, axis, item)
     return x.constant_like(item, DType.int64)
 
 
-def _with_new_axes(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
-    """New axes of size 1 where an item is None; the others have left the axes that they leave."""
+def _add_new_axes(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
+    """Add an axis of size 1 for each item that is None, after all others are applied."""
     new, position = [], 0
     for item in items:
         if item is None:
@@ -195,22 +194,22 @@ def _with_new_axes(x: GraphTensor, items: Sequence[Any]) -> GraphTensor:
     return ops.unsqueeze(x, axes=new) if new else x
 
 
-def _position(x: GraphTensor, axis: int, number: Any) -> Any:
-    """An integer index, checked where the size is known."""
+def _check_position(x: GraphTensor, axis: int, number: Any) -> Any:
+    """Return an integer index; raise GraphError if it is out of range of a known size."""
     size = x.shape[axis]
     if isinstance(number, (int, np.integer)) and isinstance(size, int) and not -size <= number < size:
         raise GraphError(f"index {number} is out of range for axis {axis} of {x.type}")
     return int(number) if isinstance(number, np.integer) else number
 
 
-def _check_places(x: GraphTensor, axis: int, item: Any) -> None:
-    """Raise GraphError for constant indices beyond a size that is known."""
-    places, size = None if isinstance(item, Handle) else np.asarray(item), x.shape[axis]
-    if places is None or places.dtype.kind not in "iu" or not isinstance(size, int):
+def _check_indices(x: GraphTensor, axis: int, item: Any) -> None:
+    """Raise GraphError if a constant index is out of range of a known size."""
+    indices, size = None if isinstance(item, Handle) else np.asarray(item), x.shape[axis]
+    if indices is None or indices.dtype.kind not in "iu" or not isinstance(size, int):
         return
-    for place in places.reshape(-1).tolist():
-        if not -size <= place < size:
-            raise GraphError(f"index {place} is out of range for axis {axis} of {x.type}")
+    for position in indices.reshape(-1).tolist():
+        if not -size <= position < size:
+            raise GraphError(f"index {position} is out of range for axis {axis} of {x.type}")
 
 
 def _is_full(item: Any) -> bool:

@@ -1,4 +1,4 @@
-"""How ops are called in Python: one rule from an op's name to its function's, and from a domain to its module's."""
+"""The Python names of ops: map an op to the name of its function, and a domain to the name of its module."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _WORD = re.compile(r"NaN|MoE|SwiGLU|PRelu|Col2Im|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+
 
 
 def python_name(op: str) -> str:
-    """The name of an op's function: its words in lower case, joined by underscores; keywords end with one."""
+    """Return the name of an op's function: snake case, with an underscore after Python keywords."""
     name = "_".join(_WORD.findall(op)).lower()
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def names_of(domain: str) -> dict[str, str]:
-    """Function name -> op, of a domain."""
+def function_names(domain: str) -> dict[str, str]:
+    """Map the function names of a domain to ops."""
     return {python_name(each.name): each.name for each in registry.definitions() if each.domain == domain}
 
 
 def module_name(domain: str) -> str:
-    """The name of a domain's module in `weft.ops`: its own without what all have, its dots as underscores."""
+    """Return the name of a domain's module in `weft.ops`, such as "microsoft" for "com.microsoft"."""
     return re.sub(r"^(ai\.onnx|com)\.", "", domain).replace(".", "_")

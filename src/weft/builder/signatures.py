@@ -1,6 +1,6 @@
-"""What the function of an op looks like: the signature of its definition in public terms, and its help.
+"""The signature and the help of an op's function.
 
-Stubs are written from the same signatures, so that what an editor shows is what a call takes.
+Stubs are generated from the same signatures, so an editor shows what a call accepts.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from weft.opset.registry import Definition
 
 
 @cache
-def newest(domain: str, op: str) -> Definition:
-    """The definition that a new graph takes, whatever the installed onnx package knows."""
+def newest_definition(domain: str, op: str) -> Definition:
+    """Return the definition that a new graph uses; it does not depend on the version of the onnx package."""
     versions = {**newest_opsets(), "": LATEST_SHARED}
-    known = [each for each in registry.definitions() if (each.domain, each.name) == (domain, op)]
-    usable = [each for each in known if each.since <= versions.get(domain, each.since)]
-    return (usable or known)[-1]
+    definitions = [each for each in registry.definitions() if (each.domain, each.name) == (domain, op)]
+    usable = [each for each in definitions if each.since <= versions.get(domain, each.since)]
+    return (usable or definitions)[-1]
 
 
-def signature(definition: Definition, outputs: int | None = None) -> inspect.Signature:
-    """The signature of an op's function: that of its definition in public terms, and what all functions take.
+def make_signature(definition: Definition, outputs: int | None = None) -> inspect.Signature:
+    """Make the signature of an op's function, with public types and the parameters that all functions have.
 
-    `outputs`: that of a call which asks for so many.
+    `outputs`: the number of outputs of the call; None: any.
     """
     inputs = {parameter.name: parameter for parameter in definition.inputs}
     attributes = {parameter.name: parameter for parameter in definition.attributes}
-    kept: list[inspect.Parameter] = []
+    parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(definition.function).parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            kept.append(parameter.replace(annotation="TensorLike"))
+            parameters.append(parameter.replace(annotation="TensorLike"))
         elif parameter.name in inputs:
             optional = inputs[parameter.name].optional
-            kept.append(parameter.replace(annotation="TensorLike | None" if optional else "TensorLike"))
+            parameters.append(parameter.replace(annotation="TensorLike | None" if optional else "TensorLike"))
         elif parameter.name in attributes:
-            kept.append(_attribute(parameter, attributes[parameter.name].annotation))
-    if takes_count(definition):
-        kept.append(_count(definition, outputs))
-    kept.append(inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None"))
+            parameters.append(_attribute_parameter(parameter, attributes[parameter.name].annotation))
+    if has_optional_outputs(definition):
+        parameters.append(_count_parameter(definition, outputs))
+    parameters.append(inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None"))
     least = None if definition.outputs is None else definition.outputs[0]
-    return inspect.Signature(kept, return_annotation=_returned(outputs or least))
+    return inspect.Signature(parameters, return_annotation=_return_annotation(outputs or least))
 
 
 _ATTRIBUTES = {
@@ -59,53 +59,53 @@ _ATTRIBUTES = {
     "np.ndarray[Any, Any]": "ArrayLike",
     "Array": "ArrayLike",
 }
-"""How definitions call the types of attributes -> what callers give."""
+"""The annotations of attributes in definitions, and those in public signatures."""
 
 
-def _attribute(parameter: inspect.Parameter, annotation: str) -> inspect.Parameter:
+def _attribute_parameter(parameter: inspect.Parameter, annotation: str) -> inspect.Parameter:
     public = _ATTRIBUTES.get(annotation, "Type" if parameter.name == "type" else "Callable[..., Any]")
     if parameter.default is registry.REQUIRED:
         return parameter.replace(annotation=public, default=inspect.Parameter.empty)
     return parameter.replace(annotation=f"{public} | None" if parameter.default is None else public)
 
 
-def _count(definition: Definition, outputs: int | None) -> inspect.Parameter:
-    """The parameter that says how many outputs are wanted."""
+def _count_parameter(definition: Definition, outputs: int | None) -> inspect.Parameter:
+    """Make the parameter `outputs`, the number of outputs."""
     least = inspect.Parameter.empty if definition.outputs is None else definition.outputs[0]
     default = least if outputs in (None, least) else inspect.Parameter.empty
     annotation = "int" if outputs is None else f"Literal[{outputs}]"
     return inspect.Parameter("outputs", inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _returned(outputs: int | None) -> str:
+def _return_annotation(outputs: int | None) -> str:
     if outputs is None:
         return "tuple[Tensor, ...]"
     return "Tensor" if outputs == 1 else f"tuple[{', '.join(['Tensor'] * outputs)}]"
 
 
-def takes_count(definition: Definition) -> bool:
-    """Whether a call may say how many outputs it wants."""
+def has_optional_outputs(definition: Definition) -> bool:
+    """Whether a call may choose the number of outputs."""
     if definition.outputs is None:
         return definition.counts_outputs
     return definition.outputs[0] < definition.outputs[1]
 
 
-def description(definition: Definition) -> str:
-    """The help of an op's function."""
-    said = f"{definition.name} of {definition.domain or 'ai.onnx'}, as from opset {definition.since} on."
-    theirs = documentation(
+def describe_op(definition: Definition) -> str:
+    """Return the help of an op's function."""
+    title = f"{definition.name} of {definition.domain or 'ai.onnx'}, since opset {definition.since}."
+    schema_text = documentation(
         definition.domain, definition.name, max(definition.since, newest_opsets().get(definition.domain, 1))
     )
-    return "\n\n".join(filter(None, (said, inspect.getdoc(definition.function), theirs)))
+    return "\n\n".join(filter(None, (title, inspect.getdoc(definition.function), schema_text)))
 
 
-def bound(
+def bind_arguments(
     name: str, signature: inspect.Signature, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call by the names of the parameters; a GraphError that tells them where they do not fit."""
+    """Map the names of parameters to the arguments of a call; raise GraphError if they do not fit."""
     try:
         return dict(signature.bind(*arguments, **keywords).arguments)
     except TypeError as error:
         bare = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
-        hint = f"at the opset of this graph it is {name}{inspect.Signature(bare)}"
+        hint = f"in the opset of this graph, its signature is {name}{inspect.Signature(bare)}"
         raise GraphError(f"{name}: {error}", hint=hint) from None

@@ -1,19 +1,18 @@
-"""The text of the stubs of `weft.ops`: what an editor completes and mypy checks, from the definitions of the ops."""
+"""Generate the stubs of `weft.ops` from the definitions of the ops, for editors and type checkers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from inspect import Parameter, Signature, signature
 
-from weft.builder import signatures
 from weft.builder.control import SPECIAL
-from weft.builder.naming import names_of
-from weft.builder.signatures import newest, takes_count
+from weft.builder.naming import function_names
+from weft.builder.signatures import has_optional_outputs, make_signature, newest_definition
 from weft.opset.registry import Definition
 
 WIDEST = 120
 
-_HEADER = '''"""Made from the definitions of the ops: see tests/builder/test_stubs.py"""
+_HEADER = '''"""Generated from the definitions of the ops: see tests/builder/test_stubs.py"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
@@ -32,38 +31,38 @@ domain = Functions
 """
 
 _BRANCHES = {"Tensor | float": "Tensor", "Sequence[TensorLike]": "tuple[Tensor, ...]"}
-"""What the functions of a branch return -> what the branch gives."""
+"""The return type of the functions of a branch, and the result of the branch."""
 
 
-def stub(domain: str) -> str:
-    """The stub of a domain's module."""
+def generate_stub(domain: str) -> str:
+    """Return the text of the stub of a domain's module."""
     text = "\n".join(_functions(domain))
     header = _HEADER if domain else _HEADER.replace("from weft.builder.tensor", f"{_FUNCTIONS}from weft.builder.tensor")
-    return _without_unused(f"{header}{'' if domain else _DOMAINS}\n{text}\n", text)
+    return _drop_unused_imports(f"{header}{'' if domain else _DOMAINS}\n{text}\n", text)
 
 
 def _functions(domain: str) -> Iterator[str]:
-    for name, op in sorted(names_of(domain).items()):
-        forms = [_definition(name, form) for form in _forms(name, newest(domain, op))]
+    for name, op in sorted(function_names(domain).items()):
+        forms = [_definition(name, form) for form in _forms(name, newest_definition(domain, op))]
         for form in forms:
             yield f"@overload\n{form}" if len(forms) > 1 else form
 
 
 def _forms(name: str, definition: Definition) -> list[Signature]:
-    """The signature of a function; several where its result depends on what is asked for."""
+    """Return the signatures of a function: several if its result depends on the arguments."""
     if not definition.domain and name in SPECIAL:
-        whole = signature(SPECIAL[name])
-        return [whole] if whole.return_annotation != "Any" else [_branch(whole, *each) for each in _BRANCHES.items()]
-    if definition.outputs is None or not takes_count(definition):
-        return [signatures.signature(definition)]
+        form = signature(SPECIAL[name])
+        return [form] if form.return_annotation != "Any" else [_branch(form, *each) for each in _BRANCHES.items()]
+    if definition.outputs is None or not has_optional_outputs(definition):
+        return [make_signature(definition)]
     least, most = definition.outputs
-    return [signatures.signature(definition, count) for count in range(least, most + 1)]
+    return [make_signature(definition, count) for count in range(least, most + 1)]
 
 
-def _branch(whole: Signature, returned: str, result: str) -> Signature:
+def _branch(form: Signature, returned: str, result: str) -> Signature:
     parameters = [
         each.replace(annotation=each.annotation.replace("[], TensorLike]", f"[], {returned}]"))
-        for each in whole.parameters.values()
+        for each in form.parameters.values()
     ]
     return Signature(parameters, return_annotation=result)
 
@@ -87,7 +86,7 @@ def _literal(value: object) -> str:
 
 
 def _definition(name: str, form: Signature) -> str:
-    """The lines of a function, broken as ruff does."""
+    """Return the lines of a function, formatted as ruff does."""
     parameters = list(_parameters(form))
     inside, end = ", ".join(parameters), f") -> {form.return_annotation}: ..."
     if len(f"def {name}({inside}{end}") <= WIDEST:
@@ -98,8 +97,7 @@ def _definition(name: str, form: Signature) -> str:
     return f"def {name}(\n{lines}{end}"
 
 
-def _without_unused(text: str, used: str) -> str:
-    """Without the imports that a module does not need."""
+def _drop_unused_imports(text: str, used: str) -> str:
     for module, names in (
         ("collections.abc", ("Callable", "Sequence")),
         ("typing", ("Any", "Literal", "overload")),

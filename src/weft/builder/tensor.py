@@ -1,4 +1,4 @@
-"""Tensors of a graph in the making, with the operators and the few methods that a numpy user reaches for first."""
+"""Tensors of a graph under construction, with operators and the most common methods of numpy arrays."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 
 from weft import ops
 from weft.builder.arguments import as_array, as_dtype
-from weft.builder.functions import blaming_the_caller
+from weft.builder.functions import report_at_caller
 from weft.builder.handle import Handle
 from weft.builder.indexing import index
 from weft.builder.sizes import as_tensor
 from weft.errors import GraphError, short_repr
+from weft.ir.arrays import Array
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType
 from weft.ir.types import Shape, TensorType
@@ -23,19 +24,19 @@ Axes = Union[int, Sequence[int], None]
 
 
 class GraphTensor(Handle):
-    """A tensor of a graph in the making; operators and methods add nodes to the graph.
+    """A tensor of a graph under construction; operators and methods add nodes to the graph.
 
-    Numbers and arrays that meet it take its dtype. Integers are not divided with `/`, since ONNX cuts the result off.
+    Numbers and arrays in an expression with it take its dtype. `/` is an error for integers, because ONNX truncates.
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # so that numpy leaves `array + tensor` to the tensor
+    __array_ufunc__ = None  # numpy leaves `array + tensor` to the tensor
     __hash__ = Handle.__hash__
 
-    # -- what is known -----------------------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------------------------
 
     @property
-    @blaming_the_caller
+    @report_at_caller
     def dtype(self) -> DType:
         """The element type; compares equal to its name."""
         if not isinstance(self.type, TensorType):
@@ -43,50 +44,53 @@ class GraphTensor(Handle):
         return self.type.dtype
 
     @property
-    @blaming_the_caller
+    @report_at_caller
     def shape(self) -> Shape:
-        """Sizes: ints, and symbols with an arithmetic of their own for those that only a run knows."""
+        """The sizes: ints, and symbolic expressions for dynamic sizes."""
         if not isinstance(self.type, TensorType) or self.type.shape is None:
-            hint = "weft.ops.shape gives it as a tensor"
+            hint = "weft.ops.shape returns it as a tensor"
             raise GraphError(f"the shape of {self.name!r} is known only at run time ({self.type})", hint=hint)
         return self.type.shape
 
     @property
     def ndim(self) -> int:
-        """How many axes it has."""
+        """The number of axes."""
         return len(self.shape)
 
     def __repr__(self) -> str:
         return f"Tensor({shorten(self.name)}: {shorten(str(self.type), 120)})"
 
-    @blaming_the_caller
+    @report_at_caller
     def __len__(self) -> int:
         size = self.shape[0] if self.shape else None
         if not isinstance(size, int):
-            raise GraphError(f"{self.name!r} has no length that is known now ({self.type})")
+            raise GraphError(f"the length of {self.name!r} is not known before a run ({self.type})")
         return size
 
     def __iter__(self) -> Iterator[GraphTensor]:
         return (self[number] for number in range(len(self)))
 
-    @blaming_the_caller
+    @report_at_caller
     def __bool__(self) -> bool:
         hint = "use weft.ops.if_ or weft.ops.where, or & and | for `and` and `or`"
         raise GraphError(f"whether {self.name!r} is true is known only at run time", hint=hint)
 
-    @blaming_the_caller
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
+    @report_at_caller
+    def __array__(self, *_: Any, **__: Any) -> Array:
         hint = "use functions of weft.ops instead of numpy's"
         raise GraphError(f"{self.name!r} has no elements before a run", hint=hint)
 
     def constant_like(self, value: Any, dtype: DType | None = None) -> GraphTensor:
-        """A constant of the same graph; a tensor stays as it is, and a size that only a run knows is computed."""
+        """Convert a value to a tensor of the same graph: a constant, or nodes that compute a symbolic size."""
         if isinstance(value, Handle):
-            return value  # type: ignore[return-value]
-        if isinstance(value, Expr):
-            return as_tensor(self.draft, value, dtype or DType.int64)  # type: ignore[return-value]
-        array = as_array(value, "an operand", dtype)
-        return self.draft.initializer(self.draft.fresh_name("constant"), array)  # type: ignore[return-value]
+            handle = value
+        elif isinstance(value, Expr):
+            handle = as_tensor(self.draft, value, dtype or DType.int64)
+        else:
+            array = as_array(value, "an operand", dtype)
+            handle = self.draft.initializer(self.draft.fresh_name("constant"), array)
+        assert isinstance(handle, GraphTensor)
+        return handle
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
@@ -108,32 +112,32 @@ class GraphTensor(Handle):
     def __rmul__(self, other: Any) -> GraphTensor:
         return ops.mul(other, self)
 
-    @blaming_the_caller
+    @report_at_caller
     def __truediv__(self, other: Any) -> GraphTensor:
-        return ops.div(self._divided(), other)
+        return ops.div(self._check_division(), other)
 
-    @blaming_the_caller
+    @report_at_caller
     def __rtruediv__(self, other: Any) -> GraphTensor:
-        return ops.div(other, self._divided())
+        return ops.div(other, self._check_division())
 
     def __floordiv__(self, other: Any) -> GraphTensor:
-        return _floor_divide(self, self._peer(other))
+        return _floor_divide(self, self._as_operand(other))
 
     def __rfloordiv__(self, other: Any) -> GraphTensor:
-        return _floor_divide(self._peer(other), self)
+        return _floor_divide(self._as_operand(other), self)
 
     def __mod__(self, other: Any) -> GraphTensor:
-        return _remainder(self, self._peer(other))
+        return _remainder(self, self._as_operand(other))
 
     def __rmod__(self, other: Any) -> GraphTensor:
-        return _remainder(self._peer(other), self)
+        return _remainder(self._as_operand(other), self)
 
-    @blaming_the_caller
+    @report_at_caller
     def __pow__(self, other: Any) -> GraphTensor:
-        return _power(self, self._peer(other), other)
+        return _power(self, self._as_operand(other), other)
 
     def __rpow__(self, other: Any) -> GraphTensor:
-        return ops.pow(self._peer(other), self)
+        return ops.pow(self._as_operand(other), self)
 
     def __matmul__(self, other: Any) -> GraphTensor:
         return ops.mat_mul(self, other)
@@ -182,25 +186,25 @@ class GraphTensor(Handle):
     def __invert__(self) -> GraphTensor:
         return ops.not_(self) if self._is_bool() else ops.bitwise_not(self)
 
-    @blaming_the_caller
+    @report_at_caller
     def __getitem__(self, key: Any) -> GraphTensor:
         return index(self, key)
 
     def _is_bool(self) -> bool:
         return self.dtype is DType.bool
 
-    def _peer(self, other: Any) -> GraphTensor:
-        """What meets this tensor, as one of the same dtype."""
+    def _as_operand(self, other: Any) -> GraphTensor:
+        """Convert the other operand to a tensor of the same dtype."""
         return self.constant_like(other, self.dtype)
 
-    def _divided(self) -> GraphTensor:
+    def _check_division(self) -> GraphTensor:
         if self.dtype.is_integer:
-            hint = "use // to round down, weft.ops.div to cut off as ONNX does, or .astype('float32') first"
-            raise GraphError(f"{self.name!r} is {self.type}: integers are not divided with /", hint=hint)
+            hint = "use // to round down, weft.ops.div to truncate, or .astype('float32') first"
+            raise GraphError(f"{self.name!r} is {self.type}: `/` does not divide integers", hint=hint)
         return self
 
-    def _accumulated(self) -> GraphTensor:
-        """Widen integers to the type that numpy adds them up in."""
+    def _widen_integers(self) -> GraphTensor:
+        """Cast integers and booleans to the type that numpy sums them in."""
         if not (self.dtype.is_integer or self._is_bool()):
             return self
         wide = DType.uint64 if self.dtype.is_unsigned else DType.int64
@@ -208,79 +212,79 @@ class GraphTensor(Handle):
 
     # -- methods -----------------------------------------------------------------------------------------------------
 
-    @blaming_the_caller
+    @report_at_caller
     def astype(self, dtype: DTypeLike) -> GraphTensor:
-        """The elements as another type: a name, a numpy dtype, a Python type."""
+        """Cast to a dtype: a name, a numpy dtype or a Python type."""
         return ops.cast(self, to=as_dtype(dtype))
 
-    @blaming_the_caller
+    @report_at_caller
     def reshape(self, *shape: Any) -> GraphTensor:
-        """The elements in another shape, of which one size may be -1."""
+        """Change the shape; one size may be -1."""
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], (int, Expr)) else shape
         if isinstance(sizes, (list, tuple)) and any(isinstance(size, int) and size == 0 for size in sizes):
-            return ops.reshape(self, sizes, allowzero=1)  # else a 0 would stand for the size that is there
+            return ops.reshape(self, sizes, allowzero=1)  # otherwise 0 keeps the size of the input
         return ops.reshape(self, sizes)
 
-    @blaming_the_caller
+    @report_at_caller
     def transpose(self, *axes: Any) -> GraphTensor:
-        """The axes in another order; without one, reversed."""
-        order = _axes(axes[0] if len(axes) == 1 and isinstance(axes[0], (list, tuple)) else axes)
+        """Permute the axes; without arguments, reverse them."""
+        order = _parse_axes(axes[0] if len(axes) == 1 and isinstance(axes[0], (list, tuple)) else axes)
         if not order:
             return ops.transpose(self)
         return ops.transpose(self, perm=[axis + self.ndim if axis < 0 else axis for axis in order])
 
     @property
     def T(self) -> GraphTensor:  # noqa: N802 - as numpy calls it
-        """The axes reversed."""
+        """The tensor with its axes reversed."""
         return ops.transpose(self)
 
-    @blaming_the_caller
+    @report_at_caller
     def squeeze(self, axis: Axes = None) -> GraphTensor:
-        """Without axes of size 1: all of them, or those named."""
-        return ops.squeeze(self, axes=_axes(axis))
+        """Remove axes of size 1: all of them, or those in `axis`."""
+        return ops.squeeze(self, axes=_parse_axes(axis))
 
-    @blaming_the_caller
+    @report_at_caller
     def sum(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        """The sum along an axis, several, or all; of narrow integers and flags in 64 bits, as in numpy."""
-        return ops.reduce_sum(self._accumulated(), axes=_axes(axis), keepdims=keepdims)
+        """Sum along an axis, several, or all; integers and booleans are summed in 64 bits, as in numpy."""
+        return ops.reduce_sum(self._widen_integers(), axes=_parse_axes(axis), keepdims=keepdims)
 
-    @blaming_the_caller
+    @report_at_caller
     def mean(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        """The mean along an axis, several, or all; of integers and flags a float32, computed in float64."""
+        """Average along an axis, several, or all; for integers and booleans, a float32 computed in float64."""
         if not (self.dtype.is_integer or self._is_bool()):
-            return ops.reduce_mean(self, axes=_axes(axis), keepdims=keepdims)
+            return ops.reduce_mean(self, axes=_parse_axes(axis), keepdims=keepdims)
         wide = ops.cast(self, to=DType.float64)
-        return ops.cast(ops.reduce_mean(wide, axes=_axes(axis), keepdims=keepdims), to=DType.float32)
+        return ops.cast(ops.reduce_mean(wide, axes=_parse_axes(axis), keepdims=keepdims), to=DType.float32)
 
-    @blaming_the_caller
+    @report_at_caller
     def max(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        """The largest element along an axis, several, or all."""
-        return ops.reduce_max(self, axes=_axes(axis), keepdims=keepdims)
+        """Return the largest element along an axis, several, or all."""
+        return ops.reduce_max(self, axes=_parse_axes(axis), keepdims=keepdims)
 
-    @blaming_the_caller
+    @report_at_caller
     def min(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        """The smallest element along an axis, several, or all."""
-        return ops.reduce_min(self, axes=_axes(axis), keepdims=keepdims)
+        """Return the smallest element along an axis, several, or all."""
+        return ops.reduce_min(self, axes=_parse_axes(axis), keepdims=keepdims)
 
-    @blaming_the_caller
+    @report_at_caller
     def prod(self, axis: Axes = None, keepdims: bool = False) -> GraphTensor:
-        """The product along an axis, several, or all; of narrow integers and flags in 64 bits, as in numpy."""
-        return ops.reduce_prod(self._accumulated(), axes=_axes(axis), keepdims=keepdims)
+        """Multiply along an axis, several, or all; integers and booleans are multiplied in 64 bits, as in numpy."""
+        return ops.reduce_prod(self._widen_integers(), axes=_parse_axes(axis), keepdims=keepdims)
 
 
-def _axes(given: Any) -> list[int] | None:
-    """Axes as a list, if it is whole numbers that name them."""
-    if given is None:
+def _parse_axes(axis: Any) -> list[int] | None:
+    """Convert axes to a list of integers."""
+    if axis is None:
         return None
-    numbers = list(given) if isinstance(given, (list, tuple, range, np.ndarray)) else [given]
-    for number in numbers:
+    axes = list(axis) if isinstance(axis, (list, tuple, range, np.ndarray)) else [axis]
+    for number in axes:
         if not isinstance(number, (int, np.integer)) or isinstance(number, bool):
-            raise GraphError(f"an axis is a whole number, not {short_repr(number)}")
-    return [int(number) for number in numbers]
+            raise GraphError(f"an axis must be an integer, not {short_repr(number)}")
+    return [int(number) for number in axes]
 
 
 def _floor_divide(a: GraphTensor, b: GraphTensor) -> GraphTensor:
-    """The quotient rounded down, as Python has it: 1.0 // 0.1 is 9, and no step leaves the range of an integer."""
+    """Divide and round down as Python does: 1.0 // 0.1 is 9, and no intermediate integer overflows."""
     if not a.dtype.is_float:
         quotient = ops.div(a, b)
         if a.dtype.is_unsigned:
@@ -289,32 +293,32 @@ def _floor_divide(a: GraphTensor, b: GraphTensor) -> GraphTensor:
         rounds_up = (ops.mod(a, b) != zero) & ((a < zero) ^ (b < zero))
         return quotient - ops.cast(rounds_up, to=a.dtype)
     zero = a.constant_like(0, a.dtype)
-    rest = ops.mod(a, b, fmod=1)
-    quotient = (a - rest) / b - ops.cast((rest != zero) & ((rest < zero) ^ (b < zero)), to=a.dtype)
+    remainder = ops.mod(a, b, fmod=1)
+    quotient = (a - remainder) / b - ops.cast((remainder != zero) & ((remainder < zero) ^ (b < zero)), to=a.dtype)
     whole = ops.floor(quotient)
     whole = whole + ops.cast(quotient - whole > a.constant_like(0.5, a.dtype), to=a.dtype)
     return ops.where(b == zero, a / b, whole)
 
 
 def _remainder(a: GraphTensor, b: GraphTensor) -> GraphTensor:
-    """The remainder with the sign of the divisor, as Python has it; ONNX has it so for integers alone."""
+    """Return the remainder with the sign of the divisor, as in Python; ONNX does that for integers only."""
     if not a.dtype.is_float:
         return ops.mod(a, b)
-    rest = ops.mod(a, b, fmod=1)
+    remainder = ops.mod(a, b, fmod=1)
     zero = a.constant_like(0, a.dtype)
-    return ops.where((rest != zero) & ((rest < zero) ^ (b < zero)), rest + b, rest)
+    return ops.where((remainder != zero) & ((remainder < zero) ^ (b < zero)), remainder + b, remainder)
 
 
-def _power(base: GraphTensor, exponent: GraphTensor, given: Any) -> GraphTensor:
-    """A power; GraphError where integers have a constant negative exponent, as in numpy."""
-    if base.dtype.is_integer and not isinstance(given, (Handle, Expr)) and np.any(np.asarray(given) < 0):
-        hint = "take the power of .astype('float32')"
+def _power(base: GraphTensor, exponent: GraphTensor, argument: Any) -> GraphTensor:
+    """Return a power; raise GraphError if an integer has a constant negative exponent, as numpy does."""
+    if base.dtype.is_integer and not isinstance(argument, (Handle, Expr)) and np.any(np.asarray(argument) < 0):
+        hint = "cast the base with .astype('float32')"
         raise GraphError(f"{base.name!r} is {base.type}: integers have no negative powers", hint=hint)
     return ops.pow(base, exponent)
 
 
 Tensor = GraphTensor
-ArrayLike = Union["np.ndarray[Any, Any]", "np.generic", bool, int, float, str, Sequence["ArrayLike"]]
+ArrayLike = Union[Array, "np.generic", bool, int, float, str, Sequence["ArrayLike"]]
 TensorLike = Union[GraphTensor, Expr, ArrayLike, Sequence["TensorLike"]]
-"""What functions take for an input: a tensor, or what becomes a constant."""
+"""What functions accept as an input: a tensor, or a value that becomes a constant."""
 DTypeLike = Union[DType, str, int, type, "np.dtype[Any]"]

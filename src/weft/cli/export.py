@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
                 "files": [str(path) for path in files],
                 "sizes": {size.symbol.name: size.member for size in made.interface.sizes},
                 "inputs": {port.member: port.label for port in made.interface.inputs},
-                "deciding": {port.member: port.label for port in made.interface.deciding},
+                "deciding": {port.member: port.label for port in made.interface.size_inputs},
                 "outputs": {port.member: port.label for port in made.interface.outputs},
             }
         )

@@ -11,8 +11,7 @@ from rich.text import Text
 from weft.cli import options, output
 from weft.cli.sizes import MOST_DIGITS, sizes_of_file
 from weft.errors import InputError
-from weft.optimization.optimize import OptimizationReport, optimize
-from weft.optimization.options import GROWTH
+from weft.optimization.optimize import GROWTH, OptimizationReport, optimize
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NO_LIMIT = "any"

@@ -1,12 +1,12 @@
-"""A static library of one object, in the format of System V that linkers of ELF systems read."""
+"""Write a static library of one object, in the System V archive format of ELF linkers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def archive(member: str, content: bytes, symbols: Sequence[str]) -> bytes:
-    """The library, with an index of the symbols that the object defines."""
+def make_archive(member: str, content: bytes, symbols: Sequence[str]) -> bytes:
+    """Make a library with an index of the symbols that the object defines."""
     names = b"".join(symbol.encode() + b"\0" for symbol in symbols)
     index_length = 4 + 4 * len(symbols) + len(names)
     long_name = f"{member}/\n".encode()

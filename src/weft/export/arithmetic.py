@@ -1,6 +1,6 @@
-"""Dims as LLVM's instructions on 64 bits. What could overflow or divide by zero is told apart: a dim has a fault then.
+"""Emit dims as 64-bit LLVM instructions that detect overflow and division by zero.
 
-Which operations could is known from the bounds of dims, which hold once the sizes are known to lie within theirs.
+Only operations whose bounds allow a fault are checked. Bounds hold once the sizes were checked against theirs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ CHECKED = {
 
 
 class SizeWriter:
-    """Writes dims into a straight line of instructions, each once. A fault is the name of a bit, or None."""
+    """Emits dims as straight-line code, each once. A fault is the name of an i1 value, or None."""
 
     def __init__(self, emit: Callable[[str], None], name: Callable[[], str]) -> None:
-        """`emit` takes a line, `name` gives a new name."""
+        """`emit` takes a line, `name` returns a new name."""
         self._emit, self._name = emit, name
         self.symbols: dict[str, str] = {}
         self._values: dict[Expr | Compound, str] = {}
@@ -34,7 +34,7 @@ class SizeWriter:
         return self._values[dim]
 
     def fault(self, dim: Dim) -> str | None:
-        """The bit that is set where the value is not what it should be."""
+        """Return the bit that is set if the value overflowed or was divided by zero."""
         self.value(dim)
         return None if isinstance(dim, int) else self._faults[dim]
 
@@ -44,10 +44,10 @@ class SizeWriter:
         return name
 
     def either(self, *bits: str | None) -> str | None:
-        """Whether any of some bits is set."""
-        found = list(dict.fromkeys(bit for bit in bits if bit is not None))
-        result = found[0] if found else None
-        for bit in found[1:]:
+        """Emit the disjunction of bits."""
+        distinct = list(dict.fromkeys(bit for bit in bits if bit is not None))
+        result = distinct[0] if distinct else None
+        for bit in distinct[1:]:
             result = self.assign(f"or i1 {result}, {bit}")
         return result
 
@@ -99,29 +99,28 @@ class SizeWriter:
     def _compound(self, atom: Compound) -> tuple[str, str | None]:
         left, right = self.value(atom.left), self.value(atom.right)
         fault = self.either(self.fault(atom.left), self.fault(atom.right))
-        match atom.operation:
-            case "min" | "max":
-                order = "slt" if atom.operation == "min" else "sgt"
-                chosen = self.assign(f"icmp {order} i64 {left}, {right}")
-                return self.assign(f"select i1 {chosen}, i64 {left}, i64 {right}"), fault
+        if atom.operation in ("min", "max"):
+            order = "slt" if atom.operation == "min" else "sgt"
+            is_left = self.assign(f"icmp {order} i64 {left}, {right}")
+            return self.assign(f"select i1 {is_left}, i64 {left}, i64 {right}"), fault
         least = bounds(atom.right)[0]
         if least is None or least <= 0:
             zero = self.assign(f"icmp eq i64 {right}, 0")
             fault = self.either(fault, zero)
             right = self.assign(f"select i1 {zero}, i64 1, i64 {right}")
-        rest = self.assign(f"srem i64 {left}, {right}")
+        remainder = self.assign(f"srem i64 {left}, {right}")
         lowest = bounds(atom.left)[0]
         is_plain = least is not None and least > 0 and lowest is not None and lowest >= 0
         if atom.operation == "%":
-            return (rest if is_plain else self._floored(rest, right, rest, right, "add")), fault
+            return (remainder if is_plain else self._round_down(remainder, right, remainder, right, "add")), fault
         quotient = self.assign(f"sdiv i64 {left}, {right}")
-        return (quotient if is_plain else self._floored(rest, right, quotient, "1", "sub")), fault
+        return (quotient if is_plain else self._round_down(remainder, right, quotient, "1", "sub")), fault
 
-    def _floored(self, rest: str, divisor: str, result: str, step: str, verb: str) -> str:
-        """What rounds toward zero, rounded down: where the remainder is none of the divisor's sign."""
-        mixed = self.assign(f"xor i64 {rest}, {divisor}")
+    def _round_down(self, remainder: str, divisor: str, result: str, step: str, verb: str) -> str:
+        """Correct a result that was rounded toward zero, if the remainder has not the sign of the divisor."""
+        mixed = self.assign(f"xor i64 {remainder}, {divisor}")
         opposite = self.assign(f"icmp slt i64 {mixed}, 0")
-        some = self.assign(f"icmp ne i64 {rest}, 0")
+        some = self.assign(f"icmp ne i64 {remainder}, 0")
         wrong = self.assign(f"and i1 {opposite}, {some}")
         moved = self.assign(f"{verb} i64 {result}, {step}")
         return self.assign(f"select i1 {wrong}, i64 {moved}, i64 {result}")

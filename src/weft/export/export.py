@@ -1,4 +1,4 @@
-"""A model -> a C library: header, object file, weights, an example."""
+"""`weft.export_c`: write a model as a C library: header, object file, weights and an example."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import with_unique_names
 from weft.compiler import Pipeline
 from weft.errors import InputError, UnsupportedModelError, WeftError
-from weft.export.archive import archive
+from weft.export.archive import make_archive
 from weft.export.arithmetic import CHECKED
-from weft.export.driver import driver_text
-from weft.export.header import example_text, header_text
-from weft.export.interface import Interface, c_name, check_tensors, make_interface
-from weft.export.library import DECLARATIONS, library_text
-from weft.export.observed import USUAL_SIZE, deciding_inputs, symbols_of, take_out
+from weft.export.driver import emit_driver
+from weft.export.header import write_example, write_header
+from weft.export.interface import Interface, check_tensors, make_c_name, make_interface
+from weft.export.library import DECLARATIONS, emit_library
+from weft.export.observed import USUAL_SIZE, extract_sizes, find_size_inputs, observed_symbols
 from weft.export.units import CodeUnit, UnitBuilder
-from weft.export.weights import WeightLayout, gather
+from weft.export.weights import WeightLayout, lay_out_weights
 from weft.frontend.source import ModelSource
 from weft.garbage import collect_rarely
 from weft.ir.graph import GraphValue
@@ -43,12 +43,12 @@ from weft.runtime.options import USUAL_PRECISION, LoadOptions, Precision
 from weft.runtime.progress import Stages, stages
 
 MOST_EMBEDDED = 1 << 28
-"""Bytes of weights in an object file: LLVM takes fifteen times that to write it."""
+"""Bytes of weights in an object file: LLVM needs fifteen times as much memory to write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written: the files, and what a C program sees."""
+    """The files of an exported model, and its C interface."""
 
     header: Path
     object: Path
@@ -59,8 +59,8 @@ class Exported:
     weight_bytes: int
 
     def __repr__(self) -> str:
-        written = [self.header, self.object, self.library, self.weights, self.example]
-        names = ", ".join(path.name for path in written if path is not None)
+        files = [self.header, self.object, self.library, self.weights, self.example]
+        names = ", ".join(path.name for path in files if path is not None)
         return f"<{shorten(str(self.header.parent))}: {names}; {format_bytes(self.weight_bytes)} of weights>"
 
 
@@ -75,27 +75,28 @@ def export_c(
     outputs: Sequence[str] | None = None,
     embed: bool = False,
 ) -> Exported:
-    """Write a model as a C library into a folder, which is made where there is none (docs/guides/export.md).
+    """Write a model as a C library into a folder, which is created if needed (docs/guides/export.md).
 
-    source: what `weft.load` takes, or a model that it gave, with the weights that were set.
-    name: what files and functions are called (default: as the model's file).
-    target: the processor that the code is for: "native" is this machine's.
-    sizes: of dynamic dims, by name or by place ("x.2"), or whole shapes of inputs, which are fixed then.
+    source: anything that `weft.load` accepts, or a loaded model, with its current weights.
+    name: the prefix of files and functions (default: the name of the model's file).
+    target: the processor to compile for; "native" is that of this machine.
+    precision: the precision of products, as in `weft.load`.
+    sizes: fixed sizes of dynamic dims, by name or by input and axis ("x.2"), or whole shapes of inputs.
     outputs: the values to compute (default: the model's outputs).
-    embed: whether the weights go into the object file.
+    embed: whether to store the weights in the object file.
     """
-    called = c_name(name or (Path(source).stem if isinstance(source, (str, Path)) else "model"))
-    if name is not None and called != name:
-        raise InputError(f"{name!r} is no name for functions of C", hint=f"for instance {called}")
+    prefix = make_c_name(name or (Path(source).stem if isinstance(source, (str, Path)) else "model"))
+    if name is not None and prefix != name:
+        raise InputError(f"{name!r} is not a C identifier", hint=f"for instance {prefix}")
     options = LoadOptions(device=HOST, precision=precision, outputs=outputs, recompile=True, cache=False)
     with stages("exporting") as progress, collect_rarely():
-        pipeline = _pipeline(source, options, progress)
+        pipeline = _open_pipeline(source, options, progress)
         return _export(
-            pipeline, Path(folder), called, cpu_target(target), whole_shapes(sizes, pipeline.file), embed=embed
+            pipeline, Path(folder), prefix, cpu_target(target), whole_shapes(sizes, pipeline.file), embed=embed
         )
 
 
-def _pipeline(source: Any, options: LoadOptions, progress: Stages) -> Pipeline:
+def _open_pipeline(source: Any, options: LoadOptions, progress: Stages) -> Pipeline:
     if isinstance(source, Model):
         return Pipeline(source.pool.files, options, HOST, progress)
     pipeline = open_pipeline(source, options)
@@ -103,94 +104,91 @@ def _pipeline(source: Any, options: LoadOptions, progress: Stages) -> Pipeline:
     return pipeline
 
 
-def _export(pipeline: Pipeline, folder: Path, called: str, machine: Machine, sizes: Shapes, *, embed: bool) -> Exported:
+def _export(pipeline: Pipeline, folder: Path, prefix: str, machine: Machine, sizes: Shapes, *, embed: bool) -> Exported:
     pipeline.driver = driver_for(machine)
     try:
         graph = pipeline.read().graph
-        program, observed = take_out(pipeline.specialise(_fixed_shapes(graph.inputs, sizes), ()))
+        program, observed = extract_sizes(pipeline.specialise(_fixed_shapes(graph.inputs, sizes), ()))
         inputs = [(value.name, value) for value in program.inputs]
         outputs = [(declared.name, value) for declared, value in zip(graph.outputs, program.outputs)]
         check_tensors((*inputs, *outputs))
         usual = next(iter(usual_sizes(program.inputs, program.guards, {})), {})
-        usual |= {symbol.name: USUAL_SIZE for symbol in symbols_of(observed)}
-        builder = UnitBuilder(program.inputs, symbols_of(observed), usual)
+        symbols = observed_symbols(observed)
+        usual |= {symbol.name: USUAL_SIZE for symbol in symbols}
+        builder = UnitBuilder(program.inputs, symbols, usual)
         programs = [program, *(sizes.program for sizes in observed)]
-        sections = [with_unique_names(pipeline.build(pipeline.fuse(one))) for one in programs]
-        whole, *small = [builder.build(one, parts, {}) for one, parts in zip(programs, sections)]
+        sections = [with_unique_names(pipeline.build(pipeline.fuse(each))) for each in programs]
+        root, *small = [builder.build(each, parts, {}) for each, parts in zip(programs, sections)]
     except WeftError as error:
         raise error.at(file=pipeline.file) from error.__cause__
-    units = list(whole.everything())
+    units = list(root.all_units())
     inner = [guard for unit in units[1:] for guard in unit.guards]
-    interface = make_interface(
-        called, inputs, outputs, whole.guards, inner, symbols_of(observed), deciding_inputs(observed)
-    )
-    weights = gather(units)
+    interface = make_interface(prefix, inputs, outputs, root.guards, inner, symbols, find_size_inputs(observed))
+    weights = lay_out_weights(units)
     if embed and weights.length > MOST_EMBEDDED:
-        raise UnsupportedModelError(
-            f"{weights.length:,} bytes of weights are too many for an object file", hint="leave out --embed"
-        )
+        problem = f"{weights.length:,} bytes of weights are too many for an object file"
+        raise UnsupportedModelError(problem, hint="export without --embed")
     pipeline.progress.stage("generating code")
-    kernels = _kernels([*units, *small])
-    driving = driver_text(interface, whole, weights, list(zip(small, observed)), gather(small))
-    code = compile_module(module_text(kernels, interface, weights, driving, embed=embed), machine)
+    kernels = _find_kernels([*units, *small])
+    driver = emit_driver(interface, root, weights, list(zip(small, observed)), lay_out_weights(small))
+    code = compile_module(_emit_module(kernels, interface, weights, driver, embed=embed), machine)
     folder.mkdir(parents=True, exist_ok=True)
     return _write_files(
         folder, interface, code, machine, pipeline.file, pipeline.precision, weights, embed, _local_bytes(kernels)
     )
 
 
-def module_text(
-    kernels: Sequence[Kernel], interface: Interface, weights: WeightLayout, driving: str, *, embed: bool
+def _emit_module(
+    kernels: Sequence[Kernel], interface: Interface, weights: WeightLayout, driver: str, *, embed: bool
 ) -> str:
-    """All code of a model, as one module of LLVM."""
+    """Emit all code of a model as one LLVM module."""
     module = ir.Module(name="weft")
     for kernel in kernels:
         emit(kernel, module, VECTOR_LANES).linkage = "internal"
     content = b"".join(weights.pieces()) if embed else None
-    library = library_text(interface, weights.length, weights.checksum, content)
-    known = module.globals.keys()
-    declared = [line for symbol, line in {**DECLARATIONS, **CHECKED}.items() if symbol not in known]
-    return "\n".join((str(module), *declared, library, driving))
+    library = emit_library(interface, weights.length, weights.checksum, content)
+    declarations = [line for symbol, line in {**DECLARATIONS, **CHECKED}.items() if symbol not in module.globals]
+    return "\n".join((str(module), *declarations, library, driver))
 
 
-def _kernels(units: Sequence[CodeUnit]) -> list[Kernel]:
+def _find_kernels(units: Sequence[CodeUnit]) -> list[Kernel]:
     works = [work for unit in units for section in unit.sections for work in all_works(section)]
     return list({launch.kernel.name: launch.kernel for work in works for launch in work.launches}.values())
 
 
 def _local_bytes(kernels: Sequence[Kernel]) -> int:
-    """What kernels need on the stack for their local buffers, at most."""
+    """Return the most bytes of stack that a kernel needs for its local buffers."""
     local = [[b for b in kernel.buffers if b.local_size is not None] for kernel in kernels]
     return max((sum((b.local_size or 0) * b.dtype.numpy.itemsize for b in buffers) for buffers in local), default=0)
 
 
 def _fixed_shapes(inputs: Sequence[GraphValue], sizes: Shapes) -> dict[str, Sequence[int | None]] | None:
-    """Shapes of inputs, in which dims have the sizes given for their names, or for where they stand (input.axis)."""
-    found: dict[str, Sequence[int | None]] = {}
+    """Return the shapes of inputs with the user's sizes, which name a dim, or an input and an axis ("x.2")."""
+    shapes: dict[str, Sequence[int | None]] = {}
     used: set[str] = set()
-    known: dict[str, None] = {}
+    dynamic: dict[str, None] = {}
     for value in inputs:
         whole = sizes.get(value.name)
         shape = value.type.shape if isinstance(value.type, TensorType) else None
         if isinstance(whole, tuple):
             if shape is not None and len(shape) != len(whole):
                 raise InputError(f"{len(whole)} sizes for an input of rank {len(shape)}", value=value.name)
-            found[value.name] = whole
+            shapes[value.name] = whole
             used.add(value.name)
             continue
         fixed: list[int | None] = []
         for axis, dim in enumerate(shape or ()):
             names = () if isinstance(dim, int) else (str(dim), f"{value.name}.{axis}")
-            known.update(dict.fromkeys(names[:1]))
+            dynamic.update(dict.fromkeys(names[:1]))
             name = next((name for name in reversed(names) if isinstance(sizes.get(name), int)), "")
             size = sizes.get(name)
             used.add(name)
             fixed.append(dim if isinstance(dim, int) else size if isinstance(size, int) else None)
-        found[value.name] = fixed
+        shapes[value.name] = fixed
     for name in sizes.keys() - used:
-        hint = f"the dynamic dims are {', '.join(known)}" if known else "all dims of this model are fixed"
-        raise InputError(f"a size is given for {name}: the inputs have no dynamic dim of that name", hint=hint)
-    return {name: shape for name, shape in found.items() if shape} if sizes else None
+        hint = f"the dynamic dims are {', '.join(dynamic)}" if dynamic else "all dims of this model are fixed"
+        raise InputError(f"the inputs have no dynamic dim {name}", hint=hint)
+    return {name: shape for name, shape in shapes.items() if shape} if sizes else None
 
 
 def _write_files(
@@ -214,25 +212,25 @@ def _write_files(
         interface,
         weights.length,
     )
-    given = "" if embed else f" {name}.weights"
+    weights_argument = "" if embed else f" {name}.weights"
     facts = [
         f"Code for {machine.processor} ({machine.triple}), precision {precision}.",
         f"Weights: {weights.length:,} bytes, {'in the object' if embed else f'in {name}.weights'}.",
-        f"Stack: kernels need {stack:,} bytes for themselves, on each thread that runs blocks.",
+        f"Stack: kernels need {stack:,} bytes on each thread that runs blocks.",
         "",
         f"Build a program:    cc -O2 {name}_example.c {name}.o -lm -o {name}_example",
-        f"Run it:             ./{name}_example{given} SIZES... INPUT.raw...",
+        f"Run it:             ./{name}_example{weights_argument} SIZES... INPUT.raw...",
         "",
         f"Written by weft from {Path(file).name if file else 'a model in memory'}.",
     ]
-    files.header.write_text(header_text(interface, f"{name}: a model as a C library", facts, embed), encoding="utf-8")
-    files.example.write_text(example_text(interface, embed), encoding="utf-8")
+    files.header.write_text(write_header(interface, f"{name}: a model as a C library", facts, embed), encoding="utf-8")
+    files.example.write_text(write_example(interface, embed), encoding="utf-8")
     files.object.write_bytes(code)
     if files.weights is not None:
         weights.write(files.weights)
     if files.library is not None:
         symbols = [f"{name}_{verb}" for verb in FUNCTIONS]
-        files.library.write_bytes(archive(f"{name}.o", code, symbols))
+        files.library.write_bytes(make_archive(f"{name}.o", code, symbols))
     return files
 
 

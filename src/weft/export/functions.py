@@ -1,4 +1,4 @@
-"""Functions of LLVM's language in the making."""
+"""Build the text of LLVM functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import count
 
 
 class FunctionText:
-    """The lines of a function."""
+    """The instructions of a function under construction."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -26,30 +26,30 @@ class FunctionText:
     def label(self, hint: str) -> str:
         return f"{hint}{next(self._names)}"
 
-    def begin(self, label: str) -> None:
+    def start_block(self, label: str) -> None:
         self.lines.append(f"{label}:")
 
-    def go(self, label: str) -> None:
+    def jump(self, label: str) -> None:
         self.emit(f"br label %{label}")
 
-    def choose(self, condition: str, yes: str, no: str) -> None:
+    def branch(self, condition: str, yes: str, no: str) -> None:
         self.emit(f"br i1 {condition}, label %{yes}, label %{no}")
 
     def fail_if(self, condition: str | None, error: int) -> None:
-        """Leave with an error where a bit is set."""
+        """Return an error code if a bit is set."""
         if condition is not None:
-            self._leave_if(condition, str(error))
+            self._return_if(condition, str(error))
 
     def fail_with(self, error: str) -> None:
-        """Leave with an error of another function, unless that is none."""
-        self._leave_if(self.assign(f"icmp ne i32 {error}, 0"), error)
+        """Return the error of another function, unless it is 0."""
+        self._return_if(self.assign(f"icmp ne i32 {error}, 0"), error)
 
-    def _leave_if(self, condition: str, error: str) -> None:
+    def _return_if(self, condition: str, error: str) -> None:
         leave, stay = self.label("leave"), self.label("stay")
-        self.choose(condition, leave, stay)
-        self.begin(leave)
+        self.branch(condition, leave, stay)
+        self.start_block(leave)
         self.emit(f"ret i32 {error}")
-        self.begin(stay)
+        self.start_block(stay)
 
     def definition(self, signature: str) -> str:
         return "\n".join((f"{signature} nounwind {{", "entry:", *self.lines, "}"))

@@ -1,4 +1,4 @@
-"""The header of an exported model, which is its documentation too, and a small program that shows its use."""
+"""Write the C header of an exported model, which documents it, and an example program."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NOTES = {
 
 
 def comment_safe(text: str) -> str:
-    """A text that ends no comment and starts none."""
+    """Escape a text for a C comment."""
     plain = "".join(character if character.isprintable() else "?" for character in text)
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
 
 
-def header_text(interface: Interface, title: str, facts: Sequence[str], embedded: bool) -> str:
-    """`title` says what was exported, `facts` are lines about it."""
+def write_header(interface: Interface, title: str, facts: Sequence[str], embedded: bool) -> str:
+    """Return the header; `title` and the lines of `facts` describe the model."""
     name = interface.name
     guard = f"{name.upper()}_H"
     lines = [
@@ -47,19 +47,19 @@ def header_text(interface: Interface, title: str, facts: Sequence[str], embedded
         *(f"    {name.upper()}_{label} = {error}, /* {text} */" for error, (label, text) in COMMON_ERRORS.items()),
         "};",
         "",
-        "/* The model. Runs do not change it: several threads may use one at once, with a workspace each. */",
+        "/* The model. Runs do not change it: several threads may share it, each with its own workspace. */",
         f"typedef struct {{ const void *weights; void *memory; }} {name}_model;",
         "",
-        *_sizes(interface),
+        *_sizes_struct(interface),
         "",
-        "/* Inputs: row-major, without gaps, aligned as their type; they are only read. */",
-        *_pointers(f"{name}_inputs", interface.inputs, "const "),
+        "/* Inputs: row-major, contiguous, aligned to their element type; read only. */",
+        *_pointers_struct(f"{name}_inputs", interface.inputs, "const "),
         "",
-        "/* Outputs: memory of the caller's, which overlaps neither the inputs nor the workspace. */",
-        *_pointers(f"{name}_outputs", interface.outputs, ""),
+        "/* Outputs: memory of the caller that overlaps neither the inputs nor the workspace. */",
+        *_pointers_struct(f"{name}_outputs", interface.outputs, ""),
         "",
-        "/* How many elements each output has, and its shape. */",
-        *_shapes(interface),
+        "/* The number of elements of each output, and its shape. */",
+        *_shapes_struct(interface),
         "",
         *_functions(name, embedded),
         "#ifdef __cplusplus",
@@ -72,31 +72,31 @@ def header_text(interface: Interface, title: str, facts: Sequence[str], embedded
     return "\n".join(lines)
 
 
-def _sizes(interface: Interface) -> list[str]:
+def _sizes_struct(interface: Interface) -> list[str]:
     name = interface.name
-    if not interface.sizes and not interface.deciding:
+    if not interface.sizes and not interface.size_inputs:
         return [
-            "/* All sizes of this model are fixed; NULL does where sizes are taken. */",
+            "/* All sizes of this model are fixed; pass NULL for sizes. */",
             f"typedef struct {{ int64_t unused; }} {name}_sizes;",
         ]
     return [
-        "/* The sizes of the inputs that are not fixed. */",
+        "/* The dynamic sizes of the inputs. */",
         "typedef struct {",
         *(
             f"    int64_t {size.member}; /* {comment_safe(size.symbol.name)}: {size.low} to {size.high} */"
             for size in interface.sizes
         ),
-        *(f"    {_pointer(port, 'const ', 'an input that decides sizes')}" for port in interface.deciding),
+        *(f"    {_pointer(port, 'const ', 'an input that determines sizes')}" for port in interface.size_inputs),
         f"}} {name}_sizes;",
         *(
-            ["/* They must be such that", *(f" *   {comment_safe(str(guard))}" for _, guard in interface.guards), " */"]
+            ["/* They must satisfy", *(f" *   {comment_safe(str(guard))}" for _, guard in interface.guards), " */"]
             if interface.guards
             else []
         ),
     ]
 
 
-def _pointers(kind: str, ports: Sequence[Port], constness: str) -> list[str]:
+def _pointers_struct(kind: str, ports: Sequence[Port], constness: str) -> list[str]:
     if not ports:
         return [f"typedef struct {{ void *unused; }} {kind};"]
     members = [f"    {_pointer(port, constness, '')}" for port in ports]
@@ -104,15 +104,15 @@ def _pointers(kind: str, ports: Sequence[Port], constness: str) -> list[str]:
 
 
 def _pointer(port: Port, constness: str, role: str) -> str:
-    """The member that points to an input or output."""
+    """Return the member that points to an input or output."""
     bits = f"the {port.dtype.bits} bits of one number in each byte" if port.dtype.is_float else ""
-    said = _NOTES.get(port.dtype, bits if port.dtype.bits <= 8 else "")
-    notes = "".join(f"; {note}" for note in (said, role) if note)
-    own = f" ({port.value.name})" if port.value.name and port.value.name != port.member else ""
-    return f"{constness}{port.c_type} *{port.member}; /* {comment_safe(f'{port.label}{own}{notes}')} */"
+    encoding = _NOTES.get(port.dtype, bits if port.dtype.bits <= 8 else "")
+    notes = "".join(f"; {note}" for note in (encoding, role) if note)
+    name = f" ({port.value.name})" if port.value.name and port.value.name != port.member else ""
+    return f"{constness}{port.c_type} *{port.member}; /* {comment_safe(f'{port.label}{name}{notes}')} */"
 
 
-def _shapes(interface: Interface) -> list[str]:
+def _shapes_struct(interface: Interface) -> list[str]:
     lines = ["typedef struct {"]
     for port in interface.outputs:
         shape = f" int64_t shape[{len(port.shape)}];" if port.shape else ""
@@ -121,30 +121,30 @@ def _shapes(interface: Interface) -> list[str]:
 
 
 def _functions(name: str, embedded: bool) -> list[str]:
-    opened = "the weights in this object; `path` is not looked at" if embedded else "the weights from a file"
+    source = "the weights in this object; `path` is ignored" if embedded else "weights from a file"
     return [
-        f"/* Open the model with {opened}; 0, or an error. */",
+        f"/* Open the model with {source}. Returns 0 or an error. */",
         f"int {name}_open({name}_model *model, const char *path);",
         "",
-        "/* The same with weights in memory, at a multiple of 64, where they stay as long as the model is used. */",
+        "/* Open the model with weights in memory, aligned to 64 bytes, which must outlive the model. */",
         f"int {name}_bind({name}_model *model, const void *weights, size_t length);",
         "",
         f"void {name}_close({name}_model *model);",
         "",
-        "/* 0 where the model takes inputs of these sizes, else the error that a run would give. */",
+        "/* Returns 0 if the model accepts inputs of these sizes, else the error that a run would return. */",
         f"int {name}_check(const {name}_sizes *sizes);",
         "",
-        "/* The bytes that a run needs to work in; 0 where the model does not take these sizes. */",
+        "/* Returns the bytes of workspace that a run needs; 0 if the model does not accept these sizes. */",
         f"size_t {name}_workspace_bytes(const {name}_sizes *sizes);",
         "",
         f"int {name}_output_shapes(const {name}_sizes *sizes, {name}_shapes *shapes);",
         "",
-        "/* Run the model: 0, or an error. It allocates nothing; `workspace` holds nothing before and after. */",
+        "/* Run the model. Returns 0 or an error. Allocates no memory; `workspace` need not be initialized. */",
         f"int {name}_run(const {name}_model *model, const {name}_sizes *sizes, const {name}_inputs *inputs,",
         f"        const {name}_outputs *outputs, void *workspace, size_t workspace_bytes);",
         "",
-        "/* For several threads: `run` calls `blocks(work, first, last)` for pieces that make up 0..count, each",
-        " * once, in any order and on any threads, and returns when all are done. The results have the same bits.",
+        "/* Run on several threads: `run` calls `blocks(work, first, last)` for ranges that cover 0..count, each",
+        " * once, in any order and on any thread, and returns when all are done. The results are bit-identical.",
         " * `parallel` may be NULL. */",
         f"typedef void (*{name}_blocks)(void *work, int64_t first, int64_t last);",
         "typedef struct {",
@@ -155,17 +155,17 @@ def _functions(name: str, embedded: bool) -> list[str]:
         f"        const {name}_outputs *outputs, void *workspace, size_t workspace_bytes,",
         f"        const {name}_parallel *parallel);",
         "",
-        "/* What an error means. */",
+        "/* Returns the description of an error. */",
         f"const char *{name}_error_text(int error);",
         "",
     ]
 
 
-def example_text(interface: Interface, embedded: bool) -> str:
-    """A program that reads raw inputs from files, runs the model, and writes or prints its outputs."""
+def write_example(interface: Interface, embedded: bool) -> str:
+    """Return a program that reads raw inputs from files, runs the model, and prints or writes its outputs."""
     name = interface.name
     sizes, inputs, outputs = interface.sizes, interface.inputs, interface.outputs
-    files = [*((port, "sizes") for port in interface.deciding), *((port, "inputs") for port in inputs)]
+    files = [*((port, "sizes") for port in interface.size_inputs), *((port, "inputs") for port in inputs)]
     weights = 0 if embedded else 1
     arguments = [
         *([] if embedded else ["WEIGHTS"]),
@@ -176,32 +176,32 @@ def example_text(interface: Interface, embedded: bool) -> str:
     first_input = 1 + weights + len(sizes)
     read = [
         f"    {where}.{port.member} = ({port.c_type} *)read_file(arguments[{first_input + number}], "
-        f"(size_t)({_count(port, interface)}) * {port.dtype.numpy.itemsize});"
+        f"(size_t)({_count_elements(port, interface)}) * {port.value.itemsize});"
         for number, (port, where) in enumerate(files)
     ]
     lines = [
-        f"/* Runs {name}: the sizes, then a file of raw numbers for each input; prints the start of each output, and",
-        " * writes all of it to OUTPUT.raw where --write is the last argument. */",
+        f"/* Runs {name}. Arguments: the sizes, then a file of raw numbers for each input. Prints the first",
+        " * elements of each output; with --write as the last argument, writes it to OUTPUT.raw. */",
         "#include <stdio.h>",
         "#include <stdlib.h>",
         "#include <string.h>",
         f'#include "{name}.h"',
         "",
-        "static void *room(size_t bytes) {",
-        "    void *found = malloc(bytes ? bytes : 1);",
-        '    if (!found) { fputs("no memory\\n", stderr); exit(1); }',
-        "    return found;",
+        "static void *allocate(size_t bytes) {",
+        "    void *memory = malloc(bytes ? bytes : 1);",
+        '    if (!memory) { fputs("out of memory\\n", stderr); exit(1); }',
+        "    return memory;",
         "}",
         "",
         "static void *read_file(const char *path, size_t bytes) {",
         '    FILE *file = fopen(path, "rb");',
-        "    void *found = room(bytes);",
-        "    if (!file || fread(found, 1, bytes, file) != bytes || fgetc(file) != EOF) {",
+        "    void *content = allocate(bytes);",
+        "    if (!file || fread(content, 1, bytes, file) != bytes || fgetc(file) != EOF) {",
         '        fprintf(stderr, "%s: not a file of %zu bytes\\n", path, bytes);',
         "        exit(1);",
         "    }",
         "    fclose(file);",
-        "    return found;",
+        "    return content;",
         "}",
         "",
         "static void write_file(const char *path, const void *content, size_t bytes) {",
@@ -212,7 +212,7 @@ def example_text(interface: Interface, embedded: bool) -> str:
         "    }",
         "}",
         "",
-        "static void stop_at(int error) {",
+        "static void exit_on_error(int error) {",
         "    if (error) {",
         f'        fprintf(stderr, "%s\\n", {name}_error_text(error));',
         "        exit(1);",
@@ -226,28 +226,28 @@ def example_text(interface: Interface, embedded: bool) -> str:
         "        return 2;",
         "    }",
         f"    {name}_model model;",
-        f"    stop_at({name}_open(&model, {'NULL' if embedded else 'arguments[1]'}));",
+        f"    exit_on_error({name}_open(&model, {'NULL' if embedded else 'arguments[1]'}));",
         f"    {name}_sizes sizes = {{0}};",
         *(
             f"    sizes.{size.member} = strtoll(arguments[{1 + weights + number}], NULL, 10);"
             for number, size in enumerate(sizes)
         ),
-        *read[: len(interface.deciding)],
-        f"    stop_at({name}_check(&sizes));",
+        *read[: len(interface.size_inputs)],
+        f"    exit_on_error({name}_check(&sizes));",
         f"    {name}_inputs inputs = {{0}};",
-        *read[len(interface.deciding) :],
+        *read[len(interface.size_inputs) :],
         f"    {name}_shapes shapes;",
-        f"    stop_at({name}_output_shapes(&sizes, &shapes));",
+        f"    exit_on_error({name}_output_shapes(&sizes, &shapes));",
         f"    {name}_outputs outputs = {{0}};",
         *(
-            f"    outputs.{port.member} = ({port.c_type} *)room((size_t)shapes.{port.member}.count * "
-            f"{port.dtype.numpy.itemsize});"
+            f"    outputs.{port.member} = ({port.c_type} *)allocate((size_t)shapes.{port.member}.count * "
+            f"{port.value.itemsize});"
             for port in outputs
         ),
         f"    size_t bytes = {name}_workspace_bytes(&sizes);",
-        "    void *workspace = room(bytes);",
-        f"    stop_at({name}_run(&model, &sizes, &inputs, &outputs, workspace, bytes));",
-        *(line for port in outputs for line in _shown(port)),
+        "    void *workspace = allocate(bytes);",
+        f"    exit_on_error({name}_run(&model, &sizes, &inputs, &outputs, workspace, bytes));",
+        *(line for port in outputs for line in _print_output(port)),
         "    free(workspace);",
         *(f"    free((void *){where}.{port.member});" for port, where in files),
         *(f"    free(outputs.{port.member});" for port in outputs),
@@ -259,11 +259,11 @@ def example_text(interface: Interface, embedded: bool) -> str:
     return "\n".join(lines)
 
 
-def _shown(port: Port) -> list[str]:
+def _print_output(port: Port) -> list[str]:
     member = port.member
     is_float = port.dtype in (DType.float32, DType.float64)
     shown, cast = ("%g", "double") if is_float else ("%lld", "long long")
-    size = f"(size_t)shapes.{member}.count * {port.dtype.numpy.itemsize}"
+    size = f"(size_t)shapes.{member}.count * {port.value.itemsize}"
     return [
         f'    printf("{member}: %lld elements:", (long long)shapes.{member}.count);',
         f"    for (int64_t i = 0; i < shapes.{member}.count && i < 8; i++)",
@@ -274,8 +274,8 @@ def _shown(port: Port) -> list[str]:
     ]
 
 
-def _count(port: Port, interface: Interface) -> str:
-    """The elements of an input, as an expression of C."""
+def _count_elements(port: Port, interface: Interface) -> str:
+    """Return the number of elements of an input as a C expression."""
     members = {size.symbol.name: f"sizes.{size.member}" for size in interface.sizes}
     factors = []
     for dim in port.shape:

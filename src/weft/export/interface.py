@@ -1,4 +1,4 @@
-"""What a C program sees of a model: names, structures, errors."""
+"""The C interface of a model: names, structures and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.records import dataclass
 OK, NULL_ARGUMENT, NOT_OPEN, NO_FILE, WRONG_LENGTH, WRONG_CONTENT = range(6)
 NO_MEMORY, SMALL_WORKSPACE, BAD_INDEX, TOO_LARGE, NO_SENSE = range(6, 11)
 FIRST_SIZE_ERROR = 100
-"""Errors of a model's own from here on: sizes out of their range, then guards."""
+"""Errors from here on are specific to the model: sizes out of range, then guards."""
 
 COMMON_ERRORS = {
     OK: ("OK", "no error"),
@@ -61,7 +61,7 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output: the value, and the member of a structure that points to it."""
+    """An input or output, and the member of a structure that points to it."""
 
     value: Value
     member: str
@@ -70,10 +70,8 @@ class Port:
 
     @property
     def c_type(self) -> str:
-        found = _C_TYPES.get(self.dtype)
-        if found is None:
-            found = f"{self.dtype}_t" if self.dtype.is_integer else "uint8_t"
-        return found
+        default = f"{self.dtype}_t" if self.dtype.is_integer else "uint8_t"
+        return _C_TYPES.get(self.dtype, default)
 
     @property
     def label(self) -> str:
@@ -82,7 +80,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class SizeMember:
-    """A size that a run is told: the symbol, and its member of the structure of sizes."""
+    """A dynamic size that the caller passes: its symbol, and its member of the structure of sizes."""
 
     symbol: Symbol
     member: str
@@ -99,37 +97,37 @@ class SizeMember:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """All names of one exported model; `name` is what they begin with."""
+    """All names of one exported model; `name` is their prefix."""
 
     name: str
     sizes: tuple[SizeMember, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    guards: tuple[tuple[int, Guard], ...]  # with the error of each
-    inner_guards: tuple[tuple[int, Guard], ...] = ()  # those that matter only if a branch or a loop is taken
+    guards: tuple[tuple[int, Guard], ...]  # with their errors
+    inner_guards: tuple[tuple[int, Guard], ...] = ()  # checked only if a branch or loop runs
     observed: tuple[Symbol, ...] = ()  # sizes that the model computes
-    deciding: tuple[Port, ...] = ()  # inputs that they come from, which are given with the sizes
+    size_inputs: tuple[Port, ...] = ()  # inputs that these depend on, which are passed with the sizes
 
     @property
     def errors(self) -> dict[int, str]:
-        """What there is to say of each error."""
-        own = {
+        """The description of each error."""
+        specific = {
             size.error: f"{size.symbol.name} is not within {size.low}..{size.high}, for which this code was made"
             for size in self.sizes
         }
         for error, guard in (*self.guards, *self.inner_guards):
             node = f" (node {guard.origin})" if guard.origin else ""
-            own[error] = f"this code is for sizes with {guard} only{node}"
-        return {**{error: text for error, (_, text) in COMMON_ERRORS.items()}, **own}
+            specific[error] = f"this code is for sizes with {guard} only{node}"
+        return {**{error: text for error, (_, text) in COMMON_ERRORS.items()}, **specific}
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """All sizes that plans are computed from, in the order in which they get them."""
+        """All sizes that plans depend on, in the order in which plans receive them."""
         return (*(size.symbol for size in self.sizes), *self.observed)
 
-    def error_of(self, guard: Guard) -> int:
-        """The error of a guard that is broken."""
-        return next(error for error, known in (*self.guards, *self.inner_guards) if _same_guard(known, guard))
+    def find_error(self, guard: Guard) -> int:
+        """Return the error for a broken guard."""
+        return next(error for error, other in (*self.guards, *self.inner_guards) if _key(other) == _key(guard))
 
 
 def make_interface(
@@ -139,77 +137,76 @@ def make_interface(
     guards: Sequence[Guard],
     inner_guards: Iterable[Guard] = (),
     observed: tuple[Symbol, ...] = (),
-    deciding: Sequence[Value] = (),
+    size_inputs: Sequence[Value] = (),
 ) -> Interface:
-    """Names for a model's inputs and outputs, which are given with their own."""
+    """Choose the C names for a model's inputs and outputs."""
     symbols: dict[str, Symbol] = {}
     for label, value in inputs:
-        for dim in _tensor(label, value).shape or ():
+        for dim in _check_tensor(label, value).shape or ():
             symbols.update((symbol.name, symbol) for symbol in sorted(dims.symbols(dim), key=lambda s: s.name))
-    first_inputs = [(label, value) for label, value in inputs if value in deciding]
-    other_inputs = [(label, value) for label, value in inputs if value not in deciding]
-    members = _members([*symbols, *(label for label, _ in first_inputs)])
+    first_inputs = [(label, value) for label, value in inputs if value in size_inputs]
+    other_inputs = [(label, value) for label, value in inputs if value not in size_inputs]
+    members = _unique_members([*symbols, *(label for label, _ in first_inputs)])
     sizes = tuple(
         SizeMember(symbol, member, FIRST_SIZE_ERROR + number)
         for number, (symbol, member) in enumerate(zip(symbols.values(), members))
     )
-    distinct = {(guard.left, guard.right, guard.at_least): guard for guard in (*inner_guards, *guards)}
-    outer = {(guard.left, guard.right, guard.at_least): None for guard in guards}
+    distinct = {_key(guard): guard for guard in (*inner_guards, *guards)}
+    outer = {_key(guard): None for guard in guards}
     first = FIRST_SIZE_ERROR + len(sizes)
     numbered = [(first + number, distinct[key]) for number, key in enumerate(outer)]
     inner = [(first + number, distinct[key]) for number, key in enumerate({**outer, **distinct}) if key not in outer]
-    ports = _ports(other_inputs), _ports(outputs)
-    given = _ports(first_inputs, members[len(symbols) :])
-    return Interface(name, sizes, *ports, tuple(numbered), tuple(inner), observed, given)
+    ports = _make_ports(other_inputs), _make_ports(outputs)
+    size_ports = _make_ports(first_inputs, members[len(symbols) :])
+    return Interface(name, sizes, *ports, tuple(numbered), tuple(inner), observed, size_ports)
 
 
-def _same_guard(one: Guard, other: Guard) -> bool:
-    return (one.left, one.right, one.at_least) == (other.left, other.right, other.at_least)
+def _key(guard: Guard) -> tuple[Dim, Dim, bool]:
+    """Return all of a guard but its origin."""
+    return guard.left, guard.right, guard.at_least
 
 
-def c_name(text: str) -> str:
-    """A C identifier like some text."""
-    found = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_") or "value"
-    return f"{found}_" if found in _RESERVED else f"_{found}" if found[0].isdigit() else found
+def make_c_name(text: str) -> str:
+    """Make a C identifier from a text."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII).strip("_") or "value"
+    return f"{name}_" if name in _RESERVED else f"_{name}" if name[0].isdigit() else name
 
 
-def _ports(named: Sequence[tuple[str, Value]], members: Sequence[str] | None = None) -> tuple[Port, ...]:
-    members = _members([label for label, _ in named]) if members is None else members
-    types = [_tensor(label, value) for label, value in named]
+def _make_ports(named: Sequence[tuple[str, Value]], members: Sequence[str] | None = None) -> tuple[Port, ...]:
+    members = _unique_members([label for label, _ in named]) if members is None else members
+    types = [_check_tensor(label, value) for label, value in named]
     return tuple(
         Port(value, member, kind.dtype, kind.shape or ()) for (_, value), member, kind in zip(named, members, types)
     )
 
 
 def check_tensors(named: Iterable[tuple[str, Value]]) -> None:
-    """UnsupportedModelError where an input or output is nothing that C has a form for."""
+    """Raise UnsupportedModelError for an input or output that has no form in C."""
     for label, value in named:
-        _tensor(label, value)
+        _check_tensor(label, value)
 
 
-def _tensor(label: str, value: Value) -> TensorType:
+def _check_tensor(label: str, value: Value) -> TensorType:
     kind = value.type
     if not isinstance(kind, TensorType) or kind.shape is None or kind.dtype is DType.string:
         unknown = isinstance(kind, AnyType) or (isinstance(kind, TensorType) and kind.shape is None)
         raise UnsupportedModelError(
-            f"a C program can take and give tensors of numbers with a known rank; this is {kind}",
+            f"inputs and outputs of a C library must be numeric tensors of known rank; this is {kind}",
             value=label,
-            hint="fixed sizes (--shape dim=size) may tell its rank"
+            hint="fix sizes with --shape dim=size, which may determine the rank"
             if unknown
-            else "export the part of the model that has none, or run it from Python",
+            else "export a part of the model without it, or run the model from Python",
         )
     return kind
 
 
-def _members(labels: Iterable[str]) -> list[str]:
-    taken: set[str] = set()
-    found = []
+def _unique_members(labels: Iterable[str]) -> list[str]:
+    members: list[str] = []
     for label in labels:
-        plain = member = c_name(label)
+        stem = member = make_c_name(label)
         number = 1
-        while member in taken:
+        while member in members:
             number += 1
-            member = f"{plain}_{number}"
-        taken.add(member)
-        found.append(member)
-    return found
+            member = f"{stem}_{number}"
+        members.append(member)
+    return members

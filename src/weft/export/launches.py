@@ -1,11 +1,11 @@
-"""Launches of a section's kernels in LLVM's language, one call after the other, and loops for scans."""
+"""Emit the launches of a section's kernels, in order, and loops for scans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from weft.export.functions import FunctionText
-from weft.export.memory import Bindings, ScanLayout, SectionLayout, bound, value_bytes
+from weft.export.memory import Bindings, ScanLayout, SectionLayout, bind_dim, value_bytes
 from weft.export.plans import ParameterRow, UnitNumbers
 from weft.export.units import CodeUnit
 from weft.export.weights import WeightLayout
@@ -15,12 +15,12 @@ from weft.ir.work import Launch, NativeSection, Reference, ScanTask, Task
 from weft.records import dataclass
 
 WORTH_SHARING = 1 << 18
-"""Operations and bytes of a launch from which on its blocks are offered to other threads: some microseconds."""
+"""The least effort (operations and bytes) of a launch that is shared with other threads: a few microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """So many bytes from an address."""
+    """An offset in bytes from an address."""
 
     base: str
     offset: Dim = 0
@@ -29,12 +29,12 @@ class Pointer:
         return Pointer(self.base, self.offset + more)
 
 
-NOWHERE = Pointer("null")
+NULL = Pointer("null")
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
-    """What the references of a work stand for."""
+class _WorkBuffers:
+    """The buffers that the references of a work name."""
 
     operands: Sequence[Pointer]
     results: Sequence[Pointer]
@@ -42,89 +42,89 @@ class _Bound:
 
 
 class LaunchWriter:
-    """Writes the sections of units into a function.
+    """Emits the sections of units into a function.
 
-    `unit` is the one that is being written, `base` the address of its numbers, `arena` that of its memory behind them.
+    `unit` is the current one, `base` the address of its numbers, `arena` that of its memory, which follows them.
     """
 
     def __init__(self, name: str, weights: WeightLayout) -> None:
         self.name, self.weights = name, weights
         self.text = FunctionText()
-        self.tables: dict[tuple[int, ...], int] = {}  # parameters that are known now
+        self.tables: dict[tuple[int, ...], int] = {}  # constant parameters
         self.most_buffers = 1
         self.unit: CodeUnit
-        self.own = UnitNumbers()
+        self.unit_numbers = UnitNumbers()
         self.base = self.arena = ""
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def number(self, dim: Dim) -> str:
+    def load_number(self, dim: Dim) -> str:
         if isinstance(dim, int):
             return str(dim)
-        place = self.text.assign(f"getelementptr i64, ptr {self.base}, i64 {self.own.slot(dim)}")
-        return self.text.assign(f"load i64, ptr {place}, align 8")
+        address = self.text.assign(f"getelementptr i64, ptr {self.base}, i64 {self.unit_numbers.slot(dim)}")
+        return self.text.assign(f"load i64, ptr {address}, align 8")
 
     def address(self, pointer: Pointer) -> str:
         if pointer.offset == 0:
             return pointer.base
-        return self.text.assign(f"getelementptr i8, ptr {pointer.base}, i64 {self.number(pointer.offset)}")
+        return self.text.assign(f"getelementptr i8, ptr {pointer.base}, i64 {self.load_number(pointer.offset)}")
 
-    def move(self, source: Pointer, target: Pointer, size: Dim) -> None:
-        number = self.number(size)
-        self.move_bytes(self.address(source), self.address(target), number)
+    def emit_move(self, source: Pointer, target: Pointer, size: Dim) -> None:
+        number = self.load_number(size)
+        self.emit_memmove(self.address(source), self.address(target), number)
 
-    def move_bytes(self, source: str, target: str, number: str) -> None:
+    def emit_memmove(self, source: str, target: str, number: str) -> None:
         self.text.emit(f"call ptr @memmove(ptr {target}, ptr {source}, i64 {number})")
 
-    def constant_places(self, unit: CodeUnit) -> dict[Value, Pointer]:
+    def constant_pointers(self, unit: CodeUnit) -> dict[Value, Pointer]:
         return {value: Pointer("%weights", offset) for value, offset in self.weights.values[unit.number].items()}
 
     # -- launches ----------------------------------------------------------------------------------------------------
 
-    def section(
+    def emit_section(
         self,
         section: NativeSection,
         layout: SectionLayout,
-        given: Mapping[object, Pointer],
+        external: Mapping[object, Pointer],
         base: Dim,
         bindings: Bindings,
     ) -> None:
-        """All tasks; `given` are the places of what lies elsewhere, `base` where the section's memory begins."""
-        places = {owner: Pointer(self.arena, base + offset) for owner, offset in layout.offsets.items()}
+        """Emit all tasks; `external` are the pointers to other values, `base` is the offset of the section's memory."""
+        pointers = {owner: Pointer(self.arena, base + offset) for owner, offset in layout.offsets.items()}
 
         def locate(value: Value) -> Pointer:
             home = layout.storage.home(value)
-            found = places.get(home.base) or given.get(home.base, NOWHERE)
-            return found.moved(home.offset)
+            pointer = pointers.get(home.base) or external.get(home.base, NULL)
+            return pointer.moved(home.offset)
 
         for number in layout.order:
             task = section.tasks[number]
-            self.own.note_shapes((*task.operands, *task.results), bindings)
+            self.unit_numbers.note_shapes((*task.operands, *task.results), bindings)
             operands, results = [locate(value) for value in task.operands], [locate(value) for value in task.results]
             if isinstance(task, ScanTask):
                 start = layout.offsets[number, -1] + base
-                self.scan(task, layout.scans[number], operands, results, start)
+                self.emit_scan(task, layout.scans[number], operands, results, start)
                 continue
-            spaces = [places[number, index] for index in range(len(task.work.workspaces))]
+            spaces = [pointers[number, index] for index in range(len(task.work.workspaces))]
             launches = range(len(task.work.launches))
             skipped = {launch for launch in launches if (number, launch) in layout.storage.skipped}
-            self.work(task, _Bound(operands, results, spaces), skipped, bindings)
+            self.emit_work(task, _WorkBuffers(operands, results, spaces), skipped, bindings)
 
-    def work(self, task: Task, memory: _Bound, skipped: set[int], bindings: Bindings) -> None:
-        effort = bound(task.effort.flops, bindings) + 2 * bound(task.effort.bytes, bindings)
+    def emit_work(self, task: Task, memory: _WorkBuffers, skipped: set[int], bindings: Bindings) -> None:
+        effort = bind_dim(task.effort.flops, bindings) + 2 * bind_dim(task.effort.bytes, bindings)
         shares = max(len(task.work.launches) - len(skipped), 1)
         for number, launch in enumerate(task.work.launches):
             if number not in skipped and launch.blocks != 0:
                 buffers = [self.locate(task, reference, memory) for reference in launch.references]
-                self.launch(launch, buffers, bindings, self._is_shared(effort, shares))
+                self.emit_launch(launch, buffers, bindings, self._is_shared(effort, shares))
 
     def _is_shared(self, effort: Dim, shares: int) -> str:
-        """Whether a launch is worth sharing, as a bit; nothing is known of those without an effort."""
+        """Emit whether a launch is shared with other threads, as a bit; those of unknown effort are."""
         if isinstance(effort, int):
             return "true" if effort == 0 or effort >= WORTH_SHARING * shares else "false"
-        return self.text.assign(f"icmp sge i64 {self.number(effort)}, {WORTH_SHARING * shares}")
+        return self.text.assign(f"icmp sge i64 {self.load_number(effort)}, {WORTH_SHARING * shares}")
 
-    def locate(self, task: Task, reference: Reference, memory: _Bound) -> Pointer:
+    def locate(self, task: Task, reference: Reference, memory: _WorkBuffers) -> Pointer:
         match reference.kind:
             case "operand":
                 return memory.operands[reference.number]
@@ -137,25 +137,25 @@ class LaunchWriter:
             case "errors":
                 return Pointer("%errors")
 
-    def launch(self, launch: Launch, buffers: Sequence[Pointer], bindings: Bindings, shared: str) -> None:
+    def emit_launch(self, launch: Launch, buffers: Sequence[Pointer], bindings: Bindings, shared: str) -> None:
         text = self.text
         self.most_buffers = max(self.most_buffers, len(buffers))
         for number, pointer in enumerate(buffers):
             address = self.address(pointer)
-            place = text.assign(f"getelementptr ptr, ptr %buffers, i64 {number}") if number else "%buffers"
-            text.emit(f"store ptr {address}, ptr {place}, align 8")
-        blocks = bound(launch.blocks, bindings)
-        values = tuple(bound(value, bindings) for value in launch.values)
-        known = tuple(value for value in values if isinstance(value, int))
+            slot = text.assign(f"getelementptr ptr, ptr %buffers, i64 {number}") if number else "%buffers"
+            text.emit(f"store ptr {address}, ptr {slot}, align 8")
+        blocks = bind_dim(launch.blocks, bindings)
+        values = tuple(bind_dim(value, bindings) for value in launch.values)
+        constants = tuple(value for value in values if isinstance(value, int))
         if not values:
             parameters = "null"
-        elif len(known) == len(values):
-            parameters = self.table(known)
+        elif len(constants) == len(values):
+            parameters = self.table(constants)
         else:
-            row = self.own.row(ParameterRow(blocks, values))
+            row = self.unit_numbers.row(ParameterRow(blocks, values))
             parameters = text.assign(f"getelementptr i64, ptr {self.base}, i64 {row}")
         text.emit(
-            f'call void @"{self.name}.launch"(ptr @"{launch.kernel.name}", i64 {self.number(blocks)}, '
+            f'call void @"{self.name}.launch"(ptr @"{launch.kernel.name}", i64 {self.load_number(blocks)}, '
             f"ptr %buffers, ptr {parameters}, ptr %work, ptr %parallel, i1 {shared})"
         )
 
@@ -164,7 +164,7 @@ class LaunchWriter:
 
     # -- scans -------------------------------------------------------------------------------------------------------
 
-    def scan(
+    def emit_scan(
         self,
         task: ScanTask,
         layout: ScanLayout,
@@ -172,35 +172,38 @@ class LaunchWriter:
         results: Sequence[Pointer],
         start: Dim,
     ) -> None:
-        """A loop over the body: carries alternate between two places, sequences move on; the last carries are results.
+        """Emit a loop over the body: carries alternate between two buffers, and the last carries are results.
 
-        A carry that is an output as well is read back from where it went.
+        A carry that is also a sequence output is read back from there.
         """
         text = self.text
         carries, sequences = task.primitive.carries, task.primitive.sequences
         inputs, outputs = task.program.inputs, task.program.outputs
         bindings = layout.inner
-        length = self.number(bound(task.primitive.length, bindings))
+        length = self.load_number(bind_dim(task.primitive.length, bindings))
         starts = [self.address(pointer) for pointer in operands]
         ends = [self.address(pointer) for pointer in results]
         pairs = [tuple(self.address(Pointer(self.arena, start + half)) for half in pair) for pair in layout.pairs]
         steps = {
-            number: self.number(value_bytes(inputs[number], bindings)) for number in range(carries, carries + sequences)
+            number: self.load_number(value_bytes(inputs[number], bindings))
+            for number in range(carries, carries + sequences)
         }
-        strides = {n: self.number(value_bytes(outputs[n], bindings)) for n in range(carries, len(outputs))}
-        homes = {value: number for number, value in enumerate(outputs)}  # of a value that is there twice: the later
+        strides = {n: self.load_number(value_bytes(outputs[n], bindings)) for n in range(carries, len(outputs))}
+        homes = {
+            value: number for number, value in enumerate(outputs)
+        }  # the last position of a value that occurs twice
 
         before, turn, inside, after = (text.label(hint) for hint in ("before", "turn", "inside", "after"))
         time, next_time = text.name("time"), text.name("time")
         text.emit(f"br label %{before}")
-        text.begin(before)
+        text.start_block(before)
         text.emit(f"br label %{turn}")
-        text.begin(turn)
+        text.start_block(turn)
         latch = text.label("latch")
         text.emit(f"{time} = phi i64 [ 0, %{before} ], [ {next_time}, %{latch} ]")
         more = text.assign(f"icmp slt i64 {time}, {length}")
         text.emit(f"br i1 {more}, label %{inside}, label %{after}")
-        text.begin(inside)
+        text.start_block(inside)
         first = text.assign(f"icmp eq i64 {time}, 0")
         text.emit(f"{next_time} = add i64 {time}, 1")
         last = text.assign(f"icmp eq i64 {next_time}, {length}")
@@ -211,46 +214,46 @@ class LaunchWriter:
             far = text.assign(f"mul i64 {at}, {stride}")
             return text.assign(f"getelementptr i8, ptr {address}, i64 {far}")
 
-        def made(number: int, at: str) -> str:
-            """Where an output went in a turn; a carry, in one that is not the last."""
+        def output_address(number: int, at: str) -> str:
+            """Return the address of an output in an iteration, which for a carry is not the last."""
             if number >= carries:
                 return shifted(ends[number], strides[number], at)
             even_first, odd_first = pairs[number] if at == time else reversed(pairs[number])
             return text.assign(f"select i1 {odd}, ptr {odd_first}, ptr {even_first}")
 
-        places: dict[object, Pointer] = dict(self.constant_places(self.unit).items())
-        places.update(zip(inputs[carries + sequences :], map(Pointer, starts[carries + sequences :])))
+        pointers: dict[object, Pointer] = dict(self.constant_pointers(self.unit).items())
+        pointers.update(zip(inputs[carries + sequences :], map(Pointer, starts[carries + sequences :])))
         for number in range(carries):
-            found = made(homes[outputs[number]], previous)
-            places[inputs[number]] = Pointer(text.assign(f"select i1 {first}, ptr {starts[number]}, ptr {found}"))
+            carried = output_address(homes[outputs[number]], previous)
+            pointers[inputs[number]] = Pointer(text.assign(f"select i1 {first}, ptr {starts[number]}, ptr {carried}"))
         for number in range(carries, carries + sequences):
-            places[inputs[number]] = Pointer(shifted(starts[number], steps[number], time))
+            pointers[inputs[number]] = Pointer(shifted(starts[number], steps[number], time))
         for value, number in homes.items():
-            found = made(number, time)
+            address = output_address(number, time)
             if number < carries:
-                found = text.assign(f"select i1 {last}, ptr {ends[number]}, ptr {found}")
-            places[value] = Pointer(found)
-        self.section(task.body, layout.body, places, start + layout.base, bindings)
+                address = text.assign(f"select i1 {last}, ptr {ends[number]}, ptr {address}")
+            pointers[value] = Pointer(address)
+        self.emit_section(task.body, layout.body, pointers, start + layout.base, bindings)
         text.emit(f"br label %{latch}")
-        text.begin(latch)
+        text.start_block(latch)
         text.emit(f"br label %{turn}")
-        text.begin(after)
+        text.start_block(after)
         none = text.assign(f"icmp sle i64 {length}, 0")
         final = text.assign(f"sub i64 {length}, 1")
         for number in range(carries):
             home = homes[outputs[number]]
-            size = self.number(value_bytes(inputs[number], bindings))
+            size = self.load_number(value_bytes(inputs[number], bindings))
             source = starts[number]
             if home == number:
                 size = text.assign(f"select i1 {none}, i64 {size}, i64 0")
             else:
-                reached = shifted(ends[home], strides[home], final) if home >= carries else ends[home]
-                source = text.assign(f"select i1 {none}, ptr {source}, ptr {reached}")
-            self.move_bytes(source, ends[number], size)
+                address = shifted(ends[home], strides[home], final) if home >= carries else ends[home]
+                source = text.assign(f"select i1 {none}, ptr {source}, ptr {address}")
+            self.emit_memmove(source, ends[number], size)
 
 
 LAUNCH_CODE = """
-; Run all blocks of a kernel, here or by whoever the caller has for that.
+; Run all blocks of a kernel, on this thread or through the caller's `parallel`.
 define internal void @"{name}.launch"(ptr %kernel, i64 %blocks, ptr %buffers, ptr %parameters, ptr %work,
                                       ptr %parallel, i1 %shared) nounwind {{
 entry:

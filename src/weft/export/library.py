@@ -1,6 +1,6 @@
-"""The functions of an exported model that open and check its weights and tell of errors, as text of LLVM.
+"""Emit the functions of an exported model that open and check its weights and describe errors.
 
-A model is two pointers: its weights, and memory that is its own where it was opened from a file.
+A model is two pointers: its weights, and the memory that it owns if it was opened from a file.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ DECLARATIONS = {
 }
 
 
-def library_text(interface: Interface, length: int, checksum: int, embedded: bytes | None) -> str:
-    """All of them; `embedded` are weights that become a part of the object."""
+def emit_library(interface: Interface, length: int, checksum: int, embedded: bytes | None) -> str:
+    """Emit all functions of this module; `embedded` are weights to store in the object."""
     name = interface.name
     signed = checksum - 2**64 if checksum >= 2**63 else checksum
     parts = [
         CHECKSUM_CODE.format(name=name),
         _BIND.format(name=name, length=length, checksum=signed, mask=ALIGNMENT - 1, **_ERRORS),
         _CLOSE.format(name=name),
-        _errors(name, interface.errors),
+        _emit_error_text(name, interface.errors),
     ]
     if embedded is None:
         parts.append(_OPEN.format(name=name, length=length, room=length + ALIGNMENT, mask=ALIGNMENT - 1, **_ERRORS))
     else:
         parts.append(_OPEN_EMBEDDED.format(name=name, length=length, **_ERRORS))
-        parts.insert(0, constant_text(f"{name}.weights", embedded))
+        parts.insert(0, emit_constant(f"{name}.weights", embedded))
     return "\n".join(parts)
 
 
-def constant_text(name: str, content: bytes) -> str:
-    """Bytes as a constant of the object; one more follows, so that there is always one."""
+def emit_constant(name: str, content: bytes) -> str:
+    """Emit bytes as a constant of the object, followed by a 0 so that it is never empty."""
     escaped = "".join(("\\", content.hex("\\"))) if content else ""
     return f'@"{name}" = internal constant [{len(content) + 1} x i8] c"{escaped}\\00", align {ALIGNMENT}\n'
 
 
-def _errors(name: str, errors: Mapping[int, str]) -> str:
-    """A function from errors to what there is to say of them."""
+def _emit_error_text(name: str, errors: Mapping[int, str]) -> str:
+    """Emit the function that maps an error to its description."""
     lines, cases, blocks = [], [], []
     for number, text in {**errors, -1: "no error that this code gives"}.items():
         data = text.encode() + b"\0"
@@ -96,8 +96,8 @@ measure:
   %same = icmp eq i64 %length, {length}
   br i1 %same, label %sum, label %wrong.length
 sum:
-  %found = call i64 @"{name}.checksum"(ptr %weights, i64 %length)
-  %right = icmp eq i64 %found, {checksum}
+  %sum.actual = call i64 @"{name}.checksum"(ptr %weights, i64 %length)
+  %right = icmp eq i64 %sum.actual, {checksum}
   br i1 %right, label %keep, label %wrong.content
 keep:
   store ptr %weights, ptr %model, align 8

@@ -1,11 +1,11 @@
-"""Memory for any sizes: who shares it is decided once, and where everything lies follows from the sizes of a run.
+"""Plan memory for all sizes: sharing is decided once, and offsets are functions of the sizes of a run.
 
-Pieces are placed for usual sizes first (plan/arena.py), which gives them an order from the bottom up. Where a piece
-lies then is the end of the highest of those below it that are alive with it: whatever the sizes are, no two pieces that
-are needed at the same time overlap, and for the usual sizes nothing takes more than planned.
+Blocks are first placed for usual sizes (plan/arena.py), which orders them from the bottom up. The offset of a block is
+then the end of the highest block below it with an overlapping lifetime. So blocks that are alive at the same time never
+overlap, whatever the sizes, and for usual sizes the total is the planned one.
 
-Offsets are dims of symbols of their own. What these stand for are the planner's `definitions`: each the largest of some
-dims, to be computed in their order.
+Offsets are dims of additional symbols, which the planner's `definitions` define in order: each is the largest of some
+dims.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from weft.records import dataclass
 
 ALIGNMENT = 64
 LARGEST_BYTES = 2**56
-"""What no offset and no tensor may exceed, so that sums of a few of them fit into 64 bits."""
+"""The limit of offsets and tensors, so that sums of a few of them fit into 64 bits."""
 
-Owner = Any  # of a piece: a value, or a task's number with a workspace's
+Owner = Any  # of a block: a value, or the numbers of a task and of its workspace
 Bindings = Mapping[str, Dim]
-"""What the sizes that only a scan's body knows are outside."""
+"""The sizes of a body's symbols in terms of outer symbols."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Block:
     """Memory that is needed from one step to another, both included."""
 
     owner: Owner
@@ -45,7 +45,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class DefinedSize:
-    """What a symbol stands for: the largest of some dims, or the most bytes that one of some units needs."""
+    """The definition of a symbol: the largest of some dims, or the most bytes that one of some units needs."""
 
     name: str
     parts: tuple[Dim, ...]
@@ -54,7 +54,7 @@ class DefinedSize:
 
 @dataclass(frozen=True, slots=True)
 class ScanLayout:
-    """Two places for each carry, from the start of a scan's memory, and where the memory of its body begins."""
+    """The two buffers of each carry, as offsets in a scan's memory, and the offset of its body's memory."""
 
     inner: Bindings
     pairs: tuple[tuple[Dim, Dim], ...]
@@ -64,7 +64,7 @@ class ScanLayout:
 
 @dataclass(frozen=True, slots=True)
 class SectionLayout:
-    """The order of a section's tasks, who lies in whose memory, and the offsets of pieces from the section's start."""
+    """The order of a section's tasks, which values share memory, and the offsets of blocks in the section's memory."""
 
     order: tuple[int, ...]
     storage: StoragePlan
@@ -73,24 +73,24 @@ class SectionLayout:
     scans: Mapping[int, ScanLayout] = field(default_factory=dict)
 
 
-def bound(dim: Dim, bindings: Bindings) -> Dim:
-    """A dim of a scan's body in terms of sizes outside."""
+def bind_dim(dim: Dim, bindings: Bindings) -> Dim:
+    """Express a dim of a body in outer symbols."""
     if isinstance(dim, int) or not bindings:
         return dim
-    return dims.substitute(dim, lambda atom: _replaced(atom, bindings))
+    return dims.substitute(dim, lambda atom: _bind_atom(atom, bindings))
 
 
-def _replaced(atom: Symbol | dims.Axis, bindings: Bindings) -> Dim:
-    found = bindings.get(atom.name) if isinstance(atom, Symbol) else None
-    return Expr((((atom,), 1),)) if found is None else found
+def _bind_atom(atom: Symbol | dims.Axis, bindings: Bindings) -> Dim:
+    dim = bindings.get(atom.name) if isinstance(atom, Symbol) else None
+    return Expr((((atom,), 1),)) if dim is None else dim
 
 
-def shape_of(value: Value, bindings: Bindings) -> tuple[Dim, ...]:
-    return tuple([bound(dim, bindings) for dim in value.shape])
+def bind_shape(value: Value, bindings: Bindings) -> tuple[Dim, ...]:
+    return tuple([bind_dim(dim, bindings) for dim in value.shape])
 
 
 def value_bytes(value: Value, bindings: Bindings) -> Dim:
-    return dims.product(shape_of(value, bindings)) * value.itemsize
+    return dims.product(bind_shape(value, bindings)) * value.itemsize
 
 
 def aligned(size: Dim) -> Dim:
@@ -98,10 +98,10 @@ def aligned(size: Dim) -> Dim:
 
 
 def bind_body(task: ScanTask, outer: Bindings) -> dict[str, Dim]:
-    """The sizes that a scan's body learns from its inputs, and those around it."""
+    """Return the sizes that a scan's body gets from its inputs, and those of `outer`."""
     inner, primitive = dict(outer), task.primitive
     for number, (inside, outside) in enumerate(zip(task.program.inputs, task.operands)):
-        shape = shape_of(outside, outer)
+        shape = bind_shape(outside, outer)
         is_sequence = primitive.carries <= number < primitive.carries + primitive.sequences
         for dim, size in zip(inside.shape, shape[1:] if is_sequence else shape):
             symbol = dims.as_symbol(dim)
@@ -111,28 +111,27 @@ def bind_body(task: ScanTask, outer: Bindings) -> dict[str, Dim]:
 
 
 class MemoryPlanner:
-    """Lays sections out. `usual` are sizes that decide who lies above whom."""
+    """Lays out sections. `usual` are the sizes that determine the order of blocks."""
 
     def __init__(self, usual: Mapping[str, int]) -> None:
         self.usual = DimEvaluator(usual)
         self.definitions: list[DefinedSize] = []
 
-    def lay_out(self, section: NativeSection, given: Collection[Value], bindings: Bindings) -> SectionLayout:
-        """A section of a program; `given` are values that lie elsewhere."""
-        own = tuple(range(len(section.tasks)))
+    def lay_out(self, section: NativeSection, external: Collection[Value], bindings: Bindings) -> SectionLayout:
+        """Lay out a section of a program; `external` values have memory elsewhere."""
         sizes = Sizes(
-            lambda dim: self._usual(bound(dim, bindings)),
+            lambda dim: self._usual(bind_dim(dim, bindings)),
             lambda value: self._usual(value_bytes(value, bindings)),
             lambda task: self._scan_bytes(task, bindings),
         )
         try:
-            order = tuple(choose_order(section, sizes, given.__contains__))
+            order = tuple(choose_order(section, sizes, external.__contains__))
         except ArithmeticError:
-            order = own
-        return self._section(section, given, order, bindings)
+            order = tuple(range(len(section.tasks)))
+        return self._section(section, external, order, bindings)
 
     def largest(self, of: Sequence[Dim]) -> Dim:
-        """The largest of some dims, none of which is negative: a number, or a symbol that is defined from now on."""
+        """Return the largest of some dims, none negative: a number, or a newly defined symbol."""
         fixed = max((dim for dim in of if isinstance(dim, int)), default=0)
         others: tuple[Dim, ...] = tuple(dict.fromkeys(dim for dim in of if isinstance(dim, Expr)))
         if not others:
@@ -141,12 +140,12 @@ class MemoryPlanner:
         return self._define(DefinedSize(self._name(), parts), max(map(self._usual, parts)))
 
     def largest_unit(self, units: Sequence[tuple[int, int]]) -> Dim:
-        """The most bytes that one of some units needs, given by their numbers with what they need for usual sizes."""
+        """Define the most bytes that one of some units needs; `units` are numbers, with the bytes for usual sizes."""
         numbers = tuple(number for number, _ in units)
         return self._define(DefinedSize(self._name(), (), numbers), max((size for _, size in units), default=0))
 
     def _name(self) -> str:
-        return f"\0{len(self.definitions)}"  # as no dim of a model is called
+        return f"\0{len(self.definitions)}"  # cannot be the name of a dim of a model
 
     def _define(self, definition: DefinedSize, usual: int) -> Dim:
         self.definitions.append(definition)
@@ -160,7 +159,7 @@ class MemoryPlanner:
             return 0
 
     def _section(
-        self, section: NativeSection, given: Collection[Value], order: tuple[int, ...], bindings: Bindings
+        self, section: NativeSection, external: Collection[Value], order: tuple[int, ...], bindings: Bindings
     ) -> SectionLayout:
         scans = {
             number: self._scan(task, bindings)
@@ -168,8 +167,8 @@ class MemoryPlanner:
             if isinstance(task, ScanTask)
         }
         by_task = {id(section.tasks[number]): scan.base + scan.body.total for number, scan in scans.items()}
-        symbolic: Any = (  # the arithmetic of plan_storage() is that of dims; it takes what is not sure for not so
-            lambda dim: bound(dim, bindings),
+        symbolic: Any = (  # plan_storage() computes with dims here; an undecided comparison is false
+            lambda dim: bind_dim(dim, bindings),
             lambda value: value_bytes(value, bindings),
             lambda task: by_task[id(task)],
         )
@@ -177,9 +176,9 @@ class MemoryPlanner:
         for position, number in enumerate(order):
             places[number] = position
         spans = [(position, position) for position in places]
-        choices = [plan_storage(section, Sizes(*symbolic), spans, given, join=join) for join in (True, False)]
+        choices = [plan_storage(section, Sizes(*symbolic), spans, external, join=join) for join in (True, False)]
         storage = min(choices if len(choices[0].skipped) > 1 else choices[:1], key=self._arena_size)
-        offsets, total = self.place(_stretches(storage))
+        offsets, total = self.place(_blocks(storage))
         return SectionLayout(order, storage, offsets, total, scans)
 
     def _scan(self, task: ScanTask, outer: Bindings) -> ScanLayout:
@@ -190,39 +189,39 @@ class MemoryPlanner:
             size = aligned(value_bytes(value, inner))
             pairs.append((base, base + size))
             base = base + 2 * size
-        given = {*task.body.inputs, *task.body.outputs, *task.program.constants}
-        body = self._section(task.body, given, tuple(range(len(task.body.tasks))), inner)
+        external = {*task.body.inputs, *task.body.outputs, *task.program.constants}
+        body = self._section(task.body, external, tuple(range(len(task.body.tasks))), inner)
         return ScanLayout(inner, tuple(pairs), base, body)
 
     def _scan_bytes(self, task: ScanTask, outer: Bindings) -> int:
-        """About what a scan takes, to choose an order with."""
+        """Estimate the bytes of a scan, for the choice of an order."""
         inner = bind_body(task, outer)
         results = (value for one in task.body.tasks for value in one.results)
         return sum(self._usual(value_bytes(value, inner)) for value in results)
 
-    def _usual_lifetimes(self, pieces: Sequence[Stretch]) -> list[Lifetime]:
-        return [Lifetime(self._usual(piece.size), piece.first, piece.last) for piece in pieces]
+    def _usual_lifetimes(self, blocks: Sequence[Block]) -> list[Lifetime]:
+        return [Lifetime(self._usual(block.size), block.first, block.last) for block in blocks]
 
     def _arena_size(self, storage: StoragePlan) -> int:
-        return place_blocks(self._usual_lifetimes(_stretches(storage)), ALIGNMENT).size
+        return place_blocks(self._usual_lifetimes(_blocks(storage)), ALIGNMENT).size
 
-    def place(self, given: Sequence[Stretch]) -> tuple[dict[Owner, Dim], Dim]:
-        """Offsets of pieces by their owners, and what all take together."""
-        usual = place_blocks(self._usual_lifetimes(given), ALIGNMENT).offsets
-        pieces = [given[n] for n in sorted(range(len(usual)), key=lambda n: (usual[n], n))]
+    def place(self, unordered: Sequence[Block]) -> tuple[dict[Owner, Dim], Dim]:
+        """Return the offsets of blocks by their owners, and the total."""
+        usual = place_blocks(self._usual_lifetimes(unordered), ALIGNMENT).offsets
+        blocks = [unordered[n] for n in sorted(range(len(usual)), key=lambda n: (usual[n], n))]
         offsets: dict[Owner, Dim] = {}
         ends: list[Dim] = []
-        for number, piece in enumerate(pieces):
-            below = [n for n in range(number) if _meet(pieces[n], piece)]
-            highest = [n for n in below if not any(m > n and _meet(pieces[n], pieces[m]) for m in below)]
-            offset = offsets[piece.owner] = self.largest([ends[n] for n in highest])
-            ends.append(offset + aligned(piece.size))
+        for number, block in enumerate(blocks):
+            below = [n for n in range(number) if _meet(blocks[n], block)]
+            highest = [n for n in below if not any(m > n and _meet(blocks[n], blocks[m]) for m in below)]
+            offset = offsets[block.owner] = self.largest([ends[n] for n in highest])
+            ends.append(offset + aligned(block.size))
         return offsets, self.largest(ends)
 
 
-def _stretches(storage: StoragePlan) -> list[Stretch]:
-    return [Stretch(piece.owner, piece.size, piece.first, piece.last) for piece in storage.blocks]
+def _blocks(storage: StoragePlan) -> list[Block]:
+    return [Block(block.owner, block.size, block.first, block.last) for block in storage.blocks]
 
 
-def _meet(one: Stretch, other: Stretch) -> bool:
+def _meet(one: Block, other: Block) -> bool:
     return one.first <= other.last and other.first <= one.last

@@ -1,7 +1,7 @@
-"""The parts of a program that run as one: the program itself, and what is inside of its branches and loops.
+"""Divide a program into units: the program itself, and the bodies of its branches and loops.
 
-Each has numbers and memory of its own. What a part needs is known when its plan is made, and that may be refused: then
-it cannot run, and takes no memory. All that is known of a part outside is how many bytes it takes.
+Each unit has its own numbers, memory and plan. A unit whose plan fails cannot run and takes no memory. The enclosing
+unit only knows how many bytes an inner unit needs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.errors import UnsupportedModelError
-from weft.export.memory import Bindings, MemoryPlanner, Owner, SectionLayout, Stretch, bound, shape_of, value_bytes
+from weft.export.memory import Bindings, Block, MemoryPlanner, Owner, SectionLayout, bind_dim, bind_shape, value_bytes
 from weft.fuse.host import explain_missing_kernel, host_only_reason
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
@@ -24,10 +24,10 @@ Item = NativeSection | Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeUnit:
-    """A program in the order of its items, with the units inside of its steps, by the step's place.
+    """A program as a list of items, with the inner units of steps by the step's index.
 
-    `guards` are of the model's sizes. `offsets` are those of what the unit needs: values that items hand on, and by
-    (place, what for) the memory of items.
+    `guards` are on the model's sizes. `offsets` has the values that pass between items, and the memory of items by
+    (index, purpose).
     """
 
     number: int
@@ -43,10 +43,10 @@ class CodeUnit:
     offsets: Mapping[Owner, Dim]
     total: Dim
 
-    def everything(self) -> Iterator[CodeUnit]:
-        """This unit and all inside of it, in the order of their numbers."""
-        found = [self, *(unit for inner in self.inside.values() for one in inner for unit in one.everything())]
-        return iter(sorted(found, key=lambda unit: unit.number))
+    def all_units(self) -> Iterator[CodeUnit]:
+        """Return this unit and all inner ones, ordered by number."""
+        units = [self, *(unit for inner in self.inside.values() for each in inner for unit in each.all_units())]
+        return iter(sorted(units, key=lambda unit: unit.number))
 
     @property
     def sections(self) -> list[NativeSection]:
@@ -54,20 +54,20 @@ class CodeUnit:
 
 
 class UnitBuilder:
-    """Makes the units of one model. `usual` are sizes that memory is laid out for."""
+    """Builds the units of one model. `usual` are the sizes that memory is laid out for."""
 
     def __init__(self, inputs: Sequence[Value], observed: Sequence[Symbol], usual: Mapping[str, int]) -> None:
         self._usual = usual
-        self._known = {
+        self._symbols = {
             symbol.name for value in inputs for dim in (value.known_shape or ()) for symbol in dims.symbols(dim)
         }
-        self._known.update(symbol.name for symbol in observed)
+        self._symbols.update(symbol.name for symbol in observed)
         self._count = 0
 
     def build(
         self, program: TensorProgram, sections: Sequence[Section], bindings: Bindings, more: Sequence[Guard] = ()
     ) -> CodeUnit:
-        """A program with its sections; `more` are guards beside its own, of sizes outside."""
+        """Build the unit of a program with its sections; `more` are additional guards, on outer sizes."""
         number = self._count
         self._count += 1
         items: list[Item] = []
@@ -78,25 +78,26 @@ class UnitBuilder:
                 continue
             parts = iter(section.bodies)
             for step in section.steps:
-                bodies[len(items)] = [(body, next(parts)) for body in _checked_bodies(step)]
+                bodies[len(items)] = [(body, next(parts)) for body in _check_bodies(step)]
                 items.append(step)
         planner = MemoryPlanner(self._usual)
-        elsewhere = {*program.inputs, *program.constants}
+        external = {*program.inputs, *program.constants}
         layouts = {
-            place: planner.lay_out(item, {*item.inputs, *item.outputs, *elsewhere}, bindings)
-            for place, item in enumerate(items)
+            index: planner.lay_out(item, {*item.inputs, *item.outputs, *external}, bindings)
+            for index, item in enumerate(items)
             if isinstance(item, NativeSection)
         }
         inside = {
-            place: tuple(
-                self._inside(items[place], body, parts, which, bindings) for which, (body, parts) in enumerate(found)
+            index: tuple(
+                self._build_inner(items[index], body, parts, which, bindings)
+                for which, (body, parts) in enumerate(programs)
             )
-            for place, found in bodies.items()
+            for index, programs in bodies.items()
         }
-        pieces = [*_values(program, items, bindings), *_spaces(items, layouts, inside, planner, bindings)]
-        offsets, total = planner.place(pieces)
-        guards = [*more, *(_bound_guard(guard, bindings) for guard in program.guards)]
-        self._check_known(guards)
+        blocks = [*_value_blocks(program, items, bindings), *_item_blocks(items, layouts, inside, planner, bindings)]
+        offsets, total = planner.place(blocks)
+        guards = [*more, *(_bind_guard(guard, bindings) for guard in program.guards)]
+        self._check_guards(guards)
         return CodeUnit(
             number,
             program.inputs,
@@ -112,127 +113,121 @@ class UnitBuilder:
             total,
         )
 
-    def _inside(
+    def _build_inner(
         self, step: Item, body: TensorProgram, parts: Sequence[Section], which: int, outer: Bindings
     ) -> CodeUnit:
-        """One of the programs inside a step."""
+        """Build the unit of a body of a step."""
         assert isinstance(step, Step)
-        given, taken = _given(step, which), body.inputs
         inner = dict(outer)
-        for inside, outside in zip(taken, given):
+        for inside, outside in zip(body.inputs, _body_operands(step, which)):
             if outside is None:
                 continue
-            for dim, size in zip((inside.known_shape or ()), shape_of(outside, outer)):
+            for dim, size in zip((inside.known_shape or ()), bind_shape(outside, outer)):
                 symbol = dims.as_symbol(dim)
                 if symbol is not None and size != dim:
                     inner[symbol.name] = size
         guards = []
-        for made, wanted in _taken_over(step, body):
-            for dim, size in zip(shape_of(made, inner), shape_of(wanted, outer), strict=True):
+        for result, target in _body_results(step, body):
+            for dim, size in zip(bind_shape(result, inner), bind_shape(target, outer), strict=True):
                 self._check_symbols((dim, size), step)
                 if dim != size:
                     guards.append(Guard(dim, size, step.origin))
         return self.build(body, parts, inner, guards)
 
-    def _check_known(self, guards: Sequence[Guard]) -> None:
+    def _check_guards(self, guards: Sequence[Guard]) -> None:
         for guard in guards:
             for side in (guard.left, guard.right):
-                if not dims.symbol_names(side) <= self._known:
+                if not dims.symbol_names(side) <= self._symbols:
                     raise UnsupportedModelError("a size depends on data", node=guard.origin or None, hint=HINT)
 
     def _check_symbols(self, sizes: Sequence[Dim], step: Step) -> None:
         for size in sizes:
-            if not dims.symbol_names(size) <= self._known:
+            if not dims.symbol_names(size) <= self._symbols:
                 raise UnsupportedModelError(
-                    f"the sizes of what {step_name(step)} gives depend on data", node=step.origin or None, hint=HINT
+                    f"the sizes of the results of {step_name(step)} depend on data",
+                    node=step.origin or None,
+                    hint=HINT,
                 )
 
 
-HINT = (
-    "strings, sequences and sizes that depend on data are run from Python; fixed sizes (--shape dim=size) may make "
-    "that unnecessary"
-)
+HINT = "strings, sequences and sizes that depend on data need Python; fixed sizes (--shape dim=size) may avoid them"
 
 
-def _bound_guard(guard: Guard, bindings: Bindings) -> Guard:
-    return replace(guard, left=bound(guard.left, bindings), right=bound(guard.right, bindings))
+def _bind_guard(guard: Guard, bindings: Bindings) -> Guard:
+    return replace(guard, left=bind_dim(guard.left, bindings), right=bind_dim(guard.right, bindings))
 
 
-def _checked_bodies(step: Step) -> tuple[TensorProgram, ...]:
-    """The programs inside of a step that can be done without Python."""
+def _check_bodies(step: Step) -> tuple[TensorProgram, ...]:
+    """Return the bodies of a step; raise UnsupportedModelError if the step needs Python."""
     match step.primitive:
-        case Branch(then, otherwise) if all(map(_is_plain, step.results)):
+        case Branch(then, otherwise) if _have_shapes(step.results):
             return then, otherwise
-        case Loop(body, carries) if len(step.results) == carries and all(map(_is_plain, step.results)):
+        case Loop(body, carries) if len(step.results) == carries and _have_shapes(step.results):
             return (body,)
         case Loop(_, carries) if len(step.results) > carries:
-            reason = "how much it gives depends on data"
+            reason = "the size of its results depends on data"
         case _:
             reason = host_only_reason(step) or explain_missing_kernel(step)
-    raise UnsupportedModelError(
-        f"code without Python cannot do a step, {step_name(step)}: {reason}", node=step.origin or None, hint=HINT
-    )
+    raise UnsupportedModelError(f"{step_name(step)} cannot be exported: {reason}", node=step.origin or None, hint=HINT)
 
 
-def made_by(item: Item) -> tuple[Value, ...]:
-    """The values that others see of an item."""
+def item_results(item: Item) -> tuple[Value, ...]:
+    """Return the values that an item computes for others."""
     return item.outputs if isinstance(item, NativeSection) else item.results
 
 
-def _is_plain(value: Value) -> bool:
-    return value.has_shape
+def _have_shapes(values: Sequence[Value]) -> bool:
+    return all(value.has_shape for value in values)
 
 
-def _given(step: Step, which: int) -> list[Value | None]:
-    """What the inputs of a body are outside; None for a loop's count and its condition, which have no sizes."""
-    match step.primitive:
-        case Branch(then, _):
-            split = 1 + len(then.inputs)
-            return [*(step.operands[split:] if which else step.operands[1:split])]
-        case _:
-            return [None, None, *step.operands[2:]]
+def _body_operands(step: Step, which: int) -> list[Value | None]:
+    """Return the outer values of a body's inputs; None for the count and condition of a loop, which are scalars."""
+    if isinstance(step.primitive, Branch):
+        split = 1 + len(step.primitive.then.inputs)
+        return [*(step.operands[split:] if which else step.operands[1:split])]
+    return [None, None, *step.operands[2:]]
 
 
-def _taken_over(step: Step, body: TensorProgram) -> list[tuple[Value, Value]]:
-    """What a body makes, with what it must be of the shape of."""
+def _body_results(step: Step, body: TensorProgram) -> list[tuple[Value, Value]]:
+    """Return pairs of a body's results and outer values that must have the same shape."""
     if isinstance(step.primitive, Loop):
         carries = step.operands[2 : 2 + step.primitive.carries]
         return [*zip(body.outputs[1:], carries, strict=True), *zip(carries, step.results, strict=True)]
     return [*zip(body.outputs, step.results, strict=True)]
 
 
-def _values(program: TensorProgram, items: Sequence[Item], bindings: Bindings) -> list[Stretch]:
-    """Memory of what one item makes and another reads."""
+def _value_blocks(program: TensorProgram, items: Sequence[Item], bindings: Bindings) -> list[Block]:
+    """Return the memory of values that one item computes and another reads."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
-    for place, item in enumerate(items):
-        for value in made_by(item):
-            first[value] = last[value] = place
+    for index, item in enumerate(items):
+        for value in item_results(item):
+            first[value] = last[value] = index
         for value in item.inputs if isinstance(item, NativeSection) else item.operands:
-            last[value] = place
-    kept = {*program.outputs}
+            last[value] = index
+    outputs = {*program.outputs}
     return [
-        Stretch(value, value_bytes(value, bindings), first[value], last[value]) for value in first if value not in kept
+        Block(value, value_bytes(value, bindings), first[value], last[value]) for value in first if value not in outputs
     ]
 
 
-def _spaces(
+def _item_blocks(
     items: Sequence[Item],
     layouts: Mapping[int, SectionLayout],
     inside: Mapping[int, tuple[CodeUnit, ...]],
     planner: MemoryPlanner,
     bindings: Bindings,
-) -> Iterator[Stretch]:
-    """Memory that items need for themselves; of a loop, two places for each carry, its count and its conditions."""
-    for place, item in enumerate(items):
+) -> Iterator[Block]:
+    """Yield the memory of items; for a loop, two buffers for each carry, its count and its conditions."""
+    for index, item in enumerate(items):
         if isinstance(item, NativeSection):
-            yield Stretch((place, "section"), layouts[place].total, place, place)
+            yield Block((index, "section"), layouts[index].total, index, index)
             continue
-        bytes_inside = planner.largest_unit([(unit.number, unit.planner.usual(unit.total)) for unit in inside[place]])
-        yield Stretch((place, "inside"), bytes_inside, place, place)
+        bytes_inside = planner.largest_unit([(unit.number, unit.planner.usual(unit.total)) for unit in inside[index]])
+        yield Block((index, "inside"), bytes_inside, index, index)
         if isinstance(item.primitive, Loop):
-            for what in ("count", "before", "after"):
-                yield Stretch((place, what), 8, place, place)
+            for word in ("count", "before", "after"):
+                yield Block((index, word), 8, index, index)
             for number, value in enumerate(item.operands[2 : 2 + item.primitive.carries]):
                 for half in range(2):
-                    yield Stretch((place, number, half), value_bytes(value, bindings), place, place)
+                    yield Block((index, number, half), value_bytes(value, bindings), index, index)

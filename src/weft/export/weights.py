@@ -1,4 +1,4 @@
-"""The weights of an exported model: one stretch of bytes that its code knows the length and the checksum of."""
+"""The weights of an exported model: one file, whose length and checksum are part of the code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from weft.ir.work import all_works
 from weft.records import dataclass
 
 ALIGNMENT = 64
-_WORDS = 1 << 20  # that are summed up at a time
+_WORDS = 1 << 20  # summed at once
 _SPREAD = 0x9E3779B97F4A7C15
-"""An odd number: multiplied with it, every bit of a word counts in the upper half of the product."""
+"""An odd multiplier that spreads every bit of a word into the upper half of the product."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightLayout:
-    """Arrays with their offsets: those of the values of each unit, and what works have packed (by their id, number)."""
+    """Arrays with their offsets; `values` by unit, `packed` by the id of the work and the number of the constant."""
 
     arrays: tuple[tuple[int, Array], ...]
     values: Mapping[int, Mapping[Value, int]]
@@ -31,7 +31,7 @@ class WeightLayout:
     length: int
 
     def pieces(self) -> Iterable[bytes | memoryview]:
-        """All bytes in order."""
+        """Yield all bytes in order."""
         end = 0
         for offset, array in self.arrays:
             yield bytes(offset - end)
@@ -46,26 +46,26 @@ class WeightLayout:
 
     @property
     def checksum(self) -> int:
-        return sum(_sum(array, offset // 8) for offset, array in self.arrays) % 2**64
+        return sum(_checksum(array, offset // 8) for offset, array in self.arrays) % 2**64
 
 
-def gather(units: Sequence[CodeUnit]) -> WeightLayout:
-    """All that launches read and nobody writes, and constants that others are given."""
+def lay_out_weights(units: Sequence[CodeUnit]) -> WeightLayout:
+    """Lay out the constants and packed weights of units, each array once."""
     arrays: list[tuple[int, Array]] = []
-    known: dict[tuple[int, int], int] = {}
+    offsets: dict[tuple[int, int], int] = {}
     end = 0
 
     def add(array: Array) -> int:
         nonlocal end
         array = np.ascontiguousarray(array)
         key = array.ctypes.data, array.nbytes
-        if key not in known:
-            known[key] = end
+        if key not in offsets:
+            offsets[key] = end
             arrays.append((end, array))
             end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-        return known[key]
+        return offsets[key]
 
-    values = {unit.number: {value: add(array) for value, array in _read(unit).items()} for unit in units}
+    values = {unit.number: {value: add(array) for value, array in _find_constants(unit).items()} for unit in units}
     packed: dict[tuple[int, int], int] = {}
     for work in {id(work): work for unit in units for part in unit.sections for work in all_works(part)}.values():
         for number, constant in enumerate(work.constants):
@@ -73,22 +73,22 @@ def gather(units: Sequence[CodeUnit]) -> WeightLayout:
     return WeightLayout(tuple(arrays), values, packed, end)
 
 
-def _read(unit: CodeUnit) -> dict[Value, Array]:
-    """The constants of a unit that are read as they are."""
-    found: dict[Value, Array] = {}
+def _find_constants(unit: CodeUnit) -> dict[Value, Array]:
+    """Return the constants of a unit that are read without packing."""
+    constants: dict[Value, Array] = {}
     for section in unit.sections:
-        found |= section_constants(section, unit.constants)
-    given = [value for item in unit.items if isinstance(item, Step) for value in item.operands]
-    for value in (*unit.outputs, *given):
+        constants |= section_constants(section, unit.constants)
+    operands = [value for item in unit.items if isinstance(item, Step) for value in item.operands]
+    for value in (*unit.outputs, *operands):
         if value in unit.constants:
-            found[value] = np.asarray(unit.constants[value])
-    return found
+            constants[value] = np.asarray(unit.constants[value])
+    return constants
 
 
-def _sum(array: Array, start: int) -> int:
-    """What an array adds to the checksum: its words, mixed, each by the odd number of its place (the first: `start`).
+def _checksum(array: Array, start: int) -> int:
+    """Return the contribution of an array to the checksum: each word, mixed, times an odd number of its position.
 
-    Bytes that fill up the last word are 0, and so add nothing.
+    `start` is the position of the first word. Padding of the last word is 0 and adds nothing.
     """
     content = array.reshape(-1).view(np.uint8)
     whole = len(content) // 8 * 8
@@ -97,17 +97,17 @@ def _sum(array: Array, start: int) -> int:
         for first in range(0, whole, 8 * _WORDS):
             total += _sum_words(content[first : min(first + 8 * _WORDS, whole)].view("<u8"), start + first // 8)
         if whole < len(content):
-            rest = np.zeros(8, np.uint8)
-            rest[: len(content) - whole] = content[whole:]
-            total += _sum_words(rest.view("<u8"), start + whole // 8)
+            last = np.zeros(8, np.uint8)
+            last[: len(content) - whole] = content[whole:]
+            total += _sum_words(last.view("<u8"), start + whole // 8)
     return int(total)
 
 
 def _sum_words(words: Array, start: int) -> np.uint64:
     mixed = words * np.uint64(_SPREAD)
     mixed ^= mixed >> np.uint64(32)
-    places = np.arange(start, start + len(words), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    total: np.uint64 = (mixed * places).sum(dtype=np.uint64)
+    positions = np.arange(start, start + len(words), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    total: np.uint64 = (mixed * positions).sum(dtype=np.uint64)
     return total
 
 
@@ -137,4 +137,4 @@ end:
   ret i64 %total
 }}}}
 """
-"""The same in LLVM's language; `name` is to be filled in."""
+"""The checksum in LLVM IR; `name` is the model's."""

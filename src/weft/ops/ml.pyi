@@ -1,4 +1,4 @@
-"""Made from the definitions of the ops: see tests/builder/test_stubs.py"""
+"""Generated from the definitions of the ops: see tests/builder/test_stubs.py"""
 
 from collections.abc import Sequence
 

@@ -14,6 +14,7 @@ import numpy as np
 from weft.errors import InvalidModelError, OpDefinitionError, short_repr
 from weft.ir.dims import Expr
 from weft.opset.tensor import Element, Tensor, TracedValueError
+from weft.quantities import format_plural
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _PROGRAMMING_ERRORS = (TypeError, AttributeError, NameError, ImportError, SyntaxError)
@@ -60,8 +61,9 @@ def check_results(name: str, function: Callable[..., Any], results: list[Any], c
     fewest, most = counts
     if len(results) < fewest or (fewest == most and len(results) > most):  # of optional ones, there may be more
         expected = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        problem = f"{name} ({describe_source(function)}) returned {len(results)} outputs; its signature says {expected}"
-        hint = "annotate the return value as Tensor, or tuple[Tensor, Tensor] for two outputs, or list[Tensor] for any"
+        returned = f"{name} ({describe_source(function)}) returned {format_plural(len(results), 'output')}"
+        problem = f"{returned}; its signature says {expected}"
+        hint = "return as many, or annotate -> Tensor, -> tuple[Tensor, Tensor], or -> list[Tensor] for any number"
         raise OpDefinitionError(problem, hint=hint)
 
 

@@ -191,7 +191,7 @@ def call(
             problem = f"how many outputs {name}{place} has depends on the run: {reason}"
             raise InvalidModelError(problem) from reason
         if place:
-            advice = "fix the size, or choose with functions.where"
+            advice = "fix the size, or choose with weft.opset.functions.where"
             COMPILING.warning("%s%s runs uncompiled, which is slower: %s; %s", name, place, reason, advice)
         del trace.guards[guards:]
         return _defer(definition, inputs, attributes, output_count, version)

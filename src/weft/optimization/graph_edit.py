@@ -11,6 +11,7 @@ from weft.ir.graph import Attribute, Graph, Node, free_names, needed_names, subg
 
 STANDARD = ""  # the domain ai.onnx
 MICROSOFT = "com.microsoft"
+SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
 
 
 class GraphEdit:
@@ -103,13 +104,16 @@ def readers(graph: Graph) -> dict[str, list[Node]]:
     return nodes
 
 
+def has_subgraphs(node: Node) -> bool:
+    return any(True for _ in subgraphs(node))
+
+
 def read_inside(graph: Graph) -> set[str]:
     """Return the values that subgraphs read."""
     return {name for node in graph.nodes for inner in subgraphs(node) for name in free_names(inner)}
 
 
-def renamed_inputs(node: Node, names: Mapping[str, str]) -> Node:
-    """Rename the inputs of a node."""
+def rename_inputs(node: Node, names: Mapping[str, str]) -> Node:
     inputs = tuple(names.get(name, name) for name in node.inputs)
     return node if inputs == node.inputs else replace(node, inputs=inputs)
 

@@ -15,7 +15,7 @@ from weft.errors import UnsupportedModelError
 from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attribute, Graph, Node, subgraphs
-from weft.optimization.graph_edit import STANDARD, GraphEdit, tidy
+from weft.optimization.graph_edit import STANDARD, GraphEdit, has_subgraphs, tidy
 from weft.optimization.value_facts import ValueFacts, infer_facts
 from weft.records import dataclass
 
@@ -71,9 +71,9 @@ class _Adapter:
 
 def newest_version(graph: Graph) -> int:
     """Return the newest opset of any node; nodes differ only where functions of other opsets were inlined."""
-    own = (node.version for node in graph.nodes if node.domain == STANDARD)
+    outer = (node.version for node in graph.nodes if node.domain == STANDARD)
     inner = (newest_version(each) for node in graph.nodes for each in subgraphs(node))
-    return max((*own, *inner), default=1)
+    return max((*outer, *inner), default=1)
 
 
 def upgrade_graph(graph: Graph, version: int) -> Graph:
@@ -87,7 +87,7 @@ def upgrade_graph(graph: Graph, version: int) -> Graph:
 
 def _upgrade(graph: Graph, version: int, facts: ValueFacts) -> Graph:
     if all(node.version == version for node in graph.nodes if node.domain == STANDARD) and not any(
-        True for node in graph.nodes for _ in subgraphs(node)
+        map(has_subgraphs, graph.nodes)
     ):
         return graph
     adapter = _Adapter(GraphEdit(graph, version), facts, version)

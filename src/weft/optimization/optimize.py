@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from weft.errors import ExecutionError, InputError, OutOfMemoryError, UnsupportedModelError, WeftError
+from weft.errors import ExecutionError, InputError, OutOfMemoryError, UnsupportedModelError, WeftError, short_repr
 from weft.frontend.read import is_standard, read_model
 from weft.frontend.save import MAX_MESSAGE_BYTES
 from weft.frontend.schemas import newest_installed_opsets
@@ -28,18 +28,38 @@ from weft.loading import load, open_graph
 from weft.logs import LOADING
 from weft.opset import registry
 from weft.opset.lower import build_untraced_program
-from weft.optimization.graph_edit import STANDARD, with_shown_outputs
+from weft.optimization.graph_edit import SEPARATE_WEIGHTS, STANDARD, with_shown_outputs
 from weft.optimization.opset_upgrade import newest_version, upgrade_graph
-from weft.optimization.options import GROWTH, OptimizeOptions
 from weft.quantities import format_bytes, shorten
 from weft.records import dataclass
 from weft.runtime.progress import stages
 from weft.runtime.random_inputs import random_inputs
 from weft.tables import ShownAsTables, Table
 
-SEPARATE_WEIGHTS = 4  # the first IR version in which weights need not be inputs
+GROWTH = 1 << 20
 ARITHMETIC_FUSIONS = ("FusionConvAdd", "FusionConvBN", "FusionConvMul", "FusionGelu", "FusionGemm", "FusionReduce")
 TOLERANCE = 1e-3  # of the largest element of an output; a wrong rewrite is off by far more
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeOptions:
+    """Validated options; raises InputError for a wrong value."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    growth: int | None = GROWTH
+    opset: int | None = None
+    keep_inputs: bool = False
+    exact: bool = False
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        for name, size in self.sizes.items():
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise InputError(f"sizes: {name} must be a whole number, not {short_repr(size)}")
+        if self.growth is not None and (not isinstance(self.growth, int) or self.growth < 0):
+            raise InputError(f"growth must be a number of bytes or None, not {short_repr(self.growth)}")
+        if self.opset is not None and (not isinstance(self.opset, int) or self.opset < 1):
+            raise InputError(f"opset must be a version of ai.onnx, not {short_repr(self.opset)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +126,8 @@ def optimize(
     options = OptimizeOptions(sizes or {}, growth, opset, keep_inputs, exact, verify)
     target = None if path is None else Path(path)
     if target is not None and not target.parent.is_dir():
-        raise InputError(f"{target}: there is no such folder", hint="check the path of the result")
+        raise InputError(f"{target}: no such folder", hint="check the path of the result")
+    slim = _import_slim()
     with stages("optimizing") as progress:
         progress.stage("reading", 0.0)
         opened = copy_model(open_graph(source))
@@ -120,7 +141,7 @@ def optimize(
             raise UnsupportedModelError(problem, file=original.file)
         proto = add_initializers(rewrite_model(opened, model, {}), model)
         progress.stage("rewriting", 0.1)
-        slimmed = _slim(proto, model, options)
+        slimmed = _slim(slim, proto, model, options)
         if options.verify:
             progress.stage("comparing", 0.5)
             _compare(proto, slimmed, original.file)
@@ -178,8 +199,8 @@ def _prepare(original: OnnxModel, options: OptimizeOptions) -> OnnxModel:
 
 
 def _has_other_versions(graph: Graph, version: int) -> bool:
-    own = any(node.version != version for node in graph.nodes if node.domain == STANDARD)
-    return own or any(_has_other_versions(inner, version) for node in graph.nodes for inner in subgraphs(node))
+    outer = any(node.version != version for node in graph.nodes if node.domain == STANDARD)
+    return outer or any(_has_other_versions(inner, version) for node in graph.nodes for inner in subgraphs(node))
 
 
 def _check_sizes(model: OnnxModel, sizes: Mapping[str, int]) -> None:
@@ -211,13 +232,17 @@ def _fix_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     )
 
 
-def _slim(proto: Any, model: OnnxModel, options: OptimizeOptions) -> Any:
-    """Run onnxslim on a copy in which overridable initializers are plain inputs."""
+def _import_slim() -> Callable[..., Any]:
     try:
-        from onnxslim import slim
+        from onnxslim import slim  # an optional dependency
     except ImportError as error:
-        hint = "pip install 'weft-onnx[optimize]'"
-        raise UnsupportedModelError("weft.optimize needs the package onnxslim", hint=hint) from error
+        problem = "weft.optimize needs onnxslim: install it with pip install 'weft-onnx[optimize]'"
+        raise UnsupportedModelError(problem) from error
+    return cast("Callable[..., Any]", slim)
+
+
+def _slim(slim: Callable[..., Any], proto: Any, model: OnnxModel, options: OptimizeOptions) -> Any:
+    """Run onnxslim on a copy in which overridable initializers are plain inputs."""
     overridable = {value.name for value in model.graph.defaults}
     hidden = [tensor for tensor in proto.graph.initializer if tensor.name in overridable]
     stripped = copy.deepcopy(proto)

@@ -22,6 +22,7 @@ from weft.ir.types import AnyType, TensorType, Type
 from weft.opset.lower import Scope, trace_node
 from weft.opset.tensor import NotStaticError
 from weft.opset.trace import Trace, is_symbolic
+from weft.optimization.graph_edit import has_subgraphs
 
 MAX_TABLE = 4096  # elements of attributes; larger ones, as in tree ensembles, take long to trace
 
@@ -95,7 +96,7 @@ def _trace_node(trace: Trace, scope: Scope, graph: Graph, node: Node) -> None:
     except (WeftError, NotStaticError, ArithmeticError, RecursionError):
         _declare_by_schema(trace, scope, node, names)
         return
-    if any(True for _ in subgraphs(node)):  # branches may differ in shape, iterations too
+    if has_subgraphs(node):  # branches may differ in shape, iterations too
         for name, at in names.items():
             tensor = scope.get(name)
             if tensor is not None and isinstance(tensor.type, TensorType):

@@ -1,4 +1,4 @@
-"""What values are over samples: a model and data in, a histogram for each value out, or its type and magnitude."""
+"""Observe the values of a model on samples: a histogram of each value, or its type and largest magnitude."""
 
 from __future__ import annotations
 
@@ -9,40 +9,42 @@ import numpy as np
 
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.graph import Graph
-from weft.quantization.halves import SeenValues
+from weft.quantization.graph_runs import GraphValues, Sample
+from weft.quantization.half import ObservedValues
 from weft.quantization.ranges import ValueRange
-from weft.quantization.running import GraphValues, Sample
 
-Tell = Callable[[str, float], None]
+ReportProgress = Callable[[str, float], None]  # the stage, and the share of it that is done
 
 
-def observed_ranges(
-    names: Sequence[str], values: GraphValues, samples: Sequence[Sample], tell: Tell
+def observe_ranges(
+    names: Sequence[str], values: GraphValues, samples: Sequence[Sample], report: ReportProgress
 ) -> dict[str, ValueRange]:
-    """What numbers each of the named values has; inputs are known without a run."""
+    """Collect a histogram of each named value; inputs need no run."""
     ranges = {name: ValueRange() for name in dict.fromkeys(names)}
-    batches = [wanted for batch in values.batches if (wanted := [name for name in batch if name in ranges])]
-    done, whole = 0, max(1, len(batches) * len(samples))
+    batches = [observed for batch in values.batches if (observed := [name for name in batch if name in ranges])]
+    done, total = 0, max(1, len(batches) * len(samples))
     for sample in samples:
         for name in ranges.keys() & sample.keys():
             ranges[name].add(sample[name])
     for batch in batches:
         runner = values.runner(batch)
         for sample in samples:
-            tell("calibrating", done / whole)
-            found = runner.run(sample)
+            report("calibrating", done / total)
+            results = runner.run(sample)
             for name in batch:
-                ranges[name].add(found[name])
+                ranges[name].add(results[name])
             done += 1
     return ranges
 
 
-def seen_values(graph: Graph, values: GraphValues, samples: Sequence[Sample], tell: Tell) -> SeenValues:
-    """The types and largest magnitudes of all values that runs give, and of what goes in."""
+def observe_values(
+    graph: Graph, values: GraphValues, samples: Sequence[Sample], report: ReportProgress
+) -> ObservedValues:
+    """Collect the types and largest magnitudes of inputs and values."""
     dtypes: dict[str, DType] = {}
     largest: dict[str, float] = {}
 
-    def see(name: str, content: Any) -> None:
+    def observe(name: str, content: Any) -> None:
         if isinstance(content, np.ndarray):
             dtypes[name] = from_numpy(content.dtype)
             if dtypes[name] is DType.float32:
@@ -52,11 +54,11 @@ def seen_values(graph: Graph, values: GraphValues, samples: Sequence[Sample], te
     for value in (*graph.inputs, *graph.defaults):
         for sample in samples:
             if value.name in sample:
-                see(value.name, sample[value.name])
+                observe(value.name, sample[value.name])
     for done, batch in enumerate(values.batches):
-        tell("looking at values", done / len(values.batches))
+        report("observing values", done / len(values.batches))
         runner = values.runner(batch)
         for sample in samples:
             for name, content in runner.run(sample).items():
-                see(name, content)
-    return SeenValues(dtypes, largest)
+                observe(name, content)
+    return ObservedValues(dtypes, largest)

@@ -1,6 +1,6 @@
-"""A model before and after: bytes of its files, time of a run, and how far outputs and layers are from what they were.
+"""Compare a model before and after quantization: size of files, time of a run, errors of outputs and layers.
 
-Runs of both alternate, so that what slows a machine down for a while slows both.
+Timed runs of both models alternate, so that other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from weft.quantization.running import GraphValues, Runs, Sample
+from weft.quantization.graph_runs import GraphValues, Runs, Sample
 from weft.report.deviation import difference
 
-SECONDS = 4.0  # that timing takes, about
+SECONDS = 4.0  # of timing, approximately
 LEAST_RUNS, MOST_RUNS = 5, 200
 WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """An output of all samples: the largest difference, relative to the largest magnitude, and the root of the mean
-    squared one, relative to that of the output; `agreement` is the share of rows whose largest element is the same.
+    """The error of an output over all samples.
+
+    `error` is the largest difference relative to the largest magnitude, `noise` the root mean square of differences
+    relative to that of the output, `agreement` the share of rows whose largest element is at the same position.
     """
 
     name: str
@@ -37,7 +39,7 @@ class OutputError:
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """Bytes of a model's files, and of its weights."""
+    """Bytes of a model's files, including external data."""
 
     before: int
     after: int
@@ -45,52 +47,52 @@ class FileSizes:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of a run, in the median."""
+    """Seconds of a run (median)."""
 
     before: float
     after: float
     runs: int
 
 
-def file_bytes(path: Path, external: Mapping[str, Any]) -> int:
-    """The bytes of a model's own file, and of those beside it."""
+def count_file_bytes(path: Path, external: Mapping[str, Any]) -> int:
+    """Count the bytes of a model's file and of its external data."""
     return path.stat().st_size + sum(len(content) for content in external.values())
 
 
-def output_errors(before: Runs, after: Runs, samples: Sequence[Sample]) -> tuple[OutputError, ...]:
-    """Of the outputs of two models that take the same."""
-    totals: dict[str, _Total] = {}
+def measure_outputs(before: Runs, after: Runs, samples: Sequence[Sample]) -> tuple[OutputError, ...]:
+    """Compare the outputs of two models with the same inputs."""
+    totals: dict[str, _ErrorTotal] = {}
     for sample in samples:
-        expected, found = before.run(sample), after.run(sample)
+        expected, results = before.run(sample), after.run(sample)
         for name, content in expected.items():
-            totals.setdefault(name, _Total()).add(content, found.get(name))
+            totals.setdefault(name, _ErrorTotal()).add(content, results.get(name))
     return tuple(OutputError(name, total.error, total.noise, total.agreement) for name, total in totals.items())
 
 
-def value_errors(before: GraphValues, after: GraphValues, samples: Sequence[Sample]) -> dict[str, float]:
-    """How far values of one graph are from those of another, where both have them, in batches of theirs."""
-    totals: dict[str, _Total] = {}
+def measure_values(before: GraphValues, after: GraphValues, samples: Sequence[Sample]) -> dict[str, float]:
+    """Compare the values of two graphs; all values of `after` must be in both."""
+    totals: dict[str, _ErrorTotal] = {}
     for names in after.batches:
-        found_runner, expected_runner = after.runner(names), before.runner(names)
+        result_runner, expected_runner = after.runner(names), before.runner(names)
         for sample in samples:
-            expected, found = expected_runner.run(sample), found_runner.run(sample)
+            expected, results = expected_runner.run(sample), result_runner.run(sample)
             for name in names:
-                totals.setdefault(name, _Total()).add(expected[name], found[name])
+                totals.setdefault(name, _ErrorTotal()).add(expected[name], results[name])
     return {name: total.error for name, total in totals.items()}
 
 
-class _Total:
-    """Differences of one value, sample after sample."""
+class _ErrorTotal:
+    """Accumulates the differences of one value over samples."""
 
     def __init__(self) -> None:
-        self._error = 0.0  # of the largest difference, before it is relative
+        self._error = 0.0  # the largest absolute difference
         self._scale = 0.0
         self._squares = np.zeros(2)
         self._rows = np.zeros(2, np.int64)
         self._is_broken = False
 
-    def add(self, expected: Any, found: Any) -> None:
-        distance = difference(expected, found)
+    def add(self, expected: Any, result: Any) -> None:
+        distance = difference(expected, result)
         if not math.isfinite(distance.error):
             self._is_broken = True
             return
@@ -98,7 +100,7 @@ class _Total:
         self._scale = max(self._scale, distance.scale)
         if not isinstance(expected, np.ndarray) or not expected.size or expected.dtype.kind not in "fiuV":
             return
-        left, right = (np.asarray(content, np.float64) for content in (expected, found))
+        left, right = (np.asarray(content, np.float64) for content in (expected, result))
         finite = np.isfinite(left) & np.isfinite(right)
         self._squares += ((left - right)[finite] ** 2).sum(), (left[finite] ** 2).sum()
         if left.ndim and left.shape[-1] > 1:
@@ -123,18 +125,18 @@ class _Total:
         return float(self._rows[0] / self._rows[1]) if self._rows[1] else 1.0
 
 
-def run_times(before: Runs, after: Runs, sample: Sample) -> Times:
-    """Two models, loaded as a user would, in turn."""
+def time_runs(before: Runs, after: Runs, sample: Sample) -> Times:
+    """Time runs of two models, alternately."""
     models = (before, after)
     inputs = dict(sample)
     for model in models:
         for _ in range(WARM_UP):
             model.run(inputs)
-    taken: tuple[list[float], list[float]] = ([], [])
-    started = time.perf_counter()
-    while len(taken[0]) < LEAST_RUNS or (len(taken[0]) < MOST_RUNS and time.perf_counter() - started < SECONDS):
-        for model, seconds in zip(models, taken):
-            begun = time.perf_counter()
+    times: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + SECONDS
+    while len(times[0]) < LEAST_RUNS or (len(times[0]) < MOST_RUNS and time.perf_counter() < end):
+        for model, seconds in zip(models, times):
+            start = time.perf_counter()
             model.run(inputs)
-            seconds.append(time.perf_counter() - begun)
-    return Times(median(taken[0]), median(taken[1]), len(taken[0]))
+            seconds.append(time.perf_counter() - start)
+    return Times(median(times[0]), median(times[1]), len(times[0]))

@@ -1,4 +1,4 @@
-"""What `weft.quantize` takes, stated and checked in one place."""
+"""The options of `weft.quantize`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORMS = {
     FP16: (FULL_FORM, WEIGHTS_FORM),
     BF16: (WEIGHTS_FORM, FULL_FORM),
 }
-"""The ways to write each kind of numbers, the usual one first."""
+"""The forms of each number format, the default first."""
 ACTIVATIONS = ("uint8", "int8")
 BLOCKS = (16, 32, 64, 128, 256)
 SAMPLES = 32
@@ -32,7 +32,7 @@ SAMPLES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeOptions:
-    """What `weft.quantize` takes beside the model, the path and data; an InputError where an option is none."""
+    """Validated options; raises InputError for a wrong value."""
 
     to: NumberKind
     form: NumberForm | None = None
@@ -52,15 +52,15 @@ class QuantizeOptions:
     measure: bool = True
 
     def __post_init__(self) -> None:
-        _one_of("to", self.to, TARGETS)
+        _check_choice("to", self.to, TARGETS)
         if self.form is not None:
-            _one_of(f"form for {self.to}", self.form, FORMS[self.to])
-        _one_of("calibration", self.calibration, tuple(METHODS))
-        _one_of("activations", self.activations, ACTIVATIONS)
+            _check_choice(f"form for {self.to}", self.form, FORMS[self.to])
+        _check_choice("calibration", self.calibration, tuple(METHODS))
+        _check_choice("activations", self.activations, ACTIVATIONS)
         if self.block not in BLOCKS:
             raise InputError(f"block must be one of {', '.join(map(str, BLOCKS))}, not {short_repr(self.block)}")
         if self.embeddings and (self.to != INT4 or self.written != MICROSOFT_FORM):
-            raise InputError("embeddings are narrowed in int4 of the form microsoft alone")
+            raise InputError("embeddings=True needs to='int4' and form='microsoft'")
         if isinstance(self.keep, str) or not all(isinstance(pattern, str) for pattern in self.keep):
             raise InputError(f"keep must be a list of patterns, not {short_repr(self.keep)}")
         if self.budget is not None and not 0 < self.budget < inf:
@@ -71,10 +71,10 @@ class QuantizeOptions:
 
     @property
     def written(self) -> str:
-        """The form in which numbers are written."""
+        """The form of the file: the chosen one, or the default."""
         return self.form or FORMS[self.to][0]
 
 
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} must be one of {', '.join(known)}, not {short_repr(value)}")
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}, not {short_repr(value)}")

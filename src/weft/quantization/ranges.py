@@ -1,7 +1,7 @@
-"""The numbers that a value has over many runs, as a histogram, and the range of them that is worth eight bits.
+"""Choose the range of a value that eight bits represent, from a histogram over many runs.
 
-Nothing but counts is kept. A histogram is symmetric around 0; where a number lies outside of it, it becomes twice as
-wide as often as needed, and pairs of its bins become one.
+A histogram is symmetric around 0. A number outside of it doubles its width as often as needed, which merges pairs of
+bins.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ BINS = 8192  # over both signs
 LEVELS = 256
 PERCENTILE = 99.99
 SHRINKS = np.linspace(0.2, 1.0, 41)
-"""The parts of a range that are tried."""
+"""The fractions of a range that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
-class CodeScale:
-    """What turns numbers into eight bits: a scale, and the code of 0."""
+class QuantizationParameters:
+    """The scale and zero point of values in eight bits."""
 
     scale: float
-    zero: int
+    zero_point: int
     dtype: str
 
     @property
@@ -34,14 +34,14 @@ class CodeScale:
 
     @property
     def zero_array(self) -> Array:
-        return np.asarray(self.zero, self.dtype)
+        return np.asarray(self.zero_point, self.dtype)
 
 
 class ValueRange:
-    """Counts of the numbers of one value, run after run."""
+    """The histogram of one value over runs."""
 
     def __init__(self) -> None:
-        self.low = 0.0  # 0 is always within the range: it is what padding has
+        self.low = 0.0  # the range always includes 0, which padding needs
         self.high = 0.0
         self.is_finite = True
         self._limit = 0.0
@@ -65,9 +65,9 @@ class ValueRange:
             self._widen(self.largest)
         if self._limit:
             half = BINS // 2
-            places = np.clip((numbers * (half / self._limit)).astype(np.int64, copy=False) + half, 0, BINS - 1)
-            places -= (numbers < 0) & (places > 0)  # the cast above went towards 0
-            self._counts += np.bincount(places, minlength=BINS)
+            bins = np.clip((numbers * (half / self._limit)).astype(np.int64, copy=False) + half, 0, BINS - 1)
+            bins -= (numbers < 0) & (bins > 0)  # the cast rounds towards 0
+            self._counts += np.bincount(bins, minlength=BINS)
 
     def _widen(self, largest: float) -> None:
         if not self._limit:
@@ -78,36 +78,35 @@ class ValueRange:
             self._counts = np.concatenate([np.zeros(quarter, np.int64), pairs, np.zeros(quarter, np.int64)])
             self._limit *= 2
 
-    def chosen(self, method: str) -> tuple[float, float]:
-        """The lowest and the highest number that a code stands for."""
+    def choose(self, method: str) -> tuple[float, float]:
+        """Choose the lowest and the highest number that eight bits represent."""
         if not self._counts.any() or self.low == self.high:
             return self.low, self.high
         return METHODS[method](self)
 
     def bins(self) -> tuple[Array, Array]:
-        """The middle of each bin, and its count; only of those within the range."""
+        """Return the middle and the count of each bin that is not empty."""
         width = 2 * self._limit / BINS
         middles = (np.arange(BINS) + 0.5) * width - self._limit
         used = self._counts > 0
         return np.clip(middles[used], self.low, self.high), self._counts[used].astype(np.float64)
 
 
-def code_scale(low: float, high: float, dtype: str) -> CodeScale:
-    """Codes of uint8 or int8 over a range, in which 0 has a code of its own."""
+def make_parameters(low: float, high: float, dtype: str) -> QuantizationParameters:
+    """Make the parameters of uint8 or int8 for a range, with an exact 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = float(np.float32((high - low) / (LEVELS - 1)))
     if not scale > np.finfo(np.float32).tiny or not np.isfinite(scale):
-        return CodeScale(1.0, 0, dtype)
-    zero = int(np.clip(np.rint(-low / scale), 0, LEVELS - 1))
-    return CodeScale(scale, zero - (LEVELS // 2 if dtype == "int8" else 0), dtype)
+        return QuantizationParameters(1.0, 0, dtype)
+    zero_point = int(np.clip(np.rint(-low / scale), 0, LEVELS - 1))
+    return QuantizationParameters(scale, zero_point - (LEVELS // 2 if dtype == "int8" else 0), dtype)
 
 
-def _whole(values: ValueRange) -> tuple[float, float]:
+def _choose_whole_range(values: ValueRange) -> tuple[float, float]:
     return values.low, values.high
 
 
-def _most(values: ValueRange) -> tuple[float, float]:
-    """All but a few at each end."""
+def _choose_percentile(values: ValueRange) -> tuple[float, float]:
     middles, counts = values.bins()
     shares = np.cumsum(counts) / counts.sum()
     tail = (1 - PERCENTILE / 100) / 2
@@ -116,43 +115,43 @@ def _most(values: ValueRange) -> tuple[float, float]:
     return float(min(low, 0.0)), float(max(high, 0.0))
 
 
-def _least_error(values: ValueRange) -> tuple[float, float]:
-    """The range with the least squared error, of numbers that are cut off and of those that are rounded."""
+def _choose_least_error(values: ValueRange) -> tuple[float, float]:
+    """Choose the range with the least squared error of clipping and rounding."""
     middles, counts = values.bins()
 
     def error(low: float, high: float) -> float:
         scale = (high - low) / (LEVELS - 1)
-        codes = np.clip(np.rint(middles / scale), np.rint(low / scale), np.rint(high / scale))
-        return float((counts * (codes * scale - middles) ** 2).sum())
+        quantized = np.clip(np.rint(middles / scale), np.rint(low / scale), np.rint(high / scale))
+        return float((counts * (quantized * scale - middles) ** 2).sum())
 
-    return _narrowest(values, error)
+    return _search(values, error)
 
 
-def _least_divergence(values: ValueRange) -> tuple[float, float]:
-    """The range in which the distribution of codes tells most about that of the numbers (Kullback and Leibler)."""
+def _choose_least_divergence(values: ValueRange) -> tuple[float, float]:
+    """Choose the range with the least Kullback-Leibler divergence of quantized and original values."""
     middles, counts = values.bins()
     shares = counts / counts.sum()
 
     def divergence(low: float, high: float) -> float:
         inside = np.clip(middles, low, high)
-        codes = np.rint((inside - low) * ((LEVELS - 1) / (high - low))).astype(np.int64)
+        levels = np.rint((inside - low) * ((LEVELS - 1) / (high - low))).astype(np.int64)
         within = np.where((middles >= low) & (middles <= high), shares, 0.0)
-        total = np.bincount(codes, within, LEVELS)
-        used = np.bincount(codes, within > 0, LEVELS)
-        spread = np.where(within > 0, total[codes] / np.maximum(used[codes], 1), 0.0)
+        total = np.bincount(levels, within, LEVELS)
+        used = np.bincount(levels, within > 0, LEVELS)
+        spread = np.where(within > 0, total[levels] / np.maximum(used[levels], 1), 0.0)
         clipped = within.copy()
-        for outside, at in ((middles < low, 0), (middles > high, -1)):
-            places = np.flatnonzero(within)
-            if outside.any() and places.size:
-                clipped[places[at]] += shares[outside].sum()
-        seen = (clipped > 0) & (spread > 0)
-        return float((clipped[seen] * np.log(clipped[seen] / (spread[seen] / spread.sum()))).sum())
+        for outside, end in ((middles < low, 0), (middles > high, -1)):
+            bins = np.flatnonzero(within)
+            if outside.any() and bins.size:
+                clipped[bins[end]] += shares[outside].sum()
+        both = (clipped > 0) & (spread > 0)
+        return float((clipped[both] * np.log(clipped[both] / (spread[both] / spread.sum()))).sum())
 
-    return _narrowest(values, divergence)
+    return _search(values, divergence)
 
 
-def _narrowest(values: ValueRange, cost: Callable[[float, float], float]) -> tuple[float, float]:
-    """The best of many parts of the range, each end on its own and then again."""
+def _search(values: ValueRange, cost: Callable[[float, float], float]) -> tuple[float, float]:
+    """Minimise a cost over fractions of the range, alternating twice between its two ends."""
     low, high = values.low, values.high
     for _ in range(2):
         if high > 0:
@@ -163,9 +162,9 @@ def _narrowest(values: ValueRange, cost: Callable[[float, float], float]) -> tup
 
 
 METHODS: dict[str, Callable[[ValueRange], tuple[float, float]]] = {
-    "minmax": _whole,
-    "percentile": _most,
-    "entropy": _least_divergence,
-    "mse": _least_error,
+    "minmax": _choose_whole_range,
+    "percentile": _choose_percentile,
+    "entropy": _choose_least_divergence,
+    "mse": _choose_least_error,
 }
-"""How a range is chosen, by name."""
+"""The methods of calibration by name."""

@@ -53,9 +53,9 @@ SHARES: Mapping[str, Mapping[str, float]] = {
     "quantizing": {
         "reading": 1.0,
         "calibrating": 4.0,
-        "looking at values": 2.0,
+        "observing values": 2.0,
         "measuring layers": 4.0,
-        "what each layer does to the outputs": 4.0,
+        "measuring the effect of each layer": 4.0,
         "measuring the result": 12.0,
     }
 }

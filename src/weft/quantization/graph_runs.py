@@ -1,4 +1,4 @@
-"""Graphs that are made on the way, run by weft: compiled for a device, and nothing of it kept."""
+"""Run intermediate graphs with weft, without the cache."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from weft.runtime.session import Session
 
 Sample = Mapping[str, Any]
 
-BATCH_BYTES = 256 << 20  # of values that one run gives
+BATCH_BYTES = 256 << 20  # of the values that one run returns
 
 
 class Runs(Protocol):
-    """Gives outputs by name."""
+    """Anything that runs on inputs and returns outputs by name, such as a model."""
 
     def run(self, inputs: Sample, /) -> Mapping[str, Any]: ...
 
 
 class GraphRunner:
-    """One graph on a device, ready to run."""
+    """A graph compiled for a device."""
 
     def __init__(self, model: OnnxModel, graph: Graph, device: str, threads: int | None = None) -> None:
         options = LoadOptions(device=device, cache=False, threads=threads)
-        made = replace(model, graph=graph, external={})
-        files = ModelFiles(OpenedModel(memoryview(b""), model.file), lambda *_: made, None, None)
+        parsed = replace(model, graph=graph, external={})
+        files = ModelFiles(OpenedModel(memoryview(b""), model.file), lambda *_: parsed, None, None)
         pipeline = Pipeline(files, options, route(device).devices[0], Stages("", show=False))
         self._session: Session = open_session(pipeline)
 
@@ -43,9 +43,9 @@ class GraphRunner:
 
 
 class GraphValues:
-    """Values of one graph, given by runs in batches of names: as many at a time as one run may give.
+    """Computes values of one graph in batches of limited size.
 
-    Where one batch has them all, it is compiled once and kept.
+    If one batch has all values, its runner is compiled once and reused.
     """
 
     def __init__(self, model: OnnxModel, graph: Graph, names: Sequence[str], sample: Sample, device: str) -> None:
@@ -53,21 +53,21 @@ class GraphValues:
         self._graph = graph
         self._device = device
         self.batches = list(_batches(graph, names, sample))
-        self._kept: tuple[frozenset[str], GraphRunner] | None = None
+        self._whole: tuple[frozenset[str], GraphRunner] | None = None
 
     def runner(self, names: Sequence[str]) -> GraphRunner:
-        """What gives these values, and maybe more."""
-        if self._kept is not None and self._kept[0].issuperset(names):
-            return self._kept[1]
-        wanted = self.batches[0] if len(self.batches) == 1 and set(names) <= set(self.batches[0]) else list(names)
-        runner = GraphRunner(self._model, with_outputs(self._graph, wanted), self._device)
+        """Return a runner that computes at least these values."""
+        if self._whole is not None and self._whole[0].issuperset(names):
+            return self._whole[1]
+        outputs = self.batches[0] if len(self.batches) == 1 and set(names) <= set(self.batches[0]) else list(names)
+        runner = GraphRunner(self._model, with_outputs(self._graph, outputs), self._device)
         if len(self.batches) == 1:
-            self._kept = frozenset(wanted), runner
+            self._whole = frozenset(outputs), runner
         return runner
 
 
 def _batches(graph: Graph, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:
-    wanted = set(names)
-    found = [layer for layer in layers(graph, sample) if layer.value in wanted]
-    for batch in batches(found, BATCH_BYTES):
+    chosen = set(names)
+    selected = [layer for layer in layers(graph, sample) if layer.value in chosen]
+    for batch in batches(selected, BATCH_BYTES):
         yield [layer.value for layer in batch]
