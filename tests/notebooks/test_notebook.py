@@ -83,6 +83,13 @@ def test_what_people_look_at_shows_as_tables(session: Session) -> None:
         assert "object at 0x" not in text, what
 
 
+def test_view_shows_the_page(session: Session, folder: Path) -> None:
+    (output,) = session.run("weft.view('model.onnx', 'view.html', device='cpu')").outputs
+    assert output["data"]["text/html"].startswith("<iframe sandbox=")
+    assert "view.html" in output["data"]["text/plain"]
+    assert (folder / "view.html").is_file()
+
+
 def test_logs_and_errors_are_read_below_their_cells(session: Session) -> None:
     cell = session.run(
         "import logging\n"

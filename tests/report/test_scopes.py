@@ -9,12 +9,12 @@ from report import view_models
 
 from weft.frontend.outline import outline
 from weft.frontend.source import copy_model, open_model
-from weft.report.scopes import MANY, TOO_MANY, ScopeTree, scope_tree
+from weft.report.scopes import MANY, TOO_MANY, ScopeTree, build_scope_tree
 from weft.runtime.model_files import is_defined
 
 
 def tree(content: bytes) -> ScopeTree:
-    return scope_tree(outline(copy_model(open_model(content)), is_defined).graph)
+    return build_scope_tree(outline(copy_model(open_model(content)), is_defined).graph)
 
 
 def labels(found: ScopeTree) -> list[str]:

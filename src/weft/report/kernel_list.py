@@ -13,7 +13,7 @@ from weft.ir.kernel import Kernel
 from weft.plan.usual_sizes import likely_sizes
 from weft.quantities import format_bytes, format_count, format_plural, join_few, shorten
 from weft.records import dataclass
-from weft.report.kernels import kernel_uses
+from weft.report.kernels import collect_kernel_uses
 from weft.tables import ShownAsTables, Table
 
 if TYPE_CHECKING:
@@ -127,6 +127,6 @@ def list_kernels(pipeline: Pipeline, sizes: Mapping[str, int]) -> KernelList:
             use.kernel,
             driver,
         )
-        for use in kernel_uses(sections, all_sizes)
+        for use in collect_kernel_uses(sections, all_sizes)
     ]
     return KernelList(pipeline.file, driver.name, kernels, all_sizes)

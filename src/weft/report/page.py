@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.cost.roofline import TilePeak
-from weft.report.html import page
+from weft.report.html import render_page
 from weft.report.nodes import labelled
 from weft.runtime.profile import Profile
 
@@ -18,7 +18,7 @@ def profile_page(profile: Profile, ops: Mapping[str, str] | None = None) -> str:
     """The page; `ops` are the operators of nodes, by name."""
     title = Path(profile.file).name or profile.file
     data = _data(profile, title, ops or {})
-    return page("profile.html", title, data, ("common.css", "profile.css"), ("common.js", "profile.js"))
+    return render_page("profile.html", title, data, ("common.css", "profile.css"), ("common.js", "profile.js"))
 
 
 def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any]:
