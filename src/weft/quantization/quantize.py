@@ -46,8 +46,8 @@ from weft.quantization.preparing import (
 from weft.quantization.running import GraphRunner, GraphValues, Runs
 from weft.quantization.samples import FolderSamples, Sample, check_finite, folder_samples, made_up_samples
 from weft.quantization.sensitivity import LayerError, layer_errors, out_of_line, output_effects
-from weft.readers.pictures import UNDIRECTED, PictureDirections
-from weft.readers.read import Terms
+from weft.readers.images import DEFAULT_IMAGE_OPTIONS, ImageOptions
+from weft.readers.read import InputContext
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import stages
 from weft.runtime.ranking import likely_sizes
@@ -143,7 +143,7 @@ def quantize(
     samples: int = SAMPLES,
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
-    pictures: PictureDirections = UNDIRECTED,
+    pictures: ImageOptions = DEFAULT_IMAGE_OPTIONS,
     device: str = "auto",
     threads: int | None = None,
     measure: bool = True,
@@ -209,8 +209,8 @@ def _quantize(source: Any, path: Path, data: Any, options: QuantizeOptions, tell
     declared = signature(original.graph, build_untraced_program(original.graph))
     specs = declared.inputs
     sizes = likely_sizes(pipeline.program(), options.sizes)
-    terms = Terms(lambda: original, declared.outputs, options.pictures, options.sizes)
-    samples, made_up = _samples(data, specs, sizes, options, terms)
+    context = InputContext(lambda: original, declared.outputs, options.pictures, options.sizes)
+    samples, made_up = _samples(data, specs, sizes, options, context)
     if not made_up:
         check_finite(samples, lambda sample: load(source, device=options.device, threads=options.threads).run(sample))
     model, version = _prepared(original, options)
@@ -279,7 +279,7 @@ def _needs(to: str) -> str:
 
 
 def _samples(
-    data: Any, specs: Sequence[TensorSpec], sizes: Mapping[str, int], options: QuantizeOptions, terms: Terms
+    data: Any, specs: Sequence[TensorSpec], sizes: Mapping[str, int], options: QuantizeOptions, context: InputContext
 ) -> tuple[Sequence[Sample], bool]:
     dims = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
     unknown = [name for name in options.sizes if name not in dims]
@@ -289,7 +289,7 @@ def _samples(
     if data is None:
         return made_up_samples(specs, sizes, min(options.samples, MEASURED), options.seed), True
     if isinstance(data, (str, PathLike)):
-        return folder_samples(Path(data), specs, options.samples, terms), False
+        return folder_samples(Path(data), specs, options.samples, context), False
     given = list(data)[: options.samples]
     if not given or not all(isinstance(sample, Mapping) for sample in given):
         raise InputError("data must be a folder, or a list of dicts of arrays by the names of inputs, at least one")

@@ -19,7 +19,7 @@ from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
 from weft.readers.content import DataSource
-from weft.readers.read import Terms, read_input
+from weft.readers.read import InputContext, read_input
 from weft.runtime.generated_inputs import generate_inputs
 
 Sample = Mapping[str, Any]
@@ -32,10 +32,10 @@ ARRAYS = (".npy", ".npz")
 class FolderSamples(Sequence[Sample]):
     """The samples of a folder, read one at a time."""
 
-    def __init__(self, paths: Sequence[Path], specs: Sequence[TensorSpec], terms: Terms) -> None:
+    def __init__(self, paths: Sequence[Path], specs: Sequence[TensorSpec], context: InputContext) -> None:
         self._paths = paths
         self._specs = specs
-        self._terms = terms
+        self._context = context
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -46,7 +46,7 @@ class FolderSamples(Sequence[Sample]):
         path = self._paths[0]
         if path.suffix.lower() not in (*PICTURES, *SOUNDS):
             return ""
-        return read_input([DataSource(str(path))], _only(path, self._specs), self._terms).told
+        return read_input([DataSource(str(path))], _only(path, self._specs), self._context).note
 
     def path(self, number: int) -> Path:
         """The file or folder of a sample."""
@@ -54,11 +54,11 @@ class FolderSamples(Sequence[Sample]):
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
-            return FolderSamples(self._paths[number], self._specs, self._terms)
-        return read_sample(self._paths[number], self._specs, self._terms)
+            return FolderSamples(self._paths[number], self._specs, self._context)
+        return read_sample(self._paths[number], self._specs, self._context)
 
 
-def folder_samples(folder: Path, specs: Sequence[TensorSpec], most: int, terms: Terms) -> FolderSamples:
+def folder_samples(folder: Path, specs: Sequence[TensorSpec], most: int, context: InputContext) -> FolderSamples:
     """Up to `most` samples of a folder, spread over all that it has."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder", hint="give a folder with a file for each sample")
@@ -68,7 +68,7 @@ def folder_samples(folder: Path, specs: Sequence[TensorSpec], most: int, terms: 
         raise InputError(f"{folder}: holds no samples", hint=f"these are taken: {kinds}")
     if len(paths) > most:
         paths = [paths[round(place)] for place in np.linspace(0, len(paths) - 1, most)]
-    samples = FolderSamples(paths, specs, terms)
+    samples = FolderSamples(paths, specs, context)
     samples[0]  # what is wrong with the folder shows here
     return samples
 
@@ -113,13 +113,13 @@ def _sample_paths(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read_sample(path: Path, specs: Sequence[TensorSpec], terms: Terms) -> dict[str, Array]:
+def read_sample(path: Path, specs: Sequence[TensorSpec], context: InputContext) -> dict[str, Array]:
     """What a file or a folder of tensors has for a model's inputs."""
     if path.is_dir():
         found = _read_test_set(path, specs)
     elif path.suffix.lower() in (*PICTURES, *SOUNDS):
         only = _only(path, specs)
-        found = {only.name: read_input([DataSource(str(path))], only, terms).array}
+        found = {only.name: read_input([DataSource(str(path))], only, context).array}
     else:
         found = _read_arrays(path, specs)
     missing = [spec.name for spec in specs if spec.name not in found and not isinstance(spec.type, OptionalType)]
