@@ -136,8 +136,8 @@ def draw_png(drawing: ArenaMap) -> bytes:
         right, bottom = max(box.x + box.width - 2, box.x), max(box.y + box.height - 2, box.y)
         pen.rectangle((box.x, box.y, right, bottom), fill=box.colour)
     pen.rectangle((_LEFT, _TOP, _END, _FLOOR), outline="#8c959f")
-    for y in range(_TOP, _FLOOR, 8):
-        pen.line((_peak_x(drawing), y, _peak_x(drawing), min(y + 4, _FLOOR)), fill=_INKS["mark"], width=2)
+    for top in range(_TOP, _FLOOR, 8):
+        pen.line((_peak_x(drawing), top, _peak_x(drawing), min(top + 4, _FLOOR)), fill=_INKS["mark"], width=2)
     for y, one in _rows(drawing):
         pen.rectangle((_LEFT, y - 10, _LEFT + 12, y + 2), fill=_colour(one))
     anchors = {"start": "ls", "middle": "ms", "end": "rs"}
