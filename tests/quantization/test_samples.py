@@ -69,15 +69,15 @@ def test_test_sets(tmp_path: Path) -> None:
 def test_pictures(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (60, 40), (255, 0, 51)).save(tmp_path / "red.png")
-    directed = InputContext(images=ImageOptions(mean=(0.5, 0.0, 0.0), std=(0.5, 1.0, 2.0)))
-    (sample,) = folder_samples(tmp_path, [PICTURE], 5, directed)
+    options = InputContext(images=ImageOptions(mean=(0.5, 0.0, 0.0), std=(0.5, 1.0, 2.0)))
+    (sample,) = folder_samples(tmp_path, [PICTURE], 5, options)
     assert sample["image"].shape == (1, 3, 4, 6)
     np.testing.assert_allclose(sample["image"][0, :, 0, 0], [1.0, 0.0, 0.1], atol=1e-6)
     last = spec("image", DType.uint8, "n", "h", "w", 3)
     (sample,) = folder_samples(tmp_path, [last], 5, PLAIN)
     assert sample["image"].shape == (1, 224, 224, 3)
     assert sample["image"][0, 0, 0].tolist() == [255, 0, 51]
-    with pytest.raises(InputError, match="not known how a picture fits"):
+    with pytest.raises(InputError, match="cannot convert an image"):
         folder_samples(tmp_path, [ROWS], 5, PLAIN)
 
 

@@ -1,4 +1,4 @@
-"""Which operators of a model weft lacks: its file is read as for a run, functions inlined, and no node is traced."""
+"""Find the operators of a model that weft does not support, without tracing it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.runtime.model_files import read_opened
 
 @dataclass(frozen=True, slots=True)
 class ModelOps:
-    """A model, how many nodes it has, and what of them weft lacks; or why it cannot be read."""
+    """A model, the number of its nodes, and the operators that weft lacks; or the error."""
 
     model: str
     nodes: int
@@ -23,14 +23,14 @@ class ModelOps:
     error: str | None
 
 
-def model_ops(source: Any) -> ModelOps:
-    """Look through a model."""
+def find_model_ops(source: Any) -> ModelOps:
+    """Read a model, with functions inlined, and look up its operators."""
     try:
         graph = read_opened(open_graph(source), ()).graph
     except WeftError as error:
         return ModelOps(source_name(source), 0, (), str(error))
-    return ModelOps(source_name(source), _count(graph), tuple(find_missing_ops(graph)), None)
+    return ModelOps(source_name(source), _count_nodes(graph), tuple(find_missing_ops(graph)), None)
 
 
-def _count(graph: Graph) -> int:
-    return len(graph.nodes) + sum(_count(inner) for node in graph.nodes for inner in subgraphs(node))
+def _count_nodes(graph: Graph) -> int:
+    return len(graph.nodes) + sum(_count_nodes(inner) for node in graph.nodes for inner in subgraphs(node))

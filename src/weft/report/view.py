@@ -177,7 +177,7 @@ def page_path(source: Any, path: str | PathLike[str] | None = None) -> Path:
         try:
             return Path(path)
         except TypeError as error:
-            raise InputError(f"path must be a string or a Path, not a {type(path).__name__}") from error
+            raise InputError(f"path must be a path to save to, not a {type(path).__name__}") from error
     file = source.pool.file if isinstance(source, Model) else source
     stem = Path(file).stem if isinstance(file, (str, PathLike)) else ""
     return Path(f"{stem.strip('<>') or 'model'}.html")
