@@ -15,7 +15,7 @@ from report.browser import Page
 
 import weft
 from weft.errors import InputError, InvalidModelError
-from weft.report.view import view_data, view_page
+from weft.report.view import data_page, view_data
 
 WIDTHS = (390, 1280)
 RELU = "scene.boxes.find((box) => box.node?.name === '/encoder/layer.1/attn/Relu')"
@@ -257,7 +257,7 @@ def test_unusual_models_are_shown(page: Page, tmp_path: Path, kind: str) -> None
 
 
 def test_names_are_escaped() -> None:
-    content = view_page(view_models.hostile(), device="cpu")
+    content = data_page(view_data(view_models.hostile(), device="cpu"))
     assert "<img" not in content
     assert content.count("</script>") == 2
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', content)
@@ -282,7 +282,8 @@ def test_times_of_a_saved_profile_are_shown(tmp_path: Path) -> None:
     content = view_models.blocks(1)
     loaded = weft.load(content, device="cpu", cache=False)
     loaded.profile(repeat=1).save(tmp_path / "profile.json")
-    match = re.search(r'id="data">(.*?)</script>', view_page(content, profile=tmp_path / "profile.json"))
+    page = data_page(view_data(content, profile=tmp_path / "profile.json"))
+    match = re.search(r'id="data">(.*?)</script>', page)
     assert match is not None
     data = json.loads(match[1])
     assert data["run"]["runs"] == 1
@@ -290,7 +291,7 @@ def test_times_of_a_saved_profile_are_shown(tmp_path: Path) -> None:
     assert all(work["device"] == "cpu" and work["template"] for work in data["works"])
     (tmp_path / "other.json").write_text('{"kernels": 3}')
     with pytest.raises(InputError, match=r"other.json is not a profile"):
-        view_page(content, profile=tmp_path / "other.json")
+        view_data(content, profile=tmp_path / "other.json")
 
 
 def test_external_weights_are_counted(page: Page, tmp_path: Path) -> None:
@@ -316,4 +317,4 @@ def test_a_path_shows_its_page_in_notebooks(tmp_path: Path) -> None:
 
 def test_files_that_are_no_model_are_refused() -> None:
     with pytest.raises(InvalidModelError, match="web page"):
-        view_page(b"<!doctype html><html><body>not found</body></html>")
+        view_data(b"<!doctype html><html><body>not found</body></html>")

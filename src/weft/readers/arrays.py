@@ -169,7 +169,7 @@ def read_table(source: DataSource) -> tuple[list[str] | None, list[list[str]]]:
         raise InputError(f"{source.name}: is not a table: {error}") from error
     if not rows:
         raise InputError(f"{source.name}: is empty")
-    names = [cell.strip() for cell in rows[0]] if not any(_is_number(cell) for cell in rows[0]) else None
+    names = [cell.strip() for cell in rows[0]] if not any(is_number(cell) for cell in rows[0]) else None
     body = rows if names is None else rows[1:]
     if not body:
         raise InputError(f"{source.name}: has column names, but no rows", hint=TABLES)
@@ -214,13 +214,13 @@ def _parse_rows(name: str, rows: Sequence[Sequence[str]], names: Sequence[str] |
             except (ValueError, OverflowError) as error:
                 where = f"column {column + 1}" if names is None else f"column {names[column]!r}"
                 position = f"{name}: row {row + (1 if names is None else 2)} has {cell[:40]!r} in {where}"
-                if not _is_number(cell) and cell.strip():
+                if not is_number(cell) and cell.strip():
                     raise InputError(f"{position}, which is not a number", hint=TABLES) from None
                 raise InputError(f"{position}, but input {spec.name!r} takes {spec.element}: {error}") from None
     return numbers
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:

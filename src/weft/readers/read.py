@@ -121,7 +121,7 @@ def _read_array(file: DataSource, spec: TensorSpec) -> Array:
 def _read_text_array(file: DataSource, spec: TensorSpec) -> Array:
     text = file.read_text()
     if text.lstrip()[:1] in ("[", "{") or (
-        spec.element is not DType.string and "," not in text and _is_one_number(text)
+        spec.element is not DType.string and "," not in text and arrays.is_number(text)
     ):
         content = arrays.read_json(text, file.name)
         if isinstance(content, dict):
@@ -135,11 +135,3 @@ def _read_text_array(file: DataSource, spec: TensorSpec) -> Array:
     lines = text.splitlines()
     is_dynamic = spec.shape is None or any(isinstance(dim, str) for dim in spec.shape)
     return np.asarray(lines if is_dynamic and len(lines) > 1 else text.rstrip("\r\n"), object)
-
-
-def _is_one_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

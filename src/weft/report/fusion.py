@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from weft.ir.dims import Dim, evaluate, symbols
 from weft.ir.program import step_name
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
-from weft.report.kernels import evaluate_dim
 from weft.runtime.profile import joined_names, node_names, plain_name
 
 ON_HOST = "host"
@@ -56,3 +56,15 @@ def _describe_task(task: Task, sizes: Mapping[str, int], device: str) -> FusedNo
         flops=evaluate_dim(task.effort.flops, sizes),
         bytes=evaluate_dim(task.effort.bytes, sizes),
     )
+
+
+def evaluate_dim(amount: Dim, sizes: Mapping[str, int]) -> int | None:
+    """Evaluate an amount for these sizes; None if it depends on others or divides by 0."""
+    if isinstance(amount, int):
+        return amount
+    if not {symbol.name for symbol in symbols(amount)} <= set(sizes):
+        return None
+    try:
+        return evaluate(amount, sizes)
+    except ArithmeticError:
+        return None

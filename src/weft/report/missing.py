@@ -6,10 +6,10 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.frontend.source import source_name
-from weft.ir.graph import Graph, subgraphs
 from weft.loading import open_graph
 from weft.opset.missing import MissingOp, find_missing_ops
 from weft.records import dataclass
+from weft.report.summary import walk_nodes
 from weft.runtime.model_files import read_opened
 
 
@@ -29,8 +29,4 @@ def find_model_ops(source: Any) -> ModelOps:
         graph = read_opened(open_graph(source), ()).graph
     except WeftError as error:
         return ModelOps(source_name(source), 0, (), str(error))
-    return ModelOps(source_name(source), _count_nodes(graph), tuple(find_missing_ops(graph)), None)
-
-
-def _count_nodes(graph: Graph) -> int:
-    return len(graph.nodes) + sum(_count_nodes(inner) for node in graph.nodes for inner in subgraphs(node))
+    return ModelOps(source_name(source), sum(1 for _ in walk_nodes(graph)), tuple(find_missing_ops(graph)), None)

@@ -15,7 +15,7 @@ from weft.ir.dtypes import DType
 from weft.ir.types import TensorType, Type
 from weft.records import dataclass
 from weft.report.compiled_facts import CompiledFacts
-from weft.report.kernels import evaluate_dim
+from weft.report.fusion import evaluate_dim
 from weft.report.measured import MeasuredRun
 from weft.report.scopes import ScopeTree, build_scope_tree
 from weft.report.tensor_statistics import compute_statistics

@@ -10,7 +10,7 @@ import numpy as np
 from weft.ir.arrays import Array
 from weft.ir.dims import symbols
 from weft.ir.dtypes import DType, from_numpy
-from weft.ir.graph import Graph, Node
+from weft.ir.graph import Graph, Node, subgraphs
 from weft.ir.program import TensorProgram, Value, bodies
 from weft.records import dataclass
 
@@ -76,15 +76,8 @@ def walk_nodes(graph: Graph) -> Iterator[Node]:
     """Yield the nodes of a graph and, after each, those of its subgraphs."""
     for node in graph.nodes:
         yield node
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs(node):
             yield from walk_nodes(subgraph)
-
-
-def _subgraphs(node: Node) -> Iterator[Graph]:
-    for attribute in node.attributes.values():
-        for item in attribute if isinstance(attribute, tuple) else (attribute,):
-            if isinstance(item, Graph):
-                yield item
 
 
 def _stored_arrays(graph: Graph) -> Iterator[Array]:
@@ -94,8 +87,8 @@ def _stored_arrays(graph: Graph) -> Iterator[Array]:
             for item in attribute if isinstance(attribute, tuple) else (attribute,):
                 if isinstance(item, np.ndarray):
                     yield item
-                elif isinstance(item, Graph):
-                    yield from _stored_arrays(item)
+        for subgraph in subgraphs(node):
+            yield from _stored_arrays(subgraph)
 
 
 def _stored_bytes(array: Array) -> int:

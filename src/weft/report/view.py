@@ -70,12 +70,12 @@ def view(
     open: whether to open the page in a browser.
     """
     file = PagePath(page_path(source, path))
-    text = view_page(
+    data = view_data(
         source, profile=profile, measure=measure, device=device, precision=precision, sizes=whole_sizes(sizes)
     )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        file.write_text(data_page(data), encoding="utf-8")
     except OSError as error:
         raise InputError(f"the page cannot be written to {file}: {error.strerror}", hint="name another file") from error
     if open:
@@ -83,20 +83,6 @@ def view(
 
         webbrowser.open(file.resolve().as_uri())
     return file
-
-
-def view_page(
-    source: Any,
-    *,
-    profile: Profile | MeasuredRun | str | PathLike[str] | None = None,
-    measure: bool = False,
-    device: DeviceOption | None = None,
-    precision: Precision | None = None,
-    sizes: Mapping[str, int] | None = None,
-) -> str:
-    """Return the HTML of the page."""
-    data = view_data(source, profile=profile, measure=measure, device=device, precision=precision, sizes=sizes)
-    return data_page(data)
 
 
 def data_page(data: Mapping[str, Any]) -> str:
