@@ -296,7 +296,7 @@ def test_large_matrices_are_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch)
         wonnx_form(model_of(one("MatMul", 4, 64, weights={"w": (64, 32)})), {"x": (4, 64)})
 
 
-def test_a_form_is_made_once(tmp_path: Path) -> None:
+def test_a_form_is_written_once(tmp_path: Path) -> None:
     small = one("Relu", 2, 3)
     source, folder = tmp_path / "small.onnx", tmp_path / "forms"
     onnx.save(model_of(small), source)
