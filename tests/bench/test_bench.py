@@ -429,7 +429,7 @@ def test_an_engine_that_dies_or_hangs_is_reported(linear: Path, tmp_path: Path) 
     problem = failed_load(EngineProcess(replace(WEFT, name="stranger"), setup, tmp_path))
     assert problem.startswith("stranger: its process ended with code 1 during 'load'")
     assert "KeyError" in problem
-    assert "no answer to 'load'" in failed_load(EngineProcess(WEFT, setup, tmp_path, timeout=0.01))
+    assert "no answer to 'load'" in failed_load(EngineProcess(WEFT, setup, tmp_path, reply_timeout=0.01))
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from weft.bench.engines import Engine, FirstRuns, Setup
 from weft.cache.files import VARIABLE
 from weft.errors import ExecutionError
 
-TIMEOUT = 600.0  # seconds for one reply; some engines compile for minutes, some hang
+REPLY_TIMEOUT = 600.0  # seconds for one reply; some engines compile for minutes, some hang
 EXIT_TIMEOUT = 10.0  # seconds
 MOST_STDERR = 300  # characters in a message
 
@@ -27,11 +27,11 @@ MOST_STDERR = 300  # characters in a message
 class EngineProcess:
     """An engine's process with a model; leaving the `with` block ends it."""
 
-    def __init__(self, engine: Engine, setup: Setup, cache: Path, timeout: float = TIMEOUT) -> None:
+    def __init__(self, engine: Engine, setup: Setup, cache: Path, reply_timeout: float = REPLY_TIMEOUT) -> None:
         """`cache` is the folder for compiled code."""
         self.engine = engine
         self._setup = setup
-        self._timeout = timeout
+        self._reply_timeout = reply_timeout
         self._timed_out = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
@@ -82,7 +82,7 @@ class EngineProcess:
         return flops
 
     def _request(self, command: str, *arguments: Any) -> Any:
-        timer = Timer(self._timeout, self._time_out)
+        timer = Timer(self._reply_timeout, self._time_out)
         timer.daemon = True
         with suppress(RuntimeError):  # no thread can start: no timeout
             timer.start()
@@ -108,7 +108,7 @@ class EngineProcess:
         """Return why the process did not reply."""
         code = self._process.wait()
         if self._timed_out:
-            return f"no answer to {command!r} within {self._timeout:.0f} s"
+            return f"no answer to {command!r} within {self._reply_timeout:.0f} s"
         self._stderr.seek(0)
         message = " ".join(self._stderr.read().decode(errors="replace").split())[-MOST_STDERR:]
         return f"its process ended with code {code} during {command!r}" + (f": {message}" if message else "")
