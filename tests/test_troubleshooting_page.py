@@ -159,11 +159,18 @@ def labels_in_latin() -> object:
     return printed("run", "model.onnx", "--labels", "latin.txt")
 
 
-def picture_without_pillow() -> object:
+def image_without_pillow() -> object:
     Path("photo.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "PIL", None)
         return printed("run", "model.onnx", "photo.png")
+
+
+def audio_without_soundfile() -> object:
+    Path("speech.flac").write_bytes(b"fLaC" + bytes(64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "soundfile", None)
+        return printed("run", "model.onnx", "speech.flac")
 
 
 def printed(*arguments: str) -> str:
@@ -212,8 +219,9 @@ CASES: dict[str, Callable[[], object]] = {
     "since the model was pickled": moved_pickle,
     "weft.load has no argument 'providers'": load("model.onnx", providers=["CPU"]),
     "a weft.Model has no attribute 'predict'": lambda: weft.load("model.onnx", device="cpu").predict,  # type: ignore[attr-defined]
-    "is no text in UTF-8": labels_in_latin,
-    "pictures need Pillow": picture_without_pillow,
+    "is not UTF-8 text": labels_in_latin,
+    "images need Pillow": image_without_pillow,
+    "audio files other than PCM WAV need soundfile": audio_without_soundfile,
 }
 WITHOUT_GPUS = ("there is no driver", "there is no GPU", "cuda failed", "no device can run")
 

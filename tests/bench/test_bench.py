@@ -1,4 +1,4 @@
-"""`weft bench`: turns, statistics, comparisons and records on made-up numbers; engines on tiny models."""
+"""`weft bench`: turns, statistics, comparisons and records on invented numbers; engines on tiny models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.backends.cpu.machine import host, named
 from weft.backends.cpu.peak import measure_peak, peak_text
 from weft.bench import measure, show
 from weft.bench.agreement import difference
-from weft.bench.engines import JUDGE, PEERS, WEFT, Engine, Setup
+from weft.bench.engines import PEERS, REFERENCE, WEFT, Engine, Setup
 from weft.bench.facts import commit
 from weft.bench.processes import EngineProcess
 from weft.bench.results import (
@@ -33,8 +33,8 @@ from weft.bench.results import (
     ModelResult,
     Start,
     compare,
-    means,
-    mismatches,
+    find_mismatches,
+    mean_ratios,
     read_report,
     to_json,
 )
@@ -44,12 +44,12 @@ from weft.bench.rounds import (
     PAUSE_SECONDS,
     Spread,
     geometric_mean,
-    order_of_turn,
-    spread_of,
+    summarize_times,
     take_turns,
     time_block,
+    turn_order,
 )
-from weft.bench.worker import sizes_in
+from weft.bench.worker import dim_sizes
 from weft.cli import bench
 from weft.errors import DeviceError, ExecutionError, InputError
 from weft.threads import usable_cores
@@ -62,7 +62,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 class FakeClock:
-    """Time that passes only when told to."""
+    """A clock that only `sleep` advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -75,9 +75,9 @@ class FakeClock:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_everybody_is_first_and_last_equally_often(count: int) -> None:
+def test_each_engine_is_first_and_last_equally_often(count: int) -> None:
     names = [f"engine {number}" for number in range(count)]
-    orders = [order_of_turn(names, turn) for turn in range(2 * count)]
+    orders = [turn_order(names, turn) for turn in range(2 * count)]
     assert all(sorted(order) == names for order in orders)
     assert set(Counter(order[0] for order in orders).values()) == {2}
     assert set(Counter(order[-1] for order in orders).values()) == {2}
@@ -85,17 +85,17 @@ def test_everybody_is_first_and_last_equally_often(count: int) -> None:
 
 def test_turns_alternate_with_a_pause_before_each_block() -> None:
     clock = FakeClock()
-    happened: list[tuple[str, float]] = []
+    calls: list[tuple[str, float]] = []
 
     def block(name: str, seconds: float) -> list[float]:
-        happened.append((name, clock.now))
+        calls.append((name, clock.now))
         clock.now += seconds
         return [seconds]
 
     blocks = {name: lambda seconds, name=name: block(name, seconds) for name in ("a", "b")}
     times = take_turns(blocks, 2.0, clock, clock.sleep)
-    assert [name for name, _ in happened[:8]] == ["a", "b", "b", "a", "b", "a", "a", "b"]
-    gaps = [later - earlier for (_, earlier), (_, later) in pairwise(happened)]
+    assert [name for name, _ in calls[:8]] == ["a", "b", "b", "a", "b", "a", "a", "b"]
+    gaps = [later - earlier for (_, earlier), (_, later) in pairwise(calls)]
     assert gaps == pytest.approx([0.1 + PAUSE_SECONDS] * len(gaps))
     assert len(times["a"]) == len(times["b"]) == math.ceil(2.0 / 0.3)
 
@@ -142,9 +142,9 @@ def test_short_runs_are_warmed_up_for_a_while() -> None:
 
 
 def test_spread_is_the_median_between_its_quartiles() -> None:
-    assert spread_of([5.0, 1.0, 4.0, 2.0, 3.0]) == Spread(3.0, 2.0, 4.0, 5)
-    assert spread_of([1.0, 2.0]) == Spread(1.5, 1.25, 1.75, 2)
-    assert spread_of([7.0]) == Spread(7.0, 7.0, 7.0, 1)
+    assert summarize_times([5.0, 1.0, 4.0, 2.0, 3.0]) == Spread(3.0, 2.0, 4.0, 5)
+    assert summarize_times([1.0, 2.0]) == Spread(1.5, 1.25, 1.75, 2)
+    assert summarize_times([7.0]) == Spread(7.0, 7.0, 7.0, 1)
 
 
 def test_geometric_mean() -> None:
@@ -165,7 +165,7 @@ def test_difference_is_relative_to_the_largest_magnitude() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "found"),
+    ("expected", "actual"),
     [
         ([np.ones(2)], []),
         ([np.ones(2)], [np.ones(3)]),
@@ -178,12 +178,12 @@ def test_difference_is_relative_to_the_largest_magnitude() -> None:
         ([{"a": 1.0}], [{"b": 1.0}]),
     ],
 )
-def test_what_cannot_be_compared_is_infinitely_far(expected: list[Any], found: list[Any]) -> None:
-    assert difference(expected, found) == math.inf
+def test_incomparable_outputs_differ_infinitely(expected: list[Any], actual: list[Any]) -> None:
+    assert difference(expected, actual) == math.inf
 
 
-def test_equal_oddities_agree() -> None:
-    oddities = [
+def test_equal_special_values_agree() -> None:
+    values = [
         np.array([np.nan, np.inf, 1.0]),
         np.array(["a"], object),
         [np.ones(1)],
@@ -191,13 +191,13 @@ def test_equal_oddities_agree() -> None:
         {"a": 1.0},
         np.array(True),
     ]
-    assert difference(oddities, oddities) == 0.0
+    assert difference(values, values) == 0.0
 
 
-def test_sizes_of_dims_from_inputs() -> None:
+def test_dim_sizes_of_inputs() -> None:
     specs = [("x", ("batch", 3, "width")), ("y", ("batch",)), ("state", None)]
-    assert sizes_in(specs, {"x": np.ones((2, 3, 5)), "y": np.ones(2)}) == {"batch": 2, "width": 5}
-    assert sizes_in(specs, {"x": np.ones((2, 3, 5)), "y": np.ones(4)}) is None
+    assert dim_sizes(specs, {"x": np.ones((2, 3, 5)), "y": np.ones(2)}) == {"batch": 2, "width": 5}
+    assert dim_sizes(specs, {"x": np.ones((2, 3, 5)), "y": np.ones(4)}) is None
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -210,22 +210,22 @@ def measurement(engine: str, median: float, agrees: bool | None = True) -> Measu
 
 
 def report(**times: tuple[float, float]) -> BenchReport:
-    """Models with (weft, onnxruntime) times."""
+    """Return a report of models with (weft, onnxruntime) times."""
     models = tuple(
-        ModelResult(name, {"x": "float32[1]"}, 100, (measurement("weft", own), measurement("onnxruntime", other)), {})
-        for name, (own, other) in times.items()
+        ModelResult(name, {"x": "float32[1]"}, 100, (measurement("weft", weft), measurement("onnxruntime", peer)), {})
+        for name, (weft, peer) in times.items()
     )
     return BenchReport({"processor": "some"}, {"device": "cpu", "threads": 2}, models, {})
 
 
-def printed(show_it: Any, *arguments: Any) -> str:
+def capture_console(show_function: Any, *arguments: Any) -> str:
     console = Console(width=200, record=True, file=StringIO())
-    show_it(*arguments, console)
+    show_function(*arguments, console)
     return console.export_text()
 
 
-def test_means_name_the_ends() -> None:
-    (mean,) = means(report(slow=(2.0, 1.0), fast=(1.0, 8.0), same=(3.0, 3.0)))
+def test_means_name_the_worst_and_best_models() -> None:
+    (mean,) = mean_ratios(report(slow=(2.0, 1.0), fast=(1.0, 8.0), same=(3.0, 3.0)))
     assert (mean.engine, mean.models, mean.worst, mean.best) == ("onnxruntime", 3, ("slow", 0.5), ("fast", 8.0))
     assert mean.ratio == pytest.approx(4.0 ** (1 / 3))
 
@@ -243,30 +243,30 @@ def test_json_has_no_numbers_that_json_lacks() -> None:
     assert json.loads(text)["models"][0]["measurements"][0]["difference"] is None
 
 
-def test_comparison_marks_only_what_is_beyond_the_spread() -> None:
+def test_comparison_marks_changes_beyond_the_spread() -> None:
     before = report(same=(1.0, 2.0), faster=(1.0, 2.0), slower=(1.0, 2.0), gone=(1.0, 1.0))
     after = report(same=(1.15, 2.2), faster=(0.5, 2.2), slower=(1.3, 2.2), added=(1.0, 1.0))
-    found = compare(before, after)
-    assert {change.model: change.verdict for change in found.changes} == {
+    comparison = compare(before, after)
+    assert {change.model: change.verdict for change in comparison.changes} == {
         "same": "same",
         "faster": "faster",
         "slower": "slower",
     }
-    assert [change.ratio for change in found.changes] == pytest.approx([1 / 1.15, 2.0, 1 / 1.3])
-    assert found.drift["onnxruntime"] == pytest.approx(1 / 1.1)
-    assert (found.only_before, found.only_after) == (("gone",), ("added",))
-    text = printed(show.show_comparison, found)
+    assert [change.ratio for change in comparison.changes] == pytest.approx([1 / 1.15, 2.0, 1 / 1.3])
+    assert comparison.drift["onnxruntime"] == pytest.approx(1 / 1.1)
+    assert (comparison.only_before, comparison.only_after) == (("gone",), ("added",))
+    text = capture_console(show.show_comparison, comparison)
     assert "only before: gone" in text
     assert "onnxruntime moved by 0.909" in text
-    assert found.figures["importing"] == (1.0, 3)
-    assert found.figures["loading, cold"] == (pytest.approx((2 / 1.15 / 1.3) ** (1 / 3)), 3)
+    assert comparison.figures["importing"] == (1.0, 3)
+    assert comparison.figures["loading, cold"] == (pytest.approx((2 / 1.15 / 1.3) ** (1 / 3)), 3)
     assert "planning: before / after 1.000 over 3 models" in text
 
 
-def test_results_from_before_a_figure_was_noted_can_be_compared(tmp_path: Path) -> None:
+def test_results_of_older_versions_can_be_compared(tmp_path: Path) -> None:
     data = json.loads(to_json(report(a=(1.0, 2.0))))
-    for found in data["models"][0]["measurements"]:
-        del found["plan"], found["cold"]["imports"], found["cached"]["imports"]
+    for entry in data["models"][0]["measurements"]:
+        del entry["plan"], entry["cold"]["imports"], entry["cached"]["imports"]
     path = tmp_path / "old.json"
     path.write_text(json.dumps(data))
     assert set(compare(read_report(path), report(a=(1.0, 2.0))).figures) == {
@@ -276,12 +276,12 @@ def test_results_from_before_a_figure_was_noted_can_be_compared(tmp_path: Path) 
     }
 
 
-def test_report_is_loud_about_differences() -> None:
+def test_report_warns_about_differences() -> None:
     good = report(fine=(1.0, 2.0))
     wrong = ModelResult("broken", {}, None, (measurement("weft", 1.0, agrees=False),), {"openvino": "word " * 100})
     whole = replace(good, models=(*good.models, wrong), left_out={"absent": "no such file"})
-    assert [(model, found.engine) for model, found in mismatches(whole.models)] == [("broken", "weft")]
-    text = printed(show.show_report, whole, ["torch: pip install torch"])
+    assert [(model, measurement.engine) for model, measurement in find_mismatches(whole.models)] == [("broken", "weft")]
+    text = capture_console(show.show_report, whole, ["torch: pip install torch"])
     assert "MISMATCH: broken: weft's outputs differ by 1e-06" in text
     assert "weft DIFFERS" in text
     assert "not measured: torch: pip install torch" in text
@@ -305,7 +305,7 @@ def test_files_that_are_no_results_are_refused(content: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("threads", [1, usable_cores()])
 def test_a_peak_is_measured(threads: int) -> None:
-    """It is a rate, whatever the machine has to do beside."""
+    """The peak is a positive, finite rate on any machine."""
     peak = measure_peak(threads)
     assert 0 < peak.flops < math.inf
     assert 0 < peak.bandwidth < math.inf
@@ -333,11 +333,11 @@ def test_commit_only_of_a_checkout(tmp_path: Path) -> None:
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.invalid"]
     for arguments in (["init", "-q"], ["add", "file.py"], ["commit", "-qm", "one"]):
         subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
-    found = commit(tmp_path / "file.py")
-    assert found is not None
-    assert len(found) == 12
+    number = commit(tmp_path / "file.py")
+    assert number is not None
+    assert len(number) == 12
     (tmp_path / "file.py").write_text("changed")
-    assert commit(tmp_path / "file.py") == f"{found}+"
+    assert commit(tmp_path / "file.py") == f"{number}+"
     (tmp_path / "untracked.py").touch()
     assert commit(tmp_path / "untracked.py") is None
 
@@ -379,34 +379,34 @@ def test_each_engine_agrees_and_is_measured(engine: Engine, linear: Path) -> Non
     assert result.failures == {}
     assert result.inputs == {"x": "float32[3, 16]"}
     assert result.flops == 3 * 8 * (2 * 16 + 1)
-    assert [found.engine for found in result.measurements] == ["weft", engine.name]
-    for found in result.measurements:
-        assert found.agrees
-        assert found.run.runs >= FEWEST_TURNS
-        assert 0 < found.run.lower <= found.run.median <= found.run.upper
-        assert found.cold.load > 0
-        assert found.cached.load > 0
-        assert found.cold.memory is None or found.cold.memory > 0
-        assert found.share_of_peak == pytest.approx(result.flops / found.run.median / 1e12)
+    assert [measurement.engine for measurement in result.measurements] == ["weft", engine.name]
+    for measurement in result.measurements:
+        assert measurement.agrees
+        assert measurement.run.runs >= FEWEST_TURNS
+        assert 0 < measurement.run.lower <= measurement.run.median <= measurement.run.upper
+        assert measurement.cold.load > 0
+        assert measurement.cached.load > 0
+        assert measurement.cold.memory is None or measurement.cold.memory > 0
+        assert measurement.share_of_peak == pytest.approx(result.flops / measurement.run.median / 1e12)
 
 
-def test_outputs_are_judged_without_the_judge_among_the_peers(linear: Path) -> None:
+def test_outputs_are_compared_without_the_reference_among_the_peers(linear: Path) -> None:
     options = measure.Options("reference", 1, 0.05, (), peak_flops=None)
     result = measure.measure(measure.BenchCase("linear", linear, inputs={"x": np.ones((1, 16), np.float32)}), options)
-    (found,) = result.measurements
-    assert found.agrees
-    assert found.share_of_peak is None
+    (measurement,) = result.measurements
+    assert measurement.agrees
+    assert measurement.share_of_peak is None
 
 
-def test_a_difference_is_found(linear: Path, tmp_path: Path) -> None:
+def test_differences_between_engines(linear: Path, tmp_path: Path) -> None:
     with EngineProcess(WEFT, Setup(str(linear), "reference", 1), tmp_path) as worker:
         assert worker.version()
         assert worker.load() > 0
         inputs = worker.inputs({"batch": 2}, 0)
         outputs = worker.run(inputs).outputs
-    with EngineProcess(JUDGE, Setup(str(linear), "", 1), tmp_path) as judge:
-        judge.load()
-        expected = judge.run(inputs).outputs
+    with EngineProcess(REFERENCE, Setup(str(linear), "", 1), tmp_path) as reference:
+        reference.load()
+        expected = reference.run(inputs).outputs
     assert difference(expected, outputs) < 1e-6
     assert difference(expected, [outputs[0] + 1]) > 1e-3
 
@@ -417,19 +417,19 @@ def failed_load(worker: EngineProcess) -> str:
     return raised.value.problem
 
 
-def test_a_broken_file_fails_in_words(tmp_path: Path) -> None:
+def test_a_broken_file_fails_with_a_message(tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
-    assert "protobuf" in failed_load(EngineProcess(JUDGE, Setup(str(broken), "", 1), tmp_path)).lower()
+    assert "protobuf" in failed_load(EngineProcess(REFERENCE, Setup(str(broken), "", 1), tmp_path)).lower()
     assert "broken.onnx" in failed_load(EngineProcess(WEFT, Setup(str(broken), "reference", 1), tmp_path))
 
 
-def test_an_engine_that_dies_or_hangs_is_told_of(linear: Path, tmp_path: Path) -> None:
+def test_an_engine_that_dies_or_hangs_is_reported(linear: Path, tmp_path: Path) -> None:
     setup = Setup(str(linear), "reference", 1)
     problem = failed_load(EngineProcess(replace(WEFT, name="stranger"), setup, tmp_path))
     assert problem.startswith("stranger: its process ended with code 1 during 'load'")
     assert "KeyError" in problem
-    assert "no answer to 'load'" in failed_load(EngineProcess(WEFT, setup, tmp_path, patience=0.01))
+    assert "no answer to 'load'" in failed_load(EngineProcess(WEFT, setup, tmp_path, reply_timeout=0.01))
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -464,18 +464,18 @@ def test_json_alone_on_stdout(linear: Path, capsys: Capture) -> None:
     options = ("--device", "reference", "--against", "none", "--seconds", 0.05)
     assert run_bench(linear, *options, "--json") == 0
     printed = capsys.readouterr()
-    assert [found["engine"] for found in json.loads(printed.out)["models"][0]["measurements"]] == ["weft"]
+    assert [entry["engine"] for entry in json.loads(printed.out)["models"][0]["measurements"]] == ["weft"]
     assert printed.err == ""
 
 
-def test_a_model_that_is_not_there_is_left_out(linear: Path, capsys: Capture) -> None:
+def test_a_missing_model_is_left_out(linear: Path, capsys: Capture) -> None:
     options = ("--device", "reference", "--against", "none", "--seconds", 0.05)
     assert run_bench(linear, "absent.onnx", *options) == 1
     assert "left out: absent.onnx" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "no model to time"),
         (("absent.onnx",), "absent.onnx: no such file"),
@@ -484,28 +484,28 @@ def test_a_model_that_is_not_there_is_left_out(linear: Path, capsys: Capture) ->
         (("--diff", "absent.json", "absent.json"), "absent.json"),
     ],
 )
-def test_wrong_use_is_refused(arguments: tuple[str, ...], said: str, linear: Path) -> None:
-    with pytest.raises(InputError, match=said):
+def test_wrong_use_is_refused(arguments: tuple[str, ...], message: str, linear: Path) -> None:
+    with pytest.raises(InputError, match=message):
         run_bench(*(argument.format(linear) for argument in arguments))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--seconds", "0"), "--seconds: 0 must be more than 0"),
         (("--threads", "0"), "--threads: 0 must be at least 1"),
     ],
 )
 def test_options_out_of_range_are_wrong_usage(
-    arguments: tuple[str, ...], said: str, linear: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, linear: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         run_bench(str(linear), *arguments)
     assert caught.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_missing_engines_are_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_engines_are_named_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Engine("absent", ("absent", "absent-onnx"), ("absent_engine", "absent_engine.onnx"), WEFT.load, {})
     monkeypatch.setitem(PEERS, "absent", absent)
     engines, missing = bench.choose_engines("onnxruntime,absent,onnxruntime")
@@ -519,11 +519,11 @@ def test_kernels_need_a_device_that_times_them(linear: Path) -> None:
     assert raised.value.hint is not None
 
 
-def test_the_engines_of_the_help_are_those_there_are() -> None:
+def test_the_help_lists_all_engines() -> None:
     assert tuple(PEERS) == bench.NAMES
 
 
-def test_script_takes_names_of_the_list() -> None:
+def test_script_takes_names_of_listed_models() -> None:
     script = [sys.executable, str(ROOT / "scripts" / "bench")]
     options = ["light_shufflenet", "absent", "--device", "nowhere"]
     done = subprocess.run([*script, *options], capture_output=True, text=True, timeout=120, check=False)
@@ -531,7 +531,7 @@ def test_script_takes_names_of_the_list() -> None:
     assert done.stderr.startswith("error: there is no device 'nowhere'")
 
 
-def test_script_puts_models_into_the_form_of_wonnx() -> None:
+def test_script_converts_models_for_wonnx() -> None:
     script = [sys.executable, str(ROOT / "scripts" / "bench"), "wonnx"]
     options = ["light_squeezenet", "--device", "reference", "--against", "none", "--seconds", "0.01"]
     done = subprocess.run([*script, *options], capture_output=True, text=True, timeout=240, check=False)

@@ -264,12 +264,12 @@ def test_wonnx_computes_the_form(small: Small, tmp_path: Path) -> None:
     path = tmp_path / "form.onnx"
     onnx.save(wonnx_form(model, small.inputs), path)
     loaded = WONNX.load(Setup(str(path), "", 1))
-    found = loaded.arrays(loaded.run(loaded.prepare(inputs)))
-    assert difference(run_onnxruntime(model, inputs), found) < CLOSE
+    outputs = loaded.arrays(loaded.run(loaded.prepare(inputs)))
+    assert difference(run_onnxruntime(model, inputs), outputs) < CLOSE
 
 
 @pytest.mark.parametrize(
-    ("small", "said"),
+    ("small", "message"),
     [
         (one("Erf", 2, 3), "nothing to make Erf of"),
         (Small([node("Greater", "x x", "b"), node("Cast", "b", "y", to=1)], {"x": (2, 3)}), "'b' is of bool"),
@@ -277,8 +277,8 @@ def test_wonnx_computes_the_form(small: Small, tmp_path: Path) -> None:
         (one("Resize", 1, 1, 2, 2, constants={"r": floats(), "s": floats(1, 1, 2, 2)}, mode="linear"), "linear"),
     ],
 )
-def test_what_has_no_form_is_told(small: Small, said: str) -> None:
-    with pytest.raises(NoForm, match=said):
+def test_models_without_a_form_are_refused(small: Small, message: str) -> None:
+    with pytest.raises(NoForm, match=message):
         wonnx_form(model_of(small), small.inputs)
 
 
@@ -296,14 +296,14 @@ def test_large_matrices_are_multiplied_in_parts(monkeypatch: pytest.MonkeyPatch)
         wonnx_form(model_of(one("MatMul", 4, 64, weights={"w": (64, 32)})), {"x": (4, 64)})
 
 
-def test_a_form_is_made_once(tmp_path: Path) -> None:
+def test_a_form_is_written_once(tmp_path: Path) -> None:
     small = one("Relu", 2, 3)
     source, folder = tmp_path / "small.onnx", tmp_path / "forms"
     onnx.save(model_of(small), source)
     first = prepared(source, {"x": (2, 3)}, folder)
-    made = first.stat().st_mtime_ns
+    modified = first.stat().st_mtime_ns
     assert prepared(source, {"x": (2, 3)}, folder) == first
-    assert first.stat().st_mtime_ns == made
+    assert first.stat().st_mtime_ns == modified
     other = prepared(source, {"x": (4, 3)}, folder)
     assert list(folder.iterdir()) == [other]
 
@@ -318,7 +318,10 @@ def test_wonnx_is_measured_on_a_form(tmp_path: Path) -> None:
     onnx.save(wonnx_form(model_of(small), small.inputs), path)
     result = measure(BenchCase("form", path, inputs_of(small)), Options("reference", 1, 0.1, (WONNX,), None))
     assert result.failures == {}
-    assert [(found.engine, found.agrees) for found in result.measurements] == [("weft", True), ("wonnx", True)]
+    assert [(measurement.engine, measurement.agrees) for measurement in result.measurements] == [
+        ("weft", True),
+        ("wonnx", True),
+    ]
 
 
 @needs_wonnx

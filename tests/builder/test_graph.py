@@ -51,6 +51,29 @@ def test_names_of_the_user_are_kept() -> None:
     np.testing.assert_array_equal(results["same"], X)
 
 
+def test_print_shows_values_and_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    graph = dense()
+    printed = str(graph)
+    assert printed.startswith("Graph('dense': 3 nodes, 1 output)\n")
+    lines = [line.split() for line in printed.splitlines()]
+    assert ["input", "x", "float32[batch,", "3]"] in lines
+    assert ["parameter", "w", "float32[3,", "4]"] in lines
+    assert ["output", "y", "=", "relu_0", "float32[batch,", "4]"] in lines
+    assert ["MatMul", "x,", "w", "mat_mul_0", "float32[batch,", "4]"] in lines
+    assert "<table" in graph._repr_html_()
+    assert str(weft.Graph("empty")).startswith("Graph('empty': 0 nodes, 0 outputs)")
+
+
+def test_print_cuts_large_graphs() -> None:
+    graph = weft.Graph("deep")
+    x = graph.input("x", (2, 3))
+    for _ in range(100):
+        x = ops.tanh(x)
+    assert "60 more" in str(graph)
+    assert len(str(graph).splitlines()) < 60
+
+
 def test_inputs_and_parameters_as_outputs_under_their_own_names() -> None:
     graph = weft.Graph()
     x, w = graph.input("x", (2, 3)), graph.parameter("w", np.ones(2, np.float32))

@@ -145,7 +145,7 @@ def test_a_value_that_another_file_lacks_is_listed(
     arguments = ["compare", str(path), "--against", str(tmp_path / "other.onnx"), "--devices", "reference"]
     assert main([*arguments, "--input", str(inputs)]) == 0
     printed = capsys.readouterr().out
-    assert "1 layers are not compared: this model has no such value" in printed
+    assert "1 layers are not compared: the model has no such value" in printed
 
 
 def test_strings_sequences_and_dynamic_sizes(tmp_path: Path, capsys: Capture) -> None:

@@ -201,7 +201,7 @@ def test_standard_input_and_output(
 ) -> None:
     stream = SimpleNamespace(buffer=io.BytesIO(photo.read_bytes()), isatty=lambda: False)
     monkeypatch.setattr("sys.stdin", stream)
-    content._stdin.cache_clear()
+    content._read_stdin.cache_clear()
     assert main(["run", str(doubled), "-", "--device", "cpu", "-o", "-", "--scale", "1"]) == 0
     captured = capsysbinary.readouterr()
     found = np.load(io.BytesIO(captured.out))
@@ -209,7 +209,7 @@ def test_standard_input_and_output(
         found[0], np.asarray(Image.fromarray(PIXELS).resize((64, 64), 2)).transpose(2, 0, 1) * 2.0
     )
     assert b"outputs" in captured.err
-    content._stdin.cache_clear()
+    content._read_stdin.cache_clear()
 
 
 def test_outputs_as_files(doubled: Path, photo: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""A notebook's kernel for tests: cells are run one after the other, and all that it says on the way is kept."""
+"""A notebook kernel for tests, which runs cells in order and keeps their outputs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nbclient import NotebookClient
 from nbclient.util import run_sync
 
 SOURCE = Path(__file__).parents[2] / "src"
-SECONDS = 120  # that a cell may take on a busy machine
+SECONDS = 120  # timeout of a cell
 
 
 class RecordingClient(NotebookClient):  # type: ignore[misc]
-    """Keeps the texts of displays as they come, those that are replaced later too."""
+    """Records the texts of all displays, also of those that are replaced later."""
 
     shown: list[str] | None = None
 
@@ -31,14 +31,14 @@ class RecordingClient(NotebookClient):  # type: ignore[misc]
 
 
 class Session:
-    """Cells and what they gave."""
+    """Cells with their outputs."""
 
     def __init__(self, client: RecordingClient) -> None:
         self._client = client
         self.cells: list[Any] = client.nb.cells
 
     def run(self, source: str) -> Any:
-        """A new cell, run; an exception of nbclient's where it raises one."""
+        """Run a new cell; nbclient raises an exception if it fails."""
         cell = nbformat.v4.new_code_cell(source)
         self.cells.append(cell)
         self._client.shown = []
@@ -50,35 +50,35 @@ class Session:
         return self._client.shown or []
 
     def complete(self, text: str) -> list[str]:
-        """What the Tab key offers at the end of a text."""
+        """Return the completions of a text."""
         client = self._client.kc
-        asked = client.complete(text, len(text))
+        request = client.complete(text, len(text))
 
         async def answer() -> list[str]:
             while True:
                 reply = await client.get_shell_msg(timeout=SECONDS)
-                if reply["parent_header"].get("msg_id") == asked:
+                if reply["parent_header"].get("msg_id") == request:
                     return list(reply["content"]["matches"])
 
-        found: list[str] = run_sync(answer)()
-        return found
+        matches: list[str] = run_sync(answer)()
+        return matches
 
 
 @contextmanager
 def notebook(folder: Path) -> Iterator[Session]:
-    """A kernel that works in a folder; it ends with the block."""
+    """Run a kernel in a folder until the end of the block."""
     manager = AsyncKernelManager(kernel_name="python3")
     manager.kernel_cmd = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    around = {"PYTHONPATH": str(SOURCE), "IPYTHONDIR": str(folder / "ipython"), "JPY_PARENT_PID": str(os.getpid())}
+    variables = {"PYTHONPATH": str(SOURCE), "IPYTHONDIR": str(folder / "ipython"), "JPY_PARENT_PID": str(os.getpid())}
     client = RecordingClient(
         nbformat.v4.new_notebook(), km=manager, timeout=SECONDS, resources={"metadata": {"path": str(folder)}}
     )
-    with client.setup_kernel(env={**os.environ, **around}, cwd=str(folder)):
+    with client.setup_kernel(env={**os.environ, **variables}, cwd=str(folder)):
         yield Session(client)
 
 
 def page(cells: list[Any]) -> str:
-    """The cells as a page that lays them out about as notebooks do."""
+    """Return a page with the cells, similar to a notebook."""
     parts = []
     for cell in cells:
         parts.append(f"<pre class=in>{escape(cell.source)}</pre>")

@@ -1,4 +1,4 @@
-"""A session in a notebook, from the import on: completion, progress, tables, logs, pickles. One kernel for all."""
+"""weft in a notebook: completion, progress, tables, pages, logs, pickles. All tests share a kernel."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def session(folder: Path) -> Iterator[Session]:
-    with notebook(folder) as found:
-        found.run("import weft")
-        found.run("from weft.runtime import progress\nprogress.PATIENCE = 1000.0  # whatever this machine is busy with")
-        found.run("model = weft.load('model.onnx', device='cpu')")
-        yield found
+    with notebook(folder) as session:
+        session.run("import weft")
+        session.run("from weft.runtime import progress\nprogress.PATIENCE = 1000.0  # however busy this machine is")
+        session.run("model = weft.load('model.onnx', device='cpu')")
+        yield session
 
 
-def test_the_tab_key_offers_what_is_public(session: Session) -> None:
-    offered = {name.rpartition(".")[2] for name in session.complete("weft.")}
-    assert {"load", "devices", "Model", "random_inputs"} <= offered
-    assert not {"annotations", "sys", "TYPE_CHECKING"} & offered
+def test_completion_offers_public_names(session: Session) -> None:
+    names = {name.rpartition(".")[2] for name in session.complete("weft.")}
+    assert {"load", "devices", "Model", "random_inputs"} <= names
+    assert not {"annotations", "sys", "TYPE_CHECKING"} & names
     assert {name.rpartition(".")[2] for name in session.complete("model.pro")} >= {"profile"}
 
 
@@ -52,7 +52,7 @@ def test_a_quick_load_shows_nothing(session: Session) -> None:
     assert session.cells[2].outputs == []
 
 
-def test_a_long_load_shows_how_it_goes_and_nothing_at_the_end(session: Session) -> None:
+def test_a_long_load_shows_progress_and_removes_it(session: Session) -> None:
     cell = session.run(
         "progress.PATIENCE, progress.REFRESH_SECONDS, lines = 0.0, 0.01, []\n"
         "class Line(progress.NotebookLine):\n"
@@ -60,8 +60,8 @@ def test_a_long_load_shows_how_it_goes_and_nothing_at_the_end(session: Session) 
         "        super().update(text, *numbers)\n"
         "        lines.append(text)\n"
         "progress.NotebookLine = Line\n"
-        "with progress.stages('loading') as told:\n"
-        "    told.stage('building kernels', 0.5, '4 of 8')\n"
+        "with progress.stages('loading') as line:\n"
+        "    line.stage('building kernels', 0.5, '4 of 8')\n"
         "    while not any('4 of 8' in line for line in lines): pass\n"
         "progress.PATIENCE = 1000.0"
     )
@@ -72,31 +72,38 @@ def test_a_long_load_shows_how_it_goes_and_nothing_at_the_end(session: Session) 
     assert session.cells[-1].outputs[0]["data"]["text/plain"] == "False"
 
 
-def test_what_people_look_at_shows_as_tables(session: Session) -> None:
-    for what in TABLES:
-        (output,) = session.run(what).outputs
+def test_results_show_as_tables(session: Session) -> None:
+    for expression in TABLES:
+        (output,) = session.run(expression).outputs
         html, text = output["data"].get("text/html"), output["data"]["text/plain"]
-        assert html is not None, f"{what} shows as text alone"
-        assert "<table" in html, what
-        assert "<script" not in html, what
-        assert len(text) < 2000, what
-        assert "object at 0x" not in text, what
+        assert html is not None, f"{expression} shows as text only"
+        assert "<table" in html, expression
+        assert "<script" not in html, expression
+        assert len(text) < 2000, expression
+        assert "object at 0x" not in text, expression
 
 
-def test_logs_and_errors_are_read_below_their_cells(session: Session) -> None:
+def test_view_shows_the_page(session: Session, folder: Path) -> None:
+    (output,) = session.run("weft.view('model.onnx', 'view.html', device='cpu')").outputs
+    assert output["data"]["text/html"].startswith("<iframe sandbox=")
+    assert "view.html" in output["data"]["text/plain"]
+    assert (folder / "view.html").is_file()
+
+
+def test_logs_and_errors_show_below_their_cells(session: Session) -> None:
     cell = session.run(
         "import logging\n"
         "logging.basicConfig(level=logging.INFO, force=True)\n"
         "weft.load('model.onnx', device='cpu')\n"
         "logging.getLogger().setLevel(logging.WARNING)"
     )
-    told = "".join(output.get("text", "") for output in cell.outputs)
-    assert "INFO:weft.loading:model.onnx: loaded in " in told
+    logged = "".join(output.get("text", "") for output in cell.outputs)
+    assert "INFO:weft.loading:model.onnx: loaded in " in logged
     cell = session.run("try: model.run({'y': 1})\nexcept weft.WeftError as error: print(error)")
     assert "hint:" in cell.outputs[0]["text"]
 
 
-def test_a_model_that_came_by_pickle_is_the_same(session: Session) -> None:
+def test_a_pickled_model_is_the_same(session: Session) -> None:
     cell = session.run(
         "import pickle, os\n"
         "inputs = weft.random_inputs(model, batch=3)\n"
@@ -108,28 +115,28 @@ def test_a_model_that_came_by_pickle_is_the_same(session: Session) -> None:
 
 
 def test_results_can_be_awaited(session: Session) -> None:
-    """A kernel runs an event loop of its own."""
+    """A kernel runs its own event loop."""
     cell = session.run("(await model.run_async(inputs))['y'].shape")
     assert cell.outputs[0]["data"]["text/plain"] == "(3, 4)"
 
 
-def test_it_looks_right_on_phones_and_desks(session: Session, folder: Path, tmp_path: Path) -> None:
-    found = find_browser()
-    if found is None:
+def test_tables_are_readable_on_phones_and_desktops(session: Session, folder: Path, tmp_path: Path) -> None:
+    command = find_browser()
+    if command is None:
         pytest.skip("no chromium here (on Debian: apt-get install chromium)")
-    for what in TABLES:
-        if all(cell.source != what for cell in session.cells):
-            session.run(what)
+    for expression in TABLES:
+        if all(cell.source != expression for cell in session.cells):
+            session.run(expression)
     file = folder / "cells.html"
     file.write_text(page(session.cells), encoding="utf-8")
-    with browser(found, tmp_path / "profile") as opened:
+    with browser(command, tmp_path / "profile") as opened:
         for width, dark in ((390, False), (390, True), (1280, False), (1280, True)):
             opened.open(file, width, 900, dark=dark)
             assert opened.evaluate("document.title") == "cells"
             assert opened.evaluate("document.documentElement.scrollWidth") <= width
             faint: list[Any] = opened.evaluate(CONTRASTS)
             assert not faint, f"{width} px, dark {dark}: {faint[:3]}"
-            (folder / f"cells-{width}-{'dark' if dark else 'light'}.png").write_bytes(opened.picture())
+            (folder / f"cells-{width}-{'dark' if dark else 'light'}.png").write_bytes(opened.screenshot())
         assert opened.problems == []
         assert [url for url in opened.requests if not url.startswith("file:")] == []
 

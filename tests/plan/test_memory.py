@@ -19,7 +19,6 @@ import weft
 from weft.backends.cpu.memory import Arenas
 from weft.cache import code, entries, files
 from weft.cli import main
-from weft.report import arena_map
 from weft.runtime.memory import parse_bytes
 
 SIDE = 256
@@ -317,10 +316,13 @@ def check_svg(path: Path, nodes: list[str]) -> None:
         assert any(text.startswith(node) for text in texts), node
 
 
-def test_a_picture_without_pillow(dynamic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_map, "has_text", lambda: False)
-    assert main(["plan", str(dynamic), "--picture", str(tmp_path / "map.png")]) == 0
-    check_png(tmp_path / "map.png")
+def test_png_needs_pillow(
+    dynamic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert main(["plan", str(dynamic), "--picture", str(tmp_path / "map.png")]) == 1
+    assert "weft-onnx[image]" in capsys.readouterr().err
+    assert main(["plan", str(dynamic), "--picture", str(tmp_path / "map.svg")]) == 0
 
 
 def check_png(path: Path) -> None:

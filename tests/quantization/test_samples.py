@@ -14,8 +14,8 @@ from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import TensorType
 from weft.quantization.samples import list_samples
-from weft.readers.pictures import PictureDirections
-from weft.readers.read import Terms
+from weft.readers.images import ImageOptions
+from weft.readers.read import InputContext
 
 
 def spec(name: str, dtype: DType, *shape: int | str) -> TensorSpec:
@@ -24,7 +24,7 @@ def spec(name: str, dtype: DType, *shape: int | str) -> TensorSpec:
 
 ROWS = spec("x", DType.float32, "batch", 3)
 IMAGE = spec("image", DType.float32, 1, 3, 4, 6)
-PLAIN = Terms()
+PLAIN = InputContext()
 
 
 def test_arrays(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_test_sets(tmp_path: Path) -> None:
 def test_images(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (60, 40), (255, 0, 51)).save(tmp_path / "red.png")
-    directed = Terms(directions=PictureDirections(mean=(0.5, 0.0, 0.0), std=(0.5, 1.0, 2.0)))
+    directed = InputContext(images=ImageOptions(mean=(0.5, 0.0, 0.0), std=(0.5, 1.0, 2.0)))
     (sample,) = list_samples(tmp_path, [IMAGE], 5, directed)
     assert sample["image"].shape == (1, 3, 4, 6)
     np.testing.assert_allclose(sample["image"][0, :, 0, 0], [1.0, 0.0, 0.1], atol=1e-6)

@@ -16,7 +16,7 @@ import weft
 from weft.cli import main
 from weft.errors import InputError
 from weft.ir.dtypes import DType
-from weft.readers.arrays import fitted, typed
+from weft.readers.arrays import fit_to_input, parse_value
 
 LARGE = 2**53 + 1
 
@@ -54,36 +54,36 @@ REFUSED = [
 @pytest.mark.parametrize(("dtype", "text", "expected"), EXACT)
 def test_integers_are_exact(dtype: DType, text: str, expected: int, partner: str) -> None:
     """Neighbours with other types change nothing: numpy has one type for all."""
-    wanted = spec(dtype, "n", 2)
+    declared = spec(dtype, "n", 2)
     contents = [
         f"[[{text}, {partner}]]",
         f'{{"x": [[{text}, {partner}]]}}',
         f"{text},{partner}\n",
         f"a;b\n{text};{partner}",
     ]
-    arrays: list[Any] = [read(content.encode(), wanted) for content in contents]
-    arrays.append(fitted(typed(contents[0], wanted), wanted, "typed")[0])
+    arrays: list[Any] = [read(content.encode(), declared) for content in contents]
+    arrays.append(fit_to_input(parse_value(contents[0], declared), declared, "typed")[0])
     for array in arrays:
         assert array.tolist() == [[expected, float(partner)]]
     for single in (text, f" {text} "):
-        assert fitted(typed(single, spec(dtype)), spec(dtype), "typed")[0].item() == expected
+        assert fit_to_input(parse_value(single, spec(dtype)), spec(dtype), "typed")[0].item() == expected
 
 
 @pytest.mark.parametrize(("dtype", "text"), REFUSED)
 def test_numbers_that_do_not_fit_are_refused(dtype: DType, text: str) -> None:
-    wanted = spec(dtype, "n", 2)
+    declared = spec(dtype, "n", 2)
     with pytest.raises(InputError, match=r"f: row 3 has .* in column 'b'"):
-        read(f"a,b\n0,0\n0,{text}".encode(), wanted)
+        read(f"a,b\n0,0\n0,{text}".encode(), declared)
     for content in (f"[[0, {text}]]", f'{{"x": [[0, {text}]]}}'):
         with pytest.raises(InputError, match=r"^f: ") as caught:
-            read(content.encode(), wanted)
+            read(content.encode(), declared)
         assert len(str(caught.value)) < 300
     with pytest.raises(InputError, match=r"typed|--input"):
-        fitted(typed(f"[[0, {text}]]", wanted), wanted, "typed")
+        fit_to_input(parse_value(f"[[0, {text}]]", declared), declared, "typed")
 
 
 @pytest.mark.parametrize(
-    ("array", "wanted"),
+    ("array", "dtype"),
     [
         (np.array([-1], np.int8), DType.uint8),
         (np.array([-1]), DType.uint64),
@@ -104,12 +104,12 @@ def test_numbers_that_do_not_fit_are_refused(dtype: DType, text: str) -> None:
         (np.array([(1, 2)], [("a", "i4"), ("b", "i4")]), DType.int64),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(array: Any, wanted: DType) -> None:
+def test_arrays_that_do_not_fit_are_refused(array: Any, dtype: DType) -> None:
     with pytest.raises(InputError, match=r"^f: .*input 'x'"):
-        fitted(array, spec(wanted, "n"), "f")
+        fit_to_input(array, spec(dtype, "n"), "f")
     if array.dtype.kind in "iuf":
         with pytest.raises(InputError, match=r"at \[0\]"):
-            read(saved(array), spec(wanted, "n"))
+            read(saved(array), spec(dtype, "n"))
 
 
 def test_types_keep_their_meaning() -> None:
@@ -123,11 +123,11 @@ def test_types_keep_their_meaning() -> None:
 
 
 def test_texts_are_decoded_or_refused() -> None:
-    wanted = spec(DType.string, "n")
-    assert read(saved(np.array([b"must"], "V4")), wanted).tolist() == ["must"]
-    assert read(saved(np.array(["é".encode()])), wanted).tolist() == ["é"]
+    declared = spec(DType.string, "n")
+    assert read(saved(np.array([b"must"], "V4")), declared).tolist() == ["must"]
+    assert read(saved(np.array(["é".encode()])), declared).tolist() == ["é"]
     with pytest.raises(InputError, match="utf-8"):
-        read(saved(np.array([b"\xff"])), wanted)
+        read(saved(np.array([b"\xff"])), declared)
 
 
 def test_the_command_line_keeps_every_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

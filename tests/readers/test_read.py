@@ -1,4 +1,4 @@
-"""Files of all kinds as inputs: told by content, made to fit where nothing is lost, refused with words where not."""
+"""Files of all kinds as inputs: detected by content, converted without loss, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -10,18 +10,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 from onnx import numpy_helper
 
 from weft.errors import InputError
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import TensorType
-from weft.readers.arrays import table_columns, typed
-from weft.readers.companions import companion, is_companion, is_rate
-from weft.readers.content import DataSource, Kind, kind_of
-from weft.readers.read import Terms, read_input
+from weft.readers.arrays import parse_value, read_table_columns
+from weft.readers.content import DataSource, Kind, detect_kind
+from weft.readers.derived_inputs import derive_input, is_derived, is_rate
+from weft.readers.read import InputContext, read_input
 
 ROWS = np.array([[1.5, 2, 3], [4, 5, 6]], np.float32)
+
+
+def audio_file(format: str, subtype: str) -> bytes:
+    content = io.BytesIO()
+    soundfile.write(content, np.linspace(-1, 1, 100), 16000, format=format, subtype=subtype)
+    return content.getvalue()
+
+
+AUDIO_FILES = [audio_file("WAV", "PCM_24"), audio_file("WAV", "FLOAT"), audio_file("FLAC", "PCM_16")]
 
 
 def spec(dtype: DType, *dims: int | str, name: str = "x") -> TensorSpec:
@@ -34,10 +44,10 @@ def saved(*arrays: Any, **named: Any) -> bytes:
     return content.getvalue()
 
 
-def read(content: bytes, wanted: TensorSpec, name: str = "f") -> np.ndarray[Any, Any]:
-    found = read_input([DataSource(name, content)], wanted, Terms()).array
-    assert found.dtype == wanted.dtype
-    return found
+def read(content: bytes, declared: TensorSpec, name: str = "f") -> np.ndarray[Any, Any]:
+    array = read_input([DataSource(name, content)], declared, InputContext()).array
+    assert array.dtype == declared.dtype
+    return array
 
 
 @pytest.mark.parametrize(
@@ -75,131 +85,134 @@ def test_types_and_ranks_that_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "wanted", "problem"),
+    ("content", "declared", "problem"),
     [
         (saved(ROWS), spec(DType.float32, "n", 4), r"\[2, 3\], but input 'x' takes \[n, 4\]"),
         (b"[1.5]", spec(DType.int64, 1), "int64"),
         (b"[300]", spec(DType.uint8, 1), "uint8"),
-        (b"[[1], [2, 3]]", spec(DType.float32, "n", "m"), "one length"),
-        (b"[" * 100_000, spec(DType.float32, "n"), "deep|JSON"),
+        (b"[[1], [2, 3]]", spec(DType.float32, "n", "m"), "different lengths"),
+        (b"[" * 100_000, spec(DType.float32, "n"), "deeply|JSON"),
         (b"[" * 40 + b"1" + b"]" * 40, spec(DType.float32, "n"), "deep"),
-        (b'{"y": 1}', spec(DType.float32, "n"), "nothing for input 'x'"),
-        (b'["a"]', spec(DType.float32, "n"), "no number|holds"),
+        (b'{"y": 1}', spec(DType.float32, "n"), "no entry for input 'x'"),
+        (b'["a"]', spec(DType.float32, "n"), "has <U1, but"),
         (b"[1]", spec(DType.string, "n"), "texts"),
         (b"a,b\n1,2\n3\n", spec(DType.float32, "n", 2), "row 3 has 1 cells"),
         (b"a,b\n1,2\n3,x\n", spec(DType.float32, "n", 2), "row 3 has 'x' in column 'b'"),
         (b"a,b\n", spec(DType.float32, "n", 2), "no rows"),
         (b"\x80\x04\x95abc", spec(DType.float32, "n"), "pickle"),
-        (b"ID3\x04", spec(DType.float32, "n"), "sound"),
-        (b"\0\1\2", spec(DType.float32, "n"), "not known what this is"),
+        (b"ID3\x04", spec(DType.float32, "n"), "not a readable audio file"),
+        (b"\0\1\2", spec(DType.float32, "n"), "unknown file format"),
         (b"", spec(DType.float32, "n"), "empty"),
         (saved(x=ROWS)[:-30], spec(DType.float32, "n", 3), "not a readable"),
-        (saved(a=ROWS, b=ROWS), spec(DType.float32, "n", 3), "holds no array 'x'"),
-        (saved(np.array(["a"]))[:-1] + b"\xff", spec(DType.string, "n"), "texts that are none"),
+        (saved(a=ROWS, b=ROWS), spec(DType.float32, "n", 3), "has no array 'x'"),
+        (saved(np.array(["a"]))[:-1] + b"\xff", spec(DType.string, "n"), "invalid texts"),
         (saved(np.array([1 + 2j])), spec(DType.float32, 1), "complex"),
     ],
 )
-def test_what_does_not_fit_is_said(content: bytes, wanted: TensorSpec, problem: str) -> None:
+def test_content_that_does_not_fit_is_refused(content: bytes, declared: TensorSpec, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        read(content, wanted)
+        read(content, declared)
 
 
-def test_endings_that_promise_something_else(tmp_path: Path) -> None:
-    for name, problem in (("x.png", "not a readable picture, but a text"), ("x.npy", "not a readable .npy")):
+def test_suffixes_that_do_not_match_the_content(tmp_path: Path) -> None:
+    for name, problem in (("x.png", "not a readable image, but a text"), ("x.npy", "not a readable .npy")):
         (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1")
         with pytest.raises(InputError, match=problem):
-            read_input([DataSource(str(tmp_path / name))], spec(DType.float32, 1, 3, 8, 8), Terms())
-    with pytest.raises(InputError, match="folder without pictures"):
-        read_input([DataSource(str(tmp_path))], spec(DType.float32, 1, 3, 8, 8), Terms())
+            read_input([DataSource(str(tmp_path / name))], spec(DType.float32, 1, 3, 8, 8), InputContext())
+    with pytest.raises(InputError, match="folder without images"):
+        read_input([DataSource(str(tmp_path))], spec(DType.float32, 1, 3, 8, 8), InputContext())
 
 
-def test_archives_that_hold_more_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_larger_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.readers.arrays.memory_left", lambda: 1000)
     assert read(saved(x=ROWS), spec(DType.float32, "n", 3)).shape == (2, 3)
-    with pytest.raises(InputError, match="and there are 1,000 left"):
+    with pytest.raises(InputError, match="only 1,000 are left"):
         read(saved(x=np.zeros(1000, np.float32)), spec(DType.float32, "n"))
 
 
 def test_kinds() -> None:
-    assert kind_of(b"RIFF\0\0\0\0WEBPVP8 ") is Kind.PICTURE
-    assert kind_of(b"\0\0\0\x1cftypavif") is Kind.PICTURE
-    assert kind_of("schön\n".encode()) is Kind.TEXT
-    assert kind_of(("a" * 4095 + "ö").encode()[:4096]) is Kind.TEXT, "a character is cut off"
-    assert kind_of(b"\x08\x03\x10\x01") is Kind.BINARY
+    assert detect_kind(b"RIFF\0\0\0\0WEBPVP8 ") is Kind.IMAGE
+    assert detect_kind(b"\0\0\0\x1cftypavif") is Kind.IMAGE
+    assert detect_kind("schön\n".encode()) is Kind.TEXT
+    assert detect_kind(("a" * 4095 + "ö").encode()[:4096]) is Kind.TEXT, "a character is truncated"
+    assert detect_kind(b"\x08\x03\x10\x01") is Kind.BINARY
 
 
 def test_columns_by_the_names_of_inputs() -> None:
     table = DataSource("f", b"name;age;city\nbob;3;Rome\nann;4;Oslo\n")
     inputs = [spec(DType.int64, "n", 1, name="age"), spec(DType.string, "n", 1, name="city")]
-    found = table_columns(table, inputs)
-    assert found is not None
-    assert found["age"].tolist() == [[3], [4]]
-    assert found["city"].tolist() == [["Rome"], ["Oslo"]]
-    assert table_columns(table, [*inputs, spec(DType.int64, "n", 1, name="missing")]) is None
+    columns = read_table_columns(table, inputs)
+    assert columns is not None
+    assert columns["age"].tolist() == [[3], [4]]
+    assert columns["city"].tolist() == [["Rome"], ["Oslo"]]
+    assert read_table_columns(table, [*inputs, spec(DType.int64, "n", 1, name="missing")]) is None
 
 
-def test_what_is_typed() -> None:
+def test_values_from_the_command_line() -> None:
     number = spec(DType.float32)
     for text, expected in (("16000", 16000), ("-1e3", -1000), (".5", 0.5), ("true", True), ("-inf", -np.inf)):
-        found = typed(text, number)
-        assert found is not None
-        assert found == expected
-    assert typed("photo.jpg", number) is None
-    assert typed("", number) is None
-    found = typed("[[1, 2], [3, 4]]", number)
-    assert found is not None
-    assert found.shape == (2, 2)
-    text = typed("hello there", spec(DType.string))
+        parsed = parse_value(text, number)
+        assert parsed is not None
+        assert parsed == expected
+    assert parse_value("photo.jpg", number) is None
+    assert parse_value("", number) is None
+    parsed = parse_value("[[1, 2], [3, 4]]", number)
+    assert parsed is not None
+    assert parsed.shape == (2, 2)
+    text = parse_value("hello there", spec(DType.string))
     assert text is not None
     assert text.item() == "hello there"
-    for quoted, meant in (('"photo.jpg"', "photo.jpg"), ("[sic", "[sic"), ('"said" he', '"said" he')):
-        text = typed(quoted, spec(DType.string))
+    for quoted, expected_text in (('"photo.jpg"', "photo.jpg"), ("[sic", "[sic"), ('"said" he', '"said" he')):
+        text = parse_value(quoted, spec(DType.string))
         assert text is not None
-        assert text.item() == meant
-    with pytest.raises(InputError, match="is no list"):
-        typed("[1, 2", number)
+        assert text.item() == expected_text
+    with pytest.raises(InputError, match="is not a list"):
+        parse_value("[1, 2", number)
 
 
-def test_inputs_that_follow_from_others() -> None:
-    sound = {"audio": np.zeros((2, 700), np.float32)}
+def test_derived_inputs() -> None:
+    audio = {"audio": np.zeros((2, 700), np.float32)}
     sizes = {"n": 2, "seq": 5}
 
-    def follows(wanted: TensorSpec) -> Any:
-        assert is_companion(wanted)
-        found = companion(wanted, sound, sizes, 8000)
-        assert found is not None
-        assert found[0].dtype == wanted.dtype
-        return found[0].tolist()
+    def derive(declared: TensorSpec) -> Any:
+        assert is_derived(declared)
+        derived = derive_input(declared, audio, sizes, 8000)
+        assert derived is not None
+        assert derived[0].dtype == declared.dtype
+        return derived[0].tolist()
 
     assert is_rate(spec(DType.int64, name="sr"))
-    assert follows(spec(DType.int64, 1, name="sample_rate")) == [8000]
-    assert follows(spec(DType.int64, "n", name="audio_lens")) == [700, 700]
-    assert follows(spec(DType.int64, 1, "seq", name="attention_mask")) == [[1] * 5]
-    assert follows(spec(DType.int64, 1, "seq", name="position_ids")) == [[0, 1, 2, 3, 4]]
-    assert follows(spec(DType.float32, "n", 1, name="state")) == [[0], [0]]
-    assert follows(spec(DType.float32, "n", "past_len", name="past_key_values.0.key")) == [[], []]
+    assert derive(spec(DType.int64, 1, name="sample_rate")) == [8000]
+    assert derive(spec(DType.int64, "n", name="audio_lens")) == [700, 700]
+    assert derive(spec(DType.int64, 1, "seq", name="attention_mask")) == [[1] * 5]
+    assert derive(spec(DType.int64, 1, "seq", name="position_ids")) == [[0, 1, 2, 3, 4]]
+    assert derive(spec(DType.float32, "n", 1, name="state")) == [[0], [0]]
+    assert derive(spec(DType.float32, "n", "past_len", name="past_key_values.0.key")) == [[], []]
     for name in ("x", "image", "chars", "statement", "temperature", "input", "pixel_values"):
-        assert not is_companion(spec(DType.float32, "n", 3, name=name)), name
-    assert companion(spec(DType.float32, "n", name="aspect"), sound, sizes, None) is None
+        assert not is_derived(spec(DType.float32, "n", 3, name=name)), name
+    assert derive_input(spec(DType.float32, "n", name="aspect"), audio, sizes, None) is None
 
 
-def test_damaged_files_are_refused_and_nothing_else() -> None:
+def test_damaged_files_raise_only_input_errors() -> None:
     seed = 16
     print("seed", seed)
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     files = [
         saved(ROWS),
         saved(x=ROWS),
         b"[[1, 2, 3]]",
         b"a,b,c\n1,2,3\n",
         numpy_helper.from_array(ROWS).SerializeToString(),
+        *AUDIO_FILES,
     ]
     for _ in range(1500):
-        content = bytearray(chance.choice(files))
-        for _ in range(chance.randrange(1, 6)):
-            content[chance.randrange(len(content))] = chance.choice((0, 255, chance.randrange(256)))
-        if chance.random() < 0.3:
-            del content[chance.randrange(len(content)) :]
-        wanted = chance.choice((spec(DType.float32, "n", 3), spec(DType.string, "n"), spec(DType.int64)))
+        content = bytearray(generator.choice(files))
+        for _ in range(generator.randrange(1, 6)):
+            content[generator.randrange(len(content))] = generator.choice((0, 255, generator.randrange(256)))
+        if generator.random() < 0.3:
+            del content[generator.randrange(len(content)) :]
+        declared = generator.choice(
+            (spec(DType.float32, "n", 3), spec(DType.string, "n"), spec(DType.int64), spec(DType.float32, "n"))
+        )
         with suppress(InputError):
-            read(bytes(content), wanted)
+            read(bytes(content), declared)

@@ -1,4 +1,4 @@
-"""A real browser for tests: Debian's chromium without a window, driven by DevTools messages over a pipe."""
+"""Headless chromium for tests, driven by DevTools messages over a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-SECONDS = 60.0  # that an answer may take on a busy machine
+SECONDS = 60.0  # timeout of a reply
 OPTIONS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -34,7 +34,7 @@ def find_browser() -> str | None:
 
 
 class Page:
-    """One page, and everything that went wrong on it."""
+    """One page, with its errors and requests."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read = write, read
@@ -45,7 +45,7 @@ class Page:
         self.requests: list[str] = []
 
     def open(self, file: Path, width: int, height: int, *, dark: bool = False, touch: bool = False) -> None:
-        """Load a file into a page of this size, and wait until its script has run."""
+        """Open a file in a page of this size, and wait until its script has run."""
         self._session = None
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -65,7 +65,7 @@ class Page:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until what was asked for is drawn."""
+        """Wait until the page has drawn."""
         self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
     def evaluate(self, expression: str) -> Any:
@@ -92,8 +92,8 @@ class Page:
             self.send("Input.dispatchKeyEvent", type=kind, key=key)
         self.settle()
 
-    def picture(self, *, whole: bool = True) -> bytes:
-        """The page as PNG."""
+    def screenshot(self, *, whole: bool = True) -> bytes:
+        """Return the page as PNG."""
         answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(answer["data"])
 

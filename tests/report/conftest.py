@@ -1,4 +1,4 @@
-"""A browser for the tests of pages, which sees that nothing goes wrong in it."""
+"""A browser for tests of pages, with a check for errors after each test."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_goes_wrong(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No error in the console, nothing fetched but the page itself, and no name that became a script or an element."""
+def _check_page(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check for console errors, requests other than the page, and names that became scripts or elements."""
     if "page" not in request.fixturenames:
         yield
         return

@@ -7,12 +7,12 @@ from onnx import helper, numpy_helper
 from report import view_models
 
 from weft.frontend.source import copy_model, open_model
-from weft.report.compiled_facts import compiled_facts
+from weft.report.compiled_facts import collect_facts
 from weft.runtime.options import LoadOptions
 
 
 def done_together(content: bytes) -> list[set[str]]:
-    facts = compiled_facts(copy_model(open_model(content)), LoadOptions(device="cpu", cache=False), {})
+    facts = collect_facts(copy_model(open_model(content)), LoadOptions(device="cpu", cache=False), {})
     assert facts.problem is None
     return [set(work.nodes) for work in facts.works]
 

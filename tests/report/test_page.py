@@ -1,4 +1,4 @@
-"""The page of a profile, in a real browser: what it shows, at both widths, by mouse, by touch and by keyboard."""
+"""The page of a profile in a real browser: contents at two widths, mouse, touch and keys."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write(folder: Path, profile: Profile = PROFILE) -> Path:
     return file
 
 
-def test_names_cannot_leave_their_place() -> None:
+def test_names_are_escaped() -> None:
     text = profile_page(PROFILE)
     assert "<img" not in text.replace("&lt;img", "")
     assert text.count("</script>") == 2
@@ -67,8 +67,8 @@ def test_names_cannot_leave_their_place() -> None:
     assert not re.search(r'(src|href)="', text)
 
 
-def spot(page: Page, canvas: str, when: float, height: float) -> tuple[float, float]:
-    """Where a moment of the run (as a part of it) is on a canvas, once that is on the screen."""
+def point(page: Page, canvas: str, when: float, height: float) -> tuple[float, float]:
+    """Scroll to a canvas, and return the position of a moment of the run, as a fraction of it."""
     page.evaluate(f"document.getElementById('{canvas}').scrollIntoView({{block: 'center', behavior: 'instant'}})")
     page.settle()
     left, top, width = page.evaluate(
@@ -86,9 +86,9 @@ def tip(page: Page) -> str:
 
 
 def names(page: Page) -> list[str]:
-    found = page.evaluate("[...document.querySelectorAll('#kernels tbody strong')].map((name) => name.textContent)")
-    assert isinstance(found, list)
-    return found
+    names = page.evaluate("[...document.querySelectorAll('#kernels tbody strong')].map((name) => name.textContent)")
+    assert isinstance(names, list)
+    return names
 
 
 def enter(page: Page, field: str, value: str, event: str) -> None:
@@ -98,12 +98,12 @@ def enter(page: Page, field: str, value: str, event: str) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_draws_itself(page: Page, tmp_path: Path, width: int, dark: bool) -> None:
+def test_page_draws(page: Page, tmp_path: Path, width: int, dark: bool) -> None:
     page.open(write(tmp_path), width, 800, dark=dark, touch=width < 500)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.querySelector('h1').textContent") == Path(PROFILE.file).name
     facts = page.evaluate("document.getElementById('facts').innerText")
-    assert all(said in facts for said in ("10.0 ms", "made up", "2 threads, 70 % busy", "2.00 MiB"))
+    assert all(text in facts for text in ("10.0 ms", "made up", "2 threads, 70 % busy", "2.00 MiB"))
     legend = page.evaluate("document.getElementById('legend').innerText")
     assert all(kind in legend for kind in ("convolve", "map", "host"))
     assert names(page) == ["convolve", "map", "unique"]
@@ -120,33 +120,33 @@ def test_it_draws_itself(page: Page, tmp_path: Path, width: int, dark: bool) -> 
     assert (shade == "rgb(18, 20, 22)") == dark
 
 
-def test_hovering_tells_kernel_and_tensor(page: Page, tmp_path: Path) -> None:
+def test_hovering_shows_kernel_and_tensor(page: Page, tmp_path: Path) -> None:
     page.open(write(tmp_path), 1280, 800)
-    page.move(*spot(page, "timeline", 0.3, 20 + 34 + 17))
+    page.move(*point(page, "timeline", 0.3, 20 + 34 + 17))
     assert "convolve" in tip(page)
     assert "6.00 ms on thread 0" in tip(page)
     assert "Conv first" in tip(page)
     assert HOSTILE.replace("\u2028", "") in tip(page).replace("\n", "").replace("\u2028", "")
     assert page.evaluate("document.querySelector('tr.chosen strong').textContent") == "convolve"
-    page.move(*spot(page, "timeline", 0.95, 20 + 17))
+    page.move(*point(page, "timeline", 0.95, 20 + 17))
     assert "1.00 ms on host" in tip(page)
-    page.move(*spot(page, "arena", 0.2, 380))
+    page.move(*point(page, "arena", 0.2, 380))
     assert tip(page).startswith("x")
     assert "Conv first" in tip(page)
     assert "1.00 MiB at 0" in tip(page)
-    page.move(*spot(page, "arena", 0.7, 200))
+    page.move(*point(page, "arena", 0.7, 200))
     assert "1.00 MiB at 1,048,576" in tip(page)
     page.move(5, 5)
     assert tip(page) == ""
 
 
-def test_tapping_tells_too(page: Page, tmp_path: Path) -> None:
+def test_tapping_shows_kernel_and_tensor(page: Page, tmp_path: Path) -> None:
     page.open(write(tmp_path), 390, 844, touch=True)
-    page.tap(*spot(page, "timeline", 0.3, 20 + 2 * 34 + 17))
+    page.tap(*point(page, "timeline", 0.3, 20 + 2 * 34 + 17))
     assert "5.00 ms on thread 1" in tip(page)
     assert page.evaluate("document.getElementById('tip').getBoundingClientRect().left") >= 0
     assert page.evaluate("document.getElementById('tip').getBoundingClientRect().right") <= 390
-    page.tap(*spot(page, "arena", 0.2, 300))
+    page.tap(*point(page, "arena", 0.2, 300))
     assert "1.00 MiB at 0" in tip(page)
     page.tap(195, 10)
     assert tip(page) == ""
@@ -164,16 +164,16 @@ def test_keys_go_from_one_to_the_next(page: Page, tmp_path: Path) -> None:
     assert tip(page) == ""
 
 
-def test_zooming_shows_a_part(page: Page, tmp_path: Path) -> None:
+def test_zooming(page: Page, tmp_path: Path) -> None:
     page.open(write(tmp_path), 1280, 800)
     for _ in range(4):  # to the sixteenth around the middle, which is 5 ms
         page.evaluate("document.querySelector('[data-zoom=\"2\"]').click()")
-    page.move(*spot(page, "timeline", 0.9, 20 + 2 * 34 + 17))
+    page.move(*point(page, "timeline", 0.9, 20 + 2 * 34 + 17))
     assert tip(page) == ""  # thread 1 was done at 5 ms
-    page.move(*spot(page, "timeline", 0.1, 20 + 2 * 34 + 17))
+    page.move(*point(page, "timeline", 0.1, 20 + 2 * 34 + 17))
     assert "thread 1" in tip(page)
     page.evaluate("document.querySelector('[data-zoom=\"0\"]').click()")
-    page.move(*spot(page, "timeline", 0.1, 20 + 2 * 34 + 17))
+    page.move(*point(page, "timeline", 0.1, 20 + 2 * 34 + 17))
     assert "thread 1" in tip(page)
 
 
@@ -200,4 +200,4 @@ def test_many_spans_and_no_memory(page: Page, tmp_path: Path) -> None:
     profile = Profile(**{**fields, "spans": spans, "tensors": (), "memory": (), "arena_bytes": 0})
     page.open(write(tmp_path, profile), 1280, 800)
     assert "5 of the shortest spans" in page.evaluate("document.getElementById('timeline-note').textContent")
-    assert "needs an arena" in page.evaluate("document.getElementById('arena-note').textContent")
+    assert "needs no arena" in page.evaluate("document.getElementById('arena-note').textContent")

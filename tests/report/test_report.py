@@ -109,21 +109,21 @@ def test_scan_repeats_its_body() -> None:
     assert evaluate(program_cost(scan).flops, {"time": 10}) == 80
 
 
-def test_branch_costs_its_dearer_side() -> None:
+def test_branch_costs_its_more_expensive_side() -> None:
     cheap = program(Map(load(0, 8)), (tensor(0, 8),), tensor(1, 8))
-    dear = program(Map(apply("exp", load(0, 8))), (tensor(0, 8),), tensor(1, 8))
+    expensive = program(Map(apply("exp", load(0, 8))), (tensor(0, 8),), tensor(1, 8))
     condition = tensor(4, dtype=DType.bool)
-    assert program_cost(program(Branch(cheap, dear), (condition, tensor(2, 8)), tensor(3, 8))).flops == 8
+    assert program_cost(program(Branch(cheap, expensive), (condition, tensor(2, 8)), tensor(3, 8))).flops == 8
 
 
-@pytest.mark.parametrize(("known", "flops", "unknown"), [(True, 7 * 8, ()), (False, 8, ("node",))])
-def test_loop_counts_its_trips_where_they_are_fixed(known: bool, flops: int, unknown: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("is_constant", "flops", "unknown"), [(True, 7 * 8, ()), (False, 8, ("node",))])
+def test_loop_counts_its_trips_where_they_are_fixed(is_constant: bool, flops: int, unknown: tuple[str, ...]) -> None:
     number, condition, carry = tensor(0, dtype=DType.int64), tensor(1, dtype=DType.bool), tensor(2, 8)
     result = tensor(3, 8)
     step = Step(Map(apply("exp", load(0, 8))), (carry,), (result,), "inner")
     body = TensorProgram((number, condition, carry), (condition, result), (step,))
     trips, go, start = tensor(4, dtype=DType.int64), tensor(5, dtype=DType.bool), tensor(6, 8)
-    constants = {trips: np.array(7), go: np.array(True)} if known else {}
+    constants = {trips: np.array(7), go: np.array(True)} if is_constant else {}
     cost = program_cost(program(Loop(body, 1), (trips, go, start), tensor(7, 8), constants=constants))
     assert (cost.flops, cost.unknown) == (flops, unknown)
 
@@ -138,14 +138,14 @@ def test_unknown_shapes_and_late_ops_are_named() -> None:
 
 
 def test_dynamic_dims_of_inputs_and_of_data() -> None:
-    found = symbol("found", 0)
+    rows_symbol = symbol("rows", 0)
     source = tensor(0, BATCH, 3, name="x")
-    made = tensor(1, found, 3)
-    result = tensor(2, found, BATCH)
+    selected = tensor(1, rows_symbol, 3)
+    result = tensor(2, rows_symbol, BATCH)
     steps = (
-        Step(Map(ONE), (source,), (made,), "select_rows"),
-        Step(Map(ONE), (made,), (result,), "finish"),
+        Step(Map(ONE), (source,), (selected,), "select_rows"),
+        Step(Map(ONE), (selected,), (result,), "finish"),
     )
     batch, rows = find_dynamic_dims(TensorProgram((source,), (result,), steps), ["y"])
     assert (batch.name, batch.places, batch.from_data) == ("batch", ("x[0]", "y[1]"), False)
-    assert (rows.name, rows.places, rows.from_data) == ("found", ("select_rows[0]", "y[0]"), True)
+    assert (rows.name, rows.places, rows.from_data) == ("rows", ("select_rows[0]", "y[0]"), True)

@@ -1,4 +1,4 @@
-"""`weft view` on the command line: where the page goes, and when a browser is opened."""
+"""`weft view`: the file of the page, and when a browser opens."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_the_page_is_named_after_the_model(model: Path, capsys: pytest.CaptureFi
     assert page_path(b"bytes") == Path("model.html")
 
 
-def test_it_prints_the_page(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_goes_to_stdout(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(model), "-o", "-", "--device", "cpu", "--shape", "batch=3"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("<!doctype html>")
     assert '"sizes":{"batch":3}' in shown
 
 
-def test_it_prints_what_the_page_shows(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_data_of_the_page(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(model), "--json", "--device", "cpu"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert len(data["nodes"]) == 8
@@ -43,7 +43,7 @@ def test_it_prints_what_the_page_shows(model: Path, capsys: pytest.CaptureFixtur
     assert not list(model.parent.glob("*.html"))
 
 
-def test_what_cannot_be_done_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_explained(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(model), "--profile", "none.json"]) == 1
     assert "none.json cannot be read" in capsys.readouterr().err
     assert main(["view", str(model), "--device", "cpu", "--shape", "depth=3"]) == 1
@@ -54,7 +54,7 @@ def test_what_cannot_be_done_is_said(model: Path, capsys: pytest.CaptureFixture[
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_browser_is_opened_only_where_somebody_sees_it(
+def test_a_browser_opens_only_with_a_display(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened: list[str] = []

@@ -1,4 +1,4 @@
-"""Models for the page of `weft view`: scopes, bodies, functions, unknown operators, hostile names, many nodes."""
+"""Models for `weft view`: scopes, bodies, functions, unknown operators, hostile names, many nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(
 
 
 def blocks(count: int, named: bool = True) -> bytes:
-    """`count` blocks of eight nodes, each with a residual connection."""
+    """Return `count` blocks of eight nodes, each with two residual connections."""
     nodes: Nodes = []
     weights = []
     last = "x"
@@ -50,10 +50,10 @@ def blocks(count: int, named: bool = True) -> bytes:
             ("Tanh", ["Add_1"]),
         )
         for path, inputs in steps:
-            own = path.rpartition("/")[2]
+            output = path.rpartition("/")[2]
             sources = [source if source in (last, f"w{number}") else f"{source}.{number}" for source in inputs]
             name = f"/encoder/layer.{number}/{path}" if named else f"n{len(nodes)}"
-            nodes.append(helper.make_node(own.partition("_")[0], sources, [f"{own}.{number}"], name=name))
+            nodes.append(helper.make_node(output.partition("_")[0], sources, [f"{output}.{number}"], name=name))
         weights.append(weight(f"w{number}", 16, 16))
         last = f"Tanh.{number}"
     return model(nodes, [last], tuple(weights))
@@ -100,9 +100,9 @@ def unknown() -> bytes:
 
 
 def invalid() -> bytes:
-    """A value that nobody gives, one that two give, a circle, an output that nothing defines."""
+    """Return a model with an undefined value, one that is defined twice, a cycle, and an undefined output."""
     nodes = [
-        helper.make_node("Relu", ["nobody"], ["a"], name="lonely"),
+        helper.make_node("Relu", ["absent"], ["a"], name="lonely"),
         helper.make_node("Add", ["a", "x"], ["a"], name="again"),
         helper.make_node("Tanh", ["q"], ["p"], name="round"),
         helper.make_node("Tanh", ["p"], ["q"], name="about"),

@@ -28,7 +28,7 @@ from weft.ir.run_record import HostRecord, NativeRecord, RunRecord
 from weft.ir.scalar import Apply, Index, Load
 from weft.ir.types import TensorType
 from weft.ir.work import Allocation, PlannedLaunch
-from weft.report.nodes import labelled, ops_by_node
+from weft.report.nodes import label_nodes, ops_by_node
 from weft.report.trace import trace_json
 from weft.runtime.profile import HOST, Profile, plain_name, profile_runs
 
@@ -189,7 +189,7 @@ def test_table_sums_up_what_it_does_not_list() -> None:
 
 
 def test_nodes_say_what_they_are_once() -> None:
-    assert labelled(("n1", "/layer/Conv", "other"), {"n1": "Conv", "/layer/Conv": "Conv"}) == (
+    assert label_nodes(("n1", "/layer/Conv", "other"), {"n1": "Conv", "/layer/Conv": "Conv"}) == (
         "Conv n1",
         "/layer/Conv",
         "other",

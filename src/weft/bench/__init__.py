@@ -1,1 +1,1 @@
-"""Measuring: weft and other engines on the same model, in turns, each in a process of its own."""
+"""Benchmark weft and other engines on the same model, in turns, each in its own process."""

@@ -1,4 +1,4 @@
-"""Facts about the machine and the code that a result depends on."""
+"""Facts about the machine and the code that results depend on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from weft.threads import usable_cores
 
 
 def machine_facts(engines: Iterable[Engine]) -> dict[str, Any]:
-    """For people to compare; no part of it names this very machine."""
+    """Return facts for comparisons of results, without anything that identifies the machine."""
     return {
-        "processor": _processor(),
+        "processor": _processor_name(),
         "instructions": host().processor,
         "cores": usable_cores(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -28,23 +28,25 @@ def machine_facts(engines: Iterable[Engine]) -> dict[str, Any]:
 
 
 def commit(file: Path) -> str | None:
-    """The commit that holds this file, with + for changes since; None where it is in no checkout."""
-    if _git(file.parent, "ls-files", "--error-unmatch", file.name) is None:
+    """Return the commit of a file's checkout, with + for uncommitted changes; None outside a checkout."""
+    if _run_git(file.parent, "ls-files", "--error-unmatch", file.name) is None:
         return None
-    number = _git(file.parent, "rev-parse", "--short=12", "HEAD")
-    changed = _git(file.parent, "status", "--porcelain", "--untracked-files=no", ".")
+    number = _run_git(file.parent, "rev-parse", "--short=12", "HEAD")
+    changed = _run_git(file.parent, "status", "--porcelain", "--untracked-files=no", ".")
     return f"{number}{'+' if changed else ''}" if number else None
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _run_git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+        process = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None
 
 
-def _processor() -> str:
+def _processor_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""One model through all engines: load twice, compare the outputs, then run in turns."""
+"""Measure one model in all engines: load it twice, compare outputs, then run in turns."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from weft.bench.agreement import TOLERANCE, difference
-from weft.bench.engines import JUDGE, WEFT, Engine, Ran, Setup
+from weft.bench.engines import REFERENCE, WEFT, Engine, FirstRuns, Setup
 from weft.bench.processes import EngineProcess
 from weft.bench.results import Measurement, ModelResult, Start
-from weft.bench.rounds import Spread, spread_of, take_turns
+from weft.bench.rounds import Spread, summarize_times, take_turns
 from weft.errors import WeftError
 from weft.records import dataclass
 from weft.runtime.options import NARROW
 
 SEED = 0
-NARROW_TOLERANCE = 3e-2  # of a model whose products round their operands
+NARROW_TOLERANCE = 3e-2  # of models with operands of products in a narrow type
 
 
 @dataclass(frozen=True, slots=True)
 class BenchCase:
-    """A model to measure. Inputs that are not given are random, with the sizes that are."""
+    """A model to measure; without `inputs`, they are random, with these sizes."""
 
     name: str
     path: Path
@@ -39,12 +39,12 @@ class Options:
     threads: int
     seconds: float
     peers: tuple[Engine, ...]
-    peak_flops: float | None  # of the threads together; None where weft's device is not what was measured
+    peak_flops: float | None  # of all threads; None if weft runs on another device
     precision: str = "float32"  # of weft
-    further: Mapping[str, Any] = field(default_factory=dict)  # options of weft.load
+    load_options: Mapping[str, Any] = field(default_factory=dict)  # options of weft.load
 
     def tolerance(self, case: BenchCase, engine: str) -> float:
-        """How far an engine may be off."""
+        """Return the allowed difference of an engine."""
         return (
             max(case.tolerance, NARROW_TOLERANCE)
             if engine == WEFT.name and self.precision in NARROW
@@ -53,8 +53,8 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
-    """A model loaded in an engine for the second time, and how both times went."""
+class _WarmEngine:
+    """An engine that loaded the model for the second time, and the facts of both starts."""
 
     worker: EngineProcess
     cold: Start
@@ -63,117 +63,119 @@ class _Ready:
     plan: float | None = None
 
 
-def measure(case: BenchCase, options: Options, tell: Callable[[str], None] = lambda _: None) -> ModelResult:
-    """Everything about one model; `tell` hears what is being done. Fails only where weft fails."""
+def measure(case: BenchCase, options: Options, report: Callable[[str], None] = lambda _: None) -> ModelResult:
+    """Measure one model; `report` gets the progress. Raises an error only if weft fails."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="weft-bench-")))
-        setup = Setup(str(case.path), options.device, options.threads, options.precision, options.further)
-        _read_through(case.path)
-        tell(f"{case.name}: {WEFT.name}")
-        subject, inputs, flops = _begin(case, setup, folder, stack)
+        setup = Setup(str(case.path), options.device, options.threads, options.precision, options.load_options)
+        _warm_file_cache(case.path)
+        report(f"{case.name}: {WEFT.name}")
+        subject, inputs, flops = _load_weft(case, setup, folder, stack)
         ready = {WEFT.name: subject}
         failures: dict[str, str] = {}
         for engine in options.peers:
-            tell(f"{case.name}: {engine.name}")
+            report(f"{case.name}: {engine.name}")
             try:
                 with ExitStack() as attempt:
                     ready[engine.name] = _load_twice(engine, setup, folder, inputs, attempt)
                     stack.push(attempt.pop_all())
             except WeftError as error:
                 failures[engine.name] = str(error).removeprefix(f"{engine.name}: ")
-        apart = _differences(ready, setup, folder, inputs)
-        tell(f"{case.name}: taking turns")
-        times = take_turns({name: found.worker.block for name, found in ready.items()}, options.seconds)
-    spreads = {name: spread_of(found) for name, found in times.items()}
+        differences = _compare_outputs(ready, setup, folder, inputs)
+        report(f"{case.name}: taking turns")
+        times = take_turns({name: engine.worker.block for name, engine in ready.items()}, options.seconds)
+    spreads = {name: summarize_times(seconds) for name, seconds in times.items()}
     measurements = tuple(
         Measurement(
             name,
             spreads[name],
-            found.cold,
-            found.cached,
-            apart.get(name),
-            apart[name] <= options.tolerance(case, name) if name in apart else None,
-            _share(flops, spreads[name], options),
-            found.plan,
+            engine.cold,
+            engine.cached,
+            differences.get(name),
+            differences[name] <= options.tolerance(case, name) if name in differences else None,
+            _share_of_peak(flops, spreads[name], options),
+            engine.plan,
         )
-        for name, found in ready.items()
+        for name, engine in ready.items()
     )
-    return ModelResult(case.name, _described(inputs), flops, measurements, failures)
+    return ModelResult(case.name, _describe_inputs(inputs), flops, measurements, failures)
 
 
-def _begin(
+def _load_weft(
     case: BenchCase, setup: Setup, folder: Path, stack: ExitStack
-) -> tuple[_Ready, Mapping[str, Any], int | None]:
-    """weft with the model, the inputs for all, and the arithmetic of a run."""
+) -> tuple[_WarmEngine, Mapping[str, Any], int | None]:
+    """Load the model in weft; return it, the inputs for all engines, and the FLOPs of a run."""
     with EngineProcess(WEFT, setup, folder / WEFT.name) as first:
         seconds = first.load()
         inputs = case.inputs if case.inputs is not None else first.inputs(case.sizes or {}, SEED)
-        cold = _start(seconds, first.run(inputs))
+        cold = _describe_start(seconds, first.run(inputs))
         flops = first.flops(inputs)
     return _load_again(WEFT, setup, folder, inputs, cold, stack), inputs, flops
 
 
-def _load_twice(engine: Engine, setup: Setup, folder: Path, inputs: Mapping[str, Any], stack: ExitStack) -> _Ready:
+def _load_twice(engine: Engine, setup: Setup, folder: Path, inputs: Mapping[str, Any], stack: ExitStack) -> _WarmEngine:
     with EngineProcess(engine, setup, folder / engine.name) as first:
-        cold = _start(first.load(), first.run(inputs))
+        cold = _describe_start(first.load(), first.run(inputs))
     return _load_again(engine, setup, folder, inputs, cold, stack)
 
 
 def _load_again(
     engine: Engine, setup: Setup, folder: Path, inputs: Mapping[str, Any], cold: Start, stack: ExitStack
-) -> _Ready:
-    """In a fresh process that finds what the first one has cached, and stays for the runs."""
+) -> _WarmEngine:
+    """Load in a new process that uses the cache of the first one, and runs the benchmark."""
     worker = stack.enter_context(EngineProcess(engine, setup, folder / engine.name))
     seconds = worker.load()
-    ran = worker.run(inputs)
+    first_runs = worker.run(inputs)
     plan = worker.plan(inputs) if engine is WEFT else None
-    return _Ready(worker, cold, _start(seconds, ran), ran.outputs, plan)
+    return _WarmEngine(worker, cold, _describe_start(seconds, first_runs), first_runs.outputs, plan)
 
 
-def _start(load_seconds: float, ran: Ran) -> Start:
-    return Start(load_seconds, ran.first_seconds, ran.memory, ran.import_seconds)
+def _describe_start(load_seconds: float, runs: FirstRuns) -> Start:
+    return Start(load_seconds, runs.first_seconds, runs.memory, runs.import_seconds)
 
 
-def _differences(
-    ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: Mapping[str, Any]
+def _compare_outputs(
+    ready: Mapping[str, _WarmEngine], setup: Setup, folder: Path, inputs: Mapping[str, Any]
 ) -> dict[str, float]:
-    """How far each engine is from the judge; of none where the judge is not installed or fails."""
-    expected = _expected(ready, setup, folder, inputs)
+    """Return the difference of each engine from the reference; {} if that is not installed or fails."""
+    expected = _reference_outputs(ready, setup, folder, inputs)
     if expected is None:
         return {}
-    return {name: difference(expected, found.outputs) for name, found in ready.items()}
+    return {name: difference(expected, engine.outputs) for name, engine in ready.items()}
 
 
-def _expected(ready: Mapping[str, _Ready], setup: Setup, folder: Path, inputs: Mapping[str, Any]) -> list[Any] | None:
-    """The judge's outputs, whether or not it is among the peers."""
-    if JUDGE.name in ready:
-        return ready[JUDGE.name].outputs
-    if JUDGE.missing is not None:
+def _reference_outputs(
+    ready: Mapping[str, _WarmEngine], setup: Setup, folder: Path, inputs: Mapping[str, Any]
+) -> list[Any] | None:
+    """Return the reference engine's outputs, even if it is not among the peers."""
+    if REFERENCE.name in ready:
+        return ready[REFERENCE.name].outputs
+    if REFERENCE.missing is not None:
         return None
     try:
-        with EngineProcess(JUDGE, setup, folder / JUDGE.name) as judge:
-            judge.load()
-            return judge.run(inputs).outputs
+        with EngineProcess(REFERENCE, setup, folder / REFERENCE.name) as reference:
+            reference.load()
+            return reference.run(inputs).outputs
     except WeftError:
         return None
 
 
-def _share(flops: int | None, run: Spread, options: Options) -> float | None:
-    """Of the machine's peak; the arithmetic is that of the model, whichever way an engine computes it."""
+def _share_of_peak(flops: int | None, run: Spread, options: Options) -> float | None:
+    """Return the share of the machine's peak, with the FLOPs of the model, not of the engine's algorithm."""
     if flops is None or options.peak_flops is None:
         return None
     return flops / run.median / options.peak_flops
 
 
-def _described(inputs: Mapping[str, Any]) -> dict[str, str]:
+def _describe_inputs(inputs: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: f"{array.dtype}[{', '.join(map(str, array.shape))}]" if hasattr(array, "shape") else type(array).__name__
         for name, array in inputs.items()
     }
 
 
-def _read_through(path: Path) -> None:
-    """Bring the file into the system's cache, so that no engine waits for the disk."""
+def _warm_file_cache(path: Path) -> None:
+    """Read the file into the page cache, so that no engine waits for the disk."""
     with path.open("rb") as file:
         while file.read(1 << 24):
             pass

@@ -1,4 +1,4 @@
-"""The other end of a worker: start it, ask it, end it."""
+"""Start, query and stop worker processes of engines."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from types import TracebackType
 from typing import Any
 
 import weft
-from weft.bench.engines import Engine, Ran, Setup
+from weft.bench.engines import Engine, FirstRuns, Setup
 from weft.cache.files import VARIABLE
 from weft.errors import ExecutionError
 
-PATIENCE = 600.0  # seconds for one answer; some engines compile for minutes, some hang
-GOODBYE = 10.0
-LAST_WORDS = 300  # characters
+REPLY_TIMEOUT = 600.0  # seconds for one reply; some engines compile for minutes, some hang
+EXIT_TIMEOUT = 10.0  # seconds
+MOST_STDERR = 300  # characters in a message
 
 
 class EngineProcess:
     """An engine's process with a model; leaving the `with` block ends it."""
 
-    def __init__(self, engine: Engine, setup: Setup, cache: Path, patience: float = PATIENCE) -> None:
+    def __init__(self, engine: Engine, setup: Setup, cache: Path, reply_timeout: float = REPLY_TIMEOUT) -> None:
         """`cache` is the folder for compiled code."""
         self.engine = engine
         self._setup = setup
-        self._patience = patience
-        self._impatient = False
+        self._reply_timeout = reply_timeout
+        self._timed_out = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "weft.bench.worker", engine.name],
@@ -49,42 +49,42 @@ class EngineProcess:
         if kind is not None:
             self._process.kill()
         try:
-            self._process.communicate(timeout=GOODBYE)
+            self._process.communicate(timeout=EXIT_TIMEOUT)
         except (subprocess.TimeoutExpired, BrokenPipeError):
             self._process.kill()
             self._process.wait()
         self._stderr.close()
 
     def version(self) -> str:
-        return str(self._ask("version"))
+        return str(self._request("version"))
 
     def load(self) -> float:
-        return float(self._ask("load", self._setup))
+        return float(self._request("load", self._setup))
 
-    def run(self, inputs: Mapping[str, Any]) -> Ran:
-        ran: Ran = self._ask("run", inputs)
-        return ran
+    def run(self, inputs: Mapping[str, Any]) -> FirstRuns:
+        runs: FirstRuns = self._request("run", inputs)
+        return runs
 
     def block(self, seconds: float) -> Sequence[float]:
-        times: list[float] = self._ask("block", seconds)
+        times: list[float] = self._request("block", seconds)
         return times
 
     def plan(self, inputs: Mapping[str, Any]) -> float | None:
-        seconds: float | None = self._ask("plan", inputs)
+        seconds: float | None = self._request("plan", inputs)
         return seconds
 
     def inputs(self, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
-        made: dict[str, Any] = self._ask("inputs", dict(sizes), seed)
-        return made
+        inputs: dict[str, Any] = self._request("inputs", dict(sizes), seed)
+        return inputs
 
     def flops(self, inputs: Mapping[str, Any]) -> int | None:
-        flops: int | None = self._ask("flops", inputs)
+        flops: int | None = self._request("flops", inputs)
         return flops
 
-    def _ask(self, command: str, *arguments: Any) -> Any:
-        timer = Timer(self._patience, self._lose_patience)
+    def _request(self, command: str, *arguments: Any) -> Any:
+        timer = Timer(self._reply_timeout, self._time_out)
         timer.daemon = True
-        with suppress(RuntimeError):  # no thread to be had: no limit
+        with suppress(RuntimeError):  # no thread can start: no timeout
             timer.start()
         try:
             assert self._process.stdin is not None
@@ -93,29 +93,29 @@ class EngineProcess:
             self._process.stdin.flush()
             content, problem, hint = pickle.load(self._process.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
-            raise ExecutionError(f"{self.engine.name}: {self._end(command)}") from error
+            raise ExecutionError(f"{self.engine.name}: {self._describe_end(command)}") from error
         finally:
             timer.cancel()
         if problem is not None:
             raise ExecutionError(f"{self.engine.name}: {problem}", hint=hint)
         return content
 
-    def _lose_patience(self) -> None:
-        self._impatient = True
+    def _time_out(self) -> None:
+        self._timed_out = True
         self._process.kill()
 
-    def _end(self, command: str) -> str:
-        """Why there is no answer."""
+    def _describe_end(self, command: str) -> str:
+        """Return why the process did not reply."""
         code = self._process.wait()
-        if self._impatient:
-            return f"no answer to {command!r} within {self._patience:.0f} s"
+        if self._timed_out:
+            return f"no answer to {command!r} within {self._reply_timeout:.0f} s"
         self._stderr.seek(0)
-        words = " ".join(self._stderr.read().decode(errors="replace").split())[-LAST_WORDS:]
-        return f"its process ended with code {code} during {command!r}" + (f": {words}" if words else "")
+        message = " ".join(self._stderr.read().decode(errors="replace").split())[-MOST_STDERR:]
+        return f"its process ended with code {code} during {command!r}" + (f": {message}" if message else "")
 
 
 def environment(engine: Engine, threads: int, cache: Path) -> dict[str, str]:
-    """This process' environment, with the same weft, a code cache of its own, and all pools of one size."""
+    """Return this process' environment with the same weft, a separate cache, and thread pools of one size."""
     source = str(Path(weft.__file__).parents[1])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -125,6 +125,6 @@ def environment(engine: Engine, threads: int, cache: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
-        "LP_NUM_THREADS": str(threads),  # of llvmpipe, which plays a GPU
+        "LP_NUM_THREADS": str(threads),  # of llvmpipe, a software rasteriser
         **{name: text.format(threads=threads, cache=cache) for name, text in engine.environment.items()},
     }

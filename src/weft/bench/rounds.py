@@ -1,7 +1,7 @@
-"""Runs in turns, and what their times amount to.
+"""Time engines in turns, and summarize the times.
 
-A machine's mood changes from second to second, so engines take turns in short blocks and share it. Before each block
-there is a pause, in which the threads of the engine before fall asleep, and then runs that are not timed.
+The speed of a machine changes from second to second, so engines take turns in short blocks. Before each block comes a
+pause, in which the threads of the previous engine go to sleep, and then warm-up runs that are not timed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from weft.records import dataclass
 
 FEWEST_TURNS = 4
-FEWEST_RUNS = 3  # in a block, unless they take longer than the longest one may
+FEWEST_RUNS = 3  # in a block, unless that exceeds LONGEST_BLOCK
 BLOCK_SECONDS = 0.1
 LONGEST_BLOCK = 1.0
 WARM_SECONDS = 0.005
@@ -22,12 +24,12 @@ PAUSE_SECONDS = 0.05  # an idle pool's threads spin for some milliseconds; two p
 
 Clock = Callable[[], float]
 Block = Callable[[float], Sequence[float]]
-"""Times of the runs in one block of so many seconds."""
+"""Takes the seconds of a block and returns the times of its runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Seconds: the median and the quartiles around it."""
+    """The median and the quartiles, in seconds."""
 
     median: float
     lower: float
@@ -35,8 +37,8 @@ class Spread:
     runs: int
 
 
-def order_of_turn(names: Sequence[str], turn: int) -> list[str]:
-    """Who comes when: everybody is first equally often, and follows everybody equally often or nearly so."""
+def turn_order(names: Sequence[str], turn: int) -> list[str]:
+    """Return the order of engines in a turn: over all turns, each is first and last equally often."""
     start = turn // 2 % len(names)
     rotated = [*names[start:], *names[:start]]
     return rotated if turn % 2 == 0 else rotated[::-1]
@@ -48,14 +50,14 @@ def take_turns(
     clock: Clock = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, list[float]]:
-    """The times of every engine's runs; at least `FEWEST_TURNS` turns, and as many more as fit into the seconds."""
+    """Return the times of every engine's runs: at least `FEWEST_TURNS` turns, more if they fit into the seconds."""
     names = list(blocks)
     times: dict[str, list[float]] = {name: [] for name in names}
     length = min(BLOCK_SECONDS, seconds / (FEWEST_TURNS * len(names)))
     end = clock() + seconds
     turn = 0
     while turn < FEWEST_TURNS or clock() < end:
-        for name in order_of_turn(names, turn):
+        for name in turn_order(names, turn):
             sleep(PAUSE_SECONDS)
             times[name].extend(blocks[name](length))
         turn += 1
@@ -63,13 +65,13 @@ def take_turns(
 
 
 def time_block(run: Callable[[], object], seconds: float, clock: Clock = time.perf_counter) -> list[float]:
-    """Times of single runs, after some that wake the engine up."""
-    awake = clock() + WARM_SECONDS
+    """Return the times of single runs, after warm-up runs."""
+    warm_until = clock() + WARM_SECONDS
     run()
-    while clock() < awake:
+    while clock() < warm_until:
         run()
     times: list[float] = []
-    collecting = gc.isenabled()
+    gc_enabled = gc.isenabled()
     gc.disable()
     try:
         began = stop = clock()
@@ -79,25 +81,17 @@ def time_block(run: Callable[[], object], seconds: float, clock: Clock = time.pe
             stop = clock()
             times.append(stop - start)
     finally:
-        if collecting:
+        if gc_enabled:
             gc.enable()
     return times
 
 
-def spread_of(times: Sequence[float]) -> Spread:
-    ordered = sorted(times)
-    return Spread(_quantile(ordered, 0.5), _quantile(ordered, 0.25), _quantile(ordered, 0.75), len(ordered))
+def summarize_times(times: Sequence[float]) -> Spread:
+    lower, median, upper = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
+    return Spread(median, lower, upper, len(times))
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:
-    """NaN of nothing."""
+    """Return the geometric mean; NaN without ratios."""
     logarithms = [math.log(ratio) for ratio in ratios]
     return math.exp(math.fsum(logarithms) / len(logarithms)) if logarithms else math.nan
-
-
-def _quantile(ordered: Sequence[float], fraction: float) -> float:
-    """Between the two nearest of sorted numbers."""
-    position = fraction * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

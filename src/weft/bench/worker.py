@@ -1,7 +1,6 @@
-"""One engine in a process of its own: `python -m weft.bench.worker ENGINE`, asked through pickles on stdin.
+"""Run one engine in its own process: `python -m weft.bench.worker ENGINE`, with pickled requests on stdin.
 
-A request is a command with its arguments, an answer what it returned or why it failed. Whatever the engine prints goes
-to stderr.
+A request is a command with arguments; the reply is its result or the error. The engine's own output goes to stderr.
 """
 
 from __future__ import annotations
@@ -17,33 +16,33 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.bench import rounds
-from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Ran, Setup
+from weft.bench.engines import PEERS, WEFT, Engine, FirstRuns, LoadedModel, Setup
 from weft.cli.process import orders, peak_memory
 from weft.errors import InputError, WeftError
 from weft.plan.sections import make_plan
 
-Answer = tuple[Any, "str | None", "str | None"]
-"""What was asked for, or the problem in its place; and a hint."""
+Reply = tuple[Any, "str | None", "str | None"]
+"""The result, or None with the problem and a hint."""
 
 
 class Server:
-    """The public methods are the commands."""
+    """Keeps a model of one engine; public methods are the commands."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedModel | None = None
         self._prepared: Any = None
         self._memory_before = 0
         self._import_seconds = 0.0
 
     def load(self, setup: Setup) -> float:
-        """Seconds of loading; importing comes before, and counts neither as time of it nor as memory."""
+        """Load the model and return the seconds; importing the engine counts neither as time nor as memory."""
         start = time.perf_counter()
         for module in self._engine.modules:
             import_module(module)
         self._import_seconds = time.perf_counter() - start
         with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forget the peak of importing
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak memory
         self._memory_before = peak_memory() or 0
         start = time.perf_counter()
         self._loaded = self._engine.load(setup)
@@ -52,9 +51,9 @@ class Server:
     def version(self) -> str:
         return self._engine.version
 
-    def run(self, inputs: Mapping[str, Any]) -> Ran:
-        """Two runs: some engines compile or allocate in the first."""
-        loaded = self._model()
+    def run(self, inputs: Mapping[str, Any]) -> FirstRuns:
+        """Run twice, since some engines compile or allocate in the first run."""
+        loaded = self._loaded_model()
         self._prepared = loaded.prepare(inputs)
         start = time.perf_counter()
         loaded.run(self._prepared)
@@ -62,52 +61,52 @@ class Server:
         result = loaded.run(self._prepared)
         peak = peak_memory()
         memory = None if peak is None else peak - self._memory_before
-        return Ran(loaded.arrays(result), seconds, memory, self._import_seconds)
+        return FirstRuns(loaded.arrays(result), seconds, memory, self._import_seconds)
 
     def block(self, seconds: float) -> list[float]:
-        run, prepared = self._model().run, self._prepared
+        run, prepared = self._loaded_model().run, self._prepared
         return rounds.time_block(lambda: run(prepared), seconds)
 
     def inputs(self, sizes: dict[str, int], seed: int) -> dict[str, Any]:
-        """Random inputs; of weft's model, which knows its inputs."""
+        """Return random inputs for weft's model."""
         from weft.cli.inputs import make_inputs
 
-        model = self._model().model
+        model = self._loaded_model().model
         return {
             item.name: item.array for item in make_inputs(model.inputs, model.defaults, (), sizes, seed, None, model)
         }
 
     def flops(self, inputs: Mapping[str, Any]) -> int | None:
-        """The arithmetic of a run of weft's model on these inputs, where it is known before."""
+        """Return the FLOPs of weft's model on these inputs; None if they depend on data."""
         from weft.cost.programs import at_sizes, program_cost
 
-        model = self._model().model
-        sizes = sizes_in([(spec.name, spec.shape) for spec in model.inputs], inputs)
+        model = self._loaded_model().model
+        sizes = dim_sizes([(spec.name, spec.shape) for spec in model.inputs], inputs)
         cost = program_cost(model.program)
         flops = at_sizes(cost.flops, sizes or {})
         return flops if isinstance(flops, int) and not cost.unknown and sizes is not None else None
 
     def plan(self, inputs: Mapping[str, Any]) -> float | None:
-        """Seconds of planning a run of weft's model on such inputs afresh; None where the device plans nothing."""
+        """Return the seconds of planning a run of weft's model anew; None if the device has no plans."""
         try:
-            planned, sizes = self._model().model.plan({name: array.shape for name, array in inputs.items()})
+            plan, sizes = self._loaded_model().model.plan({name: array.shape for name, array in inputs.items()})
         except (AttributeError, WeftError):
             return None
         start = time.perf_counter()
-        for part in planned.sections:
+        for part in plan.sections:
             make_plan(part.section, part.constants, sizes)
         return time.perf_counter() - start
 
-    def _model(self) -> Loaded:
+    def _loaded_model(self) -> LoadedModel:
         if self._loaded is None:
             raise InputError("no model is loaded")
         return self._loaded
 
 
-def sizes_in(
+def dim_sizes(
     specs: Sequence[tuple[str, Sequence[int | str] | None]], inputs: Mapping[str, Any]
 ) -> dict[str, int] | None:
-    """The size of every named dim; None where one name stands for several sizes, as in files that lie."""
+    """Return the size of every named dim; None if a name has several sizes, as in inconsistent files."""
     sizes: dict[str, int] = {}
     for name, shape in specs:
         for dim, size in zip(shape or (), getattr(inputs.get(name), "shape", ())):
@@ -116,8 +115,8 @@ def sizes_in(
     return sizes
 
 
-def serve(server: Server, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until there are no more requests."""
+def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
+    """Reply to requests until stdin ends."""
 
     def read() -> tuple[str, Sequence[Any]] | None:
         try:
@@ -127,11 +126,11 @@ def serve(server: Server, requests: BinaryIO, answers: BinaryIO) -> None:
             return None
 
     for command, arguments in orders(read):
-        pickle.dump(_answer(server, command, arguments), answers)
-        answers.flush()
+        pickle.dump(_reply(server, command, arguments), replies)
+        replies.flush()
 
 
-def _answer(server: Server, command: str, arguments: Sequence[Any]) -> Answer:
+def _reply(server: Server, command: str, arguments: Sequence[Any]) -> Reply:
     try:
         return getattr(server, command)(*arguments), None, None
     except WeftError as error:
@@ -142,9 +141,9 @@ def _answer(server: Server, command: str, arguments: Sequence[Any]) -> Answer:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(Server({**PEERS, WEFT.name: WEFT}[sys.argv[1]]), sys.stdin.buffer, answers)
+    serve(Server({**PEERS, WEFT.name: WEFT}[sys.argv[1]]), sys.stdin.buffer, replies)
 
 
 if __name__ == "__main__":

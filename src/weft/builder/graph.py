@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Union
@@ -37,6 +37,7 @@ from weft.ir.types import Shape, TensorType, Type
 from weft.loading import load
 from weft.quantities import format_plural, shorten
 from weft.runtime.model import Model
+from weft.tables import ShownAsTables, Table
 
 Size = Union[int, str, None]
 Options = ParamSpec("Options")
@@ -62,7 +63,7 @@ def _make_compile(
     return compile
 
 
-class GraphBuilder:
+class GraphBuilder(ShownAsTables):
     """A model under construction: inputs, parameters and constants, and the nodes that functions of `weft.ops` add.
 
     name: the name of the model's graph.
@@ -172,6 +173,23 @@ class GraphBuilder:
     def __repr__(self) -> str:
         counts = f"{format_plural(len(self._draft.top.nodes), 'node')}, {format_plural(len(self._outputs), 'output')}"
         return f"Graph({shorten(self.name)!r}: {counts})"
+
+    def _tables(self) -> Iterator[Table]:
+        level = self._draft.top
+        types = {name: tensor.type for name, tensor in level.values.items() if tensor is not None}
+        values = [("input", value.name, value.type) for value in level.inputs]
+        values += [
+            ("parameter", name, types.get(name)) for name in self._draft.initializers if name in self._user_names
+        ]
+        for name, (tensor, type) in self._outputs.items():
+            values.append(("output", name if name == tensor.name else f"{name} = {tensor.name}", type))
+        yield Table(values, ("value", "name", "type"), title=repr(self))
+        if level.nodes:
+            nodes = [
+                (node.op, *map(", ".join, (node.inputs, node.outputs, (str(types.get(n)) for n in node.outputs))))
+                for node in level.nodes
+            ]
+            yield Table(nodes, ("op", "inputs", "outputs", "type"))
 
     def _take_name(self, name: str) -> str:
         self._user_names.add(self._draft.take_name(name))

@@ -138,7 +138,7 @@ def _bench(args: argparse.Namespace, cases: Sequence[BenchCase], left_out: Mappi
     _write(args, results.to_json(report))
     if not args.json:
         show.show_report(report, missing, output.console())
-    wrong = any(found.engine == results.SUBJECT for _, found in results.mismatches(report.models))
+    wrong = any(found.engine == results.SUBJECT for _, found in results.find_mismatches(report.models))
     return 1 if report.left_out or wrong else 0
 
 
@@ -166,7 +166,7 @@ def measure_all(
             except WeftError as error:
                 left_out[case.name] = str(error)
                 continue
-        console.print(Text(show.progress_line(models[-1]), "dim"))
+        console.print(Text(show.format_progress(models[-1]), "dim"))
     settings = {
         "device": options.device,
         "threads": options.threads,

@@ -162,4 +162,7 @@ def _deviation_record(deviation: Deviation) -> dict[str, Any]:
 
 
 def _difference_record(distance: Difference, allowed: float) -> dict[str, Any]:
-    return {**asdict(distance), "allowed": allowed, "departs": distance.error > allowed}
+    worst = None if distance.worst is None else asdict(distance.worst)
+    if worst is not None:
+        worst["found"] = worst.pop("actual")
+    return {**asdict(distance), "worst": worst, "allowed": allowed, "departs": distance.error > allowed}

@@ -214,7 +214,7 @@ def _difference_text(distance: Difference, allowed: float, base: str, name: str)
     if distance.worst is None:
         return error
     place = ", ".join(map(str, distance.worst.index))
-    expected, found = _element_text(distance.worst.expected), _element_text(distance.worst.found)
+    expected, found = _element_text(distance.worst.expected), _element_text(distance.worst.actual)
     return f"{error}: element [{place}] is {expected} on {base} and {found} on {name}"
 
 

@@ -21,9 +21,10 @@ from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
 from weft.plan.usual_sizes import usual_sizes
 from weft.readers import arrays
-from weft.readers.companions import companion, is_rate, main_inputs, rate_for
-from weft.readers.content import DataSource, Kind, source_at
-from weft.readers.read import Reading, Terms, read_input
+from weft.readers.audio import read_audio
+from weft.readers.content import DataSource, Kind, find_source
+from weft.readers.derived_inputs import choose_rate, derive_input, is_rate, main_inputs
+from weft.readers.read import InputContext, Reading, read_input
 from weft.records import dataclass
 from weft.runtime.generated_inputs import ONES, RANDOM, ZEROS, generate_input
 from weft.runtime.model import Model
@@ -108,10 +109,10 @@ def inputs_for(args: Namespace, declared: Declared, source: Callable[[], OnnxMod
     every = (*declared.inputs, *declared.defaults)
     sizes = sizes_for(args, every)
     asked = tuple(sizes)
-    terms = Terms(source, declared.outputs, directions(args), sizes, args.rate)
+    context = InputContext(source, declared.outputs, directions(args), sizes, args.rate)
     sources = [*args.input, *getattr(args, "data", ())]
     model = declared if isinstance(declared, Model) else None
-    given = make_inputs(declared.inputs, declared.defaults, sources, sizes, args.seed, terms, model)
+    given = make_inputs(declared.inputs, declared.defaults, sources, sizes, args.seed, context, model)
     tell(given)
     return InputSet(
         tuple(given), sizes, _assumed(given, every, asked), next((item.rate for item in given if item.rate), None)
@@ -144,7 +145,7 @@ def make_inputs(
     sources: Sequence[str],
     sizes: Sizes,
     seed: int,
-    terms: Terms | None = None,
+    context: InputContext | None = None,
     model: Model | None = None,
 ) -> list[Given]:
     """An array for every input: as the sources say. Where they hold no data at all, what they do not name is random.
@@ -155,18 +156,18 @@ def make_inputs(
     """
     every = (*specs, *defaults)
     check_sizes(every, sizes)
-    terms = replace(terms or Terms(), sizes=sizes)
+    context = replace(context or InputContext(), sizes=sizes)
     assigned = _Assignment(specs, every)
     for text in sources:
         assigned.take(text)
-    readings = assigned.read(terms, sizes)
+    readings = assigned.read(context, sizes)
     needed = [spec for spec in specs if not isinstance(spec.type, OptionalType)]
     fills = dict(assigned.fills)
     if not readings:
         fills = {spec.name: f"@{RANDOM}" for spec in needed} | fills
     random = np.random.default_rng(seed)
     given = {
-        name: Given(name, reading.array, assigned.named(name), reading.told, reading.rate)
+        name: Given(name, reading.array, assigned.named(name), reading.note, reading.rate)
         for name, reading in readings.items()
     }
     unfilled = {dim for spec in every if spec.name in fills for dim in spec.shape or () if isinstance(dim, str)}
@@ -179,7 +180,7 @@ def make_inputs(
             given[spec.name] = Given(spec.name, made, fills[spec.name])
     missing = [spec for spec in needed if spec.name not in given]
     for spec in missing:
-        follows = companion(spec, {name: found.array for name, found in readings.items()}, sizes, assigned.rate)
+        follows = derive_input(spec, {name: found.array for name, found in readings.items()}, sizes, assigned.rate)
         if follows is None:
             raise _missing(spec)
         given[spec.name] = Given(spec.name, *follows)
@@ -212,7 +213,7 @@ class _Assignment:
             for spec in self._specs:
                 self.fills.setdefault(spec.name, text)
         else:
-            file = source_at(text)
+            file = find_source(text)
             if file is None:
                 raise self._unknown(text)
             self._take_bare(file)
@@ -221,13 +222,13 @@ class _Assignment:
         if text in FILLS:
             self.fills[spec.name] = text
             return
-        file = source_at(text)
+        file = find_source(text)
         if file is not None and not (spec.element is DType.string and file.kind is Kind.FOLDER):
             self._files.setdefault(spec.name, []).append(file)
             return
         path, mark, member = text.partition(".npz:")  # the name of an array may have colons, too
-        archive = source_at(f"{path}.npz") if mark else None
-        array = arrays.read_npz(archive, member) if archive is not None else arrays.typed(text, spec)
+        archive = find_source(f"{path}.npz") if mark else None
+        array = arrays.read_npz(archive, member) if archive is not None else arrays.parse_value(text, spec)
         if array is None:
             if text.startswith("@"):
                 problem = f"--input {spec.name}={text}: not a way to make data"
@@ -244,17 +245,17 @@ class _Assignment:
             case Kind.FOLDER if (file.path / "input_0.pb").exists():
                 found = self._test_set(file)
             case Kind.NPZ:
-                names = arrays.archive_arrays(file)
+                names = arrays.list_archive(file)
                 found = {name: arrays.read_npz(file, name) for name in names if name in self._every}
-            case Kind.TEXT if file.content(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-                content = arrays.read_json(file.text(), file.name)
+            case Kind.TEXT if file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+                content = arrays.read_json(file.read_text(), file.name)
                 chosen = {name: each for name, each in content.items() if name in self._every}
-                found = {name: arrays.array_of(each, self._every[name], file.name) for name, each in chosen.items()}
+                found = {name: arrays.from_lists(each, self._every[name], file.name) for name, each in chosen.items()}
                 if not found:
                     problem = f"{file.name}: names none of the inputs"
                     raise InputError(problem, hint=f"these are {', '.join(self._every)}")
             case Kind.TEXT if len(self._specs) > 1 and self._are_named_in(file):
-                found = arrays.table_columns(file, self._specs) or {}
+                found = arrays.read_table_columns(file, self._specs) or {}
         for name, array in found.items():
             self._arrays[name] = (array, file.name)
         if not found:
@@ -262,7 +263,7 @@ class _Assignment:
 
     def _are_named_in(self, file: DataSource) -> bool:
         """Whether the first line of a text can be that of a table with a column for each input."""
-        first = file.content().partition(b"\n")[0].decode("utf-8", "replace")
+        first = file.read().partition(b"\n")[0].decode("utf-8", "replace")
         return all(spec.name in first for spec in self._specs)
 
     def _test_set(self, folder: DataSource) -> dict[str, Array]:
@@ -299,31 +300,31 @@ class _Assignment:
         hint = f"did you mean {close[0]}={rest}? {known}" if close else known
         return InputError(f"--input {text}: the model has no input {name!r}", hint=hint)
 
-    def read(self, terms: Terms, sizes: Sizes) -> dict[str, Reading]:
+    def read(self, context: InputContext, sizes: Sizes) -> dict[str, Reading]:
         """All that is no made-up data; sounds last, since other inputs may say their rate."""
         readings: dict[str, Reading] = {}
         for name, (array, origin) in self._arrays.items():
-            fitted, _ = arrays.fitted(array, self._every[name], f"{name}={origin}")
+            fitted, _ = arrays.fit_to_input(array, self._every[name], f"{name}={origin}")
             readings[name] = Reading(fitted)
             _learn_sizes(self._every[name], fitted, sizes)
-        sounds = [name for name, files in self._files.items() if files[0].kind is Kind.WAV]
+        sounds = [name for name, files in self._files.items() if files[0].kind is Kind.AUDIO]
         for name in sorted(self._files, key=sounds.__contains__):
             spec = self._every[name]
             if name in readings:
                 raise InputError(f"input {name!r} is given twice")
             if name in sounds:
-                self.rate = terms.rate or self._rate(readings, terms, self._files[name][0])
-            readings[name] = read_input(self._files[name], spec, replace(terms, rate=self.rate))
+                self.rate = context.rate or self._rate(readings, context, self._files[name][0])
+            readings[name] = read_input(self._files[name], spec, replace(context, rate=self.rate))
             _learn_sizes(spec, readings[name].array, sizes)
         return readings
 
-    def _rate(self, readings: Mapping[str, Reading], terms: Terms, file: DataSource) -> int | None:
+    def _rate(self, readings: Mapping[str, Reading], context: InputContext, file: DataSource) -> int | None:
         """The rate that a model wants sound in, where anything says it."""
         given = next((readings[name].array for name in readings if is_rate(self._every[name])), None)
         if given is not None:
             return int(given.reshape(-1)[0])
-        own = int.from_bytes(file.content(28)[24:28], "little")
-        return rate_for(tuple(self._every.values()), own, terms.properties)
+        file_rate = read_audio(file.read(), file.name).rate
+        return choose_rate(tuple(self._every.values()), file_rate, context.properties)
 
 
 def _missing(spec: TensorSpec) -> InputError:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from weft.cli import output
 from weft.cost.roofline import TilePeak
-from weft.report.nodes import labelled
+from weft.report.nodes import label_nodes
 from weft.runtime.profile import KernelProfile, Profile
 
 SHOWN_NODES = 3
@@ -47,7 +47,7 @@ def print_kernels(profile: Profile, ops: Mapping[str, str], most: int, console: 
 
 def node_list(nodes: Iterable[str], ops: Mapping[str, str]) -> str:
     """The first few of a kernel's nodes, and how many there are besides."""
-    names = labelled([name for joined in nodes for name in joined.split(" + ")], ops)
+    names = label_nodes([name for joined in nodes for name in joined.split(" + ")], ops)
     more = f", and {len(names) - SHOWN_NODES} more" if len(names) > SHOWN_NODES else ""
     return ", ".join(names[:SHOWN_NODES]) + more
 

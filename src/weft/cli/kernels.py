@@ -17,7 +17,7 @@ from weft.errors import InputError
 from weft.loading import open_pipeline
 from weft.quantities import format_plural
 from weft.report.kernel_list import ModelKernel, list_kernels
-from weft.report.nodes import labelled, ops_by_node
+from weft.report.nodes import label_nodes, ops_by_node
 from weft.runtime.options import LoadOptions
 
 NOTHING = "–"
@@ -88,7 +88,7 @@ def _show(kernel: ModelKernel, ops: dict[str, str], console: Console) -> None:
         output.facts(
             [
                 ("template", f"{kernel.template}: {kernel.reason}" if kernel.reason else kernel.template),
-                ("nodes", ", ".join(labelled(kernel.nodes, ops))),
+                ("nodes", ", ".join(label_nodes(kernel.nodes, ops))),
                 ("cost", f"{kernel.launches} launches, at least {flops} FLOPs and {moved} in all"),
             ]
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError
-from weft.readers.content import DataSource, source_at
+from weft.readers.content import DataSource, find_source
 
 KEYS = (
     "names",
@@ -30,10 +30,10 @@ NUMBERED = re.compile(r"\s*(\d+)\s*[:,;\t ]\s*(.+)")
 
 def read_labels(name: str) -> tuple[str, ...]:
     """One name for each class, from a text or a JSON file."""
-    source = source_at(name)
+    source = find_source(name)
     if source is None or source.path.is_dir():
         raise InputError(f"--labels {name}: no such file", hint="give a file with a name for each class")
-    text = source.text()
+    text = source.read_text()
     found = _of_json(text) if text.lstrip()[:1] in ("[", "{") else None
     if found is None:
         found = _of_lines(text)
@@ -58,7 +58,7 @@ def _of_config(path: Path) -> tuple[str, ...]:
     try:
         if not path.is_file() or path.stat().st_size > LARGEST:
             return ()
-        said = json.loads(DataSource(str(path)).text())
+        said = json.loads(DataSource(str(path)).read_text())
         return _numbered(said["id2label"]) or () if isinstance(said, dict) and "id2label" in said else ()
     except (OSError, ValueError, InputError, RecursionError, TypeError):  # a file of somebody else's
         return ()

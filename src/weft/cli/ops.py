@@ -18,7 +18,7 @@ from weft.compat.op_coverage import Coverage, list_coverage
 from weft.compat.op_facts import describe_op
 from weft.errors import InputError
 from weft.opset.registry import definitions
-from weft.report.missing import ModelOps, model_ops
+from weft.report.missing import ModelOps, find_model_ops
 
 EXAMPLES = (
     ("one operator: versions, inputs, attributes, types", "weft ops relu"),
@@ -158,7 +158,7 @@ def _print(rows: list[Coverage], counts: dict[str, Counter[str]]) -> None:
 
 
 def _look_through(args: argparse.Namespace) -> int:
-    looked = [model_ops(model) for model in args.operators]
+    looked = [find_model_ops(model) for model in args.operators]
     if args.json:
         output.print_json({"models": [_model_record(each) for each in looked]})
     else:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from weft.readers.pictures import COLOURS, RESIZES, PictureDirections
+from weft.readers.images import COLOURS, RESIZES, ImageOptions
 
 RANGES = {"0..1": (1 / 255, None, None), "0..255": (1.0, None, None), "-1..1": (1 / 255, (0.5,), (0.5,))}
 
@@ -41,10 +41,10 @@ def add_picture_options(parser: Any) -> None:
     parser.add_argument("--colours", choices=COLOURS, help="the order of the channels (default rgb)")
 
 
-def directions(args: Namespace) -> PictureDirections:
+def directions(args: Namespace) -> ImageOptions:
     """What was said."""
     pixels, mean, std = args.scale or (None, None, None)
-    return PictureDirections(pixels, args.mean or mean, args.std or std, args.layout, args.resize, args.colours)
+    return ImageOptions(pixels, args.mean or mean, args.std or std, args.layout, args.resize, args.colours)
 
 
 def scale(text: str) -> tuple[float, tuple[float, ...] | None, tuple[float, ...] | None]:

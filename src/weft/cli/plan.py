@@ -15,7 +15,7 @@ from weft.errors import InputError
 from weft.plan.limits import alive_at_peak
 from weft.plan.program import ProgramPlan, launch_count
 from weft.plan.verify import verify_plan
-from weft.report.arena_map import ArenaMap, has_text, png, svg
+from weft.report.arena_map import ArenaMap, draw_png, draw_svg
 from weft.runtime.memory import Memory
 
 SHOWN_TENSORS = 12
@@ -59,8 +59,6 @@ def run(args: argparse.Namespace) -> int:
     _print(plan, memory, args.verify, console)
     if args.picture is not None:
         console.print(f"picture: {output.escape_unprintable(str(args.picture))}")
-        if args.picture.suffix.lower() == ".png" and not has_text():
-            console.print("It has no text: that needs Pillow (pip install pillow). An .svg has it without.")
     return 0
 
 
@@ -79,9 +77,9 @@ def _draw(plan: ProgramPlan, memory: Memory, file: str, path: Path) -> None:
     drawing = ArenaMap(title, part.plan.allocations, part.plan.arena_bytes, launch_count(part.plan), peak, said)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".svg":
-        path.write_text(svg(drawing), encoding="utf-8")
+        path.write_text(draw_svg(drawing), encoding="utf-8")
     else:
-        path.write_bytes(png(drawing))
+        path.write_bytes(draw_png(drawing))
 
 
 def _record(plan: ProgramPlan, memory: Memory, verified: bool) -> dict[str, Any]:

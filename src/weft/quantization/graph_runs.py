@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from weft.compiler import Pipeline
 from weft.frontend.source import OpenedModel
 from weft.ir.graph import Graph, OnnxModel, with_outputs
-from weft.report.layers import batches, layers
+from weft.report.layers import find_layers, split_layers
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.open_session import open_session
 from weft.runtime.options import LoadOptions
@@ -68,6 +68,6 @@ class GraphValues:
 
 def _batches(graph: Graph, names: Sequence[str], sample: Sample) -> Iterator[list[str]]:
     chosen = set(names)
-    selected = [layer for layer in layers(graph, sample) if layer.value in chosen]
-    for batch in batches(selected, BATCH_BYTES):
+    selected = [layer for layer in find_layers(graph, sample) if layer.value in chosen]
+    for batch in split_layers(selected, BATCH_BYTES):
         yield [layer.value for layer in batch]

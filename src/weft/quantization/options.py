@@ -9,7 +9,7 @@ from typing import Literal
 
 from weft.errors import InputError, short_repr
 from weft.quantization.ranges import METHODS
-from weft.readers.pictures import UNDIRECTED, PictureDirections
+from weft.readers.images import DEFAULT_IMAGE_OPTIONS, ImageOptions
 
 NumberKind = Literal["int8", "int4", "bf16", "fp16"]
 NumberForm = Literal["qdq", "microsoft", "standard", "weights", "full"]
@@ -46,7 +46,7 @@ class QuantizeOptions:
     samples: int = SAMPLES
     sizes: Mapping[str, int] = field(default_factory=dict)
     seed: int = 0
-    pictures: PictureDirections = UNDIRECTED
+    pictures: ImageOptions = DEFAULT_IMAGE_OPTIONS
     device: str = "auto"
     threads: int | None = None
     measure: bool = True

@@ -58,8 +58,8 @@ from weft.quantization.quantizers import (
 )
 from weft.quantization.samples import FolderSamples, Sample, check_finite, list_samples, random_samples
 from weft.quantization.sensitivity import LayerError, find_outliers, measure_effects, measure_layers
-from weft.readers.pictures import UNDIRECTED, PictureDirections
-from weft.readers.read import Terms
+from weft.readers.images import DEFAULT_IMAGE_OPTIONS, ImageOptions
+from weft.readers.read import InputContext
 from weft.runtime.options import LoadOptions
 from weft.runtime.progress import stages
 from weft.runtime.ranking import likely_sizes
@@ -154,7 +154,7 @@ def quantize(
     samples: int = SAMPLES,
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
-    pictures: PictureDirections = UNDIRECTED,
+    pictures: ImageOptions = DEFAULT_IMAGE_OPTIONS,
     device: str = "auto",
     threads: int | None = None,
     measure: bool = True,
@@ -222,8 +222,8 @@ def _quantize(
     declared = signature(original.graph, build_untraced_program(original.graph))
     specs = declared.inputs
     sizes = likely_sizes(pipeline.program(), options.sizes)
-    terms = Terms(lambda: original, declared.outputs, options.pictures, options.sizes)
-    samples = _get_samples(data, specs, sizes, options, terms)
+    context = InputContext(lambda: original, declared.outputs, options.pictures, options.sizes)
+    samples = _get_samples(data, specs, sizes, options, context)
     if data is not None:
         check_finite(samples, lambda sample: load(source, device=options.device, threads=options.threads).run(sample))
     model, version = _prepare_model(original, options)
@@ -288,7 +288,7 @@ def _describe_needs(to: str) -> str:
 
 
 def _get_samples(
-    data: Any, specs: Sequence[TensorSpec], sizes: Mapping[str, int], options: QuantizeOptions, terms: Terms
+    data: Any, specs: Sequence[TensorSpec], sizes: Mapping[str, int], options: QuantizeOptions, context: InputContext
 ) -> Sequence[Sample]:
     dims = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
     unknown = [name for name in options.sizes if name not in dims]
@@ -298,7 +298,7 @@ def _get_samples(
     if data is None:
         return random_samples(specs, sizes, min(options.samples, MEASURED), options.seed)
     if isinstance(data, (str, PathLike)):
-        return list_samples(Path(data), specs, options.samples, terms)
+        return list_samples(Path(data), specs, options.samples, context)
     samples = list(data)[: options.samples]
     if not samples or not all(isinstance(sample, Mapping) for sample in samples):
         raise InputError("data must be a folder, or a list of dicts of arrays by the names of inputs, at least one")

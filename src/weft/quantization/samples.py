@@ -19,7 +19,7 @@ from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.types import OptionalType
 from weft.readers.content import DataSource
-from weft.readers.read import Terms, read_input
+from weft.readers.read import InputContext, read_input
 from weft.runtime.generated_inputs import generate_inputs
 
 Sample = Mapping[str, Any]
@@ -32,10 +32,10 @@ ARRAYS = (".npy", ".npz")
 class FolderSamples(Sequence[Sample]):
     """The samples of a folder, read one at a time."""
 
-    def __init__(self, paths: Sequence[Path], specs: Sequence[TensorSpec], terms: Terms) -> None:
+    def __init__(self, paths: Sequence[Path], specs: Sequence[TensorSpec], context: InputContext) -> None:
         self._paths = paths
         self._specs = specs
-        self._terms = terms
+        self._context = context
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -46,7 +46,7 @@ class FolderSamples(Sequence[Sample]):
         path = self._paths[0]
         if path.suffix.lower() not in (*IMAGES, *AUDIO):
             return ""
-        return read_input([DataSource(str(path))], _find_single_input(path, self._specs), self._terms).told
+        return read_input([DataSource(str(path))], _find_single_input(path, self._specs), self._context).note
 
     def path(self, number: int) -> Path:
         """Return the file or folder of a sample."""
@@ -54,11 +54,11 @@ class FolderSamples(Sequence[Sample]):
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
-            return FolderSamples(self._paths[number], self._specs, self._terms)
-        return read_sample(self._paths[number], self._specs, self._terms)
+            return FolderSamples(self._paths[number], self._specs, self._context)
+        return read_sample(self._paths[number], self._specs, self._context)
 
 
-def list_samples(folder: Path, specs: Sequence[TensorSpec], most: int, terms: Terms) -> FolderSamples:
+def list_samples(folder: Path, specs: Sequence[TensorSpec], most: int, context: InputContext) -> FolderSamples:
     """Select up to `most` samples of a folder, evenly spaced."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder", hint="name a folder with a file for each sample")
@@ -68,7 +68,7 @@ def list_samples(folder: Path, specs: Sequence[TensorSpec], most: int, terms: Te
         raise InputError(f"{folder}: the folder has no samples", hint=f"supported files are {kinds}")
     if len(paths) > most:
         paths = [paths[round(position)] for position in np.linspace(0, len(paths) - 1, most)]
-    samples = FolderSamples(paths, specs, terms)
+    samples = FolderSamples(paths, specs, context)
     samples[0]  # raise errors early
     return samples
 
@@ -112,13 +112,13 @@ def _sample_paths(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read_sample(path: Path, specs: Sequence[TensorSpec], terms: Terms) -> dict[str, Array]:
+def read_sample(path: Path, specs: Sequence[TensorSpec], context: InputContext) -> dict[str, Array]:
     """Read the inputs of a model from a file or a folder of tensors."""
     if path.is_dir():
         arrays = _read_test_set(path, specs)
     elif path.suffix.lower() in (*IMAGES, *AUDIO):
         spec = _find_single_input(path, specs)
-        arrays = {spec.name: read_input([DataSource(str(path))], spec, terms).array}
+        arrays = {spec.name: read_input([DataSource(str(path))], spec, context).array}
     else:
         arrays = _read_arrays(path, specs)
     missing = [spec.name for spec in specs if spec.name not in arrays and not isinstance(spec.type, OptionalType)]

@@ -1,5 +1,5 @@
-"""How people's files become a model's inputs: pictures, sound, tables, texts, numbers, arrays.
+"""Read users' files as a model's inputs: images, audio, tables, texts, numbers, arrays.
 
-Files are known by their content. What is done with one follows from the input's type and shape and from what the model
-says of itself, and is told in words.
+The kind of a file follows from its content. How it is converted follows from the input's type and shape and from the
+model's metadata, and is described in a note.
 """

@@ -1,4 +1,4 @@
-"""Numbers and texts as inputs: arrays of NumPy, tensors of ONNX, JSON, tables with commas, and what is typed."""
+"""Read NumPy arrays, ONNX tensors, JSON, CSV tables and values from the command line as inputs."""
 
 from __future__ import annotations
 
@@ -20,105 +20,103 @@ from weft.readers.numbers import as_integer, convert, integer_array, is_whole, p
 from weft.runtime.array_likes import decode_bytes, is_textual
 from weft.runtime.available_memory import memory_left
 
-DEEPEST = 32  # lists in lists
-LARGEST_TYPED = 1_000_000  # characters
+DEEPEST = 32  # nested lists
+LONGEST_VALUE = 1_000_000  # characters
 DELIMITERS = ",;\t|"
-TABLES = "a text for an input of numbers is read as JSON, or as a table with commas, semicolons or tabs"
+TABLES = "a text for a numeric input must be JSON, or a table with commas, semicolons or tabs"
 
 
 def read_npy(source: DataSource) -> Array:
-    """The array of a .npy file."""
-    found = _load(source)
-    if not isinstance(found, np.ndarray):
-        raise InputError(f"{source.name}: is an archive, and no single array")
-    return found
+    """Read a .npy file."""
+    array = _load(source)
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{source.name}: is an archive, not a single array")
+    return array
 
 
-def archive_arrays(source: DataSource) -> list[str]:
-    """The names of the arrays in a .npz file."""
-    with _archive(source) as archive:
+def list_archive(source: DataSource) -> list[str]:
+    """Return the names of the arrays in a .npz file."""
+    with _open_archive(source) as archive:
         return list(archive.files)
 
 
 def read_npz(source: DataSource, name: str) -> Array:
-    """One array of a .npz file; where it has but one, that one by any name."""
-    with _archive(source) as archive:
+    """Read an array of a .npz file; if it has only one, by any name."""
+    with _open_archive(source) as archive:
         files = list(archive.files)
-        wanted = files[0] if name not in files and len(files) == 1 else name
-        if wanted not in files:
-            raise InputError(f"{source.name}: holds no array {name!r}", hint=f"it has {', '.join(files) or 'none'}")
-        _check_room(source.name, archive, wanted)
+        member = files[0] if name not in files and len(files) == 1 else name
+        if member not in files:
+            raise InputError(f"{source.name}: has no array {name!r}", hint=f"it has {', '.join(files) or 'none'}")
+        _check_memory(source.name, archive, member)
         try:
-            return np.asarray(archive[wanted])
-        except Exception as error:  # numpy, zipfile and zlib each have errors of their own for damaged files
-            raise InputError(f"{source.name}: its array {wanted!r} cannot be read: {error}") from error
+            return np.asarray(archive[member])
+        except Exception as error:  # numpy, zipfile and zlib raise different errors for damaged files
+            raise InputError(f"{source.name}: the array {member!r} cannot be read: {error}") from error
 
 
-def _check_room(name: str, archive: Any, member: str) -> None:
-    """A small archive may hold more than there is memory for."""
-    with suppress(KeyError, AttributeError):  # numpy keeps its archives to itself
-        held = next(archive.zip.getinfo(each) for each in (f"{member}.npy", member) if each in archive.zip.namelist())
+def _check_memory(name: str, archive: Any, member: str) -> None:
+    """Check that an array fits into memory, since a small archive can hold a huge one."""
+    with suppress(KeyError, AttributeError):  # the zip file is not part of numpy's API
+        info = next(archive.zip.getinfo(each) for each in (f"{member}.npy", member) if each in archive.zip.namelist())
         left = memory_left()
-        if left is not None and held.file_size > left:
-            raise InputError(
-                f"{name}: its array {member!r} takes {held.file_size:,} bytes, and there are {left:,} left"
-            )
+        if left is not None and info.file_size > left:
+            raise InputError(f"{name}: the array {member!r} takes {info.file_size:,} bytes, but only {left:,} are left")
 
 
-def _archive(source: DataSource) -> Any:
-    found = _load(source)
-    if isinstance(found, np.ndarray):
-        raise InputError(f"{source.name}: is one array, and no archive of several")
-    return found
+def _open_archive(source: DataSource) -> Any:
+    archive = _load(source)
+    if isinstance(archive, np.ndarray):
+        raise InputError(f"{source.name}: is a single array, not an archive")
+    return archive
 
 
 def _load(source: DataSource) -> Any:
     try:
-        return np.load(source.path if source.held is None else io.BytesIO(source.held), allow_pickle=False)
-    except Exception as error:  # numpy, zipfile, zlib and pickle each have errors of their own for damaged files
+        return np.load(source.path if source.buffer is None else io.BytesIO(source.buffer), allow_pickle=False)
+    except Exception as error:  # numpy, zipfile, zlib and pickle raise different errors for damaged files
         raise InputError(f"{source.name}: not a readable .npy or .npz file: {error}") from error
 
 
 def read_tensor(source: DataSource) -> tuple[str, Array]:
-    """A TensorProto: its name, which may be empty, and its elements."""
+    """Read a TensorProto; its name may be empty."""
     from weft.frontend.tensor_files import parse_tensor  # which imports onnx
 
-    return parse_tensor(source.limited(), source.name)
+    return parse_tensor(source.read_limited(), source.name)
 
 
 def read_json(text: str, name: str) -> Any:
-    """What a JSON text says; InputError where it is none."""
+    """Parse a JSON text."""
     try:
         return json.loads(text, parse_float=parse_number)
     except RecursionError as error:
-        raise InputError(f"{name}: lists lie too deep in each other") from error
+        raise InputError(f"{name}: lists are nested too deeply") from error
     except ValueError as error:
-        raise InputError(f"{name}: is no JSON: {error}") from error
+        raise InputError(f"{name}: is not valid JSON: {error}") from error
 
 
-def array_of(content: Any, spec: TensorSpec, name: str) -> Array:
-    """Lists in lists of numbers, texts and truth values as an array of the input's type."""
+def from_lists(content: Any, spec: TensorSpec, name: str) -> Array:
+    """Convert nested lists of numbers, texts or booleans to an array for an input."""
     _check_depth(content, name)
     if isinstance(content, dict):
-        raise InputError(f"{name}: {{…}} for input {spec.name!r}, which takes {spec.type}")
-    wanted = spec.element
+        raise InputError(f"{name}: a JSON object for input {spec.name!r}, which takes {spec.type}")
+    element = spec.element
     try:
         with np.errstate(all="ignore"):
-            found = np.asarray(content, object if wanted is DType.string else None)
+            array = np.asarray(content, object if element is DType.string else None)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"{name}: the lists are not all of one length") from error
-    if wanted is DType.string:
-        if not all(isinstance(each, str) for each in found.reshape(-1)):
+        raise InputError(f"{name}: the lists have different lengths") from error
+    if element is DType.string:
+        if not all(isinstance(item, str) for item in array.reshape(-1)):
             raise InputError(f"{name}: input {spec.name!r} takes texts")
-        return found
-    if found.dtype.kind == "O" and not all(isinstance(each, (int, float)) for each in found.flat):
-        raise InputError(f"{name}: holds what is no number, or lists that are not all of one length")
-    if found.dtype.kind in "fO" and is_whole(wanted):  # numpy has rounded integers, or has no type for them
-        return integer_array(content, found.shape, spec, name)
+        return array
+    if array.dtype.kind == "O" and not all(isinstance(item, (int, float)) for item in array.flat):
+        raise InputError(f"{name}: has items that are not numbers, or lists of different lengths")
+    if array.dtype.kind in "fO" and is_whole(element):  # numpy rounded integers, or has no type for them
+        return integer_array(content, array.shape, spec, name)
     try:
-        return found.astype(np.float64) if found.dtype.kind == "O" else found
+        return array.astype(np.float64) if array.dtype.kind == "O" else array
     except OverflowError as error:
-        raise InputError(f"{name}: holds an integer that is larger than any float64") from error
+        raise InputError(f"{name}: has an integer that is larger than any float64") from error
 
 
 def _check_depth(content: Any, name: str) -> None:
@@ -126,84 +124,86 @@ def _check_depth(content: Any, name: str) -> None:
     while isinstance(content, list) and content:
         content, depth = content[0], depth + 1
         if depth > DEEPEST:
-            raise InputError(f"{name}: lists lie too deep in each other")
+            raise InputError(f"{name}: lists are nested too deeply")
 
 
-def typed(text: str, spec: TensorSpec) -> Array | None:
-    """What was typed for an input: a number, a list, a text for an input of texts; None where it is neither."""
+def parse_value(text: str, spec: TensorSpec) -> Array | None:
+    """Parse a value from the command line: a number, a list, or a text for a string input; None if it is none."""
     if spec.element is DType.string and text[:1] not in ("[", '"'):
         return np.asarray(text, object)
-    if len(text) > LARGEST_TYPED:
+    if len(text) > LONGEST_VALUE:
         return None
-    plain = {"true": True, "false": False, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
-    if text.strip().lower() in plain:
-        return np.asarray(plain[text.strip().lower()])
+    constants = {"true": True, "false": False, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+    if text.strip().lower() in constants:
+        return np.asarray(constants[text.strip().lower()])
     if text.strip()[:1] not in tuple('"[-+.0123456789'):
         return None
     try:
-        found = json.loads(text, parse_float=parse_number)
+        content = json.loads(text, parse_float=parse_number)
     except RecursionError:
         return None
     except ValueError:
         try:
-            found = parse_number(text)
+            content = parse_number(text)
         except ValueError:
             if spec.element is DType.string:
                 return np.asarray(text, object)
             if not text.lstrip().startswith("["):
                 return None
-            hint = "write numbers with commas between, in brackets: [1, 2, 3]"
-            raise InputError(f"--input {spec.name}={text[:60]}: is no list of numbers", hint=hint) from None
-    return array_of(found, spec, f"--input {spec.name}={text[:40]}")
+            hint = "write numbers in brackets, separated by commas: [1, 2, 3]"
+            raise InputError(f"--input {spec.name}={text[:60]}: is not a list of numbers", hint=hint) from None
+    return from_lists(content, spec, f"--input {spec.name}={text[:40]}")
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
 def read_table(source: DataSource) -> tuple[list[str] | None, list[list[str]]]:
-    """The names of the columns, where the first row has some, and the other rows, of a text with commas or the like."""
-    text = source.text()
+    """Read a delimited table: the column names, None without a header, and the rows."""
+    text = source.read_text()
     first = text.partition("\n")[0]
     delimiter = max(DELIMITERS, key=first.count)
     try:
         rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if any(cell.strip() for cell in row)]
     except csv.Error as error:
-        raise InputError(f"{source.name}: is no table: {error}") from error
+        raise InputError(f"{source.name}: is not a table: {error}") from error
     if not rows:
         raise InputError(f"{source.name}: is empty")
-    names = [cell.strip() for cell in rows[0]] if not any(_is_number(cell) for cell in rows[0]) else None
+    names = [cell.strip() for cell in rows[0]] if not any(is_number(cell) for cell in rows[0]) else None
     body = rows if names is None else rows[1:]
     if not body:
-        raise InputError(f"{source.name}: has names of columns, and no rows", hint=TABLES)
+        raise InputError(f"{source.name}: has column names, but no rows", hint=TABLES)
     for number, row in enumerate(body, 1 if names is None else 2):
         if len(row) != len(rows[0]):
-            problem = f"{source.name}: row {number} has {len(row)} cells, and the first {len(rows[0])}"
+            problem = f"{source.name}: row {number} has {len(row)} cells, but the first has {len(rows[0])}"
             raise InputError(problem, hint=TABLES)
     return names, body
 
 
-def table_array(source: DataSource, spec: TensorSpec) -> Array:
-    """A table as an input, a row for each sample."""
+def read_table_array(source: DataSource, spec: TensorSpec) -> Array:
+    """Read a table as an input, one row per sample."""
     names, rows = read_table(source)
     if spec.element is DType.string:
         return np.asarray(rows, object)
-    return _numbers(source.name, rows, names, spec)
+    return _parse_rows(source.name, rows, names, spec)
 
 
-def table_columns(source: DataSource, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
-    """The columns of a table that are named like inputs, each [rows, 1]; None where not every input has one."""
+def read_table_columns(source: DataSource, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
+    """Read the columns that are named like inputs, each as [rows, 1]; None if an input has no column."""
     names, rows = read_table(source)
     if names is None or not {spec.name for spec in specs} <= set(names):
         return None
-    found = {}
+    columns = {}
     for spec in specs:
-        column = [[row[names.index(spec.name)]] for row in rows]
-        texts = spec.element is DType.string
-        found[spec.name] = np.asarray(column, object) if texts else _numbers(source.name, column, [spec.name], spec)
-    return found
+        cells = [[row[names.index(spec.name)]] for row in rows]
+        is_text = spec.element is DType.string
+        columns[spec.name] = (
+            np.asarray(cells, object) if is_text else _parse_rows(source.name, cells, [spec.name], spec)
+        )
+    return columns
 
 
-def _numbers(name: str, rows: Sequence[Sequence[str]], names: Sequence[str] | None, spec: TensorSpec) -> Array:
+def _parse_rows(name: str, rows: Sequence[Sequence[str]], names: Sequence[str] | None, spec: TensorSpec) -> Array:
     element = spec.element if is_whole(spec.element) else None
     numbers = np.empty((len(rows), len(rows[0])), np.float64 if element is None else element.numpy)
     for row, cells in enumerate(rows):
@@ -213,14 +213,14 @@ def _numbers(name: str, rows: Sequence[Sequence[str]], names: Sequence[str] | No
                 numbers[row, column] = number if element is None else as_integer(number, element)
             except (ValueError, OverflowError) as error:
                 where = f"column {column + 1}" if names is None else f"column {names[column]!r}"
-                place = f"{name}: row {row + (1 if names is None else 2)} has {cell[:40]!r} in {where}"
-                if not _is_number(cell) and cell.strip():
-                    raise InputError(f"{place}, which is no number", hint=TABLES) from None
-                raise InputError(f"{place}, but input {spec.name!r} takes {spec.element}: {error}") from None
+                position = f"{name}: row {row + (1 if names is None else 2)} has {cell[:40]!r} in {where}"
+                if not is_number(cell) and cell.strip():
+                    raise InputError(f"{position}, which is not a number", hint=TABLES) from None
+                raise InputError(f"{position}, but input {spec.name!r} takes {spec.element}: {error}") from None
     return numbers
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
@@ -228,28 +228,28 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-# -- into the form of an input ---------------------------------------------------------------------------------------
+# -- conversion to an input ------------------------------------------------------------------------------------------
 
 
-def fitted(array: Array, spec: TensorSpec, name: str) -> tuple[Array, list[str]]:
-    """An array in an input's type and rank, where that changes no number that counts; and what was changed."""
-    told: list[str] = []
-    array = _converted(array, spec, name, told)
+def fit_to_input(array: Array, spec: TensorSpec, name: str) -> tuple[Array, list[str]]:
+    """Convert an array to an input's type and rank without changing integers, and note the changes."""
+    notes: list[str] = []
+    array = _convert_elements(array, spec, name, notes)
     shape = spec.shape
     if shape is not None and array.ndim < len(shape):
         ones = (1,) * (len(shape) - array.ndim)
         extents = next((each for each in (ones + array.shape, array.shape + ones) if _fits(shape, each)), None)
         if extents is not None:
             array = array.reshape(extents)
-            told.append(f"as [{', '.join(map(str, extents))}]")
+            notes.append(f"as [{', '.join(map(str, extents))}]")
     elif shape is not None and array.size == 1 and array.ndim > len(shape) and all(dim == 1 for dim in shape):
         array = array.reshape((1,) * len(shape))
     _check_shape(array, spec, name)
-    return array, told
+    return array, notes
 
 
 def _fits(declared: Sequence[int | str], shape: Sequence[int]) -> bool:
-    """Whether a shape is one that an input takes."""
+    """Whether an input takes arrays of a shape."""
     return len(declared) == len(shape) and all(a == b for a, b in zip(declared, shape) if isinstance(a, int))
 
 
@@ -258,35 +258,35 @@ def _check_shape(array: Array, spec: TensorSpec, name: str) -> None:
     if shape is None:
         return
     if not _fits(shape, array.shape):
-        given, wanted = (", ".join(map(str, dims)) for dims in (array.shape, shape))
+        actual, declared = (", ".join(map(str, dims)) for dims in (array.shape, shape))
         raise InputError(
-            f"{name}: has the shape [{given}], but input {spec.name!r} takes [{wanted}]",
-            hint="dims with names can have any size; the others are fixed in the model",
+            f"{name}: has the shape [{actual}], but input {spec.name!r} takes [{declared}]",
+            hint="named dims can have any size; the others are fixed in the model",
         )
 
 
-def _converted(array: Array, spec: TensorSpec, name: str, told: list[str]) -> Array:
-    wanted = spec.element
-    if wanted is None or array.dtype == wanted.numpy:
+def _convert_elements(array: Array, spec: TensorSpec, name: str, notes: list[str]) -> Array:
+    element = spec.element
+    if element is None or array.dtype == element.numpy:
         return array
-    if wanted is DType.string:
+    if element is DType.string:
         if not is_textual(array):
-            raise InputError(f"{name}: holds numbers, and input {spec.name!r} takes texts")
+            raise InputError(f"{name}: has numbers, but input {spec.name!r} takes texts")
         try:
-            texts = [str(decode_bytes(each)) for each in array.reshape(-1)]
-        except Exception as error:  # numpy takes texts from files as they are, and Python finds what is wrong with them
-            raise InputError(f"{name}: holds texts that are none: {error}") from error
+            texts = [str(decode_bytes(item)) for item in array.reshape(-1)]
+        except Exception as error:  # numpy does not check the texts in files
+            raise InputError(f"{name}: has invalid texts: {error}") from error
         result = np.empty(len(texts), object)
         result[:] = texts
         return np.asarray(result.reshape(array.shape))
     if is_textual(array) and array.dtype.kind == "V":
-        if wanted.numpy.isbuiltin == 1 or wanted.numpy.itemsize != array.dtype.itemsize:
-            raise InputError(f"{name}: holds {array.dtype}, and input {spec.name!r} takes {wanted}")
-        return np.asarray(array.view(wanted.numpy))  # numpy.save stores bfloat16 as bytes without a type
+        if element.numpy.isbuiltin == 1 or element.numpy.itemsize != array.dtype.itemsize:
+            raise InputError(f"{name}: has {array.dtype}, but input {spec.name!r} takes {element}")
+        return np.asarray(array.view(element.numpy))  # numpy.save stores bfloat16 as untyped bytes
     if array.dtype.kind in "OUSTMm" or array.dtype.names is not None:
-        raise InputError(f"{name}: holds {array.dtype}, and input {spec.name!r} takes {wanted}")
-    if array.dtype.kind == "c" and not wanted.is_complex:
-        raise InputError(f"{name}: holds complex numbers, and input {spec.name!r} takes {wanted}")
+        raise InputError(f"{name}: has {array.dtype}, but input {spec.name!r} takes {element}")
+    if array.dtype.kind == "c" and not element.is_complex:
+        raise InputError(f"{name}: has complex numbers, but input {spec.name!r} takes {element}")
     if array.size > 1:
-        told.append(f"{array.dtype} as {wanted}")
+        notes.append(f"{array.dtype} as {element}")
     return convert(array, spec, name)

@@ -53,13 +53,13 @@ def integer_array(content: Any, shape: Sequence[int], spec: TensorSpec, name: st
     items = np.empty(shape, object)
     items[...] = np.asarray(content, object)
     integers = np.empty(shape, element.numpy)
-    for place, item in np.ndenumerate(items):
+    for index, item in np.ndenumerate(items):
         if not isinstance(item, (bool, int, float)):
-            raise InputError(f"{name}: {_brief(item)}{_at(place)} is no number")
+            raise InputError(f"{name}: {_brief(item)}{_format_index(index)} is not a number")
         try:
-            integers[place] = as_integer(item, element)
+            integers[index] = as_integer(item, element)
         except ValueError as error:
-            raise _misfit(name, spec, f"{error}{_at(place)}") from None
+            raise _misfit(name, spec, f"{error}{_format_index(index)}") from None
     return integers
 
 
@@ -83,11 +83,11 @@ def convert(array: Array, spec: TensorSpec, name: str) -> Array:
         else:
             return np.asarray(converted)
     if misfits.any():
-        place = tuple(np.argwhere(misfits)[0].tolist())
-        number = array[place].item()
+        index = tuple(np.argwhere(misfits)[0].tolist())
+        number = array[index].item()
         whole = isinstance(number, int) or not is_whole(element) or float(number).is_integer()
         why = f"is outside {element}'s range" if whole else "is not a whole number"
-        raise _misfit(name, spec, f"{_brief(number)}{_at(place)} {why}")
+        raise _misfit(name, spec, f"{_brief(number)}{_format_index(index)} {why}")
     return np.asarray(converted)
 
 
@@ -100,7 +100,7 @@ def _limits(element: DType) -> tuple[int, int]:
 
 def _misfit(name: str, spec: TensorSpec, problem: str) -> InputError:
     hint = "round or clip the numbers first" if is_whole(spec.element) else "clip the numbers first"
-    return InputError(f"{name}: {problem}, and input {spec.name!r} takes {spec.element}", hint=hint)
+    return InputError(f"{name}: {problem}, but input {spec.name!r} takes {spec.element}", hint=hint)
 
 
 def _brief(item: Any) -> str:
@@ -111,5 +111,5 @@ def _brief(item: Any) -> str:
     )
 
 
-def _at(place: Sequence[int]) -> str:
-    return f" at [{', '.join(map(str, place))}]" if place else ""
+def _format_index(index: Sequence[int]) -> str:
+    return f" at [{', '.join(map(str, index))}]" if index else ""

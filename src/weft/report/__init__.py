@@ -1,1 +1,1 @@
-"""What can be said about a model without running it."""
+"""Reports on models: summaries, pages, drawings, profiles as files, comparisons of devices."""

@@ -18,7 +18,7 @@ from weft.opset.lower import build_untraced_program
 from weft.plan.usual_sizes import usual_sizes
 from weft.report.comparison import Method, ModelComparison, compare_layers
 from weft.report.contenders import Contender, InFloat64, OnDevice
-from weft.report.layers import layers
+from weft.report.layers import find_layers
 from weft.runtime.arguments import whole_shapes
 from weft.runtime.devices import REFERENCE
 from weft.runtime.generated_inputs import generate_inputs
@@ -116,7 +116,7 @@ def compare_on_devices(
     products = DType.float16 if precision in NARROW else None  # tf32 has as many mantissa bits
     method = Method(tolerance, alone=not quick, products=products)
     with stages("comparing") as progress:
-        return compare_layers(layers(graph, arrays), arrays, base, others, method, progress.stage)
+        return compare_layers(find_layers(graph, arrays), arrays, base, others, method, progress.stage)
 
 
 def _contender(

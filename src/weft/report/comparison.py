@@ -1,11 +1,11 @@
-"""Layer by layer, where do contenders depart from a base, and how does their error grow?
+"""Compare contenders with a base, layer by layer.
 
-In: the layers of a model and contenders that compute them. Out: a `Comparison`, which holds for every contender the
-error of every layer, the first beyond its tolerance, and where the error grows most in one layer.
+The result has for every contender the error of every layer, the first layer beyond its tolerance, and the layer in
+which the error grows most.
 
-Asking for a value keeps it out of fused kernels, so that what is compared is not quite what runs. Therefore the
-outputs of the unchanged model are compared too; where they depart and no layer does, fewer values are asked for at a
-time, until the first that departs is found, or one that makes the departure vanish when it is asked for.
+A value that is an output is not fused into a kernel, so the compared model is not quite the one that runs. Therefore
+the outputs of the unchanged model are compared too. If they depart but no layer does, a bisection with one layer as
+output at a time finds the first that departs, or one that makes the departure vanish.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from weft.ir.dtypes import DType, from_numpy
 from weft.ir.narrowed_products import NarrowedProduct
 from weft.quantities import format_plural
 from weft.records import dataclass
-from weft.report.contenders import Contender, Content, Known, OnDevice, Unavailable
+from weft.report.contenders import Contender, Content, NodeInputs, OnDevice, Unavailable
 from weft.report.deviation import Difference, difference
-from weft.report.layers import ModelLayer, batches
+from weft.report.layers import ModelLayer, split_layers
 from weft.tables import ShownAsTables, Table
 
-Tell = Callable[[str, float], None]
+Progress = Callable[[str, float], None]
 
-BATCH_BYTES = 128 << 20  # of values that one run gives
-ROUNDING = 2.0**-24  # errors below this are none
+BATCH_BYTES = 128 << 20  # of values that one run returns
+ROUNDING = 2.0**-24  # smaller errors count as 0
 
 TOLERANCES = {
     DType.float64: 1e-12,
     DType.complex128: 1e-12,
-    DType.float32: 3e-5,  # convolutions on transformed tiles (Winograd) are that far off
+    DType.float32: 3e-5,  # reached by Winograd convolutions
     DType.complex64: 3e-5,
     DType.float16: 5e-3,
     DType.bfloat16: 4e-2,
@@ -49,24 +49,24 @@ TOLERANCES = {
     DType.float6e3m2: 0.26,
     DType.float4e2m1: 0.51,
 }
-"""By type, for one layer, relative to the largest magnitude of a value; they grow with the root of the depth."""
+"""By type, for one layer, relative to the largest magnitude of a value; multiplied by the square root of the depth."""
 ALONE = 3
-"""How many times as much a node on its own may be off: long sums are further off than most layers."""
+"""Factor of the tolerance of isolated nodes: long sums have larger errors than most layers."""
 CODE = 1 / 127
 """The tolerance after integers of up to 8 bits: one step of quantisation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """A layer on one contender: how far it is from the base's, and what would be in order."""
+    """The difference of a layer on one contender from the base, and the tolerance."""
 
-    difference: Difference | None  # None: one of the two does not have it, for the reason that is given
+    difference: Difference | None  # None: one side does not have it, see `reason`
     allowed: float
-    jump: float  # how many times the error of what the layer reads
-    own: Difference | None = None  # of the node on its own, from the base's values; None where that was not run
+    jump: float  # ratio to the error of its sources
+    own: Difference | None = None  # of the isolated node, from the base's values; None if that was not run
     own_allowed: float = math.inf
     reason: str = ""
-    own_reason: str = ""  # why it cannot be run on its own
+    own_reason: str = ""  # why it cannot be isolated
 
     @property
     def error(self) -> float:
@@ -78,14 +78,16 @@ class Deviation:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the node itself departs, whatever it inherits."""
+        """Whether the isolated node departs."""
         return self.own is not None and self.own.error > self.own_allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """What is wrong only in the unchanged model: the first layer that departs when it alone is asked for, and one
-    that makes the outputs right when it is, since the kernel that it is fused into is then another.
+    """A fault of the unchanged model only.
+
+    first: the first layer that departs when it is the only added output.
+    cure: a layer that makes the outputs right when it is an output, since it is then not fused.
     """
 
     first: int | None
@@ -94,7 +96,7 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """One contender against the base; layers are meant by their number."""
+    """One contender compared with the base; layers are given by number."""
 
     contender: str
     deviations: tuple[Deviation, ...]
@@ -108,12 +110,12 @@ class Findings:
 
     @property
     def wrong(self) -> tuple[int, ...]:
-        """The layers that depart on their own, from equal inputs."""
+        """The isolated layers that depart, from equal inputs."""
         return tuple(number for number, deviation in enumerate(self.deviations) if deviation.is_wrong)
 
     @property
     def steepest(self) -> int | None:
-        """The layer of the largest jump, among those that depart."""
+        """The departing layer with the largest jump."""
         departing = (number for number, deviation in enumerate(self.deviations) if deviation.departs)
         return max(departing, key=lambda number: self.deviations[number].jump, default=None)
 
@@ -170,8 +172,10 @@ class ModelComparison(ShownAsTables):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How to compare: the tolerance, if it is not the usual one; whether nodes are also run on their own; the bytes of
-    values that one run may give; and the type that products may round their operands to, if they may.
+    """How to compare.
+
+    tolerance: None for the default. alone: whether to run isolated nodes, too. batch_bytes: of the values of one run.
+    products: the type that operands of products may be rounded to.
     """
 
     tolerance: float | None = None
@@ -190,35 +194,35 @@ def compare_layers(
     base: Contender,
     others: Sequence[Contender],
     method: Method = Method(),  # noqa: B008 - frozen
-    tell: Tell = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> ModelComparison:
-    """All layers of the others against the base's, for inputs that all of them know."""
-    tell("the model as it is", 0.0)
-    wanted = base.outputs()
-    plain = [other.outputs() for other in others]
+    """Compare all layers of the others with those of the base."""
+    progress("the unchanged model", 0.0)
+    expected = base.outputs()
+    other_outputs = [other.outputs() for other in others]
     rulers = [_Ruler(method.tolerance, method.products_tolerance) for _ in others]
     fixed = frozenset(layer.value for layer in layers if layer.is_fixed)
     done = 0
-    for part in batches(layers, method.batch_bytes):
-        tell(f"layer {done} of {len(layers)}", done / len(layers))
+    for part in split_layers(layers, method.batch_bytes):
+        progress(f"layer {done} of {len(layers)}", done / len(layers))
         _compare_batch(Batch(part, fixed), inputs, base, list(zip(others, rulers)), method.alone)
         done += len(part)
     findings = []
-    for other, ruler, found in zip(others, rulers, plain):
-        outputs = {name: ruler.output(name, wanted[name], found[name]) for name in wanted if name in found}
-        seen = Findings(other.name, tuple(ruler.deviations.values()), outputs)
-        surprises = {name: wanted[name] for name in ruler.surprises(outputs)}
+    for other, ruler, actual in zip(others, rulers, other_outputs):
+        outputs = {name: ruler.output(name, expected[name], actual[name]) for name in expected if name in actual}
+        result = Findings(other.name, tuple(ruler.deviations.values()), outputs)
+        surprises = {name: expected[name] for name in ruler.surprises(outputs)}
         if surprises:
-            tell("what only the unchanged model shows", 1.0)
-            seen = replace(seen, hidden=_search(layers, base, other, seen, surprises))
-        findings.append(seen)
+            progress("a fault of the unchanged model only", 1.0)
+            result = replace(result, hidden=_find_hidden_fault(layers, base, other, result, surprises))
+        findings.append(result)
     narrowed = {other.name: other.narrowed for other in others if isinstance(other, OnDevice)}
     return ModelComparison(base.name, tuple(layers), tuple(findings), method.tolerance, narrowed)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Layers that one run gives, and the names of all that are known before a run."""
+    """Layers of one run, and the names of all layers that are known before a run."""
 
     layers: tuple[ModelLayer, ...]
     fixed: frozenset[str]
@@ -229,7 +233,7 @@ class Batch:
 
     @property
     def read(self) -> list[str]:
-        """What the layers read of earlier ones."""
+        """The earlier values that the layers read."""
         return sorted({source for layer in self.layers for source in layer.sources}.difference(self.names))
 
 
@@ -238,141 +242,143 @@ def _compare_batch(
     inputs: Mapping[str, Any],
     base: Contender,
     others: Sequence[tuple[Contender, _Ruler]],
-    with_alone: bool,
+    isolate: bool,
 ) -> None:
-    expected = base.values([*batch.names, *batch.read] if with_alone else batch.names)
+    expected = base.values([*batch.names, *batch.read] if isolate else batch.names)
     for other, ruler in others:
-        found = other.values(batch.names)
+        actual = other.values(batch.names)
         for layer in batch.layers:
-            ruler.measure(layer, expected[layer.value], found[layer.value])
-    if not with_alone:
+            ruler.measure(layer, expected[layer.value], actual[layer.value])
+    if not isolate:
         return
-    known = _Readable(batch, inputs, expected, ChainMap(*(ruler.dtypes for _, ruler in others)))
-    exact = base.alone(known.names, known.values) if known.is_rounded else expected
+    isolated = _IsolatedBatch(batch, inputs, expected, ChainMap(*(ruler.dtypes for _, ruler in others)))
+    exact = base.run_isolated(isolated.names, isolated.inputs) if isolated.is_rounded else expected
     for other, ruler in others:
-        found = other.alone(known.names, known.values)
-        for name in known.names:
-            ruler.measure_alone(name, exact[name], found[name])
+        actual = other.run_isolated(isolated.names, isolated.inputs)
+        for name in isolated.names:
+            ruler.measure_alone(name, exact[name], actual[name])
 
 
-class _Readable:
-    """What the nodes of a batch read on their own: the base's values, in the types that the model gives them."""
+class _IsolatedBatch:
+    """The layers of a batch that can be isolated, and their inputs: the base's values in the types of the model."""
 
     def __init__(
         self, batch: Batch, inputs: Mapping[str, Any], expected: Mapping[str, Content], dtypes: Mapping[str, Any]
     ) -> None:
-        self.is_rounded = False  # whether the base has made its own results of other numbers than these
+        self.is_rounded = False  # whether the base computed its results from other numbers
         fixed: dict[str, Array] = {}
-        given: dict[str, Array] = {name: content for name, content in inputs.items() if isinstance(content, np.ndarray)}
+        values: dict[str, Array] = {
+            name: content for name, content in inputs.items() if isinstance(content, np.ndarray)
+        }
         for name, content in expected.items():
             if isinstance(content, np.ndarray):
                 dtype = dtypes.get(name, content.dtype)
                 self.is_rounded |= dtype != content.dtype
-                (fixed if name in batch.fixed else given)[name] = content.astype(dtype, copy=False)
-        self.values = Known(given, fixed)
-        readable = {*given, *fixed}
-        self.names = [layer.value for layer in batch.layers if readable.issuperset(layer.sources)]
+                (fixed if name in batch.fixed else values)[name] = content.astype(dtype, copy=False)
+        self.inputs = NodeInputs(values, fixed)
+        available = {*values, *fixed}
+        self.names = [layer.value for layer in batch.layers if available.issuperset(layer.sources)]
 
 
-def _search(
-    layers: Sequence[ModelLayer], base: Contender, other: Contender, seen: Findings, surprises: Mapping[str, Any]
+def _find_hidden_fault(
+    layers: Sequence[ModelLayer], base: Contender, other: Contender, findings: Findings, surprises: Mapping[str, Any]
 ) -> Hidden:
-    """Ask for one layer at a time, which leaves all other kernels as they are, and halve what is left.
+    """Bisect with one layer as added output at a time, which leaves all other kernels unchanged.
 
-    `surprises` are the outputs, as the base has them, that depart although their layers do not.
+    `surprises` are the base's values of the outputs that depart although their layers do not.
     """
     low, high = 0, len(layers)
     while low < high:
         middle = (low + high) // 2
         name = layers[middle].value
-        found = other.values(list(dict.fromkeys([name, *seen.outputs])))
+        actual = other.values(list(dict.fromkeys([name, *findings.outputs])))
         expected = base.values([name])[name]
-        if isinstance(found[name], Unavailable) or isinstance(expected, Unavailable):
+        if isinstance(actual[name], Unavailable) or isinstance(expected, Unavailable):
             low = middle + 1
             continue
-        usual = seen.deviations[middle]
-        if not usual.departs and difference(expected, found[name]).error > usual.allowed:
+        deviation = findings.deviations[middle]
+        if not deviation.departs and difference(expected, actual[name]).error > deviation.allowed:
             high = middle
             continue
-        if all(difference(surprises[one], found[one]).error <= seen.outputs[one].allowed for one in surprises):
+        if all(difference(surprises[name], actual[name]).error <= findings.outputs[name].allowed for name in surprises):
             return Hidden(None, middle)
         low = middle + 1
     return Hidden(low if low < len(layers) else None, None)
 
 
 class _Ruler:
-    """Measures the layers of one contender in their order, and remembers what they were."""
+    """Measures the layers of one contender in order, and keeps their deviations."""
 
     def __init__(self, tolerance: float | None, products: float) -> None:
         self._tolerance = tolerance
-        self._products = products  # what rounding their operands may cost values of float32
-        self._errors: dict[str, float] = {}  # of what is not available: the error that it inherits
-        self._coarseness: dict[str, float] = {}  # of the coarsest type on the way to a value
-        self._quantised: set[str] = set()  # integers that stand for real numbers
+        self._products = products  # tolerance of float32 values whose products round their operands
+        self._errors: dict[str, float] = {}  # of unavailable values: the inherited error
+        self._coarseness: dict[str, float] = {}  # tolerance of the coarsest type on the path to a value
+        self._quantised: set[str] = set()  # integers that represent real numbers
         self.deviations: dict[str, Deviation] = {}
         self.dtypes: dict[str, np.dtype[Any]] = {}
 
-    def measure(self, layer: ModelLayer, expected: Content, found: Content) -> None:
-        """A layer, after those that it reads."""
+    def measure(self, layer: ModelLayer, expected: Content, actual: Content) -> None:
+        """Measure a layer, after its sources."""
         inherited = max((self._errors.get(source, 0.0) for source in layer.sources), default=0.0)
-        missing = next((content for content in (expected, found) if isinstance(content, Unavailable)), None)
+        missing = next((content for content in (expected, actual) if isinstance(content, Unavailable)), None)
         if missing is not None:
             self._coarseness[layer.value] = self._inherited_coarseness(layer)
             self._errors[layer.value] = inherited
             self.deviations[layer.value] = Deviation(None, math.inf, 1.0, reason=missing.reason)
             return
-        if isinstance(found, np.ndarray):
-            self.dtypes[layer.value] = found.dtype
-        distance = difference(expected, found)
+        if isinstance(actual, np.ndarray):
+            self.dtypes[layer.value] = actual.dtype
+        distance = difference(expected, actual)
         self._errors[layer.value] = distance.error
         jump = distance.error / max(inherited, ROUNDING) if math.isfinite(distance.error) else math.inf
-        self.deviations[layer.value] = Deviation(distance, self._allowed(layer, found, distance), jump)
+        self.deviations[layer.value] = Deviation(distance, self._allowed(layer, actual, distance), jump)
 
-    def measure_alone(self, name: str, expected: Content, found: Content) -> None:
-        """The same node on its own."""
-        missing = next((content for content in (expected, found) if isinstance(content, Unavailable)), None)
+    def measure_alone(self, name: str, expected: Content, actual: Content) -> None:
+        """Measure the isolated node of a layer."""
+        missing = next((content for content in (expected, actual) if isinstance(content, Unavailable)), None)
         if missing is not None:
             self.deviations[name] = replace(self.deviations[name], own_reason=missing.reason)
             return
-        distance = difference(expected, found)
-        dtype = from_numpy(found.dtype) if isinstance(found, np.ndarray) else DType.string
-        usual = ALONE * self._usual(dtype)
-        allowed = usual if self._tolerance is None or dtype not in TOLERANCES else self._tolerance
+        distance = difference(expected, actual)
+        dtype = from_numpy(actual.dtype) if isinstance(actual, np.ndarray) else DType.string
+        default = ALONE * self._type_tolerance(dtype)
+        allowed = default if self._tolerance is None or dtype not in TOLERANCES else self._tolerance
         if dtype.is_integer and dtype.bits <= 8 and self._coarseness[name] and distance.scale:
             allowed = 1 / distance.scale
         self.deviations[name] = replace(self.deviations[name], own=distance, own_allowed=allowed)
 
-    def output(self, name: str, expected: Any, found: Any) -> Deviation:
-        """An output of the unchanged model, with the tolerance of the layer of that name."""
-        known = self.deviations.get(name)
-        if known is not None and known.difference is not None:
-            return Deviation(difference(expected, found), known.allowed, 1.0)
-        usual = max((one.allowed for one in self.deviations.values() if one.difference is not None), default=0.0)
-        return Deviation(difference(expected, found), usual, 1.0)
+    def output(self, name: str, expected: Any, actual: Any) -> Deviation:
+        """Measure an output of the unchanged model, with the tolerance of its layer."""
+        layer = self.deviations.get(name)
+        if layer is not None and layer.difference is not None:
+            return Deviation(difference(expected, actual), layer.allowed, 1.0)
+        most = max((one.allowed for one in self.deviations.values() if one.difference is not None), default=0.0)
+        return Deviation(difference(expected, actual), most, 1.0)
 
     def surprises(self, outputs: Mapping[str, Deviation]) -> list[str]:
-        """The outputs of the unchanged model that depart, although they do not where all layers are asked for."""
+        """Return the outputs that depart in the unchanged model, but not with all layers as outputs."""
         departing = [name for name, deviation in outputs.items() if deviation.departs]
-        if any(name not in self.deviations for name in departing):  # what stands for a value of another name
+        if any(name not in self.deviations for name in departing):  # an output with another name than its value
             return departing if not any(deviation.departs for deviation in self.deviations.values()) else []
         return [name for name in departing if not self.deviations[name].departs]
 
-    def _usual(self, dtype: DType) -> float:
+    def _type_tolerance(self, dtype: DType) -> float:
         return max(TOLERANCES.get(dtype, 0.0), self._products if dtype is DType.float32 else 0.0)
 
     def _inherited_coarseness(self, layer: ModelLayer) -> float:
         return max((self._coarseness.get(source, 0.0) for source in layer.sources), default=0.0)
 
-    def _allowed(self, layer: ModelLayer, found: Content, distance: Difference) -> float:
-        dtype = from_numpy(found.dtype) if isinstance(found, np.ndarray) else DType.string
+    def _allowed(self, layer: ModelLayer, actual: Content, distance: Difference) -> float:
+        dtype = from_numpy(actual.dtype) if isinstance(actual, np.ndarray) else DType.string
         coarsest = self._inherited_coarseness(layer)
         is_code = dtype.is_integer and dtype.bits <= 8 and layer.depth > 0
-        self._coarseness[layer.value] = max(self._usual(dtype), coarsest, CODE if is_code else 0.0)
+        self._coarseness[layer.value] = max(self._type_tolerance(dtype), coarsest, CODE if is_code else 0.0)
         growth = math.sqrt(max(layer.depth, 1))
         if dtype in (DType.bool, DType.string):
             return 0.0
         if dtype.is_integer:
-            is_sum = bool(self._quantised.intersection(layer.sources))  # of codes that may be off by a step
+            is_sum = bool(self._quantised.intersection(layer.sources))  # of codes with an error of up to one step
             if is_code or is_sum:
                 self._quantised.add(layer.value)
             step = 1 / distance.scale if is_code and distance.scale else 0.0

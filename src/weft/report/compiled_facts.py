@@ -1,6 +1,6 @@
-"""What weft makes of a model, without running it: types of values, and the work that nodes become.
+"""Facts about a model that need no run: types of values, and the kernels that nodes become.
 
-A model that cannot be compiled has what could be found out, and the reason.
+For a model that cannot be compiled, these are the facts up to the problem.
 """
 
 from __future__ import annotations
@@ -20,63 +20,65 @@ from weft.opset.lower import lower
 from weft.opset.tensor import OnlyAtRunError
 from weft.plan.usual_sizes import likely_sizes
 from weft.records import dataclass
-from weft.report.fusion import FusedNodes, fused_nodes
+from weft.report.fusion import FusedNodes, list_fused_nodes
 from weft.runtime.options import LoadOptions
 
 if TYPE_CHECKING:
     from weft.compiler import Pipeline
 
-MOST_ATTEMPTS = 8  # to trace what is left of a graph in which some nodes cannot be
+MOST_ATTEMPTS = 8  # to trace a graph without the nodes that fail
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledFacts:
-    """`works` are in the order in which they are done; `problem` says why there is less than all."""
+    """`works` are in execution order; `problem` says why facts are missing."""
 
     device: str = ""
     types: Mapping[str, Type] = field(default_factory=dict)
     works: tuple[FusedNodes, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     problem: str | None = None
+    external_bytes: int = 0  # of the files with external data
 
 
-def compiled_facts(source: Any, options: LoadOptions, sizes: Mapping[str, int]) -> CompiledFacts:
-    """All that can be found out of a source for a device; `sizes` are those of dynamic dims, by name."""
+def collect_facts(source: Any, options: LoadOptions, sizes: Mapping[str, int]) -> CompiledFacts:
+    """Compile a model for a device as far as possible; `sizes` are those of dynamic dims, by name."""
     pipeline = open_pipeline(source, options)
     device = pipeline.driver.name
     try:
-        graph = pipeline.read().graph
-    except Exception as error:  # of whatever kind: the page shows the graph, and says what is wrong with the model
-        return CompiledFacts(device, problem=_reason(error))
-    types, problem = _types(graph)
+        model = pipeline.read()
+    except Exception as error:  # any kind: the page shows the graph together with the problem
+        return CompiledFacts(device, problem=_error_text(error))
+    external_bytes = sum(map(len, model.external.values()))
+    types, problem = _trace_types(model.graph)
     try:
-        works, given = _works(pipeline, sizes)
-        return CompiledFacts(device, types, works, given)
+        works, all_sizes = _build_works(pipeline, sizes)
+        return CompiledFacts(device, types, works, all_sizes, external_bytes=external_bytes)
     except Exception as error:
-        return CompiledFacts(device, types, (), sizes, _reason(error) or problem)
+        return CompiledFacts(device, types, (), sizes, _error_text(error) or problem, external_bytes)
 
 
-def _works(pipeline: Pipeline, sizes: Mapping[str, int]) -> tuple[tuple[FusedNodes, ...], Mapping[str, int]]:
+def _build_works(pipeline: Pipeline, sizes: Mapping[str, int]) -> tuple[tuple[FusedNodes, ...], Mapping[str, int]]:
     program = pipeline.program()
-    given = likely_sizes(program.inputs, program.guards, sizes)
+    all_sizes = likely_sizes(program.inputs, program.guards, sizes)
     if not isinstance(pipeline.driver, CompilingDriver):
-        return (), given
+        return (), all_sizes
     sections = pipeline.build(pipeline.fuse(program))
-    return tuple(fused_nodes(sections, given, pipeline.driver.name)), given
+    return tuple(list_fused_nodes(sections, all_sizes, pipeline.driver.name)), all_sizes
 
 
-def _reason(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, WeftError):
         return str(error)
     return f"unexpected {type(error).__name__}: {error}; please report it"
 
 
-def _types(graph: Graph) -> tuple[dict[str, Type], str | None]:
-    """The types of the values that tracing reaches; where a node cannot be traced, of those that do not need it."""
+def _trace_types(graph: Graph) -> tuple[dict[str, Type], str | None]:
+    """Return the types of all values that do not depend on a node that cannot be traced, and the first problem."""
     unknown = {node.name for node in graph.nodes if registry.find(node.domain, node.op, node.version) is None}
     problem = None
     for _ in range(MOST_ATTEMPTS):
-        names = _reachable(graph, unknown)
+        names = _independent_values(graph, unknown)
         try:
             program = lower(with_outputs(graph, names), Interpreter())
         except OnlyAtRunError as error:
@@ -88,20 +90,20 @@ def _types(graph: Graph) -> tuple[dict[str, Type], str | None]:
             unknown.add(error.node)
             continue
         except (ArithmeticError, ValueError) as error:
-            return {}, _reason(error)
-        found = {name: value.type for name, value in zip(names, program.outputs, strict=True)}
-        return {name: type for name, type in found.items() if not isinstance(type, AnyType)}, problem
+            return {}, _error_text(error)
+        types = {name: value.type for name, value in zip(names, program.outputs, strict=True)}
+        return {name: type for name, type in types.items() if not isinstance(type, AnyType)}, problem
     return {}, problem
 
 
-def _reachable(graph: Graph, unknown: set[str]) -> list[str]:
-    """The values that need none of some nodes."""
-    lost: set[str] = set()
-    found: list[str] = []
+def _independent_values(graph: Graph, unknown: set[str]) -> list[str]:
+    """Return the values that do not depend on the unknown nodes."""
+    dependent: set[str] = set()
+    independent: list[str] = []
     for node in graph.nodes:
-        own = [name for name in node.outputs if name]
-        if node.name in unknown or not lost.isdisjoint(needed_names(node)):
-            lost.update(own)
+        outputs = [name for name in node.outputs if name]
+        if node.name in unknown or not dependent.isdisjoint(needed_names(node)):
+            dependent.update(outputs)
         else:
-            found += own
-    return found
+            independent += outputs
+    return independent

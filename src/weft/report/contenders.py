@@ -1,7 +1,6 @@
-"""Who computes the values of a model in a comparison: weft on a device, or weft in float64 as the truth.
+"""The sides of a comparison: weft on a device, or the reference interpreter in float64 as the truth.
 
-Each gives the outputs of the model as it is, any values of it that are asked for, and those that nodes make on their
-own of given values.
+Each computes the outputs of the unchanged model, any inner values, and the results of isolated nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from weft.ir.narrowed_products import NarrowedProduct
 from weft.loading import open_pipeline
 from weft.opset.lower import run_eagerly
 from weft.records import dataclass
-from weft.report.isolation import alone, isolated
+from weft.report.isolation import isolate_nodes, isolated_name
 from weft.runtime.model_files import ModelFiles
 from weft.runtime.open_session import open_session
 from weft.runtime.options import LoadOptions, Precision
@@ -30,7 +29,7 @@ TRUTH = "float64"
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """A value that a contender cannot give, and why."""
+    """A value that a contender cannot compute, with the reason."""
 
     reason: str
 
@@ -39,49 +38,49 @@ Content = Union[Any, Unavailable]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What nodes on their own read: values of a run, and those that are known before it."""
+class NodeInputs:
+    """What isolated nodes read: values of a run, and constants that are known before it."""
 
-    given: Mapping[str, Array]
+    values: Mapping[str, Array]
     fixed: Mapping[str, Array]
 
 
 class Contender(Protocol):
-    """One side of a comparison, for inputs that it knows."""
+    """One side of a comparison, with its inputs."""
 
     @property
     def name(self) -> str:
-        """What the report calls it."""
+        """The name in reports."""
         ...
 
     def outputs(self) -> dict[str, Any]:
-        """The outputs of the model as it is."""
+        """Compute the outputs of the unchanged model."""
         ...
 
     def values(self, names: Sequence[str]) -> dict[str, Content]:
-        """Any values of it, by name, from a run that has all of them as outputs."""
+        """Compute inner values by name, in a run that has all of them as outputs."""
         ...
 
-    def alone(self, names: Sequence[str], known: Known) -> dict[str, Content]:
-        """What the nodes of these values make of known ones, each on its own."""
+    def run_isolated(self, names: Sequence[str], inputs: NodeInputs) -> dict[str, Content]:
+        """Compute values with isolated nodes, from these inputs."""
         ...
 
 
-def all_possible(names: Sequence[str], give: Callable[[Sequence[str]], dict[str, Any]]) -> dict[str, Content]:
-    """What `give` gives for all names; where it fails for some, for those of which it does not."""
+def collect_available(names: Sequence[str], compute: Callable[[Sequence[str]], dict[str, Any]]) -> dict[str, Content]:
+    """Compute all names, by bisection if that fails, so that only those that fail are unavailable."""
     if not names:
         return {}
     try:
-        return give(names)
+        return compute(names)
     except WeftError as error:
         if len(names) == 1:
             return {names[0]: Unavailable(error.problem)}
     half = len(names) // 2
-    return {**all_possible(names[:half], give), **all_possible(names[half:], give)}
+    return {**collect_available(names[:half], compute), **collect_available(names[half:], compute)}
 
 
 class _ChangedPipeline(Pipeline):
-    """The way of another graph than the file has."""
+    """A pipeline for another graph than that of the file."""
 
     changed: OnnxModel
 
@@ -102,8 +101,8 @@ class OnDevice:
         **loading: Any,  # other options of weft.load
     ) -> None:
         self.name = name
-        self.narrowed: tuple[NarrowedProduct, ...] = ()  # products of the model as it is, once that ran
-        # cache: parts of a model are not worth keeping
+        self.narrowed: tuple[NarrowedProduct, ...] = ()  # products of the unchanged model, after its run
+        # parts of a model are not worth caching
         self._options = LoadOptions(device=device, precision=cast("Precision", precision), cache=False, **loading)
         self._inputs = inputs
         pipeline = open_pipeline(source, self._options)
@@ -119,23 +118,24 @@ class OnDevice:
         return session.answer(session.request(self._inputs))
 
     def values(self, names: Sequence[str]) -> dict[str, Content]:
-        def give(part: Sequence[str]) -> dict[str, Any]:
+        def compute(part: Sequence[str]) -> dict[str, Any]:
             return self._run(with_outputs(self._model.graph, part), self._inputs)
 
-        return {**self._missing(names), **all_possible([name for name in names if name in self._names], give)}
+        return {**self._missing(names), **collect_available([name for name in names if name in self._names], compute)}
 
-    def alone(self, names: Sequence[str], known: Known) -> dict[str, Content]:
-        def give(part: Sequence[str]) -> dict[str, Any]:
-            graph = isolated(self._model.graph, part, known.given, known.fixed)
-            wanted = {value.name for value in graph.inputs}
-            given = {**self._inputs, **known.given}
-            results = self._run(graph, {name: content for name, content in given.items() if name in wanted})
-            return {name: results[alone(name)] for name in part}
+    def run_isolated(self, names: Sequence[str], inputs: NodeInputs) -> dict[str, Content]:
+        def compute(part: Sequence[str]) -> dict[str, Any]:
+            graph = isolate_nodes(self._model.graph, part, inputs.values, inputs.fixed)
+            arrays = {**self._inputs, **inputs.values}
+            results = self._run(
+                graph, {value.name: arrays[value.name] for value in graph.inputs if value.name in arrays}
+            )
+            return {name: results[isolated_name(name)] for name in part}
 
-        return {**self._missing(names), **all_possible([name for name in names if name in self._names], give)}
+        return {**self._missing(names), **collect_available([name for name in names if name in self._names], compute)}
 
     def _missing(self, names: Sequence[str]) -> dict[str, Content]:
-        return {name: Unavailable("this model has no such value") for name in names if name not in self._names}
+        return {name: Unavailable("the model has no such value") for name in names if name not in self._names}
 
     def _run(self, graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
         pipeline = _ChangedPipeline(self._files, self._options, self._device, Stages("", show=False))
@@ -146,7 +146,7 @@ class OnDevice:
 
 @dataclass(frozen=True, slots=True)
 class InFloat64:
-    """What the model means when nothing is rounded to its own floating-point types."""
+    """The model computed in float64, without rounding to its own floating-point types."""
 
     graph: Graph
     inputs: Mapping[str, Any]
@@ -159,13 +159,12 @@ class InFloat64:
         results = run_eagerly(with_outputs(self.graph, names), Float64Interpreter(), self.inputs)
         return {name: unrounded(content) for name, content in zip(names, results)}
 
-    def alone(self, names: Sequence[str], known: Known) -> dict[str, Content]:
-        def give(part: Sequence[str]) -> dict[str, Any]:
-            graph = isolated(self.graph, part, known.given, known.fixed)
-            wanted = {value.name for value in graph.inputs}
-            given = {**self.inputs, **known.given}
-            inputs = {name: content for name, content in given.items() if name in wanted}
-            results = run_eagerly(graph, Float64Interpreter(), inputs)
+    def run_isolated(self, names: Sequence[str], inputs: NodeInputs) -> dict[str, Content]:
+        def compute(part: Sequence[str]) -> dict[str, Any]:
+            graph = isolate_nodes(self.graph, part, inputs.values, inputs.fixed)
+            arrays = {**self.inputs, **inputs.values}
+            feeds = {value.name: arrays[value.name] for value in graph.inputs if value.name in arrays}
+            results = run_eagerly(graph, Float64Interpreter(), feeds)
             return {name: unrounded(content) for name, content in zip(part, results)}
 
-        return all_possible(names, give)
+        return collect_available(names, compute)

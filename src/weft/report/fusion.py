@@ -1,13 +1,13 @@
-"""What a model's nodes become: which are one piece of work together, by which template, on host or device."""
+"""The works that nodes are fused into: by which template, on host or device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from weft.ir.dims import Dim, evaluate, symbols
 from weft.ir.program import step_name
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
-from weft.report.kernels import known_number
 from weft.runtime.profile import joined_names, node_names, plain_name
 
 ON_HOST = "host"
@@ -15,7 +15,7 @@ ON_HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class FusedNodes:
-    """Nodes that are done together; `flops` and `bytes` are the least that takes, None where a run decides it."""
+    """Nodes that run as one work; `flops` and `bytes` are lower bounds, None where they depend on data."""
 
     name: str
     nodes: tuple[str, ...]
@@ -27,24 +27,24 @@ class FusedNodes:
     bytes: float | None = None
 
 
-def fused_nodes(sections: Sequence[Section], sizes: Mapping[str, int], device: str) -> Iterator[FusedNodes]:
-    """All pieces of work, those inside of control flow too, in the order in which they are first done."""
+def list_fused_nodes(sections: Sequence[Section], sizes: Mapping[str, int], device: str) -> Iterator[FusedNodes]:
+    """Yield all works in execution order, those in bodies of control flow included."""
     for section in sections:
         match section:
             case NativeSection(tasks):
                 for task in tasks:
                     if isinstance(task, ScanTask):
-                        yield from fused_nodes((task.body,), sizes, device)
+                        yield from list_fused_nodes((task.body,), sizes, device)
                     else:
-                        yield _fused(task, sizes, device)
+                        yield _describe_task(task, sizes, device)
             case HostSection(steps, bodies):
                 for step in steps:
                     yield FusedNodes(step_name(step), node_names(step.origin), ON_HOST, 1)
                 for body in bodies:
-                    yield from fused_nodes(body, sizes, device)
+                    yield from list_fused_nodes(body, sizes, device)
 
 
-def _fused(task: Task, sizes: Mapping[str, int], device: str) -> FusedNodes:
+def _describe_task(task: Task, sizes: Mapping[str, int], device: str) -> FusedNodes:
     names = dict.fromkeys(plain_name(launch.kernel.name) for launch in task.work.launches)
     return FusedNodes(
         name=joined_names(list(names)) or task.template,
@@ -53,6 +53,18 @@ def _fused(task: Task, sizes: Mapping[str, int], device: str) -> FusedNodes:
         launches=len(task.work.launches),
         template=task.template,
         reason=task.reason,
-        flops=known_number(task.effort.flops, sizes),
-        bytes=known_number(task.effort.bytes, sizes),
+        flops=evaluate_dim(task.effort.flops, sizes),
+        bytes=evaluate_dim(task.effort.bytes, sizes),
     )
+
+
+def evaluate_dim(amount: Dim, sizes: Mapping[str, int]) -> int | None:
+    """Evaluate an amount for these sizes; None if it depends on others or divides by 0."""
+    if isinstance(amount, int):
+        return amount
+    if not {symbol.name for symbol in symbols(amount)} <= set(sizes):
+        return None
+    try:
+        return evaluate(amount, sizes)
+    except ArithmeticError:
+        return None

@@ -1,8 +1,7 @@
-"""One HTML page that needs nothing else: no network, no server, any screen.
+"""Render one self-contained HTML page: it needs no network and no server.
 
-A page is a fixed template with its styles and scripts, and data as JSON inside. Names in the data come from files that
-nobody has checked: they are in the page only as escaped JSON, the script shows them as text, and the page's content
-policy runs no script but its own.
+A page is a template with styles, scripts and JSON data. Names in the data come from untrusted files: they are in the
+page only as escaped JSON, the script shows them as text, and the content security policy allows no other script.
 """
 
 from __future__ import annotations
@@ -16,30 +15,30 @@ from importlib.resources import files
 from typing import Any
 
 
-def page(template: str, title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> str:
-    """The page of a template, by the names of its parts among the assets."""
-    style, script = "".join(map(_asset, styles)), "".join(map(_asset, scripts))
+def render_page(template: str, title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> str:
+    """Fill a template; it, the styles and the scripts are names of assets."""
+    style, script = "".join(map(_read_asset, styles)), "".join(map(_read_asset, scripts))
     parts = {
         "@TITLE@": escape(title),
-        "@POLICY@": f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}",
+        "@POLICY@": f"default-src 'none'; style-src {_policy_source(style)}; script-src {_policy_source(script)}",
         "@STYLE@": style,
         "@SCRIPT@": script,
-        "@DATA@": inside_script(data),
+        "@DATA@": script_json(data),
     }
-    pieces = _asset(template).split("|")
+    pieces = _read_asset(template).split("|")
     return "".join(parts.get(piece, piece) for piece in pieces).encode(errors="backslashreplace").decode()
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("weft.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _source(text: str) -> str:
-    """What a content policy calls exactly this text."""
+def _policy_source(text: str) -> str:
+    """Return the digest by which a content security policy allows a text."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def inside_script(data: Any) -> str:
-    """JSON in which nothing can end the element around it or start a comment."""
+def script_json(data: Any) -> str:
+    """Return JSON that can neither end the script element around it nor start a comment."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,6 +1,6 @@
-"""Nodes on their own: a graph in, one whose chosen nodes read given values instead of each other's results out.
+"""Isolate nodes: build a graph whose chosen nodes read given values instead of each other's results.
 
-What a node gives in it is its answer to the given inputs alone, without what earlier nodes made of theirs.
+The result of an isolated node has no errors of the nodes before it.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from weft.ir.graph import Graph, GraphValue, needed_names, with_outputs
 from weft.ir.types import TensorType
 
 
-def alone(name: str) -> str:
-    """What the result of a node on its own is called, beside the given value of that name."""
+def isolated_name(name: str) -> str:
+    """Return the name of an isolated node's result, next to the given value of the same name."""
     return f"{name} (alone)"
 
 
-def isolated(graph: Graph, names: Sequence[str], given: Mapping[str, Array], fixed: Mapping[str, Array]) -> Graph:
-    """A graph whose outputs are `alone(name)` of all names.
+def isolate_nodes(graph: Graph, names: Sequence[str], values: Mapping[str, Array], fixed: Mapping[str, Array]) -> Graph:
+    """Build a graph whose outputs are `isolated_name(name)` for all names.
 
-    Its inputs are those of the `given` values that it reads; those in `fixed` are known when it is compiled.
+    Its inputs are the `values` that it reads; those in `fixed` are constants of the graph.
     """
-    wanted = set(names)
-    known = {*given, *fixed}
+    outputs_to_isolate = set(names)
+    available = {*values, *fixed}
     nodes = []
     for node in graph.nodes:
-        if wanted.intersection(node.outputs):
-            nodes.append(replace(node, outputs=tuple(name and alone(name) for name in node.outputs)))
-        elif not known.intersection(node.outputs):
+        if outputs_to_isolate.intersection(node.outputs):
+            nodes.append(replace(node, outputs=tuple(name and isolated_name(name) for name in node.outputs)))
+        elif not available.intersection(node.outputs):
             nodes.append(node)
-    weights = {name: array for name, array in graph.initializers.items() if name not in given}
-    values = [GraphValue(name, TensorType(from_numpy(array.dtype), array.shape)) for name, array in given.items()]
-    others = [value for value in graph.inputs if value.name not in known]  # those that are no tensors
-    outputs = tuple(GraphValue(alone(name), None) for name in names)
-    whole = Graph(graph.name, tuple(nodes), (*values, *others), outputs, {**weights, **fixed})
-    part = with_outputs(whole, [alone(name) for name in names])
+    weights = {name: array for name, array in graph.initializers.items() if name not in values}
+    inputs = [GraphValue(name, TensorType(from_numpy(array.dtype), array.shape)) for name, array in values.items()]
+    others = [value for value in graph.inputs if value.name not in available]  # inputs that are no tensors
+    outputs = tuple(GraphValue(isolated_name(name), None) for name in names)
+    whole = Graph(graph.name, tuple(nodes), (*inputs, *others), outputs, {**weights, **fixed})
+    part = with_outputs(whole, [isolated_name(name) for name in names])
     read = set().union(*map(needed_names, part.nodes))
     return replace(part, inputs=tuple(value for value in part.inputs if value.name in read))

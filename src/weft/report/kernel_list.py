@@ -10,10 +10,11 @@ from weft.backends.device import CompilingDriver, Listing
 from weft.backends.naming import with_unique_names
 from weft.errors import DeviceError
 from weft.ir.kernel import Kernel
+from weft.ir.work import HostSection, Launch, NativeSection, ScanTask, Section, Task
 from weft.plan.usual_sizes import likely_sizes
 from weft.quantities import format_bytes, format_count, format_plural, join_few, shorten
 from weft.records import dataclass
-from weft.report.kernels import kernel_uses
+from weft.report.fusion import evaluate_dim
 from weft.tables import ShownAsTables, Table
 
 if TYPE_CHECKING:
@@ -114,19 +115,48 @@ def list_kernels(pipeline: Pipeline, sizes: Mapping[str, int]) -> KernelList:
     program = pipeline.program()
     sections = with_unique_names(pipeline.build(pipeline.fuse(program)))
     all_sizes = likely_sizes(program.inputs, program.guards, sizes)
-    kernels = [
-        ModelKernel(
-            use.name,
-            use.template,
-            use.reason,
-            use.nodes,
-            use.launches,
-            use.flops,
-            use.bytes,
-            use.kernel.lanes,
-            use.kernel,
-            driver,
-        )
-        for use in kernel_uses(sections, all_sizes)
-    ]
+    launches: dict[str, list[tuple[Task | None, Launch]]] = {}
+    for task, launch in _walk_launches(sections):
+        launches.setdefault(launch.kernel.name, []).append((task, launch))
+    kernels = [_describe_kernel(uses, all_sizes, driver) for uses in launches.values()]
     return KernelList(pipeline.file, driver.name, kernels, all_sizes)
+
+
+def _describe_kernel(
+    uses: Sequence[tuple[Task | None, Launch]], sizes: Mapping[str, int], driver: CompilingDriver
+) -> ModelKernel:
+    kernel = uses[0][1].kernel
+    tasks = list({id(task): task for task, _ in uses if task is not None}.values())
+    return ModelKernel(
+        name=kernel.name,
+        template=tasks[0].template if tasks else "carry",
+        reason=tasks[0].reason if tasks else "copies the state of a scan from one iteration to the next",
+        nodes=tuple(dict.fromkeys(task.origin for task in tasks)),
+        launches=len(uses),
+        flops=_sum_shares([(task, evaluate_dim(task.effort.flops, sizes)) for task in tasks]),
+        bytes=_sum_shares([(task, evaluate_dim(task.effort.bytes, sizes)) for task in tasks]),
+        lanes=kernel.lanes,
+        _kernel=kernel,
+        _driver=driver,
+    )
+
+
+def _sum_shares(amounts: Sequence[tuple[Task, int | None]]) -> int | None:
+    """Sum the cost per launch: the launches of a task share its cost evenly."""
+    costs = [amount // len(task.work.launches) for task, amount in amounts if amount is not None]
+    return sum(costs) if len(costs) == len(amounts) else None
+
+
+def _walk_launches(sections: Sequence[Section]) -> Iterator[tuple[Task | None, Launch]]:
+    for section in sections:
+        match section:
+            case NativeSection(tasks):
+                for task in tasks:
+                    if isinstance(task, ScanTask):
+                        yield from _walk_launches((task.body,))
+                        yield from ((None, launch) for work in task.copies for launch in work.launches)
+                    else:
+                        yield from ((task, launch) for launch in task.work.launches)
+            case HostSection(_, bodies):
+                for body in bodies:
+                    yield from _walk_launches(body)

@@ -1,4 +1,4 @@
-"""What was measured of a model, as far as it belongs to nodes: from a profile, or from the JSON of one."""
+"""The measurements of a profile that belong to nodes, from a `Profile` or its JSON file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HINT = "make one with: weft profile MODEL -o profile.json"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredWork:
-    """The work of some nodes in one run, and the bytes of the arena that its results take."""
+    """What one work took in a run; `arena` are the bytes of its results in the arena."""
 
     name: str
     nodes: tuple[str, ...]
@@ -42,35 +42,34 @@ class MeasuredRun:
     works: tuple[MeasuredWork, ...]
 
 
-def measured_run(profile: Profile | MeasuredRun | str | PathLike[str]) -> MeasuredRun:
-    """What a profile tells, or a file of one."""
+def read_measurements(profile: Profile | MeasuredRun | str | PathLike[str]) -> MeasuredRun:
+    """Return the measurements of a profile, or of its JSON file."""
     match profile:
         case MeasuredRun():
             return profile
         case Profile():
             from weft.report.profile_files import profile_data
 
-            return _run(profile_data(profile))
+            return _parse_run(profile_data(profile))
         case str() | PathLike():
-            return read_run(Path(profile))
-    problem = f"a profile is what model.profile() gives or a file of one, not a {type(profile).__name__}"
+            return _read_file(Path(profile))
+    problem = f"profile must be a result of model.profile() or its JSON file, not a {type(profile).__name__}"
     raise InputError(problem, hint=HINT)
 
 
-def read_run(path: Path) -> MeasuredRun:
-    """A profile that was saved as JSON."""
+def _read_file(path: Path) -> MeasuredRun:
     try:
-        return _run(json.loads(path.read_text(encoding="utf-8")))
+        return _parse_run(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"the profile {path} cannot be read: {error.strerror}", hint=HINT) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path} is no profile that weft has written as JSON", hint=HINT) from error
+        raise InputError(f"{path} is not a profile that weft saved as JSON", hint=HINT) from error
 
 
-def _run(data: Any) -> MeasuredRun:
+def _parse_run(data: Any) -> MeasuredRun:
     arena: dict[tuple[str, ...], int] = {}
     for tensor in data["tensors"]:
-        nodes = _names(tensor["nodes"])
+        nodes = _parse_names(tensor["nodes"])
         arena[nodes] = arena.get(nodes, 0) + int(tensor["size"])
     device = str(data["device"])
     return MeasuredRun(
@@ -79,12 +78,12 @@ def _run(data: Any) -> MeasuredRun:
         seconds=float(data["seconds"]),
         runs=len(data["runs"]),
         arena_bytes=int(data["arena_bytes"]),
-        works=tuple(_work(kernel, device, arena) for kernel in data["kernels"]),
+        works=tuple(_parse_work(kernel, device, arena) for kernel in data["kernels"]),
     )
 
 
-def _work(kernel: Any, device: str, arena: dict[tuple[str, ...], int]) -> MeasuredWork:
-    nodes = _names(kernel["nodes"])
+def _parse_work(kernel: Any, device: str, arena: dict[tuple[str, ...], int]) -> MeasuredWork:
+    nodes = _parse_names(kernel["nodes"])
     bound = str(kernel["bound"])
     roofline = kernel["roofline"]
     return MeasuredWork(
@@ -102,7 +101,7 @@ def _work(kernel: Any, device: str, arena: dict[tuple[str, ...], int]) -> Measur
     )
 
 
-def _names(nodes: Any) -> tuple[str, ...]:
+def _parse_names(nodes: Any) -> tuple[str, ...]:
     if not isinstance(nodes, (list, tuple)):
-        raise TypeError("names of nodes")
+        raise TypeError("nodes must be a list of names")
     return tuple(map(str, nodes))

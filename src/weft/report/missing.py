@@ -1,4 +1,4 @@
-"""Which operators of a model weft lacks: its file is read as for a run, functions inlined, and no node is traced."""
+"""Find the operators of a model that weft does not support, without tracing it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from weft.errors import WeftError
 from weft.frontend.source import source_name
-from weft.ir.graph import Graph, subgraphs
 from weft.loading import open_graph
 from weft.opset.missing import MissingOp, find_missing_ops
 from weft.records import dataclass
+from weft.report.summary import walk_nodes
 from weft.runtime.model_files import read_opened
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOps:
-    """A model, how many nodes it has, and what of them weft lacks; or why it cannot be read."""
+    """A model, the number of its nodes, and the operators that weft lacks; or the error."""
 
     model: str
     nodes: int
@@ -23,14 +23,10 @@ class ModelOps:
     error: str | None
 
 
-def model_ops(source: Any) -> ModelOps:
-    """Look through a model."""
+def find_model_ops(source: Any) -> ModelOps:
+    """Read a model, with functions inlined, and look up its operators."""
     try:
         graph = read_opened(open_graph(source), ()).graph
     except WeftError as error:
         return ModelOps(source_name(source), 0, (), str(error))
-    return ModelOps(source_name(source), _count(graph), tuple(find_missing_ops(graph)), None)
-
-
-def _count(graph: Graph) -> int:
-    return len(graph.nodes) + sum(_count(inner) for node in graph.nodes for inner in subgraphs(node))
+    return ModelOps(source_name(source), sum(1 for _ in walk_nodes(graph)), tuple(find_missing_ops(graph)), None)

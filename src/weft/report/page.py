@@ -1,4 +1,4 @@
-"""A profile as one HTML page: what each thread did when, the arena over time, and all kernels."""
+"""Write a profile as one HTML page: a timeline of the threads, the arena over time, and all kernels."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from weft.cost.roofline import TilePeak
-from weft.report.html import page
-from weft.report.nodes import labelled
+from weft.report.html import render_page
+from weft.report.nodes import label_nodes
 from weft.runtime.profile import Profile
 
-MOST_SPANS = 60_000  # drawn; of more, the longest
+MOST_SPANS = 60_000  # that are drawn, the longest first
 
 
 def profile_page(profile: Profile, ops: Mapping[str, str] | None = None) -> str:
-    """The page; `ops` are the operators of nodes, by name."""
+    """Return the HTML; `ops` are the operators of nodes, by name."""
     title = Path(profile.file).name or profile.file
-    data = _data(profile, title, ops or {})
-    return page("profile.html", title, data, ("common.css", "profile.css"), ("common.js", "profile.js"))
+    data = _page_data(profile, title, ops or {})
+    return render_page("profile.html", title, data, ("common.css", "profile.css"), ("common.js", "profile.js"))
 
 
-def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any]:
-    """What the script draws. Times are microseconds."""
+def _page_data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any]:
+    """Return the data that the script draws; times are in microseconds."""
     names: dict[str, int] = {}
     spans = sorted(profile.spans, key=lambda span: span.start - span.end)[:MOST_SPANS]
     spans.sort(key=lambda span: span.start)
@@ -32,7 +32,7 @@ def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any
         "device": profile.device,
         "threads": profile.threads,
         "runs": len(profile.runs),
-        "length": _micro(profile.seconds),
+        "length": _microseconds(profile.seconds),
         "flops": profile.flops,
         "peakFlops": profile.machine.flops,
         "peakBandwidth": profile.machine.bandwidth,
@@ -41,10 +41,10 @@ def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any
         "kernels": [
             {
                 "name": kernel.name,
-                "nodes": labelled(kernel.nodes, ops),
+                "nodes": label_nodes(kernel.nodes, ops),
                 "launches": kernel.launches,
-                "time": _micro(kernel.seconds),
-                "busy": _micro(kernel.busy),
+                "time": _microseconds(kernel.seconds),
+                "busy": _microseconds(kernel.busy),
                 "share": kernel.share,
                 "flops": kernel.flops_per_second,
                 "bytes": kernel.bytes_per_second,
@@ -59,21 +59,22 @@ def _data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str, Any
                 span.kernel,
                 names.setdefault(span.name, len(names)),
                 span.thread,
-                _micro(span.start),
-                _micro(span.end - span.start),
+                _microseconds(span.start),
+                _microseconds(span.end - span.start),
             ]
             for span in spans
         ],
         "names": list(names),
         "leftOut": len(profile.spans) - len(spans),
         "tensors": [
-            [t.name, labelled(t.nodes, ops), t.offset, t.size, _micro(t.start), _micro(t.end)] for t in profile.tensors
+            [t.name, label_nodes(t.nodes, ops), t.offset, t.size, _microseconds(t.start), _microseconds(t.end)]
+            for t in profile.tensors
         ],
-        "memory": [[_micro(point.start), point.bytes, point.kernel] for point in profile.memory],
+        "memory": [[_microseconds(point.start), point.bytes, point.kernel] for point in profile.memory],
         "arena": profile.arena_bytes,
-        "peak": None if peak is None else [_micro(peak.start), peak.bytes, peak.kernel],
+        "peak": None if peak is None else [_microseconds(peak.start), peak.bytes, peak.kernel],
     }
 
 
-def _micro(seconds: float) -> float:
+def _microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 3)

@@ -1,4 +1,4 @@
-"""A profile as a file: a page, data or a trace, by what the file's name ends with."""
+"""Save a profile as a page, as JSON or as a trace, by the suffix of the file."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from weft.runtime.profile import Profile
 
 
 def save_profile(profile: Profile, path: str | PathLike[str]) -> None:
-    """Write it in the format that the name of the file asks for; folders are made where there are none."""
+    """Write a profile in the format of the file's suffix; missing folders are created."""
     try:
-        place = Path(path)
+        file = Path(path)
     except TypeError as error:
-        raise InputError(f"a path to save to, not a {type(path).__name__}", file=profile.file) from error
-    make = next((make for ending, make in FORMATS.items() if place.name.lower().endswith(ending)), None)
-    if make is None:
+        raise InputError(f"path must be a path to save to, not a {type(path).__name__}", file=profile.file) from error
+    render = next((render for suffix, render in FORMATS.items() if file.name.lower().endswith(suffix)), None)
+    if render is None:
         hint = "end it with .html for a page, .json for data, or .trace for Perfetto and Chrome's tracing"
-        raise InputError(f"a profile is not saved as {short_repr(place.name)}", file=profile.file, hint=hint)
-    text = make(profile)
+        raise InputError(f"a profile cannot be saved as {short_repr(file.name)}", file=profile.file, hint=hint)
+    text = render(profile)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8", errors="backslashreplace")  # names may be of other encodings
-    except (OSError, ValueError) as error:  # no such place, no right to write there, or no name of a file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")  # names may not be UTF-8
+    except (OSError, ValueError) as error:  # missing, not writable, or not a valid name
         raise InputError(
-            f"the profile cannot be written to {short_repr(str(place))}: {error}", file=profile.file
+            f"the profile cannot be written to {short_repr(str(file))}: {error}", file=profile.file
         ) from error
 
 
 def profile_json(profile: Profile) -> str:
-    """All of it, for programs."""
-    return json.dumps(_finite(profile_data(profile)), indent=2, allow_nan=False)
+    """Return a profile as JSON."""
+    return json.dumps(_replace_nonfinite(profile_data(profile)), indent=2, allow_nan=False)
 
 
 def profile_data(profile: Profile) -> dict[str, Any]:
-    """A profile as plain data."""
+    """Return a profile as dicts and lists."""
     kernels = [
         {
             **asdict(kernel),
@@ -59,25 +59,31 @@ def profile_data(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _finite(data: Any) -> Any:
-    """What JSON can say; NaN and infinities are null."""
+def _replace_nonfinite(data: Any) -> Any:
+    """Replace NaN and infinities, which JSON lacks, by None."""
     match data:
         case dict():
-            return {str(key): _finite(content) for key, content in data.items()}
+            return {str(key): _replace_nonfinite(content) for key, content in data.items()}
         case list() | tuple():
-            return [_finite(content) for content in data]
+            return [_replace_nonfinite(content) for content in data]
         case float():
             return data if math.isfinite(data) else None
     return data
 
 
-def _page(profile: Profile) -> str:
+def _render_page(profile: Profile) -> str:
     return profile_page(profile, profile.ops)
 
 
-def _trace(profile: Profile) -> str:
+def _render_trace(profile: Profile) -> str:
     return trace_json(profile, profile.ops)
 
 
-FORMATS = {".html": _page, ".htm": _page, ".trace": _trace, ".trace.json": _trace, ".json": profile_json}
-"""By the end of a file's name, the longer ones first."""
+FORMATS = {
+    ".html": _render_page,
+    ".htm": _render_page,
+    ".trace": _render_trace,
+    ".trace.json": _render_trace,
+    ".json": profile_json,
+}
+"""By suffix, the longer ones first."""

@@ -1,4 +1,4 @@
-"""Facts about a model that its graph and its tensor program show: ops, weights, dynamic dims."""
+"""Summaries of a model's graph and program: ops, weights, dynamic dims."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from weft.ir.arrays import Array
 from weft.ir.dims import symbols
 from weft.ir.dtypes import DType, from_numpy
-from weft.ir.graph import Graph, Node
+from weft.ir.graph import Graph, Node, subgraphs
 from weft.ir.program import TensorProgram, Value, bodies
 from weft.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSummary:
-    """The tensors stored in the file: initializers, and tensors that nodes hold as attributes."""
+    """The tensors in the file: initializers, and attributes of nodes."""
 
     tensors: int
     elements: int
@@ -31,11 +31,11 @@ class DynamicDim:
 
     name: str
     places: tuple[str, ...]
-    from_data: bool  # made by the data during the run, not by the shapes of the inputs
+    from_data: bool  # depends on data, not on the shapes of the inputs
 
 
 def count_ops(graph: Graph) -> Counter[tuple[str, str]]:
-    """How often each (domain, op) occurs, subgraphs included."""
+    """Count each (domain, op), subgraphs included."""
     return Counter((node.domain, node.op) for node in walk_nodes(graph))
 
 
@@ -52,15 +52,16 @@ def summarize_weights(graph: Graph) -> WeightSummary:
 
 
 def find_dynamic_dims(program: TensorProgram, output_names: Sequence[str]) -> tuple[DynamicDim, ...]:
-    """Every dynamic dim: those of the inputs, then those that the data make, with the inputs and outputs that have
-    them; of an intermediate value only the first is named.
+    """Return every dynamic dim with the inputs and outputs that have it: those of inputs, then those of data.
+
+    Of intermediate values, only the first is named.
     """
     places: dict[str, list[str]] = {}
     for value in program.inputs:
         for name, place in _dynamic_places(value, value.name):
             places.setdefault(name, []).append(place)
-    of_inputs = set(places)
-    for origin, value in _made_values(program):
+    input_dims = set(places)
+    for origin, value in _computed_values(program):
         for name, place in _dynamic_places(value, value.name or origin):
             if name not in places:
                 places[name] = [place]
@@ -68,22 +69,15 @@ def find_dynamic_dims(program: TensorProgram, output_names: Sequence[str]) -> tu
         for name, place in _dynamic_places(value, label):
             if place not in places.setdefault(name, []):
                 places[name].append(place)
-    return tuple(DynamicDim(name, tuple(found), name not in of_inputs) for name, found in places.items())
+    return tuple(DynamicDim(name, tuple(positions), name not in input_dims) for name, positions in places.items())
 
 
 def walk_nodes(graph: Graph) -> Iterator[Node]:
-    """The nodes of the graph and, after each, those of the subgraphs it holds."""
+    """Yield the nodes of a graph and, after each, those of its subgraphs."""
     for node in graph.nodes:
         yield node
-        for subgraph in _subgraphs(node):
+        for subgraph in subgraphs(node):
             yield from walk_nodes(subgraph)
-
-
-def _subgraphs(node: Node) -> Iterator[Graph]:
-    for attribute in node.attributes.values():
-        for item in attribute if isinstance(attribute, tuple) else (attribute,):
-            if isinstance(item, Graph):
-                yield item
 
 
 def _stored_arrays(graph: Graph) -> Iterator[Array]:
@@ -93,12 +87,12 @@ def _stored_arrays(graph: Graph) -> Iterator[Array]:
             for item in attribute if isinstance(attribute, tuple) else (attribute,):
                 if isinstance(item, np.ndarray):
                     yield item
-                elif isinstance(item, Graph):
-                    yield from _stored_arrays(item)
+        for subgraph in subgraphs(node):
+            yield from _stored_arrays(subgraph)
 
 
 def _stored_bytes(array: Array) -> int:
-    """Bytes in the file: types of less than eight bits are packed, strings are as long as they are."""
+    """Return the bytes in the file, where types of less than eight bits are packed."""
     dtype = from_numpy(array.dtype)
     if dtype is DType.string:
         return sum(
@@ -110,13 +104,13 @@ def _stored_bytes(array: Array) -> int:
 def _dynamic_places(value: Value, label: str) -> Iterator[tuple[str, str]]:
     if value.has_shape:
         for position, dim in enumerate(value.shape):
-            for found in sorted(symbols(dim), key=str):
-                yield found.name, f"{label}[{position}]"
+            for symbol in sorted(symbols(dim), key=str):
+                yield symbol.name, f"{label}[{position}]"
 
 
-def _made_values(program: TensorProgram) -> Iterable[tuple[str, Value]]:
+def _computed_values(program: TensorProgram) -> Iterable[tuple[str, Value]]:
     for step in program.steps:
         for result in step.results:
             yield step.origin, result
         for body in bodies(step.primitive):
-            yield from _made_values(body)
+            yield from _computed_values(body)

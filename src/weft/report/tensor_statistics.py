@@ -1,4 +1,4 @@
-"""What the elements of a stored tensor are like: range, mean, spread, a histogram; of large ones by a sample."""
+"""Statistics of a stored tensor: range, mean, deviation, histogram; large tensors are sampled."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 from weft.records import dataclass
 
-WHOLE = 1 << 18  # elements up to which all are looked at
-CHUNK = 1 << 12  # elements of a stretch of the sample
+SAMPLE = 1 << 18  # elements; smaller tensors are read whole
+CHUNK = 1 << 12  # contiguous elements of a sample
 BINS = 32
-FEW = 16  # elements that are listed
+LISTED = 16  # elements up to which all are listed
 LONGEST_TEXT = 60
 
 
 @dataclass(frozen=True, slots=True)
 class TensorStatistics:
-    """`sampled` elements were looked at; numbers are of the finite ones, None where there are none of them."""
+    """Of `sampled` elements; range, mean and deviation are of the finite ones, None if there are none."""
 
     sampled: int
     least: float | None
     most: float | None
     mean: float | None
     deviation: float | None
-    zeros: float  # as a part of all
+    zeros: float  # fraction of all
     not_finite: int
     histogram: tuple[int, ...]
-    elements: str  # of a small tensor
+    elements: str  # the list of them, for a small tensor
 
 
-def tensor_statistics(array: Array) -> TensorStatistics:
-    """Look at a tensor, or at stretches of it that lie evenly apart."""
+def compute_statistics(array: Array) -> TensorStatistics:
+    """Compute the statistics of a tensor, or of evenly spaced chunks of a large one."""
     flat = array.reshape(-1)
-    listed = _listed(flat) if flat.size <= FEW else ""
+    elements = _list_elements(flat) if flat.size <= LISTED else ""
     if from_numpy(array.dtype) is DType.string:
-        first = listed or f"{_listed(flat[:FEW])}, …"
-        return TensorStatistics(flat.size, None, None, None, None, 0.0, 0, (), first)
-    sample = _sample(flat)
+        elements = elements or f"{_list_elements(flat[:LISTED])}, …"
+        return TensorStatistics(flat.size, None, None, None, None, 0.0, 0, (), elements)
+    sample = _sample_chunks(flat)
     if np.iscomplexobj(sample):
         sample = np.abs(sample)
     numbers = sample.astype(np.float64)
     finite = numbers[np.isfinite(numbers)]
     if not finite.size:
-        return TensorStatistics(numbers.size, None, None, None, None, 0.0, numbers.size, (), listed)
+        return TensorStatistics(numbers.size, None, None, None, None, 0.0, numbers.size, (), elements)
     least, most = float(finite.min()), float(finite.max())
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = float(finite.mean()), float(finite.std())
@@ -56,14 +56,14 @@ def tensor_statistics(array: Array) -> TensorStatistics:
         zeros=float(np.count_nonzero(numbers == 0) / numbers.size),
         not_finite=numbers.size - finite.size,
         histogram=_histogram(finite, least, most),
-        elements=listed,
+        elements=elements,
     )
 
 
-def _sample(flat: Array) -> Array:
-    if flat.size <= WHOLE:
+def _sample_chunks(flat: Array) -> Array:
+    if flat.size <= SAMPLE:
         return flat
-    starts = np.linspace(0, flat.size - CHUNK, WHOLE // CHUNK).astype(np.int64)
+    starts = np.linspace(0, flat.size - CHUNK, SAMPLE // CHUNK).astype(np.int64)
     return np.concatenate([flat[start : start + CHUNK] for start in starts])
 
 
@@ -71,15 +71,15 @@ def _histogram(finite: Array, least: float, most: float) -> tuple[int, ...]:
     width = most - least
     if not width or not np.isfinite(width):
         return ()
-    places = ((finite - least) * (BINS / width)).astype(np.int64)
-    return tuple(np.bincount(np.minimum(places, BINS - 1), minlength=BINS).tolist())
+    bins = ((finite - least) * (BINS / width)).astype(np.int64)
+    return tuple(np.bincount(np.minimum(bins, BINS - 1), minlength=BINS).tolist())
 
 
-def _listed(flat: Array) -> str:
-    return ", ".join(_element(element) for element in flat.tolist())
+def _list_elements(flat: Array) -> str:
+    return ", ".join(_format_element(element) for element in flat.tolist())
 
 
-def _element(element: object) -> str:
+def _format_element(element: object) -> str:
     match element:
         case bool():
             return str(element).lower()

@@ -73,12 +73,12 @@ class Benchmark(ShownAsTables):
 
 def benchmark(model: Model, inputs: Mapping[str, Any], seconds: float, against: str | Sequence[str]) -> Benchmark:
     """Time a model, and other engines in turn with it, for some seconds."""
-    from weft.bench.in_process import times_in_turn
+    from weft.bench.in_process import time_engines
 
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0 or not isfinite(seconds):
         raise InputError(f"seconds must be a positive number, not {short_repr(seconds)}", file=model.file)
     names = (against,) if isinstance(against, str) else tuple(against)
-    spreads = times_in_turn(model, inputs, float(seconds), names)
+    spreads = time_engines(model, inputs, float(seconds), names)
     times = {
         name: EngineTimes(spread.median, spread.lower, spread.upper, spread.runs) for name, spread in spreads.items()
     }

@@ -17,8 +17,8 @@ from onnx import helper, numpy_helper
 
 from weft.compat.installation import is_installed
 from weft.errors import ExecutionError, InputError
-from weft.report.contenders import Content, Known, Unavailable, all_possible
-from weft.report.isolation import alone
+from weft.report.contenders import Content, NodeInputs, Unavailable, collect_available
+from weft.report.isolation import isolated_name
 
 PEER = "onnxruntime"
 FATAL_ONLY = 4  # log severity
@@ -54,18 +54,18 @@ class OnnxruntimeContender:
 
         graph_inputs = {value.name for value in (*self._graph.input, *self._graph.initializer)}
         feeds = {name: self._inputs[name] for name in names if name in graph_inputs and name in self._inputs}
-        return {**self._missing(names), **feeds, **all_possible(self._computed(names), run_part)}
+        return {**self._missing(names), **feeds, **collect_available(self._computed(names), run_part)}
 
-    def alone(self, names: Sequence[str], operand_values: Known) -> dict[str, Content]:
+    def run_isolated(self, names: Sequence[str], inputs: NodeInputs) -> dict[str, Content]:
         def run_part(part: Sequence[str]) -> dict[str, Any]:
-            model, input_names = self._isolate_nodes(set(part), operand_values)
-            feeds = {name: operand_values.given[name] for name in input_names}
-            results = self._run(model, [alone(name) for name in part], feeds)
-            return {name: results[alone(name)] for name in part}
+            model, input_names = self._isolate_nodes(set(part), inputs)
+            feeds = {name: inputs.values[name] for name in input_names}
+            results = self._run(model, [isolated_name(name) for name in part], feeds)
+            return {name: results[isolated_name(name)] for name in part}
 
-        return {**self._missing(names), **all_possible(self._computed(names), run_part)}
+        return {**self._missing(names), **collect_available(self._computed(names), run_part)}
 
-    def _isolate_nodes(self, outputs: set[str], operand_values: Known) -> tuple[onnx.ModelProto, list[str]]:
+    def _isolate_nodes(self, outputs: set[str], inputs: NodeInputs) -> tuple[onnx.ModelProto, list[str]]:
         """Return a model of the nodes of these outputs, each on its own, and its inputs (see `report.isolation`)."""
         model = _copy_without_graph(self._proto)
         graph = model.graph
@@ -76,20 +76,20 @@ class OnnxruntimeContender:
                 copy = graph.node.add()
                 copy.CopyFrom(node)
                 for index, name in enumerate(node.output):
-                    copy.output[index] = name and alone(name)
+                    copy.output[index] = name and isolated_name(name)
                 operands |= _operand_names(node)
-        inputs = sorted(operands.intersection(operand_values.given))
-        for name in inputs:
-            array = operand_values.given[name]
+        input_names = sorted(operands.intersection(inputs.values))
+        for name in input_names:
+            array = inputs.values[name]
             element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
             graph.input.append(helper.make_tensor_value_info(name, element_type, array.shape))
-        fixed = operands.intersection(operand_values.fixed)
-        graph.initializer.extend(numpy_helper.from_array(operand_values.fixed[name], name) for name in sorted(fixed))
-        others = operands.difference(inputs, fixed)
+        fixed = operands.intersection(inputs.fixed)
+        graph.initializer.extend(numpy_helper.from_array(inputs.fixed[name], name) for name in sorted(fixed))
+        others = operands.difference(input_names, fixed)
         graph.initializer.extend(tensor for tensor in self._graph.initializer if tensor.name in others)
         graph.sparse_initializer.extend(t for t in self._graph.sparse_initializer if t.values.name in others)
-        graph.output.extend(onnx.ValueInfoProto(name=alone(name)) for name in sorted(outputs))
-        return model, inputs
+        graph.output.extend(onnx.ValueInfoProto(name=isolated_name(name)) for name in sorted(outputs))
+        return model, input_names
 
     def _computed(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self._node_outputs]

@@ -5,7 +5,7 @@ const weft = (() => {
   const COLORS = ["#4678a8", "#dd8452", "#5b9e58", "#a5769f", "#c2a03a", "#459b9e", "#c9605d", "#8b7f73"];
   const OTHER = "#8d949a";
 
-  // -- numbers and elements for people --------------------------------------------------------------------------------
+  // -- formats and elements -------------------------------------------------------------------------------------------
 
   const scaled = (number, step, prefixes, unit) => {
     let power = 0;
@@ -25,24 +25,24 @@ const weft = (() => {
   };
   const percent = (part, digits = 0) => `${(part * 100).toFixed(digits)} %`;
   const element = (tag, text, ...children) => {
-    const made = document.createElement(tag);
-    if (text !== null) made.textContent = text;
-    made.append(...children);
-    return made;
+    const node = document.createElement(tag);
+    if (text !== null) node.textContent = text;
+    node.append(...children);
+    return node;
   };
   const svg = (tag, attributes, ...children) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
   };
 
   // -- the tip --------------------------------------------------------------------------------------------------------
 
   const tip = byId("tip");
-  let told = null; // the picture that the tip is about
-  const showTip = (picture, title, lines, x, y) => {
-    told = picture;
+  let tipCanvas = null; // the canvas that the tip is about
+  const showTip = (canvas, title, lines, x, y) => {
+    tipCanvas = canvas;
     tip.replaceChildren(element("b", title), ...lines.filter(Boolean).map((line) => element("p", line)));
     tip.hidden = false;
     const box = tip.getBoundingClientRect();
@@ -56,7 +56,7 @@ const weft = (() => {
     tip.hidden = true;
   };
 
-  const tipOwner = () => (tip.hidden ? null : told);
+  const tipOwner = () => (tip.hidden ? null : tipCanvas);
 
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   return { byId, data, COLORS, OTHER, scaled, bytes, rate, time, percent, element, svg, showTip, hideTip, tipOwner, token };

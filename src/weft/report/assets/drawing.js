@@ -1,4 +1,4 @@
-// How the scene looks: colours by what is asked for, and boxes and lines drawn with a pen, on a canvas or as SVG.
+// Draw the scene on a canvas or as SVG: boxes, lines and labels, coloured by kernel, operator, time or other properties.
 const drawing = (() => {
   const { data, COLORS, OTHER, bytes, time, percent, token } = weft;
   const { nodes, values, works } = scene;
@@ -44,7 +44,7 @@ const drawing = (() => {
   const ops = palette(shown.map((node) => node.op));
   const types = palette(shown.map(nodeType));
   const devices = palette(shown.map(nodeDevice));
-  let mostTime = 1; // of a box that is shown
+  let mostTime = 1; // of a visible box
   const mostBytes = shown.reduce((most, node) => Math.max(most, nodeBytes(node)), 0) || 1;
 
   const MODES = {
@@ -60,7 +60,7 @@ const drawing = (() => {
     mode = name;
     for (const box of scene.boxes) box.paint = undefined;
   };
-  /** To be called when other boxes are shown: the warmest colour is for the slowest of them. */
+  /** Update the scale of times after the visible boxes changed: the slowest has the warmest colour. */
   const renew = () => {
     if (!data.run) return;
     mostTime = 0;
@@ -72,21 +72,21 @@ const drawing = (() => {
 
   const isPill = (box) => box.kind === "input" || box.kind === "output" || box.kind === "missing";
 
-  /** The fill of a node's box, null for a neutral one; of a closed scope also what its members are filled with. */
+  /** The fill of a box, null if neutral; for a closed scope also the fills of its members with their counts. */
   const paint = (box) => {
     if (box.paint !== undefined) return box.paint;
     const { of, part } = MODES[mode];
-    const own = (node) => (part ? heat(part(node)) : (of(node) ?? null));
-    if (box.kind === "node" && !box.members.length) return (box.paint = { fill: own(box.node) });
+    const fillOf = (node) => (part ? heat(part(node)) : (of(node) ?? null));
+    if (box.kind === "node" && !box.members.length) return (box.paint = { fill: fillOf(box.node) });
     if (isPill(box)) return (box.paint = { fill: null });
-    const found = new Map();
+    const counts = new Map();
     for (const leaf of scene.leaves(box)) {
-      const fill = own(leaf.node);
-      found.set(fill, (found.get(fill) ?? 0) + 1);
+      const fill = fillOf(leaf.node);
+      counts.set(fill, (counts.get(fill) ?? 0) + 1);
     }
     let fill = null;
     if (mode === "time") fill = heat(Math.min(1, boxTime(box) / mostTime));
-    const parts = [...found].sort((a, b) => (a[0] === null) - (b[0] === null) || b[1] - a[1]);
+    const parts = [...counts].sort((a, b) => (a[0] === null) - (b[0] === null) || b[1] - a[1]);
     return (box.paint = { fill, parts: mode === "time" ? [] : parts });
   };
 
@@ -167,12 +167,12 @@ const drawing = (() => {
   // -- drawing --------------------------------------------------------------------------------------------------------
 
   const GLYPH = 15;
-  /** The place of the sign that opens or closes a box: [x, y, size]. */
+  /** The position of the plus or minus sign of a box: [x, y, size]. */
   const glyph = (box) => (box.open ? [box.x + 9, box.y + 8, GLYPH] : [box.x + box.width - GLYPH - 8, box.y + 8, GLYPH]);
 
   /**
-   * Draw what lies in a part of the plane. `look`: selected box, hits, lit work, hovered value, `zoom` for how much is
-   * worth drawing.
+   * Draw the boxes and lines inside an area. `look` has the selected box, search hits, highlighted work, hovered value
+   * and the zoom, which decides the level of detail.
    */
   const draw = (pen, area, look) => {
     const colors = Object.fromEntries(["ink", "soft", "line", "panel", "accent", "grid", "page", "peak"].map((name) => [name, token(`--${name}`)]));
@@ -186,26 +186,63 @@ const drawing = (() => {
       if (box.open) frames.push(box);
       if (inside(box.x - 4, box.y - 4, box.width + 8, box.height + 8)) (box.open ? drawFrame : (_, each) => boxes.push(each))(pen, box, colors, look);
     }
-    const labels = [];
-    for (const frame of frames) if (frame === scene.root || inside(frame.x, frame.y, frame.width, frame.height)) drawLines(pen, frame, { area, colors, edge, look, labels });
+    for (const frame of frames) {
+      if (frame !== scene.root && !inside(frame.x, frame.y, frame.width, frame.height)) continue;
+      drawLines(pen, frame, { area, colors, edge, look });
+      if (look.zoom > 0.68) drawLabels(pen, frame, { inside, colors, look });
+      if (look.zoom >= 0.28 && frame !== scene.root) drawTitle(pen, frame, colors);
+    }
     for (const box of boxes) drawBox(pen, box, colors, look);
-    const taken = [];
-    for (const [text, x, y, strong, ground] of labels.sort((a, b) => b[3] - a[3])) {
-      const wide = scene.textWidth(text, 10.5);
-      if (taken.some(([left, top, right]) => x < right && x + wide > left && Math.abs(y - top) < 13)) continue;
-      taken.push([x - 4, y, x + wide + 4]);
-      pen.rect(x - 2, y - 6, wide + 4, 12, 3, ground);
-      pen.text(text, x, y, 10.5, 400, strong ? colors.ink : colors.soft);
+  };
+
+  const TALL = 12; // pixels of a label
+  /** The labels of a frame's lines, where they overlap neither boxes nor lines nor each other. */
+  const placeLabels = (frame) => {
+    const labels = [];
+    const taken = frame.members.map((box) => [box.left, box.top, box.left + box.width, box.top + box.height]);
+    const isFree = ([left, top, right, bottom]) =>
+      (frame === scene.root || (left >= 4 && right <= frame.width - 4)) &&
+      !taken.some(([l, t, r, b]) => left < r && right > l && top < b && bottom > t) &&
+      !frame.lines.some((line) => {
+        if (bottom < line.y1 || top > (line.through ?? line.y2)) return false;
+        const ends = [layered.lineX(line, top), layered.lineX(line, bottom)];
+        return left < Math.max(...ends) + 3 && right > Math.min(...ends) - 3;
+      });
+    const named = new Set();
+    for (const line of frame.lines) {
+      if (!line.from || line.from.open || line.from.kind === "input" || named.has(line.value)) continue;
+      named.add(line.value);
+      for (const [length, y, side] of [[22, 11, 1], [22, 11, -1], [22, 23, 1], [22, 23, -1], [12, 11, 1], [12, 11, -1]]) {
+        const text = scene.shortShape(line.value, length);
+        const wide = scene.textWidth(text, scene.LABEL);
+        const x = layered.lineX(line, line.y1 + y) + (side > 0 ? 6 : -6 - wide);
+        const place = [x, line.y1 + y - TALL / 2, x + wide, line.y1 + y + TALL / 2];
+        if (!text || !isFree(place)) continue;
+        labels.push({ text, x, y: line.y1 + y, wide, line });
+        taken.push(place);
+        break;
+      }
+    }
+    return labels;
+  };
+  const drawLabels = (pen, frame, { inside, colors, look }) => {
+    frame.labels ??= placeLabels(frame);
+    for (const { text, x, y, wide, line } of frame.labels) {
+      if (inside(frame.x + x, frame.y + y - TALL / 2, wide, TALL)) pen.text(text, frame.x + x, frame.y + y, scene.LABEL, 400, isLit(line, look) ? colors.ink : colors.soft);
     }
   };
+  const isLit = (line, look) => look.value === line.value || Boolean(look.selected && (line.from === look.selected || line.to === look.selected));
 
   const ground = (frame, colors) => ((frame.depth ?? 0) % 2 ? colors.inner : colors.page);
   const drawFrame = (pen, box, colors, look) => {
     pen.rect(box.x, box.y, box.width, box.height, 9, ground(box, colors), box === look.selected ? colors.accent : colors.line, box === look.selected ? 2 : 1);
-    if (look.zoom < 0.28) return;
+  };
+  const drawTitle = (pen, box, colors) => {
     drawGlyph(pen, box, colors, colors.soft);
     const label = box.kind === "node" ? `${box.title} ${box.node.name}` : box.title;
-    pen.text(scene.short(label, Math.max(8, Math.floor((box.width - 60) / 7))), box.x + 31, box.y + 16, 12, 600, colors.soft);
+    const text = scene.short(label, Math.max(8, Math.floor((box.width - 60) / 7)));
+    pen.rect(box.x + 28, box.y + 8, scene.textWidth(text, 12, 600) + 6, 16, 3, ground(box, colors));
+    pen.text(text, box.x + 31, box.y + 16, 12, 600, colors.soft);
   };
 
   const drawGlyph = (pen, box, colors, ink) => {
@@ -215,24 +252,18 @@ const drawing = (() => {
     if (!box.open) pen.line([x + size / 2, y + 4, x + size / 2, y + size - 4, -Infinity, -Infinity], ink, 1.4);
   };
 
-  const drawLines = (pen, frame, { area, colors, edge, look, labels }) => {
-    const named = new Set();
+  const drawLines = (pen, frame, { area, colors, edge, look }) => {
     for (const line of frame.lines ?? []) {
       const [x1, y1, x2, y2] = [line.x1 + frame.x, line.y1 + frame.y, line.x2 + frame.x, line.y2 + frame.y];
       const end = line.through === null ? y2 : line.through + frame.y;
       if (Math.max(x1, x2) < area.left || Math.min(x1, x2) > area.right || end < area.top || y1 > area.bottom) continue;
-      const lit = look.value === line.value || (look.selected && (line.from === look.selected || line.to === look.selected));
+      const lit = isLit(line, look);
       const fused = mode === "kernel" && line.from?.kind === "node" && line.to?.kind === "node" && !line.from.members.length && together(line.from.node, line.to.node);
       const color = lit ? colors.accent : fused ? paint(line.from).fill : edge;
       const width = lit ? 2.2 : fused ? 3 : 1.2;
       pen.fade(look.dims && !lit && !(fused && look.dims(line.from)) ? 0.3 : 1);
       pen.line([x1, y1, x2, y2, line.start === null ? -Infinity : line.start + frame.y, line.through === null ? -Infinity : end], color, width);
       if (line.arrow && look.zoom > 0.25) line.arrow > 0 ? pen.arrow(x2, y2, 7, color) : pen.arrow(x1, y1 + 7, 7, color);
-      if (look.zoom > 0.68 && line.from && !line.from.open && !named.has(line.value)) {
-        named.add(line.value);
-        const text = scene.shortShape(line.value, 22);
-        if (text) labels.push([text, x1 + 6, y1 + 11, Boolean(lit), ground(frame, colors)]);
-      }
     }
     pen.fade(1);
   };

@@ -1,30 +1,37 @@
-// Where boxes and lines lie: layers from top to bottom, for each open box on its own, from the inside out.
+// Layered graph layout, from top to bottom, for each open box separately, innermost first.
 //
-// A box has `width` and `height` where it is closed; an open one has `members`, and gets its size from them. Lines are
-// by value: what several boxes read runs down one trunk. Where a line enters or leaves an open box it has a port, which
-// is a place in the layout inside and a place to go to outside.
+// A closed box has `width` and `height`; the size of an open one follows from its `members`. Lines belong to values:
+// all readers of a value share a trunk. A line enters and leaves an open box through a port, which is an item of the
+// layout inside and an end point outside.
 const layered = (() => {
   const GAP = 22;
-  const LANE = 9; // from a line to what is beside it
-  const BETWEEN = 34; // layers
+  const LANE = 9; // between a line and its neighbour
+  const BETWEEN = 34; // between layers
+  const MOST_OVERHANG = 70; // of a label beyond its box
   const PAD = 16;
   const HEAD = 30;
   const SWEEPS = 8;
 
-  /** Lay out the open boxes of a tree; `lines` are [from, to, value] between closed boxes, or open ones as such. */
-  const arrange = (root, lines) => {
+  let labelWidth = () => 0; // of the text beside a value's line
+
+  /**
+   * Lay out the open boxes of a tree. `lines` are [from, to, value] between closed boxes, or open boxes themselves;
+   * `widthOfLabel` gives the pixels of the text beside a value's line.
+   */
+  const arrange = (root, lines, widthOfLabel) => {
+    labelWidth = widthOfLabel;
     const inside = new Map(); // open box -> lines between its members and ports
     const open = (box) => {
-      inside.set(box, { seen: new Set(), lines: [] });
+      inside.set(box, { keys: new Set(), lines: [] });
       box.members.forEach((member) => member.open && open(member));
     };
     open(root);
     const add = (box, from, to, value) => {
-      const known = inside.get(box);
+      const frame = inside.get(box);
       const key = `${from.id ?? from} ${to.id ?? to} ${value}`;
-      if (from === to || known.seen.has(key)) return;
-      known.seen.add(key);
-      known.lines.push([from, to, value]);
+      if (from === to || frame.keys.has(key)) return;
+      frame.keys.add(key);
+      frame.lines.push([from, to, value]);
     };
     const depth = (box) => (box.depth ??= box.parent ? depth(box.parent) + 1 : 0);
     for (const [from, to, value] of lines) {
@@ -81,10 +88,10 @@ const layered = (() => {
     measure(box, items, layers, segments);
   };
 
-  /** Turn lines around that close a circle: folded boxes can need each other. */
+  /** Reverse lines that close a cycle: folded boxes can depend on each other. */
   const straighten = (items, edges) => {
     const state = new Uint8Array(items.length);
-    const turned = new Set();
+    const reversed = new Set();
     for (const start of items) {
       if (state[start.index]) continue;
       const stack = [[start, 0]];
@@ -99,15 +106,15 @@ const layered = (() => {
         }
         top[1] += 1;
         const next = item.out[at].to;
-        if (state[next.index] === 1) turned.add(item.out[at]);
+        if (state[next.index] === 1) reversed.add(item.out[at]);
         else if (!state[next.index]) {
           state[next.index] = 1;
           stack.push([next, 0]);
         }
       }
     }
-    for (const edge of turned) {
-      edge.turned = true;
+    for (const edge of reversed) {
+      edge.reversed = true;
       edge.from.out.splice(edge.from.out.indexOf(edge), 1);
       edge.to.into.splice(edge.to.into.indexOf(edge), 1);
       [edge.from, edge.to] = [edge.to, edge.from];
@@ -116,9 +123,9 @@ const layered = (() => {
     }
   };
 
-  /** The layer of each item: below all that it needs; what needs nothing lies right above what needs it. */
+  /** Assign layers: each item is below its sources; an item without sources is just above its readers. */
   const rank = (items) => {
-    const first = items.some((item) => item.port?.[0] === "<") ? 1 : 0; // ports have the layers around all others
+    const first = items.some((item) => item.port?.[0] === "<") ? 1 : 0; // ports are in the first and last layers
     for (const item of items) item.layer = item.port === undefined ? first : 0;
     const waiting = items.map((item) => item.into.length);
     const ready = items.filter((item) => !item.into.length);
@@ -140,7 +147,7 @@ const layered = (() => {
     return layers;
   };
 
-  /** Long lines as chains of bends, one for each layer between; lines of one value share them. */
+  /** Split long lines into chains of bends, one for each layer between; lines of one value share them. */
   const thread = (items, layers) => {
     const segments = [];
     const chains = [];
@@ -156,7 +163,7 @@ const layered = (() => {
     for (const item of items) {
       const trunks = new Map();
       for (const edge of [...item.out].sort((a, b) => b.to.layer - a.to.layer)) {
-        const key = `${edge.value} ${edge.turned ?? false}`;
+        const key = `${edge.value} ${edge.reversed ?? false}`;
         if (!trunks.has(key)) trunks.set(key, []);
         const trunk = trunks.get(key); // its bends, by layer below the item
         let above = item;
@@ -176,7 +183,7 @@ const layered = (() => {
     return { segments, chains };
   };
 
-  /** The order within layers: by what is above, then by what is below, as long as fewer lines cross. */
+  /** Order the items of each layer by their neighbours above, then below, and keep the order with the fewest crossings. */
   const order = (layers) => {
     const renumber = (layer) => layer.forEach((item, at) => (item.at = at));
     layers.forEach(renumber);
@@ -198,9 +205,9 @@ const layered = (() => {
         if (round % 2) for (const layer of layers) sweep(layer, "up");
         else for (let at = layers.length - 1; at >= 0; at -= 1) sweep(layers[at], "down");
       }
-      const found = crossings();
-      if (found < fewest) {
-        fewest = found;
+      const count = crossings();
+      if (count < fewest) {
+        fewest = count;
         best = layers.map((layer) => [...layer]);
       }
     }
@@ -210,7 +217,7 @@ const layered = (() => {
     });
   };
 
-  /** How many lines from a layer to the next cross. */
+  /** Count the crossings of lines between a layer and the next. */
   const crossed = (layer) => {
     const ends = [];
     let wide = 0;
@@ -233,7 +240,7 @@ const layered = (() => {
     return sum;
   };
 
-  /** Places within layers: as near as may be to what they are joined to, and never nearer to a neighbour than its gap. */
+  /** Set x: as near as possible to connected items, with a gap between neighbours. */
   const spread = (layers) => {
     for (const layer of layers) {
       let x = 0;
@@ -249,10 +256,12 @@ const layered = (() => {
     }
     for (const layer of layers) pull(layer, ["up"]);
   };
-  const gap = (a, b) => (a.real && b.real ? GAP : a.real || b.real ? LANE + 5 : LANE);
+  const gap = (a, b) => (a.real && b.real ? GAP : a.real ? LANE + 5 + overhang(a) : b.real ? LANE + 5 : LANE);
+  /** How far the label of a box's line reaches beyond the box. */
+  const overhang = (item) => (item.overhang ??= item.box.open || !item.out.length ? 0 : Math.min(MOST_OVERHANG, Math.max(0, labelWidth(item.out[0].value) + 6 - item.width / 2)));
 
   const pull = (layer, sides) => {
-    const blocks = []; // of items that touch: [wish, weight, first]
+    const blocks = []; // of adjacent items: [desired shift, weight, first]
     layer.forEach((item, at) => {
       let [sum, weight] = [0, 0];
       for (const side of sides) {
@@ -274,7 +283,7 @@ const layered = (() => {
     });
   };
 
-  /** Long lines as straight as their neighbours allow. */
+  /** Straighten long lines as far as their neighbours allow. */
   const align = (chain, layers) => {
     let start = 0;
     while (start < chain.length) {
@@ -296,7 +305,7 @@ const layered = (() => {
     }
   };
 
-  /** How far from the middle of an item lines leave it for another: those of open boxes leave from ports. */
+  /** The offset from the middle of an item at which a line to another leaves it: the port, for open boxes. */
   const reach = (item, other, side) => {
     if (!item.box?.open) return 0;
     const ports = side === "up" ? item.box.exits : item.box.entries;
@@ -304,13 +313,13 @@ const layered = (() => {
     return (ports.get(value) ?? item.width / 2) - item.width / 2;
   };
   const sharedValue = (item, other, side) => {
-    const known = (item.shared ??= new Map());
+    const cache = (item.shared ??= new Map());
     const key = `${side} ${other.index}`;
-    if (!known.has(key)) {
+    if (!cache.has(key)) {
       const edges = side === "up" ? item.out : item.into;
-      known.set(key, edges.find((edge) => (side === "up" ? edge.to : edge.from) === other)?.value);
+      cache.set(key, edges.find((edge) => (side === "up" ? edge.to : edge.from) === other)?.value);
     }
-    return known.get(key);
+    return cache.get(key);
   };
 
   const measure = (box, items, layers, segments) => {
@@ -319,6 +328,7 @@ const layered = (() => {
       for (const item of layer) {
         left = Math.min(left, item.x - item.width / 2);
         right = Math.max(right, item.x + item.width / 2);
+        if (box.parent && item.real) right = Math.max(right, item.x + item.width / 2 + overhang(item));
       }
     }
     if (left === Infinity) [left, right] = [0, 40];
@@ -353,10 +363,11 @@ const layered = (() => {
       }
     }
     box.lines = segments.map((segment) => route(segment));
+    box.labels = undefined; // placed when they are drawn
   };
   const crowd = (layer, next) => layer[0].port || next[0].port ? 16 : BETWEEN + Math.min(40, Math.max(0, layer.reduce((sum, item) => sum + item.down.length, 0) - 6) * 2);
 
-  /** A line from layer to layer: where it starts and ends, and the way straight through the layers at both ends. */
+  /** Route a line from one layer to the next: its ends, and the straight parts through both layers. */
   const route = ({ a, b, edge, ends }) => {
     const from = leave(a, b, edge.value);
     const to = enter(b, a, edge.value);
@@ -367,10 +378,10 @@ const layered = (() => {
       x2: to,
       y2: b.real ? b.y : b.top,
       through: b.bend ? b.bottom : null,
-      start: a.real ? a.bottom : null, // lines of boxes that are less tall than their layer go straight to its end
-      arrow: edge.turned ? (a.real ? -1 : 0) : ends && b.real && !(b.box.open && b.box.entries.has(edge.value)) ? 1 : 0,
-      from: (edge.turned ? edge.to : edge.from).box,
-      to: (edge.turned ? edge.from : edge.to).box,
+      start: a.real ? a.bottom : null, // below a box that is lower than its layer, the line is straight
+      arrow: edge.reversed ? (a.real ? -1 : 0) : ends && b.real && !(b.box.open && b.box.entries.has(edge.value)) ? 1 : 0,
+      from: (edge.reversed ? edge.to : edge.from).box,
+      to: (edge.reversed ? edge.from : edge.to).box,
     };
   };
   const leave = (item, other, value) => {
@@ -387,5 +398,12 @@ const layered = (() => {
     return Math.min(Math.max(wish, item.x - half), item.x + half);
   };
 
-  return { arrange, HEAD };
+  /** The x of a line at some y inside of its box, both relative to the box. */
+  const lineX = (line, y) => {
+    const start = Math.max(line.start ?? line.y1, line.y1);
+    const part = line.y2 > start ? Math.min(Math.max((y - start) / (line.y2 - start), 0), 1) : 1;
+    return line.x1 + (line.x2 - line.x1) * part * part * (3 - 2 * part);
+  };
+
+  return { arrange, lineX, HEAD };
 })();

@@ -1,23 +1,23 @@
-// The details beside the picture: the model, the box that is selected, kernels, weights.
+// The details panel: the model, the selected box, kernels and weights.
 const panel = (() => {
   const { byId, data, bytes, rate, time, percent, element, svg } = weft;
   const { nodes, values, works, nodeBoxes } = scene;
   const sheet = byId("sheet");
   const MOST_ROWS = 200;
-  let go = () => {}; // to a box
-  let light = () => {}; // the nodes of a kernel
+  let go = () => {}; // select a box and show it
+  let light = () => {}; // highlight the nodes of a kernel
 
   const classed = (name, tag, text, ...children) => {
-    const made = element(tag, text, ...children);
-    made.className = name;
-    return made;
+    const created = element(tag, text, ...children);
+    created.className = name;
+    return created;
   };
   const row = (name, content) => classed("row", "div", null, element("span", name), typeof content === "string" ? element("span", content) : content);
   const link = (text, action) => {
-    const made = classed("link", "button", text);
-    made.type = "button";
-    made.addEventListener("click", action);
-    return made;
+    const created = classed("link", "button", text);
+    created.type = "button";
+    created.addEventListener("click", action);
+    return created;
   };
   const swatch = (fill) => svg("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" }, svg("rect", { width: 10, height: 10, rx: 2, fill }));
   const bar = (part) => svg(
@@ -28,26 +28,26 @@ const panel = (() => {
   const number = (value) => (value === null || value === undefined ? "–" : Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-3) ? value.toExponential(2) : String(Number(value.toPrecision(4))));
   const count = (amount, thing) => `${amount.toLocaleString("en")} ${thing}${amount === 1 ? "" : "s"}`;
   const copyButton = (text) => {
-    const made = classed("small", "button", "Copy name");
-    made.type = "button";
-    made.addEventListener("click", async () => {
+    const created = classed("small", "button", "Copy name");
+    created.type = "button";
+    created.addEventListener("click", async () => {
       try {
         await navigator.clipboard.writeText(text);
       } catch {
-        const field = element("textarea", text); // pages of files may not use the clipboard otherwise
+        const field = element("textarea", text); // file: pages have no other access to the clipboard
         document.body.append(field);
         field.select();
         document.execCommand("copy");
         field.remove();
       }
-      made.textContent = "Copied";
-      setTimeout(() => (made.textContent = "Copy name"), 1200);
+      created.textContent = "Copied";
+      setTimeout(() => (created.textContent = "Copy name"), 1200);
     });
-    return made;
+    return created;
   };
   const nodeLink = (box) => link(box.kind === "node" ? `${box.node.op} ${box.node.name}` : box.label, () => go(box));
 
-  /** Rows as far as one looks: the rest comes on demand. */
+  /** The first rows, and a button for more. */
   const listed = (items, make) => {
     const holder = element("div", null);
     let shown = 0;
@@ -57,7 +57,7 @@ const panel = (() => {
       holder.append(...items.slice(shown, shown + MOST_ROWS).map(make));
       shown += MOST_ROWS;
       if (shown < items.length) {
-        more.textContent = `Show more of ${items.length - shown} others`;
+        more.textContent = `Show more (${items.length - shown} left)`;
         holder.append(more);
       }
     };
@@ -74,19 +74,19 @@ const panel = (() => {
     const facts = [
       ["Nodes", drawn.toLocaleString("en") + (drawn < nodes.length ? ` and ${count(nodes.length - drawn, "constant")}` : "")],
       ["Weights", data.weights.length ? `${rate(parameters, "").trim()} in ${count(data.weights.length, "tensor")}, ${bytes(stored)}` : "none"],
-      ["File", bytes(data.size)],
+      ["File", data.external ? `${bytes(data.size + data.external)}, ${bytes(data.external)} of it external data` : bytes(data.size)],
       ...data.about,
     ];
-    if (works.length) facts.push(["Kernels", `${count(works.filter((work) => work.device !== "host").length, "piece")} of work on ${data.device}`]);
+    if (works.length) facts.push(["Kernels", `${count(works.filter((work) => work.device !== "host").length, "fused group")} on ${data.device}`]);
     const left = works.filter((work) => work.device === "host").length;
-    if (left && works.length) facts.push(["Left to the host", count(left, "step")]);
+    if (left && works.length) facts.push(["Host", count(left, "step")]);
     const flops = works.reduce((sum, work) => sum + (work.flops ?? 0), 0);
     if (flops) facts.push(["Arithmetic", rate(flops, "FLOP")]);
     if (data.run) {
       facts.push(["One run", `${time(data.run.seconds * 1e6)}, median of ${data.run.runs}`], ["Threads", String(data.run.threads)], ["Arena", bytes(data.run.arena)]);
     }
     const sizes = Object.entries(data.sizes);
-    if (sizes.length) facts.push(["Sizes taken", sizes.map(([name, size]) => `${name} = ${size}`).join(", ")]);
+    if (sizes.length) facts.push(["Sizes", sizes.map(([name, size]) => `${name} = ${size}`).join(", ")]);
     sheet.append(element("h2", data.title), ...facts.map(([name, text]) => row(name, text)));
     const main = data.graphs[0];
     const valueRows = (title, list, names) => {
@@ -102,7 +102,7 @@ const panel = (() => {
     if (data.properties.length) sheet.append(element("h3", "Metadata"), ...data.properties.map(([name, text]) => row(name, text)));
     const ops = scene.summary(scene.root);
     sheet.append(element("h3", "Operators"), element("p", ops.join(", ")));
-    sheet.append(element("h3", "Keys"), classed("soft", "p", "Arrows follow lines. Enter opens or closes a box. / searches, + and − zoom, f shows all, Esc lets go. Wheel or pinch zooms, dragging moves."));
+    sheet.append(element("h3", "Keys"), classed("soft", "p", "Arrows follow lines. Enter opens or closes a box. / searches, + and − zoom, f fits the graph, Esc deselects. Wheel or pinch zooms, dragging moves."));
   };
 
   // -- a box ----------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ const panel = (() => {
       const tall = amount ? Math.max((amount / most) * 40, 0.8) : 0;
       return svg("rect", { x: at * wide, y: 40 - tall, width: wide * 0.86, height: tall });
     });
-    const label = `How often values occur, from ${number(statistics.least)} to ${number(statistics.most)}`;
+    const label = `Histogram of values from ${number(statistics.least)} to ${number(statistics.most)}`;
     return [
       svg("svg", { class: "histogram", viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img", "aria-label": label }, ...bars),
       classed("ends", "div", null, element("span", number(statistics.least)), element("span", number(statistics.most))),
@@ -136,15 +136,15 @@ const panel = (() => {
       parts.push(classed("soft", "p", more.join(", ")));
     }
     if (statistics.not_finite) parts.push(classed("soft", "p", `${count(statistics.not_finite, "element")} not finite`));
-    if (statistics.sampled < weight.elements) parts.push(classed("soft", "p", `Of a sample of ${count(statistics.sampled, "element")}.`));
+    if (statistics.sampled < weight.elements) parts.push(classed("soft", "p", `From a sample of ${count(statistics.sampled, "element")}.`));
     return parts;
   };
   const valueEntry = (value, label, isInput) => {
-    if (value < 0) return classed("value", "div", null, element("span", label), classed("type", "div", "not given"));
+    if (value < 0) return classed("value", "div", null, element("span", label), classed("type", "div", "omitted"));
     const { name, type, bytes: size, weight } = values[value];
     const entry = classed("value", "div", null, element("span", name));
     entry.append(classed("type", "div", [type || "type unknown", size ? bytes(size) : ""].filter(Boolean).join(", ")));
-    if (values[value].size) entry.append(classed("type", "div", `here ${values[value].size}`));
+    if (values[value].size) entry.append(classed("type", "div", `with these sizes: ${values[value].size}`));
     if (weight >= 0) entry.append(...weightFacts(data.weights[weight]));
     const maker = scene.makers.get(value);
     if (isInput && maker && !maker.node?.constant) entry.append(element("div", null, document.createTextNode("from "), nodeLink(maker)));
@@ -165,7 +165,7 @@ const panel = (() => {
     if (work.launches) facts.push(["Launches", String(work.launches)]);
     if (work.flops) facts.push(["Arithmetic", rate(work.flops, "FLOP") + (work.seconds ? `, ${rate(work.flops / work.seconds, "FLOP/s")}` : "")]);
     if (work.bytes) facts.push(["Memory traffic", bytes(work.bytes) + (work.seconds ? `, ${rate(work.bytes / work.seconds, "B/s")}` : "")]);
-    if (work.roofline) facts.push(["Of roofline", `${percent(work.roofline)}, bound by ${work.bound}`]);
+    if (work.roofline) facts.push(["Roofline", `${percent(work.roofline)}, bound by ${work.bound}`]);
     if (work.arena) facts.push(["In the arena", bytes(work.arena)]);
     return facts.map(([name, text]) => row(name, text));
   };
@@ -177,22 +177,22 @@ const panel = (() => {
     const { node } = box;
     const domain = [node.domain, node.version ? `opset ${node.version}` : ""].filter(Boolean).join(", ");
     sheet.append(classed("top-line", "div", null, element("h2", node.op || "(no operator)"), copyButton(node.name)), element("p", node.name), classed("soft", "p", domain));
-    if (scene.canOpen(box)) sheet.append(link(box.open ? "Close what is inside" : `Open the ${count(box.count - 1, "node")} inside`, () => go(box, true)));
+    if (scene.canOpen(box)) sheet.append(link(box.open ? "Close" : `Open the ${count(box.count - 1, "node")} inside`, () => go(box, true)));
     for (const number of node.works) {
       const work = works[number];
       sheet.append(element("h3", node.works.length > 1 ? `Kernel ${work.name}` : "Kernel"));
       if (node.works.length === 1) sheet.append(row("Name", link(work.name, () => light(number))));
       sheet.append(...workFacts(work));
       const others = workNodes(work, box.number);
-      if (others.length) sheet.append(classed("soft", "p", "Done together with"), ...others);
+      if (others.length) sheet.append(classed("soft", "p", "Fused with"), ...others);
     }
     if (!node.works.length && works.length && !box.members.length) {
-      sheet.append(element("h3", "Kernel"), classed("soft", "p", "None: nothing is left to do when the model runs. What it gives is known before, or is only another view of its input, or nobody reads it."));
+      sheet.append(element("h3", "Kernel"), classed("soft", "p", "None: the node does no work at run time. Its result is a constant, a view of its input, or unused."));
     }
     const attributes = node.attributes.filter(([name]) => !node.bodies.some(([body]) => body === name));
     if (attributes.length) sheet.append(element("h3", "Attributes"), ...attributes.map(([name, text]) => row(name, text)));
-    if (node.inputs.length) sheet.append(element("h3", "Inputs"), ...node.inputs.map((value) => valueEntry(value, "(left out)", true)));
-    if (node.outputs.length) sheet.append(element("h3", "Outputs"), ...node.outputs.map((value) => valueEntry(value, "(not asked for)", false)));
+    if (node.inputs.length) sheet.append(element("h3", "Inputs"), ...node.inputs.map((value) => valueEntry(value, "(omitted)", true)));
+    if (node.outputs.length) sheet.append(element("h3", "Outputs"), ...node.outputs.map((value) => valueEntry(value, "(unused)", false)));
     if (node.notes.length) sheet.append(element("h3", "Notes"), ...node.notes.map(([name, text]) => row(name, text)));
   };
 
@@ -200,21 +200,21 @@ const panel = (() => {
     sheet.append(classed("top-line", "div", null, element("h2", box.label), copyButton(scene.path(box).join("/"))), classed("soft", "p", scene.path(box).join(" / ")));
     sheet.append(link(box.open ? "Close" : "Open", () => go(box, true)));
     sheet.append(row("Nodes", String(box.count)));
-    if (box.works.size) sheet.append(row("Pieces of work", String(box.works.size)));
+    if (box.works.size) sheet.append(row("Fused groups", String(box.works.size)));
     if (data.run) sheet.append(row("Time", `${time(drawing.boxTime(box) * 1e6)}, ${percent(drawing.boxTime(box) / (works.reduce((sum, work) => sum + (work.seconds ?? 0), 0) || 1), 1)} of all`));
-    const held = new Set([...scene.leaves(box)].flatMap((leaf) => leaf.node.inputs).filter((value) => value >= 0 && values[value].weight >= 0));
-    const size = [...held].reduce((sum, value) => sum + (values[value].bytes ?? 0), 0);
-    if (held.size) sheet.append(row("Weights", `${count(held.size, "tensor")}, ${bytes(size)}`));
+    const weights = new Set([...scene.leaves(box)].flatMap((leaf) => leaf.node.inputs).filter((value) => value >= 0 && values[value].weight >= 0));
+    const size = [...weights].reduce((sum, value) => sum + (values[value].bytes ?? 0), 0);
+    if (weights.size) sheet.append(row("Weights", `${count(weights.size, "tensor")}, ${bytes(size)}`));
     sheet.append(element("h3", "Operators"), element("p", scene.summary(box).join(", ")));
   };
 
   const showSelection = () => {
     if (!selected) {
-      sheet.append(classed("soft", "p", "Choose a box in the picture, or search for one."));
+      sheet.append(classed("soft", "p", "Choose a box in the graph, or search for one."));
     } else if (selected.kind === "node") {
       showNode(selected);
     } else if (selected.kind === "missing") {
-      sheet.append(element("h2", selected.label), element("p", "Nobody gives this value: no input, no weight and no node has its name."), valueEntry(selected.value, "", false));
+      sheet.append(element("h2", selected.label), element("p", "Undefined: no input, weight or node produces this value."), valueEntry(selected.value, "", false));
     } else if (selected.kind === "input" || selected.kind === "output") {
       sheet.append(classed("top-line", "div", null, element("h2", selected.label), copyButton(selected.label)), classed("soft", "p", `An ${selected.kind} of the ${selected.parent.parent ? "body" : "model"}`), valueEntry(selected.value, "", selected.kind === "output"));
     } else {
@@ -227,14 +227,14 @@ const panel = (() => {
   let lit = null;
   const showKernels = () => {
     if (!works.length) {
-      sheet.append(classed("soft", "p", data.problem ? "There are none, since the model cannot be compiled." : "This device builds no kernels."));
+      sheet.append(classed("soft", "p", data.problem ? "The model cannot be compiled." : "This device builds no kernels."));
       return;
     }
     const order = works.map((work, at) => [work, at]);
     const weight = data.run ? (work) => work.seconds : (work) => work.flops ?? 0;
     order.sort(([a], [b]) => weight(b) - weight(a));
     const most = Math.max(...order.map(([work]) => weight(work)), 1e-12);
-    sheet.append(classed("soft", "p", `${count(works.length, "piece")} of work, ${data.run ? "the slowest first" : "those with most arithmetic first"}.`));
+    sheet.append(classed("soft", "p", `${count(works.length, "fused group")}, ${data.run ? "the slowest first" : "most FLOPs first"}.`));
     sheet.append(listed(order, ([work, at]) => {
       const first = work.nodes.slice(0, 3).map((one) => (typeof one === "string" ? one : nodes[one].op)).join(" + ");
       const figure = data.run ? time(work.seconds * 1e6) : work.flops ? rate(work.flops, "FLOP") : "";
@@ -251,7 +251,7 @@ const panel = (() => {
 
   const showWeights = () => {
     const order = [...data.weights].sort((a, b) => (b.bytes ?? 0) - (a.bytes ?? 0));
-    if (!order.length) sheet.append(classed("soft", "p", "The model has none."));
+    if (!order.length) sheet.append(classed("soft", "p", "The model has no weights."));
     sheet.append(listed(order, (weight) => {
       const reader = scene.readers.get(weight.value)?.[0];
       const item = classed("item", "button", null,

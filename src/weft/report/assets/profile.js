@@ -38,18 +38,18 @@
     byId("legend").append(element("li", null, mark, document.createTextNode(kind), element("span", percent(length / worked, 1))));
   }
 
-  // -- the stretch of time that both pictures show --------------------------------------------------------------------
+  // -- the visible time range ----------------------------------------------------------------------------------------
 
   const whole = Math.max(data.length, 1e-3);
   const view = { from: 0, to: whole };
-  const pictures = [];
+  const charts = [];
   let queued = false;
   const redraw = () => {
     if (queued) return;
     queued = true;
     requestAnimationFrame(() => {
       queued = false;
-      for (const picture of pictures) picture.draw();
+      for (const chart of charts) chart.draw();
     });
   };
   const show = (from, to) => {
@@ -66,7 +66,7 @@
     button.addEventListener("click", () => (factor ? zoom(factor, (view.from + view.to) / 2) : show(0, whole)));
   }
 
-  let chosen = null; // number of the kernel that stands out
+  let chosen = null; // number of the highlighted kernel
   const rows = new Map();
   const choose = (kernel) => {
     if (kernel === chosen) return;
@@ -138,7 +138,7 @@
   const LANE = 34;
   const TOP = 20;
   const timeline = byId("timeline");
-  timeline.setAttribute("aria-label", "Which thread worked on which kernel when. Arrow keys go from one to the next.");
+  timeline.setAttribute("aria-label", "Kernels by thread over time. Arrow keys go from one to the next.");
   if (data.leftOut) byId("timeline-note").textContent = `${data.leftOut} of the shortest spans are not drawn.`;
 
   const drawTimeline = () => {
@@ -157,7 +157,7 @@
     }
     clipped(frame, TOP, frame.height, () => {
       context.textBaseline = "middle";
-      const filled = new Map(); // lane -> the pixel up to which it is drawn, so that a crowd of spans costs nothing
+      const filled = new Map(); // lane -> the last drawn pixel: spans that share it are skipped
       for (const [kernel, name, thread, start, length] of data.spans) {
         if (start > view.to || start + length < view.from) continue;
         const lane = lanes.get(thread);
@@ -203,8 +203,8 @@
     const when = view.from + (x - frame.left) / frame.scale;
     let best = null;
     let distance = reach / frame.scale;
-    data.spans.forEach(([, , own, start, length], index) => {
-      if (own !== thread) return;
+    data.spans.forEach(([, , spanThread, start, length], index) => {
+      if (spanThread !== thread) return;
       const away = when < start ? start - when : Math.max(0, when - start - length);
       if (away < distance) {
         best = index;
@@ -224,12 +224,12 @@
   const arena = byId("arena");
   const STRIP = 46;
   const GAP = 26;
-  arena.setAttribute("aria-label", "The arena over time: which tensor lies where. Arrow keys go from one to the next.");
+  arena.setAttribute("aria-label", "Tensors in the arena over time. Arrow keys go from one to the next.");
   const peakKernel = data.peak ? data.kernels[data.peak[2]] : null;
   byId("arena-note").textContent = data.arena
-    ? `Live bytes above; below, every tensor at its place in the arena of ${bytes(data.arena)}. ` +
+    ? `Live bytes above; below, every tensor at its offset in the arena of ${bytes(data.arena)}. ` +
       `The peak, ${bytes(data.peak[1])}, is reached in ${peakKernel.name} (${peakKernel.nodes.slice(0, 3).join(", ")}).`
-    : "Nothing of this run needs an arena.";
+    : "This run needs no arena.";
 
   const arenaFrame = () => {
     const height = arena.clientWidth < 560 ? 330 : 400;
@@ -365,7 +365,7 @@
     return best;
   };
 
-  // -- pointer, touch and keys on a picture -----------------------------------------------------------------------------
+  // -- pointer, touch and keys on a chart -------------------------------------------------------------------------------
 
   const attach = (canvas, count, find, describe, light, place) => {
     const fingers = new Map();
@@ -514,9 +514,9 @@
   data.kernels.forEach((kernel, number) => {
     const row = element("tr", null);
     for (const [label, , cell] of COLUMNS) {
-      const made = element("td", null, ...cell(kernel));
-      made.dataset.label = label;
-      row.append(made);
+      const content = element("td", null, ...cell(kernel));
+      content.dataset.label = label;
+      row.append(content);
     }
     row.addEventListener("pointerenter", (event) => event.pointerType !== "touch" && choose(number));
     row.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && choose(null));
@@ -530,8 +530,8 @@
   const headers = [];
   const arrange = () => {
     const [, key] = COLUMNS[sorting.column];
-    const wanted = byId("find").value.trim().toLowerCase();
-    const fits = (kernel) => !wanted || [kernel.name, ...kernel.nodes].some((text) => text.toLowerCase().includes(wanted));
+    const query = byId("find").value.trim().toLowerCase();
+    const fits = (kernel) => !query || [kernel.name, ...kernel.nodes].some((text) => text.toLowerCase().includes(query));
     const order = data.kernels.map((kernel, number) => [kernel, number]).filter(([kernel]) => fits(kernel));
     order.sort(([a], [b]) => {
       const [left, right] = [key(a), key(b)];
@@ -547,8 +547,8 @@
     const products = Object.entries(data.peakProducts).map(([kind, speed]) => `, ${rate(speed, "FLOP/s")} of ${kind}`);
     const roof = `${rate(data.peakFlops, "FLOP/s")}${products.join("")} and ${rate(data.peakBandwidth, "B/s")}`;
     byId("kernels-note").textContent =
-      `${order.length} of ${data.kernels.length}. The roofline is ${roof}, measured on as many threads; ` +
-      "more than 100 % means data that was in a cache, or an algorithm with less arithmetic.";
+      `${order.length} of ${data.kernels.length}. The roofline is ${roof}, measured on the same number of threads; ` +
+      "more than 100 % means cached data, or an algorithm that needs fewer operations.";
   };
   COLUMNS.forEach(([label, , , text], column) => {
     const button = element("button", label);
@@ -574,9 +574,9 @@
   byId("find").addEventListener("input", arrange);
   arrange();
 
-  // -- begin ----------------------------------------------------------------------------------------------------------
+  // -- start ----------------------------------------------------------------------------------------------------------
 
-  pictures.push({ draw: drawTimeline }, { draw: drawArena });
+  charts.push({ draw: drawTimeline }, { draw: drawArena });
   new ResizeObserver(redraw).observe(document.body);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   redraw();

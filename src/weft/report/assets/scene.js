@@ -1,9 +1,9 @@
-// The model as boxes in boxes: nodes, scopes, bodies of control flow; which are open, and the lines between them.
+// The model as nested boxes (nodes, scopes, bodies of control flow), which of them are open, and the lines between them.
 const scene = (() => {
   const { data } = weft;
-  const BUDGET = 56; // boxes that are open at first, about
-  const FEW = 10; // boxes: with no more, some are opened that would be too many otherwise
-  const MOST_UNFOLDED = 6000; // boxes that "unfold" opens
+  const BUDGET = 60; // visible boxes at first, approximately
+  const FEW = 10; // visible boxes up to which one larger scope may exceed the budget
+  const MOST_UNFOLDED = 6000; // visible boxes after "unfold"
   const NAMES = ["op", "domain", "version", "name", "inputs", "outputs", "attributes", "bodies", "works", "constant", "notes"];
 
   const nodes = data.nodes.map((row) => Object.fromEntries(NAMES.map((name, at) => [name, row[at]])));
@@ -11,7 +11,7 @@ const scene = (() => {
   const works = data.works;
   const nodeBoxes = new Array(nodes.length);
   const boxes = [];
-  const makers = new Map(); // value -> box that gives it
+  const makers = new Map(); // value -> box that produces it
   const readers = new Map(); // value -> boxes that read it
 
   const make = (kind, parent, facts) => {
@@ -26,7 +26,7 @@ const scene = (() => {
       pill("input", value, values[value].name);
       makers.set(value, box.members[box.members.length - 1]);
     }
-    graph.constants.forEach((number) => addNode(number, box)); // those who read them show them
+    graph.constants.forEach((number) => addNode(number, box)); // their readers show them
     addMembers(graph.tree, box);
     graph.outputs.forEach((value, at) => pill("output", value, graph.outputNames[at]));
   };
@@ -59,7 +59,7 @@ const scene = (() => {
   addGraph(0, root);
 
   const lines = [];
-  /** A value that nobody gives, in a model that is not valid. */
+  /** Add a box for an undefined value of an invalid model. */
   const addMissing = (value, reader) => {
     let graph = reader.parent;
     while (graph.kind === "scope" || graph.kind === "node") graph = graph.parent;
@@ -80,7 +80,7 @@ const scene = (() => {
     if (box.kind === "output") read(box.value, box);
   }
 
-  // -- what is inside of a box ----------------------------------------------------------------------------------------
+  // -- contents of boxes ----------------------------------------------------------------------------------------------
 
   for (let at = boxes.length - 1; at >= 0; at -= 1) {
     const box = boxes[at];
@@ -98,7 +98,7 @@ const scene = (() => {
   }
   works.forEach((work) => (work.size = Math.max(1, new Set(work.nodes).size)));
 
-  /** Boxes of nodes inside of a box, itself included. */
+  /** The boxes of nodes inside a box, itself included. */
   const leaves = function* (box) {
     if (box.kind === "node") yield box;
     for (const member of box.members) yield* leaves(member);
@@ -110,7 +110,7 @@ const scene = (() => {
     return ranked.map(([op, count]) => (count > 1 ? `${op} ×${count}` : op));
   };
 
-  // -- what is open ---------------------------------------------------------------------------------------------------
+  // -- open boxes -----------------------------------------------------------------------------------------------------
 
   const canOpen = (box) => box.members.length > 0;
   const opened = function* (box) {
@@ -119,7 +119,7 @@ const scene = (() => {
       if (member.open) yield* opened(member);
     }
   };
-  /** Open level after level, as long as no more than some boxes are shown; where that leaves few, the first ones of the next. */
+  /** Open whole levels while the visible boxes fit the budget, then the first scope of each kind, the most frequent first. */
   const openSome = (budget) => {
     const shown = [...opened(root)];
     let front = shown.filter((box) => !box.open && canOpen(box));
@@ -132,10 +132,21 @@ const scene = (() => {
       front.forEach((box) => (box.open = true));
       front = next.filter((box) => !box.open && canOpen(box));
     }
-    for (const box of front) {
-      if (box.kind !== "scope" || count > FEW || count + box.members.length > 1.6 * budget) continue;
-      count += box.members.length;
-      box.open = true;
+    while (front.length) {
+      const kinds = new Map(); // scopes by label without numbers: `layer.0` and `layer.1` are of one kind
+      for (const box of front) {
+        const kind = box.label.replace(/\d+/g, "");
+        kinds.set(kind, [...(kinds.get(kind) ?? []), box]);
+      }
+      const next = [];
+      for (const [box] of [...kinds.values()].sort((a, b) => b.length - a.length)) {
+        const boxes = inner(box);
+        if (count + boxes.length > (count > FEW ? budget : 1.6 * budget)) continue;
+        count += boxes.length;
+        box.open = true;
+        next.push(...boxes);
+      }
+      front = next.filter((box) => !box.open && canOpen(box));
     }
   };
   const foldAll = () => {
@@ -148,7 +159,7 @@ const scene = (() => {
     for (let outer = box.parent; outer; outer = outer.parent) if (!outer.open) shown = outer;
     return shown;
   };
-  /** Open all that is around a box. */
+  /** Open all boxes around a box. */
   const reveal = (box) => {
     let changed = false;
     for (let outer = box.parent; outer; outer = outer.parent) {
@@ -161,6 +172,7 @@ const scene = (() => {
   // -- sizes ----------------------------------------------------------------------------------------------------------
 
   const FAMILY = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
+  const LABEL = 10.5; // pixels of the text on a line
   const pencil = document.createElement("canvas").getContext("2d");
   const widths = new Map();
   const textWidth = (text, size, weight = 400) => {
@@ -177,19 +189,19 @@ const scene = (() => {
     if (inside === "...") return "";
     return inside === undefined ? type : inside === "" ? "scalar" : inside.split(", ").join("×");
   };
-  /** The shape of a value in few characters: with numbers, for the sizes that are taken, where names are too long. */
+  /** The shape of a value, shortened; with numbers instead of long names of dims. */
   const shortShape = (value, most) => {
     const text = shape(values[value]?.type ?? "");
     return short(text.length > most && values[value].size ? values[value].size : text, most);
   };
   const dtype = (type) => /^[a-z]\w*/.exec(type)?.[0] ?? "";
 
-  /** What a node's box says below its operator: its weights, a number, or its first attribute. */
+  /** The second line of a node's box: the shape of its weight, a constant, or its main attribute. */
   const detail = (node) => {
-    const held = node.inputs.filter((value) => value >= 0 && values[value].weight >= 0).map((value) => data.weights[values[value].weight]);
-    const large = held.find((weight) => weight.elements > 1 && weight.shape.length > 1) ?? held.find((weight) => weight.elements > 8);
+    const weights = node.inputs.filter((value) => value >= 0 && values[value].weight >= 0).map((value) => data.weights[values[value].weight]);
+    const large = weights.find((weight) => weight.elements > 1 && weight.shape.length > 1) ?? weights.find((weight) => weight.elements > 8);
     if (large) return large.shape.join("×");
-    const small = held.find((weight) => weight.elements <= 8 && weight.statistics?.elements);
+    const small = weights.find((weight) => weight.elements <= 8 && weight.statistics?.elements);
     if (small) return short(small.elements > 1 ? `[${small.statistics.elements}]` : small.statistics.elements, 24);
     const telling = node.attributes.filter(([name, text]) => text.length <= 18 && (name === "axis" || /[2-9]|-|[a-z]{3}|\d\d/.test(text.replace("NOTSET", ""))));
     const main = telling.filter(([name]) => /kernel|perm|ax[ei]s/.test(name));
@@ -206,7 +218,7 @@ const scene = (() => {
         break;
       case "missing":
         box.title = short(box.label, 28);
-        box.subtitle = "nobody gives this";
+        box.subtitle = "undefined";
         break;
       case "node":
         box.title = short(box.node.op || "?", 30);
@@ -230,16 +242,16 @@ const scene = (() => {
       if (box.title === undefined) measure(box);
       if (!box.open) [box.width, box.height] = [box.closedWidth, box.closedHeight];
     }
-    const seen = new Set();
+    const keys = new Set();
     const shown = [];
     for (const [from, to, value] of lines) {
       const [source, target] = [visible(from), visible(to)];
       const key = `${source.id} ${target.id} ${value}`;
-      if (source === target || seen.has(key)) continue;
-      seen.add(key);
+      if (source === target || keys.has(key)) continue;
+      keys.add(key);
       shown.push([source, target, value]);
     }
-    layered.arrange(root, shown);
+    layered.arrange(root, shown, (value) => textWidth(shortShape(value, 22), LABEL));
   };
 
   const path = (box) => {
@@ -249,7 +261,7 @@ const scene = (() => {
   };
 
   return {
-    nodes, values, works, boxes, root, nodeBoxes, makers, readers, lines, FAMILY, MOST_UNFOLDED,
+    nodes, values, works, boxes, root, nodeBoxes, makers, readers, lines, FAMILY, LABEL, MOST_UNFOLDED,
     leaves, summary, canOpen, opened, openSome, foldAll, visible, reveal, textWidth, short, shape, shortShape, dtype, arrange, path,
   };
 })();

@@ -1,4 +1,4 @@
-// The page: what is looked at and from where, what hands and keys do, and what is searched for.
+// The page: camera, selection, pointer and keys, and search.
 const weftView = (() => {
   const { byId, data, element, svg, showTip, hideTip, time, bytes, percent } = weft;
   const { values, works, nodeBoxes, root } = scene;
@@ -9,7 +9,7 @@ const weftView = (() => {
 
   // -- the camera -----------------------------------------------------------------------------------------------------
 
-  const camera = { x: 0, y: 0, zoom: 1 }; // the place in the scene at the upper left corner
+  const camera = { x: 0, y: 0, zoom: 1 }; // scene coordinates of the upper left corner
   const look = { selected: null, hits: null, value: null, work: null };
   let queued = false;
   const redraw = () => {
@@ -66,7 +66,7 @@ const weftView = (() => {
     redraw();
   };
   const fit = () => frame({ x: 0, y: 0, width: root.width, height: root.height }, 1.2);
-  /** All of it where that can be read, else its beginning. */
+  /** Fit the graph if it stays readable, else show its beginning. */
   const begin = () => {
     fit();
     const readable = isNarrow() ? 0.55 : 0.62;
@@ -87,14 +87,14 @@ const weftView = (() => {
     redraw();
   };
   const keepInSight = (box) => {
-    const seen = area();
+    const visible = area();
     const margin = 30 / camera.zoom;
-    if (box.x < seen.left + margin || box.x + box.width > seen.right - margin || box.y < seen.top + margin || box.y + Math.min(box.height, 80) > seen.bottom - margin) centre(box);
+    if (box.x < visible.left + margin || box.x + box.width > visible.right - margin || box.y < visible.top + margin || box.y + Math.min(box.height, 80) > visible.bottom - margin) centre(box);
   };
 
   // -- the small map --------------------------------------------------------------------------------------------------
 
-  let sketch = null; // the boxes of the map, until others are shown or they look otherwise
+  let sketch = null; // cached boxes of the map
   const mapFrame = () => {
     const scale = Math.min(120 / root.width, 170 / root.height);
     return { scale, width: Math.max(24, root.width * scale + 12), height: Math.max(24, root.height * scale + 12) };
@@ -167,10 +167,10 @@ const weftView = (() => {
     const wide = canvas.clientWidth / camera.zoom;
     return box.width < wide ? Math.min(Math.max(x, box.x + box.width - wide + 20), Math.max(box.x - 20, box.x + box.width - wide + 20)) : x;
   };
-  /** The boxes that show what is done together with the selected node. */
+  /** The visible boxes of the nodes that are fused with the selected one. */
   const mates = () => {
-    const own = look.selected?.kind === "node" ? look.selected.node.works.flatMap((work) => works[work].nodes) : [];
-    return new Set(own.filter((one) => typeof one === "number").map((one) => scene.visible(nodeBoxes[one])));
+    const fused = look.selected?.kind === "node" ? look.selected.node.works.flatMap((work) => works[work].nodes) : [];
+    return new Set(fused.filter((one) => typeof one === "number").map((one) => scene.visible(nodeBoxes[one])));
   };
   const describe = (box) => {
     if (box.kind === "node") {
@@ -178,13 +178,13 @@ const weftView = (() => {
       return [box.node.op, box.node.name, out === undefined ? "" : values[out].type].filter(Boolean).join(", ");
     }
     if (box.kind === "input" || box.kind === "output") return `${box.kind} ${box.label}, ${values[box.value]?.type ?? ""}`;
-    if (box.kind === "missing") return `${box.label}, nobody gives this`;
+    if (box.kind === "missing") return `${box.label}, undefined`;
     return `${box.label}, ${box.count} nodes, ${box.open ? "open" : "closed"}`;
   };
   const announce = (box) => {
     byId("said").textContent = describe(box);
   };
-  let followed = ""; // the part of the address that was set from here
+  let followed = ""; // the hash that the page set itself
   const select = (box) => {
     look.selected = box;
     look.work = null;
@@ -197,7 +197,7 @@ const weftView = (() => {
     try {
       if (followed || location.hash) history.replaceState(null, "", followed || location.pathname + location.search);
     } catch {
-      followed = ""; // a page inside of another, or one whose address has changed too often
+      followed = ""; // in a frame, or after too many changes
     }
     redraw();
   };
@@ -225,16 +225,16 @@ const weftView = (() => {
   };
   panel.connect(go, light);
 
-  // -- what is under a point ------------------------------------------------------------------------------------------
+  // -- hit tests -----------------------------------------------------------------------------------------------------
 
   const toScene = (x, y) => [camera.x + x / camera.zoom, camera.y + y / camera.zoom];
   const boxAt = (x, y) => {
-    let found = null;
+    let hit = null;
     for (const box of scene.opened(root)) {
       if (x < box.x || x > box.x + box.width || y < box.y || y > box.y + box.height) continue;
-      if (!box.open || y < box.y + layered.HEAD) found = box;
+      if (!box.open || y < box.y + layered.HEAD) hit = box;
     }
-    return found;
+    return hit;
   };
   const onGlyph = (box, x, y) => {
     const [left, top, size] = drawing.glyph(box);
@@ -247,13 +247,8 @@ const weftView = (() => {
     for (const box of [root, ...scene.opened(root)]) {
       if (!box.open) continue;
       for (const line of box.lines) {
-        const [top, bottom] = [line.y1 + box.y, (line.through ?? line.y2) + box.y];
-        if (y < top || y > bottom) continue;
-        const start = Math.max(line.start ?? line.y1, line.y1) + box.y;
-        const end = line.y2 + box.y;
-        const part = end > start ? Math.min(Math.max((y - start) / (end - start), 0), 1) : 1;
-        const smooth = part * part * (3 - 2 * part);
-        const away = Math.abs(line.x1 + box.x + (line.x2 - line.x1) * smooth - x);
+        if (y < line.y1 + box.y || y > (line.through ?? line.y2) + box.y) continue;
+        const away = Math.abs(box.x + layered.lineX(line, y - box.y) - x);
         if (away < nearest) [best, nearest] = [line, away];
       }
     }
@@ -265,19 +260,19 @@ const weftView = (() => {
       for (const value of box.node.outputs) if (value >= 0 && values[value].type) lines.push(values[value].type);
       for (const number of box.node.works.slice(0, 3)) {
         const work = works[number];
-        const more = work.size > 1 ? `, ${work.size} nodes together` : "";
+        const more = work.size > 1 ? `, ${work.size} fused nodes` : "";
         lines.push(`${work.name}${more}${work.seconds === undefined ? "" : `, ${time(work.seconds * 1e6)}`}`);
       }
       return [box.node.op, lines.slice(0, 6)];
     }
     if (box.kind === "input" || box.kind === "output") return [box.label, [`${box.kind} ${values[box.value]?.type ?? ""}`]];
-    if (box.kind === "missing") return [box.label, ["Nobody gives this value."]];
+    if (box.kind === "missing") return [box.label, ["This value is undefined."]];
     const lines = [`${box.count} nodes: ${scene.summary(box).slice(0, 5).join(", ")}`];
     if (data.run) lines.push(`${time(drawing.boxTime(box) * 1e6)} of ${time(data.run.seconds * 1e6)}`);
     return [scene.path(box).join(" / "), lines];
   };
 
-  // -- hands ----------------------------------------------------------------------------------------------------------
+  // -- pointer --------------------------------------------------------------------------------------------------------
 
   const fingers = new Map();
   let moved = false;
@@ -316,9 +311,9 @@ const weftView = (() => {
     redraw();
   });
   const lift = (event) => {
-    const known = fingers.delete(event.pointerId);
+    const wasDown = fingers.delete(event.pointerId);
     if (!fingers.size) canvas.classList.remove("busy");
-    if (!known || event.type !== "pointerup" || moved) return;
+    if (!wasDown || event.type !== "pointerup" || moved) return;
     const [x, y] = toScene(...place(event));
     const box = boxAt(x, y);
     if (!box) {
@@ -379,12 +374,12 @@ const weftView = (() => {
     return side.sort((a, b) => Math.abs(a.x - box.x) - Math.abs(b.x - box.x))[0];
   };
   const along = (box, down) => {
-    const found = new Set();
+    const neighbours = new Set();
     for (const [from, to] of scene.lines) {
       const [near, far] = down ? [from, to] : [to, from];
-      if (scene.visible(near) === box && scene.visible(far) !== box) found.add(scene.visible(far));
+      if (scene.visible(near) === box && scene.visible(far) !== box) neighbours.add(scene.visible(far));
     }
-    const ordered = [...found].sort((a, b) => Math.abs(a.x + a.width / 2 - box.x - box.width / 2) - Math.abs(b.x + b.width / 2 - box.x - box.width / 2));
+    const ordered = [...neighbours].sort((a, b) => Math.abs(a.x + a.width / 2 - box.x - box.width / 2) - Math.abs(b.x + b.width / 2 - box.x - box.width / 2));
     return ordered.sort((a, b) => (down ? a.y - b.y : b.y - a.y))[0] ?? (box.open ? box.members[down ? 0 : box.members.length - 1] : undefined);
   };
   const step = (key) => {
@@ -443,25 +438,25 @@ const weftView = (() => {
       const words = scene.path(box);
       if (box.node) {
         words.push(box.node.name, box.node.domain);
-        const held = box.node.inputs.filter((value) => value >= 0 && values[value].weight >= 0);
-        for (const value of [...held, ...box.node.outputs]) if (value >= 0) words.push(values[value].name, values[value].type, scene.shape(values[value].type));
+        const weights = box.node.inputs.filter((value) => value >= 0 && values[value].weight >= 0);
+        for (const value of [...weights, ...box.node.outputs]) if (value >= 0) words.push(values[value].name, values[value].type, scene.shape(values[value].type));
       } else if (box.value !== undefined) words.push(values[box.value]?.type ?? "");
       return [box, words.join("\n").toLowerCase()];
     });
     return index;
   };
   const find = (text, quiet = false) => {
-    const wanted = text.trim().toLowerCase().replace(/\s*[x×]\s*(?=\d)/g, "×").split(/\s+/).filter(Boolean);
-    const found = wanted.length ? entries().filter(([, words]) => wanted.every((word) => words.includes(word))).map(([box]) => box) : [];
-    look.hits = wanted.length ? new Set(found.filter((box) => !box.open).map(scene.visible)) : null;
+    const query = text.trim().toLowerCase().replace(/\s*[x×]\s*(?=\d)/g, "×").split(/\s+/).filter(Boolean);
+    const matches = query.length ? entries().filter(([, words]) => query.every((word) => words.includes(word))).map(([box]) => box) : [];
+    look.hits = query.length ? new Set(matches.filter((box) => !box.open).map(scene.visible)) : null;
     redraw();
     if (quiet) return;
-    const rank = (box) => (box.label.toLowerCase() === wanted[0] ? 0 : box.label.toLowerCase().startsWith(wanted[0]) ? 1 : box.node?.name.toLowerCase().includes(wanted[0]) ? 2 : 3);
-    const best = found.map((box) => [rank(box), box]).sort((a, b) => a[0] - b[0]).slice(0, MOST_HITS).map(([, box]) => box);
+    const rank = (box) => (box.label.toLowerCase() === query[0] ? 0 : box.label.toLowerCase().startsWith(query[0]) ? 1 : box.node?.name.toLowerCase().includes(query[0]) ? 2 : 3);
+    const best = matches.map((box) => [rank(box), box]).sort((a, b) => a[0] - b[0]).slice(0, MOST_HITS).map(([, box]) => box);
     marked = -1;
     hits.replaceChildren(...best.map((box, at) => {
       const around = scene.path(box).slice(0, -1).join("/");
-      const where = box.kind === "node" ? (box.node.name.includes("/") || !around ? box.node.name : `${box.node.name} in ${around}`) : box.kind === "missing" ? "nobody gives this" : box.kind === "scope" ? `${box.count} nodes in ${around || "the model"}` : `${box.kind} ${values[box.value]?.type ?? ""}`;
+      const where = box.kind === "node" ? (box.node.name.includes("/") || !around ? box.node.name : `${box.node.name} in ${around}`) : box.kind === "missing" ? "undefined" : box.kind === "scope" ? `${box.count} nodes in ${around || "the model"}` : `${box.kind} ${values[box.value]?.type ?? ""}`;
       const item = element("li", box.label || "?", element("small", where));
       item.id = `hit-${at}`;
       item.setAttribute("role", "option");
@@ -474,14 +469,14 @@ const weftView = (() => {
       });
       return item;
     }));
-    if (wanted.length && (found.length > MOST_HITS || !found.length)) {
-      const note = element("li", null, element("small", found.length ? `and ${found.length - MOST_HITS} more` : "Nothing has all these words in its name, operator, shapes or weights."));
+    if (query.length && (matches.length > MOST_HITS || !matches.length)) {
+      const note = element("li", null, element("small", matches.length ? `and ${matches.length - MOST_HITS} more` : "No node, operator, shape or weight matches all words."));
       note.setAttribute("role", "presentation");
       hits.append(note);
     }
-    hits.hidden = !wanted.length;
+    hits.hidden = !query.length;
     field.setAttribute("aria-expanded", String(!hits.hidden));
-    byId("said").textContent = wanted.length ? `${found.length} found` : "";
+    byId("said").textContent = query.length ? `${matches.length} found` : "";
   };
   const closeHits = () => {
     hits.hidden = true;
@@ -514,7 +509,7 @@ const weftView = (() => {
     }
   });
 
-  // -- the bar --------------------------------------------------------------------------------------------------------
+  // -- toolbar --------------------------------------------------------------------------------------------------------
 
   const showSide = (open) => {
     main.classList.toggle("alone", !open);
@@ -530,7 +525,7 @@ const weftView = (() => {
     else if (mode.part) {
       const steps = Array.from({ length: 12 }, (_, at) => svg("rect", { x: at * 5, width: 5.2, height: 10, fill: drawing.heat(at / 11) }));
       parts.push(element("span", null, document.createTextNode("0"), svg("svg", { class: "scale", viewBox: "0 0 60 10", preserveAspectRatio: "none", "aria-hidden": "true" }, ...steps), document.createTextNode(mode.most())));
-    } else parts.push(element("span", "One colour: done together. None: nothing left to do."));
+    } else parts.push(element("span", "Same colour: one fused group. No colour: no work at run time."));
     byId("legend").classList.toggle("words", !mode.palette && !mode.part);
     byId("legend").replaceChildren(...parts);
   };
@@ -580,7 +575,7 @@ const weftView = (() => {
   });
   press("side", () => showSide(main.classList.contains("alone")));
 
-  // -- begin ----------------------------------------------------------------------------------------------------------
+  // -- start ----------------------------------------------------------------------------------------------------------
 
   if (data.problem) {
     byId("problem").textContent = `weft cannot compile this model, so the page has no kernels. ${data.problem}`;
@@ -591,7 +586,7 @@ const weftView = (() => {
     try {
       name = decodeURIComponent(location.hash.slice(1));
     } catch {
-      return; // an address that somebody wrote by hand
+      return; // a hash that is not valid
     }
     const box = name && nodeBoxes.find((each) => each?.node.name === name);
     if (box && location.hash !== followed) go(box);
