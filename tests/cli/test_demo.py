@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from weft.cli import main
-from weft.cli.demo_picture import GRAY, WARM, draw_blocks, draw_characters, gallery
+from weft.cli.demo_gallery import GRAY, WARM, draw_blocks, draw_characters, gallery
 
 FOLDER = files("weft.cli") / "demo_data"
 

@@ -18,9 +18,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from weft.cli import main
+from weft.cli.describe_outputs import ClassNames, describe
 from weft.cli.labels import labels_of_model, read_labels
-from weft.cli.result_files import picture_of, png_bytes
-from weft.cli.results import ClassNames, describe
+from weft.cli.save_outputs import picture_of, png_bytes
 from weft.errors import InputError
 from weft.readers import content
 

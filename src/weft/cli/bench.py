@@ -19,10 +19,10 @@ from weft.bench.engines import PEERS, WEFT, Engine
 from weft.bench.facts import machine_facts
 from weft.bench.measure import SEED, BenchCase, Options, measure
 from weft.bench.results import BenchReport
-from weft.cli import inputs, options, output, values
+from weft.cli import inputs, option_types, options, output
 from weft.cli.kernel_table import print_kernels
+from weft.cli.output_files import write_text
 from weft.cli.sizes import declared_signature, sizes_of_file
-from weft.cli.written import write_text
 from weft.errors import InputError, WeftError
 from weft.report.nodes import ops_by_node
 from weft.runtime.devices import choose
@@ -70,7 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     inputs.add_inputs(parser, positional=False)
     parser.add_argument(
-        "--seconds", type=values.seconds, default=3.0, metavar="S", help="time for the turns of each model (default 3)"
+        "--seconds",
+        type=option_types.seconds,
+        default=3.0,
+        metavar="S",
+        help="time for the turns of each model (default 3)",
     )
     parser.add_argument("--kernels", action="store_true", help="time each kernel of weft's, against the roofline")
     parser.add_argument(

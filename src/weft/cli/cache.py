@@ -13,7 +13,7 @@ from rich.text import Text
 
 from weft.cache.files import STALE, VARIABLE, cache_folder
 from weft.cache.inventory import CODE, MODELS, NOTES, UNDONE, KeptFile, damaged, kept_files, older, remove
-from weft.cli import options, output, values
+from weft.cli import option_types, options, output
 from weft.cli.output import format_bytes
 from weft.errors import InputError
 
@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
     chosen = parsers["clean"].add_mutually_exclusive_group()
     chosen.add_argument(
         "--older-than",
-        type=values.positive,
+        type=option_types.positive,
         default=DAYS,
         metavar="DAYS",
         help=f"days without use (default {DAYS:g})",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from weft.cli import inputs, options, output, values
+from weft.cli import inputs, option_types, options, output
 from weft.cli.comparison_table import print_comparison
 from weft.cli.inputs import Given
 from weft.ir.dtypes import from_numpy
@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
     inputs.add_inputs(parser)
     parser.add_argument(
         "--tolerance",
-        type=values.positive,
+        type=option_types.positive,
         metavar="E",
         help="the error that any layer of floats may have (default: by type and depth, as the output states)",
     )

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from weft.cli import options, output, values
+from weft.cli import option_types, options, output
 from weft.cli.fitted_tables import FittedTable
-from weft.cli.written import write_text
+from weft.cli.output_files import write_text
 from weft.compat.conformance import (
     KINDS,
     CaseResult,
@@ -49,10 +49,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     options.add_json(parser)
     options.add_output(parser, "also write the report there, as JSON")
     parser.add_argument(
-        "--workers", type=values.few, default=2, metavar="N", help="worker processes (default: %(default)s)"
+        "--workers", type=option_types.few, default=2, metavar="N", help="worker processes (default: %(default)s)"
     )
     parser.add_argument(
-        "--timeout", type=values.seconds, default=120.0, metavar="S", help="seconds for one case (default: %(default)g)"
+        "--timeout",
+        type=option_types.seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds for one case (default: %(default)g)",
     )
     parser.add_argument(
         "--known-failures",

@@ -14,7 +14,7 @@ from rich.text import Text
 
 import weft
 from weft.cli import options, output
-from weft.cli.demo_picture import gallery
+from weft.cli.demo_gallery import gallery
 from weft.cli.process import peak_memory
 from weft.records import dataclass
 from weft.report.summary import summarize_weights

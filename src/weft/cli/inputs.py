@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 from rich.text import Text
 
-from weft.cli import options, output, values
-from weft.cli.picture_options import add_picture_options, directions
+from weft.cli import option_types, options, output
+from weft.cli.image_options import add_image_options, directions
 from weft.cli.sizes import Sizes, check_sizes, sizes_for
 from weft.errors import InputError
 from weft.ir.arrays import Array
@@ -95,9 +95,9 @@ def add_inputs(parser: ArgumentParser, positional: bool = True) -> None:
     options.add_sizes(group)
     options.add_seed(group)
     group.add_argument(
-        "--rate", type=values.count, metavar="HZ", help="resample sound to this rate (default: as the model says)"
+        "--rate", type=option_types.count, metavar="HZ", help="resample sound to this rate (default: as the model says)"
     )
-    add_picture_options(parser.add_argument_group("pictures", "What is not directed follows from the model."))
+    add_image_options(parser.add_argument_group("pictures", "What is not directed follows from the model."))
 
 
 def inputs_for(args: Namespace, declared: Declared, source: Callable[[], OnnxModel]) -> InputSet:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from weft.cli import options, output
-from weft.cli.op_page import STYLES, print_facts
+from weft.cli.operator_table import STYLES, print_facts
 from weft.cli.parsing import near
 from weft.compat.op_coverage import Coverage, list_coverage
 from weft.compat.op_facts import describe_op

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.cli import values
+from weft.cli import option_types
 from weft.errors import WeftError
 from weft.runtime.environment import PROGRESS
 from weft.runtime.memory import parse_bytes
@@ -44,7 +44,7 @@ def add_loading(parser: ArgumentParser, device: str = "where to run", without: t
             "--strict", action="store_true", help="fail instead of going on to another device, or of repairing the file"
         ),
         "threads": lambda: group.add_argument(
-            "--threads", type=values.count, metavar="N", help="threads to use (default: all cores)"
+            "--threads", type=option_types.count, metavar="N", help="threads to use (default: all cores)"
         ),
         "precision": lambda: group.add_argument(
             "--precision",
@@ -99,13 +99,18 @@ def add_sizes(parser: _ArgumentGroup | ArgumentParser, what: str = "in made-up d
         help=f"the size of a dynamic dim {what}, or the shape of an input: --shape seq=128, --shape x=1,3,224,224",
     )
     parser.add_argument(
-        "--batch", type=values.count, metavar="N", help=f"the size of the first dim of inputs {what}, where it is open"
+        "--batch",
+        type=option_types.count,
+        metavar="N",
+        help=f"the size of the first dim of inputs {what}, where it is open",
     )
 
 
 def add_seed(parser: _ArgumentGroup | ArgumentParser) -> None:
     """What random data begins with."""
-    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
+    parser.add_argument(
+        "--seed", type=option_types.seed, default=0, metavar="N", help="seed of the random data (default 0)"
+    )
 
 
 def add_repeat(parser: ArgumentParser, usual: int) -> None:
@@ -113,7 +118,7 @@ def add_repeat(parser: ArgumentParser, usual: int) -> None:
     parser.add_argument(
         "--repeat",
         "--runs",
-        type=values.count,
+        type=option_types.count,
         default=usual,
         metavar="N",
         help=f"runs that are timed (default {usual}); of several, the median is told",

@@ -13,7 +13,7 @@ from rich.text import Text
 import weft
 from weft.cli import inputs, options, output
 from weft.cli.kernel_table import print_kernels
-from weft.cli.written import write_text
+from weft.cli.output_files import write_text
 from weft.report.nodes import ops_by_node
 from weft.report.page import profile_page
 from weft.report.profile_files import profile_json

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.text import Text
 
-from weft.cli import options, output, values
+from weft.cli import option_types, options, output
+from weft.cli.image_options import add_image_options, directions
 from weft.cli.output import format_bytes, format_seconds
-from weft.cli.picture_options import add_picture_options, directions
 from weft.cli.sizes import sizes_of_file
 from weft.errors import InputError
 from weft.quantization.options import ACTIVATIONS, BLOCKS, FORMS, SAMPLES, TARGETS
@@ -72,20 +72,20 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--all", action="store_true", help="also narrow layers whose error is out of line")
     parser.add_argument(
         "--budget",
-        type=values.positive,
+        type=option_types.positive,
         metavar="ERROR",
         help="the largest error of an output, relative to its largest magnitude: the worst layers stay as they are "
         "until that holds",
     )
     parser.add_argument(
-        "--samples", type=values.count, default=SAMPLES, metavar="N", help=f"samples to use (default {SAMPLES})"
+        "--samples", type=option_types.count, default=SAMPLES, metavar="N", help=f"samples to use (default {SAMPLES})"
     )
     options.add_sizes(parser)
     options.add_seed(parser)
     options.add_loading(parser, "what measures", without=tuple(set(options.LOADING) - {"device", "threads"}))
     parser.add_argument("--quick", action="store_true", help="do not compare and time the result")
     options.add_json(parser, "print JSON instead of tables, with all layers")
-    add_picture_options(parser.add_argument_group("pictures", "What is not directed follows from the model."))
+    add_image_options(parser.add_argument_group("pictures", "What is not directed follows from the model."))
 
 
 def run(args: argparse.Namespace) -> int:

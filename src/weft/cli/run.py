@@ -15,12 +15,12 @@ from typing import Any
 from rich.text import Text
 
 import weft
-from weft.cli import inputs, options, output, values
+from weft.cli import inputs, option_types, options, output
+from weft.cli.describe_outputs import SHOWN_VALUES, ClassNames, describe, dtype_name, print_outputs
 from weft.cli.inputs import InputSet
 from weft.cli.labels import labels_of_model, read_labels
-from weft.cli.result_files import KINDS, check_target, save_outputs
-from weft.cli.results import SHOWN_VALUES, ClassNames, describe, dtype_name, print_outputs
-from weft.cli.written import STDOUT
+from weft.cli.output_files import STDOUT
+from weft.cli.save_outputs import KINDS, check_target, save_outputs
 from weft.ir.narrowed_products import NarrowedProduct
 from weft.runtime.explain import HostStep
 from weft.runtime.model import Model
@@ -53,7 +53,11 @@ def add_parser(subparsers: Any) -> None:
     )
     shown.add_argument("--labels", metavar="FILE", help="names of classes: one on each line, or JSON")
     shown.add_argument(
-        "--top", type=values.count, default=SHOWN_VALUES, metavar="N", help=f"classes to show (default {SHOWN_VALUES})"
+        "--top",
+        type=option_types.count,
+        default=SHOWN_VALUES,
+        metavar="N",
+        help=f"classes to show (default {SHOWN_VALUES})",
     )
     options.add_json(shown)
     options.add_repeat(parser, 1)

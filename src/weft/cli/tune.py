@@ -12,10 +12,10 @@ from rich.text import Text
 
 from weft.backends.device import TunableDriver
 from weft.cache.tuning import joined, keep_choices, to_text
-from weft.cli import options, output, values
+from weft.cli import option_types, options, output
 from weft.cli.output import format_seconds
+from weft.cli.output_files import write_text
 from weft.cli.sizes import check_sizes, sizes_of_file
-from weft.cli.written import write_text
 from weft.compiler import Pipeline
 from weft.errors import DeviceError
 from weft.ir.groups import FusedProgram
@@ -44,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
     options.add_model(parser)
     options.add_sizes(parser, "that is measured")
     parser.add_argument(
-        "--seconds", type=values.seconds, default=SECONDS, metavar="S", help=f"time to take (default {SECONDS:g})"
+        "--seconds", type=option_types.seconds, default=SECONDS, metavar="S", help=f"time to take (default {SECONDS:g})"
     )
     parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
     options.add_output(parser, "also write the choices here, for weft.load(tune=FILE)")

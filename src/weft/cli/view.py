@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli import options, output
+from weft.cli.output_files import STDOUT, write_text
 from weft.cli.sizes import sizes_of_file
-from weft.cli.written import STDOUT, write_text
 from weft.quantities import escape_unprintable, format_bytes
 
 EXAMPLES = (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.cli.output import plain_data
-from weft.cli.written import STDOUT, write_bytes
+from weft.cli.output_files import STDOUT, write_bytes
 from weft.errors import ExecutionError, InputError
 from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy

@@ -13,7 +13,7 @@ from weft.readers.pictures import COLOURS, RESIZES, PictureDirections
 RANGES = {"0..1": (1 / 255, None, None), "0..255": (1.0, None, None), "-1..1": (1 / 255, (0.5,), (0.5,))}
 
 
-def add_picture_options(parser: Any) -> None:
+def add_image_options(parser: Any) -> None:
     """`--scale`, `--mean`, `--std`, `--layout`, `--resize` and `--colours`, for a parser or a group of one."""
     parser.add_argument(
         "--scale",
