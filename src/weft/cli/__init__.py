@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.cli.parsing import CommandParser, TopParser, examples, filled, first_word, near
+from weft.cli.parsing import CommandParser, TopParser, closest_match, examples, filled, first_word
 from weft.cli.streams import flush_or_silence, open_streams, silence_stdout
 from weft.errors import WeftError
 
@@ -158,7 +158,7 @@ def _instead(word: str) -> str:
         return f"say what to do with it: weft run {word}, or weft info {word}"
     if Path(word).suffix:
         return f"weft run MODEL {word} gives it to a model"
-    found = OTHER_WORDS.get(word.lower()) or near(word, COMMANDS)
+    found = OTHER_WORDS.get(word.lower()) or closest_match(word, COMMANDS)
     return f"weft {found} may be meant; weft --help lists all" if found else "weft --help lists all commands"
 
 

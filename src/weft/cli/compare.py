@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.cli import inputs, option_types, options, output
 from weft.cli.comparison_table import print_comparison
-from weft.cli.inputs import Given
+from weft.cli.inputs import InputArray
 from weft.ir.dtypes import from_numpy
 from weft.ir.specs import signature
 from weft.loading import open_pipeline
@@ -82,17 +82,17 @@ def run(args: argparse.Namespace) -> int:
     comparison = compare_on_devices(args.model, input_set.arrays, devices, *how)
     if args.json:
         facts = {"model": args.model, "against": args.against, "sizes": input_set.sizes}
-        facts |= {"inputs": _inputs_record(input_set.given), "precision": args.precision}
+        facts |= {"inputs": _inputs_record(input_set.items), "precision": args.precision}
         output.print_json({**facts, **_record(comparison), "narrowed": comparison.narrowed})
     else:
-        print_comparison(comparison, input_set.given, args.all)
+        print_comparison(comparison, input_set.items, args.all)
         if args.precision in NARROW:
             for name, products in comparison.narrowed.items():
                 output.console().print(f"{name}: {rounding_text(args.precision, products)}", highlight=False)
     return 0 if comparison.agrees else 1
 
 
-def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:
+def _inputs_record(given: Sequence[InputArray]) -> list[dict[str, Any]]:
     return [
         {
             "name": item.name,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.cli import output
-from weft.cli.inputs import Given
+from weft.cli.inputs import InputArray
 from weft.report.comparison import ALONE, CODE, TOLERANCES, Deviation, Findings, ModelComparison
 from weft.report.deviation import Difference, Number
 from weft.report.layers import ModelLayer
@@ -26,7 +26,7 @@ NOTHING = "–"
 NEXT_TO_NOTHING = 1e-30
 
 
-def print_comparison(comparison: ModelComparison, given: Sequence[Given], every: bool) -> None:
+def print_comparison(comparison: ModelComparison, given: Sequence[InputArray], every: bool) -> None:
     """All of it, the layers that tell most or every one."""
     console = output.console()
     _print_layers(comparison, every, console)
@@ -222,7 +222,7 @@ def _element_text(element: Number) -> str:
     return f"{element:.9g}" if isinstance(element, (float, complex)) else repr(element)
 
 
-def _given_text(item: Given) -> str:
+def _given_text(item: InputArray) -> str:
     return f"{item.name} {output.format_shape(item.array.shape)} from {item.source}"
 
 

@@ -1,4 +1,4 @@
-"""What comes out of a model, for people: classes by name, small tensors whole, large ones in a few numbers."""
+"""Describe the outputs of a model: named classes, small tensors in full, large ones by a few statistics."""
 
 from __future__ import annotations
 
@@ -15,30 +15,35 @@ from weft.ir.dtypes import from_numpy
 from weft.records import dataclass
 
 SHOWN_VALUES = 5
-WHOLE = 64  # elements of a tensor that is printed
-ROWS = 8  # samples whose classes are shown
-CLASSES = re.compile(r"logit|prob|class|label|score|softmax|pred", re.IGNORECASE)
-IMAGENET = (1000, 1001)
+MAX_PRINTED = 64  # elements of a tensor that is printed in full
+SHOWN_SAMPLES = 8
+CLASS_OUTPUT = re.compile(r"logit|prob|class|label|score|softmax|pred", re.IGNORECASE)
+IMAGENET_CLASSES = (1000, 1001)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassNames:
-    """Names of classes and where they are from; `asked` where a user gave them."""
+    """Class names and their source."""
 
     names: tuple[str, ...] = ()
     origin: str = ""
-    asked: bool = False
+    is_user_given: bool = False
 
 
 NO_NAMES = ClassNames()
 
 
-def describe(name: str, content: Any, classes: ClassNames = NO_NAMES, top: int = SHOWN_VALUES) -> dict[str, Any]:
-    """An output in a few numbers; classes where it is evidently that, small tensors whole."""
+def describe_output(
+    name: str, content: Any, classes: ClassNames = NO_NAMES, top: int = SHOWN_VALUES, files: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return statistics of an output, all values of a small one, and the best classes if it holds class scores.
+
+    `files` are the image files that the rows of the output belong to.
+    """
     if not isinstance(content, np.ndarray):
         length = len(content) if isinstance(content, (list, dict)) else None
         record = {"name": name, "kind": type(content).__name__, "length": length, "first": repr(content)[:200]}
-        rows = _of_dicts(content, top)
+        rows = _dict_classes(content, top)
         return {**record, "classes": rows} if rows else record
     record = {"name": name, "dtype": dtype_name(content), "shape": content.shape}
     first = content.reshape(-1)[:SHOWN_VALUES]
@@ -46,81 +51,80 @@ def describe(name: str, content: Any, classes: ClassNames = NO_NAMES, top: int =
         return {**record, "first": [str(item) for item in first], **_values(content)}
     if content.dtype.kind == "c":
         return {**record, "first": [str(complex(item)) for item in first]}
-    whole = content.dtype.kind in "iub"
-    numbers = first if whole else first.astype(np.float64)
+    is_integer = content.dtype.kind in "iub"
+    numbers = first if is_integer else first.astype(np.float64)
     record["first"] = numbers.tolist()
     if content.size:
-        record |= _statistics(content, whole)
-    found = _classes(name, content, classes, top)
-    return {**record, **_values(content), **found}
+        record |= _statistics(content, is_integer)
+    return {**record, **_values(content), **_best_classes(name, content, classes, top, files)}
 
 
 def _values(content: Array) -> dict[str, Any]:
-    if not 0 < content.size <= WHOLE:
+    if not 0 < content.size <= MAX_PRINTED:
         return {}
     plain = content if content.dtype.kind in "iubOUS" else content.astype(np.float64)
     return {"values": plain.tolist()}
 
 
-def _statistics(content: Array, whole: bool) -> dict[str, Any]:
-    """Of what is finite; how much is not, where anything is not."""
-    if whole:
-        wide = content.astype(np.float64)
-        return {"min": content.min().item(), "mean": float(wide.mean()), "max": content.max().item()}
+def _statistics(content: Array, is_integer: bool) -> dict[str, Any]:
+    """Return statistics of the finite elements, and the number of others if there are any."""
     wide = content.astype(np.float64)
+    if is_integer:
+        return {"min": content.min().item(), "mean": float(wide.mean()), "max": content.max().item()}
     nan, infinite = int(np.isnan(wide).sum()), int(np.isinf(wide).sum())
     finite = wide[np.isfinite(wide)] if nan or infinite else wide
-    nothing = float("nan")
-    least, mean, most = (finite.min(), finite.mean(), finite.max()) if finite.size else (nothing, nothing, nothing)
-    odd = {"nan": nan, "infinite": infinite} if nan or infinite else {}
-    return {"min": float(least), "mean": float(mean), "max": float(most), **odd}
+    least, mean, most = (finite.min(), finite.mean(), finite.max()) if finite.size else (np.nan, np.nan, np.nan)
+    counts = {"nan": nan, "infinite": infinite} if nan or infinite else {}
+    return {"min": float(least), "mean": float(mean), "max": float(most), **counts}
 
 
 # -- classes -----------------------------------------------------------------------------------------------------------
 
 
-def _classes(name: str, content: Array, classes: ClassNames, top: int) -> dict[str, Any]:
-    """The best classes of each sample, where an output is evidently scores of classes."""
-    rows = _rows(content)
+def _best_classes(name: str, content: Array, classes: ClassNames, top: int, files: Sequence[str]) -> dict[str, Any]:
+    """Return the best classes of each sample if an output evidently holds class scores."""
+    rows = _class_rows(content)
     if rows is None or content.dtype.kind not in "fV":
         return {}
     count = rows.shape[1]
-    named = bool(classes.names) and count - len(classes.names) in (0, 1)
-    shift = count - len(classes.names) if named else 0  # some have a class for what is none
+    has_names = bool(classes.names) and count - len(classes.names) in (0, 1)
+    offset = count - len(classes.names) if has_names else 0  # some models begin with a background class
     scores = rows.astype(np.float64)
     if not np.isfinite(scores).all():
         return {}
-    shares = bool((scores >= -1e-6).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3))
-    called = bool(CLASSES.search(name)) and content.ndim > 1  # in one dim, scores may be of samples
-    evident = named or shares or count in IMAGENET or called
-    if not evident or count < 2:
+    sums_to_one = bool((scores >= -1e-6).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3))
+    is_named_so = bool(CLASS_OUTPUT.search(name)) and content.ndim > 1  # in one dim, scores may be of samples
+    is_evident = has_names or sums_to_one or count in IMAGENET_CLASSES or is_named_so
+    if not is_evident or count < 2:
         return {}
-    single = bool((scores >= 0).all() and (scores <= 1).all())
-    softmax = not shares and not single
-    shown = _softmax(scores) if softmax else scores
-    listed = []
-    for sample in range(min(len(rows), ROWS)):
+    in_unit_range = bool((scores >= 0).all() and (scores <= 1).all())
+    needs_softmax = not sums_to_one and not in_unit_range
+    probabilities = _softmax(scores) if needs_softmax else scores
+    has_files = len(files) == len(rows)
+    samples = []
+    for sample in range(len(rows) if has_files else min(len(rows), SHOWN_SAMPLES)):
         best = np.argsort(-scores[sample], kind="stable")[: max(top, 1)]
-        listed.append(
+        samples.append(
             [
                 {
+                    **({"file": files[sample]} if has_files else {}),
                     "index": int(index),
-                    "label": _label(classes.names, int(index) - shift) if named else None,
+                    "label": _label(classes.names, int(index) - offset) if has_names else None,
                     "score": float(scores[sample, index]),
-                    "probability": float(shown[sample, index]),
+                    "probability": float(probabilities[sample, index]),
                 }
                 for index in best
             ]
         )
-    return {"classes": listed, "softmax": softmax, "samples": len(rows)}
+    return {"classes": samples, "softmax": needs_softmax, "samples": len(rows)}
 
 
 def _label(names: Sequence[str], index: int) -> str:
     return names[index] if 0 <= index < len(names) else "background"
 
 
-def _rows(content: Array) -> Array | None:
-    """[samples, classes] of [K], [N, K], [N, K, 1, 1] or [N, 1, 1, K]."""
+def _class_rows(content: Array) -> Array | None:
+    """Reshape [K], [N, K], [N, K, 1, 1] or [N, 1, 1, K] to [samples, classes]; None for other shapes."""
     shape = content.shape
     match len(shape):
         case 1 if shape[0] > 1:
@@ -135,32 +139,29 @@ def _rows(content: Array) -> Array | None:
 
 
 def _softmax(scores: Array) -> Array:
-    raised = np.exp(scores - scores.max(axis=1, keepdims=True))
-    result: Array = raised / raised.sum(axis=1, keepdims=True)
+    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+    result: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
     return result
 
 
-def _of_dicts(content: Any, top: int) -> list[list[dict[str, Any]]]:
-    """What ZipMap gives: a dict of classes for each sample."""
+def _dict_classes(content: Any, top: int) -> list[list[dict[str, Any]]]:
+    """Return the best classes of the output of ZipMap, which is a dict of classes for each sample."""
     if not isinstance(content, list) or not content or not all(isinstance(each, dict) for each in content):
         return []
-    listed = []
-    for each in content[:ROWS]:
-        best = sorted(each.items(), key=lambda pair: -float(pair[1]))[: max(top, 1)]
-        listed.append(
-            [
-                {"index": None, "label": str(key), "score": float(score), "probability": float(score)}
-                for key, score in best
-            ]
-        )
-    return listed
+    return [
+        [
+            {"index": None, "label": str(key), "score": float(score), "probability": float(score)}
+            for key, score in sorted(each.items(), key=lambda pair: -float(pair[1]))[: max(top, 1)]
+        ]
+        for each in content[:SHOWN_SAMPLES]
+    ]
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------
 
 
 def print_outputs(records: Sequence[Mapping[str, Any]], classes: ClassNames) -> None:
-    """The outputs as a table, then what is small enough to be seen whole, and classes."""
+    """Print a table of the outputs, then classes and small tensors."""
     console = output.console()
     rows = [
         (
@@ -176,51 +177,49 @@ def print_outputs(records: Sequence[Mapping[str, Any]], classes: ClassNames) -> 
     console.print(output.table("outputs", columns, rows, right=("min", "mean", "max")))
     for item in records:
         if item.get("nan") or item.get("infinite"):
-            odd = [f"{item[key]} {word}" for key, word in (("nan", "NaN"), ("infinite", "infinite")) if item[key]]
-            line = f"{item['name']} has {' and '.join(odd)} values; min, mean and max are of the others"
+            counts = [f"{item[key]} {word}" for key, word in (("nan", "NaN"), ("infinite", "infinite")) if item[key]]
+            line = f"{item['name']} has {' and '.join(counts)} values; min, mean and max leave them out"
             console.print(Text(output.escape_unprintable(line), "bold yellow"))
     for item in records:
         if "classes" in item:
             _print_classes(console, item, classes)
         elif "values" in item and int(np.prod(item["shape"], dtype=np.int64)) > SHOWN_VALUES:
-            _print_whole(console, item)
+            _print_values(console, item)
 
 
 def _print_classes(console: Any, item: Mapping[str, Any], classes: ClassNames) -> None:
-    named = any(each["label"] is not None for row in item["classes"] for each in row)
-    numbered = any(each["index"] is not None for row in item["classes"] for each in row)
-    several = len(item["classes"]) > 1
-    rows = [
-        (
-            *((number,) if several else ()),
-            *((each["label"],) if named else ()),
-            *((each["index"],) if numbered else ()),
-            f"{each['probability']:.4g}",
-        )
-        for number, row in enumerate(item["classes"])
-        for each in row
-    ]
+    shown = item["classes"][:SHOWN_SAMPLES]
+    entries = [each for row in shown for each in row]
     score = "probability" if item.get("softmax") else "score"
-    columns = [
-        *(("sample",) if several else ()),
-        *(("class",) if named else ()),
-        *(("index",) if numbered else ()),
-        score,
-    ]
+    columns = {
+        "file": any("file" in each for each in entries),
+        "sample": len(shown) > 1 and not any("file" in each for each in entries),
+        "class": any(each["label"] is not None for each in entries),
+        "index": any(each["index"] is not None for each in entries),
+        score: True,
+    }
+    rows = []
+    for number, row in enumerate(shown):
+        for each in row:
+            cells = (each.get("file"), number, each["label"], each["index"], f"{each['probability']:.4g}")
+            rows.append([cell for cell, is_shown in zip(cells, columns.values()) if is_shown])
+    headings = [column for column, is_shown in columns.items() if is_shown]
     console.print()
-    console.print(output.table(f"classes of {item['name']}", columns, rows, right=("sample", "index", score)))
-    notes = ["probabilities are the softmax of what the model gives"] if item.get("softmax") else []
-    if classes.origin and named and numbered:
-        notes.append(f"names from {classes.origin}")
-    left = item.get("samples", 0) - len(item["classes"])
-    notes += [f"{left} more samples are not shown"] if left > 0 else []
+    console.print(output.table(f"classes of {item['name']}", headings, rows, right=("sample", "index", score)))
+    notes = ["probabilities are the softmax of the output"] if item.get("softmax") else []
+    if classes.origin and columns["class"] and columns["index"]:
+        notes.append(f"class names from {classes.origin}")
+    hidden = item.get("samples", 0) - len(shown)
+    notes += [f"{hidden} more samples are not shown"] if hidden > 0 else []
     if notes:
         console.print(Text(output.escape_unprintable("; ".join(notes)), "dim"))
 
 
-def _print_whole(console: Any, item: Mapping[str, Any]) -> None:
+def _print_values(console: Any, item: Mapping[str, Any]) -> None:
     array = np.asarray(item["values"], object if item["dtype"] == "string" else None).reshape(item["shape"])
-    with np.printoptions(precision=5, suppress=True, linewidth=max(output.terminal_width() - 2, 40), threshold=WHOLE):
+    with np.printoptions(
+        precision=5, suppress=True, linewidth=max(output.terminal_width() - 2, 40), threshold=MAX_PRINTED
+    ):
         text = str(array)
     console.print()
     console.print(Text(output.escape_unprintable(item["name"]), "bold"))

@@ -1,4 +1,4 @@
-"""Options that direct how pictures and sound become inputs."""
+"""Options for the conversion of images to inputs."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ RANGES = {"0..1": (1 / 255, None, None), "0..255": (1.0, None, None), "-1..1": (
 
 
 def add_image_options(parser: Any) -> None:
-    """`--scale`, `--mean`, `--std`, `--layout`, `--resize` and `--colours`, for a parser or a group of one."""
+    """Add `--scale`, `--mean`, `--std`, `--layout`, `--resize` and `--colours` to a parser or an argument group."""
     parser.add_argument(
         "--scale",
         type=scale,
         metavar="S",
-        help="what pixels from 0 to 255 are multiplied by, for instance 1/255 or 1; or the range that they get: "
+        help="the factor for pixels from 0 to 255, for instance 1/255 or 1; or the range to scale them to: "
         "0..1, 0..255 or --scale=-1..1",
     )
     parser.add_argument(
         "--mean",
         type=numbers,
         metavar="M",
-        help="what is taken off scaled pixels: a number, or one for each channel with commas",
+        help="the mean to subtract from scaled pixels: a number, or one per channel, separated by commas",
     )
-    parser.add_argument("--std", type=divisors, metavar="S", help="what is divided by then, in the same form")
     parser.add_argument(
-        "--layout", type=layout, metavar="LETTERS", help="what the dims of a picture's input are, for instance NCHW"
+        "--std", type=divisors, metavar="S", help="the standard deviation to divide by, in the same form"
+    )
+    parser.add_argument(
+        "--layout", type=layout, metavar="LETTERS", help="the order of the input's dims, for instance NCHW"
     )
     parser.add_argument(
         "--resize",
         choices=RESIZES,
-        help="how pictures get the input's size: crop cuts the middle out, fit puts grey beside them, stretch changes "
-        "their proportions",
+        help="how images get the input's size: crop takes the centre, fit pads with grey, stretch ignores the aspect "
+        "ratio",
     )
     parser.add_argument("--colours", choices=COLOURS, help="the order of the channels (default rgb)")
 
 
-def directions(args: Namespace) -> PictureDirections:
-    """What was said."""
+def image_directions(args: Namespace) -> PictureDirections:
+    """Return the conversion that the options ask for."""
     pixels, mean, std = args.scale or (None, None, None)
     return PictureDirections(pixels, args.mean or mean, args.std or std, args.layout, args.resize, args.colours)
 
 
 def scale(text: str) -> tuple[float, tuple[float, ...] | None, tuple[float, ...] | None]:
-    """A number, a fraction or a range."""
-    if text in RANGES:
-        return RANGES[text]
-    return _number(text), None, None
+    """Parse a number, a fraction or a range into scale, mean and standard deviation."""
+    return RANGES[text] if text in RANGES else (_parse_number(text), None, None)
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """One number, or several with commas."""
-    return tuple(_number(part) for part in text.split(","))
+    """Parse one number, or several separated by commas."""
+    return tuple(_parse_number(part) for part in text.split(","))
 
 
 def divisors(text: str) -> tuple[float, ...]:
-    """The same without 0."""
-    found = numbers(text)
-    if 0.0 in found:
-        raise ArgumentTypeError("0 cannot be divided by")
-    return found
+    """Parse numbers as `numbers` does, but refuse 0."""
+    parsed = numbers(text)
+    if 0.0 in parsed:
+        raise ArgumentTypeError("cannot divide by 0")
+    return parsed
 
 
 def layout(text: str) -> str:
-    """Letters of dims: H and W, and N and C where they are there."""
+    """Parse the letters of dims: H and W, and optionally N and C."""
     letters = text.upper()
     if not {"H", "W"} <= set(letters) <= set("NCHW") or len(set(letters)) != len(letters) or "N" in letters[1:]:
-        raise ArgumentTypeError(f"{text[:40]!r} is not made of N, C, H and W, each once: for instance NCHW or NHWC")
+        raise ArgumentTypeError(f"{text[:40]!r} must consist of N, C, H and W, each once: for instance NCHW or NHWC")
     return letters
 
 
-def _number(text: str) -> float:
-    read: tuple[Callable[[str], Any], ...] = (float, Fraction)
-    for attempt in read:
+def _parse_number(text: str) -> float:
+    parsers: tuple[Callable[[str], float | Fraction], ...] = (float, Fraction)
+    for parse in parsers:
         try:
-            value = float(attempt(text.strip()))
+            value = float(parse(text.strip()))
         except (ValueError, ZeroDivisionError, OverflowError):
             continue
         if math.isfinite(value):

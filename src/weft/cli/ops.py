@@ -13,7 +13,7 @@ from rich.text import Text
 
 from weft.cli import options, output
 from weft.cli.operator_table import STYLES, print_facts
-from weft.cli.parsing import near
+from weft.cli.parsing import closest_match
 from weft.compat.op_coverage import Coverage, list_coverage
 from weft.compat.op_facts import describe_op
 from weft.errors import InputError
@@ -105,7 +105,7 @@ def _named(asked: str, rows: list[Coverage]) -> list[Coverage]:
     if Path(asked).suffix == ".onnx" or Path(asked).exists():
         hint = f"weft ops --missing {asked} looks a model through; weft info {asked} lists what it has"
     else:
-        close = near(asked, [row.name for row in rows])
+        close = closest_match(asked, [row.name for row in rows])
         hint = f"{close} may be meant; weft ops lists all" if close else "weft ops lists all"
     raise InputError(f"there is no operator {asked!r}", hint=hint)
 

@@ -78,7 +78,7 @@ def examples(pairs: Iterable[tuple[str, str]]) -> str:
     return "examples:\n" + "\n".join(f"  # {purpose}\n  {command}" for purpose, command in pairs)
 
 
-def near(word: str, known: Iterable[str]) -> str | None:
+def closest_match(word: str, known: Iterable[str]) -> str | None:
     """The one that may be meant."""
     by_form = {name.lower(): name for name in known}
     found = get_close_matches(word.lower(), by_form, 1)
@@ -144,14 +144,14 @@ def _sentence(message: str) -> str:
 def _meant(message: str, parser: CommandParser) -> str | None:
     if message.startswith(_UNKNOWN):
         words = [word for word in message[len(_UNKNOWN) :].split() if word.startswith("--")]
-        found = near(words[0].partition("=")[0], parser.options()) if words else None
+        found = closest_match(words[0].partition("=")[0], parser.options()) if words else None
         return f"{found} may be meant; {parser.prog} --help lists all" if found else None
     if message.startswith(_MISSING):
         return f"{parser.usage}; {parser.prog} --help tells more" if parser.usage else None
     if "invalid choice: '" in message and "(choose from " in message:
         word = message.partition("invalid choice: '")[2].partition("'")[0]
         choices = message.partition("(choose from ")[2].rstrip(")").replace("'", "").split(", ")
-        found = near(word, choices)
+        found = closest_match(word, choices)
         return f"{found} may be meant" if found else None
     return None
 

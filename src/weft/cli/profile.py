@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = output.console()
     print_kernels(profile, ops, max(args.top, 0), console)
-    _print_rest(profile, made.assumed, console)
+    _print_rest(profile, made.guessed, console)
     for what, path, _ in files:
         console.print(f"{what}: {output.escape_unprintable(str(path))}")
     return 0

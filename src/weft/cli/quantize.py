@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from weft.cli import option_types, options, output
-from weft.cli.image_options import add_image_options, directions
+from weft.cli.image_options import add_image_options, image_directions
 from weft.cli.output import format_bytes, format_seconds
 from weft.cli.sizes import sizes_of_file
 from weft.errors import InputError
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         samples=args.samples,
         sizes=sizes_of_file(args),
         seed=args.seed,
-        pictures=directions(args),
+        pictures=image_directions(args),
         device=args.device,
         threads=args.threads,
         measure=not args.quick,

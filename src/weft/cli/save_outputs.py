@@ -1,12 +1,15 @@
-"""Outputs as files: arrays, JSON, tables, pictures where an output is one, sound where it is that."""
+"""Write outputs to files: arrays, JSON, CSV, images and audio."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
 import struct
-from collections.abc import Mapping
+import wave
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,88 +21,95 @@ from weft.errors import ExecutionError, InputError
 from weft.ir.arrays import Array
 from weft.ir.dtypes import DType, from_numpy
 
-SMALLEST_PICTURE = 16  # pixels of a side
+MIN_SIDE = 16  # pixels of an image
 CHANNELS = (1, 3, 4)
-USUAL_RATE = 16000
-ENDINGS = (".npz", ".npy", ".json", ".csv", ".png", ".wav")
+DEFAULT_RATE = 16000
+SUFFIXES = (".npz", ".npy", ".json", ".csv", ".png", ".wav")
 KINDS = "a folder, or a file that ends in .npz, .npy, .json, .csv, .png or .wav"
 
 
 def check_target(target: Path) -> None:
-    """InputError where outputs cannot go to a file of that ending."""
-    ending = target.suffix.lower()
-    if target != STDOUT and not target.is_dir() and ending not in ENDINGS and re.fullmatch(r"\.[a-z]{2,4}", ending):
-        raise InputError(f"--output {target}: weft writes no {ending} files", hint=f"name {KINDS}")
+    """Raise InputError if outputs cannot be written to a file with this suffix."""
+    suffix = target.suffix.lower()
+    if target != STDOUT and not target.is_dir() and suffix not in SUFFIXES and re.fullmatch(r"\.[a-z]{2,4}", suffix):
+        raise InputError(f"--output {target}: weft cannot write {suffix} files", hint=f"name {KINDS}")
 
 
-def save_outputs(results: Mapping[str, Any], target: Path, rate: int | None = None) -> dict[str, str]:
-    """Write the outputs as the target's ending says; the files by the names of outputs. A folder gets NAME.npy each."""
-    ending = target.suffix.lower()
+def save_outputs(
+    results: Mapping[str, Any], target: Path, rate: int | None = None, files: Sequence[str] = ()
+) -> dict[str, str]:
+    """Write the outputs in the format of the target's suffix, or as NAME.npy into a folder; return the paths by output.
+
+    `files` are the image files that the rows belong to; CSV and JSON name them.
+    """
+    suffix = target.suffix.lower()
     if target == STDOUT:
-        write_bytes(STDOUT, _npy(_only(results, target)) if len(results) == 1 else _npz(results))
-    elif target.is_dir() or ending not in ENDINGS:
+        write_bytes(STDOUT, _npy_bytes(_only_tensor(results, target)) if len(results) == 1 else _npz_bytes(results))
+    elif target.is_dir() or suffix not in SUFFIXES:
         return _save_folder(results, target)
-    elif ending == ".npz":
-        write_bytes(target, _npz(results))
-    elif ending == ".json":
-        listed = {name: _listed(content) for name, content in results.items()}
-        write_bytes(target, (json.dumps(plain_data(listed), indent=1, allow_nan=False) + "\n").encode())
-    elif ending == ".png":
-        name, picture = _first_picture(results)
-        write_bytes(target, png_bytes(picture))
+    elif suffix == ".npz":
+        write_bytes(target, _npz_bytes(results))
+    elif suffix == ".json":
+        write_bytes(target, _json_bytes({"files": files, **results} if files else results))
+    elif suffix == ".png":
+        name, image = _first_image(results)
+        write_bytes(target, png_bytes(image))
         return {name: str(target)}
     else:
-        array = _only(results, target)
-        write_bytes(target, _npy(array) if ending == ".npy" else _csv(array) if ending == ".csv" else _wav(array, rate))
+        array = _only_tensor(results, target)
+        if suffix == ".npy":
+            content = _npy_bytes(array)
+        else:
+            content = _csv_bytes(array, files) if suffix == ".csv" else _wav_bytes(array, rate)
+        write_bytes(target, content)
     return {name: str(target) for name in results}
 
 
-def _only(results: Mapping[str, Any], target: Path) -> Array:
-    """The one tensor that a file can hold."""
-    tensors = {name: content for name, content in results.items() if isinstance(content, np.ndarray)}
+def _only_tensor(results: Mapping[str, Any], target: Path) -> Array:
+    tensors = [content for content in results.values() if isinstance(content, np.ndarray)]
     if len(tensors) != 1:
-        problem = f"--output {target}: the model gives {len(tensors)} tensors, and such a file holds one"
+        problem = f"--output {target}: the model has {len(tensors)} output tensors, and such a file holds one"
         raise InputError(problem, hint="name a folder, or a .npz or .json file")
-    return next(iter(tensors.values()))
+    return tensors[0]
 
 
 def _save_folder(results: Mapping[str, Any], folder: Path) -> dict[str, str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--output {folder}: cannot be made: {error.strerror}", hint="name another folder") from error
+        problem = f"--output {folder}: cannot create the folder: {error.strerror}"
+        raise InputError(problem, hint="name another folder") from error
     paths: dict[str, str] = {}
-    taken: set[str] = set()
+    stems: set[str] = set()
     for name, content in results.items():
-        stem = re.sub(r"[^\w.-]", "_", name).lstrip(".") or "output"
+        stem = base = re.sub(r"[^\w.-]", "_", name).lstrip(".") or "output"
         number = 1
-        unique = stem
-        while unique in taken:
+        while stem in stems:
             number += 1
-            unique = f"{stem}_{number}"
-        taken.add(unique)
-        path = folder / f"{unique}.npy"
-        if isinstance(content, np.ndarray):
-            write_bytes(path, _npy(content))
-            picture = picture_of(content)
-            if picture is not None:
-                drawn = folder / f"{unique}.png"
-                write_bytes(drawn, png_bytes(picture))
-                paths[f"{name} as a picture"] = str(drawn)
+            stem = f"{base}_{number}"
+        stems.add(stem)
+        if not isinstance(content, np.ndarray):
+            path = folder / f"{stem}.json"
+            write_bytes(path, _json_bytes(content))
         else:
-            path = folder / f"{unique}.json"
-            write_bytes(path, (json.dumps(plain_data(_listed(content)), indent=1, allow_nan=False) + "\n").encode())
+            path = folder / f"{stem}.npy"
+            write_bytes(path, _npy_bytes(content))
+            image = find_image(content)
+            if image is not None:
+                image_path = folder / f"{stem}.png"
+                write_bytes(image_path, png_bytes(image))
+                paths[f"{name} as an image"] = str(image_path)
         paths[name] = str(path)
     return paths
 
 
-def _npy(array: Array) -> bytes:
+def _npy_bytes(array: Array) -> bytes:
     file = io.BytesIO()
     np.save(file, storable(array), allow_pickle=False)
     return file.getvalue()
 
 
-def _npz(results: Mapping[str, Any]) -> bytes:
+def _npz_bytes(results: Mapping[str, Any]) -> bytes:
     for name, content in results.items():
         if not isinstance(content, np.ndarray):
             raise ExecutionError(
@@ -107,13 +117,13 @@ def _npz(results: Mapping[str, Any]) -> bytes:
                 hint="write a .json file instead",
             )
     file = io.BytesIO()
-    named: Any = {name: storable(content) for name, content in results.items()}
-    np.savez(file, **named)
+    arrays: Any = {name: storable(content) for name, content in results.items()}
+    np.savez(file, **arrays)
     return file.getvalue()
 
 
 def storable(array: Array) -> Array:
-    """In a type that .npy files have: others are widened to float32 or int8."""
+    """Widen types that .npy files do not have to float32 or int8."""
     dtype = from_numpy(array.dtype)
     if dtype is DType.string:
         return array.astype(np.str_)
@@ -122,57 +132,58 @@ def storable(array: Array) -> Array:
     return array.astype(np.float32 if dtype.is_float else np.int8)
 
 
-def _listed(content: Any) -> Any:
+def _json_bytes(content: Any) -> bytes:
+    return (json.dumps(plain_data(_to_lists(content)), indent=1, allow_nan=False) + "\n").encode()
+
+
+def _to_lists(content: Any) -> Any:
     if isinstance(content, np.ndarray):
         stored = storable(content)
         return (stored.astype(np.str_) if stored.dtype.kind == "c" else stored).tolist()
     if isinstance(content, (list, tuple)):
-        return [_listed(each) for each in content]
-    if isinstance(content, dict):
-        return {str(key): _listed(each) for key, each in content.items()}
+        return [_to_lists(each) for each in content]
+    if isinstance(content, Mapping):
+        return {str(key): _to_lists(each) for key, each in content.items()}
     return content.item() if isinstance(content, np.generic) else content
 
 
-def _csv(array: Array) -> bytes:
+def _csv_bytes(array: Array, files: Sequence[str]) -> bytes:
     if array.ndim > 2:
-        raise InputError(f"--output: a table has two dims, and the output {array.ndim}", hint="write .npy or .json")
+        problem = f"--output: a CSV table has two dims, and the output has {array.ndim}"
+        raise InputError(problem, hint="write .npy or .json")
     rows = np.atleast_2d(storable(array)) if array.ndim != 1 else storable(array).reshape(-1, 1)
-    lines = [",".join(_cell(cell) for cell in row) for row in rows.tolist()]
-    return ("\n".join(lines) + "\n").encode()
+    lines = rows.tolist()
+    if len(files) == len(lines):
+        lines = [[file, *line] for file, line in zip(files, lines)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue().encode()
 
 
-def _cell(content: Any) -> str:
-    text = str(content)
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n\r') else text
-
-
-def _wav(array: Array, rate: int | None) -> bytes:
-    """A waveform as PCM of 16 bits."""
+def _wav_bytes(array: Array, rate: int | None) -> bytes:
+    """Encode a waveform as 16-bit PCM."""
     if array.size == 0 or array.size != max(array.shape, default=0) or array.dtype.kind not in "fiV":
-        raise InputError(f"--output: shape {list(array.shape)} is none of a waveform", hint="write .npy instead")
+        raise InputError(f"--output: shape {list(array.shape)} is not that of a waveform", hint="write .npy instead")
     samples = storable(array).reshape(-1)
     if samples.dtype.kind == "f":
         samples = np.round(np.clip(np.nan_to_num(samples), -1, 1) * 32767)
     data = np.clip(samples.astype(np.float64), -32768, 32767).astype("<i2").tobytes()
-    hertz = rate or USUAL_RATE
-    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, hertz, hertz * 2, 2, 16)
-    return (
-        b"RIFF"
-        + struct.pack("<I", 4 + len(form) + 8 + len(data))
-        + b"WAVE"
-        + form
-        + struct.pack("<4sI", b"data", len(data))
-        + data
-    )
+    file = io.BytesIO()
+    with wave.open(file, "wb") as audio:
+        audio.setnchannels(1)
+        audio.setsampwidth(2)
+        audio.setframerate(rate or DEFAULT_RATE)
+        audio.writeframes(data)
+    return file.getvalue()
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
+# -- images ------------------------------------------------------------------------------------------------------------
 
 
-def picture_of(array: Array) -> Array | None:
-    """The first sample of an output as pixels, [H, W], [H, W, 3] or [H, W, 4]; None where it is no picture.
+def find_image(array: Array) -> Array | None:
+    """Return the first sample of an output as pixels, [H, W], [H, W, 3] or [H, W, 4]; None if it is not an image.
 
-    Scores of more classes than colours become a map of the best one.
+    Scores of classes for each pixel become a map of the best class.
     """
     if array.dtype.kind not in "biufV" or array.ndim not in (2, 3, 4) or not array.size:
         return None
@@ -180,24 +191,24 @@ def picture_of(array: Array) -> Array | None:
     sample = wide[0] if wide.ndim == 4 else wide
     if sample.ndim == 3:
         first, last = sample.shape[0], sample.shape[2]
-        if last in CHANNELS and min(sample.shape[:2]) >= SMALLEST_PICTURE:
+        if last in CHANNELS and min(sample.shape[:2]) >= MIN_SIDE:
             sample = sample if last > 1 else sample[:, :, 0]
-        elif first in CHANNELS and min(sample.shape[1:]) >= SMALLEST_PICTURE:
+        elif first in CHANNELS and min(sample.shape[1:]) >= MIN_SIDE:
             sample = sample.transpose(1, 2, 0) if first > 1 else sample[0]
-        elif wide.ndim == 4 and 2 <= first <= 512 and min(sample.shape[1:]) >= SMALLEST_PICTURE:
+        elif wide.ndim == 4 and 2 <= first <= 512 and min(sample.shape[1:]) >= MIN_SIDE:
             sample = sample.argmax(axis=0)
-        elif wide.ndim == 3 and first < SMALLEST_PICTURE and min(sample.shape[1:]) >= SMALLEST_PICTURE:
+        elif wide.ndim == 3 and first < MIN_SIDE and min(sample.shape[1:]) >= MIN_SIDE:
             sample = sample[0]
         else:
             return None
-    if min(sample.shape[:2]) < SMALLEST_PICTURE or max(sample.shape[:2]) > 64 * min(sample.shape[:2]):
+    if min(sample.shape[:2]) < MIN_SIDE or max(sample.shape[:2]) > 64 * min(sample.shape[:2]):
         return None
-    if array.ndim == 2 and sample.dtype.kind == "f" and min(sample.shape) < 2 * SMALLEST_PICTURE:
+    if array.ndim == 2 and sample.dtype.kind == "f" and min(sample.shape) < 2 * MIN_SIDE:
         return None
-    return _pixels(sample)
+    return _to_pixels(sample)
 
 
-def _pixels(sample: Array) -> Array:
+def _to_pixels(sample: Array) -> Array:
     if sample.dtype == np.uint8 and sample.max() > 1:
         return sample
     if sample.dtype.kind in "biu":
@@ -218,25 +229,23 @@ def _pixels(sample: Array) -> Array:
 
 
 def _palette() -> Array:
-    """256 colours, those of neighbours far apart; the first is black."""
+    """Return 256 colours, black first, with distinct neighbours."""
     numbers = np.arange(256)
     parts = [sum(((numbers >> (3 * bit + shift)) & 1) << (7 - bit) for bit in range(3)) for shift in range(3)]
     return np.stack(parts, axis=1).astype(np.uint8)
 
 
-def _first_picture(results: Mapping[str, Any]) -> tuple[str, Array]:
+def _first_image(results: Mapping[str, Any]) -> tuple[str, Array]:
     for name, content in results.items():
-        picture = picture_of(content) if isinstance(content, np.ndarray) else None
-        if picture is not None:
-            return name, picture
+        image = find_image(content) if isinstance(content, np.ndarray) else None
+        if image is not None:
+            return name, image
     shapes = ", ".join(f"{name} {list(getattr(content, 'shape', ()))}" for name, content in results.items())
-    raise InputError(f"no output is a picture: {shapes}", hint="write .npy or .npz instead")
+    raise InputError(f"no output is an image: {shapes}", hint="write .npy or .npz instead")
 
 
 def png_bytes(pixels: Array) -> bytes:
-    """A PNG file, written without a library."""
-    import zlib
-
+    """Encode pixels as a PNG file."""
     height, width = pixels.shape[:2]
     kind = {2: 0, 3: {1: 0, 3: 2, 4: 6}.get(pixels.shape[-1], 0)}[pixels.ndim]
     rows = np.ascontiguousarray(pixels, np.uint8).reshape(height, -1)

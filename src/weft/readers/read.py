@@ -62,7 +62,7 @@ class Reading:
 
 def read_input(sources: Sequence[DataSource], spec: TensorSpec, terms: Terms) -> Reading:
     """The array that files hold for an input; several pictures, or a folder of them, are a batch."""
-    files = [file for source in sources for file in _unfolded(source)]
+    files = [file for source in sources for file in expand_folder(source)]
     kinds = {file.kind for file in files}
     if kinds == {Kind.PICTURE}:
         evidence = picture_evidence(terms.read_source(), spec.name, terms.outputs)
@@ -81,7 +81,7 @@ def read_input(sources: Sequence[DataSource], spec: TensorSpec, terms: Terms) ->
     return Reading(array, f"{file.name}: {', '.join(told)}" if told else "")
 
 
-def _unfolded(source: DataSource) -> list[DataSource]:
+def expand_folder(source: DataSource) -> list[DataSource]:
     """A file, or the pictures in a folder."""
     if source.kind is not Kind.FOLDER:
         return [source]
