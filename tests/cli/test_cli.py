@@ -559,3 +559,52 @@ def test_devices(capsys: Capture) -> None:
 )
 def test_numbers_can_be_read(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_counts_agree(linear: Path, capsys: Capture) -> None:
+    """Every command counts the kernels, launches and host steps of a model alike."""
+    (share,) = run_json(capsys, "report", linear, "--device", "cpu")["shares"]
+    kernels = run_json(capsys, "kernels", linear, "--device", "cpu")
+    assert share["kernels"] == len(kernels)
+    assert share["launches"] == sum(kernel["launches"] for kernel in kernels)
+    profile = run_json(capsys, "profile", linear, "--device", "cpu", "--repeat", "1")
+    assert share["launches"] == sum(kernel["launches"] for kernel in profile["kernels"])
+    texts = {}
+    for command in ("kernels", "profile"):
+        assert main([command, str(linear), "--device", "cpu"]) == 0
+        texts[command] = capsys.readouterr().out
+    assert "1 kernel, 1 launch on cpu" in texts["kernels"]
+    assert "1 kernel, 1 launch, 0 steps on the host" in texts["profile"]
+    sizes = [run_json(capsys, command, linear)["sizes"] for command in ("info", "plan", "view", "run")]
+    assert sizes == [{"batch": 1}] * 4
+
+
+def test_output_option(linear: Path, tmp_path: Path, capsys: Capture) -> None:
+    """`-o` names the file or folder of every command that writes one; older spellings work, too."""
+    for number, (command, *options) in enumerate(
+        (
+            ("run", "-o", "OUT.npy"),
+            ("view", "--no-open", "-o", "OUT.html"),
+            ("profile", "--repeat", "1", "-o", "OUT.html"),
+            ("profile", "--repeat", "1", "-o", "OUT.trace"),
+            ("profile", "--repeat", "1", "-o", "OUT.json"),
+            ("profile", "--repeat", "1", "--html", "OUT.html"),
+            ("plan", "-o", "OUT.svg"),
+            ("plan", "--picture", "OUT.svg"),
+            ("optimize", "-o", "OUT.onnx"),
+            ("optimize", "OUT.onnx"),
+            ("quantize", "--to", "fp16", "--quick", "-o", "OUT.onnx"),
+            ("quantize", "--to", "fp16", "--quick", "OUT.onnx"),
+            ("compile", "-o", "OUT.weft"),
+            ("export", "-o", "OUT"),
+            ("export", "--c", "OUT"),
+        )
+    ):
+        name = next(option for option in options if option.startswith("OUT"))
+        path = tmp_path / name.replace("OUT", f"out{number}")
+        assert main([command, str(linear), *(str(path) if option == name else option for option in options)]) == 0
+        assert path.exists(), capsys.readouterr().err
+        content = b"" if path.is_dir() else path.read_bytes()
+        assert content.startswith(b"<!") == (path.suffix == ".html"), path
+    capsys.readouterr()
+    assert "name one file to write" in run_error(capsys, "quantize", linear, "--to", "fp16")

@@ -17,7 +17,7 @@ from weft.cli.parsing import EXIT_CODES
 Capture = pytest.CaptureFixture[str]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 WITHOUT_A_MODEL = ("demo", "devices", "ops", "cache", "conformance", "completion")
-MORE = {"optimize": ["out.onnx"], "quantize": ["out.onnx", "--to", "fp16"], "export": ["--c", "out"]}
+MORE = {"optimize": ["out.onnx"], "quantize": ["out.onnx", "--to", "fp16"], "export": ["-o", "out"]}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -319,7 +319,7 @@ def check_svg(path: Path, nodes: list[str]) -> None:
 
 def test_a_picture_without_pillow(dynamic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena_map, "has_text", lambda: False)
-    assert main(["plan", str(dynamic), "--picture", str(tmp_path / "map.png")]) == 0
+    assert main(["plan", str(dynamic), "-o", str(tmp_path / "map.png")]) == 0
     check_png(tmp_path / "map.png")
 
 
@@ -332,7 +332,7 @@ def check_png(path: Path) -> None:
 
 
 def test_weft_plan_refuses_what_it_cannot_do(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", str(dynamic), "--picture", "map.gif"]) == 1
+    assert main(["plan", str(dynamic), "-o", "map.gif"]) == 1
     assert main(["plan", str(dynamic), "--shape", "rows=2"]) == 1
     assert main(["plan", str(dynamic), "--device", "reference"]) == 1
     assert "has no memory plan" in capsys.readouterr().err

@@ -110,11 +110,11 @@ def _run(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     parser = command_parser(arguments)
-    args, rest = parser.parse_known_args(arguments)
-    if rest:
-        from weft.cli.options import take_rest
+    args, unrecognized = parser.parse_known_args(arguments)
+    if unrecognized:
+        from weft.cli.options import add_files_after_options
 
-        take_rest(parser, args, rest)
+        add_files_after_options(parser, args, unrecognized)
     if args.command is None:
         sys.stdout.write(parser.overview())
         return 0

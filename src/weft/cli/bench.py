@@ -60,7 +60,7 @@ def add_parser(subparsers: Any) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="ONNX files")
-    parser.set_defaults(several="models")
+    parser.set_defaults(late_files="models")
     parser.add_argument(
         "--against",
         default=",".join(USUAL),

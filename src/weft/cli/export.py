@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -15,8 +14,8 @@ from weft.cli.output import format_bytes
 from weft.cli.sizes import sizes_of_file
 
 EXAMPLES = (
-    ("a header, an object file, weights and an example", "weft export model.onnx --c library"),
-    ("with the weights in the object file", "weft export model.onnx --c library --embed"),
+    ("a header, an object file, weights and an example", "weft export model.onnx -o library"),
+    ("with the weights in the object file", "weft export model.onnx -o library --embed"),
 )
 
 
@@ -29,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
         "--shape fixes them.",
     )
     options.add_model(parser)
-    parser.add_argument("--c", required=True, type=Path, metavar="DIR", help="the folder that the files go to")
+    options.add_output(parser, "the folder for the files", "--c", metavar="DIR", required=True)
     parser.add_argument("--name", metavar="NAME", help="what functions and files are called (default: as the model)")
     parser.add_argument(
         "--target", default=NATIVE, metavar="T", help=f"the processor to compile for: {', '.join(TARGETS)}"
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
     made = export_c(
         args.model,
-        args.c,
+        args.output,
         name=args.name,
         target=args.target,
         precision=args.precision,

@@ -16,6 +16,7 @@ from weft.cost.programs import at_sizes, costs_by_origin, program_cost
 from weft.frontend import read_model
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
+from weft.ir.program import TensorProgram, bodies
 from weft.ir.specs import TensorSpec, spec
 from weft.loading import open_graph
 from weft.plan.usual_sizes import likely_sizes
@@ -112,7 +113,7 @@ def _trace_facts(model: Model, given: Mapping[str, int], symbolic: bool) -> dict
             }
             for (domain, op), count in count_ops(model.source.graph).most_common()
         ],
-        "steps": len(program.steps),
+        "steps": _count_steps(program),
         "flops": _number(at_sizes(cost.flops, sizes)),
         "flops_uncounted": cost.unknown,
         "sizes": sizes,
@@ -123,6 +124,10 @@ def _trace_facts(model: Model, given: Mapping[str, int], symbolic: bool) -> dict
         ],
     }
     return {**facts, "flops_symbolic": str(cost.flops)} if symbolic else facts
+
+
+def _count_steps(program: TensorProgram) -> int:
+    return sum(1 + sum(map(_count_steps, bodies(step.primitive))) for step in program.steps)
 
 
 def _describe(spec: TensorSpec) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def add_inputs(parser: ArgumentParser, positional: bool = True) -> None:
             help="a file for the model's only input (several images make a batch), or a file with named inputs: "
             ".npz, JSON, CSV, an ONNX test set; - is standard input",
         )
-        parser.set_defaults(several="data")
+        parser.set_defaults(late_files="data")
     group.add_argument(
         "-i",
         "--input",

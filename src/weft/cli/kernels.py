@@ -14,8 +14,8 @@ from weft.cli import options, output
 from weft.cli.kernel_table import node_list, short_names
 from weft.cli.sizes import sizes_of_file
 from weft.errors import InputError
+from weft.ir.work import KernelCounts
 from weft.loading import open_pipeline
-from weft.quantities import format_plural
 from weft.report.kernel_list import ModelKernel, list_kernels
 from weft.report.nodes import labelled, ops_by_node
 from weft.runtime.options import LoadOptions
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
     rows = [_row(kernel, names[kernel.name], ops) for kernel in kernels]
     console.print(output.table(args.model, COLUMNS, rows, COLUMNS[3:], ("kernel",), "nodes"))
     costs = output.format_sizes(kernels.sizes, [name for name in kernels.sizes if name not in sizes])
-    count = format_plural(len(kernels), "kernel")
-    console.print(Text(f"\n{count} for {kernels.device}{f', FLOPs and bytes for {costs}' if costs else ''}", "dim"))
+    counts = KernelCounts(len(kernels), sum(kernel.launches for kernel in kernels))
+    console.print(Text(f"\n{counts} on {kernels.device}{f'; FLOPs and bytes for {costs}' if costs else ''}", "dim"))
     console.print(Text("weft kernels MODEL -k NAME shows one", "dim"))
     return 0
 

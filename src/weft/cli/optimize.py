@@ -25,8 +25,7 @@ EXAMPLES = (
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("optimize", help="a model with fewer nodes and the same results, as ONNX")
     options.add_model(parser)
-    parser.add_argument("result", metavar="OUT", nargs="?", help="the file to write")
-    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write, instead of a second argument")
+    options.add_new_model(parser)
     options.add_sizes(parser, "that is fixed in the result")
     parser.add_argument("--opset", type=int, metavar="N", help="write the model in this newer opset")
     parser.add_argument(
@@ -50,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     report = optimize(
         args.model,
-        _result_path(args),
+        options.new_model_path(args),
         sizes=sizes_of_file(args),
         growth=_parse_bytes(args.growth),
         opset=args.opset,
@@ -63,12 +62,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(args.model, report)
     return 0
-
-
-def _result_path(args: argparse.Namespace) -> str:
-    if (args.result is None) == (args.output is None):
-        raise InputError("name one file to write", hint="weft optimize model.onnx smaller.onnx")
-    return str(args.result or args.output)
 
 
 def _parse_bytes(text: str) -> int | None:

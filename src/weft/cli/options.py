@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli import option_types
-from weft.errors import WeftError
+from weft.errors import InputError, WeftError
 from weft.runtime.environment import PROGRESS
 from weft.runtime.memory import parse_bytes
 from weft.runtime.options import PRECISIONS, USUAL_PRECISION
@@ -130,23 +130,46 @@ def add_json(parser: _ArgumentGroup | ArgumentParser, what: str = "print JSON in
     parser.add_argument("--json", action="store_true", help=what)
 
 
-def add_output(parser: ArgumentParser, what: str, metavar: str = "FILE", required: bool = False) -> None:
-    """Where a result goes that is a file."""
-    parser.add_argument("-o", "--output", type=Path, metavar=metavar, required=required, help=what)
+def add_output(
+    parser: ArgumentParser, what: str, *old_names: str, metavar: str = "FILE", required: bool = False
+) -> None:
+    """Add `-o` for the file or folder that a command writes; `old_names` of the option work, too."""
+    names = ("-o", "--output", *old_names)
+    parser.add_argument(*names, dest="output", type=Path, metavar=metavar, required=required, help=what)
 
 
-def take_rest(parser: ArgumentParser, args: Namespace, rest: Sequence[str]) -> None:
-    """What argparse left over: files that stand behind options, where the command takes several; else wrong usage.
+def add_new_model(parser: ArgumentParser) -> None:
+    """Add the ONNX file to write, as a second argument or as `-o`."""
+    parser.add_argument("result", metavar="OUT", nargs="?", type=Path, help="the file to write")
+    parser.set_defaults(late_files="result")
+    add_output(parser, "the file to write, instead of a second argument", metavar="OUT")
 
-    A command says by `parser.set_defaults(several="name")` which of its arguments takes them.
+
+def new_model_path(args: Namespace) -> Path:
+    """Return the path that was given in one of both ways."""
+    if (args.result is None) == (args.output is None):
+        raise InputError(
+            "name one file to write", hint=f"weft {args.command} MODEL OUT, or weft {args.command} MODEL -o OUT"
+        )
+    path: Path = args.result or args.output
+    return path
+
+
+def add_files_after_options(parser: ArgumentParser, args: Namespace, texts: Sequence[str]) -> None:
+    """Assign files that follow options, which argparse does not recognise; report other texts as wrong usage.
+
+    A command names the argument for them with `parser.set_defaults(late_files="name")`.
     """
-    files = [text for text in rest if text == "-" or not text.startswith("-")]
-    if len(files) == len(rest) and getattr(args, "several", None):
-        getattr(args, args.several).extend(files)
-    elif getattr(args, "json", False) and (rest[0] == "-" or rest[0].endswith(".json")):
-        parser.error(f"--json takes no file: it prints on standard output. Leave {rest[0]} out, or redirect: > FILE")
+    are_files = all(text == "-" or not text.startswith("-") for text in texts)
+    name = getattr(args, "late_files", None)
+    if are_files and name and isinstance(getattr(args, name), list):
+        getattr(args, name).extend(texts)
+    elif are_files and name and getattr(args, name) is None and len(texts) == 1:
+        setattr(args, name, Path(texts[0]))
+    elif getattr(args, "json", False) and (texts[0] == "-" or texts[0].endswith(".json")):
+        parser.error(f"--json takes no file: it prints to standard output. Leave out {texts[0]}, or redirect: > FILE")
     else:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(texts)}")
 
 
 def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -21,7 +21,7 @@ from weft.runtime.memory import Memory
 SHOWN_TENSORS = 12
 EXAMPLES = (
     ("for the usual sizes, which are said", "weft plan model.onnx"),
-    ("for a batch of 8, with a picture of the arena", "weft plan model.onnx --batch 8 --picture arena.svg"),
+    ("for a batch of 8, with a drawing of the arena", "weft plan model.onnx --batch 8 -o arena.svg"),
     ("whether it fits, before it runs", "weft plan model.onnx --memory-limit 500MB"),
 )
 
@@ -38,28 +38,28 @@ def add_parser(subparsers: Any) -> None:
     options.add_loading(parser, "what to plan for")
     parser.add_argument("--verify", action="store_true", help="prove that no two values disturb each other")
     options.add_json(parser)
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the arena over time as .svg or .png")
+    options.add_output(parser, "draw the arena over time as .svg or .png", "--picture")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.picture is not None and args.picture.suffix.lower() not in (".svg", ".png"):
-        raise InputError(f"--picture {args.picture}: neither .svg nor .png", hint="--picture arena.svg")
+    if args.output is not None and args.output.suffix.lower() not in (".svg", ".png"):
+        raise InputError(f"--output {args.output}: neither .svg nor .png", hint="name a file such as arena.svg")
     model = weft.load(args.model, **options.load_arguments(args))
     sizes = sizes_for(args, model.inputs)
     memory = model.memory(sizes)
     plan, _ = model.plan(sizes)
     if args.verify:
         _verify(plan, memory)
-    if args.picture is not None:
-        _draw(plan, memory, model.file, args.picture)
+    if args.output is not None:
+        _draw(plan, memory, model.file, args.output)
     if args.json:
         output.print_json(_record(plan, memory, args.verify))
         return 0
     console = output.console()
     _print(plan, memory, args.verify, console)
-    if args.picture is not None:
-        console.print(f"picture: {output.escape_unprintable(str(args.picture))}")
-        if args.picture.suffix.lower() == ".png" and not has_text():
+    if args.output is not None:
+        console.print(f"picture: {output.escape_unprintable(str(args.output))}")
+        if args.output.suffix.lower() == ".png" and not has_text():
             console.print("It has no text: that needs Pillow (pip install pillow). An .svg has it without.")
     return 0
 

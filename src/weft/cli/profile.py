@@ -23,8 +23,8 @@ from weft.runtime.profile import Profile
 SHOWN_KERNELS = 25
 EXAMPLES = (
     ("the slowest kernels", "weft profile model.onnx"),
-    ("a page to look at", "weft profile model.onnx --html profile.html"),
-    ("for Perfetto, or the tracing of a browser", "weft profile model.onnx --trace profile.trace"),
+    ("a page to look at", "weft profile model.onnx -o profile.html"),
+    ("for Perfetto, or the tracing of a browser", "weft profile model.onnx -o profile.trace"),
 )
 
 
@@ -49,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with timeline, arena map and kernels")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto or Chrome's tracing")
-    options.add_output(parser, "write the profile there, as JSON")
+    options.add_output(parser, "write the profile: a page (.html), a trace (.trace), or JSON")
     options.add_json(parser)
 
 
@@ -58,13 +58,23 @@ def run(args: argparse.Namespace) -> int:
     made = inputs.inputs_for(args, model, lambda: model.source)
     profile = model.profile(made.arrays, repeat=args.repeat)
     ops = ops_by_node(model.source.graph)
-    files = []
-    if args.html is not None:
-        files.append(("page", args.html, profile_page(profile, ops)))
-    if args.trace is not None:
-        files.append(("trace", args.trace, trace_json(profile, ops)))
+    targets = [("page", args.html), ("trace", args.trace)]
     if args.output is not None:
-        files.append(("profile", args.output, profile_json(profile)))
+        kind = {".html": "page", ".trace": "trace"}.get(args.output.suffix.lower(), "profile")
+        targets.append((kind, args.output))
+    files = [
+        (
+            kind,
+            path,
+            profile_page(profile, ops)
+            if kind == "page"
+            else trace_json(profile, ops)
+            if kind == "trace"
+            else profile_json(profile),
+        )
+        for kind, path in targets
+        if path is not None
+    ]
     for _, path, text in files:
         write_text(path, text)
     if args.json:
@@ -72,15 +82,16 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = output.console()
     print_kernels(profile, ops, max(args.top, 0), console)
-    _print_rest(profile, made.guessed, console)
+    share = next((share for share in model.report().shares if share.device == profile.device), None)
+    _print_summary(profile, "" if share is None else share.summary, made.guessed, console)
     for what, path, _ in files:
         console.print(f"{what}: {output.escape_unprintable(str(path))}")
     return 0
 
 
-def _print_rest(profile: Profile, guessed: Mapping[str, int], console: Console) -> None:
-    threads = ", ".join(f"{part:.0%}" for part in profile.occupancy)
-    facts = [("threads busy", threads)]
+def _print_summary(profile: Profile, counts: str, guessed: Mapping[str, int], console: Console) -> None:
+    facts = [("compiled to", counts)] if counts else []
+    facts.append(("threads busy", ", ".join(f"{part:.0%}" for part in profile.occupancy)))
     peak = profile.peak_memory
     if peak is not None:
         where = profile.kernels[peak.kernel]

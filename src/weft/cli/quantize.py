@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
         "The exit code is 1 if an output is further off than --budget allows.",
     )
     options.add_model(parser)
-    parser.add_argument("output", metavar="OUT", type=Path, help="where the new model goes")
+    options.add_new_model(parser)
     parser.add_argument("--to", required=True, choices=TARGETS, help="the numbers to use")
     parser.add_argument(
         "--data",
@@ -89,11 +89,12 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.output.exists() and args.output.samefile(args.model):
-        raise InputError(f"{args.output}: is the model itself", hint="give another path for the result")
+    path = options.new_model_path(args)
+    if path.exists() and path.samefile(args.model):
+        raise InputError(f"{path} is the model itself", hint="name another file to write")
     report = quantize(
         args.model,
-        args.output,
+        path,
         data=args.data,
         to=args.to,
         form=args.form,

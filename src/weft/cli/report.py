@@ -50,8 +50,8 @@ def _print(report: DeviceReport, console: Console) -> None:
     rows += [(attempt.device, f"failed in {attempt.stage}", attempt.reason) for attempt in report.attempts]
     console.print()
     console.print(output.table("what happened", ("device", "what", "why"), rows))
-    shares = [(share.device, share.kernels, len(share.host_steps)) for share in report.shares]
-    columns = ("compiled for", "kernels", "steps left to the host")
+    shares = [(share.device, share.kernels, share.launches, len(share.host_steps)) for share in report.shares]
+    columns = ("compiled for", "kernels", "launches", "steps on the host")
     console.print()
     console.print(output.table("what each does", columns, shares, right=columns[1:]))
     for share in report.shares:
