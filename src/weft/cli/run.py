@@ -32,9 +32,8 @@ LONG_RUN = 1.0  # seconds of a first run that is not repeated only to time it
 EXAMPLES = (
     ("on random data", "weft run model.onnx"),
     ("classify an image", "weft run model.onnx photo.jpg --labels labels.txt"),
-    ("classify a folder of images", "weft run model.onnx images -o scores.csv"),
+    ("classify a folder of images", "weft run model.onnx pictures -o scores.csv"),
     ("inputs by name, outputs into a folder", "weft run model.onnx -i x=x.npy -i rate=16000 -o results"),
-    ("one hundred runs on a GPU, as JSON", "weft run model.onnx --repeat 100 --device webgpu --json"),
 )
 
 
