@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from weft.bench import rounds
 from weft.bench.engines import PEERS, WEFT, Engine, Loaded, Ran, Setup
-from weft.cli.process import orders, peak_memory
+from weft.cli.process import peak_memory, read_requests
 from weft.errors import InputError, WeftError
 from weft.plan.sections import make_plan
 
@@ -126,7 +126,7 @@ def serve(server: Server, requests: BinaryIO, answers: BinaryIO) -> None:
         except EOFError:
             return None
 
-    for command, arguments in orders(read):
+    for command, arguments in read_requests(read):
         pickle.dump(_answer(server, command, arguments), answers)
         answers.flush()
 
