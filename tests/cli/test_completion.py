@@ -23,7 +23,7 @@ LINES: dict[str, tuple[str, set[str]]] = {
     "a command": ("weft inf", {"info"}),
     "an option": ("weft run --dev", {"--device"}),
     "a choice": ("weft run model.onnx --precision t", {"tf32"}),
-    "what a command takes": ("weft cache v", {"verify"}),
+    "a subcommand": ("weft cache v", {"verify"}),
     "a model": ("weft info mod", {"model.onnx"}),
     "a model in a folder": ("weft info folder/", {"folder/other.onnx"}),
     "an input": ("weft run model.onnx --input pix", {"pixels="}),

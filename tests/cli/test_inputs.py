@@ -341,7 +341,7 @@ def test_labels_of_models(tmp_path: Path) -> None:
     assert labels_of_model({"names": "{" * 5000}, file)[0] == ()
     assert labels_of_model({"names": "__import__('os')"}, file)[0] == ()
     (tmp_path / "config.json").write_text('{"id2label": {"0": "cat", "1": "dog"}}')
-    assert labels_of_model({}, file) == (("cat", "dog"), "config.json beside the model")
+    assert labels_of_model({}, file) == (("cat", "dog"), "config.json next to the model")
     with pytest.raises(InputError, match="no such file"):
         read_labels(str(tmp_path / "none"))
     (tmp_path / "empty").write_text("\n")
