@@ -282,7 +282,7 @@ def test_weft_plan_prints(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> 
         "without reuse",
         "workspace",
         "peak",
-        "batch = 1 (guessed: --shape NAME=SIZE gives others)",
+        "batch = 1 (guessed; set them with --shape NAME=SIZE)",
         "verified",
     ):
         assert word in text

@@ -31,8 +31,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "cache",
         help="list, clean or verify the cache of compiled models",
-        description=f"Manage the cache of compiled models, in the folder of {VARIABLE} or in the user's cache folder. All "
-        "subcommands take --json.",
+        description=f"Manage the cache of compiled models, in the folder of {VARIABLE} or in the user's cache folder. "
+        "All subcommands take --json.",
     )
     actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     texts = {
