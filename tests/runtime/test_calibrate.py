@@ -143,5 +143,5 @@ def test_weft_devices_calibrate(measurements: Measure, capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     assert "float32 products" in shown
     assert "1 G/s" in shown
-    assert "its memory is the host's" in shown
+    assert "shares the host's memory" in shown
     assert measurements() >= 2
