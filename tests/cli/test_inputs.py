@@ -345,7 +345,7 @@ def test_labels_of_models(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_labels(str(tmp_path / "none"))
     (tmp_path / "empty").write_text("\n")
-    with pytest.raises(InputError, match="no names"):
+    with pytest.raises(InputError, match="no class names"):
         read_labels(str(tmp_path / "empty"))
 
 
