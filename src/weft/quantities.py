@@ -28,8 +28,9 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_plural(number: int, noun: str) -> str:
-    """1 kernel, 2 kernels."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """1 kernel, 2 kernels, 3 launches."""
+    plural = f"{noun}{'es' if noun.endswith(('ch', 'sh', 's', 'x')) else 's'}"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def escape_unprintable(text: str) -> str:

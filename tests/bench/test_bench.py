@@ -372,7 +372,7 @@ def peer_parameter(engine: Engine) -> Any:
     return pytest.param(engine, id=engine.name, marks=[pytest.mark.skip(reason=missing)] if missing else [])
 
 
-@pytest.mark.parametrize("engine", [peer_parameter(PEERS[name]) for name in bench.USUAL])
+@pytest.mark.parametrize("engine", [peer_parameter(PEERS[name]) for name in bench.DEFAULT_NAMES])
 def test_each_engine_agrees_and_is_measured(engine: Engine, linear: Path) -> None:
     options = measure.Options("reference", 1, 0.1, (engine,), peak_flops=1e12)
     result = measure.measure(measure.BenchCase("linear", linear, sizes={"batch": 3}), options)

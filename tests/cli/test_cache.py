@@ -1,4 +1,4 @@
-"""`weft cache`: what is kept is shown, removed and checked; nothing else in the folder is touched."""
+"""`weft cache`: cached files are listed, removed and verified; other files are not touched."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from weft.cli import main
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(entries, "package_digest", lambda: "this version")  # whoever edits weft while tests run
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(entries, "package_digest", lambda: "this version")  # weft may be edited while tests run
     code.shared_cache.cache_clear()
-    yield tmp_path / "kept"
+    yield tmp_path / "cache"
     code.shared_cache.cache_clear()
 
 
@@ -45,21 +45,21 @@ def load(tmp_path: Path) -> weft.Model:
     return model
 
 
-def asked(capsys: pytest.CaptureFixture[str], *arguments: str, result: int = 0) -> Any:
+def cache_json(capsys: pytest.CaptureFixture[str], *arguments: str, result: int = 0) -> Any:
     capsys.readouterr()
     assert main(["cache", *arguments, "--json"]) == result
     return json.loads(capsys.readouterr().out)
 
 
-def test_what_is_kept_is_told(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_and_size(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load(tmp_path)
-    assert asked(capsys, "dir") == {"folder": str(folder)}
-    (kept,) = asked(capsys, "list")
-    assert kept["file"] == str(tmp_path / "product.onnx")
-    assert (kept["device"], kept["kind"]) == ("cpu", "model")
-    assert Path(kept["entry"]).stat().st_size == kept["bytes"]
-    sizes = asked(capsys, "size")
-    assert sizes["bytes"] == sum(kind["bytes"] for kind in sizes["kinds"].values()) > kept["bytes"]
+    assert cache_json(capsys, "dir") == {"folder": str(folder)}
+    (entry,) = cache_json(capsys, "list")
+    assert entry["file"] == str(tmp_path / "product.onnx")
+    assert (entry["device"], entry["kind"]) == ("cpu", "model")
+    assert Path(entry["entry"]).stat().st_size == entry["bytes"]
+    sizes = cache_json(capsys, "size")
+    assert sizes["bytes"] == sum(kind["bytes"] for kind in sizes["kinds"].values()) > entry["bytes"]
     assert sizes["kinds"]["model"]["files"] == 1
     for what in ("dir", "size", "list", "verify"):
         assert main(["cache", what]) == 0
@@ -68,28 +68,26 @@ def test_what_is_kept_is_told(tmp_path: Path, folder: Path, capsys: pytest.Captu
     assert "0 damaged" in printed
 
 
-def test_what_is_old_is_removed_and_all_if_asked_for(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_clean(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load(tmp_path)
-    mine = folder / "models" / "mine.txt"
-    mine.write_text("no file of weft's")
-    assert asked(capsys, "clean")["removed"] == 0
+    foreign = folder / "models" / "foreign.txt"
+    foreign.write_text("not a file of weft")
+    assert cache_json(capsys, "clean")["removed"] == 0
     (entry,) = (folder / "models").glob("*.model")
     past = time.time() - 40 * 86_400
     os.utime(entry.with_suffix(".used"), (past, past))
-    assert asked(capsys, "clean", "--older-than", "41")["removed"] == 0
-    assert asked(capsys, "clean")["removed"] == 1
+    assert cache_json(capsys, "clean", "--older-than", "41")["removed"] == 0
+    assert cache_json(capsys, "clean")["removed"] == 1
     assert not list(folder.glob(f"models/{entry.stem}*"))
-    assert asked(capsys, "size")["kinds"]["code"]["files"] > 0
-    asked(capsys, "clean", "--all")
-    assert [path for path in folder.rglob("*") if path.is_file()] == [mine]
+    assert cache_json(capsys, "size")["kinds"]["code"]["files"] > 0
+    cache_json(capsys, "clean", "--all")
+    assert [path for path in folder.rglob("*") if path.is_file()] == [foreign]
     assert load(tmp_path).run({"x": np.ones((2, 8), np.float32)})["y"].tolist() == [[8.0] * 5] * 2
 
 
-def test_damage_is_found(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load(tmp_path)
-    assert asked(capsys, "verify")["damaged"] == []
+    assert cache_json(capsys, "verify")["damaged"] == []
     (entry,) = (folder / "models").glob("*.model")
     entry.chmod(0o600)
     data = bytearray(entry.read_bytes())
@@ -97,16 +95,14 @@ def test_damage_is_found(tmp_path: Path, folder: Path, capsys: pytest.CaptureFix
     entry.write_bytes(data)
     kernel = sorted((folder / "code").glob("*.weft"))[0]
     kernel.write_bytes(kernel.read_bytes()[:-1])
-    found = asked(capsys, "verify", result=1)
-    assert {Path(one["entry"]) for one in found["damaged"]} == {entry, kernel}
+    record = cache_json(capsys, "verify", result=1)
+    assert {Path(file["entry"]) for file in record["damaged"]} == {entry, kernel}
     assert not entry.exists()
-    assert asked(capsys, "verify")["damaged"] == []
+    assert cache_json(capsys, "verify")["damaged"] == []
 
 
-def test_without_a_folder_there_is_nothing_to_tell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cache_is_off(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("WEFT_CACHE", "")
-    assert asked(capsys, "dir") == {"folder": None}
+    assert cache_json(capsys, "dir") == {"folder": None}
     assert main(["cache", "list"]) == 1
     assert "WEFT_CACHE" in capsys.readouterr().err

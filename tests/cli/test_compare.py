@@ -1,4 +1,4 @@
-"""`weft compare` through `main`: planted errors, a peer that is wrong, and what it says where it cannot compare."""
+"""`weft compare` through `main`: planted errors, a wrong peer, and values that cannot be compared."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def compare_json(capsys: Capture, *arguments: object) -> tuple[int, Any]:
     return code, json.loads(printed.out)
 
 
-def changed(entry: CatalogModel, path: Path) -> onnx.NodeProto:
-    """A copy with one weight changed, and the node that reads it."""
+def change_weight(entry: CatalogModel, path: Path) -> onnx.NodeProto:
+    """Write a copy with one changed weight, and return the node that reads it."""
     proto = onnx.load(entry.file)
     readers: dict[str, list[onnx.NodeProto]] = {}
-    for one in proto.graph.node:
-        for name in one.input:
-            readers.setdefault(name, []).append(one)
+    for reader in proto.graph.node:
+        for name in reader.input:
+            readers.setdefault(name, []).append(reader)
     weights = [
         weight
         for weight in proto.graph.initializer
@@ -60,33 +60,31 @@ def changed(entry: CatalogModel, path: Path) -> onnx.NodeProto:
         ),
     ],
 )
-def test_a_changed_weight_is_found_in_its_layer(
-    name: str, tmp_path: Path, capsys: Capture, record_property: Any
-) -> None:
+def test_changed_weight_is_located(name: str, tmp_path: Path, capsys: Capture, record_property: Any) -> None:
     entry = CATALOG[name]
     if entry.missing:
         record_property("left out", entry.missing)
         pytest.skip(entry.missing)
-    culprit = changed(entry, tmp_path / "changed.onnx")
+    culprit = change_weight(entry, tmp_path / "changed.onnx")
     np.savez(tmp_path / "inputs.npz", **random_inputs(entry))
     inputs = ("--input", tmp_path / "inputs.npz", "--devices", "cpu")
-    code, found = compare_json(capsys, entry.file, "--against", tmp_path / "changed.onnx", *inputs)
+    code, record = compare_json(capsys, entry.file, "--against", tmp_path / "changed.onnx", *inputs)
     assert code == 1
-    (contender,) = found["contenders"]
+    (contender,) = record["contenders"]
     assert contender["first"]["value"] == culprit.output[0]
     assert contender["first"]["op"] == culprit.op_type
     assert [layer["value"] for layer in contender["wrong_alone"]] == [culprit.output[0]]
     assert not contender["agrees"]
-    code, found = compare_json(capsys, entry.file, "--against", entry.file, *inputs, "--quick")
+    code, record = compare_json(capsys, entry.file, "--against", entry.file, *inputs, "--quick")
     assert code == 0
-    assert all(layer["on"]["cpu of " + entry.file.name]["error"] == 0 for layer in found["layers"])
+    assert all(layer["on"]["cpu of " + entry.file.name]["error"] == 0 for layer in record["layers"])
 
 
 @pytest.fixture
 def logistic(tmp_path: Path) -> tuple[Path, Path]:
-    """A sigmoid of numbers around -14, and inputs for it."""
+    """A sigmoid of numbers around -14, and its inputs."""
     built = model(
-        [node("Neg", ["x"], ["negative"], "turn"), node("Sigmoid", ["negative"], ["y"], "squash")],
+        [node("Neg", ["x"], ["negative"], "negate"), node("Sigmoid", ["negative"], ["y"], "squash")],
         [value("x", [1, 64])],
         [value("y", [1, 64])],
     )
@@ -95,13 +93,13 @@ def logistic(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "logistic.onnx", tmp_path / "x.npy"
 
 
-def test_the_truth_tells_who_is_right(logistic: tuple[Path, Path], capsys: Capture) -> None:
-    """onnxruntime's Sigmoid is an approximation that is off by far more than rounding where it is near 0."""
+def test_float64_baseline(logistic: tuple[Path, Path], capsys: Capture) -> None:
+    """Near 0, the Sigmoid of onnxruntime is an approximation with errors far above rounding."""
     path, inputs = logistic
-    code, found = compare_json(capsys, path, "--devices", "cpu,onnxruntime", "--truth", "--input", inputs)
+    code, record = compare_json(capsys, path, "--devices", "cpu,onnxruntime", "--truth", "--input", inputs)
     assert code == 1
-    assert found["base"] == "float64"
-    ours, theirs = found["contenders"]
+    assert record["base"] == "float64"
+    ours, theirs = record["contenders"]
     assert ours["agrees"]
     assert not theirs["agrees"]
     assert theirs["first"]["node"] == "squash"
@@ -112,20 +110,20 @@ def test_the_truth_tells_who_is_right(logistic: tuple[Path, Path], capsys: Captu
     assert element["expected"] == pytest.approx(exact, rel=1e-12)
 
 
-def test_people_get_a_table_a_picture_and_sentences(logistic: tuple[Path, Path], capsys: Capture) -> None:
+def test_comparison_as_text(logistic: tuple[Path, Path], capsys: Capture) -> None:
     path, inputs = logistic
     code = main(["compare", str(path), "--devices", "reference,cpu,onnxruntime", "--input", str(inputs)])
     printed = capsys.readouterr().out
     assert code == 1
     assert "error against reference" in printed
-    assert "cpu agrees with reference in all 2 layers" in printed
-    assert "onnxruntime departs from reference first in layer 1: Sigmoid squash (y)" in printed
+    assert "cpu agrees with reference in all 2 common layers" in printed
+    assert "onnxruntime differs from reference first in layer 1: Sigmoid squash (y)" in printed
     assert "wrong on its own, from equal inputs: layer 1" in printed
     assert "outputs of the unchanged model: y" in printed
     assert "█" in printed
 
 
-def test_layers_that_are_left_out_are_dots(tmp_path: Path, capsys: Capture) -> None:
+def test_hidden_layers_are_marked(tmp_path: Path, capsys: Capture) -> None:
     nodes = [node("Tanh", [f"v{number}"], [f"v{number + 1}"], f"layer{number}") for number in range(60)]
     path = tmp_path / "chain.onnx"
     onnx.save(model(nodes, [value("v0", [8])], [value("v60", [8])]), path)
@@ -135,9 +133,7 @@ def test_layers_that_are_left_out_are_dots(tmp_path: Path, capsys: Capture) -> N
     assert "…" in [line.strip() for line in printed.splitlines()]
 
 
-def test_a_value_that_another_file_lacks_is_listed(
-    logistic: tuple[Path, Path], tmp_path: Path, capsys: Capture
-) -> None:
+def test_missing_values_are_listed(logistic: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     path, inputs = logistic
     other = onnx.load(path)
     other.graph.node[0].output[0] = other.graph.node[1].input[0] = "renamed"
@@ -160,13 +156,13 @@ def test_strings_sequences_and_dynamic_sizes(tmp_path: Path, capsys: Capture) ->
         [value("again", None), value("words", None, TensorProto.STRING), value("places", None, TensorProto.INT64)],
     )
     onnx.save(built, tmp_path / "kinds.onnx")
-    code, found = compare_json(capsys, tmp_path / "kinds.onnx", "--devices", "reference,cpu", "--shape", "n=2")
+    code, record = compare_json(capsys, tmp_path / "kinds.onnx", "--devices", "reference,cpu", "--shape", "n=2")
     assert code == 0
-    assert [layer["on"]["cpu"]["error"] for layer in found["layers"]] == [0, 0, 0, 0]
-    assert found["sizes"] == {"n": 2}
+    assert [layer["on"]["cpu"]["error"] for layer in record["layers"]] == [0, 0, 0, 0]
+    assert record["sizes"] == {"n": 2}
 
 
-def test_what_cannot_be_compared_is_said(logistic: tuple[Path, Path], capsys: Capture, monkeypatch: Any) -> None:
+def test_errors(logistic: tuple[Path, Path], capsys: Capture, monkeypatch: Any) -> None:
     path, _ = logistic
     assert "nothing to compare" in run_error(capsys, "compare", path, "--devices", "cpu")
     assert "named twice" in run_error(capsys, "compare", path, "--devices", "cpu,cpu")
@@ -175,13 +171,13 @@ def test_what_cannot_be_compared_is_said(logistic: tuple[Path, Path], capsys: Ca
     assert "onnxruntime is not installed" in run_error(capsys, "compare", path, "--devices", "cpu,onnxruntime")
 
 
-def test_only_what_is_asked_for_is_imported() -> None:
-    """onnxruntime is optional, and slow to import."""
+def test_onnxruntime_is_not_imported() -> None:
+    """It is optional, and slow to import."""
     program = "import sys, weft.cli.compare; assert 'onnxruntime' not in sys.modules"
     assert call("-c", program).returncode == 0
 
 
-def test_weights_in_files_beside_the_model(tmp_path: Path, capsys: Capture) -> None:
+def test_external_weights(tmp_path: Path, capsys: Capture) -> None:
     random = np.random.default_rng(1)
     weights = [tensor(name, random.standard_normal((64, 64)).astype(np.float32)) for name in "ab"]
     built = model(
@@ -191,6 +187,6 @@ def test_weights_in_files_beside_the_model(tmp_path: Path, capsys: Capture) -> N
         weights,
     )
     onnx.save(built, tmp_path / "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
-    code, found = compare_json(capsys, tmp_path / "outside.onnx", "--devices", "cpu,onnxruntime")
+    code, record = compare_json(capsys, tmp_path / "outside.onnx", "--devices", "cpu,onnxruntime")
     assert code == 0
-    assert all(layer["on"]["onnxruntime"]["alone"] is not None for layer in found["layers"])
+    assert all(layer["on"]["onnxruntime"]["alone"] is not None for layer in record["layers"])

@@ -1,4 +1,4 @@
-"""`weft compile`, and other commands on what it saves."""
+"""`weft compile`, and other commands on compiled files."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from weft.cli import main
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _separate_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("WEFT_KEYS", str(tmp_path / "keys"))
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "m.onnx")
 
 
-def test_a_model_is_compiled_and_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compile(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compile", "m.onnx", "--target", "x86-64-v2", "--target", "native", "--shape", "n=3", "--no-graph"]
     assert main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["file"] == "m.weft"
-    assert told["bytes"] == Path("m.weft").stat().st_size
-    assert told["own"] is True
-    assert told["graph_bytes"] == 0
-    assert [program["target"] for program in told["programs"]] == ["x86-64-v2", "native"]
-    assert told["programs"][0]["sizes"] == {"n": 3}
-    assert told["programs"][0]["needs"]["cpu"]["architecture"] == "x86_64"
+    record = json.loads(capsys.readouterr().out)
+    assert record["file"] == "m.weft"
+    assert record["bytes"] == Path("m.weft").stat().st_size
+    assert record["own"] is True
+    assert record["graph_bytes"] == 0
+    assert [program["target"] for program in record["programs"]] == ["x86-64-v2", "native"]
+    assert record["programs"][0]["sizes"] == {"n": 3}
+    assert record["programs"][0]["needs"]["cpu"]["architecture"] == "x86_64"
     assert main(["compile", "m.onnx", "-o", "n.weft"]) == 0
     assert "with the model" in capsys.readouterr().out
 
@@ -48,12 +48,12 @@ def test_a_model_is_compiled_and_told_of(capsys: pytest.CaptureFixture[str]) -> 
         ["compile", "m.weft", "-o", "again.weft"],
     ],
 )
-def test_other_commands_take_what_was_saved(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_commands_accept_compiled_files(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "m.onnx"]) == 0
     assert main(command) == 0, capsys.readouterr().err
 
 
-def test_wrong_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["m.onnx", "-o", "m.onnx"], "is the model itself"),
         (["m.onnx", "--target", "z80"], "unknown processor 'z80'"),

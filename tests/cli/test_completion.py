@@ -1,27 +1,29 @@
-"""The Tab key in real shells: what their scripts offer for a line that was begun."""
+"""Completions that real shells offer for the beginning of a line."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Thread
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from weft.cli import COMMANDS, main
-from weft.cli.completion import all_commands
-from weft.cli.completion_scripts import SCRIPTS
+from weft.cli.completion import SHELLS, make_script
 
 LINES: dict[str, tuple[str, set[str]]] = {
     "a command": ("weft inf", {"info"}),
     "an option": ("weft run --dev", {"--device"}),
     "a choice": ("weft run model.onnx --precision t", {"tf32"}),
-    "what a command takes": ("weft cache v", {"verify"}),
+    "a subcommand": ("weft cache v", {"verify"}),
     "a model": ("weft info mod", {"model.onnx"}),
     "a model in a folder": ("weft info folder/", {"folder/other.onnx"}),
     "an input": ("weft run model.onnx --input pix", {"pixels="}),
@@ -29,18 +31,21 @@ LINES: dict[str, tuple[str, set[str]]] = {
     "a device": ("weft run model.onnx --device cp", {"cpu"}),
 }
 ZSH = """
-source {script}
-compadd() {{ while [[ $1 == -* && $1 != -- ]]; do [[ $1 == -S ]] && shift; shift; done; shift; print -l -- $@ }}
-_describe() {{ while [[ $1 == -* ]]; do shift; done; local -a all; all=(${{(P)@[-1]}}); print -l -- ${{all%%:*}} }}
-_files() {{ print -l -- ${{words[CURRENT]}}*(N) }}
-_message() {{ }}
-compset() {{ }}
+autoload -U compinit; compinit -u -D
+eval "$(<{script})"
+report() {{ print -rl -- '-- line' ${{=BUFFER}} >> {answers}; BUFFER= }}
+zle -N report
+bindkey '^I' complete-word
+bindkey '^X' report
+print ready > {answers}
 """
+"""Ctrl-X writes the words of the line, which Tab has completed, to a file."""
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with models, and a `weft` that runs these sources."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with models, a `weft` that runs these sources, and the completion scripts."""
+    pytest.importorskip("shtab")
     folder = tmp_path_factory.mktemp("completion")
     value = helper.make_tensor_value_info
     node = helper.make_node("Relu", ["pixels"], ["y"])
@@ -54,23 +59,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = folder / "bin" / "weft"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m weft "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    for shell, script in SCRIPTS.items():
-        (folder / "bin" / shell).write_text(script(all_commands()), encoding="utf-8")
+    for shell in SHELLS:
+        (folder / shell).write_text(make_script(shell), encoding="utf-8")
     return folder
 
 
-def offers(shell: str, place: Path) -> dict[str, set[str]]:
-    """What a shell offers for each of the lines, asked in one process."""
+def complete_lines(shell: str, folder: Path) -> dict[str, set[str]]:
+    """Return the words that a shell offers for each of the lines."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](place / "bin" / shell)
-    environment = {**os.environ, "PATH": f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    command = {"bash": ["bash", "--norc"], "zsh": ["zsh", "-f"], "fish": ["fish", "--no-config"]}[shell]
-    done = subprocess.run(
-        [*command, "-c", script], cwd=place, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.stderr == ""
-    parts = done.stdout.split("-- line\n")[1:]
+    environment = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    if shell == "zsh":
+        text = _run_zsh(folder, environment)
+    else:
+        script = _bash(folder / shell) if shell == "bash" else _fish(folder / shell)
+        command = [shell, "--norc" if shell == "bash" else "--no-config", "-c", script]
+        completed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+        assert completed.stderr == ""
+        text = completed.stdout
+    parts = text.split("-- line\n")[1:]
     return {name: {word.split("\t")[0].strip() for word in part.splitlines()} for name, part in zip(LINES, parts)}
 
 
@@ -81,24 +88,55 @@ def _bash(script: Path) -> str:
     return "\n".join([f"source {script}", ask, *(f"ask {line}" for line, _ in LINES.values())])
 
 
-def _zsh(script: Path) -> str:
-    asked = [f"words=({line}); CURRENT=$#words; echo '-- line'; _weft" for line, _ in LINES.values()]
-    return "\n".join([ZSH.format(script=script), *asked])
+def _run_zsh(folder: Path, environment: dict[str, str]) -> str:
+    """Type the lines into an interactive zsh, which completes only in a terminal."""
+    import pty
+
+    answers = folder / "answers"
+    master, terminal = pty.openpty()
+    with subprocess.Popen(
+        ["zsh", "-f", "-i"], cwd=folder, env=environment, stdin=terminal, stdout=terminal, stderr=terminal
+    ) as process:
+        Thread(target=_drain, args=(master,), daemon=True).start()
+        try:
+            os.write(master, ZSH.format(script=folder / "zsh", answers=answers).encode())
+            _wait_for(answers, "ready")
+            for number, (line, _) in enumerate(LINES.values(), 1):
+                os.write(master, f"{line}\t\x18".encode())
+                _wait_for(answers, "-- line\n", number)
+        finally:
+            process.kill()
+    return answers.read_text()
+
+
+def _drain(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 4096):
+            pass
+
+
+def _wait_for(path: Path, text: str, count: int = 1) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_text().count(text) < count:
+        assert time.monotonic() < deadline, f"{path} has no {count} × {text!r}"
+        time.sleep(0.02)
+    time.sleep(0.05)  # the rest of the answer
 
 
 def _fish(script: Path) -> str:
     return "\n".join([f"source {script}", *(f"echo '-- line'; complete -C '{line}'" for line, _ in LINES.values())])
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
-def test_shells_complete(shell: str, place: Path) -> None:
-    found = offers(shell, place)
-    for name, (line, wanted) in LINES.items():
-        assert wanted <= found[name], f"{line!r}: {found[name]}"
-        assert "notes.txt" not in found[name], line
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_complete(shell: str, folder: Path) -> None:
+    offers = complete_lines(shell, folder)
+    assert len(offers) == len(LINES)
+    for name, (line, words) in LINES.items():
+        assert words <= offers[name], f"{line!r}: {offers[name]}"
+        assert "notes.txt" not in offers[name], line
 
 
-def test_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert set(record) == set(COMMANDS)
@@ -108,17 +146,24 @@ def test_every_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert kinds["--json"] == ""
 
 
-def test_the_shell_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
     assert main(["completion"]) == 0
-    assert capsys.readouterr().out.startswith("# fish")
+    assert "complete -c weft" in capsys.readouterr().out
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     assert main(["completion"]) == 1
     assert "weft completion bash" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["nothing"], ["inputs"], ["inputs", "not-there.onnx"]])
-def test_words_that_cannot_be_told(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Between two keys nobody reads an error."""
+def test_missing_library(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 1
+    assert "pip install 'weft-onnx[completion]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["inputs"], ["inputs", "missing.onnx"]])
+def test_errors_are_silent(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """While the user types, an error prints nothing."""
     assert main(["completion", "--words", *words]) == 1
     assert capsys.readouterr() == ("", "")

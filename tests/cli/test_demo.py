@@ -1,4 +1,4 @@
-"""`weft demo`: the network in the package reads its samples, on screen and as JSON."""
+"""`weft demo`: the model in the package classifies its samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from weft.cli import main
-from weft.cli.demo_picture import GRAY, WARM, draw_blocks, draw_characters, gallery
+from weft.cli.demo_gallery import GRAY, WARM, draw_blocks, draw_characters, format_gallery
 
 FOLDER = files("weft.cli") / "demo_data"
 
@@ -21,7 +21,7 @@ def labels() -> list[int]:
         return np.load(file)["labels"].tolist()
 
 
-def test_json_tells_what_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--json"]) == 0
     printed = capsys.readouterr()
     record = json.loads(printed.out)
@@ -47,19 +47,19 @@ def test_predictions_agree_with_onnxruntime(capsys: pytest.CaptureFixture[str]) 
     np.testing.assert_allclose(record["confidences"], expected, rtol=1e-4)
 
 
-def test_plain_output_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
     text = capsys.readouterr().out
     assert "\x1b" not in text
-    assert f"{len(labels())} of {len(labels())} read correctly" in text
-    assert text.count("right\n") + text.count("right ") >= 2
+    assert f"{len(labels())} of {len(labels())} recognised" in text
+    assert text.count("correct\n") + text.count("correct ") >= 2
     for word in ("device", "latency", "memory"):
         assert word in text
-    pictures = text[: text.index("result")]
-    assert pictures.isascii()
+    images = text[: text.index("result")]
+    assert images.isascii()
 
 
-def test_the_package_stays_small() -> None:
+def test_demo_data_is_small() -> None:
     assert sum(len((FOLDER / name).read_bytes()) for name in ("digits.onnx", "digits.npz")) < 200_000
 
 
@@ -71,7 +71,7 @@ def test_unknown_device_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "abacus" in printed.err
 
 
-def test_half_blocks_hold_two_pixels() -> None:
+def test_blocks() -> None:
     image = np.array([[0, 16], [16, 0]], np.uint8)
     (line,) = draw_blocks(image, GRAY)
     assert line.plain == "▀▀"
@@ -79,7 +79,7 @@ def test_half_blocks_hold_two_pixels() -> None:
     assert colours == [("#000000", "#ffffff"), ("#ffffff", "#000000")]
 
 
-def test_characters_grow_darker() -> None:
+def test_characters() -> None:
     (line,) = draw_characters(np.array([[0, 8, 16]], np.uint8))
     assert line.plain[:2] == "  "
     assert line.plain[4:] == "@@"
@@ -88,8 +88,8 @@ def test_characters_grow_darker() -> None:
 @pytest.mark.parametrize(("width", "rows"), [(80, 1), (41, 2), (9, 8)])
 def test_gallery_wraps_to_the_terminal(width: int, rows: int) -> None:
     console = Console(force_terminal=True, color_system="truecolor", width=width, no_color=False)
-    card = (np.zeros((8, 8), np.uint8), 3, 5, 0.75)
-    lines = gallery([card] * 8, console)
+    sample = (np.zeros((8, 8), np.uint8), 3, 5, 0.75)
+    lines = format_gallery([sample] * 8, console)
     assert sum("5 ✗ (3)" in line.plain for line in lines) == rows
     assert all(line.cell_len <= width for line in lines)
 

@@ -1,4 +1,4 @@
-"""Exit codes mean the same in every command, and the page says what they mean."""
+"""Exit codes of all commands, and the page that documents them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from weft.cli.parsing import EXIT_CODES
 
 Capture = pytest.CaptureFixture[str]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
-WITHOUT_A_MODEL = ("demo", "devices", "ops", "cache", "conformance", "completion")
-MORE = {"optimize": ["out.onnx"], "quantize": ["out.onnx", "--to", "fp16"], "export": ["--c", "out"]}
+WITHOUT_MODEL = ("demo", "devices", "ops", "cache", "conformance", "completion")
+REQUIRED = {"optimize": ["out.onnx"], "quantize": ["out.onnx", "--to", "fp16"], "export": ["-o", "out"]}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_done(command: str, capsys: Capture) -> None:
-    """Help is done, fits 80 columns and ends with examples that the command takes."""
+def test_success(command: str, capsys: Capture) -> None:
+    """Help exits with 0, fits 80 columns and ends with examples."""
     assert main([command, "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -33,11 +33,11 @@ def test_done(command: str, capsys: Capture) -> None:
     assert any(f"weft {command}" in line for line in commands)
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_A_MODEL])
-def test_failed(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_MODEL])
+def test_failure(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([command, "not-there.onnx", *MORE.get(command, [])]) == 1
-    assert "not-there.onnx" in capsys.readouterr().err
+    assert main([command, "missing.onnx", *REQUIRED.get(command, [])]) == 1
+    assert "missing.onnx" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -49,32 +49,34 @@ def test_wrong_usage(command: str, capsys: Capture) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C goes to groups of processes there")
-def test_stopped() -> None:
-    """Ctrl-C ends a command without a word more."""
-    code = "import signal, weft.cli.demo as demo\ndemo.read_digits = lambda **_: signal.raise_signal(signal.SIGINT)\n"
+def test_interrupt() -> None:
+    """Ctrl-C ends a command without output."""
+    code = (
+        "import signal, weft.cli.demo as demo\ndemo.recognize_digits = lambda **_: signal.raise_signal(signal.SIGINT)\n"
+    )
     code += "from weft.cli import main; raise SystemExit(main(['demo']))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (completed.returncode, completed.stdout, completed.stderr) == (130, "", "")
     assert signal.SIGINT + 128 in EXIT_CODES
 
 
-@pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise there")
-def test_a_reader_that_goes() -> None:
+@pytest.mark.skipif(os.name == "nt", reason="pipes close differently there")
+def test_closed_pipe() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "weft", "ops"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         assert child.stderr is not None
         child.stdout.close()
-        said = child.stderr.read()
-    assert (child.returncode, said) == (141, "")
+        errors = child.stderr.read()
+    assert (child.returncode, errors) == (141, "")
 
 
-def test_the_page_and_the_help_list_them(capsys: Capture) -> None:
+def test_page_and_help_list_codes(capsys: Capture) -> None:
     rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert {int(code) for code in rows} == set(EXIT_CODES)
     assert main(["--help"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
     for code, meaning in EXIT_CODES.items():
         assert rows[str(code)].startswith(meaning)
-        assert f"{code} {meaning}" in told
+        assert f"{code} {meaning}" in text

@@ -1,4 +1,4 @@
-"""`weft run` on people's files: which input each is for, what follows from it, what comes out and where it goes."""
+"""`weft run` on files: which input each is for, derived inputs, batches of images, and written outputs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from weft.cli import main
+from weft.cli import main, run
+from weft.cli.describe_outputs import ClassNames, describe_output
 from weft.cli.labels import labels_of_model, read_labels
-from weft.cli.result_files import picture_of, png_bytes
-from weft.cli.results import ClassNames, describe
+from weft.cli.save_outputs import find_image, png_bytes
 from weft.errors import InputError
 from weft.readers import content
 
@@ -41,7 +41,7 @@ def model(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], *
 
 @pytest.fixture
 def classifier(tmp_path: Path) -> Path:
-    """Five classes of pictures of 32 by 32."""
+    """A classifier of 32 × 32 images with five classes."""
     weights = np.random.default_rng(0).standard_normal((3 * 64, 5)).astype(np.float32)
     nodes = [
         helper.make_node("AveragePool", ["x"], ["p"], kernel_shape=[4, 4], strides=[4, 4]),
@@ -54,7 +54,7 @@ def classifier(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def speech(tmp_path: Path) -> Path:
-    """Sound, its rate, its length and a state; all of them come out."""
+    """A model that returns its audio, sampling rate, length and state."""
     nodes = [
         helper.make_node("Identity", ["audio"], ["sound"]),
         helper.make_node("Identity", ["sr"], ["rate"]),
@@ -79,7 +79,7 @@ def speech(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def doubled(tmp_path: Path) -> Path:
-    """y = 2 x, of any sizes."""
+    """y = 2 x, for images of any size."""
     shape = ["n", 3, "h", "w"]
     node = helper.make_node("Mul", ["x", "two"], ["y"])
     ports = value("x", TensorProto.FLOAT, shape), value("y", TensorProto.FLOAT, shape)
@@ -105,7 +105,7 @@ def record(capsys: Capture, *arguments: object) -> dict[str, Any]:
     code = main(["run", *map(str, arguments), "--device", "cpu", "--json"])
     captured = capsys.readouterr()
     assert code == 0, captured.err
-    return {**json.loads(captured.out), "said": captured.err}
+    return {**json.loads(captured.out), "stderr": captured.err}
 
 
 def error(capsys: Capture, *arguments: object) -> str:
@@ -115,27 +115,27 @@ def error(capsys: Capture, *arguments: object) -> str:
     return text
 
 
-def test_a_picture_in_a_class_out(classifier: Path, photo: Path, tmp_path: Path, capsys: Capture) -> None:
-    """As onnxruntime has it on what Pillow and numpy make of the picture."""
+def test_image_classification(classifier: Path, photo: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Scores equal those of onnxruntime on an image that Pillow and numpy convert."""
     labels = tmp_path / "labels.txt"
     labels.write_text("n00000001 cat\nn00000002 dog\nn00000003 owl\nn00000004 fox\nn00000005 bee\n")
-    found = record(capsys, classifier, photo, "--labels", labels, "--top", 2)
+    result = record(capsys, classifier, photo, "--labels", labels, "--top", 2)
     cut = Image.fromarray(PIXELS).resize((32, 32), Image.Resampling.BILINEAR, box=(8, 0, 56, 48))
     mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
     array = ((np.asarray(cut, np.float32) / 255 - mean) / std).transpose(2, 0, 1)[None]
     (expected,) = onnxruntime.InferenceSession(classifier).run(None, {"x": array.astype(np.float32)})
-    (best, second) = found["outputs"][0]["classes"][0]
+    (best, second) = result["outputs"][0]["classes"][0]
     order = np.argsort(-expected[0])
     assert [best["label"], second["label"]] == [("cat", "dog", "owl", "fox", "bee")[place] for place in order[:2]]
     shares = np.exp(expected[0] - expected[0].max())
     assert best["probability"] == pytest.approx(shares[order[0]] / shares.sum(), rel=1e-3)
     labels.write_text("cat\ndog\n")
-    assert "2 names, and no output has as many" in record(capsys, classifier, photo, "--labels", labels)["said"]
-    assert "ImageNet" in found["said"]
-    assert found["inputs"][0]["how"] in found["said"]
+    assert "no output has 2 scores" in record(capsys, classifier, photo, "--labels", labels)["stderr"]
+    assert "ImageNet" in result["stderr"]
+    assert result["inputs"][0]["how"] in result["stderr"]
 
 
-def test_files_behind_options_and_several_pictures(classifier: Path, photo: Path, capsys: Capture) -> None:
+def test_files_after_options_and_several_images(classifier: Path, photo: Path, capsys: Capture) -> None:
     assert main(["run", str(classifier), str(photo), "--device", "cpu", str(photo)]) == 0
     text = capsys.readouterr().out
     assert "[2, 3, 32, 32]" in text
@@ -143,22 +143,89 @@ def test_files_behind_options_and_several_pictures(classifier: Path, photo: Path
     assert record(capsys, classifier, photo.parent, "--batch", 1)["inputs"][0]["shape"] == [1, 3, 32, 32]
 
 
-def test_sound_with_what_follows_from_it(speech: Path, tone: Path, capsys: Capture) -> None:
-    found = record(capsys, speech, tone)
-    outputs = {item["name"]: item for item in found["outputs"]}
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Seventy images of several sizes."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(70):
+        pixels = np.roll(PIXELS, number, axis=1)[: 40 + number % 8]
+        Image.fromarray(pixels).save(folder / f"{number:03}.png")
+    return folder
+
+
+def test_folder_runs_in_batches(classifier: Path, folder: Path, tmp_path: Path, capsys: Capture) -> None:
+    """A folder gives the rows that single images give, and the table, CSV and JSON name the file of each row."""
+    scores = tmp_path / "scores.csv"
+    result = record(capsys, classifier, folder, "-o", scores, "--top", 1)
+    assert result["batches"] == 3
+    assert result["inputs"][0]["shape"] == [32, 3, 32, 32]
+    assert result["outputs"][0]["shape"] == [70, 5]
+    files = [str(path) for path in sorted(folder.iterdir())]
+    assert result["files"] == files
+    assert [row[0]["file"] for row in result["outputs"][0]["classes"]] == files
+    rows = [line.split(",") for line in scores.read_text().splitlines()]
+    assert [row[0] for row in rows] == files
+    for number in (0, 31, 32, 69):
+        single = record(capsys, classifier, files[number])["outputs"][0]["values"][0]
+        assert [float(cell) for cell in rows[number][1:]] == pytest.approx(single, abs=1e-6)
+    assert main(["run", str(classifier), str(folder), "--device", "cpu", "-o", str(tmp_path / "scores.json")]) == 0
+    text = capsys.readouterr().out
+    assert "70 images in 3 batches" in text
+    assert "000.png" in text
+    assert "62 more samples are not shown" in text
+    written = json.loads((tmp_path / "scores.json").read_text())
+    assert (written["files"], len(written["logits"])) == (files, 70)
+
+
+def test_batches_share_the_size_of_the_first_image(
+    doubled: Path, folder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """The first image decides an open size for all batches, as it does within one batch."""
+    images = sorted(folder.iterdir())
+    for options in ((), ("--shape", "h=24")):
+        record(capsys, doubled, folder, "-o", tmp_path / "all.npy", *options)
+        record(capsys, doubled, images[0], *images[60:70], "-o", tmp_path / "some.npy", *options)
+        everything, some = np.load(tmp_path / "all.npy"), np.load(tmp_path / "some.npy")
+        np.testing.assert_array_equal(everything[60:], some[1:])
+
+
+def test_fixed_batches_are_filled(tmp_path: Path, folder: Path, capsys: Capture) -> None:
+    ports = [value(name, TensorProto.FLOAT, [8, 3, 32, 32]) for name in ("x", "y")]
+    path = model(tmp_path / "fixed.onnx", [helper.make_node("Neg", ["x"], ["y"])], ports[:1], ports[1:])
+    result = record(capsys, path, folder)
+    assert (result["batches"], result["outputs"][0]["shape"]) == (9, [70, 3, 32, 32])
+    three = [f"x={file}" for file in sorted(folder.iterdir())[:3]]
+    result = record(capsys, path, "-i", three[0], "-i", three[1], "-i", three[2])
+    assert (result["batches"], result["outputs"][0]["shape"]) == (1, [3, 3, 32, 32])
+
+
+def test_first_run_is_labelled(classifier: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["run", str(classifier), "--device", "cpu"]) == 0
+    assert "(one run, after a first one)" in capsys.readouterr().out
+    monkeypatch.setattr(run, "LONG_RUN", -1.0)
+    assert main(["run", str(classifier), "--device", "cpu"]) == 0
+    assert "(first run; --repeat N times later ones)" in capsys.readouterr().out
+    assert main(["run", str(classifier), "--device", "cpu", "--repeat", "3"]) == 0
+    assert "(median of 3 runs, after a first one)" in capsys.readouterr().out
+
+
+def test_audio_and_derived_inputs(speech: Path, tone: Path, capsys: Capture) -> None:
+    result = record(capsys, speech, tone)
+    outputs = {item["name"]: item for item in result["outputs"]}
     assert outputs["rate"]["values"] == 16000
     assert outputs["sound"]["shape"] == [1, 1600]
     assert outputs["length"]["values"] == [1600]
     assert outputs["next"]["max"] == 0
-    assert "resampled to 16000 Hz" in found["said"]
-    given = record(capsys, speech, "-i", "sr=8000", "-i", f"audio={tone}")
-    assert {item["name"]: item["first"] for item in given["outputs"]}["length"] == [800]
+    assert "resampled to 16000 Hz" in result["stderr"]
+    resampled = record(capsys, speech, "-i", "sr=8000", "-i", f"audio={tone}")
+    assert {item["name"]: item["first"] for item in resampled["outputs"]}["length"] == [800]
     state = record(capsys, speech, tone, "-i", "state=@ones", "--rate", 44100)
     outputs = {item["name"]: item for item in state["outputs"]}
     assert (outputs["next"]["min"], outputs["sound"]["shape"]) == (1, [1, 4410])
 
 
-def test_a_rate_that_was_given_reaches_the_rest(speech: Path, tone: Path, capsys: Capture) -> None:
+def test_rate_option_sets_the_rate_input(speech: Path, tone: Path, capsys: Capture) -> None:
     outputs = record(capsys, speech, tone, "--rate", 8000)["outputs"]
     assert {item["name"]: item["first"] for item in outputs}["rate"] == [8000]
 
@@ -167,11 +234,11 @@ def test_wrong_names_and_missing_inputs(speech: Path, classifier: Path, tone: Pa
     assert "did you mean audio=" in error(capsys, speech, "-i", f"adio={tone}")
     assert "no such file" in error(capsys, classifier, "missing.jpg")
     assert "takes float32[n, 3, 32, 32]" in error(capsys, classifier, "-i", "x=missing.jpg")
-    assert "not a way to make data" in error(capsys, classifier, "-i", "x=@noise")
+    assert "unknown kind of generated data" in error(capsys, classifier, "-i", "x=@noise")
     assert "x=3: has the shape []" in error(capsys, classifier, "-i", "x=3")
 
 
-def test_two_inputs_that_could_be_meant(tmp_path: Path, capsys: Capture) -> None:
+def test_files_for_several_inputs(tmp_path: Path, capsys: Capture) -> None:
     ports = [value(name, TensorProto.FLOAT, ["n"]) for name in ("a", "b")]
     node = helper.make_node("Add", ["a", "b"], ["y"])
     path = model(tmp_path / "m.onnx", [node], ports, [value("y", TensorProto.FLOAT, ["n"])])
@@ -188,7 +255,8 @@ def test_two_inputs_that_could_be_meant(tmp_path: Path, capsys: Capture) -> None
     assert "several inputs" in text
     assert "a, b" in text
     text = error(capsys, path, "-i", "a=[1,2]")
-    assert "none for 'b', which takes float32[n]" in text
+    assert "input 'b' has no data" in text
+    assert "float32[n]" in text
     assert "b=@zeros" in text
     for source in ("both.json", "both.npz", "test_data_set_0"):
         assert record(capsys, path, tmp_path / source)["outputs"][0]["values"] == [4, 6], source
@@ -204,9 +272,9 @@ def test_standard_input_and_output(
     content._read_stdin.cache_clear()
     assert main(["run", str(doubled), "-", "--device", "cpu", "-o", "-", "--scale", "1"]) == 0
     captured = capsysbinary.readouterr()
-    found = np.load(io.BytesIO(captured.out))
+    array = np.load(io.BytesIO(captured.out))
     np.testing.assert_array_equal(
-        found[0], np.asarray(Image.fromarray(PIXELS).resize((64, 64), 2)).transpose(2, 0, 1) * 2.0
+        array[0], np.asarray(Image.fromarray(PIXELS).resize((64, 64), 2)).transpose(2, 0, 1) * 2.0
     )
     assert b"outputs" in captured.err
     content._read_stdin.cache_clear()
@@ -221,12 +289,12 @@ def test_outputs_as_files(doubled: Path, photo: Path, tmp_path: Path, capsys: Ca
     np.testing.assert_allclose(json.loads((tmp_path / "out.json").read_text())["y"], whole)
     assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["y.npy", "y.png"]
     assert Image.open(tmp_path / "out.png").size == (64, 64)
-    assert "no .txt files" in error(capsys, doubled, photo, "-o", tmp_path / "out.txt")
+    assert "cannot write .txt files" in error(capsys, doubled, photo, "-o", tmp_path / "out.txt")
     assert "two dims" in error(capsys, doubled, photo, "-o", tmp_path / "out.csv")
     assert "waveform" in error(capsys, doubled, photo, "-o", tmp_path / "out.wav")
 
 
-def test_bench_profile_and_compare_take_the_same(classifier: Path, photo: Path, capsys: Capture) -> None:
+def test_bench_profile_and_compare_take_images(classifier: Path, photo: Path, capsys: Capture) -> None:
     source = f"x={photo}"
     assert main(["bench", str(classifier), "--input", source, "--against", "none", "--seconds", "0.1", "--json"]) == 0
     assert "[1, 3, 32, 32]" in capsys.readouterr().out
@@ -236,14 +304,14 @@ def test_bench_profile_and_compare_take_the_same(classifier: Path, photo: Path, 
     assert json.loads(capsys.readouterr().out)["inputs"][0]["source"] == str(photo)
 
 
-def test_what_nobody_needs_is_not_imported() -> None:
+def test_heavy_modules_are_not_imported() -> None:
     names = ("onnx", "llvmlite", "PIL", "weft.opset")
     code = f"import sys, weft.cli.run; print([name for name in {names} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"
 
 
-# -- names of classes and outputs ------------------------------------------------------------------------------------
+# -- class names and outputs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -273,46 +341,48 @@ def test_labels_of_models(tmp_path: Path) -> None:
     assert labels_of_model({"names": "{" * 5000}, file)[0] == ()
     assert labels_of_model({"names": "__import__('os')"}, file)[0] == ()
     (tmp_path / "config.json").write_text('{"id2label": {"0": "cat", "1": "dog"}}')
-    assert labels_of_model({}, file) == (("cat", "dog"), "config.json beside the model")
+    assert labels_of_model({}, file) == (("cat", "dog"), "config.json next to the model")
     with pytest.raises(InputError, match="no such file"):
         read_labels(str(tmp_path / "none"))
     (tmp_path / "empty").write_text("\n")
-    with pytest.raises(InputError, match="no names"):
+    with pytest.raises(InputError, match="no class names"):
         read_labels(str(tmp_path / "empty"))
 
 
-def test_what_is_shown_of_outputs() -> None:
+def test_describe_output() -> None:
     names = ClassNames(("cat", "dog", "owl"), "here")
     scores = np.array([[1.0, 3.0, 2.0]], np.float32)
-    found = describe("y", scores, names, 2)
-    assert [each["label"] for each in found["classes"][0]] == ["dog", "owl"]
-    assert found["softmax"]
-    shares = describe("y", np.array([[0.2, 0.5, 0.3]]), names)
-    assert not shares["softmax"]
-    assert shares["classes"][0][0]["probability"] == 0.5
-    background = describe("y", np.array([[5.0, 1.0, 2.0, 3.0]]), names)
+    result = describe_output("y", scores, names, 2)
+    assert [each["label"] for each in result["classes"][0]] == ["dog", "owl"]
+    assert result["softmax"]
+    probabilities = describe_output("y", np.array([[0.2, 0.5, 0.3]]), names)
+    assert not probabilities["softmax"]
+    assert probabilities["classes"][0][0]["probability"] == 0.5
+    background = describe_output("y", np.array([[5.0, 1.0, 2.0, 3.0]]), names)
     assert background["classes"][0][0]["label"] == "background"
-    assert "classes" not in describe("embedding", np.ones((1, 512), np.float32)), "no names, no shares, no such name"
-    assert "classes" not in describe("y", np.full((1, 3), np.nan), names)
-    assert "classes" not in describe("speech_probs", np.linspace(0, 0.5, 56)), "a score for each sample"
-    odd = describe("y", np.array([1.0, np.nan, np.inf, 3.0]))
-    assert (odd["nan"], odd["infinite"], odd["min"], odd["max"]) == (1, 1, 1, 3)
-    dicts = describe("proba", [{"a": 0.25, "b": 0.75}])
+    assert "classes" not in describe_output("embedding", np.ones((1, 512), np.float32)), (
+        "no class names, no probabilities, no telling name"
+    )
+    assert "classes" not in describe_output("y", np.full((1, 3), np.nan), names)
+    assert "classes" not in describe_output("speech_probs", np.linspace(0, 0.5, 56)), "one score per sample"
+    mixed = describe_output("y", np.array([1.0, np.nan, np.inf, 3.0]))
+    assert (mixed["nan"], mixed["infinite"], mixed["min"], mixed["max"]) == (1, 1, 1, 3)
+    dicts = describe_output("proba", [{"a": 0.25, "b": 0.75}])
     assert dicts["classes"][0][0]["label"] == "b"
-    assert describe("y", np.arange(70))["first"] == [0, 1, 2, 3, 4]
-    assert "values" not in describe("y", np.arange(70))
+    assert describe_output("y", np.arange(70))["first"] == [0, 1, 2, 3, 4]
+    assert "values" not in describe_output("y", np.arange(70))
 
 
-def test_which_outputs_are_pictures() -> None:
+def test_find_image() -> None:
     random = np.random.default_rng(0)
     depth = random.random((1, 20, 30)) * 40
-    assert picture_of(depth).shape == (20, 30)  # type: ignore[union-attr]
-    assert picture_of(random.random((1, 3, 20, 30))).shape == (20, 30, 3)  # type: ignore[union-attr]
-    assert picture_of(random.random((1, 20, 30, 4))).shape == (20, 30, 4)  # type: ignore[union-attr]
-    segments = picture_of(random.standard_normal((1, 21, 20, 30)))
+    assert find_image(depth).shape == (20, 30)  # type: ignore[union-attr]
+    assert find_image(random.random((1, 3, 20, 30))).shape == (20, 30, 3)  # type: ignore[union-attr]
+    assert find_image(random.random((1, 20, 30, 4))).shape == (20, 30, 4)  # type: ignore[union-attr]
+    segments = find_image(random.standard_normal((1, 21, 20, 30)))
     assert segments is not None
     assert segments.shape == (20, 30, 3)
     for shape in ((1, 1000), (1, 84, 8400), (2, 5), (1, 32, 8, 8), (4,), (1, 6, 62)):
-        assert picture_of(random.random(shape)) is None, shape
+        assert find_image(random.random(shape)) is None, shape
     back = np.asarray(Image.open(io.BytesIO(png_bytes(PIXELS))))
     np.testing.assert_array_equal(back, PIXELS)

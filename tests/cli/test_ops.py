@@ -1,4 +1,4 @@
-"""`weft ops`: what models need and weft lacks, all of it at once."""
+"""`weft ops`: operators that models need and weft lacks, and facts about operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def odd_model() -> onnx.ModelProto:
     """A model with unknown operators in its graph, in both branches of an If and in a function."""
 
     def branch() -> onnx.GraphProto:
-        node = helper.make_node("NMSRotated", ["x"], ["q"], name="turned", domain="mmdeploy")
+        node = helper.make_node("NMSRotated", ["x"], ["q"], name="rotated", domain="mmdeploy")
         return helper.make_graph([node], "branch", [], [helper.make_tensor_value_info("q", TensorProto.FLOAT, None)])
 
     inner = helper.make_node("Zorg", ["a"], ["b"], domain="acme")
@@ -47,22 +47,22 @@ def plain_model(path: Path) -> Path:
     return path
 
 
-def test_all_that_is_missing_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(odd_model(), tmp_path / "odd.onnx")
     plain = plain_model(tmp_path / "plain.onnx")
     assert main(["ops", "--missing", str(tmp_path / "odd.onnx"), str(plain), "--json"]) == 1
     odd, good = json.loads(capsys.readouterr().out)["models"]
-    found = {(row["domain"], row["op"]): row for row in odd["missing"]}
-    assert set(found) == {
+    rows = {(row["domain"], row["op"]): row for row in odd["missing"]}
+    assert set(rows) == {
         ("TRT", "EfficientNMS_TRT"),
         ("acme", "Zorg"),
         ("mmdeploy", "NMSRotated"),
         ("ai.onnx", "Relu"),
     }
-    assert found["TRT", "EfficientNMS_TRT"]["first_node"] == "suppress"
-    assert "TensorRT" in found["TRT", "EfficientNMS_TRT"]["defined_by"]
-    assert found["mmdeploy", "NMSRotated"]["nodes"] == 2
-    assert found["ai.onnx", "Relu"]["kind"] == "attribute"
+    assert rows["TRT", "EfficientNMS_TRT"]["first_node"] == "suppress"
+    assert "TensorRT" in rows["TRT", "EfficientNMS_TRT"]["defined_by"]
+    assert rows["mmdeploy", "NMSRotated"]["nodes"] == 2
+    assert rows["ai.onnx", "Relu"]["kind"] == "attribute"
     assert good["missing"] == []
 
 
@@ -74,25 +74,25 @@ def test_missing_operators_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "a plugin of TensorRT" in printed
 
 
-def test_nothing_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_missing_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--missing", str(plain_model(tmp_path / "plain.onnx"))]) == 0
-    assert "has all operators" in capsys.readouterr().out
+    assert "supports the operators of all" in capsys.readouterr().out
 
 
-def test_a_file_that_cannot_be_read_is_told_beside_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_file_among_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = plain_model(tmp_path / "plain.onnx")
     assert main(["ops", "--missing", str(tmp_path / "none.onnx"), str(plain)]) == 1
     printed = capsys.readouterr().out
     assert "none.onnx" in printed
     assert "\n  hint: check the path\n" in printed
-    assert "has all operators" in printed
+    assert "supports the operators of all" in printed
 
 
-def test_models_are_looked_through_for_what_is_missing_alone(tmp_path: Path) -> None:
+def test_models_need_the_missing_option(tmp_path: Path) -> None:
     assert main(["ops", str(plain_model(tmp_path / "plain.onnx"))]) == 1
 
 
-def test_loading_names_all_that_is_missing() -> None:
+def test_loading_names_all_missing_operators() -> None:
     with pytest.raises(weft.UnsupportedModelError, match=r"unknown operators (?s:.)*Zorg(?s:.)*NMSRotated") as caught:
         weft.load(odd_model())
     assert "weft ops --missing" in str(caught.value)
@@ -125,9 +125,9 @@ def test_origins(domain: str, op: str, definer: str) -> None:
     assert origin.advice
 
 
-@pytest.mark.parametrize("asked", ["relu", "Relu", "RELU", "ai.onnx.relu"])
-def test_one_operator_is_told_of(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ops", asked, "--json"]) == 0
+@pytest.mark.parametrize("name", ["relu", "Relu", "RELU", "ai.onnx.relu"])
+def test_one_operator(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", name, "--json"]) == 0
     (facts,) = json.loads(capsys.readouterr().out)["facts"]
     schema = onnx.defs.get_schema("Relu")
     assert facts["listed"][-1] == schema.since_version
@@ -138,7 +138,7 @@ def test_one_operator_is_told_of(asked: str, capsys: pytest.CaptureFixture[str])
     assert "Relu" in source.read_text(encoding="utf-8").splitlines()[int(line) - 1]
 
 
-def test_every_operator_can_be_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_operator_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--json"]) == 0
     names = [row["op"] for row in json.loads(capsys.readouterr().out)["ops"]]
     assert main(["ops", *names]) == 0
@@ -148,16 +148,16 @@ def test_every_operator_can_be_told_of(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_patterns_list_operators(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "reduce_m*", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["op"] for row in found["ops"]] == ["ReduceMax", "ReduceMean", "ReduceMin"]
-    assert found["facts"] == []
+    record = json.loads(capsys.readouterr().out)
+    assert [row["op"] for row in record["ops"]] == ["ReduceMax", "ReduceMean", "ReduceMin"]
+    assert record["facts"] == []
 
 
 @pytest.mark.parametrize(
-    ("asked", "hint"), [("reul", "Relu may be meant"), ("m.onnx", "--missing m.onnx"), ("q8", "all")]
+    ("name", "suggestion"), [("reul", "did you mean Relu?"), ("m.onnx", "--missing m.onnx"), ("q8", "all")]
 )
-def test_an_operator_that_is_not_there(asked: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ops", asked]) == 1
-    problem, told = capsys.readouterr().err.splitlines()
-    assert repr(asked) in problem
-    assert hint in told
+def test_unknown_operator(name: str, suggestion: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", name]) == 1
+    problem, hint = capsys.readouterr().err.splitlines()
+    assert repr(name) in problem
+    assert suggestion in hint

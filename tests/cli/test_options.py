@@ -1,4 +1,4 @@
-"""Options mean the same in every command: what they are called, what they take, how what they say is checked."""
+"""Options have the same names, types and checks in all commands."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ SERVING = ("run", "profile", "plan", "report")
 
 
 def options(command: str) -> dict[str, argparse.Action]:
-    """By the name of the option."""
-    whole: Any = next(
+    """Return the options of a command by name."""
+    subparsers: Any = next(
         action for action in command_parser([command])._actions if hasattr(action, "choices") and action.choices
     )
-    parser = whole.choices[command]
+    parser = subparsers.choices[command]
     return {name: action for action in parser._actions for name in action.option_strings}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_option_is_the_same_wherever_it_is(command: str) -> None:
-    known = options("run")
+def test_options_agree_between_commands(command: str) -> None:
+    run_options = options("run")
     for name, action in options(command).items():
         if name == "--json":
-            assert action.nargs == 0, "it prints, and takes no file"
+            assert action.nargs == 0, "--json takes no file"
         if name in ("--device", "--output", "--devices") and command in ("compile", "conformance", "info"):
             continue
-        if name in known and name not in ("--output", "-o", "--top", "--dump"):
+        if name in run_options and name not in ("--output", "-o", "--top", "--dump"):
             assert (action.type, action.nargs, action.choices) == (
-                known[name].type,
-                known[name].nargs,
-                known[name].choices,
+                run_options[name].type,
+                run_options[name].nargs,
+                run_options[name].choices,
             ), name
 
 
-def test_commands_that_run_models_take_inputs_and_options() -> None:
+def test_commands_that_run_models() -> None:
     common = {"--input", "--shape", "--batch", "--seed", "--mean", "--std", "--layout", "--resize", "--scale", "--rate"}
     for command in RUNNING:
         assert common <= options(command).keys(), command
@@ -57,7 +57,7 @@ def test_commands_that_run_models_take_inputs_and_options() -> None:
         assert named <= options(command).keys(), command
 
 
-def test_values_are_checked_as_in_python(tmp_path: Path, capsys: Capture) -> None:
+def test_values_are_validated(tmp_path: Path, capsys: Capture) -> None:
     for wrong in (["--memory-limit", "much"], ["--threads", "0"], ["--precision", "half"], ["--prefer", "size"]):
         assert main(["run", str(tmp_path / "m.onnx"), *wrong]) == 2
         assert wrong[0] in capsys.readouterr().err
@@ -75,7 +75,7 @@ def doubled(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_with_a_file_is_told_of(doubled: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_json_with_a_file(doubled: Path, tmp_path: Path, capsys: Capture) -> None:
     assert main(["info", str(doubled), "--json", "out.json"]) == 2
     assert "--json takes no file" in capsys.readouterr().err
     assert main(["run", str(doubled), "--json", "out.json"]) == 1
@@ -84,10 +84,10 @@ def test_json_with_a_file_is_told_of(doubled: Path, tmp_path: Path, capsys: Capt
     assert main(["profile", str(doubled), "--device", "cpu", "--repeat", "1", "-o", str(out)]) == 0
     assert out.exists()
     assert main(["profile", str(doubled), "--device", "cpu", "--repeat", "1", "-o", str(doubled / "x.json")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot write" in capsys.readouterr().err
 
 
-def test_a_limit_and_a_batch_reach_the_run(doubled: Path, capsys: Capture) -> None:
+def test_limit_and_batch(doubled: Path, capsys: Capture) -> None:
     arguments = ["run", str(doubled), "--device", "cpu", "--batch", "4", "--shape", "x=4,1000"]
     assert main([*arguments, "--threads", "1", "--prefer", "speed", "--no-cache"]) == 0
     assert "[4, 1000]" in capsys.readouterr().out
@@ -99,20 +99,20 @@ def spec(name: str, *dims: int | str) -> TensorSpec:
     return TensorSpec(name, dims, TensorType(DType.float32, dims))
 
 
-def asked(batch: int | None, *shapes: str) -> argparse.Namespace:
+def size_options(batch: int | None, *shapes: str) -> argparse.Namespace:
     return argparse.Namespace(shape=list(shapes), batch=batch)
 
 
 def test_sizes() -> None:
     inputs = [spec("x", "n", 3, "h", "w"), spec("ids:0", "n", "seq"), spec("flat", "k")]
-    assert sizes_for(asked(4, "h=5"), inputs) == {"h": 5, "n": 4, "k": 4}
-    whole = sizes_for(asked(None, "x=2,3,8,9", "ids:0=[2,7]", "flat=6"), inputs)
+    assert sizes_for(size_options(4, "h=5"), inputs) == {"h": 5, "n": 4, "k": 4}
+    whole = sizes_for(size_options(None, "x=2,3,8,9", "ids:0=[2,7]", "flat=6"), inputs)
     assert whole == {"n": 2, "h": 8, "w": 9, "seq": 7, "k": 6}
-    assert sizes_for(asked(None, "x=2x3x8x9"), inputs) == {"n": 2, "h": 8, "w": 9}
+    assert sizes_for(size_options(None, "x=2x3x8x9"), inputs) == {"n": 2, "h": 8, "w": 9}
     for batch, shapes, problem in (
         (None, ["x=2,4,8,9"], "does not fit its shape"),
         (None, ["x=2,3"], "does not fit its shape"),
-        (None, ["z=1,2"], "have none of that name"),
+        (None, ["z=1,2"], "no input of that name"),
         (None, ["z=1"], "no dynamic dim of that name"),
         (None, ["x"], "name=size"),
         (None, ["h=-1"], "name=size"),
@@ -120,7 +120,7 @@ def test_sizes() -> None:
         (3, ["n=2"], "another option says"),
     ):
         with pytest.raises(InputError, match=problem):
-            sizes_for(asked(batch, *shapes), inputs)
+            sizes_for(size_options(batch, *shapes), inputs)
     with pytest.raises(InputError, match="cannot change"):
-        sizes_for(asked(3), [spec("x", 1, "n")])
-    assert sizes_for(asked(1), [spec("x", 1, "n")]) == {}
+        sizes_for(size_options(3), [spec("x", 1, "n")])
+    assert sizes_for(size_options(1), [spec("x", 1, "n")]) == {}

@@ -1,4 +1,4 @@
-"""`weft quantize` through `main`: the table, JSON, data from a folder, and what it says where it cannot."""
+"""`weft quantize` through `main`: the table, JSON, data from a folder, and errors."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def quantize_json(capsys: Capture, *arguments: object) -> tuple[int, Any]:
     return code, json.loads(printed.out)
 
 
-def test_the_table(linear: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_table(linear: Path, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out.onnx"
     assert main(["quantize", str(linear), str(out), "--to", "int8", "--device", "cpu"]) == 0
     printed = capsys.readouterr().out
-    assert "No data was given" in printed
-    for told in ("2 of 2 layers in int8", "size", "a run", "error of y", "first", "second", "smaller"):
-        assert told in printed
+    assert "Without --data" in printed
+    for text in ("2 of 2 layers in int8", "size", "time", "error of y", "first", "second", "smaller"):
+        assert text in printed
     assert out.is_file()
 
 
@@ -56,22 +56,22 @@ def test_json_with_data(linear: Path, tmp_path: Path, capsys: Capture) -> None:
         array = np.random.default_rng(number).standard_normal((5, 32)).astype(np.float32)
         np.save(folder / f"{number}.npy", array)
     out = tmp_path / "out.onnx"
-    code, told = quantize_json(capsys, linear, out, "--to", "int8", "--data", folder, "--keep", "sec*")
+    code, record = quantize_json(capsys, linear, out, "--to", "int8", "--data", folder, "--keep", "sec*")
     assert code == 0
-    assert not told["made_up"]
-    assert told["samples"] == 3
-    assert [(layer["node"], layer["narrowed"]) for layer in told["layers"]] == [("first", True), ("second", False)]
-    assert told["layers"][0]["alone"]["noise"] < 0.05
-    assert told["outputs"][0]["name"] == "y"
-    assert told["sizes"]["before"] == linear.stat().st_size
+    assert not record["made_up"]
+    assert record["samples"] == 3
+    assert [(layer["node"], layer["narrowed"]) for layer in record["layers"]] == [("first", True), ("second", False)]
+    assert record["layers"][0]["alone"]["noise"] < 0.05
+    assert record["outputs"][0]["name"] == "y"
+    assert record["sizes"]["before"] == linear.stat().st_size
 
 
-def test_a_budget_that_cannot_be_kept(linear: Path, tmp_path: Path, capsys: Capture) -> None:
-    """float16 has one width: there is nothing to leave out but what --keep names."""
+def test_budget_is_exceeded(linear: Path, tmp_path: Path, capsys: Capture) -> None:
+    """In float16 all layers are converted, except those that --keep names."""
     options = ("--to", "fp16", "--budget", "1e-9", "--shape", "rows=3")
-    code, told = quantize_json(capsys, linear, tmp_path / "out.onnx", *options)
+    code, record = quantize_json(capsys, linear, tmp_path / "out.onnx", *options)
     assert code == 1
-    assert told["error"] > 1e-9
+    assert record["error"] > 1e-9
 
 
 def test_wrong_usage(linear: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""Tables at any width: whatever they hold, they fit, and in a pipe nothing of it is missing."""
+"""Tables fit any width, and are complete in a pipe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (
 )
 
 
-def printed(content: object, width: int, encoding: str = "utf-8") -> str:
+def render(content: object, width: int, encoding: str = "utf-8") -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
     console = Console(file=stream, width=width, soft_wrap=width >= NO_LIMIT, highlight=False, color_system=None)
     console.print(content)
@@ -32,7 +32,7 @@ def printed(content: object, width: int, encoding: str = "utf-8") -> str:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_any_table_fits(seed: int) -> None:
-    """Random tables in random widths; numbers and whole columns are there at every width."""
+    """Random tables of random widths keep numbers and unshortened columns."""
     random = np.random.default_rng(seed)
     columns = [f"{'number' if kind else 'words'} {place}" for place, kind in enumerate(random.integers(2, size=4))]
     right = [column for column in columns if column.startswith("number")]
@@ -44,47 +44,49 @@ def test_any_table_fits(seed: int) -> None:
     words = [column for column in columns if column not in right]
     below = words[0] if words and seed % 2 else None
     width = int(random.integers(24, 130))
-    text = printed(table("a title of some words", columns, rows, right, below=below), width)
+    text = render(table("a title of some words", columns, rows, right, below=below), width)
     assert max(map(cell_len, text.splitlines())) <= width, text
-    whole = printed(table("", columns, rows, right, below=below), NO_LIMIT)
+    complete = render(table("", columns, rows, right, below=below), NO_LIMIT)
     for row in rows:
         for cell in row:
-            assert cell in whole
+            assert cell in complete
     if right:
         assert all(number in text for number in numbers), text
 
 
-def test_columns_that_can_be_spared() -> None:
+def test_spare_columns() -> None:
     columns, row = ("model", "median", "quartiles", "of peak"), ("a-model", "5.83 µs", "5.78 to 5.91 µs", "12.5%")
-    made = table("", columns, [row], right=columns[1:], spare=("quartiles", "of peak"))
-    assert "not shown" not in printed(made, 60)
-    narrow = printed(made, 34)
+    content = table("", columns, [row], right=columns[1:], spare=("quartiles", "of peak"))
+    assert "not shown" not in render(content, 60)
+    narrow = render(content, 34)
     assert "not shown in 34 columns: quartiles" in " ".join(narrow.split())
     assert "12.5%" in narrow
 
 
-def test_what_stands_below() -> None:
-    made = table("", ("kernel", "nodes", "time"), [("map", "some nodes " * 6, "3 s")], ("time",), ("kernel",), "nodes")
-    lines = printed(made, 40).splitlines()
+def test_column_below() -> None:
+    content = table(
+        "", ("kernel", "nodes", "time"), [("map", "some nodes " * 6, "3 s")], ("time",), ("kernel",), "nodes"
+    )
+    lines = render(content, 40).splitlines()
     assert lines[0].split() == ["kernel", "time"]
     assert lines[3].startswith("    some nodes")
 
 
-def test_facts_break_where_parts_meet() -> None:
-    text = printed(facts([("file", f"/folder{'/inner_folder' * 6}/model.onnx"), ("size", Text("3 MiB"))]), 40)
+def test_facts_break_between_parts() -> None:
+    text = render(facts([("file", f"/folder{'/inner_folder' * 6}/model.onnx"), ("size", Text("3 MiB"))]), 40)
     assert max(map(len, text.splitlines())) <= 40
     assert "".join(text.split()).startswith(f"file/folder{'/inner_folder' * 6}/model.onnx")
 
 
-def test_names_that_differ_in_a_number_are_told_apart() -> None:
-    """What is left out of a node's name are scopes without a number."""
+def test_shortened_names_stay_distinct() -> None:
+    """Only scopes without a number are left out of a node's name."""
     names = [f"/bert_like_encoder/encoder/layers.{number}/self_attention/output/dense/MatMul" for number in range(12)]
-    text = printed(table("", ("node", "other"), [(name, "x" * 30) for name in names]), 64)
+    text = render(table("", ("node", "other"), [(name, "x" * 30) for name in names]), 64)
     assert len({line.split()[0] for line in text.splitlines()[2:]}) == len(names)
     assert "/…/layers.11/…/dense/MatMul" in text
 
 
-def test_left_out_parts_are_marked_as_the_encoding_can() -> None:
-    made = table("", ("name", "other"), [(NAMES[0], NAMES[0])])
-    assert "…" in printed(made, 60)
-    assert "..." in printed(made, 60, "ascii")
+def test_ellipsis_follows_the_encoding() -> None:
+    content = table("", ("name", "other"), [(NAMES[0], NAMES[0])])
+    assert "…" in render(content, 60)
+    assert "..." in render(content, 60, "ascii")

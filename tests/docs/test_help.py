@@ -18,7 +18,6 @@ __all__ = ["prepared"]
 
 NOT_RUN = {
     "weft run model.onnx -i x=x.npy -i rate=16000 -o results": "the classifier has no rate",
-    "weft run model.onnx --repeat 100 --device webgpu --json": "needs a GPU",
     "weft report model.onnx --device cuda,webgpu,cpu": "needs a GPU",
     "weft kernels model.onnx -k contract --device webgpu:0": "needs a GPU",
     "weft tune model.onnx": "needs a GPU",

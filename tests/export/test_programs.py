@@ -155,7 +155,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert sorted(Path(file).name for file in record["files"]) == sorted(
         path.name for path in (tmp_path / "c").iterdir()
     )
-    assert main(["export", str(model), "--c", str(tmp_path / "d"), "--shape", "batch=2", "--name", "net"]) == 0
+    assert main(["export", str(model), "-o", str(tmp_path / "d"), "--shape", "batch=2", "--name", "net"]) == 0
     assert "net.h" in capsys.readouterr().out
     assert main(["export", str(model), "--c", str(tmp_path / "f"), "--only", "c", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outputs"] == {"c": "float32[batch, 16, 12, 10]"}

@@ -281,7 +281,7 @@ def test_weft_plan_prints(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> 
         "without reuse",
         "workspace",
         "peak",
-        "batch = 1 (guessed: --shape NAME=SIZE gives others)",
+        "batch = 1 (guessed; set them with --shape NAME=SIZE)",
         "verified",
     ):
         assert word in text
@@ -320,9 +320,9 @@ def test_png_needs_pillow(
     dynamic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert main(["plan", str(dynamic), "--picture", str(tmp_path / "map.png")]) == 1
+    assert main(["plan", str(dynamic), "-o", str(tmp_path / "map.png")]) == 1
     assert "weft-onnx[image]" in capsys.readouterr().err
-    assert main(["plan", str(dynamic), "--picture", str(tmp_path / "map.svg")]) == 0
+    assert main(["plan", str(dynamic), "-o", str(tmp_path / "map.svg")]) == 0
 
 
 def check_png(path: Path) -> None:
@@ -334,7 +334,7 @@ def check_png(path: Path) -> None:
 
 
 def test_weft_plan_refuses_what_it_cannot_do(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", str(dynamic), "--picture", "map.gif"]) == 1
+    assert main(["plan", str(dynamic), "-o", "map.gif"]) == 1
     assert main(["plan", str(dynamic), "--shape", "rows=2"]) == 1
     assert main(["plan", str(dynamic), "--device", "reference"]) == 1
     assert "has no memory plan" in capsys.readouterr().err

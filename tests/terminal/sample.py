@@ -1,4 +1,4 @@
-"""A tiny model with names as exporters write them, which no terminal has room for."""
+"""A tiny model with the long names that exporters write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCOPE = "/bert_like_encoder/encoder/layers.{}/self_attention/output/dense/{}"
 
 
 def write_model(path: Path) -> Path:
-    """Three layers x = relu(x @ w + b) over [batch, 16], with the metadata that tools leave."""
+    """Write three layers x = relu(x @ w + b) over [batch, 16], with typical metadata."""
     random = np.random.default_rng(0)
     nodes, weights, last = [], [], "input_features_of_the_first_layer"
     for layer in range(LAYERS):

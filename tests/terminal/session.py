@@ -1,7 +1,7 @@
-"""Commands in a terminal of so many columns: `python -m terminal.session CASES RESULTS`.
+"""Run commands in terminals of given widths: `python -m terminal.session CASES RESULTS`.
 
-Each command runs in a fork of this process, which has imported weft already, on a terminal of its own or on pipes.
-CASES and RESULTS are JSON; a result is the exit code and what was written, as it was written.
+Each command runs in a fork of this process, which has already imported weft, with a separate terminal or with pipes.
+CASES and RESULTS are JSON; a result is the exit code and the output.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ COMMANDS = "demo info run ops devices report kernels plan profile optimize compi
 
 
 def play(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results of cases: `arguments`, and if given `columns` (none: pipes), `environment`, `encoding`, `folder`."""
+    """Run cases: `arguments`, and optionally `columns` (without: pipes), `environment`, `encoding`, `folder`."""
     with TemporaryDirectory() as folder:
-        asked, answered = Path(folder, "cases.json"), Path(folder, "results.json")
-        asked.write_text(json.dumps(list(cases)), encoding="utf-8")
-        command = [sys.executable, "-m", "terminal.session", str(asked), str(answered)]
+        case_file, result_file = Path(folder, "cases.json"), Path(folder, "results.json")
+        case_file.write_text(json.dumps(list(cases)), encoding="utf-8")
+        command = [sys.executable, "-m", "terminal.session", str(case_file), str(result_file)]
         path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
         subprocess.run(command, check=True, timeout=SECONDS, env={**os.environ, "PYTHONPATH": path})
-        found: list[dict[str, Any]] = json.loads(answered.read_text(encoding="utf-8"))
-        return found
+        results: list[dict[str, Any]] = json.loads(result_file.read_text(encoding="utf-8"))
+        return results
 
 
 def _run(case: dict[str, Any]) -> dict[str, Any]:
-    """One command, its stdout and stderr on one terminal, or on one pipe."""
+    """Run one command with stdout and stderr on one terminal or one pipe."""
     if case.get("columns"):
         child, reader = pty.fork()
     else:
@@ -51,13 +51,13 @@ def _run(case: dict[str, Any]) -> dict[str, Any]:
             os.dup2(writer, 2)
         os.close(writer)
     if not child:
-        os._exit(_in_child(case))
-    written = _read(reader)
+        os._exit(_run_in_child(case))
+    written = _read_all(reader)
     _, status = os.waitpid(child, 0)
     return {**case, "code": os.waitstatus_to_exitcode(status), "written": written.decode("utf-8", "replace")}
 
 
-def _in_child(case: dict[str, Any]) -> int:
+def _run_in_child(case: dict[str, Any]) -> int:
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM"):
         os.environ.pop(name, None)
     os.environ.update({"TERM": "xterm-256color", **case.get("environment", {})})
@@ -66,27 +66,27 @@ def _in_child(case: dict[str, Any]) -> int:
     if case.get("folder"):
         os.chdir(case["folder"])
     encoding = case.get("encoding", "utf-8")
-    sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - until the end
+    sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - open until the end
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), encoding=encoding, line_buffering=True)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), encoding=encoding, errors="backslashreplace", line_buffering=True)
-    sys.__stdout__ = sys.stdout  # whose terminal is asked for its size
+    sys.__stdout__ = sys.stdout  # its terminal determines the width
     code = main(case["arguments"])
     sys.stdout.flush()
     sys.stderr.flush()
     return code
 
 
-def _read(descriptor: int) -> bytes:
+def _read_all(descriptor: int) -> bytes:
     written = bytearray()
     while True:
         try:
-            piece = os.read(descriptor, 1 << 16)
-        except OSError:  # the end of a terminal
-            piece = b""
-        if not piece:
+            chunk = os.read(descriptor, 1 << 16)
+        except OSError:  # the terminal was closed
+            chunk = b""
+        if not chunk:
             os.close(descriptor)
             return bytes(written)
-        written += piece
+        written += chunk
 
 
 if __name__ == "__main__":

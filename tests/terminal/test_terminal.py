@@ -1,4 +1,4 @@
-"""Commands as people see them, in terminals of 40, 80 and 120 columns, and in pipes: nothing is broken or left out."""
+"""The output of commands in terminals of 40, 80 and 120 columns, and in pipes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 from terminal.sample import write_model
 
 if sys.platform == "win32":
-    pytest.skip("terminals of this kind are not there", allow_module_level=True)
+    pytest.skip("Windows has no pseudo-terminals of this kind", allow_module_level=True)
 
 from terminal.session import play
 
 pyte = pytest.importorskip("pyte", reason="terminals are tested with pyte: pip install pyte")
 
 WIDTHS = (80, 40, 120)
-ONCE = ("demo", "profile", "compare", "optimize", "report", "kept", "operators")  # in one terminal alone
-WIDE = ("info", "kernels", "plan", "an operator")  # in wide ones, too
+ONCE = ("demo", "profile", "compare", "optimize", "report", "cache", "operators")  # in one width only
+WIDE = ("info", "kernels", "plan", "an operator")  # also in wide terminals
 MODEL = "model.onnx"
 SESSION: dict[str, tuple[list[str], int]] = {
     "overview": ([], 0),
@@ -38,12 +38,12 @@ SESSION: dict[str, tuple[list[str], int]] = {
     "optimize": (["optimize", MODEL, "smaller.onnx"], 0),
     "an operator": (["ops", "conv"], 0),
     "operators": (["ops", "reduce"], 0),
-    "kept": (["cache", "list"], 0),
+    "cache": (["cache", "list"], 0),
     "a mistake": (["inof"], 2),
-    "an option that is none": (["run", MODEL, "--devcie", "cpu"], 2),
-    "no file": (["info", "a-model-that-is-not-here-and-has-a-long-name.onnx"], 1),
+    "an unknown option": (["run", MODEL, "--devcie", "cpu"], 2),
+    "a missing file": (["info", "a-missing-model-with-a-rather-long-name.onnx"], 1),
     "a wrong shape": (["run", MODEL, "--shape", "batch=0.5"], 1),
-    "no model": (["info", "page.onnx"], 1),
+    "not a model": (["info", "page.onnx"], 1),
 }
 TERMINALS = [
     (name, columns)
@@ -68,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> Results:
-    """Every command in its terminals, and in a pipe."""
+    """Run every command in its terminals, and in a pipe."""
     keys = [*TERMINALS, *((name, None) for name in SESSION)]
     cases = [_case(folder, SESSION[name][0], columns=columns) for name, columns in keys]
     return dict(zip(keys, play(cases), strict=True))
@@ -85,62 +85,64 @@ def _case(folder: Path, arguments: list[str], **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "columns"), TERMINALS)
-def test_a_session(name: str, columns: int, results: Results) -> None:
-    """Lines fit, words are whole, errors are told and not dumped."""
+def test_terminals(name: str, columns: int, results: Results) -> None:
+    """Lines fit, words are not broken, and errors have no traceback."""
     result = results[name, columns]
     text = result["written"]
     assert result["code"] == SESSION[name][1], text
     assert "Traceback" not in text
-    whole = set(_plain(results[name, None]["written"]).split())
-    too_long = " ".join(word for word in whole if len(word) > columns - 16)  # and may stand in several lines
+    pipe_words = set(_plain(results[name, None]["written"]).split())
+    too_long = " ".join(word for word in pipe_words if len(word) > columns - 16)  # may be broken
     for word in _shown_words(text, columns):
-        assert word in whole or word in too_long or _may_differ(word), f"{word!r} is no whole word of what a pipe gets"
+        assert word in pipe_words or word in too_long or _may_differ(word), (
+            f"{word!r} is not a word of the pipe's output"
+        )
 
 
 @pytest.mark.parametrize("name", SESSION)
-def test_a_pipe(name: str, results: Results) -> None:
-    """Nothing is coloured, cut or wrapped, and what a terminal shows without its middle is there."""
+def test_pipes(name: str, results: Results) -> None:
+    """Output is not coloured, shortened or wrapped."""
     result = results[name, None]
     assert result["code"] == SESSION[name][1]
     assert "\x1b" not in result["written"]
     if name in ("info", "report", "kernels", "plan", "profile"):
         assert "self_attention/output/dense" in result["written"] or name == "report"
-        assert "…" not in result["written"] or name == "info"  # metadata are shortened for all
+        assert "…" not in result["written"] or name == "info"  # which shortens metadata
 
 
 def test_environments(folder: Path) -> None:
-    """Colours and characters are those that terminals and encodings take."""
+    """Colours and characters follow the terminal and the encoding."""
     table = ["kernels", MODEL, "--device", "cpu"]
     settings: dict[str, dict[str, Any]] = {
         "plain": {"columns": 80},
         "no colour": {"columns": 80, "environment": {"NO_COLOR": "1"}},
         "dumb": {"columns": 80, "environment": {"TERM": "dumb"}},
         "forced": {"environment": {"FORCE_COLOR": "1"}},
-        "said": {"columns": 80, "environment": {"COLUMNS": "60"}},
-        "said wrongly": {"columns": 80, "environment": {"COLUMNS": "many"}},
+        "COLUMNS": {"columns": 80, "environment": {"COLUMNS": "60"}},
+        "invalid COLUMNS": {"columns": 80, "environment": {"COLUMNS": "many"}},
         "ascii": {"columns": 80, "encoding": "ascii"},
         "ascii pipe": {"encoding": "ascii"},
         "Windows": {"columns": 80, "encoding": "cp1252"},
         "DOS": {"columns": 80, "encoding": "cp437"},
     }
-    found = dict(zip(settings, play([_case(folder, table, **each) for each in settings.values()]), strict=True))
-    assert all(result["code"] == 0 for result in found.values())
-    assert "\x1b[1m" in found["plain"]["written"]
-    assert not re.search(r"\x1b\[\d*;?3\dm", found["no colour"]["written"])
-    assert "\x1b" not in found["dumb"]["written"]
-    assert "\x1b[" in found["forced"]["written"]
-    assert max(map(_cells, _lines(found["said"]["written"]))) <= 60
-    assert max(map(_cells, _lines(found["said wrongly"]["written"]))) <= 80
+    results = dict(zip(settings, play([_case(folder, table, **each) for each in settings.values()]), strict=True))
+    assert all(result["code"] == 0 for result in results.values())
+    assert "\x1b[1m" in results["plain"]["written"]
+    assert not re.search(r"\x1b\[\d*;?3\dm", results["no colour"]["written"])
+    assert "\x1b" not in results["dumb"]["written"]
+    assert "\x1b[" in results["forced"]["written"]
+    assert max(map(_cells, _lines(results["COLUMNS"]["written"]))) <= 60
+    assert max(map(_cells, _lines(results["invalid COLUMNS"]["written"]))) <= 80
     for name in ("ascii", "ascii pipe"):
-        assert found[name]["written"].isascii()
-        assert "?" not in found[name]["written"]
-    for result in found.values():
+        assert results[name]["written"].isascii()
+        assert "?" not in results[name]["written"]
+    for result in results.values():
         assert "Traceback" not in result["written"]
         assert "contract" in result["written"]
 
 
 def test_ascii(folder: Path) -> None:
-    """Whatever a command says, it says where only ASCII is."""
+    """Output falls back to ASCII."""
     commands = [
         ["info", MODEL],
         ["demo"],
@@ -155,7 +157,7 @@ def test_ascii(folder: Path) -> None:
 
 
 def _shown_words(written: str, columns: int) -> list[str]:
-    """The words on a terminal's screen at the end, when progress is gone."""
+    """Return the words on the screen at the end, when progress is cleared."""
     screen = pyte.Screen(columns, 900)
     pyte.Stream(screen).feed(written)
     return "\n".join(screen.display).split()
@@ -176,7 +178,7 @@ def _cells(line: str) -> int:
 
 
 def _may_differ(word: str) -> bool:
-    """Numbers differ from run to run, rules and shortened words from width to width."""
+    """Whether a word may differ: numbers between runs, rules and shortened words between widths."""
     if "…" in word or word == "\\" or RULE.fullmatch(word) or SHORT_NAME.fullmatch(word):
         return True
     return bool(TIMED.fullmatch(word.strip("(),;:[]+"))) or not word.isascii()

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from weft.bench import rounds
 from weft.bench.engines import PEERS, WEFT, Engine, FirstRuns, LoadedModel, Setup
-from weft.cli.process import orders, peak_memory
+from weft.cli.process import peak_memory, read_requests
 from weft.errors import InputError, WeftError
 from weft.plan.sections import make_plan
 
@@ -125,7 +125,7 @@ def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
         except EOFError:
             return None
 
-    for command, arguments in orders(read):
+    for command, arguments in read_requests(read):
         pickle.dump(_reply(server, command, arguments), replies)
         replies.flush()
 

@@ -1,15 +1,14 @@
 """The `weft` command. Each subcommand is a module with `add_parser(subparsers)`, `run(args) -> int` and `EXAMPLES`.
 
-Only the module of the command that is asked for gets imported, and it imports what it needs when it runs. A module that
-is named as no command serves several of them:
+Only the module of the named command is imported, and it imports what it needs when it runs. Other modules serve several
+commands:
 
-- what is typed: `parsing` (the parser, wrong usage, help), `options`, `values` and `sizes` (what several take),
-  `inputs` and `picture_options` (data for a model), `completion_scripts` (shells);
-- what is shown: `output` (consoles, numbers, JSON), `fitted_tables` (tables for every width), `streams` (encodings, and
-  readers that go), and parts of what commands show: `kernel_table`, `comparison_table`, `results`, `labels`, `op_page`,
-  `demo_picture`;
-- what is written: `written`, `result_files`;
-- `process`: this process, and its end with its parent's.
+- arguments: `parsing` (the parser, wrong usage, help), `options`, `option_types` and `sizes` (shared options),
+  `inputs`, `image_options` and `image_batches` (data for a model);
+- terminal output: `output` (consoles, numbers, JSON), `fitted_tables` (tables for any width), `streams` (encodings and
+  closed pipes), `kernel_table`, `comparison_table`, `operator_table`, `describe_outputs`, `labels`, `demo_gallery`;
+- files: `output_files`, `save_outputs`;
+- `process`: memory of this process, and requests of its parent.
 """
 
 from __future__ import annotations
@@ -18,49 +17,49 @@ import argparse
 import contextlib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.cli.parsing import CommandParser, TopParser, examples, filled, first_word, near
+from weft.cli.parsing import CommandParser, TopParser, closest_match, fill_line, first_word, format_examples
 from weft.cli.streams import flush_or_silence, open_streams, silence_stdout
 from weft.errors import WeftError
 
 GROUPS = {
     "first steps": {
-        "demo": "read a few handwritten digits: no file, no network",
+        "demo": "recognise a few handwritten digits; needs no file and no network",
         "run": "run a model on files or random data",
-        "view": "a page that shows a model: graph, kernels, weights, times",
-        "info": "what a model takes, gives, is made of and computes",
-        "devices": "the devices weft can use here, and why not the others",
+        "view": "show a model as a page: graph, kernels, weights, times",
+        "info": "show inputs, outputs, operators and cost of a model",
+        "devices": "list the devices of this machine, and why others are unavailable",
     },
-    "what a model does": {
-        "profile": "where a model's time and memory go: kernels, threads, the arena",
-        "plan": "the memory that a model needs, known before it runs",
-        "report": "where a model runs and why, and what each device does of it",
-        "kernels": "the kernels that a model becomes: nodes, template, cost, code",
-        "compare": "a model on several devices, layer by layer: what departs first",
+    "analyse a model": {
+        "profile": "show where time and memory go: kernels, threads, the arena",
+        "plan": "predict the memory that a model needs",
+        "report": "show where a model runs and why, and what each device computes",
+        "kernels": "list the kernels of a model: nodes, template, cost, code",
+        "compare": "compare a model on several devices, layer by layer",
         "bench": "time models in weft and in other engines",
     },
-    "files from a model": {
-        "optimize": "a model with fewer nodes and the same results, as ONNX",
-        "quantize": "a model with narrower numbers, and what that costs",
-        "compile": "a model compiled ahead of time: a file that loads in milliseconds",
-        "export": "a model as a C library: header, object file, weights",
+    "convert a model": {
+        "optimize": "write an ONNX model with fewer nodes and the same results",
+        "quantize": "write an ONNX model with fewer bits per number, and measure the error",
+        "compile": "compile a model ahead of time, into a file that loads in milliseconds",
+        "export": "write a model as a C library: header, object file, weights",
     },
-    "weft itself": {
-        "ops": "the operators weft knows, one of them, or what a model lacks",
-        "cache": "what is kept on disk: list it, clean it, verify it",
-        "tune": "measure which tiles suit a model's products on a GPU",
+    "manage weft": {
+        "ops": "list supported operators, describe one, or find what a model lacks",
+        "cache": "list, clean or verify the cache of compiled models",
+        "tune": "measure which tiles suit a model's matrix products on a GPU",
         "conformance": "run the test suite of the installed onnx package",
-        "completion": "completion with the Tab key, for bash, zsh and fish",
+        "completion": "complete commands with the Tab key in bash, zsh and fish",
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-OTHER_WORDS = {
+SYNONYMS = {
     "version": "--version",
     "benchmark": "bench",
     "time": "bench",
@@ -74,20 +73,20 @@ OTHER_WORDS = {
     "memory": "plan",
     "test": "conformance",
 }
-"""Commands by what other tools call them."""
+"""Commands by their names in other tools."""
 
 DEBUG = "show the full traceback of an error"
-VERBOSE = "tell on stderr what is loaded, compiled and chosen; -vv tells of each stage"
+VERBOSE = "log to stderr what is loaded, compiled and chosen; -vv logs each stage"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: one of `parsing.EXIT_CODES`."""
+    """Run a command line, and return one of `parsing.EXIT_CODES`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     open_streams()
     try:
         try:
             code = _run(arguments)
-        except SystemExit as stop:  # argparse leaves this way after --help, --version and wrong usage
+        except SystemExit as stop:  # of argparse, after --help, --version and wrong usage
             code = stop.code if isinstance(stop.code, int) else 1
         sys.stdout.flush()
         return code
@@ -101,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in arguments:
             raise
         with contextlib.suppress(OSError, ValueError):  # stderr may be closed, too
-            _report(error)
+            _print_error(error)
         flush_or_silence()
         return 1
 
@@ -110,11 +109,11 @@ def _run(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     parser = command_parser(arguments)
-    args, rest = parser.parse_known_args(arguments)
-    if rest:
-        from weft.cli.options import take_rest
+    args, unrecognized = parser.parse_known_args(arguments)
+    if unrecognized:
+        from weft.cli.options import add_files_after_options
 
-        take_rest(parser, args, rest)
+        add_files_after_options(parser, args, unrecognized)
     if args.command is None:
         sys.stdout.write(parser.overview())
         return 0
@@ -122,47 +121,59 @@ def _run(arguments: Sequence[str]) -> int:
         from weft import logs
 
         logs.write_to_stderr(logs.INFO if args.verbose == 1 else logs.DEBUG)
-    code: int = _module(args.command).run(args)
+    code: int = _import_command(args.command).run(args)
     return code
 
 
 def command_parser(arguments: Sequence[str]) -> TopParser:
-    """The parser, with the options of the command that `arguments` name and only the names of the others."""
+    """Return the parser, with the options of the command that `arguments` name; other commands have only names."""
+    name = first_word(arguments)
+    parser = _make_parser(COMMANDS.keys() & {name})
+    if name is not None and name not in COMMANDS:
+        parser.refuse(f"there is no command {name!r}", _suggest_command(name))
+    parser.chosen = None if name is None else parser.commands[name]
+    return parser
+
+
+def full_parser() -> TopParser:
+    """Return the parser with the options of all commands."""
+    return _make_parser(COMMANDS.keys())
+
+
+def _make_parser(loaded: Collection[str]) -> TopParser:
+    """Make the parser with the options of some commands, whose modules are imported."""
     parser = TopParser(prog="weft")
     parser.groups = GROUPS
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     parser.add_argument("-v", "--verbose", action="count", default=0, help=VERBOSE)
     parser.add_argument("--debug", action="store_true", help=DEBUG)
-    wanted = first_word(arguments)
-    if wanted is not None and wanted not in COMMANDS:
-        parser.refuse(f"there is no command {wanted!r}", _instead(wanted))
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=CommandParser)
     for name, summary in COMMANDS.items():
-        if name != wanted:
+        if name not in loaded:
             subparsers.add_parser(name, help=summary)
             continue
-        module = _module(name)
+        module = _import_command(name)
         module.add_parser(subparsers)
-        parser.chosen = subparsers.choices[name]
-        parser.chosen.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help=VERBOSE)
-        parser.chosen.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=DEBUG)
-        parser.chosen.description = parser.chosen.description or f"{summary[0].upper()}{summary[1:]}."
-        parser.chosen.shorten_usage()
-        parser.chosen.epilog = examples(module.EXAMPLES) if hasattr(module, "EXAMPLES") else None
+        command = subparsers.choices[name]
+        command.add_argument("-v", "--verbose", action="count", default=argparse.SUPPRESS, help=VERBOSE)
+        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=DEBUG)
+        command.description = command.description or f"{summary[0].upper()}{summary[1:]}."
+        command.shorten_usage()
+        command.epilog = format_examples(module.EXAMPLES)
+    parser.commands = subparsers.choices
     return parser
 
 
-def _instead(word: str) -> str:
-    """What to do where a command was expected."""
+def _suggest_command(word: str) -> str:
     if Path(word).suffix.lower() in (".onnx", ".weft"):
-        return f"say what to do with it: weft run {word}, or weft info {word}"
+        return f"name a command first: weft run {word}, or weft info {word}"
     if Path(word).suffix:
-        return f"weft run MODEL {word} gives it to a model"
-    found = OTHER_WORDS.get(word.lower()) or near(word, COMMANDS)
-    return f"weft {found} may be meant; weft --help lists all" if found else "weft --help lists all commands"
+        return f"weft run MODEL {word} runs a model on it"
+    close = SYNONYMS.get(word.lower()) or closest_match(word, COMMANDS)
+    return f"did you mean weft {close}? weft --help lists all" if close else "weft --help lists all commands"
 
 
-def _module(command: str) -> Any:
+def _import_command(command: str) -> Any:
     return importlib.import_module(f"weft.cli.{command}")
 
 
@@ -174,9 +185,9 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _report(error: Exception) -> None:
-    """The error on stderr: what is wrong in one red line, then what to do."""
-    hint = "run the same command with --debug to see where this happened"
+def _print_error(error: Exception) -> None:
+    """Print an error to stderr: the problem in one red line, then the hint."""
+    hint = "run the same command with --debug to see the traceback"
     if isinstance(error, WeftError):
         text, _, hint = str(error).partition("\n  hint: ")
     elif isinstance(error, OSError):
@@ -189,8 +200,8 @@ def _report(error: Exception) -> None:
     from weft.cli import output
 
     console = output.error_console()
-    head, mark, rest = filled(output.escape_unprintable(f"error: {' '.join(text.split())}")).partition(":")
-    console.print(Text.assemble((head + mark, "bold red"), (rest, "red")), soft_wrap=True)
+    label, colon, problem = fill_line(output.escape_unprintable(f"error: {' '.join(text.split())}")).partition(":")
+    console.print(Text.assemble((label + colon, "bold red"), (problem, "red")), soft_wrap=True)
     if hint:
-        shown = filled(f"  hint: {output.escape_unprintable(' '.join(hint.split()))}")
-        console.print(Text(shown, "dim"), soft_wrap=True)
+        line = fill_line(f"  hint: {output.escape_unprintable(' '.join(hint.split()))}")
+        console.print(Text(line, "dim"), soft_wrap=True)

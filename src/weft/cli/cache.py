@@ -1,4 +1,4 @@
-"""`weft cache`: what is kept on disk, from where compiled models are loaded without compiling them again."""
+"""`weft cache`: the cache of compiled models and kernels on disk."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from weft.cache.inventory import (
     remove,
     select_unused,
 )
-from weft.cli import options, output, values
+from weft.cli import option_types, options, output
 from weft.cli.output import format_bytes
 from weft.errors import InputError
 
-DAYS = 30.0  # without use, after which `clean` removes what is kept
+DAYS = 30.0  # without use, after which `clean` removes a file
 _DAY = 86_400.0
-_KINDS = {MODELS: "compiled models", CODE: "code of kernels", NOTES: "measurements and digests", UNDONE: "unfinished"}
+_KINDS = {MODELS: "compiled models", CODE: "kernel code", NOTES: "measurements and digests", UNDONE: "unfinished"}
 EXAMPLES = (
-    ("how much there is", "weft cache size"),
-    ("the models that are kept", "weft cache list"),
-    ("what was not used for a week goes", "weft cache clean --older-than 7"),
+    ("the size of the cache", "weft cache size"),
+    ("the cached models", "weft cache list"),
+    ("remove files that were not used for a week", "weft cache clean --older-than 7"),
 )
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "cache",
-        help="what is kept on disk: where, how much, which models; clean it, verify it",
-        description=f"What weft keeps on disk, in the folder that {VARIABLE} names or in the user's cache folder. "
-        "Each takes --json, for programs.",
+        help="list, clean or verify the cache of compiled models",
+        description=f"Manage the cache of compiled models, in the folder of {VARIABLE} or in the user's cache folder. "
+        "All subcommands take --json.",
     )
-    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     texts = {
-        "dir": "where it lies",
-        "size": "how much there is of each kind",
-        "list": "the models that are kept, those used last first",
-        "clean": "remove what was not used for long",
-        "verify": "look for damage, and remove what is damaged: it is made again when it is needed",
+        "dir": "print the folder",
+        "size": "show the size of each kind of file",
+        "list": "list cached models, most recently used first",
+        "clean": "remove files that were not used for a long time",
+        "verify": "find and remove damaged files, which are compiled again when needed",
     }
-    parsers = {name: what.add_parser(name, help=text) for name, text in texts.items()}
-    chosen = parsers["clean"].add_mutually_exclusive_group()
-    chosen.add_argument(
+    parsers = {name: actions.add_parser(name, help=text) for name, text in texts.items()}
+    group = parsers["clean"].add_mutually_exclusive_group()
+    group.add_argument(
         "--older-than",
-        type=values.positive,
+        type=option_types.positive,
         default=DAYS,
         metavar="DAYS",
         help=f"days without use (default {DAYS:g})",
     )
-    chosen.add_argument("--all", action="store_true", help="everything, measurements too")
-    for each in parsers.values():
-        options.add_json(each)
+    group.add_argument("--all", action="store_true", help="remove everything, including measurements")
+    for subparser in parsers.values():
+        options.add_json(subparser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,92 +71,98 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "dir":
         return _print_folder(folder, args.json)
     if folder is None:
-        raise InputError("nothing is kept on disk", hint=f"set {VARIABLE} to a folder, or do not set it at all")
-    kept = list_cache_files(folder)
+        raise InputError("the cache is off", hint=f"set {VARIABLE} to a folder, or unset it")
+    files = list_cache_files(folder)
     match args.what:
         case "size":
-            return _print_sizes(folder, kept, args.json)
+            return _print_sizes(folder, files, args.json)
         case "list":
-            return _print_models([one for one in kept if one.kind == MODELS], args.json)
+            return _print_models([file for file in files if file.kind == MODELS], args.json)
         case "clean":
-            return _clean(kept if args.all else _unused(kept, args.older_than * _DAY), args.json)
+            return _clean(files if args.all else _unused_files(files, args.older_than * _DAY), args.json)
         case _:
-            return _verify(folder, kept, args.json)
+            return _verify(folder, files, args.json)
 
 
-def _unused(kept: Sequence[CacheFile], seconds: float) -> list[CacheFile]:
-    """What was not used for so long; what was begun and given up goes in any case, measurements stay."""
-    given_up = select_unused([one for one in kept if one.kind == UNDONE], STALE)
-    return [*select_unused([one for one in kept if one.kind in (MODELS, CODE)], seconds), *given_up]
+def _unused_files(files: Sequence[CacheFile], seconds: float) -> list[CacheFile]:
+    """Return the files that were not used for a time, and abandoned unfinished ones, but no measurements."""
+    abandoned = select_unused([file for file in files if file.kind == UNDONE], STALE)
+    return [*select_unused([file for file in files if file.kind in (MODELS, CODE)], seconds), *abandoned]
 
 
 def _print_folder(folder: Path | None, as_json: bool) -> int:
     if as_json:
         output.print_json({"folder": None if folder is None else str(folder)})
     else:
-        print("nowhere" if folder is None else folder)
+        print("off" if folder is None else folder)
     return 0
 
 
-def _print_sizes(folder: Path, kept: Sequence[CacheFile], as_json: bool) -> int:
-    sizes = {kind: [one.bytes for one in kept if one.kind == kind] for kind in _KINDS}
+def _print_sizes(folder: Path, files: Sequence[CacheFile], as_json: bool) -> int:
+    sizes = {kind: [file.bytes for file in files if file.kind == kind] for kind in _KINDS}
     if as_json:
-        kinds = {kind: {"files": len(found), "bytes": sum(found)} for kind, found in sizes.items()}
+        kinds = {kind: {"files": len(each), "bytes": sum(each)} for kind, each in sizes.items()}
         output.print_json({"folder": str(folder), "bytes": sum(map(sum, sizes.values())), "kinds": kinds})
         return 0
-    rows = [(_KINDS[kind], len(found), format_bytes(sum(found))) for kind, found in sizes.items() if found]
-    rows.append(("all", len(kept), format_bytes(sum(one.bytes for one in kept))))
-    output.console().print(output.table(str(folder), ("what", "files", "size"), rows, right=("files", "size")))
+    rows = [(_KINDS[kind], len(each), format_bytes(sum(each))) for kind, each in sizes.items() if each]
+    rows.append(("total", len(files), format_bytes(sum(file.bytes for file in files))))
+    output.console().print(output.table(str(folder), ("kind", "files", "size"), rows, right=("files", "size")))
     return 0
 
 
-def _print_models(kept: Sequence[CacheFile], as_json: bool) -> int:
+def _print_models(files: Sequence[CacheFile], as_json: bool) -> int:
     if as_json:
-        output.print_json([_record(one) for one in kept])
+        output.print_json([_file_record(file) for file in files])
         return 0
     rows = [
-        (Text(one.file or "unknown", "bold"), one.device, format_bytes(one.bytes), _ago(one.used), one.path.stem[:12])
-        for one in kept
+        (
+            Text(file.file or "unknown", "bold"),
+            file.device,
+            format_bytes(file.bytes),
+            _format_age(file.used),
+            file.path.stem[:12],
+        )
+        for file in files
     ]
     console = output.console()
     if rows:
         console.print(output.table("", ("model", "device", "size", "last used", "entry"), rows, right=("size",)))
     else:
-        console.print("no models are kept")
+        console.print("the cache has no models")
     return 0
 
 
-def _clean(chosen: Sequence[CacheFile], as_json: bool) -> int:
-    freed = remove(chosen)
+def _clean(files: Sequence[CacheFile], as_json: bool) -> int:
+    freed = remove(files)
     if as_json:
-        output.print_json({"removed": len(chosen), "bytes": freed})
+        output.print_json({"removed": len(files), "bytes": freed})
     else:
-        output.console().print(f"{len(chosen)} files removed, {format_bytes(freed)}", highlight=False)
+        output.console().print(f"{len(files)} files removed, {format_bytes(freed)}", highlight=False)
     return 0
 
 
-def _verify(folder: Path, kept: Sequence[CacheFile], as_json: bool) -> int:
-    """1 where something was damaged."""
-    checked = [one for one in kept if one.kind in (MODELS, CODE)]
-    found = find_damaged(folder, checked)
-    remove(found)
+def _verify(folder: Path, files: Sequence[CacheFile], as_json: bool) -> int:
+    """Remove damaged files; return 1 if there are any."""
+    candidates = [file for file in files if file.kind in (MODELS, CODE)]
+    damaged_files = find_damaged(folder, candidates)
+    remove(damaged_files)
     if as_json:
-        output.print_json({"checked": len(checked), "damaged": [_record(one) for one in found]})
-        return 1 if found else 0
+        output.print_json({"checked": len(candidates), "damaged": [_file_record(file) for file in damaged_files]})
+        return 1 if damaged_files else 0
     console = output.console()
-    for one in found:
-        console.print(f"damaged, and removed: {one.file or one.path.name}", highlight=False, markup=False)
-    console.print(f"{len(checked)} models and kernels checked, {len(found)} damaged", highlight=False)
-    return 1 if found else 0
+    for file in damaged_files:
+        console.print(f"damaged and removed: {file.file or file.path.name}", highlight=False, markup=False)
+    console.print(f"{len(candidates)} models and kernels checked, {len(damaged_files)} damaged", highlight=False)
+    return 1 if damaged_files else 0
 
 
-def _record(one: CacheFile) -> dict[str, Any]:
-    used = datetime.fromtimestamp(one.used).astimezone().isoformat(timespec="seconds")
-    facts = {"file": one.file, "device": one.device, "kind": one.kind, "bytes": one.bytes, "used": used}
-    return {**facts, "entry": str(one.path)}
+def _file_record(file: CacheFile) -> dict[str, Any]:
+    used = datetime.fromtimestamp(file.used).astimezone().isoformat(timespec="seconds")
+    facts = {"file": file.file, "device": file.device, "kind": file.kind, "bytes": file.bytes, "used": used}
+    return {**facts, "entry": str(file.path)}
 
 
-def _ago(moment: float) -> str:
+def _format_age(moment: float) -> str:
     seconds = max(time.time() - moment, 0.0)
     for name, span in (("days", _DAY), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * span:

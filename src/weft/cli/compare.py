@@ -1,4 +1,4 @@
-"""`weft compare`: one model on several devices, layer by layer: which value departs first, and where errors grow."""
+"""`weft compare`: compare a model on several devices, layer by layer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from weft.cli import inputs, options, output, values
+from weft.cli import inputs, option_types, options, output
 from weft.cli.comparison_table import print_comparison
-from weft.cli.inputs import Given
+from weft.cli.inputs import InputArray
 from weft.ir.dtypes import from_numpy
 from weft.ir.specs import signature
 from weft.loading import open_pipeline
@@ -20,11 +20,10 @@ from weft.report.deviation import Difference
 from weft.runtime.device_report import rounding_text
 from weft.runtime.options import NARROW, PRECISIONS, LoadOptions
 
-LOADED = ("threads", "memory_limit", "prefer")
-"""Options of all devices; --devices and --precision say what they differ in."""
+LOAD_OPTIONS = ("threads", "memory_limit", "prefer")  # of all devices
 EXAMPLES = (
-    ("the best device here and the exact reference", "weft compare model.onnx"),
-    ("the CPU and onnxruntime, on data of your own", "weft compare model.onnx -i x=x.npy --devices onnxruntime,cpu"),
+    ("the best device and the exact reference", "weft compare model.onnx"),
+    ("the CPU and onnxruntime, on your data", "weft compare model.onnx -i x=x.npy --devices onnxruntime,cpu"),
     ("a model before and after a change", "weft compare model.onnx --against changed.onnx"),
 )
 
@@ -32,43 +31,42 @@ EXAMPLES = (
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare",
-        help="a model on several devices, layer by layer: what departs first",
-        description="Run a model on several devices and compare every value that its nodes compute: which departs "
+        help="compare a model on several devices, layer by layer",
+        description="Run a model on several devices and compare every value that its nodes compute: which differs "
         "first, where errors grow, and which nodes are wrong on their own, from equal inputs. Errors are relative to "
-        "the largest magnitude of a value. Inputs that are not given are random; dims that nothing gives a size get "
-        "usual ones. The exit code is 1 if a value departs.",
+        "the largest magnitude of a value. Without data, inputs are random, and dynamic dims get typical sizes. The "
+        "exit code is 1 if a value differs by more than the tolerance.",
     )
     options.add_model(parser)
     parser.add_argument(
         "--devices",
         metavar="A,B,…",
-        help=f"devices of weft, or {PEER}; the others are compared with the first "
-        f"(default {','.join(DEFAULT_DEVICES)})",
+        help=f"devices of weft, or {PEER}; the first is the baseline (default {','.join(DEFAULT_DEVICES)})",
     )
-    parser.add_argument("--truth", action="store_true", help="compare all of them with a run in float64 instead")
+    parser.add_argument("--truth", action="store_true", help="use a run in float64 as the baseline")
     parser.add_argument(
         "--against",
         metavar="FILE",
-        help="compare MODEL on the first device (or in float64) with this other file on all of them, by the names of "
-        "values (default device: the best one here)",
+        help="compare MODEL on the first device (or in float64) with this other file on all devices, by the names of "
+        "values (default device: the best one)",
     )
     inputs.add_inputs(parser)
     parser.add_argument(
         "--tolerance",
-        type=values.positive,
+        type=option_types.positive,
         metavar="E",
-        help="the error that any layer of floats may have (default: by type and depth, as the output states)",
+        help="the tolerance of all layers of floats (default: by type and depth, as the output states)",
     )
     parser.add_argument(
         "--precision",
         choices=PRECISIONS,
         default="float32",
-        help="what the devices that are compared compute in (default float32); the first one, which they are compared "
-        "with, computes in float32. tf32 and fast may be as far off as a model in float16",
+        help="the precision of the compared devices (default float32); the baseline computes in float32. tf32 and fast "
+        "have the tolerance of a model in float16",
     )
-    options.add_loading(parser, without=tuple(name for name in options.LOADING if name not in LOADED))
-    parser.add_argument("--quick", action="store_true", help="do not run every node on its own, too")
-    parser.add_argument("--all", action="store_true", help="list all layers, and not only those that tell most")
+    options.add_loading(parser, without=tuple(name for name in options.LOADING if name not in LOAD_OPTIONS))
+    parser.add_argument("--quick", action="store_true", help="do not run every node on its own")
+    parser.add_argument("--all", action="store_true", help="list all layers, not only the most important ones")
     options.add_json(parser, "print JSON instead of tables, with all layers")
 
 
@@ -77,22 +75,22 @@ def run(args: argparse.Namespace) -> int:
     devices = check_devices(names, truth=args.truth, against=args.against is not None)
     source = open_pipeline(args.model, LoadOptions(device="reference")).read()
     input_set = inputs.inputs_for(args, signature(source.graph, build_untraced_program(source.graph)), lambda: source)
-    loading = {name: getattr(args, name) for name in LOADED}
-    how = (args.truth, args.against, args.tolerance, args.precision, args.quick, loading)
-    comparison = compare_on_devices(args.model, input_set.arrays, devices, *how)
+    loading = {name: getattr(args, name) for name in LOAD_OPTIONS}
+    settings = (args.truth, args.against, args.tolerance, args.precision, args.quick, loading)
+    comparison = compare_on_devices(args.model, input_set.arrays, devices, *settings)
     if args.json:
         facts = {"model": args.model, "against": args.against, "sizes": input_set.sizes}
-        facts |= {"inputs": _inputs_record(input_set.given), "precision": args.precision}
+        facts |= {"inputs": _inputs_record(input_set.items), "precision": args.precision}
         output.print_json({**facts, **_record(comparison), "narrowed": comparison.narrowed})
     else:
-        print_comparison(comparison, input_set.given, args.all)
+        print_comparison(comparison, input_set.items, args.all)
         if args.precision in NARROW:
             for name, products in comparison.narrowed.items():
                 output.console().print(f"{name}: {rounding_text(args.precision, products)}", highlight=False)
     return 0 if comparison.agrees else 1
 
 
-def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:
+def _inputs_record(items: Sequence[InputArray]) -> list[dict[str, Any]]:
     return [
         {
             "name": item.name,
@@ -100,7 +98,7 @@ def _inputs_record(given: Sequence[Given]) -> list[dict[str, Any]]:
             "shape": item.array.shape,
             "source": item.source,
         }
-        for item in given
+        for item in items
     ]
 
 
@@ -161,8 +159,8 @@ def _deviation_record(deviation: Deviation) -> dict[str, Any]:
     }
 
 
-def _difference_record(distance: Difference, allowed: float) -> dict[str, Any]:
-    worst = None if distance.worst is None else asdict(distance.worst)
+def _difference_record(difference: Difference, allowed: float) -> dict[str, Any]:
+    worst = None if difference.worst is None else asdict(difference.worst)
     if worst is not None:
         worst["found"] = worst.pop("actual")
-    return {**asdict(distance), "worst": worst, "allowed": allowed, "departs": distance.error > allowed}
+    return {**asdict(difference), "worst": worst, "allowed": allowed, "departs": difference.error > allowed}

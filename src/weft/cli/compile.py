@@ -1,4 +1,4 @@
-"""`weft compile`: a model compiled ahead of time, into a file that loads without a compiler."""
+"""`weft compile`: compile a model ahead of time, into a file that loads without a compiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUFFIX = ".weft"
 EXAMPLES = (
     ("for this machine, beside the model", "weft compile model.onnx"),
     ("for any processor with AVX2", "weft compile model.onnx --target x86-64-v3 -o model.weft"),
-    ("what was compiled runs as the model did", "weft run model.weft"),
+    ("run the compiled file", "weft run model.weft"),
 )
 
 
@@ -27,27 +27,27 @@ def add_parser(subparsers: Any) -> None:
         "compile",
         help="compile a model ahead of time, into a file that loads in milliseconds",
         description="Compile a model and save the programs, with packed weights and machine code, in one file that "
-        "`weft.load` and all commands take as they take ONNX files. It is loaded without LLVM and onnx. You are taken "
-        "to trust what you compiled; others have to say that they trust the file (docs/guides/ahead.md).",
+        "`weft.load` and all commands accept like an ONNX file. Loading it needs neither LLVM nor onnx. Other users "
+        "must state that they trust the file (docs/guides/ahead.md).",
     )
     options.add_model(parser)
-    options.add_output(parser, f"where it goes (default: beside the model, {SUFFIX})")
+    options.add_output(parser, f"the file to write (default: next to the model, {SUFFIX})")
     parser.add_argument(
-        "--device", action="append", metavar="D", help=f"what to compile for; may be repeated (default {HOST})"
+        "--device", action="append", metavar="D", help=f"device to compile for; may be repeated (default {HOST})"
     )
     parser.add_argument(
         "--target",
         action="append",
         metavar="T",
-        help="which processors: native, x86-64-v2, x86-64-v3, x86-64-v4, aarch64; of several, a load takes the "
-        "best one that runs there (default native)",
+        help="processors: native, x86-64-v2, x86-64-v3, x86-64-v4, aarch64; may be repeated, and loading takes the "
+        "best one for the machine (default native)",
     )
-    options.add_sizes(parser, "that is compiled for")
+    options.add_sizes(parser, "to compile for")
     options.add_loading(parser, without=("device", "strict", "threads", "memory_limit", "prefer", "trusted"))
     parser.add_argument(
         "--no-graph",
         action="store_true",
-        help="leave the model itself out: a smaller file, which serves no other shapes, outputs, weights or devices",
+        help="leave out the model: a smaller file without other shapes, outputs, weights or devices",
     )
     options.add_json(parser)
 
@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     path = args.output or Path(args.model).with_suffix(SUFFIX)
     if path.exists() and Path(args.model).exists() and path.samefile(args.model):
-        raise InputError(f"{path}: is the model itself", hint="give another path with -o")
+        raise InputError(f"{path} is the model itself", hint="name another file with -o")
     start = time.perf_counter()
     weft.compile(
         args.model,
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         graph=not args.no_graph,
     )
     seconds = time.perf_counter() - start
-    record = {**described(path), "seconds": seconds}
+    record = {**describe_compiled(path), "seconds": seconds}
     if args.json:
         output.print_json(record)
     else:
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def described(path: Path) -> dict[str, Any]:
-    """What a saved file holds, as plain data."""
+def describe_compiled(path: Path) -> dict[str, Any]:
+    """Return the contents of a compiled file as plain data."""
     from weft.frontend.source import open_model
     from weft.saved.layout import get_content, read_header
     from weft.saved.signing import is_signed_by_user
@@ -122,7 +122,7 @@ def _print(record: dict[str, Any], seconds: float) -> None:
     ]
     columns = ("device", "target", "precision", "sizes", "weights", "program")
     console.print(output.table("", columns, rows, right=("weights", "program")))
-    graph = f"with the model ({format_bytes(record['graph_bytes'])})" if record["graph_bytes"] else "without the model"
-    console.print(f"{record['file']}: {format_bytes(record['bytes'])}, {graph}, in {format_seconds(seconds)}")
+    model = f"with the model ({format_bytes(record['graph_bytes'])})" if record["graph_bytes"] else "without the model"
+    console.print(f"{record['file']}: {format_bytes(record['bytes'])}, {model}, in {format_seconds(seconds)}")
     if not record["own"]:
-        console.print("It is not signed, since no key can be kept here: load it with trusted=True.", style="yellow")
+        console.print("It is not signed, because no key can be stored: load it with trusted=True.", style="yellow")

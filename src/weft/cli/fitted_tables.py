@@ -1,6 +1,6 @@
-"""Tables that fit where they are printed: words stay whole, numbers are never wrapped, long names lose their middle.
+"""Tables that fit the terminal: lines break between words, numbers are never wrapped, long names lose their middle.
 
-Where even that does not fit, each row becomes a list of its cells. In a pipe, which has no width, nothing is cut.
+If the columns still do not fit, each row becomes a list of its cells. In a pipe nothing is shortened.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rich.text import Text
 from weft.records import dataclass
 
 GAP = 2
-NARROWEST = 12  # cells that a column of words needs to be read
-BELOW = 36  # cells without which a column that may goes below its row
-_JOINTS = "/.,:;=_-"
+MIN_COLUMN = 12  # cells of a readable text column
+MIN_BESIDE = 36  # cells below which the column `below` moves under its row
+_BREAKS = "/.,:;=_-"  # where long words are broken
 
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """Columns with a head. Those in `right` hold numbers, those in `whole` names to copy: neither is cut.
+    """A table. Columns in `right` hold numbers, columns in `whole` hold names to copy; neither is shortened.
 
-    Where there is no room, what is in the column `below` stands under its row, and columns in `spare` are left out, the
-    first ones first, which is said.
+    In a narrow terminal, the column `below` moves under its row, and columns in `spare` are left out, the first ones
+    first, with a note.
     """
 
     title: str
@@ -40,52 +40,55 @@ class FittedTable:
         mark = ellipsis(console)
         room = options.max_width
         if self.title:
-            yield from _printed(wrap(Text(self.title, "bold"), room, mark))
+            yield from _unwrapped(wrap(Text(self.title, "bold"), room, mark))
         widths = self._widths(room)
         if widths is None and self.spare:
-            yield from self._smaller(room, mark)
+            yield from self._without_spare_columns(room, mark)
         elif self.below is not None and self._is_tight(widths, self.columns.index(self.below)):
-            yield from _printed(self._lines_with_more(self.columns.index(self.below), room, mark))
+            yield from _unwrapped(self._lines_with_column_below(self.columns.index(self.below), room, mark))
         elif widths is None:
-            yield from _printed(self._stacked(room, mark))
+            yield from _unwrapped(self._stacked(room, mark))
         else:
-            yield from _printed(self._lines(widths, mark))
+            yield from _unwrapped(self._lines(widths, mark))
 
-    def _smaller(self, room: int, mark: str) -> RenderResult:
-        """With as few spare columns left out as will do; with all of them where nothing does."""
+    def _without_spare_columns(self, room: int, mark: str) -> RenderResult:
+        """Leave out as few spare columns as possible; if none of that fits, stack the cells of all columns."""
         for count in range(1, len(self.spare) + 1):
             left_out = self.spare[:count]
             places = [place for place, column in enumerate(self.columns) if column not in left_out]
             rows = [[row[place] for place in places] for row in self.rows]
-            rest = FittedTable("", [self.columns[place] for place in places], rows, self.right, self.whole, self.below)
-            widths = rest._widths(room)
+            columns = [self.columns[place] for place in places]
+            narrower = FittedTable("", columns, rows, self.right, self.whole, self.below)
+            widths = narrower._widths(room)
             if widths is not None:
-                yield from _printed(rest._lines(widths, mark))
+                yield from _unwrapped(narrower._lines(widths, mark))
                 note = f"not shown in {room} columns: {', '.join(left_out)}"
-                yield from _printed(wrap(Text(note, "dim"), room, mark))
+                yield from _unwrapped(wrap(Text(note, "dim"), room, mark))
                 return
-        yield from _printed(self._stacked(room, mark))
+        yield from _unwrapped(self._stacked(room, mark))
 
     def _is_tight(self, widths: Sequence[int] | None, place: int) -> bool:
-        return widths is None or widths[place] < min(BELOW, max((row[place].cell_len for row in self.rows), default=0))
+        return widths is None or widths[place] < min(
+            MIN_BESIDE, max((row[place].cell_len for row in self.rows), default=0)
+        )
 
-    def _lines_with_more(self, place: int, room: int, mark: str) -> Iterator[Text]:
+    def _lines_with_column_below(self, place: int, room: int, mark: str) -> Iterator[Text]:
         others = [number for number in range(len(self.columns)) if number != place]
         rows = [[row[number] for number in others] for row in self.rows]
-        rest = FittedTable("", [self.columns[number] for number in others], rows, self.right, self.whole)
-        widths = rest._widths(room)
+        narrower = FittedTable("", [self.columns[number] for number in others], rows, self.right, self.whole)
+        widths = narrower._widths(room)
         if widths is None:
             yield from self._stacked(room, mark)
             return
-        yield from rest._head(widths, mark)
-        for row, whole in zip(rest.rows, self.rows):
-            yield from rest._row(row, widths, mark)
-            for line in wrap(whole[place], room - 4, mark):
+        yield from narrower._head(widths, mark)
+        for row, full_row in zip(narrower.rows, self.rows):
+            yield from narrower._row(row, widths, mark)
+            for line in wrap(full_row[place], room - 4, mark):
                 if line.plain:
                     yield Text.assemble("    ", Text(line.plain, "dim"))
 
     def _widths(self, room: int) -> list[int] | None:
-        """The cells that each column gets; None where they do not fit."""
+        """Return the width of each column in cells; None if the columns do not fit."""
         natural = [
             max([cell_len(column), *(cell_len(line) for row in self.rows for line in row[place].plain.split("\n"))])
             for place, column in enumerate(self.columns)
@@ -93,12 +96,12 @@ class FittedTable:
         room -= GAP * (len(natural) - 1)
         if sum(natural) <= room:
             return natural
-        yielding = [place for place, column in enumerate(self.columns) if not {column} & (self.right | self.whole)]
-        room -= sum(width for place, width in enumerate(natural) if place not in yielding)
+        flexible = [place for place, column in enumerate(self.columns) if column not in self.right | self.whole]
+        room -= sum(width for place, width in enumerate(natural) if place not in flexible)
         widths = list(natural)
-        for number, place in enumerate(sorted(yielding, key=lambda place: natural[place])):
-            share = room // (len(yielding) - number)
-            if share < min(natural[place], NARROWEST):
+        for number, place in enumerate(sorted(flexible, key=lambda place: natural[place])):
+            share = room // (len(flexible) - number)
+            if share < min(natural[place], MIN_COLUMN):
                 return None
             widths[place] = min(natural[place], share)
             room -= widths[place]
@@ -129,50 +132,50 @@ class FittedTable:
         for number, row in enumerate(self.rows):
             if number:
                 yield Text()
-            named = [(column, cell) for column, cell in zip(self.columns, row) if cell.plain]
-            yield from _fact_lines(named, room, mark)
+            facts = [(column, cell) for column, cell in zip(self.columns, row) if cell.plain]
+            yield from _fact_lines(facts, room, mark)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and what they are, without a frame."""
+    """A list of names with their values."""
 
     rows: Sequence[tuple[str, Text]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _printed(_fact_lines(self.rows, options.max_width, ellipsis(console)))
+        yield from _unwrapped(_fact_lines(self.rows, options.max_width, ellipsis(console)))
 
 
 def ellipsis(console: Console) -> str:
-    """What stands for what was left out."""
+    """Return the mark for omitted text."""
     return "…" if console.encoding.lower().startswith("utf") else "..."
 
 
 def wrap(text: Text, width: int, mark: str) -> Iterator[Text]:
-    """Lines of at most so many cells, broken at spaces; a longer word loses its middle, with `mark` in its place."""
+    """Break a text at spaces into lines of at most `width` cells; a longer word loses its middle, shown by `mark`."""
     for paragraph in text.split("\n", allow_blank=True):
         line = Text()
         for word in _words(paragraph):
             if not line or line.cell_len + 1 + word.cell_len <= width:
                 line = Text.assemble(line, " ", word) if line else word
             else:
-                yield _shortened(line, width, mark)
+                yield _shorten(line, width, mark)
                 line = word
-        yield _shortened(line, width, mark)
+        yield _shorten(line, width, mark)
 
 
-def filled(text: Text, width: int, mark: str) -> Text:
-    """A text in lines of at most so many cells: words that are longer are broken where their parts meet."""
+def fill_text(text: Text, width: int, mark: str) -> Text:
+    """Break a text into lines of at most `width` cells; longer words are broken between their parts."""
     if all(cell_len(line) <= width for line in text.plain.split("\n")):
         return text
-    lines = list(wrap(_jointed(text, width), width, mark))
+    lines = list(wrap(_break_long_words(text, width), width, mark))
     for line in lines[:-1]:
         line.end = "\n"
     return Text("\n").join(lines)
 
 
 def _words(text: Text) -> Iterator[Text]:
-    """What stands between spaces; leading spaces belong to the first word."""
+    """Split a text at spaces; leading spaces belong to the first word."""
     plain = text.plain
     start = 0
     while start < len(plain):
@@ -186,20 +189,20 @@ def _words(text: Text) -> Iterator[Text]:
         start = end + 1
 
 
-def _shortened(text: Text, width: int, mark: str) -> Text:
+def _shorten(text: Text, width: int, mark: str) -> Text:
     if text.cell_len <= width:
         return text
-    path = _shortened_path(text.plain, width, mark)
+    path = _shorten_path(text.plain, width, mark)
     if path is not None and not text.spans:
         return Text(path, text.style)
     room = max(width - cell_len(mark), 2)
-    head = _fitting(text.plain, room // 3)
-    tail = len(text.plain) - _fitting(text.plain[::-1], room - room // 3)
+    head = _count_fitting(text.plain, room // 3)
+    tail = len(text.plain) - _count_fitting(text.plain[::-1], room - room // 3)
     return Text.assemble(text[:head], mark, text[tail:])
 
 
-def _shortened_path(name: str, width: int, mark: str) -> str | None:
-    """The name of a node in its scopes, without some of them: those with a number tell it from its likes."""
+def _shorten_path(name: str, width: int, mark: str) -> str | None:
+    """Leave out scopes of a node's name, but not those with a number, which distinguish it from similar ones."""
     parts = name.split("/")
     while cell_len("/".join(parts)) > width:
         plain = [part for part in parts[:-1] if part not in ("", mark) and not any(map(str.isdigit, part))]
@@ -211,8 +214,8 @@ def _shortened_path(name: str, width: int, mark: str) -> str | None:
     return "/".join(parts)
 
 
-def _fitting(plain: str, cells: int) -> int:
-    """How many of the first characters have room in so many cells."""
+def _count_fitting(plain: str, cells: int) -> int:
+    """Count the first characters that fit into a number of cells."""
     used = 0
     for number, character in enumerate(plain):
         used += cell_len(character)
@@ -223,41 +226,43 @@ def _fitting(plain: str, cells: int) -> int:
 
 def _fact_lines(rows: Sequence[tuple[str, Text]], room: int, mark: str) -> Iterator[Text]:
     label = max((cell_len(name) for name, _ in rows), default=0)
-    if room - label - GAP < NARROWEST:  # the name on a line of its own
+    if room - label - GAP < MIN_COLUMN:  # each name on a separate line
         for name, content in rows:
             yield Text(name, "dim")
-            yield from (Text.assemble("  ", line) for line in wrap(_jointed(content, room - 2), room - 2, mark))
+            yield from (
+                Text.assemble("  ", line) for line in wrap(_break_long_words(content, room - 2), room - 2, mark)
+            )
         return
     width = room - label - GAP
     for name, content in rows:
-        for number, line in enumerate(wrap(_jointed(content, width), width, mark)):
+        for number, line in enumerate(wrap(_break_long_words(content, width), width, mark)):
             space = " " * (label + GAP - (0 if number else cell_len(name)))
             yield Text.assemble("" if number else (name, "dim"), space, line)
 
 
-def _jointed(text: Text, width: int) -> Text:
-    """The text with longer words broken where their parts meet, so that nothing of them is left out."""
+def _break_long_words(text: Text, width: int) -> Text:
+    """Break words of more than `width` cells between their parts."""
     breaks: list[int] = []
-    for start, word in _placed_words(text.plain):
+    for start, word in _words_with_offsets(text.plain):
         begin = 0
         while cell_len(word[begin:]) > width:
-            room = word[begin : begin + _fitting(word[begin:], width)]
-            joint = room.rfind("/") + 1 or max(room.rfind(mark) for mark in _JOINTS) + 1
-            if not joint:
+            room = word[begin : begin + _count_fitting(word[begin:], width)]
+            length = room.rfind("/") + 1 or max(room.rfind(mark) for mark in _BREAKS) + 1
+            if not length:
                 break
-            begin += joint
+            begin += length
             breaks.append(start + begin)
     return Text("\n").join(text.divide(breaks)) if breaks else text
 
 
-def _placed_words(plain: str) -> Iterator[tuple[int, str]]:
+def _words_with_offsets(plain: str) -> Iterator[tuple[int, str]]:
     start = 0
     for word in plain.replace("\n", " ").split(" "):
         yield start, word
         start += len(word) + 1
 
 
-def _printed(lines: Iterator[Text]) -> Iterator[Text | Segment]:
+def _unwrapped(lines: Iterator[Text]) -> Iterator[Text | Segment]:
     for line in lines:
         line.no_wrap, line.overflow, line.end = True, "ignore", "\n"
         yield line

@@ -1,4 +1,4 @@
-"""`weft info`: what is in a model, without running it."""
+"""`weft info`: show the contents of a model without running it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from weft.cost.programs import at_sizes, costs_by_origin, program_cost
 from weft.frontend import read_model
 from weft.ir.dims import Dim
 from weft.ir.graph import OnnxModel
+from weft.ir.program import TensorProgram, bodies
 from weft.ir.specs import TensorSpec, spec
 from weft.loading import open_graph
 from weft.plan.usual_sizes import likely_sizes
@@ -23,11 +24,11 @@ from weft.report.summary import count_ops, find_dynamic_dims, summarize_weights,
 from weft.runtime.model import Model
 from weft.runtime.model_files import is_defined
 
-LONGEST_TEXT = 120
+MAX_TEXT = 120
 UNKNOWN = "–"
 EXAMPLES = (
-    ("what it takes and gives, what it is made of", "weft info model.onnx"),
-    ("what it computes for a batch of 8", "weft info model.onnx --shape batch=8"),
+    ("inputs, outputs and operators", "weft info model.onnx"),
+    ("the cost of a batch of 8", "weft info model.onnx --shape batch=8"),
     ("every stage of the compiler, as text", "weft info model.onnx --dump stages"),
 )
 
@@ -35,15 +36,13 @@ EXAMPLES = (
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "info",
-        help="what is in a model: inputs, outputs, ops, parameters, FLOPs, dynamic dims",
-        description="Tell what is in a model without running it. FLOPs are counted for the sizes of --shape; dynamic "
-        "dims that are not given get usual sizes, which are said.",
+        help="show inputs, outputs, operators and cost of a model",
+        description="Show the contents of a model without running it: inputs, outputs, operators, parameters, FLOPs, "
+        "dynamic dims. FLOPs are counted for the sizes of --shape; other dynamic dims get typical sizes.",
     )
     options.add_model(parser)
-    options.add_sizes(parser, "that FLOPs are counted for")
-    parser.add_argument(
-        "--symbolic", action="store_true", help="FLOPs as an expression of the dynamic dims, beside the number"
-    )
+    options.add_sizes(parser, "for the FLOPs")
+    parser.add_argument("--symbolic", action="store_true", help="also show FLOPs as an expression of the dynamic dims")
     parser.add_argument("--dump", metavar="DIR", help="write each stage of the compiler into this folder")
     options.add_json(parser)
 
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def collect(file: str, sizes: Mapping[str, int], dump: str | None = None, symbolic: bool = False) -> dict[str, Any]:
-    """Everything `weft info` tells, as plain data. A model that can be read but not compiled has a `problem`."""
+    """Return the facts as plain data; a model that can be read but not compiled has a `problem`."""
     try:
         model = weft.load(file, device="reference", dump=dump)
     except weft.UnsupportedModelError as error:
@@ -93,10 +92,10 @@ def _file_facts(source: OnnxModel, inputs: Sequence[TensorSpec], outputs: Sequen
     }
 
 
-def _trace_facts(model: Model, given: Mapping[str, int], symbolic: bool) -> dict[str, Any]:
+def _trace_facts(model: Model, user_sizes: Mapping[str, int], symbolic: bool) -> dict[str, Any]:
     program = model.program
     cost = program_cost(program)
-    sizes = likely_sizes(program.inputs, program.guards, given)
+    sizes = likely_sizes(program.inputs, program.guards, user_sizes)
     kinds = {node.name: (node.domain, node.op) for node in walk_nodes(model.source.graph)}
     by_op: dict[tuple[str, str], Dim] = {}
     for origin, flops in costs_by_origin(program).items():
@@ -108,15 +107,15 @@ def _trace_facts(model: Model, given: Mapping[str, int], symbolic: bool) -> dict
                 "domain": domain or "ai.onnx",
                 "op": op,
                 "count": count,
-                "flops": _number(at_sizes(by_op.get((domain, op), 0), sizes)),
+                "flops": _constant_flops(at_sizes(by_op.get((domain, op), 0), sizes)),
             }
             for (domain, op), count in count_ops(model.source.graph).most_common()
         ],
-        "steps": len(program.steps),
-        "flops": _number(at_sizes(cost.flops, sizes)),
+        "steps": _count_steps(program),
+        "flops": _constant_flops(at_sizes(cost.flops, sizes)),
         "flops_uncounted": cost.unknown,
         "sizes": sizes,
-        "guessed": [name for name in sizes if name not in given],
+        "guessed": [name for name in sizes if name not in user_sizes],
         "dynamic": [
             {"dim": dim.name, "places": dim.places, "from_data": dim.from_data}
             for dim in find_dynamic_dims(program, [spec.name for spec in model.outputs])
@@ -125,14 +124,18 @@ def _trace_facts(model: Model, given: Mapping[str, int], symbolic: bool) -> dict
     return {**facts, "flops_symbolic": str(cost.flops)} if symbolic else facts
 
 
+def _count_steps(program: TensorProgram) -> int:
+    return sum(1 + sum(map(_count_steps, bodies(step.primitive))) for step in program.steps)
+
+
 def _describe(spec: TensorSpec) -> dict[str, Any]:
     if spec.element is None:
         return {"name": spec.name, "type": str(spec.type)}
     return {"name": spec.name, "dtype": spec.element.value, "shape": spec.shape}
 
 
-def _number(flops: Dim) -> int | None:
-    """None where it depends on sizes that only the data decide."""
+def _constant_flops(flops: Dim) -> int | None:
+    """Return FLOPs that do not depend on data; None for others."""
     return flops if isinstance(flops, int) else None
 
 
@@ -152,12 +155,12 @@ def _print(record: dict[str, Any], console: Console) -> None:
         console.print(output.table(title, ("name", "dtype", "shape"), rows))
     if record.get("dynamic"):
         rows = [
-            (dim["dim"], "the data" if dim["from_data"] else "the inputs", _shorten(", ".join(dim["places"])))
+            (dim["dim"], "data" if dim["from_data"] else "inputs", _shorten(", ".join(dim["places"])))
             for dim in record["dynamic"]
         ]
         console.print()
-        console.print(output.table("dynamic dims", ("dim", "decided by", "where"), rows))
-    operators = [(op["op"], op["domain"], op["count"], _short_flops(op.get("flops", 0))) for op in record["ops"]]
+        console.print(output.table("dynamic dims", ("dim", "depends on", "used in"), rows))
+    operators = [(op["op"], op["domain"], op["count"], _format_flops(op.get("flops", 0))) for op in record["ops"]]
     columns = ("operator", "domain", "nodes", "FLOPs")
     console.print()
     console.print(output.table("operators", columns, operators, right=("nodes", "FLOPs")))
@@ -167,7 +170,7 @@ def _facts(record: dict[str, Any]) -> list[tuple[str, object]]:
     opsets = ", ".join(f"{domain} {version}" for domain, version in record["opsets"].items())
     weights = f"{output.format_bytes(record['weight_bytes'])} {', '.join(record['weight_dtypes'])}"
     facts: list[tuple[str, object]] = [
-        ("producer", record["producer"] or "not named"),
+        ("producer", record["producer"] or "unknown"),
         ("opsets", f"{opsets} (IR version {record['ir_version']})"),
         ("parameters", f"{record['parameters']:,} in {record['weight_tensors']} tensors"),
         ("weights", weights.rstrip()),
@@ -175,7 +178,7 @@ def _facts(record: dict[str, Any]) -> list[tuple[str, object]]:
     if "problem" in record:
         facts += [
             ("nodes", f"{record['nodes']:,}"),
-            ("cannot run", Text(output.escape_unprintable(record["problem"].splitlines()[0]), "red")),
+            ("problem", Text(output.escape_unprintable(record["problem"].splitlines()[0]), "red")),
         ]
     else:
         facts += [
@@ -183,25 +186,25 @@ def _facts(record: dict[str, Any]) -> list[tuple[str, object]]:
             ("FLOPs", _flops_text(record)),
         ]
         if "flops_symbolic" in record:
-            facts.append(("as expression", record["flops_symbolic"]))
+            facts.append(("as an expression", record["flops_symbolic"]))
     return facts + [(f"metadata {key}", _shorten(" ".join(value.split()))) for key, value in record["metadata"].items()]
 
 
 def _flops_text(record: dict[str, Any]) -> str:
     flops = record["flops"]
     if flops is None:
-        text = "only the data decide"
+        text = "depend on the data"
     else:
         at = output.format_sizes(record["sizes"], record["guessed"])
         text = f"{output.format_count(flops)} ({flops:,}){f' at {at}' if at else ''}"
     if record["flops_uncounted"]:
-        text += f"; {len(record['flops_uncounted'])} nodes do work that only the data decide"
+        text += f"; without {len(record['flops_uncounted'])} nodes whose work depends on the data"
     return text
 
 
-def _short_flops(flops: int | None) -> str:
+def _format_flops(flops: int | None) -> str:
     return UNKNOWN if flops is None else output.format_count(flops) if flops else ""
 
 
-def _shorten(text: str, longest: int = LONGEST_TEXT) -> str:
+def _shorten(text: str, longest: int = MAX_TEXT) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,4 +1,4 @@
-"""A profile's kernels as a table on the terminal."""
+"""Print the kernels of a profile as a table."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NOTHING = "–"
 
 
 def print_kernels(profile: Profile, ops: Mapping[str, str], most: int, console: Console) -> None:
-    """The slowest `most` kernels, then what the others take together, and what the roofline is."""
+    """Print the slowest `most` kernels, the total of the others, and the roofline."""
     shown, others = profile.kernels[:most], profile.kernels[most:]
-    names = short_names([kernel.name for kernel in profile.kernels], console)
+    names = shorten_names([kernel.name for kernel in profile.kernels], console)
     rows = [_row(kernel, names[kernel.name], ops) for kernel in shown]
     if others:
         seconds, share = sum(kernel.seconds for kernel in others), sum(kernel.share for kernel in others)
@@ -45,28 +45,28 @@ def print_kernels(profile: Profile, ops: Mapping[str, str], most: int, console: 
     )
 
 
-def node_list(nodes: Iterable[str], ops: Mapping[str, str]) -> str:
-    """The first few of a kernel's nodes, and how many there are besides."""
+def list_nodes(nodes: Iterable[str], ops: Mapping[str, str]) -> str:
+    """List the first nodes of a kernel, and the number of others."""
     names = label_nodes([name for joined in nodes for name in joined.split(" + ")], ops)
     more = f", and {len(names) - SHOWN_NODES} more" if len(names) > SHOWN_NODES else ""
     return ", ".join(names[:SHOWN_NODES]) + more
 
 
-def short_names(names: Sequence[str], console: Console) -> dict[str, str]:
-    """Names of kernels with as much of their digests as tells them apart, which -k takes as it takes the whole.
+def shorten_names(names: Sequence[str], console: Console) -> dict[str, str]:
+    """Shorten the digests in kernel names as long as they stay distinct; `-k` accepts any part of a name.
 
-    Where lines have no limit, the whole.
+    In a pipe, names are not shortened.
     """
     if console.width >= output.NO_LIMIT:
         return {name: name for name in names}
     for length in range(SHORT_DIGEST, 64):
-        found = {name: _short_name(name, length) for name in names}
-        if len(set(found.values())) == len(found):
-            return found
+        shortened = {name: _shorten_name(name, length) for name in names}
+        if len(set(shortened.values())) == len(shortened):
+            return shortened
     return {name: name for name in names}
 
 
-def _short_name(name: str, length: int) -> str:
+def _shorten_name(name: str, length: int) -> str:
     head, mark, digest = name.rpartition("_")
     return f"{head}_{digest[:length]}" if mark else name
 
@@ -74,7 +74,7 @@ def _short_name(name: str, length: int) -> str:
 def _row(kernel: KernelProfile, name: str, ops: Mapping[str, str]) -> tuple[object, ...]:
     return (
         name if kernel.launches == 1 else f"{name} × {kernel.launches}",
-        node_list(kernel.nodes, ops),
+        list_nodes(kernel.nodes, ops),
         output.format_seconds(kernel.seconds),
         f"{kernel.share:.1%}",
         output.format_count(kernel.flops_per_second) if kernel.flops else NOTHING,

@@ -1,4 +1,4 @@
-"""`weft kernels`: the kernels that a model becomes, and the code of those that are asked for."""
+"""`weft kernels`: list the kernels of a model, or show the code of some."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.text import Text
 
 from weft.backends.device import Listing
 from weft.cli import options, output
-from weft.cli.kernel_table import node_list, short_names
+from weft.cli.kernel_table import list_nodes, shorten_names
 from weft.cli.sizes import sizes_of_file
 from weft.errors import InputError
+from weft.ir.work import KernelCounts
 from weft.loading import open_pipeline
-from weft.quantities import format_plural
 from weft.report.kernel_list import ModelKernel, list_kernels
 from weft.report.nodes import label_nodes, ops_by_node
 from weft.runtime.options import LoadOptions
@@ -23,23 +23,30 @@ from weft.runtime.options import LoadOptions
 NOTHING = "–"
 COLUMNS = ("kernel", "template", "nodes", "launches", "FLOPs", "bytes")
 EXAMPLES = (
-    ("what a model becomes on the best device here", "weft kernels model.onnx"),
+    ("the kernels of a model on the best device", "weft kernels model.onnx"),
     ("the code of all products, for a GPU", "weft kernels model.onnx -k contract --device webgpu:0"),
-    ("arithmetic and memory traffic for a batch of 8", "weft kernels model.onnx --shape batch=8"),
+    ("FLOPs and memory traffic of a batch of 8", "weft kernels model.onnx --shape batch=8"),
 )
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "kernels",
-        help="the kernels that a model becomes: nodes, template, cost, code",
-        description="List the kernels of a model: the nodes that each came from, the template that built it, its least "
-        "arithmetic and memory traffic. With -k: why this template, the kernel's IR and the code of the device.",
+        help="list the kernels of a model: nodes, template, cost, code",
+        description="List the kernels of a model: the nodes that each computes, its template, and its least FLOPs and "
+        "memory traffic. -k also shows why the template was chosen, the kernel's IR and the code for the device.",
     )
     options.add_model(parser)
-    parser.add_argument("-k", dest="names", action="append", default=[], metavar="NAME", help="show kernels so named")
-    options.add_loading(parser, "what to build for", without=("strict", "memory_limit", "cache"))
-    options.add_sizes(parser, "that costs are told for")
+    parser.add_argument(
+        "-k",
+        dest="names",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="show kernels with this text in their name",
+    )
+    options.add_loading(parser, "device to compile for", without=("strict", "memory_limit", "cache"))
+    options.add_sizes(parser, "for the costs")
     options.add_json(parser)
 
 
@@ -49,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     kernels = list_kernels(pipeline, sizes)
     matches = [kernel for kernel in kernels if any(name in kernel.name for name in args.names)]
     if args.names and not matches:
-        raise InputError(f"no kernel with {' or '.join(args.names)} in its name", hint="leave -k out to see all names")
+        raise InputError(f"no kernel has {' or '.join(args.names)} in its name", hint="leave out -k to list all")
     if args.json:
         output.print_json([_record(kernel, with_code=bool(args.names)) for kernel in matches or kernels])
         return 0
@@ -57,14 +64,14 @@ def run(args: argparse.Namespace) -> int:
     console = output.console()
     if args.names:
         for kernel in matches:
-            _show(kernel, ops, console)
+            _print_kernel(kernel, ops, console)
         return 0
-    names = short_names([kernel.name for kernel in kernels], console)
+    names = shorten_names([kernel.name for kernel in kernels], console)
     rows = [_row(kernel, names[kernel.name], ops) for kernel in kernels]
     console.print(output.table(args.model, COLUMNS, rows, COLUMNS[3:], ("kernel",), "nodes"))
     costs = output.format_sizes(kernels.sizes, [name for name in kernels.sizes if name not in sizes])
-    count = format_plural(len(kernels), "kernel")
-    console.print(Text(f"\n{count} for {kernels.device}{f', FLOPs and bytes for {costs}' if costs else ''}", "dim"))
+    counts = KernelCounts(len(kernels), sum(kernel.launches for kernel in kernels))
+    console.print(Text(f"\n{counts} on {kernels.device}{f'; FLOPs and bytes for {costs}' if costs else ''}", "dim"))
     console.print(Text("weft kernels MODEL -k NAME shows one", "dim"))
     return 0
 
@@ -73,23 +80,23 @@ def _row(kernel: ModelKernel, name: str, ops: dict[str, str]) -> tuple[object, .
     return (
         Text(name, "bold"),
         Text(kernel.template, "cyan"),
-        node_list(kernel.nodes, ops),
+        list_nodes(kernel.nodes, ops),
         kernel.launches,
         NOTHING if kernel.flops is None else output.format_count(kernel.flops),
         NOTHING if kernel.bytes is None else output.format_bytes(kernel.bytes),
     )
 
 
-def _show(kernel: ModelKernel, ops: dict[str, str], console: Console) -> None:
+def _print_kernel(kernel: ModelKernel, ops: dict[str, str], console: Console) -> None:
     console.print(Text(kernel.name, "bold"))
     flops = NOTHING if kernel.flops is None else output.format_count(kernel.flops)
-    moved = NOTHING if kernel.bytes is None else output.format_bytes(kernel.bytes)
+    traffic = NOTHING if kernel.bytes is None else output.format_bytes(kernel.bytes)
     console.print(
         output.facts(
             [
                 ("template", f"{kernel.template}: {kernel.reason}" if kernel.reason else kernel.template),
                 ("nodes", ", ".join(label_nodes(kernel.nodes, ops))),
-                ("cost", f"{kernel.launches} launches, at least {flops} FLOPs and {moved} in all"),
+                ("cost", f"{kernel.launches} launches, at least {flops} FLOPs and {traffic} in total"),
             ]
         )
     )

@@ -1,4 +1,4 @@
-"""Names of classes: from a file, from what a model says of itself, or from `config.json` beside it."""
+"""Class names: from a file, from the metadata of a model, or from the `config.json` next to it."""
 
 from __future__ import annotations
 
@@ -23,74 +23,74 @@ KEYS = (
     "categories",
     "character",
 )
-LARGEST = 1 << 24  # bytes
+MAX_BYTES = 1 << 24
 WORDNET = re.compile(r"n\d{8}\s+")
 NUMBERED = re.compile(r"\s*(\d+)\s*[:,;\t ]\s*(.+)")
 
 
 def read_labels(name: str) -> tuple[str, ...]:
-    """One name for each class, from a text or a JSON file."""
+    """Read class names from a text or JSON file."""
     source = find_source(name)
     if source is None or source.path.is_dir():
-        raise InputError(f"--labels {name}: no such file", hint="give a file with a name for each class")
+        raise InputError(f"--labels {name}: no such file", hint="name a file with one class name per line")
     text = source.read_text()
-    found = _of_json(text) if text.lstrip()[:1] in ("[", "{") else None
-    if found is None:
-        found = _of_lines(text)
-    if not found:
-        hint = "write one name on each line, or a JSON list, or a JSON object of numbers and names"
-        raise InputError(f"--labels {name}: holds no names of classes", hint=hint)
-    return found
+    names = _parse_json(text) if text.lstrip()[:1] in ("[", "{") else None
+    if names is None:
+        names = _parse_lines(text)
+    if not names:
+        hint = "write one name per line, or a JSON list, or a JSON object of numbers and names"
+        raise InputError(f"--labels {name}: contains no class names", hint=hint)
+    return names
 
 
 def labels_of_model(properties: Mapping[str, str], file: str) -> tuple[tuple[str, ...], str]:
-    """The names that a model brings, and where they are from; none where it brings none."""
+    """Return the class names of a model, or none, and their source."""
     for key in KEYS:
         text = properties.get(key, "")
-        found = _of_text(text) if 0 < len(text) < LARGEST else None
-        if found:
-            return found, f"the model's metadata ({key})"
-    return _of_config(Path(file).parent / "config.json"), "config.json beside the model"
+        names = _parse_property(text) if 0 < len(text) < MAX_BYTES else None
+        if names:
+            return names, f"the model's metadata ({key})"
+    return _read_config(Path(file).parent / "config.json"), "config.json next to the model"
 
 
-def _of_config(path: Path) -> tuple[str, ...]:
-    """What Hugging Face's exports have beside the model."""
+def _read_config(path: Path) -> tuple[str, ...]:
+    """Read the class names of a Hugging Face config."""
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return ()
-        said = json.loads(DataSource(str(path)).read_text())
-        return _numbered(said["id2label"]) or () if isinstance(said, dict) and "id2label" in said else ()
-    except (OSError, ValueError, InputError, RecursionError, TypeError):  # a file of somebody else's
+        config = json.loads(DataSource(str(path)).read_text())
+        return _in_order(config["id2label"]) or () if isinstance(config, dict) and "id2label" in config else ()
+    except (OSError, ValueError, InputError, RecursionError, TypeError):  # an unrelated file
         return ()
 
 
-def _of_text(text: str) -> tuple[str, ...] | None:
+def _parse_property(text: str) -> tuple[str, ...] | None:
     if text.lstrip()[:1] in ("[", "{", "("):
-        return _of_json(text)
-    lines = _of_lines(text)
+        return _parse_json(text)
+    lines = _parse_lines(text)
     return lines if len(lines) > 1 else tuple(part.strip() for part in text.split(",")) if "," in text else None
 
 
-def _of_json(text: str) -> tuple[str, ...] | None:
-    said: Any = None
-    for read in (json.loads, ast.literal_eval):
+def _parse_json(text: str) -> tuple[str, ...] | None:
+    content: Any = None
+    for parse in (json.loads, ast.literal_eval):
         try:
-            said = read(text)
+            content = parse(text)
             break
         except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
             continue
-    if isinstance(said, (list, tuple)):
-        return tuple(_name(each) for each in said)
-    return _numbered(said) if isinstance(said, dict) else None
+    if isinstance(content, (list, tuple)):
+        return tuple(map(_format_name, content))
+    return _in_order(content) if isinstance(content, dict) else None
 
 
-def _numbered(said: Mapping[Any, Any]) -> tuple[str, ...] | None:
-    """{0: name}, {"0": name}, {"0": [id, name]} or {name: 0}, in order."""
-    pairs = [(str(key), value) for key, value in said.items()]
+def _in_order(numbering: Mapping[Any, Any]) -> tuple[str, ...] | None:
+    """Sort {0: name}, {"0": name}, {"0": [id, name]} or {name: 0} by number."""
+    pairs = [(str(key), value) for key, value in numbering.items()]
     if pairs and all(key.isdecimal() for key, _ in pairs):
-        by_number = {int(key): _name(value) for key, value in pairs}
+        by_number = {int(key): _format_name(value) for key, value in pairs}
     elif pairs and all(isinstance(value, int) and not isinstance(value, bool) for _, value in pairs):
-        by_number = {value: _name(key) for key, value in pairs}
+        by_number = {value: _format_name(key) for key, value in pairs}
     else:
         return None
     last = max(by_number)
@@ -99,7 +99,7 @@ def _numbered(said: Mapping[Any, Any]) -> tuple[str, ...] | None:
     return tuple(by_number.get(number, str(number)) for number in range(last + 1))
 
 
-def _of_lines(text: str) -> tuple[str, ...]:
+def _parse_lines(text: str) -> tuple[str, ...]:
     lines = text.splitlines()
     while lines and not lines[-1].strip():
         lines.pop()
@@ -107,12 +107,12 @@ def _of_lines(text: str) -> tuple[str, ...]:
     if lines and all(parts):
         numbers = [int(part[1]) for part in parts if part]
         if numbers == list(range(numbers[0], numbers[0] + len(numbers))) and numbers[0] in (0, 1):
-            return tuple(_name(part[2]) for part in parts if part)
-    return tuple(_name(line) for line in lines)
+            return tuple(_format_name(part[2]) for part in parts if part)
+    return tuple(_format_name(line) for line in lines)
 
 
-def _name(content: Any) -> str:
-    """A name as people read it: of an id and a name, the name."""
+def _format_name(content: Any) -> str:
+    """Return the readable name from a name, a pair of id and name, or a record."""
     if isinstance(content, Sequence) and not isinstance(content, str) and content:
         content = content[-1]
     if isinstance(content, Mapping):

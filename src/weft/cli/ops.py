@@ -1,4 +1,4 @@
-"""`weft ops`: the operators weft knows, beside those of the installed onnx, and those that models need beyond these."""
+"""`weft ops`: list supported operators, describe one, or find what models lack."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from rich.text import Text
 
 from weft.cli import options, output
-from weft.cli.op_page import STYLES, print_facts
-from weft.cli.parsing import near
+from weft.cli.operator_table import STYLES, print_facts
+from weft.cli.parsing import closest_match
 from weft.compat.op_coverage import Coverage, list_coverage
 from weft.compat.op_facts import describe_op
 from weft.errors import InputError
@@ -22,30 +22,30 @@ from weft.report.missing import ModelOps, find_model_ops
 
 EXAMPLES = (
     ("one operator: versions, inputs, attributes, types", "weft ops relu"),
-    ("all whose name has these letters", "weft ops 'reduce*'"),
-    ("what these models need and weft lacks", "weft ops --missing models/*.onnx"),
+    ("all operators that match a pattern", "weft ops 'reduce*'"),
+    ("operators that models need and weft lacks", "weft ops --missing models/*.onnx"),
 )
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "ops",
-        help="the operators weft knows, one of them, or those that a model lacks",
-        description="List the operators that weft knows beside those of the installed onnx package, or tell of one: "
-        "its versions, inputs, attributes and types, where it is defined and where one can read on.",
+        help="list supported operators, describe one, or find what a model lacks",
+        description="List supported operators next to those of the installed onnx package, or describe one: versions, "
+        "inputs, attributes, types, its definition and its documentation.",
     )
     parser.add_argument(
         "operators",
         nargs="*",
         metavar="NAME",
-        help="operators, upper case or lower, or patterns with * and ?; with --missing: models to look through",
+        help="operators in upper or lower case, or patterns with * and ?; with --missing: models",
     )
     parser.add_argument("--domain", metavar="DOMAIN", help="only this domain, for instance ai.onnx or ai.onnx.ml")
     parser.add_argument(
         "--missing",
         action="store_true",
-        help="only operators of onnx that weft lacks, or has in part; with models: what they need and weft lacks,"
-        " and who defines it elsewhere",
+        help="list only operators of onnx that weft lacks or supports in part; with models: the operators that they "
+        "need and weft lacks, and who defines them",
     )
     options.add_json(parser)
 
@@ -53,68 +53,68 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.missing and args.operators:
         if args.domain is not None:
-            raise InputError("models are looked through for all domains", hint="weft ops --missing MODEL...")
-        return _look_through(args)
-    every = list_coverage(definitions())
-    domains = sorted({_domain(row) for row in every})
+            raise InputError("--domain does not apply to models", hint="weft ops --missing MODEL...")
+        return _find_missing(args)
+    all_rows = list_coverage(definitions())
+    domains = sorted({_domain(row) for row in all_rows})
     if args.domain is not None and args.domain not in domains:
         raise InputError(f"no domain {args.domain!r}", hint=f"there are {', '.join(domains)}")
-    rows = [row for row in every if args.domain in (None, _domain(row))]
+    rows = [row for row in all_rows if args.domain in (None, _domain(row))]
     if args.operators:
-        return _tell(args, rows)
+        return _describe_operators(args, rows)
     counts = {domain: Counter(row.status for row in rows if _domain(row) == domain) for domain in domains}
     if args.missing:
         rows = [row for row in rows if row.status in ("missing", "partial")]
     if args.json:
-        output.print_json({"summary": {name: found for name, found in counts.items() if found}, "ops": _records(rows)})
+        output.print_json({"summary": {name: count for name, count in counts.items() if count}, "ops": _records(rows)})
     else:
-        _print(rows, counts)
+        _print_coverage(rows, counts)
     return 0
 
 
-def _tell(args: argparse.Namespace, rows: list[Coverage]) -> int:
-    """Of operators by name: one is told of in full, several are listed."""
-    found = list(dict.fromkeys(row for asked in args.operators for row in _named(asked, rows)))
-    exact = [row for row in found if any(_same(asked, row) for asked in args.operators)]
-    known = list(definitions())
-    facts = [describe_op(row, known) for row in exact or (found if len(found) == 1 else [])]
+def _describe_operators(args: argparse.Namespace, rows: list[Coverage]) -> int:
+    """Describe operators that are named exactly, or else the only match; list several matches."""
+    matches = list(dict.fromkeys(row for name in args.operators for row in _find_operators(name, rows)))
+    exact = [row for row in matches if any(_is_name_of(name, row) for name in args.operators)]
+    all_definitions = list(definitions())
+    facts = [describe_op(row, all_definitions) for row in exact or (matches if len(matches) == 1 else [])]
     if args.json:
-        output.print_json({"ops": _records(found), "facts": [asdict(each) for each in facts]})
+        output.print_json({"ops": _records(matches), "facts": [asdict(each) for each in facts]})
         return 0
     console = output.console()
     for number, each in enumerate(facts):
         if number:
             console.print()
         print_facts(each, console)
-    others = found if not facts else [row for row in found if row not in exact and len(found) > 1]
+    others = matches if not facts else [row for row in matches if row not in exact and len(matches) > 1]
     if others and not facts:
-        _print(others, {})
-        console.print(Text("weft ops NAME tells of one", "dim"))
+        _print_coverage(others, {})
+        console.print(Text("weft ops NAME describes one", "dim"))
     elif others:
-        console.print(Text(f"\nothers with such names: {', '.join(row.name for row in others)}", "dim"))
+        console.print(Text(f"\nsimilar names: {', '.join(row.name for row in others)}", "dim"))
     return 0
 
 
-def _named(asked: str, rows: list[Coverage]) -> list[Coverage]:
-    """The operators that a word means: those of this name, or those that it is a part of."""
-    form = _form(asked)
+def _find_operators(text: str, rows: list[Coverage]) -> list[Coverage]:
+    """Return the operators that match a pattern, or whose name contains a text."""
+    form = _normalize(text)
     pattern = form if any(mark in form for mark in "*?[") else f"*{form}*"
-    found = [row for row in rows if _same(asked, row) or fnmatchcase(_form(row.name), pattern)]
-    if found:
-        return found
-    if Path(asked).suffix == ".onnx" or Path(asked).exists():
-        hint = f"weft ops --missing {asked} looks a model through; weft info {asked} lists what it has"
+    matches = [row for row in rows if _is_name_of(text, row) or fnmatchcase(_normalize(row.name), pattern)]
+    if matches:
+        return matches
+    if Path(text).suffix == ".onnx" or Path(text).exists():
+        hint = f"weft ops --missing {text} checks a model; weft info {text} lists its operators"
     else:
-        close = near(asked, [row.name for row in rows])
-        hint = f"{close} may be meant; weft ops lists all" if close else "weft ops lists all"
-    raise InputError(f"there is no operator {asked!r}", hint=hint)
+        close = closest_match(text, [row.name for row in rows])
+        hint = f"did you mean {close}? weft ops lists all" if close else "weft ops lists all"
+    raise InputError(f"there is no operator {text!r}", hint=hint)
 
 
-def _same(asked: str, row: Coverage) -> bool:
-    return _form(asked) in (_form(row.name), _form(f"{_domain(row)}.{row.name}"))
+def _is_name_of(text: str, row: Coverage) -> bool:
+    return _normalize(text) in (_normalize(row.name), _normalize(f"{_domain(row)}.{row.name}"))
 
 
-def _form(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
@@ -136,7 +136,7 @@ def _records(rows: list[Coverage]) -> list[dict[str, object]]:
     ]
 
 
-def _print(rows: list[Coverage], counts: dict[str, Counter[str]]) -> None:
+def _print_coverage(rows: list[Coverage], counts: dict[str, Counter[str]]) -> None:
     console = output.console()
     cells = [
         (
@@ -151,24 +151,24 @@ def _print(rows: list[Coverage], counts: dict[str, Counter[str]]) -> None:
     if cells:
         console.print(output.table("", ("domain", "operator", "status", "defined since", "onnx versions"), cells))
         console.print()
-    for domain, found in counts.items():
-        if found:
-            parts = [f"{number} {status}" for status, number in sorted(found.items())]
-            console.print(f"{domain}: {found.total()} operators, {', '.join(parts)}")
+    for domain, count in counts.items():
+        if count:
+            parts = [f"{number} {status}" for status, number in sorted(count.items())]
+            console.print(f"{domain}: {count.total()} operators, {', '.join(parts)}")
 
 
-def _look_through(args: argparse.Namespace) -> int:
-    looked = [find_model_ops(model) for model in args.operators]
+def _find_missing(args: argparse.Namespace) -> int:
+    models = [find_model_ops(model) for model in args.operators]
     if args.json:
-        output.print_json({"models": [_model_record(each) for each in looked]})
+        output.print_json({"models": [_model_record(model) for model in models]})
     else:
         console = output.console()
-        for each in looked:
-            _print_model(console, each)
-    return 1 if any(each.missing or each.error for each in looked) else 0
+        for model in models:
+            _print_model(console, model)
+    return 1 if any(model.missing or model.error for model in models) else 0
 
 
-def _model_record(looked: ModelOps) -> dict[str, object]:
+def _model_record(model: ModelOps) -> dict[str, object]:
     rows = [
         {
             "domain": each.domain or "ai.onnx",
@@ -181,20 +181,20 @@ def _model_record(looked: ModelOps) -> dict[str, object]:
             "defined_by": each.definer,
             "advice": each.advice,
         }
-        for each in looked.missing
+        for each in model.missing
     ]
-    return {"model": looked.model, "nodes": looked.nodes, "error": looked.error, "missing": rows}
+    return {"model": model.model, "nodes": model.nodes, "error": model.error, "missing": rows}
 
 
-def _print_model(console: Any, looked: ModelOps) -> None:
-    if looked.error:
-        for line in looked.error.splitlines():
+def _print_model(console: Any, model: ModelOps) -> None:
+    if model.error:
+        for line in model.error.splitlines():
             console.print(Text(output.escape_unprintable(line), "red"))
         return
-    if not looked.missing:
+    if not model.missing:
         console.print(
             Text(
-                output.escape_unprintable(f"{looked.model}: weft has all operators of its {looked.nodes} nodes"),
+                output.escape_unprintable(f"{model.model}: weft supports the operators of all {model.nodes} nodes"),
                 "green",
             )
         )
@@ -208,20 +208,20 @@ def _print_model(console: Any, looked: ModelOps) -> None:
             each.node,
             each.definer if each.kind == "operator" else each.problem,
         )
-        for each in looked.missing
+        for each in model.missing
     ]
-    count = sum(each.count for each in looked.missing)
-    title = f"{looked.model}: {count} of {looked.nodes} nodes"
+    count = sum(each.count for each in model.missing)
+    title = f"{model.model}: {count} of {model.nodes} nodes"
     columns = ("domain", "operator", "opset", "nodes", "first node", "defined by")
     console.print(output.table(output.escape_unprintable(title), columns, rows, ("opset", "nodes")))
-    for advice, names in _by_advice(looked).items():
+    for advice, names in _by_advice(model).items():
         console.print(Text(output.escape_unprintable(f"  {', '.join(names)}: {advice}"), "dim"))
 
 
-def _by_advice(looked: ModelOps) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for each in looked.missing:
-        names = found.setdefault(each.advice, [])
+def _by_advice(model: ModelOps) -> dict[str, list[str]]:
+    names_by_advice: dict[str, list[str]] = {}
+    for each in model.missing:
+        names = names_by_advice.setdefault(each.advice, [])
         if each.qualified_name not in names:
             names.append(each.qualified_name)
-    return found
+    return names_by_advice

@@ -1,4 +1,4 @@
-"""`weft optimize`: write a model with fewer nodes and the same results."""
+"""`weft optimize`: write an ONNX model with fewer nodes and the same results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from weft.cli import options, output
-from weft.cli.sizes import MOST_DIGITS, sizes_of_file
+from weft.cli.sizes import MAX_DIGITS, sizes_of_file
 from weft.errors import InputError
 from weft.optimization.optimize import GROWTH, OptimizationReport, optimize
 
@@ -17,16 +17,15 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NO_LIMIT = "any"
 EXAMPLES = (
     ("fewer nodes, the same results", "weft optimize model.onnx smaller.onnx"),
-    ("with a batch of 1 for good", "weft optimize model.onnx smaller.onnx --shape batch=1"),
+    ("with a fixed batch of 1", "weft optimize model.onnx smaller.onnx --shape batch=1"),
 )
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("optimize", help="a model with fewer nodes and the same results, as ONNX")
+    parser = subparsers.add_parser("optimize", help="write an ONNX model with fewer nodes and the same results")
     options.add_model(parser)
-    parser.add_argument("result", metavar="OUT", nargs="?", help="the file to write")
-    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write, instead of a second argument")
-    options.add_sizes(parser, "that is fixed in the result")
+    options.add_new_model(parser)
+    options.add_sizes(parser, "to fix in the result")
     parser.add_argument("--opset", type=int, metavar="N", help="write the model in this newer opset")
     parser.add_argument(
         "--growth",
@@ -35,21 +34,17 @@ def add_parser(subparsers: Any) -> None:
         help=f"the largest constant that folding may create: 4096, 64K, 1M or {NO_LIMIT} (default: 1M)",
     )
     parser.add_argument(
-        "--exact", action="store_true", help="keep the order of all arithmetic: fold nothing into weights"
+        "--exact", action="store_true", help="keep the order of all arithmetic: fold no operation into weights"
     )
-    parser.add_argument(
-        "--keep-inputs", action="store_true", help="keep initializers that are inputs, too, overridable"
-    )
-    parser.add_argument(
-        "--no-verify", action="store_true", help="do not compare the results of both models on random inputs"
-    )
+    parser.add_argument("--keep-inputs", action="store_true", help="let inputs still override initializers")
+    parser.add_argument("--no-verify", action="store_true", help="do not compare both models on random inputs")
     options.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     report = optimize(
         args.model,
-        _result_path(args),
+        options.new_model_path(args),
         sizes=sizes_of_file(args),
         growth=_parse_bytes(args.growth),
         opset=args.opset,
@@ -64,17 +59,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _result_path(args: argparse.Namespace) -> str:
-    if (args.result is None) == (args.output is None):
-        raise InputError("name one file to write", hint="weft optimize model.onnx smaller.onnx")
-    return str(args.result or args.output)
-
-
 def _parse_bytes(text: str) -> int | None:
     if text == NO_LIMIT:
         return None
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    if not number.isdecimal() or unit not in UNITS or len(number) > MOST_DIGITS:
+    if not number.isdecimal() or unit not in UNITS or len(number) > MAX_DIGITS:
         raise InputError(f"--growth {text}: not a number of bytes", hint=f"for instance 64K, 1M or {NO_LIMIT}")
     return int(number) * UNITS[unit]
 
@@ -100,7 +89,7 @@ def _print(model: str, report: OptimizationReport) -> None:
     rows: list[tuple[object, ...]] = [(op, *_counts(pair)) for op, pair in changed if pair[0] != pair[1]]
     same = sum(after for before, after in report.ops.values() if before == after)
     if same:
-        rows.append((Text("all others", "dim"), same, same, ""))
+        rows.append((Text("unchanged", "dim"), same, same, ""))
     rows.append((Text("nodes", "bold"), *_counts(report.nodes)))
     rows.append((Text("initializers", "bold"), *_counts(report.initializers)))
     sizes = [output.format_bytes(size) for size in report.bytes]

@@ -1,7 +1,7 @@
-"""Options that mean the same in every command: how a model is loaded, what it runs on, how results are given.
+"""Options that several commands share: loading, sizes, random data, timing, and output.
 
-A command adds the groups that it needs to its parser, and gets what was said back by one function for each group. What
-`weft.load` takes is checked as `weft.load` checks it.
+A command adds the options that it needs to its parser. Values for `weft.load` are validated by the functions that
+`weft.load` uses.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.cli import values
-from weft.errors import WeftError
+from weft.cli import option_types
+from weft.errors import InputError, WeftError
 from weft.runtime.environment import PROGRESS
 from weft.runtime.memory import parse_bytes
 from weft.runtime.options import PRECISIONS, USUAL_PRECISION
 
 AUTO = "auto"
-PREFERENCES = ("memory", "speed")  # the first is the usual one
+PREFERENCES = ("memory", "speed")  # the first is the default
 LOADING = ("device", "strict", "threads", "precision", "memory_limit", "prefer", "cache", "trusted")
-"""Options of `weft.load` that a command line can say, by the names that they have in both."""
+"""Options of `weft.load` that the command line has, too, with the same names."""
 
 
 def add_model(parser: ArgumentParser) -> None:
-    """The file that a command is about."""
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or one that weft compile has written")
+    """Add the model file."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, or a file written by weft compile")
 
 
 def add_loading(parser: ArgumentParser, device: str = "where to run", without: tuple[str, ...] = ()) -> None:
-    """How a model is loaded; `device` says what the device is for, `without` leaves options of LOADING out."""
-    group = parser.add_argument_group("how the model is loaded")
+    """Add the options of LOADING except `without`; `device` describes the device in the help."""
+    group = parser.add_argument_group("loading")
     add: dict[str, Callable[[], Any]] = {
         "device": lambda: group.add_argument(
             "--device",
             default=AUTO,
             metavar="D",
-            help=f"{device}: a name of weft devices, or several with commas, of which the first that works serves "
-            "(default: the best one here)",
+            help=f"{device}: a name that weft devices lists, or several, separated by commas, in order of preference "
+            "(default: the best one)",
         ),
         "strict": lambda: group.add_argument(
-            "--strict", action="store_true", help="fail instead of going on to another device, or of repairing the file"
+            "--strict", action="store_true", help="fail instead of falling back to another device or repairing the file"
         ),
         "threads": lambda: group.add_argument(
-            "--threads", type=values.count, metavar="N", help="threads to use (default: all cores)"
+            "--threads", type=option_types.count, metavar="N", help="number of threads (default: all cores)"
         ),
         "precision": lambda: group.add_argument(
             "--precision",
@@ -57,103 +57,131 @@ def add_loading(parser: ArgumentParser, device: str = "where to run", without: t
             "--memory-limit",
             type=memory_size,
             metavar="BYTES",
-            help="what weights, arena and outputs may take together, for instance 200MB or 1.5GiB (default: no limit)",
+            help="memory for weights, arena and outputs together, for instance 200MB or 1.5GiB (default: no limit)",
         ),
         "prefer": lambda: group.add_argument(
             "--prefer",
             choices=PREFERENCES,
             default=PREFERENCES[0],
-            help="memory keeps the arena small, speed lets it grow where kernels can then run side by side "
+            help="memory keeps the arena small, speed lets it grow so that kernels can run in parallel "
             f"(default {PREFERENCES[0]})",
         ),
         "cache": lambda: group.add_argument(
-            "--no-cache", dest="cache", action="store_false", help="neither read nor keep compiled code on disk"
+            "--no-cache", dest="cache", action="store_false", help="do not use the cache of compiled code"
         ),
         "trusted": lambda: group.add_argument(
-            "--trusted", action="store_true", help="run the code of a compiled file that another user has written"
+            "--trusted", action="store_true", help="run the code of a compiled file from another user"
         ),
     }
     for name in LOADING:
         if name not in without:
             add[name]()
-    group.add_argument("--no-progress", dest="progress", action="store_false", help="show no bar while it takes long")
+    group.add_argument("--no-progress", dest="progress", action="store_false", help="do not show progress")
 
 
 def load_arguments(args: Namespace) -> dict[str, Any]:
-    """What `add_loading` was told, as keywords for `weft.load` and LoadOptions."""
+    """Return the options of `add_loading` as keywords for `weft.load` and LoadOptions."""
     if not getattr(args, "progress", True):
-        os.environ[PROGRESS.name] = "0"  # of the processes that this one starts, too
-    found = {name: getattr(args, name) for name in LOADING if hasattr(args, name)}
-    if "," in (found.get("device") or ""):
-        found["device"] = [name.strip() for name in found["device"].split(",") if name.strip()]
-    return found
+        os.environ[PROGRESS.name] = "0"  # also for child processes
+    keywords = {name: getattr(args, name) for name in LOADING if hasattr(args, name)}
+    if "," in (keywords.get("device") or ""):
+        keywords["device"] = [name.strip() for name in keywords["device"].split(",") if name.strip()]
+    return keywords
 
 
-def add_sizes(parser: _ArgumentGroup | ArgumentParser, what: str = "in made-up data") -> None:
-    """Sizes of dynamic dims; `what` says what they are for."""
+def add_sizes(parser: _ArgumentGroup | ArgumentParser, what: str = "of random data") -> None:
+    """Add sizes of dynamic dims; `what` says in the help what they are for."""
     parser.add_argument(
         "--shape",
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help=f"the size of a dynamic dim {what}, or the shape of an input: --shape seq=128, --shape x=1,3,224,224",
+        help=f"size of a dynamic dim {what}, or shape of an input: --shape seq=128, --shape x=1,3,224,224",
     )
     parser.add_argument(
-        "--batch", type=values.count, metavar="N", help=f"the size of the first dim of inputs {what}, where it is open"
+        "--batch",
+        type=option_types.count,
+        metavar="N",
+        help=f"size of the first dim of all inputs {what}, if it is dynamic",
     )
 
 
 def add_seed(parser: _ArgumentGroup | ArgumentParser) -> None:
-    """What random data begins with."""
-    parser.add_argument("--seed", type=values.seed, default=0, metavar="N", help="seed of the random data (default 0)")
+    """Add the seed of random data."""
+    parser.add_argument(
+        "--seed", type=option_types.seed, default=0, metavar="N", help="seed of the random data (default 0)"
+    )
 
 
-def add_repeat(parser: ArgumentParser, usual: int) -> None:
-    """How often a model runs."""
+def add_repeat(parser: ArgumentParser, default: int) -> None:
+    """Add the number of timed runs."""
     parser.add_argument(
         "--repeat",
         "--runs",
-        type=values.count,
-        default=usual,
+        type=option_types.count,
+        default=default,
         metavar="N",
-        help=f"runs that are timed (default {usual}); of several, the median is told",
+        help=f"number of timed runs, of which the median is shown (default {default})",
     )
 
 
 def add_json(parser: _ArgumentGroup | ArgumentParser, what: str = "print JSON instead of tables") -> None:
-    """JSON on stdout, and nothing else there."""
+    """Add `--json`, with which only JSON is printed to stdout."""
     parser.add_argument("--json", action="store_true", help=what)
 
 
-def add_output(parser: ArgumentParser, what: str, metavar: str = "FILE", required: bool = False) -> None:
-    """Where a result goes that is a file."""
-    parser.add_argument("-o", "--output", type=Path, metavar=metavar, required=required, help=what)
+def add_output(
+    parser: ArgumentParser, what: str, *old_names: str, metavar: str = "FILE", required: bool = False
+) -> None:
+    """Add `-o` for the file or folder that a command writes; `old_names` of the option work, too."""
+    names = ("-o", "--output", *old_names)
+    parser.add_argument(*names, dest="output", type=Path, metavar=metavar, required=required, help=what)
 
 
-def take_rest(parser: ArgumentParser, args: Namespace, rest: Sequence[str]) -> None:
-    """What argparse left over: files that stand behind options, where the command takes several; else wrong usage.
+def add_new_model(parser: ArgumentParser) -> None:
+    """Add the ONNX file to write, as a second argument or as `-o`."""
+    parser.add_argument("result", metavar="OUT", nargs="?", type=Path, help="the file to write")
+    parser.set_defaults(late_files="result")
+    add_output(parser, "the file to write, instead of a second argument", metavar="OUT")
 
-    A command says by `parser.set_defaults(several="name")` which of its arguments takes them.
+
+def new_model_path(args: Namespace) -> Path:
+    """Return the path that was given in one of both ways."""
+    if (args.result is None) == (args.output is None):
+        raise InputError(
+            "name one file to write", hint=f"weft {args.command} MODEL OUT, or weft {args.command} MODEL -o OUT"
+        )
+    path: Path = args.result or args.output
+    return path
+
+
+def add_files_after_options(parser: ArgumentParser, args: Namespace, texts: Sequence[str]) -> None:
+    """Assign files that follow options, which argparse does not recognise; report other texts as wrong usage.
+
+    A command names the argument for them with `parser.set_defaults(late_files="name")`.
     """
-    files = [text for text in rest if text == "-" or not text.startswith("-")]
-    if len(files) == len(rest) and getattr(args, "several", None):
-        getattr(args, args.several).extend(files)
-    elif getattr(args, "json", False) and (rest[0] == "-" or rest[0].endswith(".json")):
-        parser.error(f"--json takes no file: it prints on standard output. Leave {rest[0]} out, or redirect: > FILE")
+    are_files = all(text == "-" or not text.startswith("-") for text in texts)
+    name = getattr(args, "late_files", None)
+    if are_files and name and isinstance(getattr(args, name), list):
+        getattr(args, name).extend(texts)
+    elif are_files and name and getattr(args, name) is None and len(texts) == 1:
+        setattr(args, name, Path(texts[0]))
+    elif getattr(args, "json", False) and (texts[0] == "-" or texts[0].endswith(".json")):
+        parser.error(f"--json takes no file: it prints to standard output. Leave out {texts[0]}, or redirect: > FILE")
     else:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(texts)}")
 
 
-def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A function of weft's own that takes an option's text, as argparse wants it: what it refuses is wrong usage."""
+def as_option_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make a function that raises WeftError the `type` of an option: argparse reports its errors as wrong usage."""
 
-    def parsed(text: str) -> Any:
+    def parse_option(text: str) -> Any:
         try:
             return parse(text)
         except WeftError as error:
             raise ArgumentTypeError(f"{error.problem}; {error.hint}" if error.hint else error.problem) from None
 
-    return parsed
+    return parse_option
 
 
-memory_size = checked(parse_bytes)
+memory_size = as_option_type(parse_bytes)

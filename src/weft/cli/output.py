@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for programs, numbers in units that can be read."""
+"""Printing: tables for people, JSON for programs, numbers with units."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from weft.cli.fitted_tables import Facts, FittedTable, ellipsis, filled
+from weft.cli.fitted_tables import Facts, FittedTable, ellipsis, fill_text
 from weft.quantities import escape_unprintable as escape_unprintable
 from weft.quantities import format_bytes as format_bytes
 from weft.quantities import format_count as format_count
 from weft.quantities import format_seconds as format_seconds
 
 NO_LIMIT = 1_000_000  # cells of a line in a pipe or a file
-LEAST_WIDTH = 24
+MIN_WIDTH = 24
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the command end as one whose reader has gone; rich would end the process itself."""
+        """Pass the error on to `main`; rich would exit the process itself."""
         raise
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does, but texts are broken between words, or where parts of long names meet."""
+        """Print as rich does, but break lines only between words, or between the parts of long names."""
         if len(objects) == 1 and isinstance(objects[0], (str, Text)) and not options.get("soft_wrap", self.soft_wrap):
             text = Text(objects[0]) if isinstance(objects[0], str) else objects[0]
-            objects = (filled(text, self.width, ellipsis(self)),)
+            objects = (fill_text(text, self.width, ellipsis(self)),)
             options = {**options, "soft_wrap": True}
         super().print(*objects, **options)
 
 
 def console() -> Console:
-    """A console on today's stdout. A terminal gets lines of its width, a pipe or a file each line whole."""
+    """Return a console for the current stdout; lines are wrapped only in a terminal."""
     if sys.stdout.isatty():
         return _Console(highlight=False, markup=False, emoji=False, width=terminal_width())
     return _Console(highlight=False, markup=False, emoji=False, width=NO_LIMIT, soft_wrap=True)
 
 
 def error_console() -> Console:
-    """The same on stderr."""
-    whole = not sys.stderr.isatty()
-    width = NO_LIMIT if whole else terminal_width()
-    return _Console(stderr=True, highlight=False, markup=False, emoji=False, width=width, soft_wrap=whole)
+    """Return a console for the current stderr."""
+    is_terminal = sys.stderr.isatty()
+    width = terminal_width() if is_terminal else NO_LIMIT
+    return _Console(stderr=True, highlight=False, markup=False, emoji=False, width=width, soft_wrap=not is_terminal)
 
 
 def terminal_width() -> int:
-    """The columns of the terminal: what COLUMNS says, or it itself."""
-    return max(shutil.get_terminal_size().columns, LEAST_WIDTH)
+    """Return the columns of the terminal, or the value of COLUMNS."""
+    return max(shutil.get_terminal_size().columns, MIN_WIDTH)
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on stdout. What JSON cannot say (NaN, infinities) is null."""
+    """Print one JSON document to stdout; NaN and infinities become null."""
     sys.stdout.write(json.dumps(plain_data(data), indent=2, allow_nan=False) + "\n")
 
 
@@ -69,30 +69,30 @@ def table(
     below: str | None = None,
     spare: Sequence[str] = (),
 ) -> FittedTable:
-    """A table in weft's look; the columns named in `right` hold numbers, those in `whole` are never cut.
+    """Make a table; columns in `right` are right-aligned numbers, and columns in `whole` are never shortened.
 
-    Where there is no room, what is in the column `below` stands under its row, and columns in `spare` are left out.
-    A cell may be a Text.
+    In a narrow terminal, the column `below` moves under its row, and columns in `spare` are left out. A cell may be a
+    Text.
     """
     cells = [[_text(cell) for cell in row] for row in rows]
     return FittedTable(escape_unprintable(title), columns, cells, frozenset(right), frozenset(whole), below, spare)
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> Facts:
-    """Names and what they are, without a frame."""
+    """Make a list of names with their values."""
     return Facts([(name, _text(content)) for name, content in rows])
 
 
 def format_shape(shape: Sequence[object] | None) -> str:
-    """(batch, 3, 224, 224), or (...) where the rank is unknown."""
+    """[batch, 3, 224, 224], or [...] if the rank is unknown."""
     return "[...]" if shape is None else f"[{', '.join(map(str, shape))}]"
 
 
 def format_sizes(sizes: Mapping[str, int], guessed: Sequence[str]) -> str:
-    """batch = 1, length = 128, and which of them were not given."""
+    """Format sizes such as "batch = 1, length = 128", and mark those that were guessed."""
     if sizes and len(guessed) == len(sizes):
-        said = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-        return f"{said} (guessed: --shape NAME=SIZE gives others)"
+        listing = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        return f"{listing} (guessed; set them with --shape NAME=SIZE)"
     return ", ".join(f"{name} = {size}{' (guessed)' if name in guessed else ''}" for name, size in sizes.items())
 
 
@@ -101,7 +101,7 @@ def _text(content: object) -> Text:
 
 
 def plain_data(data: Any) -> Any:
-    """Data as JSON can say it: NaN and infinities are null, what it has no form for is its text."""
+    """Convert data to JSON types: NaN and infinities become None, other objects their text."""
     if isinstance(data, dict):
         return {str(key): plain_data(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):

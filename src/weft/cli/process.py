@@ -1,4 +1,4 @@
-"""This process: numbers about it, and its end with that of the one that started it."""
+"""Child processes of weft: requests of the parent, exit with the parent, and peak memory."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import TypeVar
 
-Order = TypeVar("Order")
+Request = TypeVar("Request")
 
 
-def orders(read: Callable[[], Order | None]) -> Iterator[Order]:
-    """What a parent asks for, until `read` gives None: it has closed its pipe, or is gone.
+def read_requests(read: Callable[[], Request | None]) -> Iterator[Request]:
+    """Yield the requests of the parent, until `read` returns None because the pipe is closed.
 
-    They are read beside the work, from this call on, so that this process ends with its parent, whatever it is at.
+    A thread reads them from now on, so that this process exits with its parent even during its work.
     """
-    given: SimpleQueue[Order | None] = SimpleQueue()
+    queue: SimpleQueue[Request | None] = SimpleQueue()
     busy = Event()
     busy.set()
 
     def listen() -> None:
         while True:
-            order = read()
-            if order is None and busy.is_set():
+            request = read()
+            if request is None and busy.is_set():
                 os._exit(1)
-            given.put(order)
-            if order is None:
+            queue.put(request)
+            if request is None:
                 return
 
     try:
-        Thread(target=listen, name="weft-orders", daemon=True).start()
-    except RuntimeError:  # no thread to be had: the end comes after the work
-        return _each(read, busy)
-    return _each(given.get, busy)
+        Thread(target=listen, name="weft-requests", daemon=True).start()
+    except RuntimeError:  # no thread can be started: the process exits after its work
+        return _yield_requests(read, busy)
+    return _yield_requests(queue.get, busy)
 
 
-def _each(take: Callable[[], Order | None], busy: Event) -> Iterator[Order]:
+def _yield_requests(read: Callable[[], Request | None], busy: Event) -> Iterator[Request]:
     while True:
         busy.clear()
-        order = take()
+        request = read()
         busy.set()
-        if order is None:
+        if request is None:
             return
-        yield order
+        yield request
 
 
 def peak_memory() -> int | None:
-    """The most bytes that were ever resident; None where the system does not tell."""
-    return _peak_of_status() or _peak_of_usage()
+    """Return the peak resident memory in bytes; None if the system does not report it."""
+    return _peak_in_proc_status() or _peak_in_rusage()
 
 
-def _peak_of_status() -> int | None:
-    """Linux: unlike getrusage, this leaves out the process that started this one."""
+def _peak_in_proc_status() -> int | None:
+    """Read the peak on Linux, where getrusage includes the parent before the fork."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -62,7 +62,7 @@ def _peak_of_status() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
-def _peak_of_usage() -> int | None:
+def _peak_in_rusage() -> int | None:
     try:
         import resource
     except ImportError:  # Windows

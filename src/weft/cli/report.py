@@ -1,4 +1,4 @@
-"""`weft report`: where a model runs and why, what each device does of it, and what was tried and failed."""
+"""`weft report`: show where a model runs and why, and what each device computes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from weft.runtime.device_report import DeviceReport
 
 EXAMPLES = (
     ("where a model runs, and why", "weft report model.onnx"),
-    ("what each device would do of it", "weft report model.onnx --all"),
-    ("a chain of devices, of which the first that works serves", "weft report model.onnx --device cuda,webgpu,cpu"),
+    ("what each device would compute", "weft report model.onnx --all"),
+    ("devices in order of preference", "weft report model.onnx --device cuda,webgpu,cpu"),
 )
 
 
 def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser("report", help="where a model runs and why, and what each device does of it")
+    parser = subparsers.add_parser("report", help="show where a model runs and why, and what each device computes")
     options.add_model(parser)
     options.add_loading(parser)
-    parser.add_argument("--all", action="store_true", help="compile it for every device that it may run on")
+    parser.add_argument("--all", action="store_true", help="compile for all devices that may run the model")
     options.add_json(parser)
 
 
@@ -45,18 +45,20 @@ def _print(report: DeviceReport, console: Console) -> None:
     if report.ranking:
         ranked = [(entry.device, entry.reason) for entry in report.ranking]
         console.print()
-        console.print(output.table(f"what decided, by {report.pick}", ("device", "a run takes"), ranked))
+        console.print(output.table(f"ranking by {report.pick}", ("device", "time of a run"), ranked))
     rows = [(service.device, "serves", service.reason) for service in report.services]
     rows += [(attempt.device, f"failed in {attempt.stage}", attempt.reason) for attempt in report.attempts]
     console.print()
-    console.print(output.table("what happened", ("device", "what", "why"), rows))
-    shares = [(share.device, share.kernels, len(share.host_steps)) for share in report.shares]
-    columns = ("compiled for", "kernels", "steps left to the host")
+    console.print(output.table("history", ("device", "event", "reason"), rows))
+    shares = [(share.device, share.kernels, share.launches, len(share.host_steps)) for share in report.shares]
+    columns = ("device", "kernels", "launches", "steps on the host")
     console.print()
-    console.print(output.table("what each does", columns, shares, right=columns[1:]))
+    console.print(output.table("compiled programs", columns, shares, right=columns[1:]))
     for share in report.shares:
         console.print(f"{share.device}: {share.rounding}", highlight=False)
-    left = [(share.device, step.node, step.step, step.reason) for share in report.shares for step in share.host_steps]
-    if left:
+    host_steps = [
+        (share.device, step.node, step.step, step.reason) for share in report.shares for step in share.host_steps
+    ]
+    if host_steps:
         console.print()
-        console.print(output.table("steps left to the host", ("device", "node", "step", "why"), left))
+        console.print(output.table("steps on the host", ("device", "node", "step", "reason"), host_steps))

@@ -1,4 +1,4 @@
-"""Where a command writes: streams that are there, that take every character, and that may be closed by their reader."""
+"""Standard output and error: closed streams, limited encodings, and readers that close the pipe."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import io
 import os
 import sys
 
-HANDLER = "weft.plain"
-_PLAIN = {
+HANDLER = "weft.ascii"
+_ASCII = {
     "─": "-",
     "━": "-",
     "–": "-",
@@ -33,21 +33,21 @@ _PLAIN = {
 
 
 def open_streams() -> None:
-    """Streams that were closed before the start are nothing, and not the next file that is opened.
+    """Open the null device for closed streams, and replace characters that a stream cannot encode.
 
-    What a stream's encoding lacks is written with characters that it has.
+    Without the former, the next file that is opened would get the descriptor of a closed stream.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-    codecs.register_error(HANDLER, _plainly)
+    codecs.register_error(HANDLER, _replace_characters)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=HANDLER)
 
 
 def flush_or_silence() -> None:
-    """What was printed before an error, where it can be."""
+    """Print what is buffered, if the reader is still there."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -60,8 +60,8 @@ def silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _plainly(error: UnicodeError) -> tuple[str, int]:
-    """What is written where an encoding has no such character."""
+def _replace_characters(error: UnicodeError) -> tuple[str, int]:
+    """Handle an encoding error: return the replacement, and the position after it."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(_PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
+    return "".join(_ASCII.get(character, "?") for character in error.object[error.start : error.end]), error.end

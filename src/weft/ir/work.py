@@ -16,6 +16,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel
 from weft.ir.packing import Constant
 from weft.ir.program import Scan, Step, TensorProgram, Value
+from weft.quantities import format_plural
 from weft.records import dataclass
 
 Bound = TypeVar("Bound")
@@ -194,15 +195,31 @@ def all_works(section: NativeSection) -> Iterator[Work]:
             yield task.work
 
 
-def count_launches(sections: Iterable[Section]) -> int:
-    """Count the launches of sections; those in scans and control flow count once."""
-    count = 0
+@dataclass(frozen=True, slots=True)
+class KernelCounts:
+    """Distinct kernels of a program, and their launches in a run; scans and control flow count once."""
+
+    kernels: int
+    launches: int
+
+    def __str__(self) -> str:
+        return f"{format_plural(self.kernels, 'kernel')}, {format_plural(self.launches, 'launch')}"
+
+
+def count_kernels(sections: Iterable[Section]) -> KernelCounts:
+    """Count the kernels of sections, which have unique names, and their launches."""
+    names = [launch.kernel.name for launch in _all_launches(sections)]
+    return KernelCounts(len(set(names)), len(names))
+
+
+def _all_launches(sections: Iterable[Section]) -> Iterator[Launch]:
     for section in sections:
         if isinstance(section, NativeSection):
-            count += sum(len(work.launches) for work in all_works(section))
+            for work in all_works(section):
+                yield from work.launches
         else:
-            count += sum(map(count_launches, section.bodies))
-    return count
+            for body in section.bodies:
+                yield from _all_launches(body)
 
 
 def map_launches(sections: Sequence[Section], function: Callable[[Launch], Launch]) -> tuple[Section, ...]:

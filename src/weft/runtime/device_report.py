@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from weft.errors import Attempt
 from weft.ir.compiled import CompiledProgram
 from weft.ir.narrowed_products import NarrowedProduct
-from weft.ir.work import count_launches
+from weft.ir.work import KernelCounts, count_kernels
 from weft.quantities import format_plural, join_few, shorten
 from weft.records import dataclass
 from weft.runtime.device_history import Service
@@ -26,8 +26,8 @@ MOST_STEPS = 40  # host steps that are listed
 class DeviceShare:
     """What was compiled for a device.
 
-    `kernels` counts the launches of a run, bodies of control flow once; `host_steps` run in Python; `narrowed` are the
-    matrix products that round their operands, as the `precision` allows.
+    `kernels` counts distinct kernels, `launches` their launches in a run, bodies of control flow once; `host_steps` run
+    in Python; `narrowed` are the matrix products that round their operands, as the `precision` allows.
     """
 
     device: str
@@ -35,6 +35,13 @@ class DeviceShare:
     host_steps: tuple[HostStep, ...]
     precision: str = USUAL_PRECISION
     narrowed: tuple[NarrowedProduct, ...] = ()
+    launches: int = 0
+
+    @property
+    def summary(self) -> str:
+        """The number of kernels, launches and host steps."""
+        counts = KernelCounts(self.kernels, self.launches)
+        return f"{counts}, {format_plural(len(self.host_steps), 'step')} on the host"
 
     @property
     def rounding(self) -> str:
@@ -68,10 +75,7 @@ class DeviceReport(ShownAsTables):
         rows += [(ranked.device, f"by {self.pick}", ranked.reason) for ranked in self.ranking]
         rows += [(attempt.device, f"failed in {attempt.stage}", attempt.reason) for attempt in self.attempts]
         for share in self.shares:
-            work = (
-                f"{format_plural(share.kernels, 'kernel')}, {format_plural(len(share.host_steps), 'step')} on the host"
-            )
-            rows.append((share.device, "compiled", work))
+            rows.append((share.device, "compiled", share.summary))
             if share.precision != USUAL_PRECISION or share.narrowed:
                 rows.append((share.device, "precision", share.rounding))
         title = f"{shorten(self.file, MAX_CELL)} runs on {self.device}"
@@ -86,7 +90,7 @@ class DeviceReport(ShownAsTables):
         lines += [f"  served by {service.device}: {service.reason}" for service in self.services]
         lines += [f"  {attempt}" for attempt in self.attempts]
         for share in self.shares:
-            lines.append(f"  on {share.device}: {share.kernels} kernels, {len(share.host_steps)} steps on the host")
+            lines.append(f"  on {share.device}: {share.summary}")
             lines += [f"    {share.rounding}"] if share.precision != USUAL_PRECISION or share.narrowed else []
             lines += [f"    {step.node}: {step.step}: {step.reason}" for step in share.host_steps[:MOST_STEPS]]
             left_out = len(share.host_steps) - MOST_STEPS
@@ -99,8 +103,11 @@ def describe_devices(file: str, device: str, route: Route, pool: SessionPool) ->
     shares = []
     for name, session in list(pool.sessions.items()):
         program = session.whole.program
-        kernels = count_launches(program.sections) if isinstance(program, CompiledProgram) else 0
-        shares.append(DeviceShare(name, kernels, session.explain(), session.pipeline.precision, session.narrowed()))
+        counts = count_kernels(program.sections) if isinstance(program, CompiledProgram) else KernelCounts(0, 0)
+        precision, narrowed = session.pipeline.precision, session.narrowed()
+        shares.append(
+            DeviceShare(name, counts.kernels, session.explain(), precision, narrowed, launches=counts.launches)
+        )
     history = pool.history
     return DeviceReport(
         file,

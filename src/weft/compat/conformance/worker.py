@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import onnx
 
-from weft.cli.process import orders
+from weft.cli.process import read_requests
 from weft.compat.conformance.cases import Case, collect_cases, read_data_sets
 from weft.compat.conformance.compare import find_difference
 from weft.compat.conformance.records import Status
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--kind", action="append", required=True)
     arguments = parser.parse_args()
     requests, answers = _redirect_standard_streams()
-    lines = orders(lambda: requests.readline() or None)
+    lines = read_requests(lambda: requests.readline() or None)
     load = import_loader(arguments.loader)
     cases = collect_cases(arguments.kind)
     _write(answers, {"onnx_version": onnx.__version__, "cases": [asdict(case.info) for case in cases.values()]})

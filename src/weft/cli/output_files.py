@@ -1,4 +1,4 @@
-"""Files that commands write: their folders are made, and what goes wrong names the file."""
+"""Write files: missing folders are created, and errors name the file."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ def write_bytes(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}", hint="name another file") from error
+        raise InputError(f"{path}: cannot write the file: {error.strerror}", hint="name another file") from error

@@ -1,4 +1,7 @@
-"""Screens to look at: `python -m terminal.pictures FOLDER [COLUMNS]`, with PYTHONPATH=src:tests, writes a page."""
+"""Write a page with the screens of all commands: `python -m terminal.screens FOLDER [COLUMNS]`.
+
+Set PYTHONPATH=src:tests.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ h2 {{ font: 600 14px sans-serif }}</style>{screens}"""
 
 
 def write_page(folder: Path, columns: int) -> Path:
-    """The whole session on one page."""
+    """Write the whole session to one page."""
     folder.mkdir(parents=True, exist_ok=True)
     write_model(folder / MODEL)
     (folder / "page.onnx").write_text("<!DOCTYPE html>", encoding="utf-8")
     cases = [{"arguments": arguments, "columns": columns, "folder": str(folder)} for arguments, _ in SESSION.values()]
-    shown = [
+    screens = [
         f"<h2>$ weft {escape(' '.join(result['arguments']))}, exit {result['code']}</h2>"
         f"<pre>{_screen(result, columns)}</pre>"
         for result in play(cases)
     ]
     page = folder / f"terminal-{columns}.html"
-    page.write_text(PAGE.format(columns=columns, screens="".join(shown)), encoding="utf-8")
+    page.write_text(PAGE.format(columns=columns, screens="".join(screens)), encoding="utf-8")
     return page
 
 

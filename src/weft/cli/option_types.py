@@ -1,42 +1,43 @@
-"""Values of options: numbers within the bounds in which they mean something. What lies outside is wrong usage."""
+"""Types of numeric options, with bounds; other values are wrong usage."""
 
 from __future__ import annotations
 
 import math
 from argparse import ArgumentTypeError
 
-MOST = 1_000_000_000
-LONGEST = 7 * 24 * 3600.0  # seconds
+MAX_COUNT = 1_000_000_000
+MAX_PROCESSES = 256
+MAX_SECONDS = 7 * 24 * 3600.0
 
 
 def count(text: str) -> int:
-    """A number of things, at least 1."""
-    return _whole(text, 1, MOST)
+    """Parse a count of at least 1."""
+    return _parse_integer(text, 1, MAX_COUNT)
 
 
-def few(text: str) -> int:
-    """A number of processes, at least 1."""
-    return _whole(text, 1, 256)
+def process_count(text: str) -> int:
+    """Parse a number of processes."""
+    return _parse_integer(text, 1, MAX_PROCESSES)
 
 
 def seed(text: str) -> int:
-    """What random numbers begin with."""
-    return _whole(text, 0, 2**64 - 1)
+    """Parse the seed of a random generator."""
+    return _parse_integer(text, 0, 2**64 - 1)
 
 
 def seconds(text: str) -> float:
-    """A time that passes, and ends."""
+    """Parse a positive duration of at most a week."""
     try:
         value = float(text)
     except ValueError:
         raise ArgumentTypeError(f"{text[:40]!r} is not a number of seconds") from None
-    if not 0 < value <= LONGEST or not math.isfinite(value):
-        raise ArgumentTypeError(f"{text[:40]} must be more than 0 seconds and at most {LONGEST:,.0f}")
+    if not 0 < value <= MAX_SECONDS or not math.isfinite(value):
+        raise ArgumentTypeError(f"{text[:40]} must be more than 0 seconds and at most {MAX_SECONDS:,.0f}")
     return value
 
 
 def positive(text: str) -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     try:
         value = float(text)
     except ValueError:
@@ -46,7 +47,7 @@ def positive(text: str) -> float:
     return value
 
 
-def _whole(text: str, least: int, most: int) -> int:
+def _parse_integer(text: str, least: int, most: int) -> int:
     try:
         value = int(text)
     except ValueError:
