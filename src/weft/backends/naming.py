@@ -7,22 +7,12 @@ from dataclasses import replace
 from hashlib import sha256
 
 from weft.ir.kernel import Kernel, fingerprint
-from weft.ir.work import Launch, NativeSection, Section, all_works, map_launches
+from weft.ir.work import Launch, Section, all_launches, map_launches
 
 
 def kernel_names(sections: Sequence[Section]) -> list[str]:
     """List the names of the kernels that sections launch, each once."""
-    return list(dict.fromkeys(launch.kernel.name for launch in _list_launches(sections)))
-
-
-def _list_launches(sections: Sequence[Section]) -> list[Launch]:
-    launches: list[Launch] = []
-    for section in sections:
-        if isinstance(section, NativeSection):
-            launches += [launch for work in all_works(section) for launch in work.launches]
-        else:
-            launches += [launch for body in section.bodies for launch in _list_launches(body)]
-    return launches
+    return list(dict.fromkeys(launch.kernel.name for launch in all_launches(sections)))
 
 
 class KernelNames:
@@ -50,7 +40,7 @@ class KernelNames:
 def name_kernels(sections: Sequence[Section], names: KernelNames | None = None) -> dict[int, Kernel]:
     """Give the kernels of sections unique names; return them by the id of the original."""
     names = names or KernelNames()
-    for launch in _list_launches(sections):
+    for launch in all_launches(sections):
         names.rename(launch.kernel)
     return names.kernels
 

@@ -6,10 +6,9 @@ import csv
 import io
 import json
 import re
-import struct
 import wave
-import zlib
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ def _save_folder(results: Mapping[str, Any], folder: Path) -> dict[str, str]:
             path = folder / f"{stem}.npy"
             write_bytes(path, _npy_bytes(content))
             image = find_image(content)
-            if image is not None:
+            if image is not None and find_spec("PIL") is not None:
                 image_path = folder / f"{stem}.png"
                 write_bytes(image_path, png_bytes(image))
                 paths[f"{name} as an image"] = str(image_path)
@@ -245,14 +244,13 @@ def _first_image(results: Mapping[str, Any]) -> tuple[str, Array]:
 
 
 def png_bytes(pixels: Array) -> bytes:
-    """Encode pixels as a PNG file."""
-    height, width = pixels.shape[:2]
-    kind = {2: 0, 3: {1: 0, 3: 2, 4: 6}.get(pixels.shape[-1], 0)}[pixels.ndim]
-    rows = np.ascontiguousarray(pixels, np.uint8).reshape(height, -1)
-    raw = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1).tobytes()
-
-    def chunk(label: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + label + body + struct.pack(">I", zlib.crc32(label + body))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw, 6)) + chunk(b"IEND", b"")
+    """Encode pixels as a PNG file; needs Pillow."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        hint = "pip install 'weft-onnx[image]', or write .npy"
+        raise InputError("writing a PNG file needs Pillow", hint=hint) from error
+    content = io.BytesIO()
+    pixels = pixels[..., 0] if pixels.shape[2:] == (1,) else pixels
+    Image.fromarray(np.ascontiguousarray(pixels, np.uint8)).save(content, "PNG")
+    return content.getvalue()

@@ -208,18 +208,19 @@ class KernelCounts:
 
 def count_kernels(sections: Iterable[Section]) -> KernelCounts:
     """Count the kernels of sections, which have unique names, and their launches."""
-    names = [launch.kernel.name for launch in _all_launches(sections)]
+    names = [launch.kernel.name for launch in all_launches(sections)]
     return KernelCounts(len(set(names)), len(names))
 
 
-def _all_launches(sections: Iterable[Section]) -> Iterator[Launch]:
+def all_launches(sections: Iterable[Section]) -> Iterator[Launch]:
+    """Yield the launches of sections, including those of bodies."""
     for section in sections:
         if isinstance(section, NativeSection):
             for work in all_works(section):
                 yield from work.launches
         else:
             for body in section.bodies:
-                yield from _all_launches(body)
+                yield from all_launches(body)
 
 
 def map_launches(sections: Sequence[Section], function: Callable[[Launch], Launch]) -> tuple[Section, ...]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.backends.device import CompilingDriver
+from weft.backends.naming import with_unique_names
 from weft.backends.reference.interpret import Interpreter
 from weft.errors import WeftError
 from weft.ir.graph import Graph, needed_names, with_outputs
 from weft.ir.types import AnyType, Type
+from weft.ir.work import KernelCounts, count_kernels
 from weft.loading import open_pipeline
 from weft.opset import registry
 from weft.opset.lower import lower
@@ -22,9 +24,6 @@ from weft.plan.usual_sizes import likely_sizes
 from weft.records import dataclass
 from weft.report.fusion import FusedNodes, list_fused_nodes
 from weft.runtime.options import LoadOptions
-
-if TYPE_CHECKING:
-    from weft.compiler import Pipeline
 
 MOST_ATTEMPTS = 8  # to trace a graph without the nodes that fail
 
@@ -39,6 +38,7 @@ class CompiledFacts:
     sizes: Mapping[str, int] = field(default_factory=dict)
     problem: str | None = None
     external_bytes: int = 0  # of the files with external data
+    counts: KernelCounts | None = None
 
 
 def collect_facts(source: Any, options: LoadOptions, sizes: Mapping[str, int]) -> CompiledFacts:
@@ -52,19 +52,16 @@ def collect_facts(source: Any, options: LoadOptions, sizes: Mapping[str, int]) -
     external_bytes = sum(map(len, model.external.values()))
     types, problem = _trace_types(model.graph)
     try:
-        works, all_sizes = _build_works(pipeline, sizes)
-        return CompiledFacts(device, types, works, all_sizes, external_bytes=external_bytes)
+        program = pipeline.program()
+        all_sizes = likely_sizes(program.inputs, program.guards, sizes)
+        if not isinstance(pipeline.driver, CompilingDriver):
+            return CompiledFacts(device, types, (), all_sizes, external_bytes=external_bytes)
+        sections = pipeline.build(pipeline.fuse(program))
+        works = tuple(list_fused_nodes(sections, all_sizes, device))
+        counts = count_kernels(with_unique_names(sections))
+        return CompiledFacts(device, types, works, all_sizes, None, external_bytes, counts)
     except Exception as error:
         return CompiledFacts(device, types, (), sizes, _error_text(error) or problem, external_bytes)
-
-
-def _build_works(pipeline: Pipeline, sizes: Mapping[str, int]) -> tuple[tuple[FusedNodes, ...], Mapping[str, int]]:
-    program = pipeline.program()
-    all_sizes = likely_sizes(program.inputs, program.guards, sizes)
-    if not isinstance(pipeline.driver, CompilingDriver):
-        return (), all_sizes
-    sections = pipeline.build(pipeline.fuse(program))
-    return tuple(list_fused_nodes(sections, all_sizes, pipeline.driver.name)), all_sizes
 
 
 def _error_text(error: Exception) -> str:

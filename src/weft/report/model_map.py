@@ -57,6 +57,7 @@ def map_model(
         "values": tables.values,
         "weights": tables.weights,
         "works": works,
+        "kernels": None if facts.counts is None else str(facts.counts),
         "sizes": dict(facts.sizes),
         "device": facts.device if measured is None else measured.device,
         "problem": facts.problem,

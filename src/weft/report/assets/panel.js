@@ -77,7 +77,7 @@ const panel = (() => {
       ["File", data.external ? `${bytes(data.size + data.external)}, ${bytes(data.external)} of it external data` : bytes(data.size)],
       ...data.about,
     ];
-    if (works.length) facts.push(["Kernels", `${count(works.filter((work) => work.device !== "host").length, "fused group")} on ${data.device}`]);
+    if (data.kernels) facts.push(["Kernels", `${data.kernels} on ${data.device}`]);
     const left = works.filter((work) => work.device === "host").length;
     if (left && works.length) facts.push(["Host", count(left, "step")]);
     const flops = works.reduce((sum, work) => sum + (work.flops ?? 0), 0);
