@@ -594,7 +594,7 @@ def test_wrong_options() -> None:
 
 
 def test_large_models_have_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.frontend.save.LARGEST", 1 << 12)
+    monkeypatch.setattr("weft.frontend.save.MAX_MESSAGE_BYTES", 1 << 12)
     report, written = quantize_and_check(projections(), tmp_path / "q.onnx", to="int4", tolerance=1e-5, **QUICK)
     assert len(list(tmp_path.iterdir())) == 2
     assert report.sizes is not None

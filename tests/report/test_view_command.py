@@ -51,7 +51,7 @@ def test_errors_are_explained(model: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["view", "gone.onnx"]) == 1
     assert "gone.onnx" in capsys.readouterr().err
     assert main(["view", str(model), "-o", str(model / "page.html"), "--device", "cpu"]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    assert "cannot write the file" in capsys.readouterr().err
 
 
 def test_a_browser_opens_only_with_a_display(
@@ -74,4 +74,4 @@ def test_a_browser_opens_only_with_a_display(
     assert opened == []
     assert main(["view", str(model), "--device", "cpu"]) == 0
     assert opened == [(model.parent / "my model.html").as_uri()]
-    assert "opens in a browser" in capsys.readouterr().out
+    assert "opened in a browser" in capsys.readouterr().out
