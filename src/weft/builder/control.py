@@ -284,7 +284,7 @@ def _slice_type(type: Type, axis: int) -> Type:
 
 def _count_parts(sizes: Any) -> int:
     if isinstance(sizes, Handle):
-        shape = sizes.type.shape if isinstance(sizes.type, TensorType) else None
+        shape = sizes.type.shape
         if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
             raise GraphError(f"split: {sizes.type} does not tell the number of parts", hint="pass a list of sizes")
         return shape[0]

@@ -244,10 +244,7 @@ class Draft:
         """Return the types of outputs; for an op that is traced at run time, dtypes come from onnx's schema."""
         if not any(isinstance(tensor.type, AnyType) for tensor in results):
             return [tensor.type for tensor in results]
-        input_dtypes = [
-            handle.type.dtype if handle is not None and isinstance(handle.type, TensorType) else None
-            for handle in inputs
-        ]
+        input_dtypes = [handle.type.dtype if handle is not None else None for handle in inputs]
         dtype_names = {each.name for each in definition.attributes if each.annotation == "ElementType"}
         numbers = [
             value for key, value in attributes.items() if key in dtype_names and isinstance(value, int) and value
@@ -263,7 +260,7 @@ class Draft:
     def _make_handle(self, level: GraphLevel, name: str, traced: Tensor, type: Type | None = None) -> Handle:
         level.values[name] = traced
         handle = self._handle(self, level, name, traced, type)
-        for axis, size in enumerate(traced.type.shape or () if isinstance(traced.type, TensorType) else ()):
+        for axis, size in enumerate(traced.type.shape or ()):
             symbol = dims.as_symbol(size)
             if symbol is not None and self.find_size(symbol) is None:
                 level.sizes[symbol] = (handle, axis)

@@ -203,7 +203,7 @@ class GraphBuilder(ShownAsTables):
 def _output_type(tensor: Handle, name: str, shape: Sequence[Size] | None, dtype: DTypeLike | None) -> Type:
     """Return the type of an output; the user's shape and dtype complete what is unknown."""
     type = tensor.type
-    if isinstance(type, TensorType) and type.shape is not None:
+    if type.shape is not None:
         return type
     if dtype is None and isinstance(type, TensorType):
         dtype = type.dtype

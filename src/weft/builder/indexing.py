@@ -15,7 +15,6 @@ from weft.builder.handle import Handle
 from weft.errors import GraphError, short_repr
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType
-from weft.ir.types import TensorType
 
 if TYPE_CHECKING:
     from weft.builder.tensor import GraphTensor
@@ -77,7 +76,7 @@ def _count_axes(item: Any) -> int:
 def _rank(item: Any) -> int:
     if not isinstance(item, Handle):
         return np.ndim(item)
-    if not isinstance(item.type, TensorType) or item.type.shape is None:
+    if item.type.shape is None:
         raise GraphError(f"the rank of the index {item.name!r} must be known ({item.type})")
     return len(item.type.shape)
 

@@ -15,7 +15,6 @@ from weft.ir import dims
 from weft.ir.dims import Axis, Expr, Symbol
 from weft.ir.dtypes import DType
 from weft.ir.graph import Attribute
-from weft.ir.types import TensorType
 
 _HOW_TO_JOIN = "weft.ops.concat joins tensors of any type"
 
@@ -68,7 +67,7 @@ class _SizeWriter:
     def _from_tensor(self, tensor: Handle) -> Handle:
         """Convert a tensor of one integer."""
         self.draft.check(tensor)
-        if not isinstance(tensor.type, TensorType) or not tensor.type.dtype.is_integer:
+        if tensor.type.dtype is None or not tensor.type.dtype.is_integer:
             problem = f"{tensor.name!r} is {tensor.type}, but a list with sizes or tensors must hold integers"
             raise GraphError(problem, hint=_HOW_TO_JOIN)
         shaped = self.node("reshape", tensor, self.constant([1]))

@@ -47,7 +47,7 @@ class GraphTensor(Handle):
     @report_at_caller
     def shape(self) -> Shape:
         """The sizes: ints, and symbolic expressions for dynamic sizes."""
-        if not isinstance(self.type, TensorType) or self.type.shape is None:
+        if self.type.shape is None:
             hint = "weft.ops.shape returns it as a tensor"
             raise GraphError(f"the shape of {self.name!r} is known only at run time ({self.type})", hint=hint)
         return self.type.shape

@@ -188,7 +188,7 @@ def check_tensors(named: Iterable[tuple[str, Value]]) -> None:
 
 def _check_tensor(label: str, value: Value) -> TensorType:
     kind = value.type
-    if not isinstance(kind, TensorType) or kind.shape is None or kind.dtype is DType.string:
+    if kind.shape is None or kind.dtype is DType.string:
         unknown = isinstance(kind, AnyType) or (isinstance(kind, TensorType) and kind.shape is None)
         raise UnsupportedModelError(
             f"inputs and outputs of a C library must be numeric tensors of known rank; this is {kind}",

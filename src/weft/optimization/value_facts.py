@@ -36,11 +36,11 @@ class ValueFacts:
 
     def dtype(self, name: str) -> DType | None:
         tensor = self._scope.get(name)
-        return tensor.type.dtype if tensor is not None and isinstance(tensor.type, TensorType) else None
+        return tensor.type.dtype if tensor is not None else None
 
     def rank(self, name: str) -> int | None:
         tensor = self._scope.get(name)
-        shape = tensor.type.shape if tensor is not None and isinstance(tensor.type, TensorType) else None
+        shape = tensor.type.shape if tensor is not None else None
         return None if shape is None else len(shape)
 
     def content(self, name: str) -> Array | None:
@@ -129,9 +129,7 @@ def _find_body_type(trace: Trace, scope: Scope, node: Node, at: int) -> Type:
 def _declare_by_schema(trace: Trace, scope: Scope, node: Node, names: Mapping[str, int]) -> None:
     """Give outputs the element types that the schema of the op implies."""
     operands = [scope.get(name) for name in node.inputs]
-    input_dtypes = tuple(
-        tensor.type.dtype if tensor is not None and isinstance(tensor.type, TensorType) else None for tensor in operands
-    )
+    input_dtypes = tuple(tensor.type.dtype if tensor is not None else None for tensor in operands)
     number = node.attributes.get("to", node.attributes.get("dtype"))
     attribute = next((dtype for dtype in DType if dtype.number == number), None) if isinstance(number, int) else None
     dtypes = output_dtypes(node.domain, node.op, node.version, input_dtypes, attribute)

@@ -11,7 +11,7 @@ from weft.backends.reference.interpret import Interpreter
 from weft.errors import WeftError
 from weft.ir import dims
 from weft.ir.graph import Graph, needed_names, with_outputs
-from weft.ir.types import TensorType, Type
+from weft.ir.types import Type
 from weft.opset.lower import lower
 from weft.opset.tensor import OnlyAtRunError
 from weft.records import dataclass
@@ -82,7 +82,7 @@ def _trace_values(graph: Graph, names: Sequence[str], inputs: Mapping[str, Any])
 
 
 def _type_bytes(type: Type) -> int:
-    if not isinstance(type, TensorType) or type.shape is None:
+    if type.shape is None:
         return UNKNOWN_BYTES
     elements = dims.product(type.shape)
     return elements * type.dtype.numpy.itemsize if isinstance(elements, int) else UNKNOWN_BYTES

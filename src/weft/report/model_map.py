@@ -223,7 +223,7 @@ def evaluate_shape(type: Type, sizes: Mapping[str, int]) -> str:
 
 def type_bytes(type: Type, sizes: Mapping[str, int]) -> int | None:
     """Return the bytes of a tensor for these sizes; None if unknown."""
-    if not isinstance(type, TensorType) or type.shape is None or not type.dtype.bits:
+    if type.shape is None or not type.dtype.bits:
         return None
     elements = evaluate_dim(dims.product(type.shape), sizes)
     return None if elements is None else -(-elements * type.dtype.bits // 8)
