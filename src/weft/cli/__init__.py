@@ -75,6 +75,9 @@ SYNONYMS = {
 }
 """Commands by their names in other tools."""
 
+DEPENDENCIES = ("llvmlite", "ml_dtypes", "onnx", "platformdirs", "rich")
+"""Packages that weft installs, and that an installation with only the runtime lacks."""
+
 DEBUG = "show the full traceback of an error"
 VERBOSE = "log to stderr what is loaded, compiled and chosen; -vv logs each stage"
 
@@ -193,11 +196,18 @@ def _print_error(error: Exception) -> None:
     elif isinstance(error, OSError):
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         hint = ""
+    elif isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in DEPENDENCIES:
+        text = f"this command needs the package {package}, which is not installed"
+        hint = f"pip install {package}; from Python, a model that `weft compile` wrote runs with numpy alone"
     else:
         text = f"unexpected {type(error).__name__}: {error}; please report it"
-    from rich.text import Text
+    try:
+        from rich.text import Text
 
-    from weft.cli import output
+        from weft.cli import output
+    except ModuleNotFoundError:
+        sys.stderr.write(f"error: {text}\n" + (f"  hint: {hint}\n" if hint else ""))
+        return
 
     console = output.error_console()
     label, colon, problem = fill_line(output.escape_unprintable(f"error: {' '.join(text.split())}")).partition(":")
