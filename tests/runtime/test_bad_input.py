@@ -283,5 +283,5 @@ def test_what_compiling_lacks_is_named(package: str, tmp_path: Path) -> None:
     program = LACKING + f"sys.meta_path.insert(0, Lacking({package!r}))\nweft.load({str(path)!r}, device='cpu')"
     environment = {**os.environ, "WEFT_CACHE": ""}
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
-    assert f"DeviceError: {path}: compiling needs the package {package}, which is not installed" in ran.stderr
+    assert f"DeviceError: {path}: this needs the package {package}, which is not installed" in ran.stderr
     assert f"hint: pip install {package}" in ran.stderr

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from weft.cache.digests import digest, file_digest, is_settled
 from weft.cache.files import is_private
-from weft.errors import ChangedFileError, ModelError
+from weft.errors import ChangedFileError, DeviceError, ModelError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel, copy_model, open_model
 from weft.ir.arrays import Array
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from weft.cache.entries import CachedModel
     from weft.ir.graph import OnnxModel
 
+COMPILER_PACKAGES = ("llvmlite", "onnx")  # not needed to run saved programs
+TYPES_PACKAGE = "ml_dtypes"  # bfloat16, float8 and types below 8 bits
 SMALL_FILES = 1 << 20  # bytes of files that stay in memory after loading
 Read = Callable[[OpenedModel, Sequence[Path]], "OnnxModel"]
 
@@ -147,12 +149,12 @@ class ModelFiles:
         self._save(path, {})
 
     def _save(self, path: Path, changed: Mapping[str, Array]) -> None:
-        from weft.frontend.save import save_model
-
         with self._lock:
             model = self.model()
             assert self._copy is not None
             copy = self._copy
+        from weft.frontend.save import save_model
+
         save_model(copy, model.external, changed, path)
 
     def whole(self) -> Sequence[bytes | memoryview] | None:
@@ -160,11 +162,11 @@ class ModelFiles:
         return self._whole({})
 
     def _whole(self, changed: Mapping[str, Array]) -> Sequence[bytes | memoryview] | None:
-        from weft.frontend.save import model_parts
-
         with self._lock:
             model = self.model()
             assert self._copy is not None
+            from weft.frontend.save import model_parts
+
             return model_parts(self._copy, model.external, changed)
 
     def portable(self) -> PortableSource:
@@ -278,10 +280,23 @@ def _check_digest(expected: str | None, view: memoryview, name: str, file: str) 
 
 def read_opened(opened: OpenedModel, folders: Sequence[Path], *, strict: bool = False) -> OnnxModel:
     """Read the graph of a source, its weights as views of private copies."""
-    from weft.frontend.read import read_model
-    from weft.opset.registry import known_attributes
-
+    try:
+        from weft.frontend.read import read_model
+        from weft.opset.registry import known_attributes
+    except ModuleNotFoundError as error:
+        raise_missing_package(error, opened.file)
     return read_model(opened, is_defined=is_defined, folders=folders, known_attributes=known_attributes, strict=strict)
+
+
+def raise_missing_package(error: ModuleNotFoundError, file: str) -> NoReturn:
+    """Raise a DeviceError for a package that an installation with only the runtime lacks; any other error as it is."""
+    package = (error.name or "").partition(".")[0]
+    if package not in (*COMPILER_PACKAGES, TYPES_PACKAGE):
+        raise error
+    hint = f"pip install {package}"
+    if package in COMPILER_PACKAGES:
+        hint += "; a program that `weft compile` wrote runs without it"
+    raise DeviceError(f"this needs the package {package}, which is not installed", file=file, hint=hint) from error
 
 
 def model_reader(*, strict: bool) -> Read:

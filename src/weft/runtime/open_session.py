@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 from weft.backends.device import LoadingDriver, TunableDriver
 from weft.cache.code import read_only_caches
 from weft.compiler import Pipeline
-from weft.errors import DeviceError, OutOfMemoryError, WeftError
+from weft.errors import OutOfMemoryError, WeftError
 from weft.ir.compiled import AwaitedObjects, CompiledProgram
 from weft.ir.packing import release_pages
 from weft.ir.program import TensorProgram
 from weft.ir.specs import signature
 from weft.runtime.available_memory import check_memory_to_start
 from weft.runtime.compiled_models import find_or_compile
+from weft.runtime.model_files import raise_missing_package
 from weft.runtime.session import Session
 
 if TYPE_CHECKING:
     from weft.backends.device import DeviceProgram
 
 LEANEST_PRECISION = "strict"  # its kernels need the least workspace
-COMPILER_PACKAGES = ("llvmlite", "ml_dtypes", "onnx")  # not needed to run saved programs
 
 
 def open_session(pipeline: Pipeline) -> Session:
@@ -119,9 +119,4 @@ def load_errors(file: str) -> Iterator[None]:
         hint = "allow this process more memory; a cached model needs less to load"
         raise OutOfMemoryError("there is not enough memory to load the model", file=file, hint=hint) from error
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in COMPILER_PACKAGES:
-            raise
-        hint = f"pip install {package}; a file that `weft compile` wrote needs no compiler"
-        problem = f"compiling needs the package {package}, which is not installed"
-        raise DeviceError(problem, file=file, hint=hint) from error
+        raise_missing_package(error, file)
