@@ -1,8 +1,8 @@
-"""docs/how-it-works.md shows a small model at every stage; `WEFT_WRITE_DOCS=1 pytest tests/test_how_it_works_page.py`
-writes what the page shows, and leaves the words between as they are.
+"""Test docs/how-it-works.md, which shows a small model at every stage.
 
-A block of the page is a fence with a title: the name of a file that `--dump` writes, or of a part of one. Kernels are
-built for a processor and a GPU that are data, so that the page is the same on every machine.
+`WEFT_WRITE_DOCS=1 pytest tests/test_how_it_works_page.py` writes its listings and leaves the prose as it is. A listing
+is a fence with a title: the name of a file that `--dump` writes, or of a part of one. Kernels are built for a fixed
+processor and GPU, so the page is the same on every machine.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def small_model() -> weft.Graph:
     return graph
 
 
-def shown(folder: Path) -> dict[str, str]:
-    """What the page can show, by title: stages as `--dump` writes them, and parts of the kernels' code."""
+def listings(folder: Path) -> dict[str, str]:
+    """Return the listings by title: stages as `--dump` writes them, and parts of the kernels' code."""
     file = folder / "small.onnx"
     small_model().to_onnx(file)
     dump = folder / "stages"
@@ -85,43 +85,43 @@ def shown(folder: Path) -> dict[str, str]:
 
 
 def _between(text: str, first: str, last: str, rows: int) -> str:
-    """Lines from the one that has something first, to the first ones after it that have something else."""
+    """Return the lines from the one with `first` to `rows` lines from the next one with `last`."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if first in line)
     end = next(number for number, line in enumerate(lines) if number > start and last in line)
-    some = lines[start : end + rows]
-    indent = min(len(line) - len(line.lstrip()) for line in some)
-    return "\n".join(line[indent:] for line in some)
+    excerpt = lines[start : end + rows]
+    indent = min(len(line) - len(line.lstrip()) for line in excerpt)
+    return "\n".join(line[indent:] for line in excerpt)
 
 
-def _narrow(text: str) -> str:
-    """Lines as wide as the page, those that are longer cut."""
+def _truncate_lines(text: str) -> str:
+    """Cut lines that are wider than the page."""
     text = re.sub(r"  # type: ignore.*", "", text)
     return "".join(f"{line if len(line) <= COLUMNS else line[: COLUMNS - 1] + '…'}\n" for line in text.splitlines())
 
 
-def page(written: str, found: Mapping[str, str]) -> str:
-    """The page with what is found in its blocks; stages keep their place if their number changes."""
-    numbered = {re.sub(r"^\d+-", "", title): title for title in found}
+def fill_page(page: str, texts: Mapping[str, str]) -> str:
+    """Return the page with these listings; a stage is matched by name if its number changes."""
+    numbered = {re.sub(r"^\d+-", "", title): title for title in texts}
 
-    def filled(block: re.Match[str]) -> str:
+    def fill(block: re.Match[str]) -> str:
         title = numbered[re.sub(r"^\d+-", "", block[2])]
-        return f"{block[1]}{title}{block[3]}{_narrow(found[title])}{block[5]}"
+        return f"{block[1]}{title}{block[3]}{_truncate_lines(texts[title])}{block[5]}"
 
-    return BLOCK.sub(filled, written)
+    return BLOCK.sub(fill, page)
 
 
 @pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="the page shows Linux on x86-64")
-def test_the_page_shows_what_is_made(tmp_path: Path) -> None:
-    written = PAGE.read_text(encoding="utf-8")
-    renewed = page(written, shown(tmp_path))
+def test_page_shows_the_stages(tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    updated = fill_page(page, listings(tmp_path))
     if os.environ.get("WEFT_WRITE_DOCS"):
-        PAGE.write_text(renewed, encoding="utf-8")
-        written = renewed
-    assert written == renewed, "run WEFT_WRITE_DOCS=1 pytest tests/test_how_it_works_page.py"
+        PAGE.write_text(updated, encoding="utf-8")
+        page = updated
+    assert page == updated, "run WEFT_WRITE_DOCS=1 pytest tests/test_how_it_works_page.py"
 
 
-def test_the_model_of_the_page_computes_what_it_says() -> None:
+def test_model_of_the_page_computes_softmax() -> None:
     model = small_model().compile(device="cpu", cache=False)
     x = np.random.default_rng(4).normal(size=(5, 32)).astype(np.float32)
     hidden = np.maximum(x @ model.weights["w"] + model.weights["b"], 0)

@@ -1,4 +1,4 @@
-"""docs/kernels.md shows a small kernel; `WEFT_WRITE_DOCS=1 pytest tests/test_kernel_page.py` writes it."""
+"""Test docs/kernels.md, which shows a small kernel; `WEFT_WRITE_DOCS=1 pytest tests/test_kernel_page.py` writes it."""
 
 from __future__ import annotations
 
@@ -35,22 +35,28 @@ from weft.ir.kernel import (
 from weft.ir.kernel_verify import verify_kernel
 
 PAGE = Path(__file__).parent.parent / "docs" / "kernels.md"
-LANES, EACH = 8, 64  # elements of a vector or threads of a block; elements that a block does
+LANES, BLOCK_SIZE = 8, 64  # vector elements or threads; elements per block
 F32 = DType.float32
 
-INTRODUCTION = f"""# A kernel, in all its forms
+INTRODUCTION = f"""# One kernel on every device
 
-weft has one form for kernels, whatever the device (`src/weft/ir/kernel.py`): a grid of independent blocks, a fixed
-number of lanes in each, registers that are *uniform* (one value for the block) or *varying* (one for each lane), loops
-that all lanes run together. What a lane is, the emitter decides: on a CPU the element of a vector, on a GPU a thread.
+To see the kernels of a model with their code, run `weft kernels MODEL -k NAME`; `--dump DIR` writes all of them. This page
+shows one small kernel and what each device makes of it.
 
-This one computes `y = max(2 x, 0)`, in blocks of {EACH} elements, {LANES} lanes side by side; a mask cuts off the last
-vector. `weft kernels MODEL -k NAME` shows the same of any kernel of a model, and `--dump DIR` writes all of them.
+All devices share one kernel form (`src/weft/ir/kernel.py`):
+
+- a grid of independent blocks, with a fixed number of lanes each
+- registers that are *uniform* (one value per block) or *varying* (one value per lane)
+- loops that all lanes run together
+
+The emitter decides what a lane is: an element of a vector on a CPU, a thread on a GPU.
+
+The kernel computes `y = max(2 x, 0)` in blocks of {BLOCK_SIZE} elements, {LANES} lanes at a time. A mask guards the last vector.
 """
 
 
 def small_kernel() -> Kernel:
-    """y = max(2 x, 0)."""
+    """Return the kernel of y = max(2 x, 0)."""
     count, start, i = variable("count", 1), variable("start"), variable("i")
     place = i + lane(LANES)
     inside = Register("inside", DType.bool, True)
@@ -61,11 +67,11 @@ def small_kernel() -> Kernel:
         ("count",),
         LANES,
         (
-            Let("start", block() * EACH),
+            Let("start", block() * BLOCK_SIZE),
             Repeat(
                 "i",
                 start,
-                dims.minimum(start + EACH, count),
+                dims.minimum(start + BLOCK_SIZE, count),
                 LANES,
                 (
                     Define("inside", Call("less", (Integer(place), Integer(count)), DType.bool), varying=True),
@@ -77,29 +83,29 @@ def small_kernel() -> Kernel:
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     kernel = small_kernel()
     abilities = Abilities(int64=False, float64=False, float16=False)
     wgsl = write_module(kernel, emit(kernel, abilities), {}, abilities)
     vectors, threads = llvm_text([kernel], VECTOR_LANES), llvm_text([kernel], ThreadLanes())
     forms = [
         ("The kernel", "As `str(kernel)` prints it.", "text", str(kernel)),
-        ("LLVM, lanes as elements", "`cpu`: each varying value is a vector.", "llvm", vectors),
-        ("WGSL, lanes as threads", "`webgpu`: each varying value is a thread's own.", "wgsl", wgsl),
-        ("LLVM, lanes as threads", "`cuda`, through NVPTX: the same emitter, other lanes.", "llvm", threads),
+        ("LLVM, lanes as vector elements", "`cpu`: each varying value is a vector.", "llvm", vectors),
+        ("WGSL, lanes as threads", "`webgpu`: each varying value is private to a thread.", "wgsl", wgsl),
+        ("LLVM, lanes as threads", "`cuda`, through NVPTX: the same emitter with other lanes.", "llvm", threads),
     ]
-    parts = [f"## {title}\n\n{said}\n\n```{form}\n{text.strip()}\n```\n" for title, said, form, text in forms]
+    parts = [f"## {title}\n\n{note}\n\n```{form}\n{text.strip()}\n```\n" for title, note, form, text in forms]
     return "\n".join([INTRODUCTION, *parts])
 
 
-def test_the_page_shows_what_is_emitted() -> None:
+def test_page_shows_the_emitted_code() -> None:
     if os.environ.get("WEFT_WRITE_DOCS"):
         PAGE.parent.mkdir(exist_ok=True)
         PAGE.write_text(page(), encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8") == page(), "run WEFT_WRITE_DOCS=1 pytest tests/test_kernel_page.py"
 
 
-def test_the_kernel_computes_what_the_page_says() -> None:
+def test_kernel_of_the_page_is_right() -> None:
     kernel = small_kernel()
     verify_kernel(kernel)
     x = np.random.default_rng(3).normal(size=150).astype(np.float32)
