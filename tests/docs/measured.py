@@ -1,4 +1,4 @@
-"""The pages of what was measured, docs/reference/benchmarks.md and conformance.md, from the files in bench/results/.
+"""Write docs/reference/benchmarks.md and conformance.md from the files in bench/results/.
 
 `WEFT_WRITE_DOCS=1 pytest tests/docs/test_measured.py` writes them.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf, log
 from pathlib import Path
@@ -22,16 +23,17 @@ Models = dict[str, dict[str, Any]]
 
 
 def read(name: str) -> Any:
-    """What a file of results holds."""
+    """Read a file of results."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def benchmarks() -> str:
-    """The page of times and memory."""
+    """Return the page of times and memory."""
     introduction = text(
-        "Everything here is made from the files in `bench/results/`; `bench/README.md` says how they are measured.",
-        "`weft bench model.onnx --against onnxruntime` measures on your machine, `weft bench --diff A B` compares",
-        "two files of results, and `scripts/peak` shows how near single products come to the machine's peak.",
+        "Measure on your machine with `weft bench model.onnx --against onnxruntime`. `weft bench --diff A B` compares",
+        "two result files, and `scripts/peak` compares single products with the machine's peak.",
+        "The tables on this page",
+        "come from the files in `bench/results/`; `bench/README.md` describes the method.",
     )
     return "\n\n".join(["# Benchmarks", introduction, _cpu(), _first(), _cuda(), _webgpu()]) + "\n"
 
@@ -45,7 +47,7 @@ def mean_run_times(engines: Sequence[str]) -> tuple[int, dict[str, float]]:
 
 
 def suite(device: str) -> Any:
-    """What the suite of onnx gave on a device."""
+    """Read the results of onnx's test suite on a device."""
     return read(f"conformance-{device}")
 
 
@@ -53,36 +55,47 @@ def _cpu() -> str:
     settings = read(TWO_THREADS)
     machine, versions = settings["machine"], settings["machine"]["versions"]
     two, one = _measured(TWO_THREADS), _measured(ONE_THREAD)
-    told = []
+    summary = []
     for threads, models in ((2, two), (1, one)):
         for engine, title in (("onnxruntime", "onnxruntime"), ("openvino", "OpenVINO")):
             ratios = _ratios(models, engine)
             least = min(ratios, key=lambda name: ratios[name])
-            mean = f"{geometric(ratios.values()):.2f} ×"
-            told.append((f"{threads}", title, f"{len(ratios)}", mean, f"{ratios[least]:.2f} × ({short(least)})"))
+            mean = f"{geometric(ratios.values()):.2f}×"
+            summary.append((f"{threads}", title, f"{len(ratios)}", mean, f"{ratios[least]:.2f}× ({short(least)})"))
     rows = []
     for name in sorted(two, key=lambda name: short(name).lower()):
         weft, peer = two[name]["weft"], two[name]["onnxruntime"]
-        ratios = [times(models, name, engine) for models in (two, one) for engine in ("onnxruntime", "openvino")]
+        ratios = [
+            format_speedup(models, name, engine) for models in (two, one) for engine in ("onnxruntime", "openvino")
+        ]
         memory = weft["cached"]["memory"] / peer["cached"]["memory"]
         rows.append((short(name), milliseconds(weft["run"]["median"]), *ratios, f"{memory:.2f}"))
     repeated = _ratios(_measured(AGAIN), "onnxruntime")
     again = ", ".join(f"{ratio:.2f} for {short(name)}" for name, ratio in repeated.items())
-    head = ("model", "weft, 2 threads", "onnxruntime", "OpenVINO", "onnxruntime, 1 thread", "OpenVINO, 1 thread")
+    head = (
+        "model",
+        "weft, 2 threads",
+        "speedup over onnxruntime",
+        "over OpenVINO",
+        "over onnxruntime, 1 thread",
+        "over OpenVINO, 1 thread",
+    )
     return "\n\n".join(
         [
             "## CPU",
             text(
                 f"{machine['cores']} cores of an {machine['processor']} with AVX-512, float32, weft in turns with",
-                f"onnxruntime {versions['onnxruntime']} and OpenVINO {versions['openvino']}, each in a process of its",
-                "own, on the same inputs and threads. × says how many times weft's time another takes.",
+                f"onnxruntime {versions['onnxruntime']} and OpenVINO {versions['openvino']}, each in its own process,",
+                "on the same inputs and threads. A speedup is the other engine's time divided by weft's;",
+                "means are geometric.",
             ),
-            table(("threads", "engine", "models", "geometric mean", "least"), told, right=3),
+            table(("threads", "compared with", "models", "mean speedup", "lowest speedup"), summary, right=3),
             table((*head, "memory"), rows, right=6),
             text(
-                "Memory is what loading and a run add to the process with a warm cache, divided by what they add in",
-                "onnxruntime. A dash: the engine does not load the model.",
-                f"Measured once more on 2 threads, onnxruntime's factors were {again}.",
+                "Memory is what a load and a run add to the process with a warm cache, divided by the same",
+                "in onnxruntime.",
+                "A dash means that the engine cannot load the model.",
+                f"In a second measurement on 2 threads, the speedups over onnxruntime were {again}.",
                 f"The files are `{TWO_THREADS}.json`, `{AGAIN}.json` and `{ONE_THREAD}.json`, from `scripts/bench`.",
             ),
         ]
@@ -92,18 +105,18 @@ def _cpu() -> str:
 def _first() -> str:
     seconds = read(FIRST)["seconds"]
     rows = []
-    for key, title in (("cold", "nothing in the cache"), ("cached", "once more")):
+    for key, title in (("cold", "empty cache"), ("cached", "filled cache")):
         row = [title]
         for engine in ("weft", "onnxruntime", "openvino"):
-            found = [entry[engine][key] for entry in seconds.values() if engine in entry]
-            row.append(f"{median(value for value in found if value != inf):.2f} s")
+            values = [entry[engine][key] for entry in seconds.values() if engine in entry]
+            row.append(f"{median(value for value in values if value != inf):.2f} s")
         rows.append(row)
     return "\n\n".join(
         [
-            "## The first time",
+            "## First load and run",
             text(
-                f"A fresh process that loads a model and runs it once, on 2 threads: medians of {len(seconds)} models,",
-                "for OpenVINO of those that it loads. Where nothing is cached, weft compiles.",
+                f"Time of a fresh process that loads a model and runs it once, on 2 threads: medians of {len(seconds)}",
+                "models, for OpenVINO of those that it can load. With an empty cache, weft compiles the model.",
             ),
             table(("", "weft", "onnxruntime", "OpenVINO"), rows, right=3),
             f"The file is `{FIRST}.json`, from `scripts/first-contact`.",
@@ -112,11 +125,11 @@ def _first() -> str:
 
 
 def _cuda() -> str:
-    found = read(CUDA)
+    results = read(CUDA)
     columns = ("weft float32", "torch float32 graph", "weft float16 file", "torch float16 graph")
     rows = [
         (name, *(f"{entry[column]:.2f}" if column in entry else "–" for column in columns))
-        for name, entry in found["models"].items()
+        for name, entry in results["models"].items()
     ]
     contenders = [f"{engine} {kind}" for kind in ("float32", "tf32", "float16") for engine in ("weft", "torch")]
     products = [
@@ -124,7 +137,7 @@ def _cuda() -> str:
             name.removeprefix("product ").replace("x", " × "),
             *(f"{case['times'][key]['TFLOP/s']:.1f}" for key in contenders),
         )
-        for size in found["products"].values()
+        for size in results["products"].values()
         for name, case in size["cases"].items()
         if all(key in case["times"] for key in contenders)
     ]
@@ -132,21 +145,22 @@ def _cuda() -> str:
         [
             "## NVIDIA GPUs",
             text(
-                f"{upper(found['machine'])}: medians of single runs in ms, tensors on the GPU, torch with a CUDA",
-                "graph. Numbers after a name are the batch and the length; float16 is the model's file in float16.",
+                f"{capitalize(results['machine'])}: medians of single runs in ms, tensors on the GPU, torch",
+                "with a CUDA",
+                "graph. Numbers after a name are batch size and length. For float16, the model's file is in float16.",
             ),
             table(("model", "weft float32", "torch float32", "weft float16", "torch float16"), rows, right=4),
-            "Products of two given matrices, ten in a row, in TFLOP/s; torch calls cuBLAS:",
+            "Products of two matrices, ten in a row, in TFLOP/s; torch calls cuBLAS:",
             table(("sizes", *contenders), products, right=len(contenders)),
-            f"A dash: torch has no model of that name. The file is `{CUDA}.json`, from `scripts/bench-gpu`.",
+            f"A dash means that torch has no model of that name. The file is `{CUDA}.json`, from `scripts/bench-gpu`.",
         ]
     )
 
 
 def _webgpu() -> str:
-    found = read(WEBGPU)
+    results = read(WEBGPU)
     by_model: dict[str, list[Any]] = {}
-    for entry in found["models"]:
+    for entry in results["models"]:
         by_model.setdefault(f"{entry['model']}, {' × '.join(map(str, entry['input']))}", []).append(entry)
     rows = []
     for name, entries in by_model.items():
@@ -159,36 +173,41 @@ def _webgpu() -> str:
             f"{entry['weft_us']:.1f}",
             f"{entry['cublas_us']:.1f}",
         )
-        for entry in found["matrix_products"]
+        for entry in results["matrix_products"]
     ]
     ratios = _ratios(_measured(WONNX), "wonnx")
     return "\n\n".join(
         [
             "## Other GPUs",
             text(
-                f"{found['device']}, float32 without TF32, tensors on the GPU, beside torch 2.11 through CUDA: medians",
-                "of all runs in ms. Measured at an earlier version; kernels for GPUs have changed since.",
+                f"{results['device']}, float32 without TF32, tensors on the GPU, compared with torch 2.11",
+                "through CUDA:",
+                "medians of all runs in ms. Measured with an earlier version; the GPU kernels have changed since.",
             ),
             table(("model", "weft, webgpu", "torch eager", "torch.compile"), rows, right=3),
-            "Products of matrices there, in µs; the right one is a constant of the model, or given:",
+            "Matrix products on the same GPU, in µs; the right matrix is a constant of the model, or an input:",
             table(("sizes", "weft, webgpu", "cuBLAS"), products, right=2),
             text(
-                "On Mesa's llvmpipe, which plays a GPU on the CPU, wonnx 0.5.1 takes",
-                f"{geometric(ratios.values()):.1f} × weft's time on {len(ratios)} models that it can load,",
-                f"{min(ratios.values()):.1f} × at least. The files are `{WEBGPU}.json` and `{WONNX}.json`.",
+                f"On Mesa's software rasterizer llvmpipe, weft is {geometric(ratios.values()):.1f}× faster",
+                "than wonnx 0.5.1 on",
+                f"the {len(ratios)} models that wonnx can load, and at least {min(ratios.values()):.1f}×",
+                "faster on each.",
+                f"The files are `{WEBGPU}.json` and `{WONNX}.json`.",
             ),
         ]
     )
 
 
 def conformance() -> str:
-    """The page of the suite of onnx."""
+    """Return the page about onnx's test suite."""
     files = {device: suite(device) for device in DEVICES}
     kinds = list(dict.fromkeys(kind for entry in files.values() for kind in entry["kinds"]))
     rows = []
     for device, entry in files.items():
-        counts = [of(entry["kinds"].get(kind)) for kind in kinds]
-        rows.append((f"`{device}`", entry["machine"], entry["onnx"], *counts, of((entry["passed"], entry["total"]))))
+        counts = [format_passed(entry["kinds"].get(kind)) for kind in kinds]
+        rows.append(
+            (f"`{device}`", entry["machine"], entry["onnx"], *counts, format_passed((entry["passed"], entry["total"])))
+        )
     failures: dict[tuple[str, str], list[str]] = {}
     for device, entry in files.items():
         for name, reason in entry["failures"].items():
@@ -200,32 +219,34 @@ def conformance() -> str:
     parts = [
         "# Conformance",
         text(
-            "The test suite of the `onnx` package has a model for each case, inputs, and the outputs to expect.",
-            "[`weft conformance`](cli/conformance.md) runs it on your machine, `weft conformance -k relu` a part of",
-            "it, `--device` elsewhere than on the reference. Numbers are cases that pass, of all.",
+            "Run the test suite of the `onnx` package on your machine with [`weft conformance`](cli/conformance.md);",
+            "`-k relu` selects a part of it, `--device` the device. Each case is a model with inputs",
+            "and expected outputs.",
+            "The table shows how many cases pass.",
         ),
         table(("device", "machine", "onnx", *kinds, "all"), rows, right=0),
         text(
-            "With `--native`, as `scripts/test` has it for compiled devices, a case also fails where a step that could",
-            "be a kernel runs on the host. `scripts/test` runs the suite on the reference, the CPU and WebGPU.",
+            "`scripts/test` runs the suite on the reference, the CPU and WebGPU. On compiled devices",
+            "it uses `--native`,",
+            "with which a case also fails if a step runs on the host that could be a kernel.",
         ),
-        "## What does not pass",
+        "## Failing cases",
         table(("case", "why", "devices"), failed, right=0),
         text(
             "The files are `bench/results/conformance-*.json`: `python -m docs.measured REPORT DEVICE MACHINE` (with",
-            "`PYTHONPATH=src:tests`) makes one of a report that `weft conformance -o REPORT` wrote.",
+            "`PYTHONPATH=src:tests`) writes one from a report of `weft conformance -o REPORT`.",
         ),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def condensed(report: Mapping[str, Any], machine: str, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """What is kept of a report of `weft conformance -o`: counts, and what failed why."""
+def summarize(report: Mapping[str, Any], machine: str, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """Reduce a report of `weft conformance -o` to counts and the reasons of failures."""
     kinds: dict[str, list[int]] = {}
     for case in report["cases"]:
-        counted = kinds.setdefault(case["kind"], [0, 0])
-        counted[0] += case["status"] == "passed"
-        counted[1] += 1
+        counts = kinds.setdefault(case["kind"], [0, 0])
+        counts[0] += case["status"] == "passed"
+        counts[1] += 1
     failures = {
         case["name"]: reasons.get(case["name"], case["reason"])
         for case in report["cases"]
@@ -242,8 +263,8 @@ def condensed(report: Mapping[str, Any], machine: str, reasons: Mapping[str, str
     }
 
 
-def known(device: str) -> dict[str, str]:
-    """Reasons of failures that are known, by the names of cases."""
+def failure_reasons(device: str) -> dict[str, str]:
+    """Read the reasons of known failures, by the names of cases."""
     name = "known_failures" + ("" if device == "reference" else f"_{device}")
     lines = (ROOT / "tests" / "conformance" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     parts = (line.partition("  # ") for line in lines if not line.startswith("#"))
@@ -251,65 +272,63 @@ def known(device: str) -> dict[str, str]:
 
 
 def _measured(name: str) -> Models:
-    """Measurements of a file by model and engine."""
+    """Read the measurements of a file by model and engine."""
     return {entry["model"]: {each["engine"]: each for each in entry["measurements"]} for entry in read(name)["models"]}
 
 
 def _ratios(models: Models, engine: str) -> dict[str, float]:
     return {
-        name: found[engine]["run"]["median"] / found["weft"]["run"]["median"]
-        for name, found in models.items()
-        if engine in found
+        name: measurements[engine]["run"]["median"] / measurements["weft"]["run"]["median"]
+        for name, measurements in models.items()
+        if engine in measurements
     }
 
 
-def times(models: Models, name: str, engine: str) -> str:
-    """How many times weft's time an engine takes; a dash where it does not run the model."""
+def format_speedup(models: Models, name: str, engine: str) -> str:
+    """Format weft's speedup over an engine; a dash if the engine does not run the model."""
     ratio = _ratios({name: models[name]}, engine).get(name) if name in models else None
     return "–" if ratio is None else f"{ratio:.2f}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: int) -> str:
-    """A table in Markdown, whose last columns, so many, stand to the right."""
+    """Format a Markdown table whose last `right` columns are right-aligned."""
     rule = ["---"] * (len(head) - right) + ["---:"] * right
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
 
 
 def geometric(values: Iterable[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     logs = [log(value) for value in values]
     return exp(sum(logs) / len(logs))
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
-    found = sorted(values)
-    half = len(found) // 2
-    return found[half] if len(found) % 2 else (found[half - 1] + found[half]) / 2
+    """Return the median."""
+    return statistics.median(values)
 
 
 def text(*parts: str) -> str:
-    """One paragraph."""
+    """Join the parts of a paragraph."""
     return " ".join(parts)
 
 
-def of(counts: Sequence[int] | None) -> str:
-    """Passed, of all."""
+def format_passed(counts: Sequence[int] | None) -> str:
+    """Format passed cases and their total; a dash if there are none."""
     return "–" if counts is None else f"{counts[0]} of {counts[1]}"
 
 
 def short(name: str) -> str:
-    """A model's name without that of its package."""
+    """Return a model's name without that of its package."""
     return name.rpartition("__")[2]
 
 
 def milliseconds(seconds: float) -> str:
-    """A time, as people write it."""
+    """Format a time in ms or µs."""
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
-def upper(text: str) -> str:
-    """With a capital at its beginning."""
+def capitalize(text: str) -> str:
+    """Capitalize the first letter."""
     return text[0].upper() + text[1:]
 
 
@@ -317,9 +336,9 @@ def main() -> None:
     import sys
 
     path, device, machine = sys.argv[1:]
-    kept = condensed(json.loads(Path(path).read_text(encoding="utf-8")), machine, known(device))
+    summary = summarize(json.loads(Path(path).read_text(encoding="utf-8")), machine, failure_reasons(device))
     target = RESULTS / f"conformance-{device}.json"
-    target.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    target.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pages of what was measured say what the files in bench/results/ hold; WEFT_WRITE_DOCS=1 writes them."""
+"""Test that the pages of measurements and the chart match bench/results/; WEFT_WRITE_DOCS=1 writes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from docs import chart, measured
 
 
 @pytest.mark.parametrize("page", [measured.benchmarks, measured.conformance], ids=["benchmarks", "conformance"])
-def test_the_page_is_what_the_files_hold(page: Callable[[], str]) -> None:
+def test_page_matches_the_results(page: Callable[[], str]) -> None:
     path = measured.ROOT / "docs" / "reference" / f"{page.__name__}.md"
     if os.environ.get("WEFT_WRITE_DOCS"):
         path.write_text(page(), encoding="utf-8")
@@ -19,7 +19,7 @@ def test_the_page_is_what_the_files_hold(page: Callable[[], str]) -> None:
 
 
 @pytest.mark.parametrize("theme", chart.THEMES)
-def test_the_chart_is_what_the_files_hold(theme: str) -> None:
+def test_chart_matches_the_results(theme: str) -> None:
     path = measured.ROOT / "docs" / "assets" / f"speed-{theme}.svg"
     drawing = chart.draw_speed_chart(theme)
     if os.environ.get("WEFT_WRITE_DOCS"):
@@ -27,10 +27,10 @@ def test_the_chart_is_what_the_files_hold(theme: str) -> None:
     assert path.read_text(encoding="utf-8") == drawing, "run WEFT_WRITE_DOCS=1 pytest tests/docs/test_measured.py"
 
 
-def test_readme_says_the_same() -> None:
+def test_readme_matches_the_results() -> None:
     readme = " ".join((measured.ROOT / "README.md").read_text(encoding="utf-8").split())
     count, means = measured.mean_run_times(tuple(chart.ENGINES))
     assert f"{means['onnxruntime']:.2f}× faster than onnxruntime" in readme
     assert f"{means['openvino']:.2f}× faster than OpenVINO on {count} models" in readme
     passed = {(entry["passed"], entry["total"]) for entry in map(measured.suite, measured.DEVICES)}
-    assert {f"{some} of the {all_of_them} cases" in readme for some, all_of_them in passed} == {True}
+    assert all(f"{count} of the {total} cases" in readme for count, total in passed)
