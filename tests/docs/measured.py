@@ -72,14 +72,8 @@ def _cpu() -> str:
         rows.append((short(name), milliseconds(weft["run"]["median"]), *ratios, f"{memory:.2f}"))
     repeated = _ratios(_measured(AGAIN), "onnxruntime")
     again = ", ".join(f"{ratio:.2f} for {short(name)}" for name, ratio in repeated.items())
-    head = (
-        "model",
-        "weft, 2 threads",
-        "speedup over onnxruntime",
-        "over OpenVINO",
-        "over onnxruntime, 1 thread",
-        "over OpenVINO, 1 thread",
-    )
+    peers = ("vs. onnxruntime", "vs. OpenVINO")
+    head = ("model", "weft, 2 threads", *peers, *(f"{peer}, 1 thread" for peer in peers))
     return "\n\n".join(
         [
             "## CPU",
