@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md tells what people see: each message that it quotes in a table is made here, for real."""
+"""Test docs/troubleshooting.md: reproduce each message that its tables quote."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from docs.prepared import classifier
-from frontend.samples import model as made_model
+from docs.sample_files import classifier
+from frontend.samples import model as make_model
 from frontend.samples import node, value
 from onnx import TensorProto
 
@@ -30,11 +30,11 @@ from weft.cli import main
 
 PAGE = Path(__file__).parent.parent / "docs" / "troubleshooting.md"
 ROW = re.compile(r"^\| `([^`]+)`", re.MULTILINE)
-PICTURE = np.zeros((1, 3, 32, 32), np.float32)
+IMAGE = np.zeros((1, 3, 32, 32), np.float32)
 
 
-def quoted() -> list[str]:
-    """What the page says that people see, in the first column of its tables."""
+def quoted_messages() -> list[str]:
+    """Return the messages in the first column of the page's tables."""
     return [text for text in ROW.findall(PAGE.read_text(encoding="utf-8")) if not text.startswith("InternalError")]
 
 
@@ -50,56 +50,56 @@ def call(*arguments: Any) -> Callable[[], object]:
     return lambda: weft.load("model.onnx", device="cpu")(*arguments)
 
 
-def written(name: str, data: bytes) -> Callable[[], object]:
-    def made() -> object:
+def load_content(name: str, data: bytes) -> Callable[[], object]:
+    def write_and_load() -> object:
         Path(name).write_bytes(data)
         return weft.load(name)
 
-    return made
+    return write_and_load
 
 
-def another_users_program() -> object:
+def load_program_of_another_user() -> object:
     weft.compile("model.onnx", "model.weft", graph=False)
     os.environ["WEFT_KEYS"] = str(Path("other").absolute())
     return weft.load("model.weft")
 
 
-def old_opset() -> object:
-    onnx.save(made_model([node("Gelu", ["x"], ["y"])], [value("x")], [value("y")], opsets={"": 11}), "old.onnx")
+def load_old_opset() -> object:
+    onnx.save(make_model([node("Gelu", ["x"], ["y"])], [value("x")], [value("y")], opsets={"": 11}), "old.onnx")
     return weft.load("old.onnx")
 
 
-def unknown() -> object:
+def load_unknown_operator() -> object:
     nodes = [node("Frobnicate", ["x"], ["y"], domain="com.acme")]
-    onnx.save(made_model(nodes, [value("x")], [value("y")], opsets={"": 20, "com.acme": 1}), "unknown.onnx")
+    onnx.save(make_model(nodes, [value("x")], [value("y")], opsets={"": 20, "com.acme": 1}), "unknown.onnx")
     return weft.load("unknown.onnx")
 
 
-def misfit() -> object:
+def run_mismatched_shapes() -> object:
     nodes = [node("Add", ["a", "b"], ["y"])]
-    onnx.save(made_model(nodes, [value("a", ["n"]), value("b", ["m"])], [value("y", None)]), "sum.onnx")
+    onnx.save(make_model(nodes, [value("a", ["n"]), value("b", ["m"])], [value("y", None)]), "sum.onnx")
     return weft.load("sum.onnx", device="cpu")(np.zeros(2, np.float32), np.zeros(3, np.float32))
 
 
-def fixed_batch() -> object:
-    onnx.save(made_model([node("Neg", ["x"], ["y"])], [value("x", [1, 3])], [value("y", [1, 3])]), "one.onnx")
+def run_fixed_batch() -> object:
+    onnx.save(make_model([node("Neg", ["x"], ["y"])], [value("x", [1, 3])], [value("y", [1, 3])]), "one.onnx")
     return weft.load("one.onnx", device="cpu")(np.zeros((2, 3), np.float32))
 
 
-def without_wgpu() -> object:
+def load_without_wgpu() -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adapters, "is_installed", lambda: False)
         return weft.load("model.onnx", device="webgpu")
 
 
-def text() -> object:
+def run_invalid_text() -> object:
     nodes = [node("StringNormalizer", ["x"], ["y"])]
     strings = [value("x", ["n"], TensorProto.STRING)], [value("y", ["n"], TensorProto.STRING)]
-    onnx.save(made_model(nodes, *strings), "text.onnx")
+    onnx.save(make_model(nodes, *strings), "text.onnx")
     return weft.load("text.onnx", device="cpu")(np.array([b"\xff"]))
 
 
-def closed_folder() -> object:
+def use_closed_folder() -> object:
     own_files._warned.clear()
     lstat = Path.lstat
 
@@ -114,7 +114,7 @@ def closed_folder() -> object:
         return own_files.is_private(Path("closed/models").absolute())
 
 
-def open_folder() -> object:
+def use_open_folder() -> object:
     own_files._warned.clear()
     own_files.make_folder(Path("open").absolute())
     Path("open").chmod(0o777)
@@ -122,61 +122,61 @@ def open_folder() -> object:
     return own_files.is_private(Path("open").absolute())
 
 
-def little_memory() -> object:
+def load_with_little_memory() -> object:
     program = (
         "import resource, numpy, weft\n"
         "limit = int(open('/proc/self/statm').read().split()[0]) * 4096 + (100 << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
         "weft.load('model.onnx', device='cpu', cache=False)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    return ran.stderr
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    return process.stderr
 
 
-def moved_pickle() -> object:
+def unpickle_moved_model() -> object:
     data = pickle.dumps(weft.load("model.onnx", device="cpu"))
     Path("model.onnx").rename("moved.onnx")
     return pickle.loads(data)
 
 
-def logged() -> object:
-    said = io.StringIO()
-    listener = logging.StreamHandler(said)
+def log_a_load() -> object:
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
     logger = logging.getLogger("weft")
     before = logger.level
-    logger.addHandler(listener)
+    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
         weft.load("model.onnx", device="cpu", cache=False)
     finally:
-        logger.removeHandler(listener)
+        logger.removeHandler(handler)
         logger.setLevel(before)
-    return said.getvalue()
+    return output.getvalue()
 
 
-def labels_in_latin() -> object:
+def run_with_latin_labels() -> object:
     Path("latin.txt").write_bytes("Hündchen\n".encode("latin-1") * 5)
-    return printed("run", "model.onnx", "--labels", "latin.txt")
+    return run_command("run", "model.onnx", "--labels", "latin.txt")
 
 
-def image_without_pillow() -> object:
+def run_image_without_pillow() -> object:
     Path("photo.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "PIL", None)
-        return printed("run", "model.onnx", "photo.png")
+        return run_command("run", "model.onnx", "photo.png")
 
 
-def audio_without_soundfile() -> object:
+def run_audio_without_soundfile() -> object:
     Path("speech.flac").write_bytes(b"fLaC" + bytes(64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "soundfile", None)
-        return printed("run", "model.onnx", "speech.flac")
+        return run_command("run", "model.onnx", "speech.flac")
 
 
-def printed(*arguments: str) -> str:
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as said:
+def run_command(*arguments: str) -> str:
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         main(list(arguments))
-    return out.getvalue() + said.getvalue()
+    return out.getvalue() + err.getvalue()
 
 
 LIMITED: dict[str, Any] = {"device": "cpu", "memory_limit": "1MB"}
@@ -184,65 +184,67 @@ CASES: dict[str, Callable[[], object]] = {
     "cannot be read: No such file or directory": load("nowhere.onnx"),
     "~ is not expanded: pass os.path.expanduser(path)": load("~/nowhere.onnx"),
     "models are read from files: download it first": load("https://example.org/model.onnx"),
-    "this is a Git LFS pointer, not the model": written("lfs.onnx", b"version https://git-lfs.github.com/spec/v1\n"),
-    "this is a web page": written("page.onnx", b"<!doctype html><html></html>"),
-    "this is a zip archive": written("zip.onnx", b"PK\x03\x04" + bytes(100)),
-    "not a complete ONNX file": lambda: written("cut.onnx", Path("model.onnx").read_bytes()[:999])(),
-    "the model is empty": written("empty.onnx", b""),
-    "the file holds machine code that this user did not compile": another_users_program,
-    "unknown operator": unknown,
-    "does not exist in opset": old_opset,
+    "this is a Git LFS pointer, not the model": load_content(
+        "lfs.onnx", b"version https://git-lfs.github.com/spec/v1\n"
+    ),
+    "this is a web page": load_content("page.onnx", b"<!doctype html><html></html>"),
+    "this is a zip archive": load_content("zip.onnx", b"PK\x03\x04" + bytes(100)),
+    "not a complete ONNX file": lambda: load_content("cut.onnx", Path("model.onnx").read_bytes()[:999])(),
+    "the model is empty": load_content("empty.onnx", b""),
+    "the file holds machine code that this user did not compile": load_program_of_another_user,
+    "unknown operator": load_unknown_operator,
+    "does not exist in opset": load_old_opset,
     "the weights take … bytes, more than the memory_limit of": load("model.onnx", device="cpu", memory_limit="9KB"),
-    "must be float32, not float64": call(PICTURE.astype(np.float64)),
-    "must be float32, not uint8": call(PICTURE.astype(np.uint8)),
-    "puts channels before rows": call(PICTURE.transpose(0, 2, 3, 1)),
-    "has one dimension more, for a batch of one": call(PICTURE[0]),
-    "this size is fixed in the file: run rows one by one": fixed_batch,
-    "the model has no input 'image'": run({"image": PICTURE}),
-    "inputs must be a dict of arrays by name, not a list": run([PICTURE]),
-    "inputs come first, then the names of outputs": run(None, {"x": PICTURE}),
-    "the inputs' shapes do not fit together": misfit,
-    "holds bytes that are not UTF-8": text,
+    "must be float32, not float64": call(IMAGE.astype(np.float64)),
+    "must be float32, not uint8": call(IMAGE.astype(np.uint8)),
+    "puts channels before rows": call(IMAGE.transpose(0, 2, 3, 1)),
+    "has one dimension more, for a batch of one": call(IMAGE[0]),
+    "this size is fixed in the file: run rows one by one": run_fixed_batch,
+    "the model has no input 'image'": run({"image": IMAGE}),
+    "inputs must be a dict of arrays by name, not a list": run([IMAGE]),
+    "inputs come first, then the names of outputs": run(None, {"x": IMAGE}),
+    "the inputs' shapes do not fit together": run_mismatched_shapes,
+    "holds bytes that are not UTF-8": run_invalid_text,
     "there is no driver of an NVIDIA GPU": load("model.onnx", device="cuda"),
     "there is no GPU that WebGPU can use here": load("model.onnx", device="webgpu"),
-    "pip install 'wgpu>=0.32'": without_wgpu,
+    "pip install 'wgpu>=0.32'": load_without_wgpu,
     "there is no device 'tpu'": load("model.onnx", device="tpu"),
     "cuda failed, cpu is used instead": load("model.onnx", device=["cuda", "cpu"]),
     "no device can run this model": load("model.onnx", device=["cuda", "cpu"], strict=True),
-    "compiled for cpu in": logged,
-    "a cache folder is not used: this user (…) cannot read": closed_folder,
-    "other users may write to": open_folder,
+    "compiled for cpu in": log_a_load,
+    "a cache folder is not used: this user (…) cannot read": use_closed_folder,
+    "other users may write to": use_open_folder,
     "a run for these sizes needs … bytes, more than the memory_limit of": lambda: weft.load("model.onnx", **LIMITED)(
         np.zeros((64, 3, 32, 32), np.float32)
     ),
-    "and this process can get": little_memory,
-    "since the model was pickled": moved_pickle,
+    "and this process can get": load_with_little_memory,
+    "since the model was pickled": unpickle_moved_model,
     "weft.load has no argument 'providers'": load("model.onnx", providers=["CPU"]),
     "a weft.Model has no attribute 'predict'": lambda: weft.load("model.onnx", device="cpu").predict,  # type: ignore[attr-defined]
-    "is not UTF-8 text": labels_in_latin,
-    "images need Pillow": image_without_pillow,
-    "audio files other than PCM WAV need soundfile": audio_without_soundfile,
+    "is not UTF-8 text": run_with_latin_labels,
+    "images need Pillow": run_image_without_pillow,
+    "audio files other than PCM WAV need soundfile": run_audio_without_soundfile,
 }
 WITHOUT_GPUS = ("there is no driver", "there is no GPU", "cuda failed", "no device can run")
 
 
-@pytest.mark.parametrize("message", quoted())
-def test_a_message_is_what_people_see(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("message", quoted_messages())
+def test_message_is_raised(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [each for each in weft.devices() if each.available and each.name.startswith(("cuda", "webgpu"))]
     if message.startswith(WITHOUT_GPUS) and any(gpu.kind != "software" for gpu in gpus):
         pytest.skip("the message is about machines without a GPU")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEFT_KEYS", str(tmp_path / "keys"))
     onnx.save(classifier(), "model.onnx")
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            seen = str(CASES[message]())
+            output = str(CASES[message]())
         except weft.WeftError as error:
-            seen = str(error)
-    seen += "".join(f"\n{warning.message}" for warning in told)
-    assert re.search(".*".join(map(re.escape, message.split("…"))), seen), seen
+            output = str(error)
+    output += "".join(f"\n{warning.message}" for warning in caught)
+    assert re.search(".*".join(map(re.escape, message.split("…"))), output), output
 
 
-def test_all_cases_are_on_the_page() -> None:
-    assert sorted(CASES) == sorted(quoted())
+def test_page_has_all_cases() -> None:
+    assert sorted(CASES) == sorted(quoted_messages())

@@ -1,7 +1,7 @@
-"""The pages of the Python reference, from signatures and docstrings of what `weft` exports.
+"""Generate the pages of the Python reference from the signatures and docstrings of public names.
 
-A docstring is Markdown, in which a line `name: text` at the left margin describes a parameter or a field, with further
-lines indented below it.
+A docstring is Markdown. A line `name: text` at the left margin describes a parameter or a field, with further lines
+indented below it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import weft
 FOLDER = "reference/api"
 PAGES = {
     "loading": (
-        "Loading models",
-        "From a file to a model, and where it runs.",
+        "Load a model",
+        "Load and compile models, and choose a device.",
         ("load", "ModelSource", "compile", "devices", "to_device", "DevicePolicy", "Device"),
     ),
-    "model": ("A model", "What `weft.load` returns, and what its attributes and methods give.", ("Model",)),
+    "model": ("Model", "The result of `weft.load`: run it, inspect it, measure it.", ("Model",)),
     "results": (
         "Tensors and reports",
-        "What models take, and what they tell of themselves.",
+        "Inputs of models, and reports about them.",
         (
             "TensorSpec", "Metadata", "random_inputs", "read_inputs", "Memory", "Profile", "Benchmark", "DeviceReport",
             "Attempt", "KernelList", "ModelKernel", "compare", "ModelComparison", "HostStep",
@@ -41,69 +41,73 @@ PAGES = {
     ),
     "files": (
         "Files",
-        "From one file to another: fewer nodes, narrower numbers, C.",
+        "Optimize, quantize and export models.",
         ("optimize", "OptimizationReport", "quantize", "QuantizationReport", "export_c"),
     ),
-    "building": ("Building models", "Models that are written in Python.", ("Graph", "Tensor", "ops")),
+    "building": ("Build a model", "Write models in Python.", ("Graph", "Tensor", "ops")),
 }  # fmt: skip
 INNER = {"session", "move_to", "program", "source", "plan", "check_usable", "check_on", "constant_like", "input_of"}
-"""Methods that other rooms of weft call."""
+"""Public methods that only weft itself calls."""
 _ENTRY = re.compile(r"^(\*{0,2}[a-z_]\w*(?:, [a-z_]\w*)*): (.*)$")
 _GUIDE = re.compile(r"\(?docs/guides/(\w+)\.md\)?")
 
 
 def pages() -> Iterator[tuple[str, str, str]]:
-    """Path, title and text of each page."""
-    placed = {name for _, _, names in PAGES.values() for name in names}
+    """Yield the path, title and text of each page."""
+    assigned = {name for _, _, names in PAGES.values() for name in names}
     errors = [name for name in weft.__all__ if _is_error(name)]
-    rest = [name for name in weft.__all__ if name not in placed and name not in errors and not name.startswith("__")]
-    found = []
+    other_names = [
+        name for name in weft.__all__ if name not in assigned and name not in errors and not name.startswith("__")
+    ]
+    sections = []
     for key, (title, introduction, names) in PAGES.items():
-        there = [name for name in names if name in weft.__all__]
-        found.append((key, title, introduction, there + (rest if key == "results" else [])))
+        public = [name for name in names if name in weft.__all__]
+        sections.append((key, title, introduction, public + (other_names if key == "results" else [])))
     introduction = "Every error is a `weft.WeftError` that names the file, node or value at fault and says what to do."
-    found.append(("errors", "Errors and warnings", introduction, sorted(errors, key=_depth)))
-    yield f"{FOLDER}/index.md", "Overview", _overview(found)
-    for key, title, introduction, names in found:
+    sections.append(("errors", "Errors and warnings", introduction, sorted(errors, key=_depth)))
+    yield f"{FOLDER}/index.md", "Overview", _overview(sections)
+    for key, title, introduction, names in sections:
         yield f"{FOLDER}/{key}.md", title, "\n\n".join([f"# {title}", introduction, *map(_entry, names)]) + "\n"
 
 
-def _overview(found: list[tuple[str, str, str, list[str]]]) -> str:
+def _overview(sections: list[tuple[str, str, str, list[str]]]) -> str:
     parts = [
         "# Python",
-        "All that `import weft` offers. What is not listed here is weft's own, and may change at any time.",
+        "All public names of `import weft`. Anything else is internal and may change at any time.",
     ]
-    for key, title, _, names in found:
+    for key, title, _, names in sections:
         rows = [f"| [`{name}`]({key}.md#{name.lower()}) | {_cell(_summary(name))} |" for name in names]
         parts.append("\n".join([f"## {title}", "", "| name | |", "| --- | --- |", *rows]))
     return "\n\n".join(parts) + "\n"
 
 
 def _entry(name: str) -> str:
-    thing = getattr(weft, name)
+    member = getattr(weft, name)
     head = f"## {name} {{#{name.lower()}}}"
-    if inspect.ismodule(thing):
-        return f"{head}\n\n{text_of(inspect.getdoc(thing))}"
-    if _is_alias(thing):
+    if inspect.ismodule(member):
+        return f"{head}\n\n{format_docstring(inspect.getdoc(member))}"
+    if _is_alias(member):
         return f"{head}\n\n{_alias_text(name)}"
-    if not inspect.isclass(thing):
-        told = inspect.getdoc(thing) or ""
-        if options := _options(thing):
-            told = re.sub(r"(?m)^given: see.*$", (inspect.getdoc(options) or "").replace("\\", r"\\"), told)
-        return f"{head}\n\n{_signature(f'weft.{name}', thing)}\n\n{text_of(told)}"
-    if issubclass(thing, BaseException):
-        bases = ", ".join(f"`{base.__name__}`" for base in thing.__bases__)
-        return f"{head}\n\n{text_of(inspect.getdoc(thing))}\n\nIt is a {bases}."
-    return "\n\n".join([head, *_class_parts(name, thing)])
+    if not inspect.isclass(member):
+        docstring = inspect.getdoc(member) or ""
+        if options := _options(member):
+            docstring = re.sub(
+                r"(?m)^(?:given|options): see.*$", (inspect.getdoc(options) or "").replace("\\", r"\\"), docstring
+            )
+        return f"{head}\n\n{_signature(f'weft.{name}', member)}\n\n{format_docstring(docstring)}"
+    if issubclass(member, BaseException):
+        bases = ", ".join(f"`{base.__name__}`" for base in member.__bases__)
+        return f"{head}\n\n{format_docstring(inspect.getdoc(member))}\n\nBases: {bases}."
+    return "\n\n".join([head, *_class_parts(name, member)])
 
 
 def _class_parts(name: str, kind: type) -> Iterator[str]:
-    if name in ("DevicePolicy", "Graph", "Cancellation"):  # which users make
+    if name in ("DevicePolicy", "Graph", "Cancellation"):  # users create these
         yield _signature(f"weft.{name}", kind)
     if is_dataclass(kind) and name != "DevicePolicy":
         yield from _fields(kind)
     else:
-        yield text_of(inspect.getdoc(kind))
+        yield format_docstring(inspect.getdoc(kind))
     for member, value in members(kind):
         anchor = f"{{#{name.lower()}-{member.lower()}}}"
         if isinstance(value, property):
@@ -111,23 +115,23 @@ def _class_parts(name: str, kind: type) -> Iterator[str]:
             head, form = member, f"```python\n{name.lower()}.{member}: {returns}\n```"
         else:
             head, form = f"{member}()", _signature(f"{name.lower()}.{member}", value)
-        yield f"### {head} {anchor}\n\n{form}\n\n{text_of(inspect.getdoc(value))}"
+        yield f"### {head} {anchor}\n\n{form}\n\n{format_docstring(inspect.getdoc(value))}"
 
 
 def _fields(kind: type) -> Iterator[str]:
-    """What a record is, its fields, and the records in them that have no entry of their own."""
-    shown = [field for field in fields(kind) if not field.name.startswith("_")]
-    told = field_texts(kind)
+    """Yield the docstring of a record, its fields, and nested records that have no entry of their own."""
+    public = [field for field in fields(kind) if not field.name.startswith("_")]
+    texts = field_texts(kind)
     lines = []
     for line in (inspect.getdoc(kind) or "").split("\n"):
         entry = _ENTRY.match(line)
-        if entry and any(entry[1] == field.name for field in shown):
-            told[entry[1]] = entry[2]
+        if entry and any(entry[1] == field.name for field in public):
+            texts[entry[1]] = entry[2]
         else:
             lines.append(line)
-    yield text_of("\n".join(lines))
-    rows = [f"| `{field.name}` | {_code(_type(field.type))} | {_cell(told.get(field.name, ''))} |" for field in shown]
-    if any(told.get(field.name) for field in shown):
+    yield format_docstring("\n".join(lines))
+    rows = [f"| `{field.name}` | {_code(_type(field.type))} | {_cell(texts.get(field.name, ''))} |" for field in public]
+    if any(texts.get(field.name) for field in public):
         yield "\n".join(["| field | type | |", "| --- | --- | --- |", *rows])
     else:
         rows = [row.rsplit("|", 2)[0] + "|" for row in rows]
@@ -140,25 +144,25 @@ def _fields(kind: type) -> Iterator[str]:
 def _parts_of(kind: type) -> list[type]:
     names = vars(sys.modules[kind.__module__])
     words = [word for field in fields(kind) for word in re.findall(r"[A-Z]\w+", str(field.type))]
-    found = [names[word] for word in dict.fromkeys(words) if inspect.isclass(names.get(word))]
-    return [part for part in found if is_dataclass(part) and part.__name__ not in weft.__all__ and part is not kind]
+    classes = [names[word] for word in dict.fromkeys(words) if inspect.isclass(names.get(word))]
+    return [part for part in classes if is_dataclass(part) and part.__name__ not in weft.__all__ and part is not kind]
 
 
 def _alias_text(name: str) -> str:
-    """What the string below an assignment says of a name for several types."""
+    """Return the docstring below the assignment of a type alias."""
     body = ast.parse(inspect.getsource(sys.modules[weft._LAZY[name]])).body
     for statement, below in itertools.pairwise(body):
         match statement, below:
-            case ast.Assign(targets=[ast.Name(id=found)]), ast.Expr(value=ast.Constant(value=str(text))) if (
-                found == name
+            case ast.Assign(targets=[ast.Name(id=target)]), ast.Expr(value=ast.Constant(value=str(text))) if (
+                target == name
             ):
                 return inspect.cleandoc(text)
-    return "A name for several types."
+    return "A type alias."
 
 
 def members(kind: type) -> list[tuple[str, Any]]:
-    """Public methods and properties of a class, its own and those of bases of weft's."""
-    found: dict[str, Any] = {}
+    """List the public methods and properties of a class and of its bases in weft."""
+    public: dict[str, Any] = {}
     for base in reversed([base for base in kind.__mro__ if base.__module__.startswith("weft")]):
         for name, value in vars(base).items():
             plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
@@ -167,41 +171,41 @@ def members(kind: type) -> list[tuple[str, Any]]:
                 and name not in INNER
                 and (isinstance(plain, property) or inspect.isfunction(plain))
             ):
-                found[name] = plain
-    return list(found.items())
+                public[name] = plain
+    return list(public.items())
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """What the source says of fields: in the string below one, or in the comment behind it."""
-    found: dict[str, str] = {}
+    """Return the descriptions of fields: the string below a field, or the comment after it."""
+    texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("weft"):
-            found.update(_texts_in(textwrap.dedent(inspect.getsource(base))))
-    return found
+            texts.update(_parse_field_texts(textwrap.dedent(inspect.getsource(base))))
+    return texts
 
 
-def _texts_in(source: str) -> dict[str, str]:
+def _parse_field_texts(source: str) -> dict[str, str]:
     comments = {
         token.start[0]: token.string.lstrip("# ")
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
     body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
-    found = {}
+    texts = {}
     for place, statement in enumerate(body):
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name)):
                 below = body[place + 1] if place + 1 < len(body) else None
                 match below:
                     case ast.Expr(value=ast.Constant(value=str(text))):
-                        found[name] = inspect.cleandoc(text)
+                        texts[name] = inspect.cleandoc(text)
                     case _ if statement.end_lineno in comments:
-                        found[name] = comments[statement.end_lineno]
-    return found
+                        texts[name] = comments[statement.end_lineno]
+    return texts
 
 
-def text_of(docstring: str | None) -> str:
-    """A docstring as Markdown: lines `name: text` become a list."""
+def format_docstring(docstring: str | None) -> str:
+    """Convert a docstring to Markdown: lines `name: text` become a list."""
     parts: list[str] = []
     listed = False
     for line in (docstring or "").split("\n"):
@@ -223,7 +227,7 @@ def text_of(docstring: str | None) -> str:
 
 
 def _signature(name: str, function: Any) -> str:
-    """As Python writes it, a line for each parameter where it is long."""
+    """Format a signature, with one line per parameter if it is long."""
     signature = _with_options(inspect.signature(function), function)
     parameters = [each for each in signature.parameters.values() if each.name not in ("self", "unknown")]
     texts: list[str] = []
@@ -233,15 +237,15 @@ def _signature(name: str, function: Any) -> str:
             texts.append("*")
         starred = starred or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
         texts.append(_parameter(each))
-    gives = "" if inspect.isclass(function) else _arrow(signature.return_annotation)
-    line = f"{name}({', '.join(texts)}){gives}"
+    arrow = "" if inspect.isclass(function) else _arrow(signature.return_annotation)
+    line = f"{name}({', '.join(texts)}){arrow}"
     if len(line) > 96:
-        line = f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + f"){gives}"
+        line = f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + f"){arrow}"
     return f"```python\n{line}\n```"
 
 
 def _with_options(signature: inspect.Signature, function: Any) -> inspect.Signature:
-    """With the fields of the record that `**given` makes, where the docstring names one."""
+    """Add the fields of the options record that the docstring names, if any."""
     options = _options(function)
     if options is None:
         return signature
@@ -259,15 +263,15 @@ def _with_options(signature: inspect.Signature, function: Any) -> inspect.Signat
 
 
 def _options(function: Any) -> Any:
-    named = re.search(r"^given: see `(\w+)`", inspect.getdoc(function) or "", re.MULTILINE)
+    named = re.search(r"^(?:given|options): see `(\w+)`", inspect.getdoc(function) or "", re.MULTILINE)
     return function.__globals__[named[1]] if named else None
 
 
 def _parameter(each: inspect.Parameter) -> str:
     star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
-    said = "" if each.annotation is each.empty else f": {_type(each.annotation)}"
-    default = "" if each.default is each.empty else f" = {each.default!r}" if said else f"={each.default!r}"
-    return f"{star}{each.name}{said}{default}"
+    annotation = "" if each.annotation is each.empty else f": {_type(each.annotation)}"
+    default = "" if each.default is each.empty else f" = {each.default!r}" if annotation else f"={each.default!r}"
+    return f"{star}{each.name}{annotation}{default}"
 
 
 def _arrow(annotation: Any) -> str:
@@ -284,7 +288,7 @@ def _type(annotation: Any) -> str:
 
 @cache
 def _choices() -> dict[str, str]:
-    """Names that weft's modules give to choices of words, and the choices."""
+    """Return the `Literal` aliases of weft's modules by name."""
     return {
         name: str(value).replace("typing.", "")
         for module in [module for key, module in sys.modules.items() if key.startswith("weft.")]
@@ -294,8 +298,8 @@ def _choices() -> dict[str, str]:
 
 
 def _is_error(name: str) -> bool:
-    thing = getattr(weft, name)
-    return inspect.isclass(thing) and issubclass(thing, BaseException)
+    member = getattr(weft, name)
+    return inspect.isclass(member) and issubclass(member, BaseException)
 
 
 def _depth(name: str) -> tuple[bool, int, str]:
@@ -303,14 +307,14 @@ def _depth(name: str) -> tuple[bool, int, str]:
     return issubclass(kind, Warning), len(kind.__mro__), name
 
 
-def _is_alias(thing: Any) -> bool:
-    return get_origin(thing) is not None or isinstance(thing, UnionType)
+def _is_alias(member: Any) -> bool:
+    return get_origin(member) is not None or isinstance(member, UnionType)
 
 
 def _summary(name: str) -> str:
-    thing = getattr(weft, name)
-    told = _alias_text(name) if _is_alias(thing) else inspect.getdoc(thing) or ""
-    first = told.partition("\n\n")[0].replace("\n", " ")
+    member = getattr(weft, name)
+    docstring = _alias_text(name) if _is_alias(member) else inspect.getdoc(member) or ""
+    first = docstring.partition("\n\n")[0].replace("\n", " ")
     return _GUIDE.sub("", first).strip().replace(" .", ".")
 
 

@@ -1,4 +1,4 @@
-"""A page for each command of the command line, from its parser."""
+"""Generate a page for each command from its parser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GUIDE = re.compile(r"\(?docs/guides/(\w+)\.md\)?")
 
 
 def pages() -> Iterator[tuple[str, str, str]]:
-    """Path, title and text of each page."""
+    """Yield the path, title and text of each page."""
     yield f"{FOLDER}/index.md", "Overview", _overview()
     for name in COMMANDS:
         parser = command_parser([name]).chosen
@@ -25,7 +25,7 @@ def pages() -> Iterator[tuple[str, str, str]]:
 def _overview() -> str:
     parts = [
         "# Command line",
-        "`weft COMMAND --help` says the same in a terminal. [Exit codes](../exit-codes.md) are those of all commands.",
+        "`weft COMMAND --help` shows the same in a terminal. All commands share their [exit codes](../exit-codes.md).",
     ]
     for title, group in GROUPS.items():
         rows = [f"| [`weft {name}`]({name}.md) | {_cell(text)} |" for name, text in group.items()]
@@ -54,7 +54,7 @@ def _parts(parser: argparse.ArgumentParser) -> Iterator[str]:
             helps = {choice.dest: choice.help for choice in action._choices_actions}
             for name, inner in action.choices.items():
                 yield f"## {inner.prog}"
-                yield from (part.replace("## ", "### ") for part in _parts(_described(inner, helps.get(name))))
+                yield from (part.replace("## ", "### ") for part in _parts(_add_description(inner, helps.get(name))))
     if parser.epilog:
         yield _examples(parser.epilog)
 
@@ -63,7 +63,7 @@ def _title(text: str) -> str:
     return text if text.startswith("weft") else f"{text[0].upper()}{text[1:]}"
 
 
-def _described(parser: argparse.ArgumentParser, text: str | None) -> argparse.ArgumentParser:
+def _add_description(parser: argparse.ArgumentParser, text: str | None) -> argparse.ArgumentParser:
     if not parser.description and text:
         parser.description = f"{text[0].upper()}{text[1:]}."
     return parser
@@ -76,21 +76,21 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    metavar = _metavar(action)
+    metavar = _format_metavar(action)
     names = [f"{name} {metavar}".strip() for name in action.option_strings] or [metavar]
-    told = (action.help or "") % {**vars(action), "prog": parser.prog} if action.help else ""
-    linked = _GUIDE.sub(r"([guide](../../guides/\1.md))", _cell(told))
+    text = (action.help or "") % {**vars(action), "prog": parser.prog} if action.help else ""
+    linked = _GUIDE.sub(r"([guide](../../guides/\1.md))", _cell(text))
     return f"| {', '.join(f'`{name}`'.replace('|', chr(92) + '|') for name in names)} | {linked} |"
 
 
-def _metavar(action: argparse.Action) -> str:
+def _format_metavar(action: argparse.Action) -> str:
     if action.nargs == 0:
         return ""
-    given: Any = action.metavar
-    if given is None:
-        given = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest
-        given = given.upper() if action.option_strings and not action.choices else given
-    word = " ".join(given) if isinstance(given, tuple) else given
+    metavar: Any = action.metavar
+    if metavar is None:
+        metavar = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest
+        metavar = metavar.upper() if action.option_strings and not action.choices else metavar
+    word = " ".join(metavar) if isinstance(metavar, tuple) else metavar
     return {"*": f"[{word} ...]", "+": f"{word} ...", "?": f"[{word}]"}.get(str(action.nargs), word)
 
 

@@ -1,4 +1,4 @@
-"""A page for each program of examples/: what it says of itself, and its source."""
+"""Generate a page for each program in examples/, with its docstring and its source."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ FOLDER = "examples"
 
 
 def pages() -> Iterator[tuple[str, str, str]]:
-    """Path, title and text of each page."""
+    """Yield the path, title and text of each page."""
     programs = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}
-    shown = {name: source for name, source in programs.items() if "__main__" in source}
-    told = {name: ast.get_docstring(ast.parse(source)) or "" for name, source in shown.items()}
-    rows = [f"| [`{name}.py`]({name}.md) | {_first(text)} |" for name, text in told.items()]
-    introduction = "Programs in the folder `examples/` of the repository. All of them run in the tests."
+    runnable = {name: source for name, source in programs.items() if "__main__" in source}
+    docstrings = {name: ast.get_docstring(ast.parse(source)) or "" for name, source in runnable.items()}
+    rows = [f"| [`{name}.py`]({name}.md) | {_first(text)} |" for name, text in docstrings.items()]
+    introduction = (
+        "Whole programs to start from, in the folder `examples/` of the repository. All of them run in the tests."
+    )
     table = "\n".join(["| program | |", "| --- | --- |", *rows])
     yield f"{FOLDER}/index.md", "Overview", f"# Examples\n\n{introduction}\n\n{table}\n"
-    for name, source in shown.items():
+    for name, source in runnable.items():
         title = name.replace("_", " ")
         yield f"{FOLDER}/{name}.md", title, f"# {title}\n\n`examples/{name}.py`:\n\n```python\n{source.strip()}\n```\n"
 

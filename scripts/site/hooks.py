@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: pages made from the source join those of docs/, and the list of pages."""
+"""Hooks of mkdocs: add the pages that are generated from the source to those of docs/ and to the navigation."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ _OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:[A-Z]{4,}|examples|scripts|be
 
 
 def on_config(config: Any) -> Any:
-    """Put the made pages where the list has a name for all of them."""
+    """Replace the placeholders in the navigation by the generated pages."""
     makers = {"api": api_pages, "commands": command_pages, "examples": example_pages, "operators": operator_pages}
-    made = {kind: list(maker.pages()) for kind, maker in makers.items()}
-    config.nav = _with_pages(config.nav, made)
-    config.extra["made"] = made
+    generated = {kind: list(maker.pages()) for kind, maker in makers.items()}
+    config.nav = _with_pages(config.nav, generated)
+    config.extra["generated"] = generated
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for pages in config.extra["made"].values():
+    for pages in config.extra["generated"].values():
         for path, _, text in pages:
             files.append(File.generated(config, path, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to files of the repository that are no pages become names."""
+    """Replace links to repository files that are not pages by their names."""
     return _OUTSIDE.sub(r"`\1`", markdown)
 
 
-def _with_pages(nav: list[Any], made: dict[str, list[tuple[str, str, str]]]) -> list[Any]:
-    found: list[Any] = []
+def _with_pages(nav: list[Any], generated: dict[str, list[tuple[str, str, str]]]) -> list[Any]:
+    entries: list[Any] = []
     for entry in nav:
         match entry:
-            case {"made": kind}:
-                found += [{title: path} for path, title, _ in made[kind]]
+            case {"generated": kind}:
+                entries += [{title: path} for path, title, _ in generated[kind]]
             case dict():
-                found.append(
+                entries.append(
                     {
-                        key: _with_pages(value, made) if isinstance(value, list) else value
+                        key: _with_pages(value, generated) if isinstance(value, list) else value
                         for key, value in entry.items()
                     }
                 )
             case _:
-                found.append(entry)
-    return found
+                entries.append(entry)
+    return entries

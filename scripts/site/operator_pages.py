@@ -1,4 +1,4 @@
-"""The page of all operators, from their definitions."""
+"""Generate the page of all operators from their definitions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ OWN = "ai.onnx"
 
 
 def pages() -> Iterator[tuple[str, str, str]]:
-    """Path, title and text of the page."""
+    """Yield the path, title and text of the page."""
     rows = list_coverage(definitions())
     domains: dict[str, list[Coverage]] = {}
     for row in rows:
         domains.setdefault(row.domain or OWN, []).append(row)
     introduction = " ".join(
         (
-            "What models may be made of, by domain. `weft ops NAME` says more of one, and `weft ops --missing MODEL`",
-            "what a model needs that is not here; [writing an op](../guides/writing-an-op.md) adds one.",
+            "All operators that weft supports, by domain. `weft ops NAME` describes one, and `weft ops --missing MODEL`",
+            "lists those that a model needs and weft lacks; you can [write them](../guides/writing-an-op.md) in Python.",
         )
     )
     parts = ["# Operators", introduction]
     for domain in sorted(domains, key=lambda name: (name != OWN, name)):
-        found = domains[domain]
-        lines = [f"| `{row.name}` | {_versions(row)} | {_note(row)} |" for row in found]
-        head = [f"## {domain}", "", f"{len(found)} operators.", "", "| operator | versions | |", "| --- | --- | --- |"]
+        operators = domains[domain]
+        lines = [f"| `{row.name}` | {_versions(row)} | {_note(row)} |" for row in operators]
+        head = [
+            f"## {domain}",
+            "",
+            f"{len(operators)} operators.",
+            "",
+            "| operator | versions | |",
+            "| --- | --- | --- |",
+        ]
         parts.append("\n".join([*head, *lines]))
     yield "reference/operators.md", "Operators", "\n\n".join(parts) + "\n"
 

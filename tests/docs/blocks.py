@@ -1,7 +1,7 @@
-"""The code blocks of a page in Markdown, with what the comments directly above them say.
+"""Parse the code blocks of a Markdown page, with the directives in the comments directly above them.
 
-A fence may be indented, in a list or a tab. `comments` has the texts of the HTML comments that stand between a block
-and the text before it; a comment that begins with `python:` is a block of its own, which readers do not see.
+A fence may be indented, in a list or a tab. `comments` has the HTML comments between a block and the text before it; a
+comment that begins with `python:` is a hidden block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RUN = ("python", "pycon", "sh", "console")
 DATA = ("json", "toml", "yaml")
 LISTINGS = ("text", "llvm", "wgsl", "ptx")
 FILES = ("c", "cpp", "dockerfile", "html", "javascript", "powershell")
-"""These have a title, which is the name of the file that they are, or are not run."""
+"""Blocks in these languages need a title, the name of the file to write, or a reason why they do not run."""
 LANGUAGES = (*RUN, *DATA, *LISTINGS, *FILES)
 NOT_RUN = "not run:"
 NEEDS = "needs:"
@@ -32,45 +32,45 @@ _TITLE = re.compile(r"""title=["']([^"']+)["']""")
 
 
 class BlockError(Exception):
-    """What is wrong with a block."""
+    """A block is invalid or failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of a page: the line of its first line of code (from 1), what it holds, and what is said of it."""
+    """A block of a page: the number of its first line of code (from 1), its code, and the comments above it."""
 
     line: int
     language: str
     code: str
     comments: tuple[str, ...] = ()
     title: str | None = None
-    """The name of the file that it is, where it is one."""
+    """The name of the file to write, if any."""
 
-    def said(self, directive: str) -> str | None:
-        """What a comment says after these words; None where there is none."""
-        found = (text.removeprefix(directive).strip() for text in self.comments if text.startswith(directive))
-        return next(found, None)
+    def find_directive(self, directive: str) -> str | None:
+        """Return the text of a directive; None if there is none."""
+        texts = (text.removeprefix(directive).strip() for text in self.comments if text.startswith(directive))
+        return next(texts, None)
 
     @property
     def needs(self) -> list[str]:
-        """Programs, modules and devices that it needs."""
-        return [name for part in (self.said(NEEDS) or "").split(",") if (name := part.strip())]
+        """The programs, modules and devices that it needs."""
+        return [name for part in (self.find_directive(NEEDS) or "").split(",") if (name := part.strip())]
 
     @property
     def is_output(self) -> bool:
-        """Whether it is what the block before it printed."""
+        """Whether it shows the output of the block before it."""
         return OUTPUT in self.comments
 
 
-def blocks(page: str) -> Iterator[Block]:
-    """All of a page, in order; BlockError where a fence is never closed."""
+def parse_blocks(page: str) -> Iterator[Block]:
+    """Yield all blocks of a page, in order; BlockError if a fence is never closed."""
     lines = page.split("\n")
     comments: list[str] = []
     place = 0
     while place < len(lines):
         line = lines[place]
         if fence := _FENCE.match(line):
-            end = _end(lines, place, fence)
+            end = _find_end(lines, place, fence)
             code = textwrap.dedent("\n".join(inner[_indent(inner, fence) :] for inner in lines[place + 1 : end]))
             title = _TITLE.search(fence["rest"])
             yield Block(place + 2, fence["language"], code + "\n", tuple(comments), title and title[1])
@@ -95,7 +95,7 @@ def blocks(page: str) -> Iterator[Block]:
             place += 1
 
 
-def _end(lines: list[str], start: int, fence: re.Match[str]) -> int:
+def _find_end(lines: list[str], start: int, fence: re.Match[str]) -> int:
     closing = re.compile(rf"^[ \t>]*{fence['fence'][0]}{{{len(fence['fence'])},}}[ \t]*$")
     for place in range(start + 1, len(lines)):
         if closing.match(lines[place]):
@@ -104,6 +104,6 @@ def _end(lines: list[str], start: int, fence: re.Match[str]) -> int:
 
 
 def _indent(line: str, fence: re.Match[str]) -> int:
-    """How much of a line belongs to what the fence stands in."""
+    """Return the width of the indentation that a line shares with its fence."""
     width = len(fence["indent"])
     return width if line[:width] == fence["indent"] else len(line) - len(line.lstrip())

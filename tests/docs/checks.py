@@ -1,4 +1,4 @@
-"""What can be said of a block that is not run: it compiles, its names exist, its commands parse, its scripts exist."""
+"""Check blocks that do not run: they compile, their names exist, their commands parse, their scripts exist."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from docs.blocks import Block, BlockError
 
 ROOT = Path(__file__).parent.parent.parent
 _SHELL = re.compile(r"[|&;<>$`*?(){}~]|^\s*\w+=")
-"""What only a shell understands."""
-_LASTING = set(
+"""Syntax that needs a shell."""
+_COMPOUND_WORDS = set(
     ". alias case cd do done elif else esac export fi for function if set source then trap unset until while".split()
 )
-"""Words with which a line begins that means something only with others."""
+"""First words of lines that affect other lines."""
 
 
-def is_here(name: str) -> bool:
-    """Whether there is such a program, such a module, or a device of this kind that is no software."""
+def is_available(name: str) -> bool:
+    """Whether there is a program, a module, or a hardware device of this name."""
     import weft
 
     devices = {
@@ -38,7 +38,7 @@ def is_here(name: str) -> bool:
 
 
 def check(block: Block) -> None:
-    """BlockError or SyntaxError where a block cannot be right."""
+    """Raise a BlockError or SyntaxError if a block is wrong."""
     match block.language:
         case "python":
             check_python(block.code)
@@ -46,7 +46,7 @@ def check(block: Block) -> None:
             for line in command_lines(block.code):
                 check_command(line)
         case "console":
-            for command, _ in dialogue(block.code):
+            for command, _ in parse_dialogue(block.code):
                 check_command(command)
         case "json":
             json.loads(block.code)
@@ -55,27 +55,27 @@ def check(block: Block) -> None:
 
 
 def check_python(code: str) -> None:
-    """It compiles, what it names of weft is there, and so are the keywords it calls that with."""
+    """Check that code compiles, and that the names and keywords of weft in it exist."""
     tree = compile(code, "block", "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     for node in ast.walk(tree):
         match node:
             case ast.Attribute():
-                resolved(node)
+                resolve_name(node)
             case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] == "weft":
                 for name in names:
                     if not hasattr(importlib.import_module(module), name.name):
                         importlib.import_module(f"{module}.{name.name}")
             case ast.Call(func=function, keywords=keywords):
-                _check_keywords(resolved(function), [word.arg for word in keywords if word.arg])
+                _check_keywords(resolve_name(function), [word.arg for word in keywords if word.arg])
 
 
-def resolved(node: ast.expr) -> Any:
-    """What `weft.a.b` is; None for what does not begin with weft."""
+def resolve_name(node: ast.expr) -> Any:
+    """Return the object that `weft.a.b` names; None for names outside of weft."""
     match node:
         case ast.Name(id="weft"):
             return importlib.import_module("weft")
         case ast.Attribute(value=value, attr=name):
-            owner = resolved(value)
+            owner = resolve_name(value)
             if owner is None:
                 return None
             if not hasattr(owner, name):
@@ -98,26 +98,27 @@ def _check_keywords(function: Any, names: list[str]) -> None:
 
 
 def command_lines(code: str) -> list[str]:
-    """The commands of a block: lines, joined where they end with a backslash, without comments and empty ones."""
+    """Return the commands of a block, with continued lines joined, without comments and empty lines."""
     joined = re.sub(r"\\\n[ \t]*", " ", code)
     return [line for line in joined.split("\n") if line.strip() and not line.lstrip().startswith("#")]
 
 
-def dialogue(code: str) -> list[tuple[str, str]]:
-    """Commands after `$ `, each with what a block shows below it."""
-    found: list[tuple[str, str]] = []
+def parse_dialogue(code: str) -> list[tuple[str, str]]:
+    """Return the commands after `$ `, each with the output below it."""
+    dialogue: list[tuple[str, str]] = []
     for line in re.sub(r"\\\n(?:> )?[ \t]*", " ", code).split("\n"):
         if line.startswith("$ "):
-            found.append((line[2:], ""))
-        elif found:
-            found[-1] = (found[-1][0], f"{found[-1][1]}{line}\n")
+            dialogue.append((line[2:], ""))
+        elif dialogue:
+            command, output = dialogue[-1]
+            dialogue[-1] = (command, f"{output}{line}\n")
         elif line.strip():
             raise BlockError("a console block begins with a line that begins with `$ `")
-    return found
+    return dialogue
 
 
-def words_of_weft(line: str) -> list[str] | None:
-    """The arguments of weft on a line that is nothing else; None where the line wants a shell."""
+def parse_weft_command(line: str) -> list[str] | None:
+    """Return the arguments of a line that only calls weft; None if the line needs a shell."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
@@ -126,17 +127,19 @@ def words_of_weft(line: str) -> list[str] | None:
     return words[1:] if words and words[0] == "weft" and not _SHELL.search(bare) else None
 
 
-def stands_alone(line: str) -> bool:
-    """Whether a line leaves nothing behind for the next, and is a command by itself."""
+def is_standalone(line: str) -> bool:
+    """Whether a line is a complete command that does not affect the next."""
     try:
         words = shlex.split(line, comments=True)
     except ValueError:
         return False
-    return bool(words) and words[0] not in _LASTING and "<<" not in line and not re.fullmatch(r"\w+=\S*", words[0])
+    return (
+        bool(words) and words[0] not in _COMPOUND_WORDS and "<<" not in line and not re.fullmatch(r"\w+=\S*", words[0])
+    )
 
 
 def check_command(line: str) -> None:
-    """weft's commands parse, and scripts of this repository are there."""
+    """Check that weft's commands parse, and that scripts of this repository exist."""
     for part in re.split(r"&&|\|\||[;|]|(?<!\d)>", line):
         try:
             words = shlex.split(part, comments=True)
@@ -145,22 +148,22 @@ def check_command(line: str) -> None:
         while words and (re.fullmatch(r"\w+=.*", words[0]) or words[0] in ("sudo", "time", "env")):
             words = words[1:]
         if words and words[0].startswith("scripts/") and not (ROOT / words[0]).is_file():
-            raise BlockError(f"{words[0]} is not there")
+            raise BlockError(f"{words[0]} does not exist")
         if words and words[0] == "weft":
             check_arguments(words[1:])
 
 
 def check_arguments(words: list[str]) -> None:
-    """BlockError where the command line of weft does not take these."""
+    """Raise a BlockError if weft's command line does not accept these arguments."""
     from weft.cli import COMMANDS, command_parser
 
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             command_parser(words).parse_args(words)
     except SystemExit as stop:
         if stop.code:
-            raise BlockError(f"weft {' '.join(words)}: {said.getvalue().strip()}") from None
+            raise BlockError(f"weft {' '.join(words)}: {output.getvalue().strip()}") from None
     except argparse.ArgumentError as error:
         raise BlockError(f"weft {' '.join(words)}: {error}") from None
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:

@@ -1,7 +1,7 @@
 """Run the blocks of one page, in order, in this process: `python -m docs.page_runner PAGE FOLDER RESULTS`.
 
-README.md says what counts as a block that runs. What happened goes into RESULTS as JSON: for each block that could have
-run its line, what is wrong with it (or null), and why it was left out (or null).
+README.md says which blocks run. RESULTS is JSON with the line of each block, its error (`wrong`, or null), and the
+reason why it did not run (`left_out`, or null).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any
 
 from docs.blocks import Block, BlockError
 
-from docs import blocks, checks, loosely
+from docs import blocks, checks, loose_comparison
 
 SECONDS = 120
 
 
 class Page:
-    """A page that is being run: its namespace, and what the last block printed."""
+    """A page during its run: its namespace, and the output of the last block."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,37 +40,37 @@ class Page:
         sys.modules["__main__"] = self.module
 
     def run(self, block: Block) -> str | None:
-        """Run a block; why it was left out, if it was."""
+        """Run a block; return the reason if it does not run."""
         if unknown := [text for text in block.comments if not text.startswith(blocks.DIRECTIVES)]:
             raise BlockError(f"the comment above it says {unknown[0]!r}; it may begin with {blocks.DIRECTIVES}")
         if block.language not in blocks.LANGUAGES:
             raise BlockError(f"its language is {block.language!r}; name one of {', '.join(blocks.LANGUAGES)}")
-        if block.said(blocks.SHOWN) is not None:
+        if block.find_directive(blocks.SHOWN) is not None:
             return None
-        reason = block.said(blocks.NOT_RUN)
-        if reason is None and (lacking := [need for need in block.needs if not checks.is_here(need)]):
-            reason = f"needs {', '.join(lacking)}"
+        reason = block.find_directive(blocks.NOT_RUN)
+        if reason is None and (missing := [need for need in block.needs if not checks.is_available(need)]):
+            reason = f"needs {', '.join(missing)}"
         if reason is not None:
             checks.check(block)
             return reason or "no reason is given"
         if block.title is not None:
             checks.check(block)
-            place = Path(block.title)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(block.code, encoding="utf-8")
+            path = Path(block.title)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.code, encoding="utf-8")
             return None
         match block.language:
             case "python":
-                self.printed = self._expecting(block, lambda: self._execute(block))
+                self.printed = self._run_expecting(block, lambda: self._execute(block))
             case "pycon":
-                self._conversation(block)
+                self._run_conversation(block)
             case "sh":
-                self.printed = _commands(block)
+                self.printed = _run_commands(block)
             case "console":
-                _console(block)
+                _run_console(block)
             case "text" if block.is_output:
-                if misfit := loosely.missing(block.code, self.printed):
-                    raise BlockError(f"{misfit!r} is not what the block before printed:\n{self.printed}")
+                if misfit := loose_comparison.find_missing_line(block.code, self.printed):
+                    raise BlockError(f"{misfit!r} is missing in the output of the block before:\n{self.printed}")
             case language if language in blocks.DATA:
                 checks.check(block)
             case language if language in blocks.FILES:
@@ -85,10 +85,10 @@ class Page:
         else:
             exec(code, self.module.__dict__)
 
-    def _expecting(self, block: Block, run: Callable[[], None]) -> str:
-        """What a block prints, with its exception at the end, where one is expected."""
-        expected = block.said(blocks.RAISES)
-        with captured() as printed:
+    def _run_expecting(self, block: Block, run: Callable[[], None]) -> str:
+        """Run a block and return its output, with the expected exception at the end, if any."""
+        expected = block.find_directive(blocks.RAISES)
+        with capture_output() as printed:
             try:
                 run()
             except BaseException as error:
@@ -101,55 +101,57 @@ class Page:
             raise BlockError(f"raises no {expected}")
         return printed.getvalue()
 
-    def _conversation(self, block: Block) -> None:
+    def _run_conversation(self, block: Block) -> None:
         for example in doctest.DocTestParser().get_examples(block.code):
             raised = None
-            with captured() as printed:
+            with capture_output() as printed:
                 try:
                     exec(compile(example.source, str(self.path), "single"), self.module.__dict__)
                 except Exception as error:
                     raised = error
                     print(f"{type(error).__name__}: {error}")
-            got = printed.getvalue()
+            output = printed.getvalue()
             expected = example.want.replace("Traceback (most recent call last):\n", "")
             if raised is not None and f"{type(raised).__name__}" not in expected:
                 raise raised
-            if misfit := loosely.missing(expected, got):
-                raise BlockError(f"{misfit!r} is not what {example.source.strip()!r} shows:\n{got}")
+            if misfit := loose_comparison.find_missing_line(expected, output):
+                raise BlockError(f"{misfit!r} is not what {example.source.strip()!r} shows:\n{output}")
 
 
-def _commands(block: Block) -> str:
+def _run_commands(block: Block) -> str:
     lines = checks.command_lines(block.code)
-    wanted = int(block.said(blocks.EXIT) or 0)
-    if not all(map(checks.stands_alone, lines)):
-        return _bash(block.code, wanted)
-    return "".join(_run_line(line, wanted if line == lines[-1] else 0) for line in lines)
+    exit_code = int(block.find_directive(blocks.EXIT) or 0)
+    if not all(map(checks.is_standalone, lines)):
+        return _bash(block.code, exit_code)
+    return "".join(_run_line(line, exit_code if line == lines[-1] else 0) for line in lines)
 
 
-def _console(block: Block) -> None:
-    wanted = int(block.said(blocks.EXIT) or 0)
-    dialogue = checks.dialogue(block.code)
+def _run_console(block: Block) -> None:
+    exit_code = int(block.find_directive(blocks.EXIT) or 0)
+    dialogue = checks.parse_dialogue(block.code)
     for place, (command, expected) in enumerate(dialogue):
-        printed = _run_line(command, wanted if place == len(dialogue) - 1 else 0)
-        if block.said(blocks.OTHER_OUTPUT) is None and (misfit := loosely.missing(expected, printed)):
+        printed = _run_line(command, exit_code if place == len(dialogue) - 1 else 0)
+        if block.find_directive(blocks.OTHER_OUTPUT) is None and (
+            misfit := loose_comparison.find_missing_line(expected, printed)
+        ):
             raise BlockError(f"{misfit!r} is not what {command!r} prints:\n{printed}")
 
 
-def _run_line(line: str, wanted: int) -> str:
-    words = checks.words_of_weft(line)
+def _run_line(line: str, exit_code: int) -> str:
+    words = checks.parse_weft_command(line)
     if words is None:
-        return _bash(line, wanted)
+        return _bash(line, exit_code)
     from weft.cli import main
 
-    with captured() as printed:
+    with capture_output() as printed:
         code = main(words)
-    if code != wanted:
-        raise BlockError(f"{line!r} exits with {code}, not with {wanted}:\n{printed.getvalue()}")
+    if code != exit_code:
+        raise BlockError(f"{line!r} exits with {code}, not with {exit_code}:\n{printed.getvalue()}")
     return printed.getvalue()
 
 
-def _bash(code: str, wanted: int) -> str:
-    done = subprocess.run(
+def _bash(code: str, exit_code: int) -> str:
+    process = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", code],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -157,14 +159,14 @@ def _bash(code: str, wanted: int) -> str:
         text=True,
         timeout=SECONDS,
     )
-    if done.returncode != wanted:
-        raise BlockError(f"bash exits with {done.returncode}, not with {wanted}:\n{done.stdout}")
-    return done.stdout
+    if process.returncode != exit_code:
+        raise BlockError(f"bash exits with {process.returncode}, not with {exit_code}:\n{process.stdout}")
+    return process.stdout
 
 
 @contextlib.contextmanager
-def captured() -> Any:
-    """What is printed, to either stream."""
+def capture_output() -> Any:
+    """Capture both standard streams."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         yield text
@@ -175,8 +177,8 @@ def main() -> None:
     path = os.environ["PATH"]
     os.chdir(folder)
     running = Page(page)
-    found: list[dict[str, Any]] = []
-    for block in blocks.blocks(page.read_text(encoding="utf-8")):
+    outcomes: list[dict[str, Any]] = []
+    for block in blocks.parse_blocks(page.read_text(encoding="utf-8")):
         wrong, left_out = None, None
         try:
             left_out = running.run(block)
@@ -187,8 +189,8 @@ def main() -> None:
         finally:
             os.chdir(folder)
             os.environ["PATH"] = path
-        found.append({"line": block.line, "wrong": wrong, "left_out": left_out})
-        results.write_text(json.dumps(found), encoding="utf-8")
+        outcomes.append({"line": block.line, "wrong": wrong, "left_out": left_out})
+        results.write_text(json.dumps(outcomes), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What runs pages finds what is wrong on them: a page with a defect of each kind, and one without."""
+"""Test the page runner on a page with a defect of each kind, and on one without."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from docs.test_pages import environment
 
-from docs import blocks, checks, loosely
+from docs import blocks, checks, loose_comparison
 
 WRONG = {
     "no language": "```\nweft info model.onnx\n```",
@@ -23,12 +23,12 @@ WRONG = {
     "no exit code": "<!-- exit: 1 -->\n```sh\nweft --version\n```",
     "bash": "```sh\ntrue | false\n```",
     "another answer": "```console\n$ echo cat\ndog\n```",
-    "an option that is none": "<!-- not run: slow -->\n```sh\nweft info model.onnx --nonsense\n```",
-    "a script that is none": "<!-- not run: slow -->\n```sh\nscripts/nonsense\n```",
-    "a name that is none": "<!-- not run: slow -->\n```python\nweft.nonsense()\n```",
-    "a keyword that is none": '<!-- not run: slow -->\n```python\nweft.load("m", nonsense=1)\n```',
+    "an unknown option": "<!-- not run: slow -->\n```sh\nweft info model.onnx --nonsense\n```",
+    "a missing script": "<!-- not run: slow -->\n```sh\nscripts/nonsense\n```",
+    "an unknown name": "<!-- not run: slow -->\n```python\nweft.nonsense()\n```",
+    "an unknown keyword": '<!-- not run: slow -->\n```python\nweft.load("m", nonsense=1)\n```',
     "no Python": "<!-- not run: slow -->\n```python\nweft.load(\n```",
-    "a comment that means nothing": "<!-- not ran: slow -->\n```python\n1\n```",
+    "an unknown comment": "<!-- not ran: slow -->\n```python\n1\n```",
     "no JSON": "```json\n{\n```",
     "a program without a name": "```c\nint main(void) { return 0; }\n```",
 }
@@ -83,7 +83,7 @@ NameError: …
 a = 1
 ```
 
-<!-- needs: a-program-that-nobody-has -->
+<!-- needs: a-missing-program -->
 ```sh
 weft info model.onnx
 ```
@@ -98,28 +98,28 @@ def run(page: str, folder: Path) -> list[dict[str, object]]:
     (folder / "page.md").write_text(page, encoding="utf-8")
     command = [sys.executable, "-m", "docs.page_runner", folder / "page.md", folder, folder / "results.json"]
     subprocess.run(command, env=environment(folder), check=True, timeout=120)
-    found: list[dict[str, object]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return found
+    outcomes: list[dict[str, object]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return outcomes
 
 
-def test_a_page_that_is_right(tmp_path: Path) -> None:
-    found = run(RIGHT, tmp_path)
-    assert [block["wrong"] for block in found] == [None] * len(found)
-    assert [block["left_out"] for block in found if block["left_out"]] == ["needs a-program-that-nobody-has"]
+def test_valid_page(tmp_path: Path) -> None:
+    outcomes = run(RIGHT, tmp_path)
+    assert [block["wrong"] for block in outcomes] == [None] * len(outcomes)
+    assert [block["left_out"] for block in outcomes if block["left_out"]] == ["needs a-missing-program"]
 
 
-def test_what_is_wrong_is_found(tmp_path: Path) -> None:
+def test_defects_are_reported(tmp_path: Path) -> None:
     page = "\n\n".join(f"{name}\n\n{text}" for name, text in WRONG.items())
     wrong = [block["line"] for block in run(page, tmp_path) if block["wrong"]]
     lines = page.split("\n")
     starts = {name: lines.index(name) for name in WRONG}
-    found = {max((start, name) for name, start in starts.items() if start < int(str(line)))[1] for line in wrong}
-    assert set(WRONG) - found == set()
+    reported = {max((start, name) for name, start in starts.items() if start < int(str(line)))[1] for line in wrong}
+    assert set(WRONG) - reported == set()
 
 
-def test_a_block_has_an_end() -> None:
+def test_unclosed_block() -> None:
     with pytest.raises(blocks.BlockError, match="line 2"):
-        list(blocks.blocks("\n```python\n1"))
+        list(blocks.parse_blocks("\n```python\n1"))
 
 
 @pytest.mark.parametrize(
@@ -137,16 +137,16 @@ def test_a_block_has_an_end() -> None:
     ],
 )
 def test_output_is_compared_loosely(expected: str, printed: str, fits: bool) -> None:
-    assert (loosely.missing(expected, printed) is None) is fits
+    assert (loose_comparison.find_missing_line(expected, printed) is None) is fits
 
 
-def test_only_what_needs_a_shell_gets_one() -> None:
-    assert checks.words_of_weft("weft run 'a b.onnx' # says") == ["run", "a b.onnx"]
-    assert checks.words_of_weft("weft run m.onnx | head") is None
-    assert checks.words_of_weft("WEFT_CACHE= weft run m.onnx") is None
-    assert checks.words_of_weft("python m.py") is None
-    assert checks.stands_alone("weft run m.onnx | head")
-    assert not checks.stands_alone("cd folder")
-    assert not checks.stands_alone("for model in *.onnx; do")
-    assert not checks.stands_alone("NAME=value")
-    assert not checks.stands_alone("cat << END")
+def test_lines_that_need_a_shell() -> None:
+    assert checks.parse_weft_command("weft run 'a b.onnx' # says") == ["run", "a b.onnx"]
+    assert checks.parse_weft_command("weft run m.onnx | head") is None
+    assert checks.parse_weft_command("WEFT_CACHE= weft run m.onnx") is None
+    assert checks.parse_weft_command("python m.py") is None
+    assert checks.is_standalone("weft run m.onnx | head")
+    assert not checks.is_standalone("cd folder")
+    assert not checks.is_standalone("for model in *.onnx; do")
+    assert not checks.is_standalone("NAME=value")
+    assert not checks.is_standalone("cat << END")

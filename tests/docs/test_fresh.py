@@ -1,4 +1,4 @@
-"""README's way from a clone to a prediction, followed in a new environment; and what README links to is there."""
+"""Test that README's install commands lead from a clone to a prediction, and that its links work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from docs.prepared import prepare
+from docs.sample_files import prepare
 
 from docs import blocks, checks
 
@@ -18,20 +18,23 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = 4  # fewer than five
 
 
-def way() -> list[str]:
-    """The commands of README's section "Install" that start from a clone."""
+def install_commands() -> list[str]:
+    """Return the commands of README's section "Install" that start from a clone."""
     section = README.partition("## Install")[2].partition("from a clone")[2].partition("\n## ")[0]
     return [
-        line for block in blocks.blocks(section) if block.language == "sh" for line in checks.command_lines(block.code)
+        line
+        for block in blocks.parse_blocks(section)
+        if block.language == "sh"
+        for line in checks.command_lines(block.code)
     ]
 
 
-def test_it_takes_few_commands() -> None:
-    assert len(" && ".join(way()).split(" && ")) <= COMMANDS
+def test_installing_takes_few_commands() -> None:
+    assert len(" && ".join(install_commands()).split(" && ")) <= COMMANDS
 
 
 @pytest.mark.slow(reason="it downloads what weft needs")
-def test_a_prediction_in_a_new_environment(tmp_path: Path) -> None:
+def test_prediction_in_a_new_environment(tmp_path: Path) -> None:
     clone = tmp_path / "weft"
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
         "\n"
@@ -43,13 +46,15 @@ def test_a_prediction_in_a_new_environment(tmp_path: Path) -> None:
     prepare(tmp_path / "files")
     for name in ("your.onnx", "photo.jpg", "labels.txt"):
         shutil.copy(tmp_path / "files" / name, clone / name)
-    given = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(["bash", "-e", "-c", "\n".join(way())], cwd=clone, env=given, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert any(label in done.stdout for label in ("cat", "dog", "horse", "ship", "lorry")), done.stdout
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    process = subprocess.run(
+        ["bash", "-e", "-c", "\n".join(install_commands())], cwd=clone, env=environment, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert any(label in process.stdout for label in ("cat", "dog", "horse", "ship", "lorry")), process.stdout
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_work() -> None:
     pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "tests/docs/README.md")]
     wrong = [
         f"{page.name}: {target}"

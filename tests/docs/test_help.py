@@ -1,4 +1,4 @@
-"""The examples at the end of a command's help, which are on its page, too, run as the blocks of pages do."""
+"""Test that the examples in the help of each command run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from conftest import LEFT_OUT
-from docs.test_pages import prepared, run_page
+from docs.test_pages import run_page, sample_folder
 
 from weft.cli import COMMANDS
 
-__all__ = ["prepared"]
+__all__ = ["sample_folder"]
 
 NOT_RUN = {
     "weft run model.onnx -i x=x.npy -i rate=16000 -o results": "the classifier has no rate",
@@ -46,7 +46,7 @@ weft profile model.onnx -o profile.json --repeat 1
 
 
 def page() -> str:
-    """All examples, a block for each."""
+    """Return a page with a block for each example."""
     blocks = [BEFORE]
     for command in COMMANDS:
         for purpose, line in getattr(importlib.import_module(f"weft.cli.{command}"), "EXAMPLES", ()):
@@ -56,17 +56,17 @@ def page() -> str:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="examples are for bash")
-def test_examples_run(prepared: Path, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_examples_run(sample_folder: Path, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     path = tmp_path / "help.md"
     path.write_text(page(), encoding="utf-8")
-    found = run_page(path, prepared, tmp_path)
+    outcomes = run_page(path, sample_folder, tmp_path)
     lines = page().split("\n")
-    for reason in {block["left_out"] for block in found if block["left_out"]}:
+    for reason in {block["left_out"] for block in outcomes if block["left_out"]}:
         record_property(LEFT_OUT, f"examples in help: {reason}")
-    assert {lines[block["line"] - 1]: block["wrong"] for block in found if block["wrong"]} == {}
-    assert len(found) > 40, json.dumps(found)
+    assert {lines[block["line"] - 1]: block["wrong"] for block in outcomes if block["wrong"]} == {}
+    assert len(outcomes) > 40, json.dumps(outcomes)
 
 
-def test_what_is_not_run_is_there() -> None:
+def test_excluded_examples_exist() -> None:
     lines = page().split("\n")
     assert [line for line in NOT_RUN if line not in lines] == []

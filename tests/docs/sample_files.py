@@ -1,4 +1,4 @@
-"""The files that blocks of pages find in their folder; README.md lists them. Made once for a run of the tests."""
+"""Write the sample files that the blocks of pages use; README.md lists them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from onnx import TensorProto, helper, numpy_helper
 LABELS = ("cat", "dog", "horse", "ship", "lorry")
 SIDE = WIDTH = 32
 CLASSIFIERS = ("model.onnx", "your.onnx", "in.onnx", "resnet50.onnx", "mobilenet_v3_large.onnx")
-"""All the same small model, under the names that pages use."""
+"""One small model under the names that pages use."""
 
 
 def prepare(folder: Path) -> None:
-    """Write all of them into a folder."""
+    """Write all sample files into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(16)
     for name in CLASSIFIERS:
         onnx.save(classifier(), folder / name)
-    onnx.save(classifier(turned=True), folder / "other.onnx")
+    onnx.save(classifier(other_bias=True), folder / "other.onnx")
     onnx.save(recurrent(), folder / "recurrent.onnx")
     onnx.save(speech(), folder / "speech.onnx")
-    onnx.save(texts(), folder / "tokens.onnx")
+    onnx.save(tokens(), folder / "tokens.onnx")
     (folder / "labels.txt").write_text("\n".join(LABELS) + "\n", encoding="utf-8")
     x = random.normal(size=(2, 3, SIDE, SIDE)).astype(np.float32)
     np.save(folder / "x.npy", x)
@@ -33,23 +33,23 @@ def prepare(folder: Path) -> None:
     samples.mkdir(exist_ok=True)
     for number in range(8):
         np.savez(samples / f"{number}.npz", x=random.normal(size=(1, 3, SIDE, SIDE)).astype(np.float32))
-    _photo(folder / "photo.jpg")
-    _photo(folder / "photo.png")
-    pictures = folder / "pictures"
-    pictures.mkdir(exist_ok=True)
+    _write_photo(folder / "photo.jpg")
+    _write_photo(folder / "photo.png")
+    images = folder / "pictures"
+    images.mkdir(exist_ok=True)
     for number in range(3):
-        _photo(pictures / f"{number}.jpg", turn=number)
-    _tone(folder / "speech.wav")
+        _write_photo(images / f"{number}.jpg", color_shift=number)
+    _write_tone(folder / "speech.wav")
 
 
-def classifier(turned: bool = False) -> onnx.ModelProto:
-    """x: float32[batch, 3, 32, 32] to y: float32[batch, 5], by convolutions, a residual sum and a product."""
+def classifier(other_bias: bool = False) -> onnx.ModelProto:
+    """Return a model of x: float32[batch, 3, 32, 32] to y: float32[batch, 5]: convolutions, a residual, a product."""
     random = np.random.default_rng(1)
     weights = {
         "conv1.weight": random.normal(size=(WIDTH, 3, 3, 3)) / 5,
         "conv1.bias": np.zeros(WIDTH),
         "conv2.weight": random.normal(size=(WIDTH, WIDTH, 3, 3)) / 16,
-        "conv2.bias": np.full(WIDTH, 0.5 if turned else 0.0),
+        "conv2.bias": np.full(WIDTH, 0.5 if other_bias else 0.0),
         "fc.weight": random.normal(size=(WIDTH, len(LABELS))),
         "fc.bias": random.normal(size=len(LABELS)),
     }
@@ -67,7 +67,7 @@ def classifier(turned: bool = False) -> onnx.ModelProto:
 
 
 def recurrent() -> onnx.ModelProto:
-    """A step of a loop: x: float32[batch, 4] and state: float32[batch, 8] to y: float32[batch, 3] and next_state."""
+    """Return one recurrent step: x: float32[batch, 4], state: float32[batch, 8] to y: float32[batch, 3], next_state."""
     random = np.random.default_rng(2)
     weights = {
         "input.weight": random.normal(size=(4, 8)) / 2,
@@ -86,7 +86,7 @@ def recurrent() -> onnx.ModelProto:
 
 
 def speech() -> onnx.ModelProto:
-    """audio: float32[batch, samples] and sr: int64 to loudness: float32[batch, 1], as voice detectors take them."""
+    """Return a model of audio: float32[batch, samples] and sr: int64 to loudness: float32[batch, 1]."""
     nodes = [
         helper.make_node("Mul", ["audio", "audio"], ["square"], "square"),
         helper.make_node("ReduceMean", ["square", "axis"], ["mean"], "mean"),
@@ -97,8 +97,8 @@ def speech() -> onnx.ModelProto:
     return _model("speech", nodes, inputs, [_value("loudness", ["batch", 1])], {"axis": np.array([1])})
 
 
-def texts() -> onnx.ModelProto:
-    """input_ids and attention_mask: int64[batch, sequence] to embedding: float32[batch, 8], a mean of rows."""
+def tokens() -> onnx.ModelProto:
+    """Return a model of input_ids and attention_mask: int64[batch, sequence] to embedding: float32[batch, 8]."""
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["rows"], "look_up"),
         helper.make_node("Cast", ["attention_mask"], ["mask"], "mask", to=TensorProto.FLOAT),
@@ -133,15 +133,15 @@ def _value(name: str, shape: list[str | int], dtype: int = TensorProto.FLOAT) ->
     return helper.make_tensor_value_info(name, dtype, shape)
 
 
-def _photo(path: Path, turn: int = 0) -> None:
+def _write_photo(path: Path, color_shift: int = 0) -> None:
     from PIL import Image
 
     across, down = np.meshgrid(np.linspace(0, 255, 96), np.linspace(0, 255, 64))
-    picture = np.stack([across, down, 255 - across], axis=-1).astype(np.uint8)
-    Image.fromarray(np.roll(picture, turn, axis=-1)).save(path)
+    pixels = np.stack([across, down, 255 - across], axis=-1).astype(np.uint8)
+    Image.fromarray(np.roll(pixels, color_shift, axis=-1)).save(path)
 
 
-def _tone(path: Path) -> None:
+def _write_tone(path: Path) -> None:
     rate = 16000
     samples = (np.sin(2 * np.pi * 440 * np.arange(rate) / rate) * 12000).astype("<i2")
     with wave.open(str(path), "wb") as file:
