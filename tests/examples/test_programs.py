@@ -1,7 +1,7 @@
-"""The example programs give what other engines give on the same models, and print what their README.md shows.
+"""Test that the example programs agree with other engines, and print what their README.md shows.
 
-The oracles: onnxruntime in the place of weft (peer.py), what is in the pictures and the recording, numbers of Hugging
-Face's tokenizers, and scikit-learn, which examples/sklearn_pipeline.py asks itself.
+The oracles: onnxruntime in place of weft (peer.py), the content of the images and the recording, token ids of Hugging
+Face's tokenizers, and scikit-learn, which examples/sklearn_pipeline.py itself compares with.
 """
 
 from __future__ import annotations
@@ -35,42 +35,40 @@ SPEED = re.compile(r"\d+ a second|\d+\.\d+ ms")
 Find = Callable[[str], Path]
 
 
-def printed(program: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def run_program(program: ModuleType, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", [f"{program.__name__}.py", *map(str, arguments)])
         program.main()
     return capsys.readouterr().out
 
 
-def in_readme(program: str) -> str:
-    """What README.md shows of a program's output."""
-    found = re.search(rf"^\$ python examples/{program}.py\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert found, f"README.md shows no output of {program}.py"
-    return found[1]
+def readme_output(program: str) -> str:
+    """Return the output of a program in README.md."""
+    match = re.search(rf"^\$ python examples/{program}.py\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert match, f"README.md shows no output of {program}.py"
+    return match[1]
 
 
 @pytest.mark.models
-def test_a_picture_is_classified(
+def test_classify(
     example_file: Find, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "efficientnet.onnx"
     efficientnet.write(example_file("efficientnet-lite0.pth"), path)
     monkeypatch.setattr("classify.efficientnet_file", lambda: path)
-    assert printed(classify, capsys, "--device", "cpu") == in_readme("classify")
-    picture = Image.open(EXAMPLES / "data" / "cat.jpg")
-    ours, theirs = (classify.classify(model, picture) for model in (weft.load(path, device="cpu"), PeerModel(path)))
+    assert run_program(classify, capsys, "--device", "cpu") == readme_output("classify")
+    image = Image.open(EXAMPLES / "data" / "cat.jpg")
+    ours, theirs = (classify.classify(model, image) for model in (weft.load(path, device="cpu"), PeerModel(path)))
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 @pytest.mark.models
-def test_speech_is_found_and_written_down(
-    example_file: Find, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert printed(transcribe, capsys, "--device", "cpu") == in_readme("transcribe")
-    sound = decoder_loop.read_sound(example_file("beckett.wav"))
-    ours = transcribe.speech_probabilities(weft.load(example_file("silero_vad.onnx"), device="cpu"), sound)
+def test_transcribe(example_file: Find, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_program(transcribe, capsys, "--device", "cpu") == readme_output("transcribe")
+    audio = decoder_loop.read_audio(example_file("beckett.wav"))
+    ours = transcribe.speech_probabilities(weft.load(example_file("silero_vad.onnx"), device="cpu"), audio)
     monkeypatch.setattr("weft.load", lambda source, **_: PeerModel(source))
-    theirs = transcribe.speech_probabilities(weft.load(example_file("silero_vad.onnx"), device=[]), sound)
+    theirs = transcribe.speech_probabilities(weft.load(example_file("silero_vad.onnx"), device=[]), audio)
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
     encoder = weft.load(example_file("moonshine_encoder.onnx"), device=[])
     decoder = weft.load(example_file("moonshine_decoder.onnx"))
@@ -78,27 +76,27 @@ def test_speech_is_found_and_written_down(
     lines = [
         f"{begin:7.2f} – {end:6.2f} s "
         + "".join(
-            transcribe.transcript(encoder, decoder, vocabulary, sound[round(begin * 16_000) : round(end * 16_000)])
+            transcribe.transcribe(encoder, decoder, vocabulary, audio[round(begin * 16_000) : round(end * 16_000)])
         )
-        for begin, end in transcribe.stretches(theirs)
+        for begin, end in transcribe.find_segments(theirs)
     ]
-    assert lines == in_readme("transcribe").splitlines()
+    assert lines == readme_output("transcribe").splitlines()
 
 
 @pytest.mark.models
-def test_a_decoder_whose_cache_stays_on_the_device(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
+def test_decoder_loop(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, where in (([], "kept there"), (["--copy"], "copied to the host and back")):
-        text = printed(decoder_loop, capsys, "--device", "cpu", *arguments).replace(where, "kept there")
-        assert SPEED.sub("", text) == SPEED.sub("", in_readme("decoder_loop"))
+        text = run_program(decoder_loop, capsys, "--device", "cpu", *arguments).replace(where, "kept there")
+        assert SPEED.sub("", text) == SPEED.sub("", readme_output("decoder_loop"))
 
 
 @pytest.mark.models
-def test_text_is_read(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(read_text, capsys, "--device", "cpu") == in_readme("read_text")
-    picture = Image.open(EXAMPLES / "data" / "receipt.png").convert("RGB")
+def test_read_text(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_program(read_text, capsys, "--device", "cpu") == readme_output("read_text")
+    image = Image.open(EXAMPLES / "data" / "receipt.png").convert("RGB")
     models = (example_file("text_detection.onnx"), example_file("text_recognition.onnx"))
-    ours = read_text.read_text(*(weft.load(path, device="cpu") for path in models), picture)
-    theirs = read_text.read_text(*map(PeerModel, models), picture)
+    ours = read_text.read_text(*(weft.load(path, device="cpu") for path in models), image)
+    theirs = read_text.read_text(*map(PeerModel, models), image)
     assert [(line.box, line.text) for line in ours] == [(line.box, line.text) for line in theirs]
     np.testing.assert_allclose([line.certainty for line in ours], [line.certainty for line in theirs], atol=1e-3)
 
@@ -114,13 +112,13 @@ def test_text_is_read(example_file: Find, capsys: pytest.CaptureFixture[str]) ->
         ([".#.", "#.#"], [(0, 1, 1, 2), (1, 0, 2, 1), (2, 1, 3, 2)]),
     ],
 )
-def test_what_hangs_together_is_one_box(marks: Sequence[str], boxes: Sequence[read_text.Box]) -> None:
+def test_connected_components(marks: Sequence[str], boxes: Sequence[read_text.Box]) -> None:
     assert sorted(read_text.components(np.array([[sign == "#" for sign in row] for row in marks]))) == boxes
 
 
 @pytest.mark.models
-def test_sentences_are_found_by_meaning(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(search, capsys, "--device", "cpu") == in_readme("search")
+def test_search(example_file: Find, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_program(search, capsys, "--device", "cpu") == readme_output("search")
     pieces = search.WordPieces(example_file("bert_vocabulary.txt"))
     path = example_file("minilm.onnx")
     sentences = [*search.SAMPLE.splitlines(), "short", "ein ganz anderer Satz", "x " * 300]
@@ -141,25 +139,25 @@ def test_sentences_are_found_by_meaning(example_file: Find, capsys: pytest.Captu
     ],
     ids=["accents", "chinese", "signs", "long"],
 )
-def test_words_have_the_numbers_of_tokenizers(text: str, numbers: list[int], example_file: Find) -> None:
+def test_token_ids_match_the_tokenizers(text: str, numbers: list[int], example_file: Find) -> None:
     assert search.WordPieces(example_file("bert_vocabulary.txt")).encode(text) == [101, *numbers, 102]
 
 
 @pytest.mark.packages
-def test_a_pipeline_of_scikit_learn_is_served(tmp_path: Path) -> None:
+def test_sklearn_pipeline(tmp_path: Path) -> None:
     python = ROOT / ".packages" / "bin" / "python"
     if not python.exists():
-        pytest.skip("there is no .packages; scripts/setup-packages makes it")
+        pytest.skip(".packages is missing; scripts/setup-packages creates it")
     command = [python, EXAMPLES / "sklearn_pipeline.py"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert SPEED.sub("", run.stdout) == SPEED.sub("", in_readme("sklearn_pipeline"))
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert SPEED.sub("", process.stdout) == SPEED.sub("", readme_output("sklearn_pipeline"))
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_every_program_has_a_help(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        printed(program, capsys, "--help")
+        run_program(program, capsys, "--help")
     assert not end.value.code
 
 
@@ -173,18 +171,18 @@ def test_every_program_has_a_help(program: ModuleType, capsys: pytest.CaptureFix
         (search, ["a question", "--in", EXAMPLES / "data" / "cat.jpg"]),
         (search, ["a question", "--model", ROOT / "README.md"]),
     ],
-    ids=["no picture", "not a picture", "nothing to read", "no text", "not a text", "not a model"],
+    ids=["missing image", "not an image", "missing scan", "missing text", "not text", "not a model"],
 )
-def test_what_is_missing_is_told_in_a_line(
+def test_wrong_file_is_named(
     program: ModuleType, arguments: Sequence[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=Path(str(arguments[-1])).name):
-        printed(program, capsys, *arguments)
+        run_program(program, capsys, *arguments)
 
 
-@pytest.mark.parametrize("content", [b"RIFF", b"no sound"], ids=["cut off", "not a sound"])
+@pytest.mark.parametrize("content", [b"RIFF", b"no audio"], ids=["truncated", "not audio"])
 @pytest.mark.parametrize("program", [transcribe, decoder_loop], ids=lambda program: program.__name__)
-def test_what_is_no_sound_is_told_in_a_line(
+def test_invalid_audio_is_named(
     program: ModuleType,
     content: bytes,
     tmp_path: Path,
@@ -194,12 +192,12 @@ def test_what_is_no_sound_is_told_in_a_line(
     vocabulary = tmp_path / "vocabulary.json"
     vocabulary.write_text('{"model": {"vocab": {}}}', encoding="utf-8")
     monkeypatch.setattr(program, "example_file", lambda _: vocabulary)
-    sound = tmp_path / "sound.wav"
-    sound.write_bytes(content)
-    with pytest.raises(SystemExit, match=r"sound\.wav"):
-        printed(program, capsys, sound)
+    audio = tmp_path / "audio.wav"
+    audio.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"audio\.wav"):
+        run_program(program, capsys, audio)
 
 
-def test_the_page_lists_every_program() -> None:
+def test_readme_lists_every_program() -> None:
     listed = {name for name, target in re.findall(r"\[(\w+)\.py\]\((\w+\.py)\)", README) if target == f"{name}.py"}
     assert listed | {"files"} == {path.stem for path in EXAMPLES.glob("*.py")}
