@@ -40,8 +40,8 @@ F32 = DType.float32
 
 INTRODUCTION = f"""# One kernel on every device
 
-To see the kernels of a model with their code, run `weft kernels MODEL -k NAME`; `--dump DIR` writes all of them. This page
-shows one small kernel and what each device makes of it.
+To see the kernels of a model with their code, run `weft kernels MODEL -k NAME`; `--dump DIR` writes all of them. This
+page shows one small kernel and its code for each device.
 
 All devices share one kernel form (`src/weft/ir/kernel.py`):
 
@@ -51,7 +51,8 @@ All devices share one kernel form (`src/weft/ir/kernel.py`):
 
 The emitter decides what a lane is: an element of a vector on a CPU, a thread on a GPU.
 
-The kernel computes `y = max(2 x, 0)` in blocks of {BLOCK_SIZE} elements, {LANES} lanes at a time. A mask guards the last vector.
+The kernel computes `y = max(2 x, 0)` in blocks of {BLOCK_SIZE} elements, {LANES} lanes at a time. A mask guards the
+last vector.
 """
 
 
