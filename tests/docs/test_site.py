@@ -20,6 +20,16 @@ from weft.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent.parent
 WIDTHS = (390, 1280)
+WIDE_PAGES = (  # with the widest tables and code
+    "index",
+    "guides/devices",
+    "guides/migrating",
+    "guides/packages",
+    "reference/api/model",
+    "reference/benchmarks",
+    "reference/cli/run",
+    "troubleshooting",
+)
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="pip install '.[docs]'")
 
 
@@ -64,11 +74,9 @@ def test_no_external_resources(site: Path) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_do_not_scroll_sideways(site: Path, page: Page, width: int) -> None:
-    for path in sorted(site.rglob("*.html")):
-        if path.name == "404.html":  # for servers: its links are absolute
-            continue
-        page.open(path, width, 900, touch=width < 500, dark=width < 500)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+    for name in WIDE_PAGES:
+        page.open(site / f"{name}.html", width, 900, touch=width < 500, dark=width < 500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert page.evaluate("document.body.dataset.mdColorScheme") == ("slate" if width < 500 else "default")
     assert not page.problems
     assert all(request.startswith(("file:", "data:")) for request in page.requests)
