@@ -165,7 +165,7 @@ class InternalError(WeftError):
 
 
 class FallbackWarning(UserWarning):
-    """The preferred device failed, and the model runs on another one."""
+    """Something runs on a slower path: the preferred device failed, or an op's definition cannot be compiled."""
 
 
 class CacheWarning(UserWarning):

@@ -11,17 +11,17 @@ there are; `op(outputs=…)` does where a node may omit the last of them.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from weft.errors import InvalidModelError, MalformedNodeError, OpDefinitionError, WeftError, short_repr
+from weft.errors import FallbackWarning, InvalidModelError, MalformedNodeError, OpDefinitionError, WeftError, short_repr
 from weft.ir.dims import Dim, UndecidedError
 from weft.ir.program import Late
 from weft.ir.types import AnyType
-from weft.logs import COMPILING
 from weft.opset.definition_errors import check_results, describe_source, explain_failure, find_place, is_own
 from weft.opset.tensor import NotStaticError, OnlyAtRunError, Tensor, current_trace
 from weft.opset.trace import is_symbolic
@@ -192,7 +192,8 @@ def call(
             raise InvalidModelError(problem) from reason
         if place:
             advice = "fix the size, or choose with weft.opset.functions.where"
-            COMPILING.warning("%s%s runs uncompiled, which is slower: %s; %s", name, place, reason, advice)
+            message = f"{name}{place} runs uncompiled, which is slower: {reason}; {advice}"
+            warnings.warn(message, FallbackWarning, stacklevel=2)
         del trace.guards[guards:]
         return _defer(definition, inputs, attributes, output_count, version)
     except (WeftError, RecursionError):
