@@ -63,10 +63,10 @@ def run_work(
         blocks = dims.evaluate(launch.blocks, bound)
         if blocks == 0:
             continue
-        given = [arrays[reference.kind][reference.number] for reference in launch.references]
+        arguments = [arrays[reference.kind][reference.number] for reference in launch.references]
         numbers = {name: dims.evaluate(value, bound) for name, value in launch.parameters}
-        with patch.object(SharedMemory, "MOST_STATIC", 1 << 20):  # no launch allocates dynamic memory here
-            after = run_kernel(expand_tiles(launch.kernel), given, blocks, numbers)
+        with patch.object(SharedMemory, "MOST", 1 << 20):  # there is no launch that could bring it
+            after = run_kernel(expand_tiles(launch.kernel), arguments, blocks, numbers)
         for reference, array in zip(launch.references, after, strict=True):
             if reference.kind in ("operand", "constant"):
                 assert np.array_equal(array.view(np.uint8), arrays[reference.kind][reference.number].view(np.uint8))

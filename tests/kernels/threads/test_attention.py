@@ -44,10 +44,10 @@ class Alone:
         self, built: onnx.ModelProto, inputs: Mapping[str, Array], sought: AttentionSupport = DEFAULT_SUPPORT
     ) -> None:
         program = program_of(built)
-        ((steps, found),) = find_attention(program, sought)
-        made = {result for step in steps for result in step.results}
-        self.operands = list(dict.fromkeys(v for step in steps for v in step.operands if v not in made))
-        self.attention: Attention = number_loads(found, self.operands)
+        ((steps, attention),) = find_attention(program, sought)
+        inner = {result for step in steps for result in step.results}
+        self.operands = list(dict.fromkeys(v for step in steps for v in step.operands if v not in inner))
+        self.attention: Attention = number_loads(attention, self.operands)
         self.tensors = []
         for operand in (*self.operands, steps[-1].results[0]):
             assert isinstance(operand.type, TensorType)
@@ -62,9 +62,9 @@ class Alone:
                 self.arrays[step.results[0]] = self.arrays[step.operands[0]].reshape(shape)
         self.sizes = {
             str(size): length
-            for given in program.inputs
-            if isinstance(given.type, TensorType)
-            for size, length in zip(given.type.shape or (), self.arrays[given].shape)
+            for input_value in program.inputs
+            if isinstance(input_value.type, TensorType)
+            for size, length in zip(input_value.type.shape or (), self.arrays[input_value].shape)
             if not isinstance(size, int)
         }
 
@@ -126,7 +126,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     own = targets_module.build_target
     if request.param == "sharing":
         monkeypatch.setattr(
-            targets_module, "build_target", lambda *given: replace(own(*given), shared_bytes=LEAST, sharing_pays=True)
+            targets_module,
+            "build_target",
+            lambda *arguments: replace(own(*arguments), shared_bytes=LEAST, sharing_pays=True),
         )
     monkeypatch.setattr(written, "run", run)
 

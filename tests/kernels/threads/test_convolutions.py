@@ -43,8 +43,8 @@ def test_random_convolutions(group: int, symbolic: bool) -> None:
         operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
         for name in ("software", "vectors") if seed % 2 else ("sharing",):
             run = run_on_cpu if name == "vectors" else run_work
-            (found,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
-            assert_close(found, case.expected(), case.dtype)
+            (actual,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
+            assert_close(actual, case.expected(), case.dtype)
 
 
 def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], target: ThreadTarget) -> Work:
@@ -54,10 +54,10 @@ def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], tar
     work = build_convolve(
         build_convolution, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w
     )
-    (found,), _ = run_work(work, [(x, layout), (w, row_major(w.ndim))], [result])
+    (actual,), _ = run_work(work, [(x, layout), (w, row_major(w.ndim))], [result])
     pads = [(int(str(before)), int(str(after))) for before, after in primitive.pads]
     wide = (array.astype(np.float64) for array in (x, w))
-    assert_close(found, convolve(primitive, *wide, primitive.groups, pads, shape), F32)
+    assert_close(actual, convolve(primitive, *wide, primitive.groups, pads, shape), F32)
     return work
 
 
@@ -102,10 +102,10 @@ def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps:
     assert changes
     for number in sorted({1, *changes, *(change - 1 for change in changes)}):
         x = random_array(number, (number, channels, size, size), F32)
-        (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result], {"batch": number})
+        (actual,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result], {"batch": number})
         wide = (array.astype(np.float64) for array in (x, w))
         shape = (number, features, size, size)
-        assert_close(found, convolve(primitive, *wide, 1, [(taps // 2, taps // 2)] * 2, shape), F32)
+        assert_close(actual, convolve(primitive, *wide, 1, [(taps // 2, taps // 2)] * 2, shape), F32)
 
 
 def test_grouped_and_transposed() -> None:
@@ -132,9 +132,9 @@ def test_orders_of_channels(target: str) -> None:
         work = build_convolve(
             build_convolution, primitive, tensor_of(x, layout), tensor_of(w), *ends, constant_w=w, order=order
         )
-        (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
+        (actual,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
         wide = (x[:, places].astype(np.float64), w.astype(np.float64))
-        assert_close(found, convolve(primitive, *wide, groups, [(0, 0), (0, 0)], (2, 20, 5, 6)), F32)
+        assert_close(actual, convolve(primitive, *wide, groups, [(0, 0), (0, 0)], (2, 20, 5, 6)), F32)
 
 
 def test_a_padding_that_a_run_tells() -> None:
@@ -149,9 +149,9 @@ def test_a_padding_that_a_run_tells() -> None:
         for value in (0, 1, 2):
             shape = (1, 12, 11 - value, 12 - value)
             operands = [(x, layout), (w, row_major(4))]
-            (found,), _ = run_work(work, operands, [result], {"pad": value})
+            (actual,), _ = run_work(work, operands, [result], {"pad": value})
             wide = (x.astype(np.float64), w.astype(np.float64))
-            assert_close(found, convolve(primitive, *wide, 1, [(value, 0), (value, 0)], shape), F32)
+            assert_close(actual, convolve(primitive, *wide, 1, [(value, 0), (value, 0)], shape), F32)
 
 
 def test_bytes() -> None:
@@ -160,10 +160,10 @@ def test_bytes() -> None:
     w = random.integers(-128, 128, (12, 9, 3, 3)).astype(np.int8)
     primitive = Convolve((1, 1), (1, 1), ((1, 1), (1, 1)), 1)
     layout, result = channels_last(4), StoredTensor(DType.int32, (1, 12, 8, 8), channels_last(4))
-    wanted = convolve(primitive, x.astype(np.int32), w.astype(np.int32), 1, [(1, 1), (1, 1)], (1, 12, 8, 8))
+    expected = convolve(primitive, x.astype(np.int32), w.astype(np.int32), 1, [(1, 1), (1, 1)], (1, 12, 8, 8))
     for target in (targets()["software"], LARGE):
         work = build_convolve(
             build_convolution, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w
         )
-        (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
-        assert np.array_equal(found, wanted)
+        (actual,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
+        assert np.array_equal(actual, expected)

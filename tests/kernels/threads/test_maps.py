@@ -34,8 +34,8 @@ def test_random_maps(symbolic: bool) -> None:
         kinds = [TensorType(maker.dtype, maker.domain)]
         (expected,) = evaluate(Map(expression), maker.arrays, kinds, maker.sizes)
         pairs = list(zip(maker.arrays, maker.layouts, strict=True))
-        (found,), errors = run_work(work, pairs, [result], maker.sizes)
-        assert_same(found, expected, f"seed {seed}: {expression} over {maker.domain} as {result.layout}")
+        (actual,), errors = run_work(work, pairs, [result], maker.sizes)
+        assert_same(actual, expected, f"seed {seed}: {expression} over {maker.domain} as {result.layout}")
         assert errors == 0
 
 
@@ -48,8 +48,8 @@ def test_four_elements_a_thread(dtype: DType, batch: Dim) -> None:
         shape: tuple[Dim, ...] = (batch, channels, size, size)
         sizes = (batch if isinstance(batch, int) else 5, channels, size, size)
         arrays = [
-            random.integers(0, 2 if dtype is DType.bool else 9, given).astype(dtype.numpy)
-            for given in (sizes, sizes[:2], sizes[:1])
+            random.integers(0, 2 if dtype is DType.bool else 9, extents).astype(dtype.numpy)
+            for extents in (sizes, sizes[:2], sizes[:1])
         ]
         image, channel = (Index(dims.axis(axis, shape[axis])) for axis in (0, 1))
         combine = "logical_xor" if dtype is DType.bool else "add"
@@ -58,12 +58,12 @@ def test_four_elements_a_thread(dtype: DType, batch: Dim) -> None:
         result = StoredTensor(dtype, shape, channels_last(4))
         layouts = [channels_last(4), row_major(2), row_major(1)]
         shapes = (shape, shape[:2], shape[:1])
-        operands = [tensor_of(*given) for given in zip(arrays, layouts, shapes)]
+        operands = [tensor_of(*stored) for stored in zip(arrays, layouts, shapes)]
         work = build_map(expression, operands, result, targets()["sharing"])
         assert any(isinstance(statement, PutRun) for statement in work.launches[0].kernel.body)
-        (found,), _ = run_work(work, list(zip(arrays, layouts)), [result], {"n": 5})
+        (actual,), _ = run_work(work, list(zip(arrays, layouts)), [result], {"n": 5})
         (expected,) = evaluate(Map(expression), arrays, [TensorType(dtype, shape)], {"n": 5})
-        assert_same(found, expected, f"{dtype}{sizes}")
+        assert_same(actual, expected, f"{dtype}{sizes}")
 
 
 @pytest.mark.parametrize("start", [0, 2, 8])
@@ -75,7 +75,7 @@ def test_a_part_of_a_larger_tensor(start: int) -> None:
     has_runs = any(isinstance(statement, PutRun) for statement in launch.kernel.body)
     assert has_runs == (start % 4 == 0)
     work = build_map(plain((6, 8)), [tensor_of(array)], part, targets()["sharing"], region)
-    (found,), _ = run_work(work, [(array, row_major(2))], [whole])
-    np.testing.assert_array_equal(found[:, start : start + 8], array)
-    assert (found[:, :start] == 77).all()
-    assert (found[:, start + 8 :] == 77).all()
+    (actual,), _ = run_work(work, [(array, row_major(2))], [whole])
+    np.testing.assert_array_equal(actual[:, start : start + 8], array)
+    assert (actual[:, :start] == 77).all()
+    assert (actual[:, start + 8 :] == 77).all()

@@ -33,8 +33,8 @@ LARGE = replace(targets()["sharing"], block_threads=256, shared_bytes=32768)
 
 
 def work_of(case: Case, target: ThreadTarget) -> Work:
-    given = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
-    tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
+    operands = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
+    tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in operands]
     left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
     ends = (case.result, case.ending.epilogue, target)
     return build_contract(build_contraction, case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
@@ -45,8 +45,8 @@ def check(case: Case, names: tuple[str, ...]) -> None:
     operands = [*zip(case.arrays, case.layouts), *case.ending.arrays]
     for name in names:
         run = run_on_cpu if name == "vectors" else run_work
-        (found,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
-        assert_close(found, case.expected(), case.dtype)
+        (actual,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
+        assert_close(actual, case.expected(), case.dtype)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -70,8 +70,8 @@ def product(
 def check_product(m: int, n: int, k: int, work: Work, bound: dict[str, int] | None = None) -> None:
     a, b = random_array(m, (m, k), F32), random_array(n, (k, n), F32)
     operands = [(a, row_major(2)), (b, row_major(2))]
-    (found,), _ = run_work(work, operands, [StoredTensor(F32, (m, n), row_major(2))], bound)
-    assert_close(found, a.astype(np.float64) @ b.astype(np.float64), F32)
+    (actual,), _ = run_work(work, operands, [StoredTensor(F32, (m, n), row_major(2))], bound)
+    assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), F32)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -105,8 +105,8 @@ def writers(work: Work, sizes: dict[str, int]) -> list[int]:
 
 def first_sizes(work: Work, name: str, most: int = 3000) -> list[int]:
     """The first size, and every one that others write the result for than for the size before."""
-    found = [tuple(writers(work, {name: size})) for size in range(most + 1)]
-    return [size for size in range(1, most + 1) if size == 1 or found[size] != found[size - 1]]
+    active = [tuple(writers(work, {name: size})) for size in range(most + 1)]
+    return [size for size in range(1, most + 1) if size == 1 or active[size] != active[size - 1]]
 
 
 def test_known_sizes_need_one_variant() -> None:
@@ -149,13 +149,13 @@ def test_random_ranges() -> None:
         ]
         samples = ranges.sample_extents(extents)
         times = random.uniform(1, 100, (len(samples), 12)) ** random.uniform(0.1, 2)
-        found = ranges.choose_ranges(extents, samples, times, 4)
-        print(f"seed {seed}: {len(samples)} samples, {found}")
-        assert 1 <= len(found) <= 4
+        chosen = ranges.choose_ranges(extents, samples, times, 4)
+        print(f"seed {seed}: {len(samples)} samples, {chosen}")
+        assert 1 <= len(chosen) <= 4
         for _ in range(300):
             sizes = {"b": int(2 ** random.uniform(0, 14)), "s": int(random.integers(2, 301))}
-            active = [dims.evaluate(one.active, sizes) for one in found]
-            assert sorted(active) == [*[0] * (len(found) - 1), 1]
+            active = [dims.evaluate(one.active, sizes) for one in chosen]
+            assert sorted(active) == [*[0] * (len(chosen) - 1), 1]
 
 
 @pytest.mark.parametrize("each", [1, 3, 5, 20])
@@ -183,10 +183,10 @@ def test_samples_that_no_run_computes() -> None:
 def test_sizes_around_the_ends_of_ranges(n: int, k: int) -> None:
     """One work for all sizes: few rows, and both sides of each size from which on another variant is active."""
     work = product(dims.symbol("m"), n, k, LARGE)
-    found = first_sizes(work, "m")
-    assert found[1] <= 12
-    assert len(found) > 2
-    for first in found:
+    starts = first_sizes(work, "m")
+    assert starts[1] <= 12
+    assert len(starts) > 2
+    for first in starts:
         for m in {max(first - 1, 1), first}:
             check_product(m, n, k, work, {"m": m})
 
@@ -200,8 +200,8 @@ def test_few_rows_are_a_variant_of_software() -> None:
             a, b = random_array(m, (m, 40), F32), random_array(m + 1, (40, 80), F32)
             run = run_on_cpu if name == "vectors" else run_work
             operands = [(a, row_major(2)), (b, row_major(2))]
-            (found,), _ = run(work, operands, [StoredTensor(F32, (m, 80), row_major(2))], {"m": m})
-            assert_close(found, a.astype(np.float64) @ b.astype(np.float64), F32)
+            (actual,), _ = run(work, operands, [StoredTensor(F32, (m, 80), row_major(2))], {"m": m})
+            assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), F32)
 
 
 def test_grids_rows_and_columns_that_a_run_tells() -> None:
@@ -217,8 +217,8 @@ def test_grids_rows_and_columns_that_a_run_tells() -> None:
         shape = (sizes["b"], sizes["s"], 32)
         x, y = random_array(1, shape, F32), random_array(2, (shape[0], 3 * shape[1], 32), F32)
         chosen |= {*writers(work, sizes)}
-        (found,), _ = run_work(work, [(x, row_major(3)), (y, row_major(3))], [result], sizes)
-        assert_close(found, np.einsum("bmk,bnk->bmn", x.astype(np.float64), y.astype(np.float64)), F32)
+        (actual,), _ = run_work(work, [(x, row_major(3)), (y, row_major(3))], [result], sizes)
+        assert_close(actual, np.einsum("bmk,bnk->bmn", x.astype(np.float64), y.astype(np.float64)), F32)
     assert len(chosen) > 1
 
 
@@ -241,8 +241,8 @@ def test_bytes(dtypes: tuple[DType, DType]) -> None:
         for weights in (None, b):
             work = product(33, 20, 70, target, weights, dtypes)
             result = StoredTensor(DType.int32, (33, 20), row_major(2))
-            (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
-            assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
+            (actual,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
+            assert np.array_equal(actual, a.astype(np.int32) @ b.astype(np.int32))
 
 
 def test_no_barrier_is_missing() -> None:
@@ -254,7 +254,7 @@ def test_no_barrier_is_missing() -> None:
     def kernel(m: int, target: ThreadTarget) -> Kernel:
         return product(m, 512, 512, target).launches[0].kernel
 
-    for m, wanted in ((4, 5), (100, 5), (512, 4), (8192, 3)):
-        found = kernel(m, LARGE)
-        assert count(found.body) == count(insert_barriers(found).body) == wanted
+    for m, expected in ((4, 5), (100, 5), (512, 4), (8192, 3)):
+        built = kernel(m, LARGE)
+        assert count(built.body) == count(insert_barriers(built).body) == expected
     assert count(kernel(512, targets()["software"]).body) == 0

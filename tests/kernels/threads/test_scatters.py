@@ -35,11 +35,11 @@ def test_random_scatters(name: str, reduction: str) -> None:
         result = StoredTensor(tensors[0].dtype, shapes[0], random_layout(rng, arrays[0].ndim))
         work = build_scatter(primitive, tensors, result, given_target(name))
         run = run_on_cpu if name == "few" else run_work
-        (found,), errors = run(work, list(zip(arrays, layouts)), [result], sizes)
+        (actual,), errors = run(work, list(zip(arrays, layouts)), [result], sizes)
         assert errors == 0
         (expected,) = evaluate(primitive, arrays, [TensorType(result.dtype, shapes[0])], sizes)
         message = f"seed {seed}: {primitive} {shapes} {layouts}"
-        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64), err_msg=message)
+        np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64), err_msg=message)
 
 
 def slices(rows: int, points: Dim, width: int, reduction: str) -> Scatter:
@@ -67,9 +67,9 @@ def test_many_points_that_meet(rows: int, points: int, width: int, reduction: st
             tensors = [tensor_of(array, shape=shape) for array, shape in zip(arrays, shapes)]
             work = build_scatter(slices(rows, size, width, reduction), tensors, tensors[0], given_target(name))
             pairs = [(array, row_major(array.ndim)) for array in arrays]
-            (found,), errors = run_work(work, pairs, [tensors[0]], {"m": points})
+            (actual,), errors = run_work(work, pairs, [tensors[0]], {"m": points})
             assert errors == 0
-            np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {size} points")
+            np.testing.assert_array_equal(actual, expected, err_msg=f"{name}, {size} points")
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])
@@ -87,9 +87,9 @@ def test_elements_whose_places_differ_in_every_row(reduction: str) -> None:
         result = StoredTensor(F32, shape, layout)
         work = build_scatter(primitive, [tensor_of(a) for a in (data, table, update)], result, given_target("sharing"))
         assert any(launch.kernel.name == "scatter_sorted" for launch in work.launches)
-        (found,), errors = run_work(work, [(a, row_major(a.ndim)) for a in (data, table, update)], [result])
+        (actual,), errors = run_work(work, [(a, row_major(a.ndim)) for a in (data, table, update)], [result])
         assert errors == 0
-        np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
+        np.testing.assert_allclose(actual, expected, 1e-6, 1e-6)
 
 
 @pytest.mark.parametrize("points", [40, 400])
@@ -102,10 +102,10 @@ def test_scattering_outside_is_reported(bad: int, points: int) -> None:
         tensors = [tensor_of(array) for array in (data, table, update)]
         work = build_scatter(slices(6, points, 33, "none"), tensors, result, given_target(name))
         for place in (None, 0, points - 1):
-            given = table.copy()
+            bad_table = table.copy()
             if place is not None:
-                given[place] = bad
-            pairs = [(data, row_major(2)), (given, row_major(1)), (update, row_major(2))]
+                bad_table[place] = bad
+            pairs = [(data, row_major(2)), (bad_table, row_major(1)), (update, row_major(2))]
             _, errors = run_work(work, pairs, [result])
             assert errors == (place is not None)
 
@@ -118,6 +118,8 @@ def test_random_numbers(kind: str) -> None:
             work = build_random(Random(kind, seed), result, given_target("software"))
             for launch in work.launches:
                 assert all(isinstance(value, int) and abs(value) < 2**31 for value in launch.values)
-            (found,), _ = run_work(work, [], [result])
+            (actual,), _ = run_work(work, [], [result])
             (expected,) = evaluate(Random(kind, seed), [], [TensorType(dtype, shape)], {})
-            np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64), err_msg=f"seed {seed}")
+            np.testing.assert_array_equal(
+                actual.astype(np.float64), expected.astype(np.float64), err_msg=f"seed {seed}"
+            )

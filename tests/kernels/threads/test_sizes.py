@@ -21,7 +21,7 @@ def test_any_number(n: int, m: int, dtype: DType) -> None:
     values = (a, b, a * b, a * 2**60, -a * 2**40 + 1, b - a, 7, -(2**63), *(a + 3**number for number in range(30)))
     result = StoredTensor(dtype, (len(values),), row_major(1))
     work = build_sizes(Dims(values), result, targets()["software"])
-    (found,), _ = run_work(work, [], [result], {"n": n, "m": m})
+    (actual,), _ = run_work(work, [], [result], {"n": n, "m": m})
     exact = [dims.evaluate(value, {"n": n, "m": m}) for value in values]
     wrapped = np.array([(number + 2**63) % 2**64 - 2**63 for number in exact], np.int64)
-    np.testing.assert_array_equal(found, wrapped.astype(dtype.numpy))
+    np.testing.assert_array_equal(actual, wrapped.astype(dtype.numpy))

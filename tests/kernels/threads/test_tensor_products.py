@@ -87,13 +87,13 @@ def expanded(work: Work) -> Work:
 
 
 def statements(kernel: Kernel) -> list[Statement]:
-    found: list[Statement] = []
+    collected: list[Statement] = []
     pending = list(kernel.body)
     while pending:
         statement = pending.pop()
-        found.append(statement)
+        collected.append(statement)
         pending += [inner for body in inner_bodies(statement) for inner in body]
-    return found
+    return collected
 
 
 def moved(work: Work) -> set[str]:
@@ -130,10 +130,10 @@ def check_product(
 ) -> Work:
     m, n, k = shape
     a, b = random_array(m, (m, k), dtype), random_array(n, (k, n), dtype)
-    work, result = product(shape, target, (dtype, dtype), b if is_constant else None, transposed)
-    layouts = [Layout((1, 0)) if own else row_major(2) for own in transposed]
-    (found,), _ = run_on_cpu(expanded(work), [*zip((a, b), layouts)], [result])
-    assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype, tolerance)
+    work, result = product(shape, target, (dtype, dtype), b if is_constant else None, turned)
+    layouts = [Layout((1, 0)) if own else row_major(2) for own in turned]
+    (actual,), _ = run_on_cpu(expanded(work), [*zip((a, b), layouts)], [result])
+    assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), dtype, tolerance)
     return work
 
 
@@ -144,10 +144,10 @@ def test_halves(dtype: DType, transposed: tuple[bool, bool], monkeypatch: pytest
     choosing(monkeypatch, small(16))
     for shape in ((40, 56, 72), (17, 35, 41), (1, 1, 1), (33, 26, 100)):
         for is_constant in (False, True):
-            work = check_product(shape, target_with(), dtype, is_constant=is_constant, transposed=transposed)
-            aligned = {"left": shape[0 if transposed[0] else 2], "right": shape[2 if transposed[1] else 1]}
-            wanted = {name for name, size in aligned.items() if size % 8 == 0}
-            assert min(shape) == 1 or moved(work) == wanted | ({"right"} if is_constant else set())
+            work = check_product(shape, target_with(), dtype, is_constant=is_constant, turned=turned)
+            aligned = {"left": shape[0 if turned[0] else 2], "right": shape[2 if turned[1] else 1]}
+            expected = {name for name, size in aligned.items() if size % 8 == 0}
+            assert min(shape) == 1 or moved(work) == expected | ({"right"} if is_constant else set())
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -204,10 +204,10 @@ def test_numbers_at_the_ends_of_the_range(monkeypatch: pytest.MonkeyPatch) -> No
             work, result = product(
                 shape, target_with(Float32Products.PARTS), (F32, F32), right if is_constant else None
             )
-            (found,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
+            (actual,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
             with np.errstate(invalid="ignore"):
-                wanted = left.astype(np.float64) @ right.astype(np.float64)
-            np.testing.assert_allclose(found, wanted, 1e-6)
+                expected = left.astype(np.float64) @ right.astype(np.float64)
+            np.testing.assert_allclose(actual, expected, 1e-6)
 
 
 def test_numbers_beyond_halves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +218,8 @@ def test_numbers_beyond_halves(monkeypatch: pytest.MonkeyPatch) -> None:
         for weights in (None, right):
             shape = (len(left), right.shape[1], 1)
             work, result = product(shape, target_with(Float32Products.HALVES), (F32, F32), weights)
-            (found,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
-            np.testing.assert_array_equal(found, np.clip(left, -65504, 65504) @ np.clip(right, -65504, 65504))
+            (actual,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
+            np.testing.assert_array_equal(actual, np.clip(left, -65504, 65504) @ np.clip(right, -65504, 65504))
 
 
 @pytest.mark.parametrize("dtypes", [(U8, I8), (I8, U8)])
@@ -233,8 +233,8 @@ def test_bytes(dtypes: tuple[DType, DType], monkeypatch: pytest.MonkeyPatch) -> 
         )
         for weights in (None, b):
             work, result = product((m, n, k), target_with(), dtypes, weights)
-            (found,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
-            assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
+            (actual,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
+            assert np.array_equal(actual, a.astype(np.int32) @ b.astype(np.int32))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -252,16 +252,16 @@ def test_random_labels(way: Float32Products, symbolic: bool, monkeypatch: pytest
         count += 1
         print(f"seed {seed}: {case.primitive} of {case.dtype} {[a.shape for a in case.arrays]}")
         choosing(monkeypatch, small(tile_bits(case.dtype, way)), 1 + seed % 2)
-        given = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
-        tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
+        stored_operands = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
+        tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in stored_operands]
         left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
         ends = (case.result, case.ending.epilogue, target)
         work = build_contract(
             build_contraction, case.primitive, *tensors, *ends, constant_left=left, constant_right=right
         )
         operands = [*zip(case.arrays, case.layouts), *case.ending.arrays]
-        (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-        assert_close(found, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
+        (actual,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
+        assert_close(actual, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
         if count == 5:
             break
     assert count == 5
@@ -283,8 +283,8 @@ def test_random_convolutions(way: Float32Products, symbolic: bool, monkeypatch: 
             build_convolution, case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant
         )
         operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
-        (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-        assert_close(found, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
+        (actual,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
+        assert_close(actual, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
 
 
 def test_few_channels_are_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,8 +304,8 @@ def test_few_channels_are_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
             work = build_convolve(build_convolution, case.primitive, case.x_tensor, weights, *ends, constant_w=case.w)
             assert work.workspaces
             operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
-            (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-            assert_close(found, case.expected(), case.dtype, TOLERANCES[way])
+            (actual,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
+            assert_close(actual, case.expected(), case.dtype, TOLERANCES[way])
         count += 1
         if count == 4:
             return
@@ -317,8 +317,8 @@ def test_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     check_product((20, 30, 0), target_with(), F16)
     work, result = product((20, 30, dims.symbol("k", 0)), target_with(), (F16, F16))
     a, b = np.zeros((20, 0), np.float16), np.zeros((0, 30), np.float16)
-    (found,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result], {"k": 0})
-    assert not found.any()
+    (actual,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result], {"k": 0})
+    assert not actual.any()
 
 
 def is_on_tiles(kernel: Kernel) -> bool:
@@ -371,9 +371,9 @@ def test_tiles_fit() -> None:
             target = target_with(way, rows, lanes)
             scheme = find_product_scheme(dtype, dtype, target)
             assert scheme is not None
-            found = list_tensor_tiles(scheme, target)
-            assert len(found) > 3
-            for tile, _ in found:
+            tiles = list_tensor_tiles(scheme, target)
+            assert len(tiles) > 3
+            for tile, _ in tiles:
                 assert tile.bytes(scheme) <= target.shared_bytes
                 assert tile.stages >= 2
 
@@ -402,9 +402,9 @@ def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> N
     for number, kernel in enumerate(kernels):
         emit(replace(insert_barriers(kernel), name=f"kernel{number}"), module, ThreadLanes(tile_products=way))
     processor = WAYS_OF_TILES[way]
-    said = assemble(PTXAS, assembly_text(str(module), NvidiaProcessor(processor, FEATURES[processor])), processor)
-    assert said.count(" 0 bytes spill stores") == len(kernels), said
-    assert "wgmma" not in said, said
+    messages = assemble(PTXAS, assembly_text(str(module), NvidiaProcessor(processor, FEATURES[processor])), processor)
+    assert messages.count(" 0 bytes spill stores") == len(kernels), messages
+    assert "wgmma" not in messages, messages
 
 
 @pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
@@ -422,12 +422,12 @@ def test_instructions_of_tiles(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
         work, _ = product((19, 21, 70), target_with(float32), (dtype, dtype), b)
         (launch,) = work.launches
         arrays = {"operand": [a, b], "constant": [load_constant(c) for c in work.constants]}
-        given = [arrays[r.kind][r.number] if r.kind != "result" else np.zeros((19, 21), dtype.numpy)
+        arguments = [arrays[r.kind][r.number] if r.kind != "result" else np.zeros((19, 21), dtype.numpy)
                  for r in launch.references]  # fmt: skip
         numbers = {name: dims.evaluate(value, {}) for name, value in launch.parameters}
         lanes = ThreadLanes(tile_products=way)
-        found = run_kernel(launch.kernel, given, dims.evaluate(launch.blocks, {}), numbers, lanes)[-1]
-        assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype)
+        actual = run_kernel(launch.kernel, arguments, dims.evaluate(launch.blocks, {}), numbers, lanes)[-1]
+        assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
 def test_puts_write_whole_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

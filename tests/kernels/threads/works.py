@@ -86,9 +86,9 @@ def run_work(
         gpu, shaders, lambda place, size: BufferSlice(memory[place.region][0], place.offset, max(size, 4))
     )
     reads = [(buffer, 0, content.nbytes) for buffer, content in memory]
-    found = gpu.run(binder.record(binder.bind(launches)), reads)
+    contents = gpu.run(binder.record(binder.bind(launches)), reads)
     for (kind, number), region in regions.items():
-        before, after = memory[region][1], found[region]
+        before, after = memory[region][1], contents[region]
         end = GUARD + arrays[kind][number].nbytes
         if kind in ("operand", "constant"):
             assert np.array_equal(after, before), f"{kind} {number} was changed"
@@ -96,9 +96,9 @@ def run_work(
         assert np.all(after[end:] == before[end:]), f"after {kind} {number}"
     outputs = []
     for number, (result, shape) in enumerate(zip(results, shapes)):
-        raw = found[regions["result", number]][GUARD : GUARD + arrays["result"][number].nbytes]
+        raw = contents[regions["result", number]][GUARD : GUARD + arrays["result"][number].nbytes]
         outputs.append(from_memory(raw.view(result.dtype.numpy).reshape(shape), result.layout).copy())
-    return outputs, int(found[regions["errors", 0]][GUARD : GUARD + 4].view(np.int32)[0])
+    return outputs, int(contents[regions["errors", 0]][GUARD : GUARD + 4].view(np.int32)[0])
 
 
 __all__ = ["run_on_cpu", "run_work", "software", "targets"]
