@@ -51,8 +51,8 @@ class Composer:
     def input(self, dtype: str, dims: Sequence[tuple[int, str | None]], **range_: float) -> str:
         name = f"in{len(self.feeds)}"
         seed = int(self.random.integers(1 << 30))
-        given = {"dtype": dtype, "shape": [size for size, _ in dims], "seed": seed, "mean": 0.0, "std": 1.0, **range_}
-        self.feeds[name] = self.draws[name] = given
+        drawn = {"dtype": dtype, "shape": [size for size, _ in dims], "seed": seed, "mean": 0.0, "std": 1.0, **range_}
+        self.feeds[name] = self.draws[name] = drawn
         self.declared[name] = [symbol or size for size, symbol in dims]
         self.values.append(name)
         return name
@@ -99,7 +99,7 @@ class Composer:
 
     def case(self, name: str) -> Case:
         read = {used for node in self.nodes for used in node.input}
-        outputs = [made for made in self.values if made not in read and made not in self.feeds] or self.values[-1:]
+        outputs = [value for value in self.values if value not in read and value not in self.feeds] or self.values[-1:]
         model = onnx.ModelProto(ir_version=10)
         model.opset_import.append(helper.make_opsetid("", self.opset))
         model.graph.name = "composed"

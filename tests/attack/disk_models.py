@@ -85,13 +85,13 @@ def ids(seed: int = 0, count: int = 7) -> Array:
     return np.random.default_rng(seed).integers(0, ROWS, count)
 
 
-def compared(found: Array, *allowed: Numbers) -> Verdict:
+def compared(actual: Array, *allowed: Numbers) -> Verdict:
     """Whether a result for `ids()` is that of one of these, bit by bit."""
-    if any(np.array_equal(found, content.result(ids())) for content in allowed):
+    if any(np.array_equal(actual, content.result(ids())) for content in allowed):
         return right()
     return wrong("another result than that of the file's content")
 
 
 def run(model: weft.Model, **options: Any) -> Array:
-    found: Array = model.run({"ids": ids()}, **options)["y"]
-    return found
+    output: Array = model.run({"ids": ids()}, **options)["y"]
+    return output

@@ -14,7 +14,7 @@ from onnx import helper
 Random = np.random.Generator
 
 
-Made = list[onnx.NodeProto]
+NodeList = list[onnx.NodeProto]
 
 
 FLOATS = ("float32", "float16", "float64", "bfloat16")
@@ -37,11 +37,13 @@ def constant(case: Case, array: Any) -> str:
     return name
 
 
-def emit(case: Case, made: Made, op: str, inputs: Sequence[str], given: Draw | None = None, **attributes: Any) -> str:
+def emit(
+    case: Case, nodes: NodeList, op: str, inputs: Sequence[str], drawn: Draw | None = None, **attributes: Any
+) -> str:
     name = fresh(case)
-    if given is not None:
-        case.draws[name] = given
-    made.append(helper.make_node(op, list(inputs), [name], **attributes))
+    if drawn is not None:
+        case.draws[name] = drawn
+    nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
     return name
 
 
@@ -65,9 +67,9 @@ def exists(case: Case, node: onnx.NodeProto) -> bool:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
         return False
-    given = {attribute.name for attribute in node.attribute}
+    attributes = {attribute.name for attribute in node.attribute}
     required = {name for name, entry in schema.attributes.items() if entry.required}
-    return schema.min_input <= len(node.input) <= schema.max_input and required <= given <= set(schema.attributes)
+    return schema.min_input <= len(node.input) <= schema.max_input and required <= attributes <= set(schema.attributes)
 
 
 def before(case: Case, place: int) -> list[str]:

@@ -26,7 +26,7 @@ from weft.compat.conformance.node_tests import FOLDER
 
 PARTING_SECONDS = 0.5  # that a child without more cases may take to end
 START_SECONDS = 120.0  # that a child may take to import what it needs
-SAID = 2000  # characters of a dead child's last words that are kept
+STDERR_LIMIT = 2000  # characters of a dead child's last words that are kept
 TESTS = Path(__file__).resolve().parent.parent
 
 
@@ -36,9 +36,9 @@ class Arena:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="weft-attack-", ignore_cleanup_errors=True)
         self.path = Path(self._folder.name)
-        known = cache_folder()
-        if known is not None and (known / FOLDER).is_dir():  # which takes each child seconds to compute
-            shutil.copytree(known / FOLDER, self.path / "cache" / FOLDER)
+        folder = cache_folder()
+        if folder is not None and (folder / FOLDER).is_dir():  # which takes each child seconds to compute
+            shutil.copytree(folder / FOLDER, self.path / "cache" / FOLDER)
 
     def __enter__(self) -> Arena:
         return self
@@ -63,14 +63,14 @@ class Child:
     def __init__(self, family: Family, device: str, arena: Arena) -> None:
         self.family, self.device, self.arena = family, device, arena
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = (arena.path / f"said-{family.name}-{os.getpid()}-{id(self)}").open("w+b")
+        self._stderr = (arena.path / f"stderr-{family.name}-{os.getpid()}-{id(self)}").open("w+b")
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._end()
-        self._said.close()
+        self._stderr.close()
 
     def run(self, payload: Payload) -> Verdict:
         """What a case ends in."""
@@ -90,13 +90,13 @@ class Child:
         return Verdict(HANG if hung else CRASH, f"{_ending(code, hung, self.family.seconds)}\n{self._last_words()}")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        self._said.seek(0)
-        self._said.truncate()
+        self._stderr.seek(0)
+        self._stderr.truncate()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "attack.child", self.family.name, self.device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             env=self.arena.environment(),
             cwd=self.arena.path,
             start_new_session=True,  # so that what it has started can be ended with it
@@ -132,8 +132,8 @@ class Child:
         return process.wait()
 
     def _last_words(self) -> str:
-        self._said.seek(0)
-        return self._said.read().decode(errors="replace")[-SAID:]
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")[-STDERR_LIMIT:]
 
 
 def _ending(code: int, hung: bool, seconds: float) -> str:

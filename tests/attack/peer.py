@@ -71,14 +71,14 @@ def _read(stream: Any) -> Any:
 
 
 def _answers(content: bytes, inputs: dict[str, Any]) -> list[Answer]:
-    found = []
+    answers = []
     for run in (_run_onnxruntime, _run_evaluator):
         try:
             with np.errstate(all="ignore"):
-                found.append(run(content, inputs))
+                answers.append(run(content, inputs))
         except Exception:  # whatever they raise for what they do not take
             continue
-    return found
+    return answers
 
 
 def _run_onnxruntime(content: bytes, inputs: dict[str, Any]) -> Answer:

@@ -52,8 +52,8 @@ def layers(seed: int, count: int = 2, size: int = SIZE, batch: int | str = "n") 
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, size])],
         weights,
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    content: bytes = onnx.ModelProto.SerializeToString(made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    content: bytes = onnx.ModelProto.SerializeToString(model)
     return content
 
 

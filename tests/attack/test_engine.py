@@ -24,7 +24,7 @@ def child() -> Iterator[Child]:
 
 
 @pytest.mark.parametrize(
-    ("do", "kind", "said"),
+    ("do", "kind", "message"),
     [
         ("right", RIGHT, ""),
         ("crash", CRASH, "SIGSEGV"),
@@ -37,10 +37,10 @@ def child() -> Iterator[Child]:
         ("print", RIGHT, ""),
     ],
 )
-def test_verdicts(do: str, kind: str, said: str, child: Child) -> None:
+def test_verdicts(do: str, kind: str, message: str, child: Child) -> None:
     verdict = child.run({"name": do, "do": do})
     assert verdict.kind == kind
-    assert said in verdict.detail
+    assert message in verdict.detail
     assert child.run({"name": "after", "do": "right"}).kind == RIGHT
 
 

@@ -20,10 +20,10 @@ def test_share(name: str, device: str) -> None:
     if reason:
         pytest.skip(reason)
     family = load_family(name)
-    found = []
+    findings = []
     with Arena() as arena, Child(family, device, arena) as child:
         for payload in islice(cases_of(family, SEED, device), family.share):
             verdict = child.run(payload)
             if verdict.is_finding:
-                found.append(f"{payload['name']}: {verdict.kind}: {verdict.detail}")
-    assert not found, f"seed {SEED}, {len(found)} findings:\n" + "\n".join(found)
+                findings.append(f"{payload['name']}: {verdict.kind}: {verdict.detail}")
+    assert not findings, f"seed {SEED}, {len(findings)} findings:\n" + "\n".join(findings)

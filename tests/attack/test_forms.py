@@ -40,8 +40,8 @@ def test_form_means_the_same(form: str) -> None:
         names = list(sample.expected)
         results = ReferenceEvaluator(sample.model).run(names, dict(sample.inputs))
         for name, result in zip(names, results, strict=True):
-            found = find_difference(np.asarray(result), sample.expected[name], rtol=1e-3, atol=1e-6)
-            assert found is None, f"{case}: output {name!r} {found}"
+            problem = difference(np.asarray(result), sample.expected[name], rtol=1e-3, atol=1e-6)
+            assert problem is None, f"{case}: output {name!r} {problem}"
     print(f"{applied} cases")
 
 

@@ -51,13 +51,13 @@ def no_case() -> Verdict:
 def judged(error: BaseException) -> Verdict:
     """What an exception that left weft means."""
     if isinstance(error, InternalError):
-        return Verdict(INTERNAL, _told(error))
+        return Verdict(INTERNAL, _describe_error(error))
     if isinstance(error, WeftError):
         return refused(f"{type(error).__name__}: {error}")
-    return Verdict(FOREIGN, _told(error))
+    return Verdict(FOREIGN, _describe_error(error))
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """The error and the innermost places that it came through."""
     places = [
         f"{place.filename.rpartition('/')[2]}:{place.lineno}" for place in traceback.extract_tb(error.__traceback__)

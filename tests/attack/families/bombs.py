@@ -279,22 +279,22 @@ def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
 def attack(payload: Payload, device: str) -> Verdict:
     """Load the structure, run it once, and compare with onnxruntime where that takes it."""
     try:
-        made = TREE[payload["group"]][0][payload["kind"]](payload["size"]).SerializeToString()
+        model = TREE[payload["group"]][0][payload["kind"]](payload["size"]).SerializeToString()
     except (ValueError, OverflowError, IndexError, DecodeError, EncodeError):
         return refused("no file can say this")
-    loaded = weft.load(made, device=device, cache=False)
+    loaded = weft.load(model, device=device, cache=False)
     feeds = {spec.name: _data(spec) for spec in loaded.inputs}
     if sum(array.nbytes for array in feeds.values() if isinstance(array, np.ndarray)) > COMPARED_BYTES:
         return refused("loads; its inputs are too large to run it here")
     if payload["kind"] in ("scans",) and payload["size"] > 12:
         return right()  # it runs 2**size times
-    found = loaded.run(feeds)
+    results = loaded.run(feeds)
     try:
-        expected = rival.run(made, feeds, list(found))
+        expected = rival.run(model, feeds, list(results))
     except rival.RivalError as error:  # what it refuses, or dies of, it cannot judge
         return refused(f"onnxruntime takes no such model: {str(error)[:80]}")
-    for name, theirs in zip(found, expected):
-        ours = found[name]
+    for name, theirs in zip(results, expected):
+        ours = results[name]
         if isinstance(theirs, np.ndarray) and theirs.nbytes <= COMPARED_BYTES and theirs.dtype.kind in "fiub":
             if ours.shape != theirs.shape:
                 return wrong(f"{name}: {ours.shape} where onnxruntime gives {theirs.shape}")

@@ -233,7 +233,7 @@ def moment(case: Case) -> Verdict:
 
     writer = threading.Thread(target=write)
     writer.start()
-    found = right()
+    verdict = right()
     try:
         for _ in range(4):
             try:
@@ -241,12 +241,12 @@ def moment(case: Case) -> Verdict:
             except weft.WeftError:
                 continue
             if case.what == "whole" or not is_mixture(result, contents):
-                found = compared(result, *contents) if not found.is_finding else found
+                verdict = compared(result, *contents) if not verdict.is_finding else verdict
     finally:
         ended.set()
         writer.join()
-    if found.is_finding:
-        return found
+    if verdict.is_finding:
+        return verdict
     last = contents[chance.randrange(2)]
     save(last, case.path, case.external)
     return compared(run(case.load()), last)
@@ -349,14 +349,14 @@ def stranger(case: Case) -> Verdict:
             models.symlink_to(moved)
     own_files._checked.clear()
     own_files._warned.clear()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run(case.load())
         run(case.load())
-    count_told = sum(issubclass(warning.category, weft.CacheWarning) for warning in told)
+    warning_count = sum(issubclass(warning.category, weft.CacheWarning) for warning in caught)
     if compared(result, case.content).is_finding:
         return wrong("what another user may have written was run")
-    return right() if count_told == 1 else wrong(f"a foreign cache is told {count_told} times")
+    return right() if warning_count == 1 else wrong(f"a foreign cache is told {warning_count} times")
 
 
 HEAD = struct.Struct("<8s32s32sQQQ")
@@ -391,28 +391,28 @@ def source(case: Case) -> Verdict:
     data = bytearray(proto(case.content).SerializeToString())
     path = case.folder / "whole.onnx"
     path.write_bytes(data)
-    given: object = data
+    source_object: object = data
     change_it: Callable[[], object] = lambda: data.__setitem__(slice(None), bytes(len(data)))  # noqa: E731
     match case.what:
         case "memoryview":
-            given = memoryview(data)
+            source_object = memoryview(data)
         case "map":
             with path.open("r+b") as file:
-                given = memory = mmap.mmap(file.fileno(), 0)
+                source_object = memory = mmap.mmap(file.fileno(), 0)
             change_it = lambda: memory.__setitem__(slice(None), bytes(len(data)))  # noqa: E731
         case "stream":
-            given = path.open("rb")
+            source_object = path.open("rb")
             change_it = lambda: os.truncate(path, 10)  # noqa: E731
         case "BytesIO":
-            given = stream = io.BytesIO(data)
+            source_object = stream = io.BytesIO(data)
             change_it = lambda: stream.getbuffer().__setitem__(slice(None), bytes(len(data)))  # noqa: E731
         case "ModelProto":
-            given = message = proto(case.content)
+            source_object = message = proto(case.content)
             change_it = message.Clear
         case "buffered":
-            given = buffered = path.open("r+b")
+            source_object = buffered = path.open("r+b")
             change_it = lambda: (buffered.write(bytes(len(data))), buffered.flush())  # noqa: E731
-    model = weft.load(given, **case.options)
+    model = weft.load(source_object, **case.options)
     change_it()
     if compared(run(model), case.content).is_finding:
         return wrong("a model changed with what it was loaded from")

@@ -33,15 +33,15 @@ def _resized(
 ) -> dict[str, Draw]:
     """The same inputs with other sizes for the symbolic ones."""
     sizes: dict[str, int] = {}
-    made = dict(feeds)
+    resized_feeds = dict(feeds)
     for name, shape in declared.items():
         other = [
             sizes.setdefault(size, int(SIZES[int(random.integers(len(SIZES)))])) if isinstance(size, str) else size
             for size in shape
         ]
-        if name in made and len(other) == len(made[name]["shape"]):
-            made[name] = made[name] | {"shape": other}
-    return made
+        if name in resized_feeds and len(other) == len(resized_feeds[name]["shape"]):
+            resized_feeds[name] = resized_feeds[name] | {"shape": other}
+    return resized_feeds
 
 
 def attack(payload: Payload, device: str) -> Verdict:

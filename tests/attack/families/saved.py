@@ -66,10 +66,10 @@ def attack(payload: Payload, device: str) -> Verdict:
         return wrong("it was loaded")
     options = {} if payload["options"].get("trusted") else payload["options"]
     try:
-        found = _run(_forged(payload["what"], random), payload["way"], options)
+        output = _run(_forged(payload["what"], random), payload["way"], options)
     except WeftError as error:
         return _refusal(error)
-    return right() if options.get("recompile") and np.allclose(found, _expected(), rtol=1e-5) else wrong("it was run")
+    return right() if options.get("recompile") and np.allclose(output, _expected(), rtol=1e-5) else wrong("it was run")
 
 
 def _refusal(error: WeftError) -> Verdict:
