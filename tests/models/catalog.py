@@ -45,13 +45,13 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FixedValues:
     """Fixed values, repeated where the shape grows; one that equals a dynamic size of another input follows it."""
 
     values: tuple[int, ...]
 
 
-Values = Normal | Between | Given
+Values = Normal | Between | FixedValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _random_input(
             return np.asarray(generator.normal(mean, std, shape)).astype(spec.dtype)
         case Between(low, high):
             return np.asarray(generator.integers(low, high, shape, endpoint=True)).astype(spec.dtype)
-        case Given(values):
+        case FixedValues(values):
             return np.resize(np.array([follows.get(value, value) for value in values], dtype=spec.dtype), shape)
 
 
@@ -232,14 +232,14 @@ def _values(text: str) -> Values:
     if text.startswith("in "):
         low, high = _parsed(r"in (-?\d+)\.\.(-?\d+)", text).groups()
         return Between(int(low), int(high))
-    return Given(tuple(ast.literal_eval(_parsed(r"=(\[.*\])", text).group(1))))
+    return FixedValues(tuple(ast.literal_eval(_parsed(r"=(\[.*\])", text).group(1))))
 
 
 def _parsed(pattern: str, text: str) -> re.Match[str]:
-    found = re.fullmatch(pattern, text)
-    if found is None:
+    match = re.fullmatch(pattern, text)
+    if match is None:
         raise ValueError(f"{MODELS_TSV.name}: cannot read {text!r}")
-    return found
+    return match
 
 
 def _number(text: str) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.wonnx_form.forms import dilations_of, explicit_pads
-from models.wonnx_form.layouts import extended, joined, taken
+from models.wonnx_form.layouts import extended, gather_axis, joined
 from models.wonnx_form.network import Array, NoForm
 from models.wonnx_form.writer import LARGEST_BUFFER, Form, Step, Writer
 
@@ -239,7 +239,7 @@ def _cut(w: Writer, value: str, shape: Sequence[int], output: str = "") -> str:
     """The first of the elements along every axis; at least one axis has more."""
     axes = [axis for axis, size in enumerate(shape) if size != w.shapes[value][axis]]
     for number, axis in enumerate(axes, 1):
-        value = taken(w, value, axis, range(shape[axis]), output if number == len(axes) else "")
+        value = gather_axis(w, value, axis, range(shape[axis]), output if number == len(axes) else "")
     return value if axes or not output else w.reshape(value, shape, output)
 
 
