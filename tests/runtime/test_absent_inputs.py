@@ -43,8 +43,8 @@ def model(kind: str, consumer: str = "Add") -> bytes:
 
 def agree(results: list[Any], content: bytes, inputs: dict[str, Any]) -> None:
     expected = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, inputs)
-    for result, wanted in zip(results, expected, strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    for result, expected_output in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, expected_output)
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference", "webgpu:0"])

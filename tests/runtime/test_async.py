@@ -60,8 +60,8 @@ def test_it_takes_what_run_takes(loaded: weft.Model) -> None:
         np.testing.assert_array_equal(large, loaded.run({"x": wide})["y"])
         return one["y"], two["y"], three["y"], four["y"].numpy(), two["t"]
 
-    *found, inner = asyncio.run(runs())
-    for result in found:
+    *results, inner = asyncio.run(runs())
+    for result in results:
         np.testing.assert_array_equal(result, expected["y"])
     np.testing.assert_array_equal(inner, expected["t"])
 
@@ -106,15 +106,15 @@ def test_errors_come_to_who_awaits(loaded: weft.Model) -> None:
     async def run(*arguments: Any, **named: Any) -> None:
         await loaded.run_async(*arguments, **named)
 
-    for given, named, said in [
+    for feeds, named, message in [
         ({"z": X}, {}, "no input 'z'"),
         ({"x": X}, {"timeout": -1}, "timeout must be"),
         ({"x": X}, {"cancel": 3}, "cancel must be"),
         ({"x": X}, {"into": {"y": X[0]}}, "has shape"),
         (X, {}, "by name"),
     ]:
-        with pytest.raises(weft.InputError, match=said):
-            asyncio.run(run(given, **named))
+        with pytest.raises(weft.InputError, match=message):
+            asyncio.run(run(feeds, **named))
 
 
 def test_the_end_of_a_task_is_the_end_of_its_run(looping: weft.Model) -> None:

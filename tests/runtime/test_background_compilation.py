@@ -67,12 +67,12 @@ def test_it_moves_when_the_better_device_is_ready(monkeypatch: pytest.MonkeyPatc
     model = weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False)
     assert model.device == "reference"
     np.testing.assert_allclose(model(X)[0], Y)
-    kept = model.run({"x": X}, keep=["z"])["z"]
+    device_tensor = model.run({"x": X}, keep=["z"])["z"]
     compiling.set()
     join()
     assert model.device == "cpu"
     np.testing.assert_allclose(model(X)[0], Y)
-    np.testing.assert_allclose(model.run({"x": kept})["z"], X)  # what the other device kept is still good
+    np.testing.assert_allclose(model.run({"x": device_tensor})["z"], X)  # what the other device kept is still good
     served = [(service.device, service.reason) for service in model.report().services]
     assert [device for device, _ in served] == ["reference", "cpu"]
     assert "while cpu gets ready" in served[0][1]
@@ -94,8 +94,8 @@ def test_timed_for_real() -> None:
         join()
         assert [attempt.device for attempt in model.report().attempts] == []
         assert set(model.devices) == {"reference", "cpu"}
-        found = model.run({"v0": np.ones((3, 64), np.float32)})["y"]
-        assert found.shape == (3, 64)
+        actual = model.run({"v0": np.ones((3, 64), np.float32)})["y"]
+        assert actual.shape == (3, 64)
 
 
 def test_what_fails_in_the_background_is_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,13 +124,13 @@ def test_what_fails_while_it_is_timed_is_an_attempt_too(monkeypatch: pytest.Monk
 
 def test_where_no_data_can_be_made_up_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nobody is blamed for it; nor does a thread die aloud."""
-    said: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", said.append)
+    thread_errors: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", thread_errors.append)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
     built = helper.make_model(helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y]))
     model = weft.load(built, device=["cpu", "reference"], warm="background", cache=False)
     join()
-    assert (model.device, model.report().attempts, said) == ("reference", (), [])
+    assert (model.device, model.report().attempts, thread_errors) == ("reference", (), [])
     np.testing.assert_array_equal(model(X), -X)
     with pytest.raises(InputError, match="no input 'z'"):
         weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False, sample={"z": X})

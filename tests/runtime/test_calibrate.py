@@ -33,14 +33,14 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def measurements(monkeypatch: pytest.MonkeyPatch) -> Measure:
     """How many measurements were made, all of which take no time."""
-    made: list[Calibration] = []
+    measured: list[Calibration] = []
 
     def measure(_: object, identity: str) -> Calibration:
-        made.append(replace(PLAIN, identity=identity, launch_seconds=float(len(made) + 1)))
-        return made[-1]
+        measured.append(replace(PLAIN, identity=identity, launch_seconds=float(len(measured) + 1)))
+        return measured[-1]
 
     monkeypatch.setattr(calibrate._Measurement, "calibration", measure)
-    return lambda: len(made)
+    return lambda: len(measured)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,16 +50,16 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_processor_is_measured_through_its_own_driver() -> None:
     heard: list[str] = []
-    found = measure_calibration("cpu", 1, heard.append)
-    assert found.device == "cpu"
-    assert found.peak.flops > 0
-    assert dict(found.products)[DType.float32] > 0
-    assert found.run_seconds > 0
-    assert found.launch_seconds > 0
-    assert found.host_step_seconds > 0
-    assert (found.units, found.upload.seconds, found.saturation) == (1, 0.0, 0.0)
+    calibration = measure_calibration("cpu", 1, heard.append)
+    assert calibration.device == "cpu"
+    assert calibration.peak.flops > 0
+    assert dict(calibration.products)[DType.float32] > 0
+    assert calibration.run_seconds > 0
+    assert calibration.launch_seconds > 0
+    assert calibration.host_step_seconds > 0
+    assert (calibration.units, calibration.upload.seconds, calibration.saturation) == (1, 0.0, 0.0)
     assert "products of float32" in heard
-    assert get_calibration("cpu", 1) is found
+    assert get_calibration("cpu", 1) is calibration
 
 
 def test_measured_once_and_kept(measurements: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +136,9 @@ def test_what_compiles_nothing_cannot_be_measured() -> None:
 
 def test_weft_devices_calibrate(measurements: Measure, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--calibrate", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert from_record(told["calibrations"]["cpu"]).launch_seconds > 0
-    assert "compiles no kernels" in told["not measured"]["reference"]
+    printed = json.loads(capsys.readouterr().out)
+    assert from_record(printed["calibrations"]["cpu"]).launch_seconds > 0
+    assert "compiles no kernels" in printed["not measured"]["reference"]
     assert main(["devices", "--calibrate"]) == 0
     shown = capsys.readouterr().out
     assert "float32 products" in shown

@@ -51,26 +51,26 @@ X = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
 
 def test_results_belong_to_the_caller(loaded: weft.Model) -> None:
     first = loaded.run({"x": X})["y"]
-    kept = first.copy()
+    copy = first.copy()
     for _ in range(5):
         again = loaded.run({"x": X})["y"]
         assert not np.shares_memory(first, again)
         again[:] = 0
-    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(first, copy)
 
 
 def test_new_contents_give_new_results(loaded: weft.Model) -> None:
     x = X.copy()
     for factor in (1.0, -2.0, 0.0):
         x[:] = X * np.float32(factor)
-        found = loaded.run({"x": x})["y"]
-        np.testing.assert_array_equal(found, weft.load(layers(), device=loaded.device).run({"x": x.copy()})["y"])
+        actual = loaded.run({"x": x})["y"]
+        np.testing.assert_array_equal(actual, weft.load(layers(), device=loaded.device).run({"x": x.copy()})["y"])
 
 
 def test_inputs_are_checked_every_time(loaded: weft.Model) -> None:
     for _ in range(3):
         loaded.run({"x": X})
-    for wrong, said in [
+    for wrong, message in [
         ({"x": X.astype(np.float64)}, "must be float32"),
         ({"x": X[:, :15]}, "size 16"),
         ({"x": X[0]}, "2 dimensions"),
@@ -79,7 +79,7 @@ def test_inputs_are_checked_every_time(loaded: weft.Model) -> None:
         ({}, "is missing"),
         ({"x": None}, "must be an array"),
     ]:
-        with pytest.raises(weft.InputError, match=said):
+        with pytest.raises(weft.InputError, match=message):
             loaded.run(wrong)
     assert loaded.run({"x": X})["y"].shape == (3, 16)
 
@@ -200,8 +200,8 @@ def test_callers_of_a_model_meet_at_its_native_code(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(section, "runner", lambda: replace(native, call=call))
     loaded = weft.load(layers(), device="cpu", threads=1)
     with ThreadPoolExecutor(3) as pool:
-        for found in pool.map(loaded.run, [{"x": X}] * 3):
-            assert found["y"].tobytes() == expected["y"].tobytes()
+        for actual in pool.map(loaded.run, [{"x": X}] * 3):
+            assert actual["y"].tobytes() == expected["y"].tobytes()
 
 
 @pytest.mark.parametrize("threads", [3, 5])
@@ -225,8 +225,8 @@ def test_what_gives_way() -> None:
     nodes = [helper.make_node("CumSum", [f"x{n}", "axis"], [f"s{n}"]) for n in range(4)]
     nodes += [helper.make_node("ReduceMax", [f"s{n}"], [f"r{n}"], keepdims=1) for n in range(4)]
     nodes.append(helper.make_node("Sum", [f"r{n}" for n in range(4)], ["y"]))
-    given = {f"x{n}": np.linspace(1, -1, size, dtype=np.float32)[None] for n, size in enumerate(sizes)}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in given.items()]
+    feeds = {f"x{n}": np.linspace(1, -1, size, dtype=np.float32)[None] for n, size in enumerate(sizes)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in feeds.items()]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
     axis = numpy_helper.from_array(np.int64(1), "axis")
     graph = helper.make_graph(nodes, "branches", inputs, [output], [axis])
@@ -238,8 +238,8 @@ def test_what_gives_way() -> None:
     each = 4 * sizes[-1]
     assert lean.memory().arena < 2 * each < 4 * each <= quick.memory().arena
     assert limited.memory().arena == lean.memory().arena
-    expected = sum(np.cumsum(array.astype(np.float64)).max() for array in given.values())
-    results = [model.run(given)["y"] for model in (lean, quick, limited)]
+    expected = sum(np.cumsum(array.astype(np.float64)).max() for array in feeds.values())
+    results = [model.run(feeds)["y"] for model in (lean, quick, limited)]
     np.testing.assert_allclose(results[0], expected, rtol=1e-4)
     assert all(result.tobytes() == results[0].tobytes() for result in results)
     with pytest.raises(weft.DeviceError, match="'memory' or 'speed'"):

@@ -36,29 +36,29 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often a model was traced."""
-    made: list[None] = []
+    calls: list[None] = []
     real = Pipeline.trace
 
     def trace(*arguments: Any, **keywords: Any) -> Any:
-        made.append(None)
+        calls.append(None)
         return real(*arguments, **keywords)
 
     monkeypatch.setattr(Pipeline, "trace", trace)
-    return lambda: len(made)
+    return lambda: len(calls)
 
 
 def numbers(monkeypatch: pytest.MonkeyPatch, **devices: Calibration) -> None:
     """Devices with these numbers; others cannot be measured."""
     names = {name: "cpu" if name == "cpu" else GPU_NAME for name in devices}
-    known = {names[name]: replace(found, device=names[name]) for name, found in devices.items()}
+    calibrations = {names[name]: replace(calibration, device=names[name]) for name, calibration in devices.items()}
 
     def get_calibration(device: str, _: int | None = None) -> Calibration:
-        if device not in known:
+        if device not in calibrations:
             raise DeviceError(f"{device} has no clock")
-        return known[device]
+        return calibrations[device]
 
     monkeypatch.setattr(ranking, "get_calibration", get_calibration)
-    monkeypatch.setattr(choose_device, "known_calibration", lambda device, _: known.get(device))
+    monkeypatch.setattr(choose_device, "known_calibration", lambda device, _: calibrations.get(device))
 
 
 def ran(model: weft.Model) -> bool:
@@ -123,32 +123,32 @@ def test_on_picks_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def timed(monkeypatch: pytest.MonkeyPatch, best: str) -> list[str]:
     """Benchmarks that run each device once, and whose result is known; gives the devices of all that were made."""
-    made: list[str] = []
+    timed_devices: list[str] = []
 
     def rank_by_benchmark(devices: Any, ready: Any, runs: int) -> ranking.Ranking:
         assert runs == 3
-        made.extend(devices)
+        timed_devices.extend(devices)
         for device in devices:
             ready(device)()
         order = sorted(devices, key=lambda device: device != best)
         return ranking.Ranking("benchmark", tuple(ranking.Ranked(device, 1.0, "timed") for device in order))
 
     monkeypatch.setattr(choose_device, "rank_by_benchmark", rank_by_benchmark)
-    return made
+    return timed_devices
 
 
 @pytest.mark.parametrize("best", HOST_TWICE)
 def test_by_benchmark_the_quicker_one_serves_and_is_remembered(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = timed(monkeypatch, best)
+    timed_devices = timed(monkeypatch, best)
     policy = DevicePolicy(allow=HOST_TWICE, pick="benchmark", runs=3)
     for sample in (None, {"x": X}):
         model = weft.load(affine(), device=policy, sample=sample)
         assert (model.device, model.devices) == (best, (best,))
         assert ran(model)
         assert model.report().ranking[0].reason == "timed"
-        made.clear()
+        timed_devices.clear()
         assert weft.load(affine(), device=policy, sample=sample).device == best
-        assert made == []
+        assert timed_devices == []
 
 
 def test_a_benchmark_runs_for_real() -> None:

@@ -54,10 +54,10 @@ def breaking(monkeypatch: pytest.MonkeyPatch, error: Exception, after: int = 0) 
 def test_an_absent_device(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.INFO, "weft"),
-        pytest.warns(FallbackWarning, match="cuda, webgpu:99 failed, cpu is used instead") as told,
+        pytest.warns(FallbackWarning, match="cuda, webgpu:99 failed, cpu is used instead") as messages,
     ):
         model = weft.load(affine(), device=["cuda", "webgpu:99", "cpu"])
-    assert told[0].filename == __file__  # it points at who asked for the chain
+    assert messages[0].filename == __file__  # it points at who asked for the chain
     np.testing.assert_allclose(model(X)[0], Y)
     report = model.report()
     assert (report.device, report.pick) == ("cpu", "chain")
@@ -93,7 +93,7 @@ def test_one_that_fails_in_the_middle_of_runs(monkeypatch: pytest.MonkeyPatch, e
             x = X + np.float32(100 * thread + turn)
             results[thread, turn] = (x, model.run({"x": x}))
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
@@ -102,10 +102,10 @@ def test_one_that_fails_in_the_middle_of_runs(monkeypatch: pytest.MonkeyPatch, e
             thread.join()
     assert len(results) == 24
     weights = np.arange(6, dtype=np.float32).reshape(3, 2)
-    for x, found in results.values():
-        np.testing.assert_allclose(found["y"], x @ weights + np.float32([10, 20]), rtol=1e-6)
-        np.testing.assert_array_equal(found["z"], -x)
-    assert [warning.category for warning in told] == [FallbackWarning]
+    for x, actual in results.values():
+        np.testing.assert_allclose(actual["y"], x @ weights + np.float32([10, 20]), rtol=1e-6)
+        np.testing.assert_array_equal(actual["z"], -x)
+    assert [warning.category for warning in messages] == [FallbackWarning]
     report = model.report()
     assert [(a.device, a.stage) for a in report.attempts] == [(GPU_NAME, "running")]
     assert [service.device for service in report.services] == [GPU_NAME, "cpu"]
@@ -115,12 +115,12 @@ def test_one_that_fails_in_the_middle_of_runs(monkeypatch: pytest.MonkeyPatch, e
 def test_tensors_that_were_kept_where_it_failed(monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:
     """Where they can still be read, later runs on the next device take them."""
     model = weft.load(affine(), device=[GPU, "cpu"])
-    kept = model.to_device(X)
+    device_tensor = model.to_device(X)
     breaking(monkeypatch, RuntimeError("no more"))
     for _ in range(2):
-        found = model.run({"x": kept}, keep=["z"])
-        np.testing.assert_allclose(found["y"], Y, rtol=1e-6)
-        assert found["z"].device == "cpu"
+        actual = model.run({"x": device_tensor}, keep=["z"])
+        np.testing.assert_allclose(actual["y"], Y, rtol=1e-6)
+        assert actual["z"].device == "cpu"
 
 
 def test_strict_runs_raise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,10 +210,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: 
     file = tmp_path / "affine.onnx"
     file.write_bytes(affine().SerializeToString())
     assert main(["report", str(file), "--device", f"cuda,cpu,{GPU}", "--all", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["device"] == "cpu"
-    assert [attempt["device"] for attempt in told["attempts"]] == ["cuda"]
-    assert {share["device"] for share in told["shares"]} == {"cpu", GPU_NAME}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["device"] == "cpu"
+    assert [attempt["device"] for attempt in printed["attempts"]] == ["cuda"]
+    assert {share["device"] for share in printed["shares"]} == {"cpu", GPU_NAME}
     assert main(["report", str(file), "--device", "cuda,cpu"]) == 0
     assert "no driver of an NVIDIA GPU" in capsys.readouterr().out
     assert main(["report", str(file), "--device", "cuda,cpu", "--strict"]) == 1

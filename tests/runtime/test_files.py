@@ -55,8 +55,8 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def check(found: Any, content: Numbers) -> None:
-    np.testing.assert_array_equal(found, content.result(ids()))
+def check(actual: Any, content: Numbers) -> None:
+    np.testing.assert_array_equal(actual, content.result(ids()))
 
 
 def in_child(body: str, *arguments: object) -> str:
@@ -112,9 +112,9 @@ def test_files_that_change_under_a_model(
 ) -> None:
     if where.startswith("webgpu") and (reason := missing(where)):
         pytest.skip(reason)
-    told = in_child(CHANGED, where, cached, external, size, how, tmp_path / "m.onnx")
+    output = in_child(CHANGED, where, cached, external, size, how, tmp_path / "m.onnx")
     if where != "reference" and size == LARGE:  # of which no copy is kept
-        assert "m.onnx: the file has changed" in told or "m.data has changed" in told or "bytes" in told
+        assert "m.onnx: the file has changed" in output or "m.data has changed" in output or "bytes" in output
 
 
 def test_a_file_that_was_removed_can_still_be_read(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_what_was_passed_may_change_afterwards(tmp_path: Path, device: str, kind
     content = numbers(3, SMALL)
     data = bytearray(proto(content).SerializeToString())
     (tmp_path / "m.onnx").write_bytes(data)
-    given, change = sources()[kind](data, tmp_path / "m.onnx")
-    model = weft.load(given, device=device, cache=cached)
+    source, change = sources()[kind](data, tmp_path / "m.onnx")
+    model = weft.load(source, device=device, cache=cached)
     change()
     check(run(model), content)
     check(run(model, outputs=["y"]), content)
@@ -290,9 +290,9 @@ def test_only_file_systems_that_note_every_write_are_trusted(tmp_path: Path, mon
     for kind, options, telling in (("ext4", "", True), ("tmpfs", "", False), ("overlay", ",volatile", False)):
         mounts = ["17 1 0:2 / /x rw - xfs none rw", f"7 1 0:1 / / rw shared:1 - {kind} none rw{options}"]
         facts = ["pos:\t0", "mnt_id:\t7"]
-        found = {f"/proc/self/fdinfo/{file.descriptor}": facts, "/proc/self/mountinfo": mounts}
-        monkeypatch.setattr(digests, "_lines", found.__getitem__)
-        assert digests.has_reliable_times(file) == telling
+        proc_files = {f"/proc/self/fdinfo/{file.descriptor}": facts, "/proc/self/mountinfo": mounts}
+        monkeypatch.setattr(digests, "_lines", proc_files.__getitem__)
+        assert digests.times_tell(file) == telling
     monkeypatch.setattr(digests, "_lines", lambda _: [])
     assert not digests.has_reliable_times(file)
 
@@ -389,11 +389,11 @@ def test_folders_are_not_made_where_others_may_write(tmp_path: Path) -> None:
     save(numbers(1, SMALL), path, external=False)
     os.environ[own_files.VARIABLE] = str(tmp_path / "theirs" / "cache")
     code.shared_cache.cache_clear()
-    with pytest.warns(weft.CacheWarning, match="belongs to another user") as told:
+    with pytest.warns(weft.CacheWarning, match="belongs to another user") as messages:
         models = [weft.load(path, device="cpu") for _ in range(2)]
     for model in models:
         check(run(model), numbers(1, SMALL))
-    assert len(told) == 1
+    assert len(messages) == 1
     assert list((tmp_path / "theirs").iterdir()) == []
 
 
@@ -407,10 +407,10 @@ def test_whatever_the_mask_the_cache_is_its_users_alone(tmp_path: Path, cache: P
         weft.load(path, device="cpu").profile({"ids": ids()}, 1)
     finally:
         os.umask(before)
-    entries.await_writes()
-    found = [cache, *cache.rglob("*")]
-    assert {place.suffix for place in found} >= {".model", ".used", ".files", ".weft", ".json"}
-    assert [place for place in found if place.lstat().st_mode & 0o077] == []
+    entries.await_writing()
+    paths = [cache, *cache.rglob("*")]
+    assert {place.suffix for place in paths} >= {".model", ".used", ".files", ".weft", ".json"}
+    assert [place for place in paths if place.lstat().st_mode & 0o077] == []
 
 
 @POSIX
@@ -468,10 +468,10 @@ def compiled(text: str, **names: Any) -> Any:
     """The function that a text defines, in a module of its own."""
     space: dict[str, Any] = {"__name__": "theirs", **names}
     exec(text, space)
-    found = space["f"]
-    assert isinstance(found, FunctionType)
-    found.__annotations__["return"] = "Tensor"
-    return found
+    function = space["f"]
+    assert isinstance(function, FunctionType)
+    function.__annotations__["return"] = "Tensor"
+    return function
 
 
 PAIRS = {

@@ -70,9 +70,9 @@ def test_a_model_runs_there() -> None:
     model = weft.load(affine(), device="acme")
     assert (model.device, model.explain(), acme.COMPILED) == ("acme:0", (), ["acme:0"])
     np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
-    kept = model.run({"x": X}, keep=["y"])["y"]
-    assert kept.device == "acme:0"
-    np.testing.assert_allclose(kept.numpy(), Y, rtol=1e-6)
+    device_tensor = model.run({"x": X}, keep=["y"])["y"]
+    assert device_tensor.device == "acme:0"
+    np.testing.assert_allclose(device_tensor.numpy(), Y, rtol=1e-6)
     assert weft.to_device(X, "acme:1").device == "acme:1"
     assert model.memory({"batch": 2}).peak > 0
     with pytest.raises(DeviceError, match="'acme:0' cannot time its kernels"):
@@ -114,13 +114,13 @@ def test_a_device_with_memory_of_its_own() -> None:
     uploaded = card.written
     for count in (3, 5, 3):
         x = np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32)
-        found, wanted = (each.run({"x": x, "i": FIRST}) for each in (model, expected))
-        for name in wanted:
-            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+        actual, expected_outputs = (each.run({"x": x, "i": FIRST}) for each in (model, expected))
+        for name in expected_outputs:
+            np.testing.assert_allclose(actual[name], expected_outputs[name], rtol=1e-5, atol=1e-6)
     assert card.written - uploaded < 3 * (5 * 8 * 4 * 3 + 64)  # inputs, and what the host hands back
-    kept = model.run({"x": model.to_device(x), "i": FIRST}, keep=["z"])["z"]
-    assert (kept.device, kept.shape) == ("acme_card", (3, 8))
-    np.testing.assert_array_equal(kept.numpy(), found["z"])
+    device_tensor = model.run({"x": model.to_device(x), "i": FIRST}, keep=["z"])["z"]
+    assert (device_tensor.device, device_tensor.shape) == ("acme_card", (3, 8))
+    np.testing.assert_array_equal(device_tensor.numpy(), actual["z"])
     assert model.memory({"n": 4}).weights >= W.nbytes
     assert [kernel.name for kernel in model.profile({"x": x, "i": FIRST}, repeat=1).kernels]
     with pytest.raises(weft.ExecutionError, match="out of range"):

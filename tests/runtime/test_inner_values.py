@@ -50,29 +50,29 @@ def expected(built: onnx.ModelProto, names: list[str], inputs: dict[str, Any], t
 def test_a_run_gives_inner_values(device: str, tmp_path: Path) -> None:
     loaded = weft.load(network(), device=device)
     names = ["scores", "positive", "y", "product"]
-    found = loaded.run({"x": X}, outputs=names)
-    assert list(found) == names
+    actual = loaded.run({"x": X}, outputs=names)
+    assert list(actual) == names
     for name, array in expected(network(), names, {"x": X}, tmp_path).items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-5)
     again = loaded.run({"x": X[:1]}, outputs=["positive"])["positive"]
-    np.testing.assert_allclose(again, found["positive"][:1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(again, actual["positive"][:1], rtol=1e-5, atol=1e-6)
     assert list(loaded.run({"x": X})) == ["y"]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_inputs_and_weights_are_values_too(device: str) -> None:
-    found = weft.load(network(), device=device).run({"x": X}, outputs=["x", "a", "product"])
-    np.testing.assert_array_equal(found["x"], X)
-    assert found["x"] is not X
-    np.testing.assert_allclose(found["product"], X @ found["a"], rtol=1e-5, atol=1e-5)
+    actual = weft.load(network(), device=device).run({"x": X}, outputs=["x", "a", "product"])
+    np.testing.assert_array_equal(actual["x"], X)
+    assert actual["x"] is not X
+    np.testing.assert_allclose(actual["product"], X @ actual["a"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_model_is_loaded_with_inner_values_as_its_outputs(device: str, tmp_path: Path) -> None:
     part = weft.load(network(), device=device, outputs=["positive"])
     assert [str(spec) for spec in part.outputs] == ["positive: float32[n, 20]"]
-    wanted = expected(network(), ["positive"], {"x": X}, tmp_path)["positive"]
-    np.testing.assert_allclose(part(X), wanted, rtol=1e-5, atol=1e-6)
+    positive = expected(network(), ["positive"], {"x": X}, tmp_path)["positive"]
+    np.testing.assert_allclose(part(X), positive, rtol=1e-5, atol=1e-6)
     assert [spec.name for spec in weft.load(network(), device=device).outputs] == ["y"]  # a cache entry of its own
 
 
@@ -97,11 +97,11 @@ def test_a_part_of_a_model_needs_no_op_that_only_the_rest_has() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_inner_values_can_stay_on_the_device(device: str) -> None:
     loaded = weft.load(network(), device=device)
-    kept = loaded.run({"x": X}, outputs=["positive", "y"], keep=["positive"])
-    assert isinstance(kept["positive"], weft.DeviceTensor)
-    assert isinstance(kept["y"], np.ndarray)
+    outputs = loaded.run({"x": X}, outputs=["positive", "y"], keep=["positive"])
+    assert isinstance(outputs["positive"], weft.DeviceTensor)
+    assert isinstance(outputs["y"], np.ndarray)
     plain = loaded.run({"x": X}, outputs=["positive"])["positive"]
-    np.testing.assert_array_equal(kept["positive"].numpy(), plain)
+    np.testing.assert_array_equal(outputs["positive"].numpy(), plain)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -115,10 +115,10 @@ def test_defaults_that_are_overridden_and_inputs_without_a_rank(device: str) -> 
     loaded = weft.load(built, device=device)
     for x in (X, X[0]):
         np.testing.assert_array_equal(loaded.run({"x": x}, outputs=["scaled"])["scaled"], 2 * x)
-        given = {"x": x, "factor": np.array([3], np.float32)}
-        found = loaded.run(given, outputs=["scaled", "factor"])
-        np.testing.assert_array_equal(found["scaled"], 3 * x)
-        np.testing.assert_array_equal(found["factor"], given["factor"])
+        feeds = {"x": x, "factor": np.array([3], np.float32)}
+        actual = loaded.run(feeds, outputs=["scaled", "factor"])
+        np.testing.assert_array_equal(actual["scaled"], 3 * x)
+        np.testing.assert_array_equal(actual["factor"], feeds["factor"])
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -131,9 +131,9 @@ def test_where_a_model_runs_node_by_node(device: str) -> None:
     )
     loaded = weft.load(built, device=device)
     inputs = {"x": X, "axes": np.array([1], np.int64)}
-    found = loaded.run(inputs, outputs=["total", "size"])
-    np.testing.assert_allclose(found["total"], np.abs(X).sum(1, keepdims=True), rtol=1e-5)
-    np.testing.assert_array_equal(found["size"], np.abs(X))
+    actual = loaded.run(inputs, outputs=["total", "size"])
+    np.testing.assert_allclose(actual["total"], np.abs(X).sum(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_array_equal(actual["size"], np.abs(X))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -159,9 +159,9 @@ def test_all_values_of_a_model_are_onnxruntimes(name: str, record_property: Any)
     inputs = random_inputs(entry)
     loaded = weft.load(str(entry.path), device="cpu")
     names = [output for one in loaded.source.graph.nodes for output in one.outputs if output]
-    found = loaded.run(inputs, outputs=names)
-    wanted = OnnxruntimeContender("onnxruntime", str(entry.path), inputs).values(names)
-    errors = {each: difference(wanted[each], found[each]).error for each in names}
+    actual = loaded.run(inputs, outputs=names)
+    expected_values = InOnnxruntime("onnxruntime", str(entry.path), inputs).values(names)
+    errors = {each: difference(expected_values[each], actual[each]).error for each in names}
     assert max(errors.values()) < 1e-5, max(errors, key=lambda each: errors[each])
 
 

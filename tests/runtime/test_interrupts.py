@@ -66,7 +66,7 @@ def _serialized(nodes: list[Any], inputs: list[Any], weights: dict[str, Any]) ->
     graph = helper.make_graph(
         nodes,
         "graph",
-        [helper.make_tensor_value_info(*given) for given in inputs],
+        [helper.make_tensor_value_info(*info) for info in inputs],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
@@ -90,11 +90,11 @@ def test_a_run_that_is_left_writes_nothing_afterwards() -> None:
     assert place.tolist() == [3] * 4
 
 
-def _late(model: weft.Model, given: dict[str, Any]) -> weft.RunTimeoutError:
+def _late(model: weft.Model, feeds: dict[str, Any]) -> weft.RunTimeoutError:
     """The error of a run that is not done in time; it gets more where a busy machine did not come to its first step."""
     for seconds in (0.2, 1.0, 2.0, 4.0):
         with pytest.raises(weft.RunTimeoutError, match=f"after {seconds:g} s; it was ") as caught:
-            model.run(given, timeout=seconds)
+            model.run(feeds, timeout=seconds)
         if "before its first step" not in str(caught.value):
             break
     return caught.value
@@ -119,13 +119,13 @@ def test_another_thread_cancels_runs(device: str) -> None:
     model = weft.load(endless(), device=device)
     token = weft.Cancellation()
     assert not token.cancelled
-    found: list[Exception] = []
+    errors: list[Exception] = []
 
     def run() -> None:
         try:
             model.run({"turns": np.int64(TURNS), "x": np.zeros(4, np.float32)}, cancel=token)
         except weft.RunCancelledError as error:
-            found.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
@@ -134,7 +134,7 @@ def test_another_thread_cancels_runs(device: str) -> None:
     token.cancel()
     for thread in threads:
         thread.join()
-    assert len(found) == 2
+    assert len(errors) == 2
     assert token.cancelled
     with pytest.raises(weft.RunCancelledError, match="before its first step"):
         model.run({"turns": np.int64(1), "x": np.zeros(4, np.float32)}, cancel=token)
@@ -247,12 +247,12 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("made", "device"), [("product", "cpu"), ("sort", "cpu"), ("endless", "cpu"), ("endless", "reference")]
+    ("model_name", "device"), [("product", "cpu"), ("sort", "cpu"), ("endless", "cpu"), ("endless", "reference")]
 )
-def test_ctrl_c_ends_a_run(made: str, device: str) -> None:
+def test_ctrl_c_ends_a_run(model_name: str, device: str) -> None:
     folders = (str(Path(weft.__file__).parent.parent), str(Path(__file__).parent.parent))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
-    command = [sys.executable, "-c", SCRIPT, made, device]
+    command = [sys.executable, "-c", SCRIPT, model_name, device]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.stdout.strip() == "usable", done.stderr
 

@@ -29,15 +29,15 @@ def loaded(request: pytest.FixtureRequest) -> weft.Model:
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The arrays that results were copied to."""
-    found: list[Any] = []
+    targets: list[Any] = []
     copy = np.copyto
 
     def noted(to: Any, *rest: Any, **named: Any) -> None:
-        found.append(to)
+        targets.append(to)
         copy(to, *rest, **named)
 
     monkeypatch.setattr(preallocated.np, "copyto", noted)
-    return found
+    return targets
 
 
 def fenced(shape: tuple[int, ...], dtype: Any = np.float32, offset: int = 64) -> tuple[np.ndarray, np.ndarray]:
@@ -51,8 +51,8 @@ def test_results_are_what_was_passed(loaded: weft.Model) -> None:
     expected = loaded.run({"x": X})["y"]
     for turn in range(3):
         place, whole = fenced(X.shape)
-        found = loaded.run({"x": X}, into={"y": place})
-        assert found["y"] is place, turn
+        results = loaded.run({"x": X}, into={"y": place})
+        assert results["y"] is place, turn
         np.testing.assert_array_equal(place, expected)
         assert set(whole[:64]) == set(whole[-64:]) == {7}
 
@@ -104,10 +104,10 @@ def test_an_input_may_be_the_place_of_an_output(loaded: weft.Model) -> None:
 
 
 def test_a_tensor_that_was_kept_stays_as_it_is(loaded: weft.Model) -> None:
-    kept = loaded.run({"x": X}, keep=True)["y"]
-    before = kept.numpy()
-    loaded.run({"x": kept}, into={"y": np.empty_like(X)})
-    np.testing.assert_array_equal(kept.numpy(), before)
+    device_tensor = loaded.run({"x": X}, keep=True)["y"]
+    before = device_tensor.numpy()
+    loaded.run({"x": device_tensor}, into={"y": np.empty_like(X)})
+    np.testing.assert_array_equal(device_tensor.numpy(), before)
 
 
 def passing() -> onnx.ModelProto:
@@ -127,8 +127,8 @@ def test_outputs_that_no_kernel_makes(device: str) -> None:
     x = np.arange(5, dtype=np.float32)
     for _ in range(3):
         into = {name: np.full(2 if name == "fixed" else 5, 9, np.float32) for name in ("same", "fixed", "y", "again")}
-        found = loaded.run({"x": x}, into=into)
-        assert [found[name] is into[name] for name in into] == [True] * 4
+        results = loaded.run({"x": x}, into=into)
+        assert [results[name] is into[name] for name in into] == [True] * 4
         assert into["fixed"].tolist() == [3, 4]
         assert into["same"].tolist() == x.tolist()
         assert into["y"].tolist() == into["again"].tolist() == (-x).tolist()
@@ -154,9 +154,9 @@ def test_outputs_of_several_sections(copies: list[Any]) -> None:
     for _ in range(10):
         copies.clear()
         into = {name: np.zeros_like(array) for name, array in expected.items()}
-        found = loaded.run({"x": x}, into=into)
+        results = loaded.run({"x": x}, into=into)
         for name, array in expected.items():
-            assert found[name] is into[name]
+            assert results[name] is into[name]
             np.testing.assert_array_equal(into[name], array)
     assert not any(place is into["early"] for place in copies)
     with pytest.raises(weft.InputError, match="has shape"):
@@ -165,10 +165,10 @@ def test_outputs_of_several_sections(copies: list[Any]) -> None:
 
 def test_some_of_the_outputs(loaded: weft.Model) -> None:
     place = np.empty_like(X)
-    found = loaded.run({"x": X}, outputs=["t", "y"], into={"t": place})
-    np.testing.assert_array_equal(found["t"], loaded.run({"x": X}, ["t"])["t"])
-    assert found["t"] is place
-    assert found["y"] is not place
+    results = loaded.run({"x": X}, outputs=["t", "y"], into={"t": place})
+    np.testing.assert_array_equal(results["t"], loaded.run({"x": X}, ["t"])["t"])
+    assert results["t"] is place
+    assert results["y"] is not place
 
 
 def test_sizes_that_depend_on_data(loaded: weft.Model) -> None:
@@ -221,10 +221,10 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("into", "said"), BAD, ids=[said for _, said in BAD])
-def test_what_no_output_fits_in(loaded: weft.Model, into: Any, said: str) -> None:
+@pytest.mark.parametrize(("into", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_no_output_fits_in(loaded: weft.Model, into: Any, message: str) -> None:
     for _ in range(2):
-        with pytest.raises(weft.InputError, match=said):
+        with pytest.raises(weft.InputError, match=message):
             loaded.run({"x": X.copy()}, into=into)
         loaded.run({"x": X})
 

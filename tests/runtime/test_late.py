@@ -105,9 +105,9 @@ def test_late(name: str, device: str, tmp_path: Path, monkeypatch: pytest.Monkey
     model, inputs = CASES[name]
     expected = onnxruntime_run(model, inputs)
     for _ in ("cold", "from the cache"):
-        found = list(weft.load(model, device=device).run(inputs).values())
-        for array, wanted in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(array, wanted, strict=True)
+        outputs = list(weft.load(model, device=device).run(inputs).values())
+        for array, expected_output in zip(outputs, expected, strict=True):
+            np.testing.assert_array_equal(array, expected_output, strict=True)
 
 
 NOTHING = """

@@ -44,20 +44,20 @@ def sheep() -> onnx.ModelProto:
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_all_that_a_file_states(device: str) -> None:
     loaded = weft.load(sheep(), device=device)
-    found = loaded.metadata
-    assert {name: getattr(found, name) for name in STATED} == STATED
-    assert found.producer == "somebody's exporter 1.2.3"
+    metadata = loaded.metadata
+    assert {name: getattr(metadata, name) for name in STATED} == STATED
+    assert metadata.producer == "somebody's exporter 1.2.3"
     for other in (loaded.on("reference"), copy.copy(loaded), pickle.loads(pickle.dumps(loaded))):
-        assert other.metadata == found
-    assert hash(found) == hash(pickle.loads(pickle.dumps(found)))
+        assert other.metadata == metadata
+    assert hash(metadata) == hash(pickle.loads(pickle.dumps(metadata)))
     with pytest.raises(AttributeError):
-        found.domain = "other"  # type: ignore[misc]
+        metadata.domain = "other"  # type: ignore[misc]
 
 
 def test_a_file_that_states_nothing() -> None:
-    found = weft.load(model([node("Neg", ["x"], ["y"])])).metadata
-    assert (found.domain, found.model_version, found.properties) == ("", 0, {})
-    assert "domain" not in repr(found)
+    metadata = weft.load(model([node("Neg", ["x"], ["y"])])).metadata
+    assert (metadata.domain, metadata.model_version, metadata.properties) == ("", 0, {})
+    assert "domain" not in repr(metadata)
 
 
 def test_it_prints_what_is_stated_and_nothing_endless() -> None:
@@ -79,12 +79,12 @@ def test_a_kept_model_tells_without_onnx(tmp_path: Path, monkeypatch: pytest.Mon
         "import sys, weft; m = weft.load(sys.argv[1], device='cpu'); "
         "print(ascii(m.metadata.properties), m.metadata.graph_name, 'onnx' in sys.modules)"
     )
-    told = [
+    lines = [
         subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
     expected = f"{STATED['properties']!a} sheep"
-    assert [line.strip() for line in told] == [f"{expected} True", f"{expected} False"]
+    assert [line.strip() for line in lines] == [f"{expected} True", f"{expected} False"]
 
 
 def test_weights_that_are_set_change_nothing_of_it() -> None:

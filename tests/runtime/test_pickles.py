@@ -125,15 +125,15 @@ def test_weights_that_were_set_travel(path: Path) -> None:
 
 @pytest.fixture
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as found:
-        yield found
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        yield executor
 
 
 def test_models_results_and_errors_go_to_processes_and_back(pool: ProcessPoolExecutor, path: Path) -> None:
     model = weft.load(path, device="cpu")
     batches = [{"x": X + number} for number in range(3)]
-    for given, result in zip(batches, pool.map(model.run, batches)):
-        assert result["y"].tobytes() == model.run(given)["y"].tobytes()
+    for feeds, result in zip(batches, pool.map(model.run, batches)):
+        assert result["y"].tobytes() == model.run(feeds)["y"].tobytes()
     failure = pool.submit(model.run, {"x": X[:, :3]}).exception()
     assert isinstance(failure, InputError)
     assert failure.file == str(path)
@@ -149,8 +149,8 @@ def test_models_results_and_errors_go_to_processes_and_back(pool: ProcessPoolExe
 def test_joblib(path: Path) -> None:
     model = weft.load(path, device="cpu")
     batches = [{"x": X + number} for number in range(4)]
-    found = Parallel(n_jobs=2)(delayed(model.run)(given) for given in batches)
-    assert [one["y"].tolist() for one in found] == [model.run(given)["y"].tolist() for given in batches]
+    results = Parallel(n_jobs=2)(delayed(model.run)(feeds) for feeds in batches)
+    assert [one["y"].tolist() for one in results] == [model.run(feeds)["y"].tolist() for feeds in batches]
     other = cloudpickle.loads(cloudpickle.dumps(lambda x: model(x)))
     assert other(X).tolist() == model(X).tolist()
 
@@ -176,24 +176,24 @@ def test_sessions_of_the_drop_in(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_tensors_on_devices_become_arrays(path: Path) -> None:
     model = weft.load(path, device="cpu")
-    kept = model.run({"x": X}, keep=True)
-    assert isinstance(kept["y"], weft.DeviceTensor)
-    sent = again(kept)
+    outputs = model.run({"x": X}, keep=True)
+    assert isinstance(outputs["y"], weft.DeviceTensor)
+    sent = again(outputs)
     assert type(sent["y"]) is np.ndarray
-    assert model(sent["y"]).tolist() == model(kept["y"]).tolist()
-    for other in (copy.copy(kept["y"]), copy.deepcopy(kept["y"])):
+    assert model(sent["y"]).tolist() == model(outputs["y"]).tolist()
+    for other in (copy.copy(outputs["y"]), copy.deepcopy(outputs["y"])):
         assert isinstance(other, weft.DeviceTensor)
         other.release()
-    assert kept["y"].numpy().tolist() == (X * 2).tolist()
-    kept["y"].release()
+    assert outputs["y"].numpy().tolist() == (X * 2).tolist()
+    outputs["y"].release()
     with pytest.raises(weft.DeviceError, match="released"):
-        pickle.dumps(kept)
+        pickle.dumps(outputs)
 
 
 def test_reports_stay_what_they_are(path: Path) -> None:
     model = weft.load(path, device="cpu")
-    told = (model.inputs, model.metadata, model.memory(), model.profile({"x": X}, repeat=2), model.report())
-    for one in (*told, weft.devices(), weft.DevicePolicy()):
+    reports = (model.inputs, model.metadata, model.memory(), model.profile({"x": X}, repeat=2), model.report())
+    for one in (*reports, weft.devices(), weft.DevicePolicy()):
         assert again(one) == one
         assert type(again(one)) is type(one)
 

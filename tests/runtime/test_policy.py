@@ -44,15 +44,15 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_names_a_device(device: Any, variables: dict[str, str], value: Any, origin: str) -> None:
-    found = resolve_settings(device, variables).device
-    assert (found.value, found.origin) == (value, origin)
+    setting = resolve_settings(device, variables).device
+    assert (setting.value, setting.origin) == (value, origin)
 
 
 def test_arguments_win_over_the_environment() -> None:
     variables = {"WEFT_DEVICES": "cpu,reference", "WEFT_DENY_DEVICES": "webgpu", "WEFT_PICK": "order"}
-    found = resolve_settings(weft.DevicePolicy(allow="cpu", pick="benchmark"), variables)
-    told = {setting.name: (setting.value, setting.origin) for setting in found}
-    assert told == {
+    resolved = resolve_settings(weft.DevicePolicy(allow="cpu", pick="benchmark"), variables)
+    by_name = {setting.name: (setting.value, setting.origin) for setting in resolved}
+    assert by_name == {
         "device": ("auto", "default"),
         "allow": (("cpu",), "argument"),
         "deny": (("webgpu",), "WEFT_DENY_DEVICES"),
@@ -63,7 +63,7 @@ def test_arguments_win_over_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: weft.DevicePolicy(pick="luck"), "pick must be one of cost, benchmark, order, not 'luck'"),
         (lambda: weft.DevicePolicy(pick=3), "pick must be one of"),  # type: ignore[arg-type]
@@ -80,10 +80,10 @@ def test_arguments_win_over_the_environment() -> None:
         (lambda: route(weft.DevicePolicy(deny=["cpu", "webgpu"])), "no device is left: cpu, webgpu is denied by arg"),
     ],
 )
-def test_what_makes_no_sense_is_said(make: Any, said: str) -> None:
+def test_what_makes_no_sense_is_said(make: Any, message: str) -> None:
     with pytest.raises(DeviceError) as caught:
         make()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_routes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ def test_the_command_shows_what_is_in_force(
 ) -> None:
     monkeypatch.setenv("WEFT_PICK", "order")
     assert main(["devices", "--policy", "--json"]) == 0
-    told = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["policy"]}
-    assert told["pick"] == {"name": "pick", "value": "order", "origin": "WEFT_PICK"}
-    assert told["device"]["origin"] == "default"
+    by_name = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["policy"]}
+    assert by_name["pick"] == {"name": "pick", "value": "order", "origin": "WEFT_PICK"}
+    assert by_name["device"]["origin"] == "default"
     assert main(["devices"]) == 0
     assert "WEFT_PICK" in capsys.readouterr().out
 
@@ -144,7 +144,7 @@ def test_the_logger_is_quiet_unless_somebody_listens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [
         ("cup", "cpu"),
         ("CPU", "cpu"),
@@ -154,6 +154,6 @@ def test_the_logger_is_quiet_unless_somebody_listens() -> None:
         ("refrence", "reference"),
     ],
 )
-def test_a_device_that_may_be_meant(name: str, meant: str) -> None:
-    with pytest.raises(weft.DeviceError, match=f"did you mean {meant!r}"):
+def test_a_device_that_may_be_meant(name: str, suggestion: str) -> None:
+    with pytest.raises(weft.DeviceError, match=f"did you mean {suggestion!r}"):
         choose(name)

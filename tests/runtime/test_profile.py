@@ -301,8 +301,8 @@ def test_command_prints_and_writes(network: Path, tmp_path: Path, capsys: Captur
     options = [f"--{name}={file}" for name, file in zip(("html", "trace", "output"), files)]
     assert main(["profile", str(network), "--threads", "1", "--repeat", "2", *options]) == 0
     printed = capsys.readouterr().out
-    for said in ("Conv first", "of roofline", "live bytes", "threads busy", "batch = 1"):
-        assert said in printed
+    for text in ("Conv first", "of roofline", "live bytes", "threads busy", "batch = 1"):
+        assert text in printed
     assert files[0].read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads(files[1].read_text())["traceEvents"]
     record = json.loads(files[2].read_text())

@@ -50,7 +50,7 @@ def test_a_seed_is_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"batch": 0}, "batch must be a positive number"),
         ({"batch": "many"}, "batch must be a positive number"),
@@ -60,8 +60,8 @@ def test_a_seed_is_data() -> None:
         ({"seed": -1}, "seed must be a whole number"),
     ],
 )
-def test_what_is_no_size_is_told(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.InputError, match=said):
+def test_what_is_no_size_is_told(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.InputError, match=message):
         weft.random_inputs(affine(), **arguments)
 
 
@@ -70,10 +70,10 @@ def test_a_batch_that_the_file_fixes_is_told() -> None:
         weft.random_inputs(affine(3), batch=8)
 
 
-@pytest.mark.parametrize("given", ["model.onnx", None, b"", 3])
-def test_other_things_than_models_are_refused(given: Any) -> None:
+@pytest.mark.parametrize("argument", ["model.onnx", None, b"", 3])
+def test_other_things_than_models_are_refused(argument: Any) -> None:
     with pytest.raises(weft.InputError, match="takes a loaded model"):
-        weft.random_inputs(given)
+        weft.random_inputs(argument)
 
 
 def test_sizes_for_inputs_that_are_given_are_refused() -> None:
@@ -98,12 +98,12 @@ def test_every_kind_of_input() -> None:
     outputs = [value("size", [], TensorProto.INT64), value("same", ["n"], TensorProto.STRING)]
     nodes = [node("SequenceLength", ["list"], ["size"]), node("Identity", ["words"], ["same"])]
     loaded = weft.load(model(nodes, inputs, outputs), device="cpu")
-    made = weft.random_inputs(loaded, shapes={"n": 5})
-    assert list(made) == ["words", "codes", "flags", "sr", "list"]
-    assert made["sr"] == USUAL_RATE
-    assert set(made["words"]) <= {"a", "b", "c"}
-    assert [array.shape for array in made["list"]] == [(5, 2)]
-    assert loaded.run(made)["size"] == 1
+    feeds = weft.random_inputs(loaded, shapes={"n": 5})
+    assert list(feeds) == ["words", "codes", "flags", "sr", "list"]
+    assert feeds["sr"] == USUAL_RATE
+    assert set(feeds["words"]) <= {"a", "b", "c"}
+    assert [array.shape for array in feeds["list"]] == [(5, 2)]
+    assert loaded.run(feeds)["size"] == 1
 
 
 def test_sizes_are_found_for_which_a_model_works() -> None:
@@ -120,10 +120,10 @@ def test_sizes_are_found_for_which_a_model_works() -> None:
         opsets={"": 13},
     )
     loaded = weft.load(built, device="cpu")
-    made = weft.random_inputs(loaded)
-    assert made["x"].shape[2] >= 200
-    assert made["state"].shape[1] == 1
-    loaded.run(made)
+    inputs = weft.random_inputs(loaded)
+    assert inputs["x"].shape[2] >= 200
+    assert inputs["state"].shape[1] == 1
+    loaded.run(inputs)
 
 
 def test_a_shape_that_the_file_leaves_open_is_stated() -> None:
@@ -199,13 +199,13 @@ def test_engines_take_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"against": "nobody"}, "there is no engine 'nobody'"),
         ({"seconds": 0}, "seconds must be a positive number"),
         ({"seconds": "long"}, "seconds must be a positive number"),
     ],
 )
-def test_what_cannot_be_timed_is_told(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.InputError, match=said):
+def test_what_cannot_be_timed_is_told(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.InputError, match=message):
         affine().bench(**arguments)

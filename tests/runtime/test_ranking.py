@@ -53,12 +53,12 @@ def test_by_cost_small_models_stay_near_and_large_ones_go_far() -> None:
     pytest.importorskip("wgpu")
     small, large = Source(chain().program), Source(products(DType.float32, PLAIN.peak).program)
     assert rank_by_cost([FAR, NEAR], small, {}, both).devices == (NEAR, FAR)
-    found = rank_by_cost([NEAR, FAR], large, {}, both)
-    assert found.devices == (FAR, NEAR)
-    assert found.by == "cost"
-    assert found.entries[0].reason.startswith("about ")
-    assert found.entries[0].parts is not None
-    assert found.entries[0].parts.total == found.entries[0].seconds
+    ranked = rank_by_cost([NEAR, FAR], large, {}, both)
+    assert ranked.devices == (FAR, NEAR)
+    assert ranked.by == "cost"
+    assert "ms" in ranked.entries[0].reason
+    assert ranked.entries[0].parts is not None
+    assert ranked.entries[0].parts.total == ranked.entries[0].seconds
     assert small.fused_for == [NEAR]  # fused once, for the likely one
     assert large.fused_for == [FAR]
 
@@ -80,10 +80,10 @@ def test_where_predictions_cannot_tell_nothing_is_moved() -> None:
 
 def test_devices_without_a_calibration_come_last_in_order_and_say_why() -> None:
     source = Source(chain().program)
-    found = rank_by_cost(["acme:1", NEAR, "acme:0"], source, {}, {NEAR: PLAIN})
-    assert found.devices == (NEAR, "acme:1", "acme:0")
-    told = with_reasons(found, {"acme:1": "it has no clock"})
-    assert [entry.reason for entry in told.entries[1:]] == ["it has no clock", "it is not calibrated"]
+    ranked = rank_by_cost(["acme:1", NEAR, "acme:0"], source, {}, {NEAR: PLAIN})
+    assert ranked.devices == (NEAR, "acme:1", "acme:0")
+    explained = with_reasons(ranked, {"acme:1": "it has no clock"})
+    assert [entry.reason for entry in explained.entries[1:]] == ["it has no clock", "it is not calibrated"]
     nothing_known = rank_by_cost(["b", "a"], source, {}, {})
     assert nothing_known.devices == ("b", "a")
 
@@ -116,19 +116,19 @@ class Clock:
 def test_the_quickest_by_its_median_wins() -> None:
     clock = Clock()
     speeds = {"a": 2e-3, "b": 1e-3, "c": 1.5e-3}
-    found = rank_by_benchmark(
+    ranked = rank_by_benchmark(
         list(speeds), lambda d: clock.run(d, lambda n: speeds[d] * (10 if n % 7 == 0 else 1)), clock=clock
     )
-    assert found.devices == ("b", "c", "a")
-    assert found.entries[0].seconds == pytest.approx(1e-3)
-    assert "median" in found.entries[0].reason
+    assert ranked.devices == ("b", "c", "a")
+    assert ranked.entries[0].seconds == pytest.approx(1e-3)
+    assert "median" in ranked.entries[0].reason
 
 
 def test_first_runs_do_not_count() -> None:
     clock = Clock()
     speeds = {"slow to start": (0.5, 1e-3), "steady": (2e-3, 2e-3)}
-    found = rank_by_benchmark(list(speeds), lambda d: clock.run(d, lambda n: speeds[d][n > 1]), clock=clock)
-    assert found.best == "slow to start"
+    ranked = rank_by_benchmark(list(speeds), lambda d: clock.run(d, lambda n: speeds[d][n > 1]), clock=clock)
+    assert ranked.best == "slow to start"
 
 
 def test_a_clear_case_ends_early_and_a_close_one_goes_on() -> None:
@@ -166,9 +166,9 @@ def test_devices_that_fail_are_out_with_their_reason() -> None:
 
         return clock.run(device, lost)
 
-    found = rank_by_benchmark(["broken", "lost", "good", "fine", "foreign"], ready, clock=clock)
-    assert found.devices[:2] in (("good", "fine"), ("fine", "good"))
-    reasons = {entry.device: entry.reason for entry in found.entries if entry.seconds is None}
+    ranked = rank_by_benchmark(["broken", "lost", "good", "fine", "foreign"], ready, clock=clock)
+    assert ranked.devices[:2] in (("good", "fine"), ("fine", "good"))
+    reasons = {entry.device: entry.reason for entry in ranked.entries if entry.seconds is None}
     assert reasons == {
         "broken": "no kernels come out",
         "lost": "it went away",
@@ -188,7 +188,7 @@ def test_wrong_inputs_are_nobodys_failure() -> None:
 
 # -- remembered ------------------------------------------------------------------------------------------------------
 
-FOUND = Ranking("cost", (Ranked("b", 1e-3, "quick", Seconds(1e-3)), Ranked("a", None, "no clock")))
+RANKING = Ranking("cost", (Ranked("b", 1e-3, "quick", Seconds(1e-3)), Ranked("a", None, "no clock")))
 
 
 @pytest.fixture(autouse=True)
@@ -198,8 +198,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rankings_are_remembered_by_model_sizes_and_what_is_known_of_devices() -> None:
     shapes = {"x": (1, 2)}
-    RankingCache("model").put(FOUND, ("a", "b"), shapes, "known")
-    assert RankingCache("model").get("cost", ("a", "b"), shapes, "known") == FOUND
+    RankingCache("model").put(RANKING, ("a", "b"), shapes, "known")
+    assert RankingCache("model").get("cost", ("a", "b"), shapes, "known") == replace(RANKING, remembered=True)
     others = [
         RankingCache("another").get("cost", ("a", "b"), shapes, "known"),
         RankingCache("model").get("benchmark", ("a", "b"), shapes, "known"),
@@ -221,9 +221,9 @@ def test_rankings_are_remembered_by_model_sizes_and_what_is_known_of_devices() -
 )  # fmt: skip
 def test_damaged_records_are_as_good_as_none(damage: str, tmp_path: Path) -> None:
     remembered = RankingCache("model")
-    remembered.put(FOUND, ("a", "b"), None, "known")
+    remembered.put(RANKING, ("a", "b"), None, "known")
     (file,) = (tmp_path / "choices").iterdir()
     file.write_text(damage)
     assert remembered.get("cost", ("a", "b"), None, "known") is None
-    remembered.put(FOUND, ("a", "b"), None, "known")
+    remembered.put(RANKING, ("a", "b"), None, "known")
     assert remembered.get("cost", ("a", "b"), None, "known") is not None

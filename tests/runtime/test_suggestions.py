@@ -51,8 +51,8 @@ CALLS: dict[str, tuple[Callable[[weft.Model], Any], str]] = {
 
 @pytest.mark.parametrize("case", CALLS)
 def test_calls(one: weft.Model, case: str) -> None:
-    call, said = CALLS[case]
-    with pytest.raises(weft.InputError, match=re.escape(said)):
+    call, message = CALLS[case]
+    with pytest.raises(weft.InputError, match=re.escape(message)):
         call(one)
     assert one.run({"x": X}, None)["y"].shape == (3, 16)
 
@@ -89,25 +89,25 @@ def _tensor(name: str, array: np.ndarray) -> Any:
 
 
 def test_results_are_known_by_name(one: weft.Model) -> None:
-    for found in (
+    for results in (
         one.run({"x": X}),
         one.run({"x": X}),
         one.run({"x": X}, ["y"]),
         one.run({"x": X}, into={"y": X.copy()}),
     ):
-        assert isinstance(found, dict)
-        assert found == found.copy()
-        assert (list(found), found.get("z"), "z" in found) == (["y"], None, False)
+        assert isinstance(results, dict)
+        assert results == results.copy()
+        assert (list(results), results.get("z"), "z" in results) == (["y"], None, False)
         for name in (0, -1):
             with pytest.raises(weft.UnknownNameError, match=re.escape("write ['y'], or call the model")) as caught:
-                found[name]
+                results[name]
             assert isinstance(caught.value, KeyError)
         for name in (1, "z", None):
             with pytest.raises(KeyError, match="it gave 'y'"):
-                found[name]
-        for other in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+                results[name]
+        for other in (pickle.loads(pickle.dumps(results)), copy.deepcopy(results)):
             assert type(other) is dict
-            np.testing.assert_array_equal(other["y"], found["y"])
+            np.testing.assert_array_equal(other["y"], results["y"])
 
 
 def test_specs_are_known_by_name_and_in_order(two: weft.Model) -> None:
@@ -198,7 +198,7 @@ def test_the_device_is_chosen_otherwise(one: weft.Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"input_feed": {"x": X}}, 'model.run({"x": array})'),
         ({"x": X}, 'model.run({"x": array})'),
@@ -207,14 +207,14 @@ def test_the_device_is_chosen_otherwise(one: weft.Model) -> None:
         ({"zebra": 1}, "it takes inputs, outputs, keep"),
     ],
 )
-def test_arguments_of_run(one: weft.Model, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.UnknownOptionError, match=re.escape(said)) as caught:
-        one.run(**given)
+def test_arguments_of_run(one: weft.Model, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.UnknownOptionError, match=re.escape(message)) as caught:
+        one.run(**options)
     assert isinstance(caught.value, TypeError)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"providers": ["CPUExecutionProvider"]}, "device="),
         ({"sess_options": None}, "threads"),
@@ -222,8 +222,8 @@ def test_arguments_of_run(one: weft.Model, given: dict[str, Any], said: str) -> 
         ({"zebra": 1}, "it takes device"),
     ],
 )
-def test_arguments_of_load(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.UnknownOptionError, match=said):
-        weft.load(layers(), **given)
+def test_arguments_of_load(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.UnknownOptionError, match=message):
+        weft.load(layers(), **options)
     with pytest.raises(weft.UnknownOptionError, match="options by name"):
         weft.load(layers(), "cpu")

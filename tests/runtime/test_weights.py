@@ -64,15 +64,15 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The devices that sections were built for, each time."""
-    found: list[str] = []
+    devices: list[str] = []
     build = Pipeline.build
 
     def counted(self: Pipeline, *arguments: Any) -> Any:
-        found.append(self.driver.name)
+        devices.append(self.driver.name)
         return build(self, *arguments)
 
     monkeypatch.setattr(Pipeline, "build", counted)
-    return found
+    return devices
 
 
 # -- as a fresh load of the saved file -------------------------------------------------------------------------------
@@ -99,17 +99,17 @@ def check_saved(
     path = folder / "saved.onnx"
     model.save(path)
     fresh = weft.load(path, device=model.device, cache=cache)
-    found, expected = model.run(feeds), fresh.run(feeds)
+    actual, expected = model.run(feeds), fresh.run(feeds)
     for name, array in expected.items():
-        assert found[name].tobytes() == array.tobytes(), name
+        assert actual[name].tobytes() == array.tobytes(), name
     mine, other = (each.session().whole.program for each in (model, fresh))
     if isinstance(mine, CompiledProgram):
         assert isinstance(other, CompiledProgram)
         assert is_identical(contents(mine), contents(other))
     if usual:
-        for array, peer in zip(found.values(), onnxruntime.InferenceSession(path).run(None, feeds)):
+        for array, peer in zip(actual.values(), onnxruntime.InferenceSession(path).run(None, feeds)):
             np.testing.assert_allclose(array, peer, rtol=1e-4, atol=1e-4)
-    return found
+    return actual
 
 
 def contents(program: CompiledProgram) -> tuple[Any, ...]:
@@ -122,14 +122,14 @@ def section_contents(section: Section) -> list[Any]:
     if isinstance(section, HostSection):
         inside = [body.constants for step in section.steps for body in bodies(step.primitive)]
         return [inside, [[section_contents(each) for each in body] for body in section.bodies]]
-    found: list[Any] = [section.aliases, section.inputs, section.outputs]
+    parts: list[Any] = [section.aliases, section.inputs, section.outputs]
     for task in section.tasks:
-        found += [task.operands, task.results, task.origin]
+        parts += [task.operands, task.results, task.origin]
         if isinstance(task, ScanTask):
-            found += [section_contents(task.body), task.program.constants, *map(work_contents, task.copies)]
+            parts += [section_contents(task.body), task.program.constants, *map(work_contents, task.copies)]
         else:
-            found += [task.template, work_contents(task.work)]
-    return found
+            parts += [task.template, work_contents(task.work)]
+    return parts
 
 
 def work_contents(work: Work) -> tuple[Any, ...]:
@@ -183,10 +183,10 @@ def test_weights_of_real_models(entry: CatalogModel, device: str, tmp_path: Path
         old = model.weights[name]
         model.set_weight(name, change(old, random).astype(np.float32))
         pipeline = Pipeline(model.pool.files, model.pool.options, device, Stages("building", show=False))
-        found, expected = model.session().whole.program, pipeline.compile(pipeline.specialise(None, ()))
-        assert isinstance(found, CompiledProgram)
+        program, expected = model.session().whole.program, pipeline.compile(pipeline.specialise(None, ()))
+        assert isinstance(program, CompiledProgram)
         assert isinstance(expected, CompiledProgram)
-        assert is_identical(contents(found), contents(expected)), name
+        assert is_identical(contents(program), contents(expected)), name
         model.set_weight(name, old)
     model.set_weights({name: model.weights[name] * 1.01 for name in picked})
     check_saved(model, random_inputs(entry, seed=SEED), tmp_path, usual=False)
@@ -222,8 +222,8 @@ def test_programs_for_other_shapes_and_outputs_have_them_too(tmp_path: Path) -> 
     for length in (3, 5):
         feeds = {"ids": np.full((length, 1), 4)}
         for outputs in (None, ["p"]):
-            found, expected = (each.run(feeds, outputs=outputs) for each in (model, fresh))
-            assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+            actual, expected = (each.run(feeds, outputs=outputs) for each in (model, fresh))
+            assert all(actual[name].tobytes() == array.tobytes() for name, array in expected.items())
 
 
 def test_under_a_memory_limit_and_strictly(tmp_path: Path) -> None:
@@ -233,8 +233,8 @@ def test_under_a_memory_limit_and_strictly(tmp_path: Path) -> None:
         model = weft.load(proto, device="cpu", **options)
         model.set_weight("plain", model.weights["plain"] * 1.5)
         model.save(tmp_path / "new.onnx")
-        found, expected = model.run(feeds), weft.load(tmp_path / "new.onnx", device="cpu", **options).run(feeds)
-        assert found["y"].tobytes() == expected["y"].tobytes()
+        actual, expected = model.run(feeds), weft.load(tmp_path / "new.onnx", device="cpu", **options).run(feeds)
+        assert actual["y"].tobytes() == expected["y"].tobytes()
 
 
 # -- what users see --------------------------------------------------------------------------------------------------
@@ -257,14 +257,14 @@ def test_the_mapping_of_weights(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="read-only"):
         old[0] = 1
     weights = model.weights
-    given = np.ones_like(old)
-    model.set_weight("raw", given)
-    given[:] = 2  # which is no business of the model's
+    replacement = np.ones_like(old)
+    model.set_weight("raw", replacement)
+    replacement[:] = 2  # which is no business of the model's
     assert weights["raw"].min() == weights["raw"].max() == 1
     with pytest.raises(ValueError, match="read-only"):
         weights["raw"][0] = 1
     with pytest.raises(TypeError):
-        weights["raw"] = given  # type: ignore[index]
+        weights["raw"] = replacement  # type: ignore[index]
 
 
 def test_what_is_no_weight_of_the_model() -> None:
@@ -339,13 +339,13 @@ def test_runs_see_all_old_or_all_new_weights(device: str) -> None:
     model = weft.load(pair(size), device=device)
     x = np.ones((1, size), np.float32)
     done = threading.Event()
-    seen: set[float] = set()
+    sums: set[float] = set()
 
     def run() -> None:
         while not done.is_set():
-            found = model.run({"x": x})
-            assert found["a"].tobytes() == found["b"].tobytes()
-            seen.add(float(found["a"][0, 0]))
+            outputs = model.run({"x": x})
+            assert outputs["a"].tobytes() == outputs["b"].tobytes()
+            sums.add(float(outputs["a"][0, 0]))
 
     updates = 40 if device != "webgpu:0" else 8
     with ThreadPoolExecutor(3) as pool:
@@ -359,8 +359,8 @@ def test_runs_see_all_old_or_all_new_weights(device: str) -> None:
             done.set()
         for each in runs:
             each.result()
-    assert seen <= {float(size * number) for number in range(updates)}
-    assert len(seen) > 1
+    assert sums <= {float(size * number) for number in range(updates)}
+    assert len(sums) > 1
 
 
 class SlowPool(SessionPool):
