@@ -155,13 +155,13 @@ class Graph:
 
     def own(self, test: str) -> set[str]:
         """A test and the modules of tests that it needs."""
-        found, waiting = {test}, deque([test])
+        modules, waiting = {test}, deque([test])
         while waiting:
             for name in self.edges[waiting.popleft()]:
-                if name not in found and self.module(name).path.startswith("tests/"):
-                    found.add(name)
+                if name not in modules and self.module(name).path.startswith("tests/"):
+                    modules.add(name)
                     waiting.append(name)
-        return found
+        return modules
 
     def reach(self, test: str) -> dict[str, str | None]:
         """Every module that a test can reach -> the one that it is reached from."""
@@ -179,15 +179,15 @@ class Graph:
         return self._walk(starts, lambda name: _is_in(name, barred))
 
     def _walk(self, starts: list[str], is_barred: Callable[[str], bool]) -> dict[str, str | None]:
-        found: dict[str, str | None] = dict.fromkeys(starts)
+        reached: dict[str, str | None] = dict.fromkeys(starts)
         waiting = deque(starts)
         while waiting:
             at = waiting.popleft()
             for name in sorted(self.edges[at]):
-                if name not in found and not is_barred(name):
-                    found[name] = at
+                if name not in reached and not is_barred(name):
+                    reached[name] = at
                     waiting.append(name)
-        return found
+        return reached
 
     def _barred_rooms(self, test: str, own: Collection[str]) -> Collection[str]:
         inside = Path(self.modules[test].path).relative_to("tests")
@@ -252,12 +252,12 @@ def affected(graph: Graph, changed: Collection[str]) -> Affected:
     reasons = {}
     for module in tests:
         reached = graph.reach(module.name)
-        if found := [name for name in reached if name.rstrip(PACKAGE) in hit]:
-            reasons[module.path] = _chain(reached, found[0], hit)
+        if hits := [name for name in reached if name.rstrip(PACKAGE) in hit]:
+            reasons[module.path] = _chain(reached, hits[0], hit)
     for device, devices in CONFORMANCE.items():
         reached = graph.conformance_reach(devices)
-        if found := [name for name in reached if name.rstrip(PACKAGE) in hit]:
-            reasons[f"conformance {device}"] = _chain(reached, found[0], hit)
+        if hits := [name for name in reached if name.rstrip(PACKAGE) in hit]:
+            reasons[f"conformance {device}"] = _chain(reached, hits[0], hit)
     return Affected(reasons, len(everything) - len(reasons))
 
 
@@ -332,7 +332,7 @@ def _starts(what: ast.expr) -> Iterator[str]:
 
 def _loads_anywhere(module: Module) -> bool:
     """Whether it loads a model without saying where: on the best device that is there."""
-    said = {
+    with_device = {
         id(node.func)
         for node in module.nodes
         if isinstance(node, ast.Call) and any(keyword.arg == "device" for keyword in node.keywords)
@@ -342,7 +342,7 @@ def _loads_anywhere(module: Module) -> bool:
         and node.attr == "load"
         and isinstance(node.value, ast.Name)
         and node.value.id == "weft"
-        and id(node) not in said
+        and id(node) not in with_device
         for node in module.nodes
     )
 
@@ -374,12 +374,12 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=ROOT)
     arguments = parser.parse_args()
     since, changed = changed_files(arguments.root, arguments.base)
-    found = affected(read_graph(arguments.root), changed)
+    result = affected(read_graph(arguments.root), changed)
     print(f"{len(changed)} files changed since {since[:12]}", file=sys.stderr)
-    for name, reason in sorted(found.reasons.items()):
+    for name, reason in sorted(result.reasons.items()):
         print(f"  {name}: {reason}", file=sys.stderr)
         print(name)
-    print(f"{len(found.reasons)} to run, {found.left_out} left out", file=sys.stderr)
+    print(f"{len(result.reasons)} to run, {result.left_out} left out", file=sys.stderr)
 
 
 if __name__ == "__main__":

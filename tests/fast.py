@@ -20,14 +20,14 @@ LONG_BY_NATURE = ("models", "packages", "attack", "slow")
 
 
 def fast_ones(items: Iterable[pytest.Item], listed: Iterable[str]) -> list[pytest.Item]:
-    seen = set(listed)
-    found = []
+    skipped = set(listed)
+    chosen = []
     for item in items:
         name = function_of(item.nodeid)
-        if name not in seen and not any(item.get_closest_marker(marker) for marker in LONG_BY_NATURE):
-            found.append(item)
-            seen.add(name)
-    return found
+        if name not in skipped and not any(item.get_closest_marker(marker) for marker in LONG_BY_NATURE):
+            chosen.append(item)
+            skipped.add(name)
+    return chosen
 
 
 def function_of(test: str) -> str:

@@ -62,7 +62,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(tree: Path, *changed: str) -> set[str]:
+def affected_names(tree: Path, *changed: str) -> set[str]:
     names = affected.affected(read_graph(tree), changed).reasons
     return {name.removeprefix("tests/").removesuffix(".py") for name in names}
 
@@ -95,11 +95,11 @@ def found(tree: Path, *changed: str) -> set[str]:
     ],
 )
 def test_what_a_change_can_affect(tree: Path, changed: str, expected: set[str]) -> None:
-    assert found(tree, changed) == expected
+    assert affected_names(tree, changed) == expected
 
 
 def test_changes_add_up(tree: Path) -> None:
-    assert found(tree, "tests/samples.py", "tests/test_cpu.py") == {"opset/test_linear", "test_cpu"}
+    assert affected_names(tree, "tests/samples.py", "tests/test_cpu.py") == {"opset/test_linear", "test_cpu"}
 
 
 def test_changes_come_from_git(tree: Path) -> None:

@@ -124,14 +124,14 @@ def test_specs() -> None:
 @pytest.mark.parametrize("element", list(DType))
 def test_dtypes_are_those_of_arrays(element: DType) -> None:
     spec = weft.TensorSpec("x", (2,), TensorType(element, (2,)))
-    found = np.dtype(spec.dtype)
-    assert found == np.empty(2, spec.dtype).dtype == element.numpy
+    dtype = np.dtype(spec.dtype)
+    assert dtype == np.empty(2, spec.dtype).dtype == element.numpy
     assert hash(spec.dtype) == hash(element.numpy)
     assert spec.element == element.value
     assert spec == pickle.loads(pickle.dumps(spec))
-    assert repr(spec) == f"TensorSpec(name='x', dtype={found}, shape=(2,))"
-    assert spec.dtype == found.type
-    assert spec.dtype == found.name
+    assert repr(spec) == f"TensorSpec(name='x', dtype={dtype}, shape=(2,))"
+    assert spec.dtype == dtype.type
+    assert spec.dtype == dtype.name
 
 
 def test_dtypes_compare_as_numpy_does() -> None:
@@ -266,7 +266,7 @@ class Capsule:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "array_like",
     [
         X.tolist(),
         tuple(map(tuple, X.tolist())),
@@ -279,23 +279,23 @@ class Capsule:
     ],
     ids=["lists", "tuples", "ints", "__array__", "__dlpack__", "fortran", "big-endian", "strided"],
 )
-def test_inputs_may_be_anything_like_an_array(given: Any) -> None:
-    np.testing.assert_array_equal(weft.load(affine())(given)[0], Y)
+def test_inputs_may_be_anything_like_an_array(array_like: Any) -> None:
+    np.testing.assert_array_equal(weft.load(affine())(array_like)[0], Y)
 
 
 def test_scalars() -> None:
     built = model([node("Add", ["x", "x"], ["y"])], [value("x", [])], [value("y", [])])
     loaded = weft.load(built)
-    for given in (1.5, np.float32(1.5), np.array(1.5, np.float32), True, 2):
-        result = loaded(given)
+    for scalar in (1.5, np.float32(1.5), np.array(1.5, np.float32), True, 2):
+        result = loaded(scalar)
         assert isinstance(result, np.ndarray)
         assert result.shape == ()
-        assert result == 2 * given
+        assert result == 2 * scalar
     assert weft.load(model([node("Not", ["x"], ["y"])], [value("x", [], TensorProto.BOOL)]))(True) == np.False_
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("array", "message"),
     [
         (X.astype(np.float64), "must be float32, not float64"),
         (X.astype(np.int32), "must be float32, not int32"),
@@ -311,12 +311,12 @@ def test_scalars() -> None:
     ],
     ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
-def test_inputs_that_do_not_fit(given: Any, said: str, tmp_path: Path) -> None:
+def test_inputs_that_do_not_fit(array: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "affine.onnx"
     path.write_bytes(affine().SerializeToString())
     with pytest.raises(weft.InputError) as caught:
-        weft.load(path).run({"x": given})
-    assert said in str(caught.value)
+        weft.load(path).run({"x": array})
+    assert message in str(caught.value)
     assert "'x'" in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -378,7 +378,7 @@ def test_results_are_the_callers_own() -> None:
     )  # fmt: skip
     loaded = weft.load(built)
     x = random(2, 2)
-    kept = x.copy()
+    original = x.copy()
     first = loaded.run({"x": x})
     expected = {name: array.copy() for name, array in first.items()}
     for name, array in first.items():
@@ -386,7 +386,7 @@ def test_results_are_the_callers_own() -> None:
         array[...] = 99
         for other, content in others.items():
             np.testing.assert_array_equal(first[other], content, err_msg=f"{name} shares memory with {other}")
-    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(x, original)
     for name, array in loaded.run({"x": x}).items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
     del first
@@ -404,11 +404,11 @@ def test_results_in_sequences_are_the_callers_own() -> None:
     )
     loaded = weft.load(built)
     x = random(2, 2)
-    kept = x.copy()
+    original = x.copy()
     parts, weights = loaded(x)
     parts[0][...] = 99
     weights[0][...] = 99
-    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(x, original)
     np.testing.assert_array_equal(weights[1], [1, 2])
     np.testing.assert_array_equal(loaded(x)[1][0], [1, 2])
 
@@ -429,16 +429,16 @@ def test_inputs_are_left_alone() -> None:
 
 
 def test_devices() -> None:
-    found = weft.devices()
-    assert "reference" in [device.name for device in found if device.available]
-    assert all(device.description for device in found)
-    assert all(isinstance(device, weft.Device) for device in found)
+    devices = weft.devices()
+    assert "reference" in [device.name for device in devices if device.available]
+    assert all(device.description for device in devices)
+    assert all(isinstance(device, weft.Device) for device in devices)
     assert weft.load(affine(), device="reference").device == "reference"
-    assert weft.load(affine()).device in [device.name for device in found if device.available]
+    assert weft.load(affine()).device in [device.name for device in devices if device.available]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"device": "nope"}, "no device 'nope'"),
         ({"device": ""}, "no device ''"),
@@ -450,8 +450,8 @@ def test_devices() -> None:
         ({"precision": "worst"}, "'worst' is not available"),
     ],
 )
-def test_mistaken_options(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.DeviceError, match=said):
+def test_mistaken_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.DeviceError, match=message):
         weft.load(affine(), **options)
 
 
@@ -501,9 +501,9 @@ def test_importing_brings_in_little() -> None:
     """Whatever the first load needs is imported by the first load. `weft bench` measures how long both take."""
     code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import weft; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    brought = set(run.stdout.split())
-    assert not {"numpy", "onnx", "rich", "onnxruntime", "google.protobuf"} & brought
-    assert {name for name in brought if name.partition(".")[0] == "weft"} == {"weft", "weft.errors"}
+    modules = set(run.stdout.split())
+    assert not {"numpy", "onnx", "rich", "onnxruntime", "google.protobuf"} & modules
+    assert {name for name in modules if name.partition(".")[0] == "weft"} == {"weft", "weft.errors"}
 
 
 def test_public_names_exist() -> None:

@@ -25,8 +25,8 @@ def test_first_cases_of_what_is_quick() -> None:
         *(Item(f"a.py::test_{marker}", marker) for marker in LONG_BY_NATURE),
         Item("b.py::test_one"),
     ]
-    found = [item.nodeid for item in fast_ones(items, ["a.py::test_long"])]
-    assert found == ["a.py::test_one[x]", "a.py::TestMany::test_one[y]", "b.py::test_one"]
+    chosen = [item.nodeid for item in fast_ones(items, ["a.py::test_long"])]
+    assert chosen == ["a.py::test_one[x]", "a.py::TestMany::test_one[y]", "b.py::test_one"]
 
 
 def test_every_file_that_is_listed_exists() -> None:

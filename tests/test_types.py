@@ -21,9 +21,9 @@ from weft.runtime.options import LoadOptions
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("typed") / "tiny.onnx"
-    typed_program.built().save(found)
-    return found
+    file = tmp_path_factory.mktemp("typed") / "tiny.onnx"
+    typed_program.built().save(file)
+    return file
 
 
 def test_the_typed_program_runs(path: Path, tmp_path: Path) -> None:

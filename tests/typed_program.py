@@ -78,7 +78,7 @@ def refused(path: Path) -> None:
     weft.load(path).bench(repeat=3)  # type: ignore[call-arg]
 
 
-def told(model: weft.Model) -> str:
+def describe(model: weft.Model) -> str:
     """What a model says of itself."""
     assert_type(model.file, str)
     assert_type(model.device, str)
@@ -101,16 +101,16 @@ def told(model: weft.Model) -> str:
     attempts: Sequence[weft.Attempt] = report.attempts
     names = [device.name for device in weft.devices() if device.available]
     assert_type(names, list[str])
-    found: list[weft.Device] = weft.devices()
-    return f"{steps} {memory} {report} {attempts} {found} {dir(weft)} {model!r} {model}"
+    devices: list[weft.Device] = weft.devices()
+    return f"{steps} {memory} {report} {attempts} {devices} {dir(weft)} {model!r} {model}"
 
 
 def ran(model: weft.Model, x: Array) -> Array:
     """Every way to run."""
     results = model.run({"x": x}, outputs=["y"], timeout=60, cancel=weft.Cancellation())
-    kept = model.run({"x": x}, keep=True)["y"]
-    assert isinstance(kept, weft.DeviceTensor)
-    assert_type(kept.numpy(), Array)
+    device_tensor = model.run({"x": x}, keep=True)["y"]
+    assert isinstance(device_tensor, weft.DeviceTensor)
+    assert_type(device_tensor.numpy(), Array)
     again: weft.DeviceTensor = model.to_device(x)
     placed: weft.DeviceTensor = weft.to_device(x, "cpu")
     into: Array = np.empty_like(results["y"])
