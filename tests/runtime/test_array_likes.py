@@ -1,4 +1,4 @@
-"""What callers pass for arrays: each is taken as it is meant, or refused with a reason; never a bare traceback."""
+"""Array-like inputs are converted, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A = np.array([1, 2, 3], np.float32)
 
 @cache
 def passing(dtype: int, shape: Any = ("n",)) -> weft.Model:
-    """Its output is its input."""
+    """Build a model whose output is its input."""
     graph = model([node("Identity", ["x"], ["y"])], [value("x", shape, dtype)], [value("y", shape, dtype)])
     return weft.load(graph, device="cpu")
 
@@ -36,7 +36,7 @@ BFLOAT16, FLOAT8, COMPLEX = TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN, Tens
 
 
 class Interface:
-    """As images of PIL have it."""
+    """An object with `__array_interface__`, as PIL images have."""
 
     def __init__(self) -> None:
         self.array = A.copy()
@@ -59,7 +59,7 @@ class Sparse:
 
 
 class Text(str):
-    """A string of somebody's own class."""
+    """A subclass of str."""
 
 
 ACCEPTED: dict[str, tuple[int, Any, list[Any]]] = {
@@ -98,7 +98,7 @@ ACCEPTED: dict[str, tuple[int, Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_taken(case: str) -> None:
+def test_accepted(case: str) -> None:
     kind, array_like, expected = ACCEPTED[case]
     loaded = passing(kind)
     for _ in range(2):
@@ -151,7 +151,7 @@ def test_refused(case: str) -> None:
         assert "input 'x'" in str(caught.value)
 
 
-def test_a_file_in_memory(tmp_path: Path) -> None:
+def test_arrays_on_mapped_files(tmp_path: Path) -> None:
     A.tofile(tmp_path / "a.bin")
     assert passing(FLOAT).run({"x": np.memmap(tmp_path / "a.bin", np.float32, "r")})["y"].tolist() == A.tolist()
 
@@ -167,7 +167,7 @@ def test_a_file_in_memory(tmp_path: Path) -> None:
         (("n", 3, 8, 9), (2, 3, 8, 8), None),
     ],
 )
-def test_shapes_that_a_step_away_fit(declared: Any, shape: Any, hint: str | None) -> None:
+def test_hints_for_shapes_that_almost_fit(declared: Any, shape: Any, hint: str | None) -> None:
     loaded = passing(TensorProto.FLOAT, declared)
     with pytest.raises(weft.InputError) as caught:
         loaded.run({"x": np.zeros(shape, np.float32)})
@@ -177,7 +177,7 @@ def test_shapes_that_a_step_away_fit(declared: Any, shape: Any, hint: str | None
 # -- libraries, where they are installed -----------------------------------------------------------------------------
 
 
-def test_tensors_of_torch() -> None:
+def test_torch_tensors() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     plain = torch.tensor([1.0, 2.0])
     computed = plain * torch.ones(2, requires_grad=True)
@@ -203,7 +203,7 @@ def test_tensors_of_torch() -> None:
             passing(FLOAT).run({"x": tensor})
 
 
-def test_tensors_of_torch_on_a_device() -> None:
+def test_torch_tensors_on_a_device() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     for tensor in (
         torch.tensor([1.5, 2]),
@@ -215,7 +215,7 @@ def test_tensors_of_torch_on_a_device() -> None:
         assert placed.numpy().tolist() == [1.5, 2]
 
 
-def test_outputs_in_tensors_of_torch() -> None:
+def test_outputs_into_torch_tensors() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     for _ in range(2):
         place = torch.zeros(3)
@@ -228,7 +228,7 @@ def test_outputs_in_tensors_of_torch() -> None:
         passing(FLOAT).run({"x": A}, into={"y": torch.zeros(3, requires_grad=True)})
 
 
-def test_columns_of_pandas() -> None:
+def test_pandas_columns() -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     table = pandas.DataFrame({"a": np.float32([1, 2]), "s": ["x", "y"], "i": [1, 2]})
     assert passing(FLOAT).run({"x": table["a"]})["y"].tolist() == [1, 2]
@@ -243,7 +243,7 @@ def test_columns_of_pandas() -> None:
         passing(FLOAT).run(table)
 
 
-def test_images_of_pillow() -> None:
+def test_pillow_images() -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     picture = image.new("RGB", (2, 3), (1, 2, 3))
     actual = passing(TensorProto.UINT8, ("h", "w", "c")).run({"x": picture})["y"]
@@ -252,7 +252,7 @@ def test_images_of_pillow() -> None:
         passing(FLOAT).run({"x": picture})
 
 
-def test_arrays_of_jax() -> None:
+def test_jax_arrays() -> None:
     numpy = pytest.importorskip("jax.numpy", reason="jax is not installed")
     assert passing(FLOAT).run({"x": numpy.array([1.0, 2.0])})["y"].tolist() == [1, 2]
     assert passing(BFLOAT16).run({"x": numpy.array([1.0, 2.0], numpy.bfloat16)})["y"].tolist() == [1, 2]
@@ -272,11 +272,11 @@ def test_arrays_of_jax() -> None:
         (np.char.array(["a", "b"]), ["a", "b"]),
     ],
 )
-def test_strings_of_all_types(texts: Any, expected: list[str]) -> None:
+def test_all_string_types(texts: Any, expected: list[str]) -> None:
     assert passing(STRING).run({"x": texts})["y"].tolist() == expected
 
 
-def test_a_raw_scalar_is_a_string() -> None:
+def test_bytes_scalar_is_a_string() -> None:
     assert passing(STRING, ()).run({"x": np.void(b"must")})["y"].item() == "must"
 
 
@@ -295,15 +295,15 @@ def test_a_raw_scalar_is_a_string() -> None:
         memoryview(b"must"),
     ],
 )
-def test_what_is_no_string_is_refused(texts: Any) -> None:
+def test_non_strings_are_refused(texts: Any) -> None:
     with pytest.raises(weft.InputError, match="input 'x'"):
         passing(STRING).run({"x": texts})
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference", "webgpu:0"])
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
-def test_one_element_is_a_scalar(shape: tuple[int, ...], device: str) -> None:
-    """The output has the declared shape, run after run and in every way to run."""
+def test_scalar_outputs_keep_their_declared_shape(shape: tuple[int, ...], device: str) -> None:
+    """The output has the declared shape in every run and with every way to run."""
     graph = model([node("Add", ["x", "x"], ["y"])], [value("x", (), FLOAT)], [value("y", (), FLOAT)])
     loaded = weft.load(graph, device=device)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Models that serve at once while a better device gets ready in the background."""
+"""Models that run at once while a better device is compiled in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPU_NAME = "webgpu:0"
 
 
 def chain(length: int = 12) -> onnx.ModelProto:
-    """Steps that the reference takes one by one."""
+    """Build a chain of nodes, which the reference runs one by one."""
     nodes = [helper.make_node("Tanh", [f"v{i}"], [f"v{i + 1}"]) for i in range(length)]
     nodes.append(helper.make_node("MatMul", [f"v{length}", "w"], ["y"]))
     x = helper.make_tensor_value_info("v0", TensorProto.FLOAT, ["n", 64])
@@ -44,7 +44,7 @@ def join() -> None:
 
 
 def fixed_ranking(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
-    """A benchmark whose result is known."""
+    """Replace the benchmark by one with a fixed result."""
 
     def rank_by_benchmark(devices: Any, ready: Any) -> Ranking:
         for device in devices:
@@ -55,7 +55,7 @@ def fixed_ranking(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
     monkeypatch.setattr(background_compilation, "rank_by_benchmark", rank_by_benchmark)
 
 
-def test_it_moves_when_the_better_device_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_moves_when_the_better_device_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     compiling, real = threading.Event(), CpuDriver.begin
 
     def slow(*arguments: Any, **keywords: Any) -> Any:
@@ -79,7 +79,7 @@ def test_it_moves_when_the_better_device_is_ready(monkeypatch: pytest.MonkeyPatc
     assert "it is ready, and faster (cpu: so it is, reference: so it is)" in served[1][1]
 
 
-def test_it_stays_where_the_other_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_stays_if_the_other_device_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     fixed_ranking(monkeypatch, "reference")
     model = weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False)
     join()
@@ -87,8 +87,8 @@ def test_it_stays_where_the_other_is_slower(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(model.devices) == {"reference", "cpu"}
 
 
-def test_timed_for_real() -> None:
-    """On inputs that are made up, and on a sample."""
+def test_devices_are_timed_on_random_and_sample_inputs() -> None:
+
     for sample in (None, {"v0": np.ones((256, 64), np.float32)}):
         model = weft.load(chain(), device=["cpu", "reference"], warm="background", cache=False, sample=sample)
         join()
@@ -98,7 +98,7 @@ def test_timed_for_real() -> None:
         assert actual.shape == (3, 64)
 
 
-def test_what_fails_in_the_background_is_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_failure_is_reported_as_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no code today")
 
@@ -111,7 +111,7 @@ def test_what_fails_in_the_background_is_an_attempt(monkeypatch: pytest.MonkeyPa
     assert "no code today" in attempt.reason
 
 
-def test_what_fails_while_it_is_timed_is_an_attempt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_while_timing_is_reported_as_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no run today")
 
@@ -122,8 +122,8 @@ def test_what_fails_while_it_is_timed_is_an_attempt_too(monkeypatch: pytest.Monk
     assert [(a.device, a.stage) for a in model.report().attempts] == [("cpu", "running")]
 
 
-def test_where_no_data_can_be_made_up_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nobody is blamed for it; nor does a thread die aloud."""
+def test_model_stays_if_it_has_no_random_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No attempt is reported, and no thread raises."""
     thread_errors: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", thread_errors.append)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
@@ -136,7 +136,7 @@ def test_where_no_data_can_be_made_up_it_stays(monkeypatch: pytest.MonkeyPatch) 
         weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False, sample={"z": X})
 
 
-def test_a_kept_model_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_model_needs_no_background_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     model = weft.load(affine(), device=[GPU, "cpu"], warm="background")
     assert model.report().services[0].device == "cpu"
@@ -146,7 +146,7 @@ def test_a_kept_model_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not [thread for thread in threading.enumerate() if thread.name == "weft-warming"]
 
 
-def test_it_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_thread_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     compiling, real, compiled = threading.Event(), CpuDriver.begin, []
 
     def slow(*arguments: Any, **keywords: Any) -> Any:
@@ -164,7 +164,7 @@ def test_it_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not compiled
 
 
-def test_it_ends_with_the_process(tmp_path: Path) -> None:
+def test_background_thread_ends_with_the_process(tmp_path: Path) -> None:
     file = tmp_path / "chain.onnx"
     onnx.save(chain(400), file)
     code = f"""

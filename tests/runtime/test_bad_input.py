@@ -1,4 +1,4 @@
-"""Models and inputs that cannot work: each is a weft error of the right class that names the culprit and the file."""
+"""Invalid models and inputs raise the right WeftError, which names the file and the node, value or input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from weft.errors import InputError, InvalidModelError, ModelError, UnsupportedMo
     [(b"", "empty"), (b"hello world", "a text that begins"), (b"\x08\x0a", "no graph"),
      (b"\xff" * 100, "not a whole ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
 )  # fmt: skip
-def test_no_model_at_all(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_are_not_models(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
     with pytest.raises(InvalidModelError, match=message) as caught:
@@ -37,7 +37,7 @@ def test_no_model_at_all(tmp_path: Path, content: bytes, message: str) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_a_folder_is_no_model(tmp_path: Path) -> None:
+def test_folder_is_not_a_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=re.escape(str(tmp_path))):
         weft.load(tmp_path)
 
@@ -97,7 +97,7 @@ def test_names(tmp_path: Path, case: str) -> None:
         (TensorProto(name="w", data_type=0, dims=[1], float_data=[1]), "element type number 0"),
     ],
 )
-def test_tensors_that_contradict_themselves(tmp_path: Path, bad_tensor: TensorProto, message: str) -> None:
+def test_inconsistent_tensors(tmp_path: Path, bad_tensor: TensorProto, message: str) -> None:
     refuse(tmp_path, model([node("Add", ["x", "w"], ["y"])], initializers=[bad_tensor]), ModelError, "value w", message)
     bad_tensor.name = ""
     constant = node("Constant", [], ["w"], name="culprit", value=bad_tensor)
@@ -186,7 +186,7 @@ def function_calling_itself() -> onnx.ModelProto:
     return model([node("Again", ["x"], ["y"], domain="local")], opsets={"": 20, "local": 1}, functions=[function])
 
 
-def test_a_function_that_calls_itself(tmp_path: Path) -> None:
+def test_recursive_function(tmp_path: Path) -> None:
     refuse(tmp_path, function_calling_itself(), ModelError, "Again")
 
 
@@ -233,8 +233,8 @@ def test_inputs(tmp_path: Path, feeds: dict[str, Any], message: str) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_shapes_that_do_not_fit_are_told_with_what_is_asked() -> None:
-    """Both shapes, and the name of the dim."""
+def test_shape_errors_name_both_shapes() -> None:
+    """The error has both shapes and the name of the dim."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Add", ["a", "b"], ["c"])],
@@ -249,7 +249,7 @@ def test_shapes_that_do_not_fit_are_told_with_what_is_asked() -> None:
         assert part in str(caught.value)
 
 
-def test_a_batch_that_is_fixed_is_told() -> None:
+def test_fixed_batch_is_explained() -> None:
     value = helper.make_tensor_value_info
     node = helper.make_node("Neg", ["x"], ["y"])
     graph = helper.make_graph(
@@ -276,8 +276,8 @@ class MissingPackage:
 
 
 @pytest.mark.parametrize("package", ["llvmlite", "onnx"])
-def test_what_compiling_lacks_is_named(package: str, tmp_path: Path) -> None:
-    """As where only what runs saved programs is installed."""
+def test_missing_compiler_package_is_named(package: str, tmp_path: Path) -> None:
+    """As in an environment that has only what saved programs need."""
     path = tmp_path / "model.onnx"
     onnx.save(model([node("Neg", ["x"], ["y"])], [value("x")], [value("y")]), path)
     program = (

@@ -1,4 +1,4 @@
-"""One call after the other: what is remembered of the last one must not show in the next."""
+"""Consecutive calls: state that is cached from one call must not affect the next."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_results_belong_to_the_caller(loaded: weft.Model) -> None:
     np.testing.assert_array_equal(first, copy)
 
 
-def test_new_contents_give_new_results(loaded: weft.Model) -> None:
+def test_arrays_may_change_between_calls(loaded: weft.Model) -> None:
     x = X.copy()
     for factor in (1.0, -2.0, 0.0):
         x[:] = X * np.float32(factor)
@@ -85,10 +85,10 @@ def test_inputs_are_checked_every_time(loaded: weft.Model) -> None:
 
 
 class Subclass(np.ndarray):
-    """An array that is not quite one."""
+    """A subclass of ndarray."""
 
 
-def test_arrays_of_any_kind_give_the_same(loaded: weft.Model) -> None:
+def test_all_kinds_of_arrays_give_the_same_results(loaded: weft.Model) -> None:
     expected = loaded.run({"x": X})["y"]
     wide = np.zeros((3, 32), np.float32)
     wide[:, ::2] = X
@@ -107,14 +107,14 @@ def test_shapes_may_alternate(loaded: weft.Model) -> None:
         np.testing.assert_array_equal(loaded.run({"x": np.tile(X, (n, 1))})["y"], expected[n])
 
 
-def test_some_outputs_after_all(loaded: weft.Model) -> None:
+def test_runs_with_some_and_all_outputs_may_alternate(loaded: weft.Model) -> None:
     loaded.run({"x": X})
     assert list(loaded.run({"x": X}, ["y"])) == ["y"]
     with pytest.raises(weft.InputError, match="no output"):
         loaded.run({"x": X}, ["z"])
 
 
-def test_an_error_leaves_the_next_call_alone() -> None:
+def test_call_after_an_error() -> None:
     loaded = weft.load(picking(), device="cpu")
     x = np.arange(5, dtype=np.float32)
     good, bad = np.array([0, 4, -1]), np.array([0, 5, 1])
@@ -124,7 +124,7 @@ def test_an_error_leaves_the_next_call_alone() -> None:
             loaded.run({"x": x, "i": bad})
 
 
-def test_sizes_that_clash_are_noticed_after_a_good_call() -> None:
+def test_conflicting_sizes_are_noticed_after_a_valid_call() -> None:
     adding = model([node("Add", ["x", "z"], ["y"])], [value("x", ["n"]), value("z", ["n"])], [value("y", ["n"])])
     loaded = weft.load(adding, device="cpu")
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_sizes_that_clash_are_noticed_after_a_good_call() -> None:
             loaded.run({"x": np.ones(3, np.float32), "z": np.ones(2, np.float32)})
 
 
-def test_branches_take_turns() -> None:
+def test_branches_may_alternate() -> None:
     loaded, reference = (weft.load(branching(), device=device) for device in ("cpu", "reference"))
     for number in range(12):
         shape = (2, 3) if number % 3 else (1, 3)
@@ -143,7 +143,7 @@ def test_branches_take_turns() -> None:
 
 
 def stacked(depth: int = 6, channels: int = 24, size: int = 20) -> onnx.ModelProto:
-    """Layers of branches: narrow convolutions of one input, joined again."""
+    """Build layers of narrow convolutions of one input, concatenated."""
     rng = np.random.default_rng(0)
     nodes, weights, last = [], [], "x"
     for layer in range(depth):
@@ -188,8 +188,8 @@ def test_callers_in_threads_get_the_same_bits(threads: int) -> None:
         assert all(pool.map(call, range(len(images))))
 
 
-def test_callers_of_a_model_meet_at_its_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None waits for another to be done; test_tape.py shows that native code runs side by side."""
+def test_callers_run_native_code_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All callers reach native code before any of them leaves it; test_tape.py shows that it runs in parallel."""
     native, meeting = runner(), Barrier(3, timeout=240)
 
     def call(address: int) -> int:
@@ -205,8 +205,8 @@ def test_callers_of_a_model_meet_at_its_native_code(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("threads", [3, 5])
-def test_steps_side_by_side_are_sound(threads: int) -> None:
-    """They hold every task once, after what it needs; plans of them are sound, and the same every time."""
+def test_parallel_schedules_are_valid(threads: int) -> None:
+    """They have every task once, after its operands; their plans are valid and deterministic."""
     program = weft.load(stacked(), device="cpu").session().whole.program
     (section,) = (part for part in program.sections if isinstance(part, NativeSection))
     numbers = range(len(section.tasks))
@@ -219,8 +219,8 @@ def test_steps_side_by_side_are_sound(threads: int) -> None:
     verify_plan(section, make_plan(section, constants, {}, steps), constants, {})
 
 
-def test_what_gives_way() -> None:
-    """Running sums of one thread each: side by side they need four times the memory that they need in turn."""
+def test_speed_preference_uses_more_memory() -> None:
+    """Four single-threaded cumulative sums need four times the memory in parallel."""
     sizes = [20_000 - number for number in range(4)]
     nodes = [helper.make_node("CumSum", [f"x{n}", "axis"], [f"s{n}"]) for n in range(4)]
     nodes += [helper.make_node("ReduceMax", [f"s{n}"], [f"r{n}"], keepdims=1) for n in range(4)]

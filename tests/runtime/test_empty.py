@@ -1,4 +1,4 @@
-"""Tensors without elements: they give what onnxruntime gives, on every device, with sizes that are fixed or not."""
+"""Empty tensors give onnxruntime's results on every device, with static and dynamic sizes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("name", "symbolic"), FORMS)
-def test_nodes(name: str, symbolic: bool, device: str) -> None:
+def test_nodes_with_empty_operands(name: str, symbolic: bool, device: str) -> None:
     op, inputs, options = NODES[name]
     built = node_model(op, inputs, opset=21, symbolic=symbolic, **options)
     input_names = {value.name for value in built.graph.input}
@@ -96,7 +96,7 @@ def graph(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], constants:
     return helper.make_model(built, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
 
 
-def test_sizes_of_0_that_only_the_run_reveals(device: str) -> None:
+def test_sizes_of_0_known_only_at_run_time(device: str) -> None:
     nodes = [
         helper.make_node("Compress", ["x", "keep"], ["c"], axis=0),
         helper.make_node("Transpose", ["c"], ["t"]),
@@ -112,7 +112,7 @@ def test_sizes_of_0_that_only_the_run_reveals(device: str) -> None:
 
 
 @pytest.mark.parametrize(("sizes", "expected"), [([0, 1, -1], (0, 1, 12)), ([-1, 2, 6], (0, 2, 6)), ([3, -1], (3, 0))])
-def test_computed_shapes_for_nothing(sizes: list[int], expected: tuple[int, ...], device: str) -> None:
+def test_computed_shapes_of_empty_tensors(sizes: list[int], expected: tuple[int, ...], device: str) -> None:
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     inputs = {"x": (TensorProto.FLOAT, ["n", 3, 4]), "shape": (TensorProto.INT64, [len(sizes)])}
     model = weft.load(graph(nodes, inputs, {}), device=device, cache=False)
@@ -120,8 +120,8 @@ def test_computed_shapes_for_nothing(sizes: list[int], expected: tuple[int, ...]
     assert actual.shape == expected
 
 
-def test_an_empty_cache_takes_one_program_for_all_other_sizes(device: str, caplog: pytest.LogCaptureFixture) -> None:
-    """As decoders have it before their first step: no keys yet, and something else that differs from call to call."""
+def test_empty_cache_needs_one_program_for_all_other_sizes(device: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a decoder's first step: no keys yet, and another size that differs from call to call."""
     nodes = [
         helper.make_node("Concat", ["past", "new"], ["keys"], axis=1),
         helper.make_node("MatMul", ["heard", "keys"], ["scores"]),
@@ -150,7 +150,7 @@ def test_an_empty_cache_takes_one_program_for_all_other_sizes(device: str, caplo
     assert 1 <= len(compiled) <= 3  # without keys; without keys at all; without keys and time
 
 
-def test_attention_of_no_batch(device: str) -> None:
+def test_attention_with_an_empty_batch(device: str) -> None:
     inputs = [floats(0, 2, 4, 8), floats(0, 2, 6, 8), floats(0, 2, 6, 8)]
     for symbolic in (False, True):
         built = node_model("Attention", inputs, opset=23, symbolic=symbolic)
@@ -158,7 +158,7 @@ def test_attention_of_no_batch(device: str) -> None:
         assert weft.load(built, device=device, cache=False).run(fed)["y0"].shape == (0, 2, 4, 8)
 
 
-def test_sizes_that_no_array_has(device: str) -> None:
+def test_impossible_sizes_are_refused(device: str) -> None:
     for op in ("ConstantOfShape", "Reshape"):
         constants = {"shape": np.array([2**40, 2**40, 0], np.int64)}
         operands = ["shape"] if op == "ConstantOfShape" else ["x", "shape"]
@@ -169,7 +169,7 @@ def test_sizes_that_no_array_has(device: str) -> None:
             weft.load(built, device=device, cache=False)
 
 
-def test_the_greatest_of_nothing_has_no_position(device: str) -> None:
+def test_argmax_of_an_empty_axis_is_refused(device: str) -> None:
     built = node_model("ArgMax", [floats(3, 0)], opset=21, axis=1)
     with pytest.raises(WeftError, match="without elements"):
         weft.load(built, device=device, cache=False).run({"x0": floats(3, 0)})
@@ -180,7 +180,7 @@ def test_the_greatest_of_nothing_has_no_position(device: str) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.uint8], ids=str)
 @pytest.mark.parametrize("op", ["Sqrt", "Exp", "Log", "Sin", "IsInf", "IsNaN", "Sigmoid", "Tanh", "Erf"])
-def test_types_that_an_op_does_not_take(op: str, dtype: Any, device: str) -> None:
+def test_unsupported_types_are_refused(op: str, dtype: Any, device: str) -> None:
     built = node_model(op, [np.ones(3, dtype)], opset=21)
     built.graph.node[0].name = "culprit"
     with pytest.raises(InvalidModelError, match=rf"x0.*{np.dtype(dtype).name}.*culprit"):

@@ -1,4 +1,4 @@
-"""Inner values of a model as outputs: asked for when it is loaded, or in a run; compared with onnxruntime's."""
+"""Inner values as outputs, named at load time or in a run, compared with onnxruntime's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def expected(built: onnx.ModelProto, names: list[str], inputs: dict[str, Any], t
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_run_gives_inner_values(device: str, tmp_path: Path) -> None:
+def test_run_returns_inner_values(device: str, tmp_path: Path) -> None:
     loaded = weft.load(network(), device=device)
     names = ["scores", "positive", "y", "product"]
     actual = loaded.run({"x": X}, outputs=names)
@@ -68,7 +68,7 @@ def test_inputs_and_weights_are_values_too(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_model_is_loaded_with_inner_values_as_its_outputs(device: str, tmp_path: Path) -> None:
+def test_load_with_inner_values_as_outputs(device: str, tmp_path: Path) -> None:
     part = weft.load(network(), device=device, outputs=["positive"])
     assert [str(spec) for spec in part.outputs] == ["positive: float32[n, 20]"]
     positive = expected(network(), ["positive"], {"x": X}, tmp_path)["positive"]
@@ -76,7 +76,7 @@ def test_a_model_is_loaded_with_inner_values_as_its_outputs(device: str, tmp_pat
     assert [spec.name for spec in weft.load(network(), device=device).outputs] == ["y"]  # a cache entry of its own
 
 
-def test_what_the_outputs_do_not_need_is_not_kept() -> None:
+def test_unneeded_weights_are_dropped() -> None:
     part = weft.load(network(), device="cpu", outputs=["positive"])
     whole = weft.load(network(), device="cpu")
     sizes = []
@@ -87,7 +87,7 @@ def test_what_the_outputs_do_not_need_is_not_kept() -> None:
     assert sizes[0] < 8 * 40 * 4 < sizes[1]
 
 
-def test_a_part_of_a_model_needs_no_op_that_only_the_rest_has() -> None:
+def test_unsupported_ops_outside_the_part_do_not_matter() -> None:
     built = model([node("Relu", ["x"], ["good"]), node("Unheard", ["good"], ["y"])])
     with pytest.raises(weft.UnsupportedModelError, match="Unheard"):
         weft.load(built, device="cpu")
@@ -105,7 +105,7 @@ def test_inner_values_can_stay_on_the_device(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_defaults_that_are_overridden_and_inputs_without_a_rank(device: str) -> None:
+def test_overridden_defaults_and_inputs_without_rank(device: str) -> None:
     built = model(
         [node("Mul", ["x", "factor"], ["scaled"]), node("Neg", ["scaled"], ["y"])],
         [value("x", None), value("factor", [1])],
@@ -122,8 +122,8 @@ def test_defaults_that_are_overridden_and_inputs_without_a_rank(device: str) -> 
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_where_a_model_runs_node_by_node(device: str) -> None:
-    """The axes are data, so that there is no program before the run."""
+def test_models_that_run_node_by_node(device: str) -> None:
+    """The axes are data, so there is no program before the run."""
     built = model(
         [node("Abs", ["x"], ["size"]), node("ReduceSum", ["size", "axes"], ["total"]), node("Neg", ["total"], ["y"])],
         [value("x", [3, 8]), value("axes", ["k"], TensorProto.INT64)],
@@ -137,7 +137,7 @@ def test_where_a_model_runs_node_by_node(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_names_that_mean_nothing(device: str) -> None:
+def test_unknown_names_are_refused(device: str) -> None:
     loaded = weft.load(branching(), device=device)
     with pytest.raises(weft.InputError, match="inside of a body of If"):
         loaded.run({}, outputs=["ie"])
@@ -151,7 +151,7 @@ def test_names_that_mean_nothing(device: str) -> None:
 @pytest.mark.parametrize(
     "name", ["reachy-mini__fknetwork_int8", "silero-vad__silero_vad_16k_op15", "g2p-id__bert_pron"]
 )
-def test_all_values_of_a_model_are_onnxruntimes(name: str, record_property: Any) -> None:
+def test_all_inner_values_agree_with_onnxruntime(name: str, record_property: Any) -> None:
     entry = CATALOG[name]
     if entry.missing:
         record_property("left out", entry.missing)
@@ -165,7 +165,7 @@ def test_all_values_of_a_model_are_onnxruntimes(name: str, record_property: Any)
     assert max(errors.values()) < 1e-5, max(errors, key=lambda each: errors[each])
 
 
-def test_weights_that_are_changed_show_in_inner_values() -> None:
+def test_changed_weights_affect_inner_values() -> None:
     whole, part = weft.load(network(), device="cpu"), weft.load(network(), device="cpu", outputs=["positive"])
     before = whole.run({"x": X}, outputs=["positive"])["positive"]
     for loaded in (whole, part):

@@ -1,4 +1,4 @@
-"""What a file says of itself: the same from the file and from the cache, where nobody reads the file."""
+"""Metadata of a model, the same from its file and from the cache."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sheep() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_all_that_a_file_states(device: str) -> None:
+def test_all_metadata_of_a_file(device: str) -> None:
     loaded = weft.load(sheep(), device=device)
     metadata = loaded.metadata
     assert {name: getattr(metadata, name) for name in STATED} == STATED
@@ -54,13 +54,13 @@ def test_all_that_a_file_states(device: str) -> None:
         metadata.domain = "other"  # type: ignore[misc]
 
 
-def test_a_file_that_states_nothing() -> None:
+def test_file_without_metadata() -> None:
     metadata = weft.load(model([node("Neg", ["x"], ["y"])])).metadata
     assert (metadata.domain, metadata.model_version, metadata.properties) == ("", 0, {})
     assert "domain" not in repr(metadata)
 
 
-def test_it_prints_what_is_stated_and_nothing_endless() -> None:
+def test_repr_is_short() -> None:
     proto = sheep()
     onnx.helper.set_model_props(proto, {"vocabulary": "word " * 100_000})
     text = repr(weft.load(proto).metadata)
@@ -71,7 +71,7 @@ def test_it_prints_what_is_stated_and_nothing_endless() -> None:
     assert len(text) < 1000
 
 
-def test_a_kept_model_tells_without_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_model_has_metadata_without_importing_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "sheep.onnx"
     onnx.save(sheep(), path)
@@ -87,7 +87,7 @@ def test_a_kept_model_tells_without_onnx(tmp_path: Path, monkeypatch: pytest.Mon
     assert [line.strip() for line in lines] == [f"{expected} True", f"{expected} False"]
 
 
-def test_weights_that_are_set_change_nothing_of_it() -> None:
+def test_metadata_is_kept_when_weights_are_set() -> None:
     proto = sheep()
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), "w"))
     proto.graph.node[0].CopyFrom(node("Add", ["x", "w"], ["y"]))

@@ -1,4 +1,4 @@
-"""Which devices a model may run on: what arguments and the environment say, and who wins."""
+"""The device policy from arguments and environment variables, and which of them wins."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
         (weft.DevicePolicy(pick="order"), {"WEFT_DEVICE": "cpu"}, "auto", "argument"),
     ],
 )
-def test_what_names_a_device(device: Any, variables: dict[str, str], value: Any, origin: str) -> None:
+def test_device_comes_from_arguments_or_environment(
+    device: Any, variables: dict[str, str], value: Any, origin: str
+) -> None:
     setting = resolve_settings(device, variables).device
     assert (setting.value, setting.origin) == (value, origin)
 
@@ -80,7 +82,7 @@ def test_arguments_win_over_the_environment() -> None:
         (lambda: route(weft.DevicePolicy(deny=["cpu", "webgpu"])), "no device is left: cpu, webgpu is denied by arg"),
     ],
 )
-def test_what_makes_no_sense_is_said(make: Any, message: str) -> None:
+def test_invalid_settings_are_explained(make: Any, message: str) -> None:
     with pytest.raises(DeviceError) as caught:
         make()
     assert message in str(caught.value)
@@ -115,9 +117,7 @@ def test_all_attempts_are_listed() -> None:
     assert [attempt.device for attempt in caught.value.attempts] == ["cuda", "webgpu:99"]
 
 
-def test_the_command_shows_what_is_in_force(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_command_shows_the_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("WEFT_PICK", "order")
     assert main(["devices", "--policy", "--json"]) == 0
     by_name = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["policy"]}
@@ -138,7 +138,7 @@ def test_every_variable_is_in_the_table() -> None:
     assert named == {variable.name for variable in VARIABLES}
 
 
-def test_the_logger_is_quiet_unless_somebody_listens() -> None:
+def test_logger_is_quiet_by_default() -> None:
     DEVICES.warning("the first thing that is said")
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("weft").handlers)
 
@@ -154,6 +154,6 @@ def test_the_logger_is_quiet_unless_somebody_listens() -> None:
         ("refrence", "reference"),
     ],
 )
-def test_a_device_that_may_be_meant(name: str, suggestion: str) -> None:
+def test_misspelt_devices_get_a_suggestion(name: str, suggestion: str) -> None:
     with pytest.raises(weft.DeviceError, match=f"did you mean {suggestion!r}"):
         choose(name)

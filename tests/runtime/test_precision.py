@@ -1,4 +1,4 @@
-"""Precision: the same words on all devices, what a device without narrower products does, and what is told of it."""
+"""The `precision` option: the same values on all devices, and reports of narrowed products."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("device", ["reference", "cpu"])
-def test_one_word_for_all_devices(device: str, precision: str) -> None:
+def test_all_devices_accept_the_same_values(device: str, precision: str) -> None:
     model = weft.load(affine(), device=device, precision=precision)
     np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
     assert model.narrowed() == ()
@@ -42,7 +42,7 @@ def test_tf32_has_the_bits_of_float32_on_the_cpu() -> None:
 
 
 def multiplying(tile: DType, operand: DType) -> CompiledProgram:
-    """A program whose only task multiplies tiles of a type, of operands of another."""
+    """Build a program whose only task multiplies tiles of one type with operands of another."""
     tiles = [Buffer(name, tile, True, 256, TileForm(16, 16)) for name in ("left", "right")]
     body = (Sums("sums", 16, 16, DType.float32), Repeat("k", 0, 2, 1, (MultiplyTiles("sums", "left", "right"),)))
     launch = Launch(Kernel("product", tuple(tiles), (), 32, body), 1, (), ())
@@ -61,7 +61,7 @@ def multiplying(tile: DType, operand: DType) -> CompiledProgram:
         (DType.bfloat16, DType.float32, None),  # parts that hold all bits
     ],
 )
-def test_products_are_told_by_the_tiles_that_they_multiply(tile: DType, operand: DType, operands: str | None) -> None:
+def test_narrowed_products_are_reported_by_tile_type(tile: DType, operand: DType, operands: str | None) -> None:
     whole = multiplying(tile, operand)
     saved = serialization.serialize(whole)
     restored = serialization.restore(saved.structure, memoryview(b""))
@@ -76,7 +76,7 @@ def printed(capsys: Capture, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def test_the_commands_take_it(tmp_path: Path, capsys: Capture) -> None:
+def test_commands_accept_precision(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "affine.onnx"
     onnx.save(affine(), path)
     report = json.loads(printed(capsys, "run", path, "--device", "cpu", "--precision", "tf32", "--explain", "--json"))

@@ -1,4 +1,4 @@
-"""What is told of a long load: stages, a share that only grows, true times; on terminals and in notebooks."""
+"""Progress of a long load: stages, a fraction that only grows, times; on terminals and in notebooks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Update = tuple[str, float, float, "float | None"]
 
 
 class RecordingDisplay:
-    """A place that keeps what is shown."""
+    """A display that records its updates."""
 
     def __init__(self) -> None:
         self.updates: list[Update] = []
@@ -61,7 +61,7 @@ def small(folder: Path) -> Path:
     return folder / "m.onnx"
 
 
-def test_it_is_shown_while_one_step_takes_long_and_gone_at_the_end(recording: RecordingDisplay) -> None:
+def test_display_refreshes_during_a_step_and_stops_at_the_end(recording: RecordingDisplay) -> None:
     with stages("loading") as tracker:
         tracker.stage("reading")
         recording.await_text("loading: reading")
@@ -81,7 +81,7 @@ def test_it_is_shown_while_one_step_takes_long_and_gone_at_the_end(recording: Re
     assert len(recording.updates) == many
 
 
-def test_the_share_only_grows_and_is_whole_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fraction_only_grows_and_stays_below_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     tracker = Stages("loading", show=False, expected=expected_seconds(10**8, 300))
@@ -100,7 +100,7 @@ def test_the_share_only_grows_and_is_whole_for_nobody(monkeypatch: pytest.Monkey
     assert 0.0 < shares[0] < shares[-1] <= progress.MAX_FRACTION
 
 
-def test_what_is_left_follows_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_time_follows_the_measured_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     tracker = Stages("loading", show=False, expected={"reading": 1.0, "tracing": 1.0, "packing weights": 2.0})
@@ -113,7 +113,7 @@ def test_what_is_left_follows_the_pace_of_this_machine(monkeypatch: pytest.Monke
     assert tracker.standing() == (pytest.approx(0.3), 15.0, pytest.approx(15.0 + 20.0))
 
 
-def test_a_stage_that_takes_longer_than_expected_is_never_about_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overdue_stage_still_has_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     tracker = Stages("loading", show=False, expected={"reading": 1.0, "packing weights": 0.0})
@@ -122,7 +122,7 @@ def test_a_stage_that_takes_longer_than_expected_is_never_about_to_end(monkeypat
     assert tracker.standing()[2] == pytest.approx(20.0)
 
 
-def test_other_work_says_itself_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_work_reports_its_own_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     tracker = Stages("tuning", show=False)
@@ -137,7 +137,7 @@ def test_other_work_says_itself_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -
     assert tracker.standing() == (0.5, 100.0, None)  # it stands still: nobody knows
 
 
-def test_nothing_is_shown_before_patience_ends_to_nobody_or_twice(
+def test_display_needs_patience_an_audience_and_no_outer_display(
     recording: RecordingDisplay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stages("tuning") as outer:
@@ -159,7 +159,7 @@ def test_nothing_is_shown_before_patience_ends_to_nobody_or_twice(
         assert not unseen.is_seen
 
 
-def test_what_others_work_at_is_asked_for() -> None:
+def test_followed_work_is_polled() -> None:
     tracker, done = Stages("loading", show=False), [0]
     tracker.follow("compiling kernels", lambda: done[0], 8)
     assert tracker.snapshot()[:2] == ("loading: compiling kernels 0 of 8", 0.0)
@@ -169,7 +169,7 @@ def test_what_others_work_at_is_asked_for() -> None:
     assert tracker.snapshot()[0] == "loading: starting"
 
 
-def test_names_do_nothing_to_a_terminal() -> None:
+def test_names_are_escaped_and_shortened() -> None:
     tracker = Stages("comparing", show=False)
     tracker.stage("\x1b[2Jlayer\nof [red]many[/red] " + "x" * 1000)
     assert tracker.text.startswith(r"comparing: \x1b[2Jlayer\nof [red]many")
@@ -180,7 +180,7 @@ def test_names_do_nothing_to_a_terminal() -> None:
     ("elapsed", "left", "expected"),
     [(3.2, None, "0:03"), (10.0, 10.0, "0:10, about 0:10 left"), (3700.0, 0.0, "1:01:40, about 0:00 left")],
 )
-def test_times(elapsed: float, left: float | None, expected: str) -> None:
+def test_format_times(elapsed: float, left: float | None, expected: str) -> None:
     assert format_times(elapsed, left) == expected
 
 
@@ -195,7 +195,7 @@ def test_times(elapsed: float, left: float | None, expected: str) -> None:
         (True, {"TERM": "dumb"}, False),
     ],
 )
-def test_who_is_shown_something(
+def test_progress_is_shown_on_terminals_only(
     terminal: bool | None, variables: dict[str, str], watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
@@ -207,7 +207,7 @@ def test_who_is_shown_something(
     assert progress._is_watched() is watched
 
 
-def test_it_leaves_the_terminal_to_a_display_of_the_programs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_hidden_beside_a_rich_display(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
@@ -216,15 +216,15 @@ def test_it_leaves_the_terminal_to_a_display_of_the_programs_own(monkeypatch: py
     assert not progress._is_watched()
 
 
-def test_workers_of_a_pool_have_one_terminal_and_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_hidden_in_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
     assert progress._is_watched()
-    monkeypatch.setattr(multiprocessing.process, "parent_process", lambda: "somebody")
+    monkeypatch.setattr(multiprocessing.process, "parent_process", lambda: "a process")
     assert not progress._is_watched()
 
 
-def test_a_device_that_comes_later_is_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_devices_show_progress_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Stages] = []
 
     class Look:
@@ -255,7 +255,7 @@ def _read_terminal(master: int) -> bytes:
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="no pseudo-terminals here")
-def test_a_terminals_bar_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_bar_is_erased_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = os.openpty()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
@@ -273,7 +273,7 @@ def test_a_terminals_bar_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("width", [10, 20, 30, 39, 50, 79, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp437", "nonsense"])
-def test_a_line_fits_its_terminal(width: int, encoding: str) -> None:
+def test_line_fits_its_terminal(width: int, encoding: str) -> None:
     marks = progress._marks(encoding)
     words, done, rest, clock = progress._fit_line("loading: " + "x" * 60, 0.5, "1:15, about 1:15 left", width, marks)
     line = words + done + rest + clock
@@ -284,7 +284,7 @@ def test_a_line_fits_its_terminal(width: int, encoding: str) -> None:
         assert line.encode(encoding)
 
 
-def test_a_notebook_gets_a_line_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_line_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     handle = SimpleNamespace(update=lambda content, **_: shown.append(content["text/plain"]))
 

@@ -1,4 +1,4 @@
-"""One model, many threads: the same results as one after the other."""
+"""One model in many threads gives the results of sequential runs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def branching_feeds(rng: np.random.Generator) -> Feeds:
     ],
     ids=["classifier", "broadcasting", "selecting", "branching"],
 )
-def test_threads_agree_with_one_after_the_other(
+def test_threads_agree_with_sequential_runs(
     build: Callable[[], onnx.ModelProto], feeds: Callable[[np.random.Generator], Feeds]
 ) -> None:
     requests = [[feeds(np.random.default_rng(1000 * thread + run)) for run in range(RUNS)] for thread in range(THREADS)]
@@ -136,7 +136,7 @@ def test_models_may_be_loaded_in_threads() -> None:
             np.testing.assert_array_equal(actual, expected)
 
 
-def test_an_error_in_one_thread_is_its_own() -> None:
+def test_error_in_one_thread_does_not_affect_others() -> None:
     loaded = weft.load(broadcasting())
     good = {"x": np.ones((2, 3), np.float32), "y": np.ones((2, 3), np.float32)}
     bad = {"x": np.ones((2, 3), np.float32), "y": np.ones((3, 2), np.float32)}

@@ -1,4 +1,4 @@
-"""Tiles chosen by measurement, with a made-up clock and a driver that only records."""
+"""Tiles chosen by measurement, with a simulated clock and a recording driver."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def fused(source: onnx.ModelProto, precision: str = "float32") -> tuple[FusedPro
 
 
 def kernels(program: CompiledProgram) -> list[str]:
-    """The names of the kernels that a program launches, which tell their content."""
+    """Return the names of a program's kernels, which cover their code."""
     tasks = [task for section in program.sections if isinstance(section, NativeSection) for task in section.tasks]
     works = [task.work for task in tasks if isinstance(task, Task)]
     return [launch.kernel.name for work in works for launch in work.launches]
 
 
 def last_is_best(timings: list[Any]) -> tuning.Timer:
-    """A timer for which every program is quicker than the one before."""
+    """Return a timer for which every program is faster than the one before."""
 
     def timer(_: CompilingDriver, program: CompiledProgram, inputs: Sequence[Any]) -> float:
         timings.append((program, [array.shape for array in inputs]))
@@ -76,7 +76,7 @@ def session_program(loaded: weft.Model) -> CompiledProgram:
 
 
 @pytest.mark.usefixtures("driver")
-def test_the_quickest_is_kept_and_taken() -> None:
+def test_fastest_tiles_are_stored_and_used() -> None:
     before = session_program(weft.load(layers(), device="cuda"))
     groups, opened = fused(layers())
     timings: list[Any] = []
@@ -108,7 +108,7 @@ def test_small_gains_change_nothing() -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_the_budget_ends_it() -> None:
+def test_tuning_stops_at_its_time_limit() -> None:
     now = [0.0]
 
     def timer(*_: Any) -> float:
@@ -127,7 +127,7 @@ def test_the_budget_ends_it() -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_ways_that_the_device_refuses_are_left_out() -> None:
+def test_tiles_that_fail_to_compile_are_skipped() -> None:
     count = [0]
 
     def timer(*_: Any) -> float:
@@ -142,7 +142,7 @@ def test_ways_that_the_device_refuses_are_left_out() -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_types_and_precision_are_told_apart() -> None:
+def test_types_and_precisions_are_tuned_separately() -> None:
     names: set[str] = set()
     for kind, precision in ((FLOAT, "float32"), (FLOAT, "tf32"), (FLOAT, "fast"), (FLOAT, "strict"), (HALF, "float32")):
         tuned = tune(*fused(layers(kind=kind), precision), precision, 1e9, timer=last_is_best([]))
@@ -150,7 +150,7 @@ def test_types_and_precision_are_told_apart() -> None:
         names |= {one.product for one in tuned.timed}
 
 
-def test_another_gpu_has_other_choices(attach: Attach) -> None:  # noqa: F811
+def test_choices_belong_to_one_gpu(attach: Attach) -> None:  # noqa: F811
     attach(H200)
     untuned = compiling("cuda").identity()
     store_choices(H200_NAME, (("a", "b"),))
@@ -163,7 +163,7 @@ def test_another_gpu_has_other_choices(attach: Attach) -> None:  # noqa: F811
 
 
 @pytest.mark.usefixtures("driver")
-def test_files_go_around(tmp_path: Path) -> None:
+def test_tuning_files_can_be_loaded(tmp_path: Path) -> None:
     before = kernels(session_program(weft.load(layers(), device="cuda")))
     tuned = tune(*fused(layers()), "float32", 1e9, timer=last_is_best([]))
     path = tmp_path / "tuned.json"
@@ -188,7 +188,7 @@ def test_files_go_around(tmp_path: Path) -> None:
         (lambda text: text.replace('"y"', "3"), "damaged"),
     ],
 )
-def test_bad_files_are_named(change: Callable[[str], str], message: str, tmp_path: Path) -> None:
+def test_invalid_tuning_files_are_named(change: Callable[[str], str], message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(change(to_text(H200_NAME, (("x", "y"),))))
     with pytest.raises(weft.WeftError, match=f"(?s)bad.json.*{re.escape(message)}"):
@@ -209,7 +209,7 @@ def test_loads_may_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(" 1x64x1024x" in name for name, _ in cached_choices(H200_NAME))
 
 
-def test_other_devices_leave_it_aside(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_devices_ignore_tuning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "weft")
     x = np.ones((4, 1024), np.float32)
     assert weft.load(layers(4), device="cpu", tune=5)(x).shape == (4, 256)
@@ -226,8 +226,8 @@ def test_options_are_checked(option: Any) -> None:
         LoadOptions(tune=option)
 
 
-def test_recorded_seconds(driver: RecordingDriver) -> None:  # noqa: F811
-    """The device's own clock, on data that is there."""
+def test_times_come_from_the_device_clock(driver: RecordingDriver) -> None:  # noqa: F811
+
     groups, opened = fused(layers())
     tuned = tune(groups, opened, "float32", 1e9)
     assert driver.launched
