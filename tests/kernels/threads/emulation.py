@@ -1,4 +1,4 @@
-"""Runs the works of kernel builders with tile products on the emulation of thread lanes, as plain statements."""
+"""Run the works of kernel builders with tile products, expanded to plain statements, on emulated thread lanes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_work(
     results: Sequence[StoredTensor],
     sizes: Mapping[str, int] | None = None,
 ) -> list[Array]:
-    """The results; kernels with tiles must keep the rules before they are expanded, too."""
+    """Return the results. Kernels are verified before and after tiles are expanded."""
     bound = sizes or {}
     shapes = [[dims.evaluate(result.shape[axis], bound) for axis in result.layout.order] for result in results]
     arrays: dict[str, list[Array]] = {

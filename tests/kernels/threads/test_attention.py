@@ -1,4 +1,4 @@
-"""Attention on tiles in shared memory, and as products where threads share none, against softmax(q k) v in float64."""
+"""Attention on tiles in shared memory, and as products without shared memory, against softmax(q k) v in float64."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SIZES = [
 
 
 class Alone:
-    """A model that is one attention, with its kernel's operands."""
+    """A model of one attention, with its kernel's operands."""
 
     def __init__(
         self, built: onnx.ModelProto, inputs: Mapping[str, Array], sought: AttentionSupport = DEFAULT_SUPPORT
@@ -69,7 +69,7 @@ class Alone:
         }
 
     def run(self, target: ThreadTarget, *, at_start: bool | None = None) -> Array:
-        """The result; with `at_start`, on a CPU's vectors, where memory ends with the operands or starts with them."""
+        """Return the result; with `at_start`, on CPU vectors, at the start or end of accessible memory."""
         (part,) = build_attention(self.attention, self.tensors[:-1], self.tensors[-1], target)
         arrays = [self.arrays[self.operands[number]] for number in part.operands]
         memory = [(array, row_major(array.ndim)) for array in arrays]
@@ -88,8 +88,8 @@ def test_sizes(sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("queries", ["gone", "kept"])
-def test_several_rows_a_lane(queries: str) -> None:
-    """Heads enough for two and four rows, with queries in shared memory and without."""
+def test_several_rows_per_lane(queries: str) -> None:
+    """Enough heads for two and four rows, with queries in shared memory and without."""
     inputs = qkv(np.random.default_rng(2), 2, 64, 70, 45, 64, 8)
     alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     target = replace(targets()["sharing"], shared_bytes=LEAST if queries == "gone" else 2 * LEAST)
@@ -117,7 +117,7 @@ def test_stays_inside_its_memory(
 
 @pytest.fixture(params=["sharing"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs as the tests of the CPU write them, for threads that share memory; or, `apart`, that do not."""
+    """Run the programs of the CPU tests with threads that share memory; with `apart`, without."""
 
     def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, attentions: int = 1, threads: int = 1) -> Array:
         assert len(find_attention(program_of(built))) == attentions or threads > 1

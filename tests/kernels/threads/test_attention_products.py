@@ -1,4 +1,4 @@
-"""Attention on tile products, as plain statements, against softmax(q k) v in float64; whole or with its keys split."""
+"""Attention on expanded tile products, whole and with split keys, against softmax(q k) v in float64."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def statements_of(body: Sequence[Statement]) -> list[Statement]:
 
 
 def busy(target: ThreadTarget) -> ThreadTarget:
-    """One that a single block keeps busy: nothing is split."""
+    """Return a target that a single block keeps busy, so that nothing is split."""
     return replace(target, rates=replace(target.rates, compute_units=0))
 
 
@@ -87,13 +87,13 @@ def test_split_keys(products: Float32Products, sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 700), (70, 100), (1, 1), (64, 512)])
-def test_all_sizes_unknown(queries: int, keys: int) -> None:
+def test_all_sizes_dynamic(queries: int, keys: int) -> None:
     inputs = qkv(np.random.default_rng(3), 1, 2, queries, keys, 24, 20)
     shapes: dict[str, Sequence[Any]] = {"q": ["b", "n", 2, 24], "k": ["b", "m", 2, 24], "v": ["b", "m", 2, 20]}
     close(emulated(Alone(attention_model(shapes), inputs), with_products(PARTS)), exact(inputs))
 
 
-def test_keys_as_they_lie_are_moved() -> None:
+def test_keys_in_memory_order_are_moved_into_tiles() -> None:
     inputs = qkv(np.random.default_rng(4), 1, 1, 64, 64, 64, 64)
     alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     (launch,) = launches_of(alone, with_products(TF32))
@@ -101,7 +101,7 @@ def test_keys_as_they_lie_are_moved() -> None:
 
 
 def test_little_shared_memory() -> None:
-    """Tiles of one stage; and where even these do not fit, no tile products."""
+    """Tiles of one stage, and no tile products if these do not fit either."""
     inputs = qkv(np.random.default_rng(5), 1, 1, 30, 70, 64, 64)
     alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     target = replace(with_products(HALVES), shared_bytes=60000)
@@ -114,7 +114,7 @@ def test_little_shared_memory() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.inf, 1e6])
-def test_halves_end_at_their_range(bad: float) -> None:
+def test_values_outside_of_float16(bad: float) -> None:
     inputs = qkv(np.random.default_rng(6), 1, 1, 20, 30, 8, 8)
     inputs["v"][0, 3, 0, 2] = bad
     actual = emulated(Alone(attention_model({n: a.shape for n, a in inputs.items()}), inputs), with_products(HALVES))
@@ -126,7 +126,7 @@ def test_halves_end_at_their_range(bad: float) -> None:
 @pytest.mark.parametrize("dtype", [DType.float16, DType.bfloat16])
 @pytest.mark.parametrize("sizes", [(1, 2, 70, 130, 64, 64), (1, 1, 13, 31, 20, 12), (1, 1, 3, 600, 32, 32)], ids=str)
 def test_narrow_types(dtype: DType, sizes: tuple[int, ...]) -> None:
-    """Data of the tiles' own type, with a mask that hides keys."""
+    """Operands of the tiles' type, with a mask that hides keys."""
     rng = np.random.default_rng(11)
     wide = qkv(rng, *sizes)
     mask = np.where(rng.random((sizes[2], sizes[3])) < 0.3, -np.inf, rng.standard_normal((sizes[2], sizes[3])))
@@ -160,8 +160,8 @@ def test_narrow_types(dtype: DType, sizes: tuple[int, ...]) -> None:
     close(emulated(alone, without).astype(np.float64), expected, 3e-3 if dtype is DType.float16 else 2e-2)
 
 
-def seen_by(queries: int, keys: int) -> Array:
-    """A mask in which some rows see nothing at all, nothing at first, or nothing at last."""
+def visible_keys(queries: int, keys: int) -> Array:
+    """Return a mask in which some rows see no keys at all, none at the start, or none at the end."""
     mask = np.random.default_rng(8).random((1, 1, queries, keys)) < 0.5
     mask[0, 0, 3] = False
     mask[0, 0, 5, : keys // 2] = False
@@ -173,7 +173,7 @@ def seen_by(queries: int, keys: int) -> Array:
 @pytest.mark.parametrize("keys", [100, 600])
 def test_rows_without_a_visible_key(keys: int, guarded: bool) -> None:
     inputs = qkv(np.random.default_rng(9), 1, 1, 30, keys, 16, 16)
-    mask = seen_by(30, keys)
+    mask = visible_keys(30, keys)
     expected = exact(inputs, np.where(mask, 0.0, -np.inf))
     assert np.isnan(expected[0, 3]).all()
     built = written.boolean_mask({name: array.shape for name, array in inputs.items()}, mask, guarded=guarded)
@@ -193,7 +193,7 @@ def test_scores_that_grow_fall_and_overflow(scale: float) -> None:
 
 @pytest.fixture
 def whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs as the tests of the CPU write them."""
+    """Run the programs of the CPU tests."""
 
     def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, attentions: int = 1, threads: int = 1) -> Array:
         assert (attentions, threads) == (1, 1)
@@ -222,7 +222,7 @@ class TestPrograms:
 @pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min])
 @pytest.mark.parametrize("split", [False, True])
 def test_causal_masks_in_memory(low: float, split: bool) -> None:
-    """Rows whose visible keys are all hidden by padding see those that only a finite score hides."""
+    """Rows whose visible keys are all padding attend to keys that a finite score hides."""
     rng = np.random.default_rng(7)
     length = 512 + 8
     inputs = qkv(rng, 1, 1, length, length, 8, 8)
@@ -252,7 +252,7 @@ def test_causal_masks_in_memory(low: float, split: bool) -> None:
 
 
 def test_rotated_queries_and_keys() -> None:
-    """Rotary embeddings: queries are rotated where they are read, keys before, for all blocks."""
+    """Rotary embeddings: queries are rotated as they are read, keys once before, for all blocks."""
     rng = np.random.default_rng(12)
     inputs = qkv(rng, 1, 2, 40, 70, 16, 16)
     angles = rng.standard_normal((70, 8)).astype(np.float32)

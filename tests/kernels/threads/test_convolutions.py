@@ -1,4 +1,4 @@
-"""Convolutions with threads as lanes: of all kinds at odd sizes, against the reference in float64."""
+"""Convolutions of all kinds with threads as lanes, at odd sizes, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_layers_of_networks(channels: int, size: int, features: int, taps: int, 
 
 
 @pytest.mark.parametrize(("channels", "size", "features", "taps"), [(128, 7, 64, 3), (256, 14, 64, 1), (48, 3, 200, 1)])
-def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps: int) -> None:
-    """One work for all batches, which takes other tiles for small ones than for large ones."""
+def test_dynamic_batches(channels: int, size: int, features: int, taps: int) -> None:
+    """One work for all batches, with different tiles for small and large ones."""
     layout = channels_last(4)
     batch = dims.symbol("batch")
     shapes: list[tuple[Dim, ...]] = [(batch, count, size, size) for count in (channels, features)]
@@ -117,8 +117,8 @@ def test_grouped_and_transposed() -> None:
 
 
 @pytest.mark.parametrize("target", ["software", "large"])
-def test_orders_of_channels(target: str) -> None:
-    """A 1 x 1 convolution takes its input's channels from where an order says that they are."""
+def test_permuted_channels(target: str) -> None:
+    """A 1 x 1 convolution reads its input's channels in a permuted order."""
     x = random_array(6, (2, 48, 5, 6), F32)
     channel = dims.axis(1, 48)
     shuffle = dims.mod(channel, 2) * 24 + dims.floordiv(channel, 2)
@@ -137,8 +137,8 @@ def test_orders_of_channels(target: str) -> None:
         assert_close(actual, convolve(primitive, *wide, groups, [(0, 0), (0, 0)], (2, 20, 5, 6)), F32)
 
 
-def test_a_padding_that_a_run_tells() -> None:
-    """A transposed convolution whose phases are not known reads its input with zeros between the elements."""
+def test_dynamic_padding() -> None:
+    """A transposed convolution with unknown phases reads its input with zeros between the elements."""
     pad: Dim = dims.symbol("pad", 0)
     primitive = Convolve((2, 3), (1, 1), ((pad, 0), (pad, 0)), 1, transposed=True)
     x, w = random_array(8, (1, 8, 5, 4), F32), random_array(9, (8, 12, 3, 3), F32)

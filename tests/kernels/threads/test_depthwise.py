@@ -1,4 +1,4 @@
-"""Convolutions of small groups with threads as lanes: of all kinds at odd sizes, against the reference in float64."""
+"""Convolutions with small groups and threads as lanes, at odd sizes, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS_OF_GROUPS = ("alone", "alone", "multiplied", "small", "fours")
 
 
 class Case:
-    """A convolution with its operands; with `symbolic`, batch and spatial sizes have names."""
+    """A convolution with its operands; with `symbolic`, batch and spatial sizes are symbols."""
 
     def __init__(self, seed: int, symbolic: bool = False) -> None:
         random = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ class Case:
 
     @staticmethod
     def sizes_of_groups(random: np.random.Generator) -> tuple[int, int, int]:
-        """Groups, and the channels and features of each."""
+        """Return the number of groups, and the channels and features of each."""
         match KINDS_OF_GROUPS[int(random.integers(len(KINDS_OF_GROUPS)))]:
             case "alone":
                 return int(random.choice([2, 3, 8, 24, 33, 40])), 1, 1
@@ -128,7 +128,7 @@ def test_random_convolutions(group: int, symbolic: bool) -> None:
 
 @pytest.mark.parametrize(("kernel", "strides"), [((3, 1), (1, 2)), ((2, 2), (3, 2)), ((3, 3), (2, 2))])
 def test_transposed_in_a_model(kernel: tuple[int, int], strides: tuple[int, int]) -> None:
-    """Some results meet no tap at all; against onnxruntime."""
+    """Some outputs have no tap at all; against onnxruntime."""
     random = np.random.default_rng(7)
     x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((2, 6, 7, 9), (6, 1, *kernel)))
     transposed = node("ConvTranspose", ["x", "w"], ["y"], kernel_shape=kernel, strides=strides, group=6)
@@ -141,7 +141,7 @@ def test_transposed_in_a_model(kernel: tuple[int, int], strides: tuple[int, int]
 @pytest.mark.parametrize("kernel", [3, 5, 7])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_few_and_many_images(kernel: int, stride: int) -> None:
-    """One work serves both, with a kernel for each; results have the same bits."""
+    """One work has a kernel for each; results have the same bits."""
     random = np.random.default_rng(9)
     channels, size, pads = 24, 19, ((kernel // 2, kernel // 2),) * 2
     primitive = Convolve((stride, stride), (1, 1), pads, channels)

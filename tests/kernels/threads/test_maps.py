@@ -1,4 +1,4 @@
-"""Maps with threads as lanes: random ones with every kind of load, and those of which a thread does four elements."""
+"""Maps with threads as lanes: random ones with every kind of load, and maps with four elements per thread."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_random_maps(symbolic: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [F32, F16, DType.bfloat16, DType.float64, DType.int64, DType.uint8, DType.bool])
 @pytest.mark.parametrize("batch", [1, 3, dims.symbol("n", 1)], ids=str)
-def test_four_elements_a_thread(dtype: DType, batch: Dim) -> None:
-    """A tensor with a number for each channel and one for each image, both broadcast."""
+def test_four_elements_per_thread(dtype: DType, batch: Dim) -> None:
+    """A tensor with one value for each channel and one for each image, both broadcast."""
     random = np.random.default_rng(3)
     for channels, size in ((20, 7), (32, 13), (4, 1)):
         shape: tuple[Dim, ...] = (batch, channels, size, size)
@@ -67,7 +67,7 @@ def test_four_elements_a_thread(dtype: DType, batch: Dim) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 2, 8])
-def test_a_part_of_a_larger_tensor(start: int) -> None:
+def test_region_of_a_larger_tensor(start: int) -> None:
     array = np.random.default_rng(5).normal(size=(6, 8)).astype(np.float32)
     whole, part = StoredTensor(F32, (6, 20), row_major(2)), StoredTensor(F32, (6, 8), row_major(2))
     region = Region(whole, (0, start))

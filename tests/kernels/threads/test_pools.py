@@ -32,7 +32,7 @@ def random_layout(rng: np.random.Generator, rank: int) -> Layout:
 
 @dataclass
 class Case:
-    """A pool of random attributes, with what it is applied to."""
+    """A pool with random attributes and its operand."""
 
     primitive: Pool
     array: Array
@@ -98,7 +98,7 @@ def test_random_pools(kind: str, symbolic: bool) -> None:
 
 @pytest.mark.parametrize("layout", [row_major(4), channels_last(4)], ids=["row major", "channels last"])
 @pytest.mark.parametrize("ending", ["bias", "residual", "gelu"])
-def test_endings(ending: str, layout: Layout) -> None:
+def test_epilogues(ending: str, layout: Layout) -> None:
     array = np.random.default_rng(0).normal(size=(2, 24, 9, 11)).astype(np.float32)
     shape = (2, 24, 4, 5)
     primitive = Pool("sum", (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)))
@@ -111,7 +111,7 @@ def test_endings(ending: str, layout: Layout) -> None:
 
 
 def test_large_windows() -> None:
-    """Windows that are loops, and larger than the input."""
+    """Windows that become loops, and windows larger than the input."""
     array = np.random.default_rng(1).normal(size=(1, 8, 33, 40)).astype(np.float32)
     for kind in ("maximum", "sum"):
         primitive = Pool(kind, (33, 40), (1, 1), (1, 1), ((0, 0), (20, 20)))

@@ -27,8 +27,8 @@ KINDS = ("sum", "product", "maximum", "minimum")
 LARGEST = {1: 40000, 2: 300, 3: 60, 4: 20}
 
 
-def given_target(name: str) -> ThreadTarget:
-    """Those of kernels.threads.works, and one of few threads that share memory."""
+def target_named(name: str) -> ThreadTarget:
+    """Return a target of kernels.threads.works, or one of few threads that share memory."""
     return replace(targets()["sharing"], block_threads=16, most_block_threads=32) if name == "few" else targets()[name]
 
 
@@ -68,7 +68,7 @@ def test_random_reductions(name: str, symbolic: bool) -> None:
         remaining = tuple(size for axis, size in enumerate(domain) if axis not in axes)
         result = StoredTensor(dtype, remaining, random_layout(rng, len(remaining)))
         tensor = tensor_of(array, layout, domain)
-        work = build_reduction(Reduce(kind, axes), plain(domain, dtype), domain, [tensor], result, given_target(name))
+        work = build_reduction(Reduce(kind, axes), plain(domain, dtype), domain, [tensor], result, target_named(name))
         run = run_on_cpu if name == "few" else run_work
         (actual,), _ = run(work, [(array, layout)], [result], {f"n{axis}": size for axis, size in enumerate(shape)})
         message = f"seed {seed}: {kind} of {dtype}{domain} {shape} over {axes}, {layout} to {result.layout}"
@@ -77,7 +77,7 @@ def test_random_reductions(name: str, symbolic: bool) -> None:
 
 @pytest.mark.parametrize("name", ["software", "sharing", "few"])
 def test_random_positions(name: str) -> None:
-    """Few different numbers, so that there are ties; NaN, infinities and bools too."""
+    """Few distinct numbers, so that there are ties; NaN, infinities and bools as well."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         rank = int(rng.integers(1, 4))
@@ -94,7 +94,7 @@ def test_random_positions(name: str) -> None:
         remaining = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
         result = StoredTensor(I64, remaining, random_layout(rng, rank - 1))
         tensor = tensor_of(array, layout)
-        work = build_reduction(primitive, plain(shape, dtype), shape, [tensor], result, given_target(name))
+        work = build_reduction(primitive, plain(shape, dtype), shape, [tensor], result, target_named(name))
         (actual,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layout)], [result])
         (expected,) = evaluate(primitive, [array], [TensorType(I64, remaining)], {})
         np.testing.assert_array_equal(actual, expected, err_msg=f"seed {seed}: {primitive} of {dtype}{shape} {layout}")
@@ -113,7 +113,7 @@ def test_random_positions(name: str) -> None:
     ],
 )
 def test_long_reductions(name: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
-    """Pieces of rows, with a symbolic size as well; halved afterwards."""
+    """Rows in chunks, with a static and a symbolic size, and an epilogue that halves."""
     rng = np.random.default_rng(4)
     array = (rng.random(shape) + 1).astype(np.float32)
     for domain in (shape, (dims.symbol("n"), *shape[1:])):
@@ -122,28 +122,28 @@ def test_long_reductions(name: str, shape: tuple[int, ...], axes: tuple[int, ...
         whole: Scalar = Placeholder(ELEMENT, F32)
         epilogue = Epilogue(Apply("multiply", (whole, Literal(0.5, F32)), F32), ())
         operands = [tensor_of(array, shape=domain)]
-        target = given_target(name)
+        target = target_named(name)
         work = build_reduction(Reduce("sum", axes), plain(domain, F32), domain, operands, result, target, epilogue)
         (actual,), _ = run_work(work, [(array, row_major(array.ndim))], [result], {"n": shape[0]})
         np.testing.assert_allclose(actual, array.sum(axis=axes, dtype=np.float64) / 2, 2e-6)
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_the_position_in_a_long_row(last: bool) -> None:
+def test_argmax_of_a_long_row(last: bool) -> None:
     array = np.random.default_rng(8).integers(0, 50000, (2, 300000)).astype(np.float32)
     result = StoredTensor(I64, (2,), row_major(1))
     primitive = ArgReduce("maximum", 1, last)
     (expected,) = evaluate(primitive, [array], [TensorType(I64, (2,))], {})
     for name in ("software", "sharing"):
         work = build_reduction(
-            primitive, plain(array.shape, F32), array.shape, [tensor_of(array)], result, given_target(name)
+            primitive, plain(array.shape, F32), array.shape, [tensor_of(array)], result, target_named(name)
         )
         (actual,), _ = run_work(work, [(array, row_major(2))], [result])
         np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (3, 0, 4)])
-def test_reductions_of_nothing(shape: tuple[int, ...]) -> None:
+def test_empty_reductions(shape: tuple[int, ...]) -> None:
     for dtype in (F32, DType.int32, BOOL):
         for kind in KINDS:
             array = np.zeros(shape, dtype.numpy)
@@ -151,7 +151,7 @@ def test_reductions_of_nothing(shape: tuple[int, ...]) -> None:
                 remaining = tuple(size for axis, size in enumerate(shape) if axis not in axes)
                 result = StoredTensor(dtype, remaining, row_major(len(remaining)))
                 work = build_reduction(
-                    Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, given_target("sharing")
+                    Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, target_named("sharing")
                 )
                 (actual,), _ = run_work(work, [(array, row_major(array.ndim))], [result])
                 if dtype is BOOL:
@@ -172,7 +172,7 @@ def test_an_expression_of_two_tensors() -> None:
     for layout in (row_major(3), Layout((0, 2, 1)), Layout((1, 2, 0))):
         tensors = [tensor_of(first, layout), tensor_of(second, layout)]
         for name in ("software", "sharing"):
-            work = build_reduction(Reduce("sum", (1,)), element, domain, tensors, result, given_target(name))
+            work = build_reduction(Reduce("sum", (1,)), element, domain, tensors, result, target_named(name))
             (actual,), _ = run_work(work, [(first, layout), (second, layout)], [result])
             np.testing.assert_allclose(actual, expected, 1e-5)
 
@@ -180,7 +180,7 @@ def test_an_expression_of_two_tensors() -> None:
 @pytest.mark.parametrize("dtype", [F32, DType.float16])
 @pytest.mark.parametrize("sizes", [(32, 61, 59), (40, 31, 31), (33, 50, 3), (3, 40, 90), (130, 7, 7)], ids=str)
 def test_means_over_space_of_any_batch(sizes: tuple[int, int, int], dtype: DType) -> None:
-    """Channels are innermost. What an image gives has the same bits however many there are, known or not."""
+    """Channels are innermost. Results of an image have the same bits in any batch, static or dynamic."""
     rng = np.random.default_rng(11)
     arrays = rng.normal(1, 3, (5, *sizes)).astype(dtype.numpy)
     layout = Layout((0, 2, 3, 1))
@@ -191,7 +191,7 @@ def test_means_over_space_of_any_batch(sizes: tuple[int, int, int], dtype: DType
         result = StoredTensor(dtype, domain[:2], row_major(2))
         operands = [tensor_of(array, layout, domain)]
         work = build_reduction(
-            Reduce("sum", (2, 3)), plain(domain, dtype), domain, operands, result, given_target("sharing")
+            Reduce("sum", (2, 3)), plain(domain, dtype), domain, operands, result, target_named("sharing")
         )
         (actual,), _ = run_work(work, [(array, layout)], [result], {"n": count})
         check(actual, array, "sum", (2, 3), dtype, f"seed 11: {dtype}{sizes} of {count}")

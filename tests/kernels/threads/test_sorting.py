@@ -1,10 +1,10 @@
-"""Sorting and running sums with threads as lanes: short and long rows, ties and NaN, against the reference."""
+"""Sorting and cumulative sums with threads as lanes: short and long rows, ties and NaN, against the reference."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.threads.test_reductions import given_target
+from kernels.threads.test_reductions import target_named
 from kernels.threads.works import run_on_cpu, run_work
 from kernels.vector.test_cumulate import DTYPES as SUMMED
 from kernels.vector.test_sort import DTYPES
@@ -55,7 +55,7 @@ def test_random_sorts(name: str, symbolic: bool) -> None:
         result_shape = (*domain[:axis], taken_count, *domain[axis + 1 :])
         results = [StoredTensor(dtype, result_shape, layouts[1]), StoredTensor(I64, result_shape, layouts[2])]
         primitive = Sort(axis, taken_count, bool(rng.integers(2)))
-        work = build_sort(primitive, tensor_of(array, layouts[0], domain), *results, given_target(name))
+        work = build_sort(primitive, tensor_of(array, layouts[0], domain), *results, target_named(name))
         run = run_on_cpu if name == "few" else run_work
         (values, positions), _ = run(work, [(array, layouts[0])], results, sizes)
         expected, places = evaluate(
@@ -72,13 +72,13 @@ def test_random_sorts(name: str, symbolic: bool) -> None:
     ("shape", "count"), [((3, 2049), 2049), ((1, 40000), 40000), ((2, 70000), 100), ((300, 600), 3)]
 )
 def test_long_rows(name: str, shape: tuple[int, int], count: int) -> None:
-    """Runs merged several times; few different numbers, which keep their order. The same for a size known late."""
+    """Several merges; few distinct numbers, whose order is stable; static and dynamic sizes."""
     array = np.random.default_rng(1).integers(0, 1000, shape).astype(np.float32)
     expected = np.argsort(-array, axis=1, kind="stable")[:, :count]
     for domain in (shape, (shape[0], dims.symbol("n"))):
         result_shape = (shape[0], count)
         results = [StoredTensor(F32, result_shape, row_major(2)), StoredTensor(I64, result_shape, row_major(2))]
-        work = build_sort(Sort(1, count, True), tensor_of(array, shape=domain), *results, given_target(name))
+        work = build_sort(Sort(1, count, True), tensor_of(array, shape=domain), *results, target_named(name))
         (values, positions), _ = run_work(work, [(array, row_major(2))], results, {"n": shape[1]})
         np.testing.assert_array_equal(positions, expected)
         np.testing.assert_array_equal(values, np.take_along_axis(array, expected, 1))
@@ -101,7 +101,7 @@ def test_random_cumulations(name: str, kind: str) -> None:
         primitive = Cumulate(kind, int(rng.integers(rank)), bool(rng.integers(2)), bool(rng.integers(2)))
         layouts = [random_layout(rng, rank) for _ in range(2)]
         result = StoredTensor(dtype, domain, layouts[1])
-        work = build_cumulate(primitive, tensor_of(array, layouts[0], domain), result, given_target(name))
+        work = build_cumulate(primitive, tensor_of(array, layouts[0], domain), result, target_named(name))
         sizes = {f"n{axis}": size for axis, size in enumerate(shape)}
         (actual,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layouts[0])], [result], sizes)
         (expected,) = evaluate(primitive, [array], [TensorType(dtype, domain)], sizes)
@@ -117,6 +117,6 @@ def test_random_cumulations(name: str, kind: str) -> None:
 def test_long_cumulations(name: str, shape: tuple[int, int]) -> None:
     array = np.random.default_rng(2).random(shape).astype(np.float32)
     result = tensor_of(array)
-    work = build_cumulate(Cumulate("sum", 1, False, False), result, result, given_target(name))
+    work = build_cumulate(Cumulate("sum", 1, False, False), result, result, target_named(name))
     (actual,), _ = run_work(work, [(array, row_major(2))], [result])
     np.testing.assert_allclose(actual, np.cumsum(array, 1, dtype=np.float64), 2e-4)

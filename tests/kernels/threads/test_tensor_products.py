@@ -1,4 +1,4 @@
-"""Products on tile products: tiles as plain statements, run on this CPU, against numpy in float64."""
+"""Products on tiles, expanded to plain statements and run on this CPU, against numpy in float64."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WAYS = list(TOLERANCES)
 
 
 def target_with(way: Float32Products = Float32Products.EXACT, rows: int = 64, lanes: int = 128) -> ThreadTarget:
-    """A GPU with products of tiles."""
+    """Return a GPU target with tile products."""
     pairs = [(F16, F16, F32), (BF16, BF16, F32), (F32, F32, F32), (U8, I8, I32), (I8, U8, I32)]
     products = tuple(TileProduct(*pair, 6e12, rows, lanes) for pair in pairs)
     own = targets()["sharing"]
@@ -77,7 +77,7 @@ def tile_bits(dtype: DType, way: Float32Products) -> int:
 
 
 def expanded(work: Work) -> Work:
-    """The work for devices without tiles; its kernels are verified before."""
+    """Verify the kernels and expand their tiles."""
 
     def plain(kernel: Kernel) -> Kernel:
         verify_kernel(insert_barriers(kernel))
@@ -97,7 +97,7 @@ def statements(kernel: Kernel) -> list[Statement]:
 
 
 def moved(work: Work) -> set[str]:
-    """The operands that are moved into tiles as they are."""
+    """Return the operands that are moved into tiles without conversion."""
     kernels = [launch.kernel for launch in work.launches]
     return {s.buffer for kernel in kernels for s in statements(kernel) if isinstance(s, MoveRun)}
 
@@ -139,8 +139,8 @@ def check_product(
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("dtype", [F16, BF16])
-def test_halves(dtype: DType, transposed: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neighbours are aligned they are moved, else fetched; constants always are moved."""
+def test_halves(dtype: DType, turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Aligned operands are moved, others are fetched; constants are always moved."""
     choosing(monkeypatch, small(16))
     for shape in ((40, 56, 72), (17, 35, 41), (1, 1, 1), (33, 26, 100)):
         for is_constant in (False, True):
@@ -166,7 +166,7 @@ def test_float32(
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(("dtype", "way"), [(F16, Float32Products.EXACT), *((F32, way) for way in WAYS)])
 def test_few_rows(dtype: DType, way: Float32Products, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns are the rows of what tiles multiply."""
+    """The tiles compute the transposed product."""
     bits = tile_bits(dtype, way)
     for tile in (
         TensorTile(8, 16, 256 // bits, 8, 2, swapped=True),
@@ -178,7 +178,7 @@ def test_few_rows(dtype: DType, way: Float32Products, parts: int, monkeypatch: p
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_operands_are_formed_before(way: Float32Products, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_are_converted_before(way: Float32Products, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operand_staging, "_MIN_ELEMENTS", 1)
     monkeypatch.setattr(operand_staging, "_MIN_READS", 0)
     choosing(monkeypatch, small(tile_bits(F32, way)))
@@ -192,8 +192,8 @@ def test_operands_are_formed_before(way: Float32Products, monkeypatch: pytest.Mo
     assert moved(work) == {"left", "right"}
 
 
-def test_numbers_at_the_ends_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of numbers: infinities stay, and so do the largest and the smallest numbers."""
+def test_largest_and_smallest_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splitting numbers into parts keeps infinities and the largest and smallest numbers."""
     choosing(monkeypatch, small(16))
     largest = np.finfo(np.float32).max
     a = np.array([[np.inf, 1], [largest, 0], [-np.inf, 2], [np.nan, 1], [1e-38, 1e-20], [1 + 2**-23, 0]], np.float32)
@@ -210,8 +210,8 @@ def test_numbers_at_the_ends_of_the_range(monkeypatch: pytest.MonkeyPatch) -> No
             np.testing.assert_allclose(actual, expected, 1e-6)
 
 
-def test_numbers_beyond_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no number stays so, what is too large becomes the largest of its type."""
+def test_numbers_beyond_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN is kept, and larger numbers become the largest float16."""
     choosing(monkeypatch, small(16))
     a, b = np.array([[np.nan], [1e6], [-np.inf]], np.float32), np.array([[1, 0.5]], np.float32)
     for left, right in ((a, b), (b.T.copy(), a.T.copy())):
@@ -287,8 +287,8 @@ def test_random_convolutions(way: Float32Products, symbolic: bool, monkeypatch: 
         assert_close(actual, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
 
 
-def test_few_channels_are_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inputs whose channels fill no chunk are padded first, and so are weights."""
+def test_few_channels_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs and weights whose channels do not fill a chunk are padded first."""
     monkeypatch.setattr(convolve, "_LARGE_IMAGE", 1)
     count = 0
     for seed in range(3000, 3400):
@@ -312,7 +312,7 @@ def test_few_channels_are_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
     raise AssertionError("too few such cases")
 
 
-def test_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     choosing(monkeypatch, small(16))
     check_product((20, 30, 0), target_with(), F16)
     work, result = product((20, 30, dims.symbol("k", 0)), target_with(), (F16, F16))
@@ -326,7 +326,7 @@ def is_on_tiles(kernel: Kernel) -> bool:
 
 
 def test_choice() -> None:
-    """Large products are computed on tiles, few rows are not; what is exact stays as it is."""
+    """Large products are computed on tiles, few rows and exact products are not."""
     for way, dtype in ((Float32Products.EXACT, F16), *((way, F32) for way in WAYS)):
         target = target_with(way)
         for shape in ((1024, 1024, 1024), (4096, 4096, 4096), (512, 4096, 4096)):
@@ -338,8 +338,8 @@ def test_choice() -> None:
     assert not any(is_on_tiles(launch.kernel) for launch in work.launches)
 
 
-def test_unknown_sizes() -> None:
-    """One of few variants is active for any size, with constants as each of them reads them."""
+def test_dynamic_sizes() -> None:
+    """One of few variants is active for any size, each with its own packing of constants."""
     m = dims.symbol("m")
     weights = random_array(1, (1024, 768), F32)
     for way in WAYS:
@@ -357,7 +357,7 @@ def test_unknown_sizes() -> None:
 
 
 def test_weights_in_halves_with_few_rows() -> None:
-    """Weights are kept in halves for all kernels, others are as they were."""
+    """Weights are stored in float16 for all kernels, other operands are unchanged."""
     target = replace(target_with(Float32Products.HALVES), block_threads=16, most_block_threads=64)
     for shape in ((1, 40, 100), (3, 37, 65)):
         work = check_product(shape, target, F32, is_constant=True, tolerance=2e-3)
@@ -386,7 +386,7 @@ REAL = [(F16, Float32Products.EXACT), *((F32, way) for way in WAYS), (U8, Float3
 @pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
 @pytest.mark.parametrize(("dtype", "float32"), REAL)
 def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> None:
-    """All tiles, for operands that are moved, and what is chosen for those that are fetched; no register is spilled."""
+    """All tiles for moved operands, and the chosen ones for fetched operands; no register is spilled."""
     assert PTXAS is not None
     target = target_with(float32, *((64, 128) if way == "wgmma" else (16, 32)))
     pair = (U8, I8) if dtype is U8 else (dtype, dtype)
@@ -409,7 +409,7 @@ def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> N
 
 @pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
 def test_instructions_of_tiles(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same as on a GPU, with its instructions emulated."""
+    """Run the PTX instructions of tile products in an emulator."""
     tile = TensorTile(64, 16, 64, 128, 2) if way == "wgmma" else TensorTile(16, 16, 64, 32, 2)
     few = replace(tile, height=8, width=tile.height, swapped=True)
     for own, dtype, float32 in (
@@ -430,8 +430,8 @@ def test_instructions_of_tiles(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
         assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
-def test_puts_write_whole_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lanes that have more to bring than one run each, and fewer."""
+def test_whole_tiles_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more runs than lanes, and with fewer."""
     for lanes in (4, 16):
         choosing(monkeypatch, TensorTile(16, 8, 32, lanes, 3))
         work = check_product((35, 19, 65), target_with(), F16)

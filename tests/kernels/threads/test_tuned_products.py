@@ -1,4 +1,4 @@
-"""Products in ways that a target was tuned to, run on this CPU, against numpy in float64."""
+"""Products with tuned tiles, run on this CPU, against numpy in float64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = Float32Products.PARTS
 
 
 def small_target(way: Float32Products) -> ThreadTarget:
-    """One whose blocks this CPU plays in no time."""
+    """Return a target with blocks small enough to emulate."""
     return replace(target_with(way, 16, 32), most_block_threads=256)
 
 
@@ -34,8 +34,8 @@ def tiling_query(
 
 
 @pytest.mark.parametrize(("dtype", "start"), [(F16, "tiles 16x64x"), (F32, "lanes 4x8 of")])
-def test_a_way_that_is_not_the_best_computes_the_product(dtype: DType, start: str) -> None:
-    """One of those that this CPU plays soon."""
+def test_tuned_tiles_compute_the_product(dtype: DType, start: str) -> None:
+    """With tiles small enough to emulate."""
     m, n, k = shape = (19, 21, 40)
     target = small_target(Float32Products.EXACT)
     one = tiling_query(shape, {}, target, dtype)
@@ -51,8 +51,8 @@ def test_a_way_that_is_not_the_best_computes_the_product(dtype: DType, start: st
     assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
-def test_a_way_for_some_of_many_sizes() -> None:
-    """For any size one variant is active, for that of the choice the one that it says."""
+def test_tuned_tiles_for_one_size_of_many() -> None:
+    """For any size one variant is active, and for the tuned size the tuned one."""
     target = small_target(PARTS)
     shape = (dims.symbol("m"), 24, 40)
     one, other = tiling_query(shape, {"m": 33}, target), tiling_query(shape, {"m": 12}, target)
@@ -76,7 +76,7 @@ def test_a_way_for_some_of_many_sizes() -> None:
         assert len(writers) == 1
 
 
-def test_choices_that_are_none_change_nothing() -> None:
+def test_unknown_choices_are_ignored() -> None:
     target, shape = target_with(PARTS), (256, 512, 512)
     one = tiling_query(shape, {}, target)
     before, _ = product(shape, target, (F32, F32))

@@ -1,4 +1,4 @@
-"""Runs the works of kernel builders on Mesa's llvmpipe, or as vectors of a CPU, next to memory out of bounds."""
+"""Run the works of kernel builders on Mesa's llvmpipe, or on CPU vectors beside inaccessible memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def software() -> Gpu:
 
 
 def targets() -> dict[str, ThreadTarget]:
-    """What builders see of a software adapter, of a GPU with shared memory, and of few threads, which vectors do."""
+    """Return targets of a software adapter, of a GPU with shared memory, and of few threads run as CPU vectors."""
     gpu = software()
     own = build_target(gpu.limits, gpu.abilities)
     return {
@@ -51,7 +51,7 @@ def run_work(
     results: Sequence[StoredTensor],
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[list[Array], int]:
-    """The results, and what the kernels left in `errors`."""
+    """Return the results, and the error flag of the kernels."""
     bound = sizes or {}
     gpu = software()
     shapes = [[dims.evaluate(result.shape[axis], bound) for axis in result.layout.order] for result in results]
