@@ -1,9 +1,14 @@
-"""Compiles small kernels and runs them on numpy arrays."""
+"""Compile small kernels and run them on numpy arrays.
+
+Object code is cached on disk by the LLVM IR it comes from: a later run of the tests compiles only changed kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +16,11 @@ import numpy as np
 from weft.backends.cpu.codegen import LoadedCode, load_code
 from weft.backends.cpu.machine import host
 from weft.backends.cpu.tape import Place, Tape, TapeLaunch
-from weft.backends.llvm.compilation import compile_module
+from weft.backends.llvm import compilation
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
+from weft.cache.code import CodeCache
+from weft.cache.files import cache_folder
 from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Fetch, Integer, Kernel, Put
@@ -33,8 +40,17 @@ def build(kernels: Sequence[Kernel]) -> LoadedCode:
 
 @lru_cache(maxsize=64)
 def compiled(text: str) -> bytes:
-    """Kernels with parameters for sizes are run at several."""
-    return compile_module(text, host())
+    """Compile a module, or take it from the cache; kernels with parameters for sizes are run several times."""
+    (code,) = compile_modules([text], host(), _code_cache())
+    return code
+
+
+@cache
+def _code_cache() -> CodeCache:
+    """Return the cache of the tests, one for each version of the module that calls LLVM."""
+    folder = cache_folder()
+    version = sha256(Path(compilation.__file__).read_bytes()).hexdigest()[:16]
+    return CodeCache(None if folder is None else folder / "tests" / version)
 
 
 def tape_of(
