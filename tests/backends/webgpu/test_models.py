@@ -26,6 +26,9 @@ SLOW = {  # seconds that a software GPU takes on two cores
     "lineless-table-rec__lore_process": 20,
     "light_inception_v1": 20,
     "light_inception_v2": 17,
+    "resnet50": 16,  # like light_resnet50
+    "rapidocr__PP-OCRv6_det_small": 7,  # like ch_PP-OCRv4_det_infer
+    "light_zfnet512": 7,  # like light_bvlc_alexnet
 }
 
 
