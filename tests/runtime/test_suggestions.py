@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from frontend.samples import model, node, value
-from runtime.test_wrong_calls_get_a_suggestion import layers, picking
+from runtime.test_calls import layers, picking
 
 import weft
 from weft.runtime import suggestions
