@@ -25,7 +25,7 @@ def save(folder: Path, built: onnx.ModelProto) -> Path:
 
 
 def refuse(folder: Path, built: onnx.ModelProto, kind: type[Exception], *messages: str) -> None:
-    """Loading must fail with `kind`, naming the file and all of `said`."""
+    """Loading must fail with `kind`, with an error that names the file and contains all `messages`."""
     path = save(folder, built)
     with pytest.raises(kind) as caught:
         weft.load(path)

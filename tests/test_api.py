@@ -1,4 +1,4 @@
-"""The public interface: what `weft.load` takes, what a model tells of itself, and what `run` takes and gives."""
+"""The public interface: sources and options of `weft.load`, specs of a model, inputs and results of `run`."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_load_takes_every_kind_of_source(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.run({"x": X})["y"], Y)
 
 
-def test_a_file_object_is_read_from_where_it_stands() -> None:
+def test_file_objects_are_read_from_their_position() -> None:
     stream = io.BytesIO(b"header" + affine().SerializeToString())
     stream.seek(6)
     np.testing.assert_array_equal(weft.load(stream)(X)[0], Y)
 
 
-def test_loading_leaves_a_model_proto_as_it_was() -> None:
+def test_loading_does_not_change_a_model_proto() -> None:
     built = affine()
     before = built.SerializeToString(deterministic=True)
     weft.load(built)
@@ -98,7 +98,7 @@ def test_other_sources_are_refused(source: Any) -> None:
         weft.load(source)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(weft.ModelError, match=r"absent\.onnx"):
         weft.load(tmp_path / "absent.onnx")
 
@@ -146,7 +146,7 @@ def test_dtypes_compare_as_numpy_does() -> None:
 
 
 def test_output_shapes_are_inferred() -> None:
-    """Whatever the file declares, the trace says what is dynamic."""
+    """The trace determines which dims are dynamic, whatever the file declares."""
     built = model(
         [node("Concat", ["x", "x"], ["c"], axis=0), node("Transpose", ["c"], ["y"], perm=[1, 0])],
         [value("x", ["n", "m"])],
@@ -155,7 +155,7 @@ def test_output_shapes_are_inferred() -> None:
     assert weft.load(built).outputs[0].shape == ("m", "2*n")
 
 
-def test_specs_of_what_is_no_tensor() -> None:
+def test_specs_of_non_tensors() -> None:
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     built = model(
         [node("SequenceAt", ["s", "i"], ["y"])],
@@ -184,7 +184,7 @@ def test_ways_to_call() -> None:
     np.testing.assert_array_equal(single(X), -X)
 
 
-def test_mistaken_calls() -> None:
+def test_invalid_calls() -> None:
     loaded = weft.load(affine())
     with pytest.raises(weft.InputError, match="2 inputs for a model that takes 1"):
         loaded(X, X)
@@ -210,7 +210,7 @@ def test_some_outputs_only() -> None:
         loaded.run({"x": X}, outputs="y")
 
 
-def test_what_is_not_asked_for_is_not_computed() -> None:
+def test_other_outputs_are_not_computed() -> None:
     built = model(
         [node("Neg", ["x"], ["y"]), node("Gather", ["x", "i"], ["z"], axis=0)],
         [value("x"), value("i", [1], TensorProto.INT64)],
@@ -234,8 +234,8 @@ def test_defaults_may_be_overridden() -> None:
         loaded.run({"x": X, "b": np.float32([1, 2, 3])})
 
 
-def test_an_overridden_shape_is_used() -> None:
-    """A default that decided a shape while loading does not decide it for another value."""
+def test_overridden_shape_is_used() -> None:
+    """A default that determined a shape at load time does not determine it for another value."""
     built = model(
         [node("Reshape", ["x", "s"], ["y"])],
         [value("x", [2, 3]), value("s", [2], TensorProto.INT64)],
@@ -249,14 +249,14 @@ def test_an_overridden_shape_is_used() -> None:
 
 
 class Arrayish:
-    """Something that only offers `__array__`."""
+    """An object with nothing but `__array__`."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return X if dtype is None else X.astype(dtype)
 
 
 class Capsule:
-    """Something that only offers `__dlpack__`."""
+    """An object with nothing but `__dlpack__`."""
 
     def __dlpack__(self, **options: Any) -> Any:
         return X.__dlpack__(**options)
@@ -279,7 +279,7 @@ class Capsule:
     ],
     ids=["lists", "tuples", "ints", "__array__", "__dlpack__", "fortran", "big-endian", "strided"],
 )
-def test_inputs_may_be_anything_like_an_array(array_like: Any) -> None:
+def test_inputs_may_be_array_likes(array_like: Any) -> None:
     np.testing.assert_array_equal(weft.load(affine())(array_like)[0], Y)
 
 
@@ -311,7 +311,7 @@ def test_scalars() -> None:
     ],
     ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
-def test_inputs_that_do_not_fit(array: Any, message: str, tmp_path: Path) -> None:
+def test_invalid_inputs_are_explained(array: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "affine.onnx"
     path.write_bytes(affine().SerializeToString())
     with pytest.raises(weft.InputError) as caught:
@@ -321,7 +321,7 @@ def test_inputs_that_do_not_fit(array: Any, message: str, tmp_path: Path) -> Non
     assert str(path) in str(caught.value)
 
 
-def test_fractions_do_not_pass_for_integers() -> None:
+def test_fractions_are_not_cast_to_integers() -> None:
     loaded = weft.load(model([node("Neg", ["x"], ["y"])], [value("x", [2], TensorProto.INT64)], [value("y", None)]))
     np.testing.assert_array_equal(loaded([3, -4]), [-3, 4])
     with pytest.raises(weft.InputError, match="fractional"):
@@ -346,7 +346,7 @@ def test_integers_that_do_not_fit_are_refused(dtype: int, fitting: int, other: i
      ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4, ml_dtypes.uint4,
      np.complex64, object],
 )  # fmt: skip
-def test_every_dtype_goes_through(dtype: Any) -> None:
+def test_every_dtype_is_accepted(dtype: Any) -> None:
     number = TensorProto.STRING if dtype is object else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     array = np.array(["a", "é", ""], object) if dtype is object else np.array([0, 1, 3]).astype(dtype)
     built = model([node("Identity", ["x"], ["y"])], [value("x", ["n"], number)], [value("y", ["n"], number)])
@@ -358,7 +358,7 @@ def test_every_dtype_goes_through(dtype: Any) -> None:
 # -- whose memory a result is ----------------------------------------------------------------------------------------
 
 
-def test_results_are_the_callers_own() -> None:
+def test_results_do_not_alias_inputs_or_weights() -> None:
     constant = np.arange(4, dtype=np.float32)
     built = model(
         [
@@ -392,7 +392,7 @@ def test_results_are_the_callers_own() -> None:
     del first
 
 
-def test_results_in_sequences_are_the_callers_own() -> None:
+def test_results_in_sequences_do_not_alias() -> None:
     built = model(
         [node("SplitToSequence", ["x"], ["s"], axis=0), node("SequenceConstruct", ["w", "w"], ["t"])],
         [value("x", [2, 2])],
@@ -413,7 +413,7 @@ def test_results_in_sequences_are_the_callers_own() -> None:
     np.testing.assert_array_equal(loaded(x)[1][0], [1, 2])
 
 
-def test_inputs_are_left_alone() -> None:
+def test_inputs_are_not_modified() -> None:
     built = model(
         [node("ScatterElements", ["x", "i", "u"], ["y"], axis=0)],
         [value("x", [3])],
@@ -450,13 +450,13 @@ def test_devices() -> None:
         ({"precision": "worst"}, "'worst' is not available"),
     ],
 )
-def test_mistaken_options(options: dict[str, Any], message: str) -> None:
+def test_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(weft.DeviceError, match=message):
         weft.load(affine(), **options)
 
 
 @pytest.mark.parametrize("device", [device.name for device in weft.devices() if not device.available])
-def test_an_absent_device_says_why(device: str) -> None:
+def test_absent_device_gives_a_reason(device: str) -> None:
     reason = next(entry.description for entry in weft.devices() if entry.name == device)
     with pytest.raises(weft.DeviceError) as caught:
         weft.load(affine(), device=device)
@@ -497,8 +497,8 @@ def test_stages_can_be_dumped(device: str, tmp_path: Path) -> None:
 # -- the cost of importing -------------------------------------------------------------------------------------------
 
 
-def test_importing_brings_in_little() -> None:
-    """Whatever the first load needs is imported by the first load. `weft bench` measures how long both take."""
+def test_import_loads_few_modules() -> None:
+    """The first load imports the rest. `weft bench` measures both."""
     code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import weft; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(run.stdout.split())
@@ -514,7 +514,7 @@ def test_public_names_exist() -> None:
 
 
 def test_options_are_stated_once() -> None:
-    """`weft.load` takes the fields of LoadOptions by name: in its signature, in its help, and when it is called."""
+    """`weft.load` takes the fields of LoadOptions: in its signature, its help, and in calls."""
     fields = {field.name: field.default for field in dataclasses.fields(LoadOptions)}
     source, *options = inspect.signature(weft.load).parameters.values()
     assert source.name == "source"

@@ -1,4 +1,4 @@
-"""Every model of the list runs as in onnxruntime, on several shapes where its dims are dynamic, in native code."""
+"""Every model of the catalog agrees with onnxruntime in native code, at several sizes of dynamic dims."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_agrees_with_onnxruntime(entry: CatalogModel, record_property: Callable[
     _check_outputs(models["cpu"], shapes)
 
 
-def test_catalog_is_whole() -> None:
+def test_catalog_is_complete() -> None:
     models = load_catalog()
     assert len({model.name for model in models}) == len(models) == 54
     for model in models:
@@ -88,7 +88,7 @@ def _onnxruntime(entry: CatalogModel) -> onnxruntime.InferenceSession:
 
 
 def _expected(oracle: onnxruntime.InferenceSession, inputs: Mapping[str, Array]) -> dict[str, Array] | str:
-    """onnxruntime's outputs, or its complaint about the shapes."""
+    """Return onnxruntime's outputs, or its error message."""
     try:
         outputs = oracle.run(None, dict(inputs))
     except Exception as error:  # onnxruntime's own exception types are not public
@@ -97,7 +97,7 @@ def _expected(oracle: onnxruntime.InferenceSession, inputs: Mapping[str, Array])
 
 
 def _check_inputs(entry: CatalogModel, model: weft.Model) -> None:
-    """Exactly the dims that the file leaves open are symbolic."""
+    """Check that exactly the dynamic dims of the file are symbolic."""
     open_places = {place for group in dim_groups(entry) for place in group.places}
     specs = {spec.name: spec for spec in model.inputs}
     assert sorted(specs) == sorted(spec.name for spec in entry.inputs)
@@ -111,7 +111,7 @@ def _check_inputs(entry: CatalogModel, model: weft.Model) -> None:
 
 
 def _check_outputs(model: weft.Model, shapes: Mapping[str, set[tuple[int, ...]]]) -> None:
-    """A dim that varied from run to run is symbolic, and one that is a number was that number in all runs."""
+    """Check that dims that varied are symbolic, and that static dims never varied."""
     for spec in model.outputs:
         for shape in shapes[spec.name]:
             assert len(spec.shape) == len(shape)

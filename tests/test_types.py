@@ -26,7 +26,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_the_typed_program_runs(path: Path, tmp_path: Path) -> None:
+def test_typed_program_runs(path: Path, tmp_path: Path) -> None:
     x = np.ones((2, 4), np.float32)
     models = [*typed_program.load_sources(path, path.read_bytes()), typed_program.load_with_options(path, tmp_path)]
     assert [len(model.inputs) for model in models] == [1] * len(models)
@@ -41,14 +41,14 @@ def test_the_typed_program_runs(path: Path, tmp_path: Path) -> None:
     assert "absent" in typed_program.catch_errors(str(tmp_path / "absent.onnx"))
 
 
-def test_the_typed_program_uses_all_that_is_public() -> None:
+def test_typed_program_uses_every_public_name() -> None:
     tree = ast.parse(inspect.getsource(typed_program))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert sorted(set(weft.__all__) - used) == []
 
 
-def test_load_is_declared_as_its_options_are() -> None:
-    """Editors read a declaration of `load`, and `LoadOptions` is what holds."""
+def test_declaration_of_load_equals_its_options() -> None:
+    """Editors read a declaration of `load`; its options are those of `LoadOptions`."""
     tree = ast.parse(inspect.getsource(loading))
     (declared,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_declaration(node))
     options = next(

@@ -45,7 +45,7 @@ def _run(family: Family, payload: Payload, device: str) -> Verdict:
 
 
 def _limit_memory(more: int) -> None:
-    """Let the process take only so many bytes of address space more than it has now."""
+    """Limit the address space to the current size plus `more` bytes."""
     if sys.platform != "linux":
         return
     import resource

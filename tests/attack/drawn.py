@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 Array = np.ndarray[Any, Any]
 Draw = dict[str, Any]
 SMALL = 64
-"""Arrays of at most so many elements are given in full."""
+"""Arrays with at most this many elements are written out."""
 LARGE = 1e5
 """Numbers beyond it are not like those of a trained model."""
 

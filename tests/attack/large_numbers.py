@@ -1,4 +1,4 @@
-"""Structures whose sizes are computed, huge or claimed, and files that are long where nobody looks."""
+"""Structures whose sizes are computed, huge or only declared, and files with long unused fields."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def negative(make: Make) -> Make:
 
 
 def endless_loop(size: int) -> ModelProto:
-    """So many iterations; not for a run, which may take them all."""
+    """A loop of `size` iterations; not for a run, which may execute them all."""
     inner = subgraph(
         "body",
         [helper.make_node("Identity", ["c"], ["o"]), helper.make_node("Relu", ["s"], ["r"])],
@@ -314,7 +314,7 @@ def endless_loop(size: int) -> ModelProto:
 
 
 def endless_stack(size: int) -> ModelProto:
-    """So many iterations, each of which leaves a row."""
+    """A loop of `size` iterations, each of which appends a row."""
     inner = subgraph(
         "body",
         [helper.make_node("Identity", ["c"], ["o"]), helper.make_node("Relu", ["x"], ["r"])],

@@ -22,7 +22,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 
 def mutated(case: Case, random: Random, count: int) -> list[str]:
-    """Mutate a case so many times; the names of the mutations."""
+    """Mutate a case several times, and return the names of the mutations."""
     names = list(MUTATIONS)
     weights = np.array([MUTATIONS[name][1] for name in names], np.float64)
     done = []

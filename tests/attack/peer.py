@@ -31,7 +31,7 @@ class Peer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Answer] | None:
-        """The outputs by name, onnxruntime's first, of whoever has an answer; None if it kills them."""
+        """The outputs by name, onnxruntime's first, of all peers with an answer; None if it crashes them."""
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None

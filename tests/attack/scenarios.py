@@ -90,7 +90,7 @@ class Case:
 
 
 def together(work: Callable[[int], None], count: int = CALLERS, daemon: bool = False) -> None:
-    """Call from so many threads; raise what the first of them raised."""
+    """Call from `count` threads; raise the first exception of any of them."""
     failed: list[BaseException] = []
 
     def guarded(number: int) -> None:

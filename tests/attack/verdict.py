@@ -44,7 +44,7 @@ def wrong(what: str) -> Verdict:
 
 
 def no_case() -> Verdict:
-    """There is no such case: what would tell takes too long for whoever makes cases."""
+    """The case does not exist, but checking that beforehand would take too long."""
     return Verdict(NO_CASE)
 
 

@@ -174,8 +174,8 @@ def test_failing_devices_are_ranked_last_with_a_reason() -> None:
         "lost": "it went away",
         "foreign": "RuntimeError: segment 7",
     }
-    nobody = rank_by_benchmark(["broken"], ready, clock=clock)
-    assert [entry.seconds for entry in nobody.entries] == [None]
+    none_left = rank_by_benchmark(["broken"], ready, clock=clock)
+    assert [entry.seconds for entry in none_left.entries] == [None]
 
 
 def test_input_errors_are_not_device_failures() -> None:

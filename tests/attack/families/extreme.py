@@ -121,7 +121,7 @@ def _number(number: str, dtype: np.dtype[Any]) -> Any:
 
 
 def _difference(outputs: dict[str, Any], answers: list[dict[str, Any]], number: str) -> str:
-    """What nobody agrees with; each element may be as any of them has it."""
+    """Describe elements that differ from all answers; each may agree with any of them."""
     for name, expected in answers[0].items():
         if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fiub" or not expected.size:
             continue

@@ -106,7 +106,7 @@ def attack(payload: Payload, device: str) -> Verdict:
     if not answers and any(array.nbytes > LARGE for array in outputs.values()):
         return right()  # the others run with less memory than such a Range takes
     if not answers:
-        return wrong(f"answered, though nobody else does: {_shown(outputs)}")
+        return wrong(f"answered, though no peer does: {_shown(outputs)}")
     if any(_agrees(outputs, answer) for answer in answers):
         return right()
     return wrong(f"{_shown(outputs)}, not {_shown(answers[0])}")

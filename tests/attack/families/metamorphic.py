@@ -89,7 +89,7 @@ def _compared(case: str, form: str, sample: Sample, results: dict[str, Any], dev
 
 
 def _bits(actual: Any, plain: Any) -> str:
-    return find_difference(actual, plain, rtol=0.0, atol=0.0) or "in the sign of a zero, or of what is no number"
+    return difference(actual, plain, rtol=0.0, atol=0.0) or "in the sign of a zero or a NaN"
 
 
 def _truth(case: str, form: str) -> Mapping[str, Any] | None:

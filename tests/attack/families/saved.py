@@ -1,7 +1,7 @@
 """Files of saved programs that are damaged, forged or cut: an error of weft's each, and none of their code runs.
 
 Damage is whatever changes bytes without making checksums right again: every load of such a file is refused, trusted or
-not. Forged files have right checksums: nobody but this user can have signed them, so they are refused, or their graph
+not. Forged files have right checksums: only this user can have signed them, so they are refused, or their graph
 is compiled anew where that was asked for, with the results of that.
 """
 
@@ -174,7 +174,7 @@ def _manifest_place(content: bytes) -> tuple[int, int]:
 
 
 def _forged(what: str, random: np.random.Generator) -> bytes:
-    """A file that somebody else has sealed."""
+    """Return a file sealed with another user's key."""
     content = _saved()
     place, length = _manifest_place(content)
     blocks, graph = bytearray(content[HEADER_SIZE:place]), bytearray(content[place + length :])

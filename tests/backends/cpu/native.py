@@ -56,7 +56,7 @@ def _code_cache() -> CodeCache:
 def tape_of(
     kernel: Kernel, code: LoadedCode, blocks: int, parameters: Mapping[str, int] | None = None, grain: int = 1
 ) -> Tape:
-    """A tape of one launch, whose regions are the kernel's buffers in order."""
+    """Make a tape of one launch, whose regions are the kernel's buffers in order."""
     numbers = tuple((parameters or {})[name] for name in kernel.parameters)
     shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
     places = tuple(Place(index) for index in range(len(shared)))
@@ -71,7 +71,7 @@ def run_kernel(
     code: LoadedCode | None = None,
     threads: int = 1,
 ) -> list[Array]:
-    """The arrays afterwards; those that are not written, and what lies beside each, must not have changed."""
+    """Run a kernel and return the arrays; read-only arrays and the bytes around each must not change."""
     tape = tape_of(kernel, code or build([kernel]), blocks, parameters)
     shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
     memories = [guarded(array) for array in arrays]
@@ -94,7 +94,7 @@ def guarded(array: Array) -> Array:
 
 
 def elementwise(name: str, function: str, kinds: Sequence[DType], result: DType, lanes: int = LANES) -> Kernel:
-    """z[i] = function(a[i], b[i], ...) for i below n; one lane means uniform values."""
+    """Build z[i] = function(a[i], b[i], ...) for i below n; with one lane, values are uniform."""
     place = ir.block() * lanes + ir.lane(lanes) if lanes > 1 else ir.block()
     mask: Code | None = None
     if lanes > 1:

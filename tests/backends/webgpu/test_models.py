@@ -1,4 +1,4 @@
-"""Every model of the catalog on a GPU: the same as on the CPU, at the sizes it was made for and at others."""
+"""Every model of the catalog agrees with the CPU on a GPU, at its own sizes and at others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _parameter(model: CatalogModel) -> Any:
 @pytest.mark.models
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("model", [_parameter(model) for model in load_catalog()])
-def test_it_agrees_with_the_cpu(model: CatalogModel, record_property: Callable[[str, object], None]) -> None:
+def test_model_agrees_with_the_cpu(model: CatalogModel, record_property: Callable[[str, object], None]) -> None:
     if model.missing:
         pytest.skip(model.missing)
     cpu, gpu = weft.load(model.file, device="cpu"), weft.load(model.file, device=GPU)

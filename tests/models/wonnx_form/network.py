@@ -128,7 +128,7 @@ def _fold(node: NodeProto, constants: dict[str, Array], values: Values, opset: i
 
 
 def _without_unused(node: NodeProto, used: set[str]) -> NodeProto:
-    """Without results at the end that nobody reads, such as masks."""
+    """Remove unused trailing results, such as masks."""
     count = max(number for number, name in enumerate(node.output, 1) if name in used)
     if node.op_type == "Split" or count == len(node.output):
         return node

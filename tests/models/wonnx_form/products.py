@@ -142,7 +142,7 @@ def _taps(size: int, stride: int, pad: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _gemm(w: Writer, step: Step) -> None:
-    """wonnx transposes nothing, and pays no heed to the shape of C where there is but one row."""
+    """wonnx does not transpose, and ignores the shape of C if it has one row."""
     left, right = step.inputs[:2]
     if step.attributes.get("transA"):
         left = w.transpose(left, (1, 0))

@@ -41,7 +41,7 @@ class Step:
 
 
 class Writer:
-    """Collects nodes. Whoever emits one says the shape of its result; the checker proves them all at the end."""
+    """Collects nodes. Callers state the shape of each result; the checker verifies them at the end."""
 
     def __init__(self, network: Network) -> None:
         self.shapes = dict(network.shapes)
