@@ -39,15 +39,16 @@ CLOCK = re.compile(
     r"|\bos\.times\(|\bgetrusage\(|\btimeit\."
 )
 MAY_READ_A_CLOCK = {
-    "attack/campaign.py": "goes on for as long as it is told",
+    "attack/campaign.py": "runs for a time that the caller sets",
     "attack/engine.py": "a watchdog of minutes",
-    "attack/minimise.py": "goes on for as long as it is told",
+    "attack/minimise.py": "runs for a time that the caller sets",
     "attack/scenarios.py": "a watchdog of minutes; runs that the end of their process meets",
-    "attack/sweep.py": "goes on for as long as it is told",
+    "attack/sweep.py": "runs for a time that the caller sets",
     "backends/cpu/test_tape.py": "the clock that launches are noted by is the system's",
     "cache/test_code.py": "files with dates in the past",
     "cache/test_model_cache.py": "files with dates in the past",
     "cli/test_cache.py": "files with dates in the past",
+    "fast.py": "measures tests for the list of long ones",
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "models/further.py": "a measurement that people start; no test does",
     "report/browser.py": "a watchdog of minutes",

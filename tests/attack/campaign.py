@@ -1,4 +1,4 @@
-"""Families of attacks that share some time: each gets a slice in turn, until all time is spent or all cases are."""
+"""Run families of attacks in time slices, until the time is over or all cases have run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLICE_SECONDS = 45.0
 
 @dataclass(slots=True)
 class Tally:
-    """What became of a family's cases so far."""
+    """The verdicts on a family's cases so far."""
 
     family: Family
     cases: Iterator[Payload]

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attack.families import Family, load_family
-from attack.verdict import Payload, Verdict, judged
+from attack.verdict import Payload, Verdict, judge_exception
 
 import weft.backends.cpu.device  # noqa: F401 (its library is in memory before that is limited)
 
@@ -39,7 +39,7 @@ def _run(family: Family, payload: Payload, device: str) -> Verdict:
     try:
         verdict = family.attack(payload, device)
     except BaseException as error:
-        return judged(error)
+        return judge_exception(error)
     assert isinstance(verdict, Verdict), verdict
     return verdict
 

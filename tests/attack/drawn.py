@@ -1,4 +1,4 @@
-"""Models and inputs as JSON: a graph in base64, and in place of large arrays how to draw them, the same everywhere.
+"""Models and inputs as JSON: a graph in base64, and for large arrays a description from which they are drawn.
 
 A draw is a dict: dtype and shape, and either the values themselves, or a seed with the mean, spread and range of the
 numbers. Weights are drawn too: an initializer whose doc_string is a draw has no data of its own.
@@ -30,12 +30,12 @@ def packed(model: onnx.ModelProto) -> str:
 
 
 def unpacked(text: str) -> onnx.ModelProto:
-    """The model without its large weights."""
+    """Decode the model without its large weights."""
     return onnx.ModelProto.FromString(zlib.decompress(base64.b64decode(text)))
 
 
 def filled(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its weights."""
+    """Return the model with its weights drawn."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     for tensor in (*tensors(whole.graph), *(tensor for body in whole.functions for tensor in constants(body.node))):
@@ -45,7 +45,7 @@ def filled(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    """The constants of a graph and of the graphs in it."""
+    """Yield the constants of a graph and its subgraphs."""
     yield from graph.initializer
     yield from constants(graph.node)
 
@@ -63,8 +63,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
-def described(array: Array, seed: int) -> Draw:
-    """A draw that looks like an array: the very values where there are few, else numbers of the same kind."""
+def describe_array(array: Array, seed: int) -> Draw:
+    """Describe an array: its values if there are few, otherwise a distribution like theirs."""
     description: Draw = {"dtype": array.dtype.name, "shape": list(array.shape)}
     if array.dtype == object or array.dtype.kind in "US":
         return description | {"dtype": "str", "values": [str(text) for text in array.ravel()]}
@@ -110,7 +110,7 @@ def draw(description: Mapping[str, Any]) -> Array:
 
 
 def as_initializer(name: str, description: Draw) -> TensorProto:
-    """An initializer that says how it is drawn, or holds its few values."""
+    """Make an initializer that holds its description, or its few values."""
     if "values" in description:
         return numpy_helper.from_array(draw(description), name)
     dtype = helper.np_dtype_to_tensor_dtype(dtype_of(description["dtype"]))
@@ -118,10 +118,10 @@ def as_initializer(name: str, description: Draw) -> TensorProto:
 
 
 def draw_of(tensor: TensorProto) -> Draw:
-    """How an initializer is drawn."""
+    """Return the description of an initializer."""
     if tensor.doc_string.startswith("{"):
         return dict(json.loads(tensor.doc_string))
-    return described(numpy_helper.to_array(tensor), 0)
+    return describe_array(numpy_helper.to_array(tensor), 0)
 
 
 def resized(description: Draw, shape: list[int]) -> Draw:

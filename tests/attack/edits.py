@@ -1,4 +1,4 @@
-"""What mutations are made of: names, constants and nodes that are put into a case."""
+"""Helpers of mutations: add names, constants and nodes to a case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack.drawn import Draw, as_initializer, described
+from attack.drawn import Draw, as_initializer, describe_array
 from attack.regions import Case
 from onnx import helper
 
@@ -25,14 +25,14 @@ def pick(random: Random, items: Sequence[Any]) -> Any:
 
 
 def fresh(case: Case) -> str:
-    """A name that no value has."""
+    """Return an unused name."""
     case.draws[f"m{len(case.draws)}"] = {"dtype": "float32", "shape": []}
     return list(case.draws)[-1]
 
 
 def constant(case: Case, array: Any) -> str:
     name = fresh(case)
-    case.draws[name] = described(np.asarray(array), len(case.draws))
+    case.draws[name] = describe_array(np.asarray(array), len(case.draws))
     case.graph.initializer.append(as_initializer(name, case.draws[name]))
     return name
 
@@ -48,7 +48,7 @@ def emit(
 
 
 def put_nodes(case: Case, place: int, nodes: Sequence[onnx.NodeProto]) -> None:
-    """Put nodes before the one at `place`."""
+    """Insert nodes before the one at `place`."""
     rest = [onnx.NodeProto.FromString(node.SerializeToString()) for node in case.graph.node[place:]]
     del case.graph.node[place:]
     case.graph.node.extend([*nodes, *rest])
@@ -61,7 +61,7 @@ def forget_outputs(case: Case) -> None:
 
 
 def exists(case: Case, node: onnx.NodeProto) -> bool:
-    """Whether a node has this form in the model's opset."""
+    """Whether a node is valid in the model's opset."""
     opset = next((entry.version for entry in case.model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")

@@ -2,7 +2,7 @@
 
 All take a case (regions.py) and a generator, edit the case in place, and say whether they found something to change.
 What is known of values (`case.draws`) may be stale after the first mutation: then the next one makes a model that
-everybody refuses, which is a case as well.
+all engines refuse, which is a case as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 from attack.attributes import change_attribute
-from attack.drawn import Draw, as_initializer, described, draw_of, dtype_of
+from attack.drawn import Draw, as_initializer, describe_array, draw_of, dtype_of
 from attack.edits import FLOATS, Random, forget_outputs, fresh, pick, put_nodes
 from attack.flow import branch, into_function, loop, scan
 from attack.insertions import insert
@@ -276,7 +276,7 @@ def change_constant(case: Case, random: Random) -> bool:
         return False
     if random.random() < 0.4:
         name = tensor.name
-        case.feeds[name] = case.draws[name] = described(array, 7)
+        case.feeds[name] = case.draws[name] = describe_array(array, 7)
         case.graph.initializer.remove(tensor)
         case.graph.input.append(declaration(name, case.feeds[name]))
         return True

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 from attack import rival
-from attack.drawn import Draw, as_initializer, described, draw, draw_of, filled, packed, unpacked
+from attack.drawn import Draw, as_initializer, describe_array, draw, draw_of, filled, packed, unpacked
 from attack.regions import declaration, reads
 from attack.verdict import Payload
 
@@ -74,7 +74,7 @@ def _candidates(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
 
 
 def _cuts(payload: Payload, model: onnx.ModelProto) -> Iterator[Payload]:
-    """An inner value becomes an input, with the numbers that it has."""
+    """Turn an inner value into an input with its values."""
     names = [name for node in model.graph.node for name in node.output if name]
     probe = filled(model)
     del probe.graph.output[:]
@@ -91,7 +91,7 @@ def _cuts(payload: Payload, model: onnx.ModelProto) -> Iterator[Payload]:
         for node in candidate.graph.node:
             if name in node.output:
                 node.output[list(node.output).index(name)] = f"{name} unused"
-        draws = [described(array, number) for array in arrays]
+        draws = [describe_array(array, number) for array in arrays]
         candidate.graph.input.append(declaration(name, draws[0], draws[0]["shape"] if len(draws) == 1 else None))
         tidied = _tidied(candidate)
         if tidied is not None and len(tidied.graph.node) < len(model.graph.node):
@@ -104,7 +104,7 @@ def _cuts(payload: Payload, model: onnx.ModelProto) -> Iterator[Payload]:
 
 
 def _shrunk(payload: Payload, model: onnx.ModelProto) -> Iterator[Payload]:
-    """A size is smaller wherever it stands."""
+    """Reduce a size everywhere."""
     initializers = {tensor.name: draw_of(tensor) for tensor in model.graph.initializer}
     sizes = {size for run in payload["runs"] for drawn in run.values() for size in drawn["shape"]}
     sizes |= {size for drawn in initializers.values() for size in drawn["shape"]}
@@ -133,7 +133,7 @@ def _shrunk(payload: Payload, model: onnx.ModelProto) -> Iterator[Payload]:
 
 
 def _tidied(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Without what no output needs."""
+    """Remove nodes that no output needs."""
     graph = model.graph
     needed = {entry.name for entry in graph.output}
     nodes = []

@@ -1,4 +1,4 @@
-"""Small graphs cut out of real models: some connected nodes, with the shapes and the kind of numbers that a run has.
+"""Small graphs cut out of real models: connected nodes, with the shapes and distributions of values in a run.
 
 `anatomy` runs a model once with onnxruntime and notes what each of its values is; `cut` takes a few nodes of it. What
 they read from outside becomes an input, drawn like the true value, or a constant; large weights become draws.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from attack.drawn import SMALL, Draw, as_initializer, described, draw_of, dtype_of, packed, tensors, unpacked
+from attack.drawn import SMALL, Draw, as_initializer, describe_array, draw_of, dtype_of, packed, tensors, unpacked
 from models.catalog import CatalogModel, dim_groups, load_catalog, random_inputs
 from onnx import helper, numpy_helper
 
@@ -31,7 +31,7 @@ MOST_BYTES = 8_000
 
 @dataclass(slots=True)
 class Anatomy:
-    """A model, and how each of its values is drawn."""
+    """A model, with a description of each of its values."""
 
     name: str
     model: onnx.ModelProto
@@ -41,7 +41,7 @@ class Anatomy:
 
 @dataclass(slots=True)
 class Case:
-    """A model that may be changed, how its inputs are drawn, and what is known of its values."""
+    """A mutable model, with descriptions of its inputs and values."""
 
     name: str
     model: onnx.ModelProto
@@ -58,7 +58,7 @@ def anatomy(name: str, path: Path, feeds: Mapping[str, Array]) -> Anatomy:
     known_values = {entry.name for entry in model.graph.initializer} | set(feeds)
     names = [output for node in model.graph.node for output in node.output if output]
     declared = {entry.name for entry in model.graph.output}
-    draws = {name: described(array, seed) for seed, (name, array) in enumerate(feeds.items())}
+    draws = {name: describe_array(array, seed) for seed, (name, array) in enumerate(feeds.items())}
     at_once = AT_ONCE if path.stat().st_size < LARGE else len(names)
     for start in range(0, len(names), at_once):
         batch = names[start : start + at_once]
@@ -71,19 +71,19 @@ def anatomy(name: str, path: Path, feeds: Mapping[str, Array]) -> Anatomy:
         session = onnxruntime.InferenceSession(probe.SerializeToString(), options, ["CPUExecutionProvider"])
         for seed, (entry, array) in enumerate(zip(batch, session.run(batch, dict(feeds)), strict=True)):
             if isinstance(array, np.ndarray) and entry not in known_values:
-                draws[entry] = described(array, start + seed)
+                draws[entry] = describe_array(array, start + seed)
     weights = {
-        tensor.name: described(numpy_helper.to_array(tensor), seed)
+        tensor.name: describe_array(numpy_helper.to_array(tensor), seed)
         for seed, tensor in enumerate(model.graph.initializer)
     }
     for seed, tensor in enumerate(tensors(model.graph)):
         if tensor.data_type != onnx.TensorProto.STRING and np.prod(tensor.dims) > SMALL:
-            tensor.CopyFrom(as_initializer(tensor.name, described(numpy_helper.to_array(tensor), seed)))
+            tensor.CopyFrom(as_initializer(tensor.name, describe_array(numpy_helper.to_array(tensor), seed)))
     return Anatomy(name, model, draws, weights)
 
 
 def cut(whole: Anatomy, random: np.random.Generator, count: int) -> Case | None:
-    """Some connected nodes as a model of their own; None where they read something that is no tensor."""
+    """Cut connected nodes into a separate model; None if they read a non-tensor."""
     graph = whole.model.graph
     chosen = _connected(graph, random, count)
     nodes = [graph.node[number] for number in sorted(chosen)]
@@ -123,11 +123,11 @@ def cut(whole: Anatomy, random: np.random.Generator, count: int) -> Case | None:
     draws |= {
         tensor.name: whole.weights.get(tensor.name) or whole.draws[tensor.name] for tensor in initializers
     } | inputs
-    return renamed(Case(f"{whole.name}:{nodes[0].op_type}+{len(nodes) - 1}", model, dict(inputs), draws))
+    return rename_values(Case(f"{whole.name}:{nodes[0].op_type}+{len(nodes) - 1}", model, dict(inputs), draws))
 
 
-def renamed(case: Case) -> Case:
-    """Short names for all values, none for nodes."""
+def rename_values(case: Case) -> Case:
+    """Give values short names, and remove those of nodes."""
     names = {"": ""}
 
     def short(name: str) -> str:
@@ -206,7 +206,7 @@ def _elements(case: Case) -> int:
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, from inside its graphs as well."""
+    """Return the values that a node reads, including its subgraphs."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:

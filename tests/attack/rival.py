@@ -1,4 +1,4 @@
-"""onnxruntime in a process of its own, since some models kill it: `python -m attack.rival` answers on its pipes."""
+"""Run onnxruntime in its own process, since some models crash it: `python -m attack.rival` answers on its pipes."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def forks_while_running(case: Case) -> None:
 
 
 def forks_after_gpu(case: Case) -> None:
-    """A child of a process that uses a GPU is told so, whatever it tries; the parent goes on."""
+    """In the child of a process that uses a GPU, every use is an error; the parent keeps working."""
     model = case.load(0)
     case.check(model, 0)
 

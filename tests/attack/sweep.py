@@ -1,4 +1,4 @@
-"""A finite family from end to end, in pieces: `python -m attack.sweep FAMILY --device D --state FILE [--minutes N]`.
+"""Run a finite family to its end: `python -m attack.sweep FAMILY --device D --state FILE [--minutes N]`.
 
 Every verdict is a line of FILE; what is in it already is not run again, but for what was found (`--again`). At the end
 come the counts, the reasons for refusals and what was found, most frequent first.
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def read_state(path: Path) -> dict[str, dict[str, Any]]:
-    """The last verdict on each case."""
+    """Read the last verdict on each case."""
     if not path.exists():
         return {}
     entries = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
@@ -51,7 +51,7 @@ def read_state(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _run(family: Family, arguments: argparse.Namespace, done: dict[str, Any], state: Any, end: float) -> bool:
-    """Run what is not known yet; whether that was all."""
+    """Run the cases that are not done yet; whether all are done now."""
     device, lock = arguments.device, threading.Lock()
     cases = _selected(cases_of(family, arguments.seed, device), arguments.select, done)
     unfinished = threading.Event()

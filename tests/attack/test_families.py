@@ -1,4 +1,4 @@
-"""A share of every family of attacks, always the same: `scripts/attack` goes on from there."""
+"""Run the first cases of every family of attacks; `scripts/attack` runs more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEED = 0
 @pytest.mark.attack
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", family_names())
-def test_share(name: str, device: str) -> None:
+def test_first_cases(name: str, device: str) -> None:
     reason = missing(device)
     if reason:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""One model on a device against onnxruntime: it must run what that runs, and mean the same.
+"""Compare one model on a device with onnxruntime: weft must run what onnxruntime runs, with the same results.
 
 A payload has "model" (see drawn.py) and "runs", a list of draws by input, which one loaded model serves in turn.
 """
@@ -85,7 +85,7 @@ def _refusal(error: weft.WeftError, model: onnx.ModelProto, peer_results: list[A
 
 
 def _onnxruntime(model: onnx.ModelProto, feed: Mapping[str, Array]) -> Any:
-    """Its results, or why it has none."""
+    """Return onnxruntime's results, or its error."""
     try:
         return rival.run(model, feed)
     except rival.RivalError as error:
@@ -101,7 +101,7 @@ def _same_bits(first: Any, second: Any) -> bool:
 
 
 def _redrawn(run: Mapping[str, Draw], attempt: int) -> dict[str, Draw]:
-    """Other floats of the same kind."""
+    """Draw other floats of the same distribution."""
     redrawn = {}
     for name, drawn in run.items():
         other = dict(drawn)

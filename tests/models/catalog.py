@@ -1,4 +1,4 @@
-"""The models of models.tsv: where each lies on this disk, what it takes, and random inputs for it.
+"""The models of models.tsv: their files, inputs, and random data for them.
 
 A dynamic dim is identified by where it stands. Dims that must change together (a batch shared by several inputs) form
 one `DimGroup`; sizes are given per group, so that inputs made for them always fit each other.
@@ -87,7 +87,7 @@ class CatalogModel:
 
     @property
     def file(self) -> Path:
-        """Where the model belongs, whether it is there or not."""
+        """The path of the model, whether or not it exists."""
         if self.kind == "onnx wheel":
             return Path(onnx.__file__).parent.parent / self.member
         return FETCHED / self.folder / f"{self.name}.onnx"
@@ -98,7 +98,7 @@ class CatalogModel:
 
     @property
     def missing(self) -> str | None:
-        """Why there is no model to test with, or None where there is one."""
+        """Why the model cannot be tested, or None."""
         if not self.file.exists():
             advice = "" if self.kind == "onnx wheel" else f"; `scripts/fetch-models {self.name}` gets it"
             return f"{self.file.name} is not here{advice}"
@@ -118,7 +118,7 @@ def _digest(file: Path, _modified: int) -> str:
 
 
 def load_catalog(more: bool = False) -> tuple[CatalogModel, ...]:
-    """The models of the list, or of the one of further models."""
+    """Read the models of the catalog, or the further ones."""
     with (MORE_TSV if more else MODELS_TSV).open(newline="", encoding="utf-8") as lines:
         rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         return tuple(_model(row, MORE if more else "") for row in rows)

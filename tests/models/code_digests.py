@@ -1,4 +1,4 @@
-"""Digests of the code that every model's kernels become, names aside: what a change that keeps results must not change.
+"""Digests of the kernel code of every model, without names: a refactoring must not change them.
 
     python -m models.code_digests OUT.json [-k PART_OF_A_NAME ...] [--texts FOLDER]
     python -m models.code_digests --diff BEFORE.json AFTER.json

@@ -1,4 +1,4 @@
-"""weft beside onnxruntime on the further models: `python -m models.further [NAME...]` (with PYTHONPATH=src:tests).
+"""Compare with onnxruntime on the further models: `python -m models.further [NAME...]` (with PYTHONPATH=src:tests).
 
 Each model has a process of its own, which loads it in both, compares the outputs, and runs it in turns: the least time
 of many short runs counts, which a busy machine disturbs least.
@@ -29,7 +29,7 @@ FEWEST = 5
 
 
 def compare(model: CatalogModel, threads: int, device: str) -> dict[str, Any]:
-    """What came of one model, by name of the figure."""
+    """Measure one model; return figures by name."""
     inputs = random_inputs(model)
     began = time.perf_counter()
     peer = session(model.file, threads)

@@ -1,4 +1,4 @@
-"""Every class of models that was once slow, and how it stands: `python -m models.regressions [CLASS...]`.
+"""Time every class of models that was once slow: `python -m models.regressions [CLASS...]`.
 
 (With PYTHONPATH=src:tests.) regressions.tsv has a row for each: the class, its model (a small one that is made here, or
 one of the lists), and onnxruntime's time in weft's, on one thread, before the class was mended and since. It prints
@@ -231,7 +231,7 @@ def read() -> list[dict[str, str]]:
 
 
 def ratio(name: str) -> float:
-    """onnxruntime's time in weft's, of a model that is made here or is in one of the lists."""
+    """Return onnxruntime's time divided by weft's for a model built here or listed in a catalog."""
     with tempfile.TemporaryDirectory() as folder:
         path, inputs = find(name, Path(folder))
         peer, loaded = session(path), weft.load(path, device="cpu", threads=1)

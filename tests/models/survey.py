@@ -41,7 +41,7 @@ def session(path: Path, threads: int = 1) -> onnxruntime.InferenceSession:
 
 
 def find_inputs(opened: onnxruntime.InferenceSession) -> dict[str, Array] | None:
-    """Inputs that run, or None where none of the guesses does, or an input is of a type that the list cannot tell."""
+    """Search for inputs that run; None if no guess does, or the catalog has no notation for a type."""
     specs = opened.get_inputs()
     if any(spec.type not in TYPES for spec in specs):
         return None
@@ -101,7 +101,7 @@ def _random_array(spec: Any, sizes: dict[str, int]) -> Array:
 
 
 def describe_input(name: str, array: Array) -> str:
-    """An input as the list has it."""
+    """Describe an input in the catalog's notation."""
     shape = ", ".join(map(str, array.shape))
     if array.dtype.kind == "f":
         values = "~N(0,1)"
@@ -113,7 +113,7 @@ def describe_input(name: str, array: Array) -> str:
 
 
 def row(name: str, source: str, member: str, path: Path) -> list[str] | None:
-    """The row of a file, or None where nothing runs it."""
+    """Return the catalog row of a file, or None if no inputs run."""
     opened = session(path)
     feeds = find_inputs(opened)
     if feeds is None:

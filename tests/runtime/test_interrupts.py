@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import weft
 from weft import interrupts
 
-TURNS = 1 << 40  # of a loop that nobody waits for
+TURNS = 1 << 40  # iterations of a loop that does not end in time
 DEVICES = ["cpu", "reference"]
 
 

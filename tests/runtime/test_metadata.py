@@ -16,7 +16,7 @@ from frontend.samples import model, node
 import weft
 
 STATED = {
-    "producer_name": "somebody's exporter",
+    "producer_name": "user's exporter",
     "producer_version": "1.2.3",
     "domain": "org.example",
     "model_version": 7,
@@ -46,7 +46,7 @@ def test_all_metadata_of_a_file(device: str) -> None:
     loaded = weft.load(sheep(), device=device)
     metadata = loaded.metadata
     assert {name: getattr(metadata, name) for name in STATED} == STATED
-    assert metadata.producer == "somebody's exporter 1.2.3"
+    assert metadata.producer == "user's exporter 1.2.3"
     for other in (loaded.on("reference"), copy.copy(loaded), pickle.loads(pickle.dumps(loaded))):
         assert other.metadata == metadata
     assert hash(metadata) == hash(pickle.loads(pickle.dumps(metadata)))
@@ -64,9 +64,7 @@ def test_repr_is_short() -> None:
     proto = sheep()
     onnx.helper.set_model_props(proto, {"vocabulary": "word " * 100_000})
     text = repr(weft.load(proto).metadata)
-    assert text.startswith(
-        "Metadata(producer_name=\"somebody's exporter\", producer_version='1.2.3', domain='org.example'"
-    )
+    assert text.startswith("Metadata(producer_name=\"user's exporter\", producer_version='1.2.3', domain='org.example'")
     assert "opsets={'ai.onnx': 17, 'com.microsoft': 1}" in text
     assert len(text) < 1000
 

@@ -105,7 +105,7 @@ def test_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert route("auto").devices == ("cpu",)
     monkeypatch.setenv("WEFT_DEVICE_CHAIN", f"{GPU_NAME},reference")
     assert route("auto").devices == ("reference",)
-    assert route(GPU_NAME).devices == (GPU_NAME,)  # whoever names a device means it
+    assert route(GPU_NAME).devices == (GPU_NAME,)  # a named device is used even if it is software
     monkeypatch.setenv("WEFT_DEVICE_CHAIN", GPU_NAME)
     with pytest.raises(DeviceError, match="WEFT_DEVICE_CHAIN names webgpu:0, which WEFT_DENY_DEVICES denies"):
         route("auto")

@@ -66,7 +66,7 @@ def test_display_refreshes_during_a_step_and_stops_at_the_end(recording: Recordi
         tracker.stage("reading")
         recording.await_text("loading: reading")
         many = len(recording.updates)
-        while len(recording.updates) < many + 3:  # nobody says anything meanwhile
+        while len(recording.updates) < many + 3:  # without another call of `stage`
             time.sleep(0.001)
         elapsed = [update[2] for update in recording.updates]
         assert elapsed == sorted(elapsed)
@@ -134,7 +134,7 @@ def test_other_work_reports_its_own_fraction(monkeypatch: pytest.MonkeyPatch) ->
     assert tracker.standing()[0] == 0.5
     tracker.update(0.5)
     now[0] = 100.0
-    assert tracker.standing() == (0.5, 100.0, None)  # it stands still: nobody knows
+    assert tracker.standing() == (0.5, 100.0, None)  # no progress: the remaining time is unknown
 
 
 def test_display_needs_patience_an_audience_and_no_outer_display(

@@ -201,7 +201,7 @@ def test_engines_are_interleaved() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"against": "nobody"}, "there is no engine 'nobody'"),
+        ({"against": "unknown"}, "there is no engine 'unknown'"),
         ({"seconds": 0}, "seconds must be a positive number"),
         ({"seconds": "long"}, "seconds must be a positive number"),
     ],

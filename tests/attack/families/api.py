@@ -1,4 +1,4 @@
-"""Wrong arguments to every public entry point: each is taken for what it clearly means, or refused with weft's errors.
+"""Wrong arguments to every public entry point are accepted if unambiguous, or refused with a WeftError.
 
 A case names an entry point, an argument of it, and one of the oddities below; what is not odd for that argument runs.
 """
@@ -30,7 +30,7 @@ SHARE = 1000  # all of them
 
 
 class Raises:
-    """Whatever it is asked for, it raises something of its own."""
+    """Raises its own exception on any attribute access or call."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("no array today")

@@ -1,4 +1,4 @@
-"""Small files that ask for much: chains, trees, fans, diamonds, nesting, huge numbers.
+"""Small files that demand much: chains, trees, fans, diamonds, nesting, huge numbers.
 
 Each structure is made by a function of one number, how large it is. What must hold for any of them: a model is loaded
 and runs as onnxruntime runs it, or is refused with a WeftError, in bounded seconds and bounded memory.
@@ -265,7 +265,7 @@ COMPARED_BYTES = 1 << 24  # a result larger than this is not compared
 
 
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
-    """Every structure at every size, in some order, again and again at other sizes."""
+    """Yield every structure at every size in random order, endlessly."""
     every = [(group, kind, size) for group, (kinds, sizes) in TREE.items() for kind in kinds for size in sizes]
     for number in random.permutation(len(every)):
         group, kind, size = every[number]
@@ -277,7 +277,7 @@ def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
 
 
 def attack(payload: Payload, device: str) -> Verdict:
-    """Load the structure, run it once, and compare with onnxruntime where that takes it."""
+    """Load the structure, run it once, and compare with onnxruntime if that accepts it."""
     try:
         model = TREE[payload["group"]][0][payload["kind"]](payload["size"]).SerializeToString()
     except (ValueError, OverflowError, IndexError, DecodeError, EncodeError):
@@ -304,7 +304,7 @@ def attack(payload: Payload, device: str) -> Verdict:
 
 
 def smaller(payload: Payload) -> Iterator[Payload]:
-    """The same structure at lower sizes."""
+    """Yield the same structure at smaller sizes."""
     for size in (payload["size"] // 2, payload["size"] - 1):
         if size >= 0:
             name = f"{payload['group']}: {payload['kind']} × {size}"

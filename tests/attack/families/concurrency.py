@@ -1,4 +1,4 @@
-"""Threads, forks, ends of processes and signals at bad moments: the same bits as alone, no crash, no hang.
+"""Threads, forks, process exits and signals at bad moments: the bits of sequential runs, no crash, no hang.
 
 A case is the life of a process of its own (attack/scenarios.py). What its models must give is computed here, by one
 thread, and compared with onnxruntime.
@@ -66,7 +66,7 @@ def attack(payload: Payload, device: str) -> Verdict:
 
 @cache
 def _expected(seed: int, device: str) -> dict[str, str]:
-    """Digests of all results, alone; AssertionError where they are not onnxruntime's."""
+    """Return digests of all results of sequential runs, which must agree with onnxruntime."""
     digests = {}
     for number in range(MODELS):
         source = layers(seed + number)

@@ -74,7 +74,7 @@ def _compare(model: onnx.ModelProto, inputs: dict[str, Any], device: str) -> Ver
 
 
 def _judged(run: Callable[[], dict[str, Any]], model: onnx.ModelProto, inputs: dict[str, Any]) -> Verdict:
-    """Right if anyone agrees: on nothing each has its own faults (onnxruntime's negative axes, for one)."""
+    """Accept a result that any peer agrees with: each has its own faults with empty tensors."""
     try:
         outputs = run()
     except InternalError:
@@ -89,7 +89,7 @@ def _judged(run: Callable[[], dict[str, Any]], model: onnx.ModelProto, inputs: d
 
 
 def _is_excused(error: WeftError) -> bool:
-    """What weft refuses though others go on: sizes that do not fit together, where they never look."""
+    """Whether weft may refuse what others run: inconsistent sizes, which they do not check."""
     return any(re.search(pattern, str(error)) for pattern in EXCUSED)
 
 

@@ -49,7 +49,7 @@ def _payloads() -> Iterator[Payload]:
     for name in node_cases():
         if "loop" in name or any(
             part in name for part in (*ROUNDED, *OPEN)
-        ):  # a loop would go on for as long as it is told to
+        ):  # a loop would run for this many iterations
             continue
         arrays = case_arrays(name)
         sizes = sorted({size for array in arrays.values() for size in array.shape if size > 1}) or [1]

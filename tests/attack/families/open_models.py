@@ -100,7 +100,7 @@ def _with_inputs(built: onnx.ModelProto, ir_version: int) -> onnx.ModelProto:
     return built
 
 
-def _converted(built: onnx.ModelProto) -> onnx.ModelProto:
+def _convert(built: onnx.ModelProto) -> onnx.ModelProto:
     """At a newer opset, where onnx can say how."""
     try:
         return version_converter.convert_version(built, 21)
@@ -115,5 +115,5 @@ FORMS: dict[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {
     "no ranks": lambda built: _opened(built, lambda _, type: type.ClearField("shape")),
     "defaults": lambda built: _with_inputs(built, 8),
     "IR 3": lambda built: _with_inputs(built, 3),
-    "a newer opset": _converted,
+    "a newer opset": _convert,
 }

@@ -66,7 +66,7 @@ def check_it_works(gpu: Gpu) -> None:
     np.testing.assert_array_equal(actual, np.arange(256) + 3)
 
 
-# -- what there is ---------------------------------------------------------------------------------------------------
+# -- adapters --------------------------------------------------------------------------------------------------------
 
 
 def test_a_software_adapter_must_be_named() -> None:
