@@ -40,7 +40,7 @@ def test_form_is_equivalent(form: str) -> None:
         names = list(sample.expected)
         results = ReferenceEvaluator(sample.model).run(names, dict(sample.inputs))
         for name, result in zip(names, results, strict=True):
-            problem = difference(np.asarray(result), sample.expected[name], rtol=1e-3, atol=1e-6)
+            problem = find_difference(np.asarray(result), sample.expected[name], rtol=1e-3, atol=1e-6)
             assert problem is None, f"{case}: output {name!r} {problem}"
     print(f"{applied} cases")
 

@@ -160,7 +160,7 @@ def test_all_inner_values_agree_with_onnxruntime(name: str, record_property: Any
     loaded = weft.load(str(entry.path), device="cpu")
     names = [output for one in loaded.source.graph.nodes for output in one.outputs if output]
     actual = loaded.run(inputs, outputs=names)
-    expected_values = InOnnxruntime("onnxruntime", str(entry.path), inputs).values(names)
+    expected_values = OnnxruntimeContender("onnxruntime", str(entry.path), inputs).values(names)
     errors = {each: difference(expected_values[each], actual[each]).error for each in names}
     assert max(errors.values()) < 1e-5, max(errors, key=lambda each: errors[each])
 

@@ -74,10 +74,10 @@ def _compared(case: str, form: str, sample: Sample, results: dict[str, Any], dev
     for name, expected in sample.expected.items():
         if name not in results:
             return wrong(f"there is no output {name!r}")
-        problem = difference(results[name], expected, rtol=test.rtol, atol=test.atol)
+        problem = find_difference(results[name], expected, rtol=test.rtol, atol=test.atol)
         if problem and DIFFERS in problem and not unsteady:
             truth = _truth(case, form)
-            if truth is not None and not difference(results[name], truth[name], rtol=test.rtol, atol=test.atol):
+            if truth is not None and not find_difference(results[name], truth[name], rtol=test.rtol, atol=test.atol):
                 problem = None
         if problem and not (unsteady and DIFFERS in problem):
             return wrong(f"output {name!r} {problem}")
@@ -89,7 +89,7 @@ def _compared(case: str, form: str, sample: Sample, results: dict[str, Any], dev
 
 
 def _bits(actual: Any, plain: Any) -> str:
-    return difference(actual, plain, rtol=0.0, atol=0.0) or "in the sign of a zero or a NaN"
+    return find_difference(actual, plain, rtol=0.0, atol=0.0) or "in the sign of a zero or a NaN"
 
 
 def _truth(case: str, form: str) -> Mapping[str, Any] | None:
@@ -131,7 +131,7 @@ def _suite() -> dict[str, Case]:
 def _sample(case: str) -> Sample:
     test = _suite()[case]
     assert test.model is not None
-    (data,) = data_sets(test)
+    (data,) = read_data_sets(test)
     return Sample(test.model, data.inputs, data.outputs)
 
 
