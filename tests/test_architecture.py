@@ -48,6 +48,7 @@ MAY_READ_A_CLOCK = {
     "cache/test_code.py": "files with dates in the past",
     "cache/test_model_cache.py": "files with dates in the past",
     "cli/test_cache.py": "files with dates in the past",
+    "cli/test_completion.py": "a watchdog of a minute",
     "fast.py": "measures tests for the list of long ones",
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "models/further.py": "a measurement that people start; no test does",

@@ -73,7 +73,7 @@ def _with_class_variable(dataclass: Callable[..., Any]) -> type:
     @dataclass(frozen=True, slots=True)
     class Counted:
         name: str
-        limit: ClassVar[int] = 4
+        total: ClassVar[int] = 4
 
     return Counted
 
@@ -93,21 +93,21 @@ def test_records_equal_standard_dataclasses(make: Callable[..., type]) -> None:
         (f.name, f.type, f.default, f.default_factory, f.init, f.repr, f.compare, f.hash, f.kw_only)
         for f in dataclasses.fields(standard)
     ]
-    assert own.__match_args__ == usual.__match_args__
-    if sys.version_info >= (3, 11):  # before, Python's own gave a class slots that its base has already
-        assert getattr(own, "__slots__", None) == getattr(usual, "__slots__", None)
-    fields = {"name": "x", "size": 5} if make is _by_name else {"name": "x"}
-    one, other = own(**fields), usual(**fields)
-    assert repr(one) == repr(other).replace("usual", "own")
+    assert ours.__match_args__ == standard.__match_args__
+    if sys.version_info >= (3, 11):  # before, the standard one repeated the slots of the base
+        assert getattr(ours, "__slots__", None) == getattr(standard, "__slots__", None)
+    arguments = {"name": "x", "size": 5} if make is _by_name else {"name": "x"}
+    one, other = ours(**arguments), standard(**arguments)
+    assert repr(one) == repr(other).replace("standard", "ours")
     assert dataclasses.asdict(one) == dataclasses.asdict(other)
-    assert one == own(**fields) != own(**{**fields, "name": "y"})
+    assert one == ours(**arguments) != ours(**{**arguments, "name": "y"})
     assert copy.copy(one) == one
     assert dataclasses.asdict(dataclasses.replace(one, name="z")) == dataclasses.asdict(
         dataclasses.replace(other, name="z")
     )
     assert hasattr(one, "__dict__") == hasattr(other, "__dict__")
     if make is not _open:
-        assert hash(one) == hash(own(**fields))
+        assert hash(one) == hash(ours(**arguments))
         with pytest.raises(dataclasses.FrozenInstanceError):
             one.name = "w"  # type: ignore[attr-defined]
 

@@ -291,7 +291,7 @@ def test_weft_plan_prints(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_weft_plan_as_json(dynamic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures = [tmp_path / "map.svg", tmp_path / "map.png"]
     for picture in pictures:
-        assert main(["plan", str(dynamic), "--shape", "batch=2", "--json", "--picture", str(picture)]) == 0
+        assert main(["plan", str(dynamic), "--shape", "batch=2", "--json", "-o", str(picture)]) == 0
         record = json.loads(capsys.readouterr().out)
     memory = weft.load(dynamic, device="cpu").memory({"batch": 2})
     assert record["weights_bytes"] == memory.weights
@@ -316,10 +316,13 @@ def check_svg(path: Path, nodes: list[str]) -> None:
         assert any(text.startswith(node) for text in texts), node
 
 
-def test_plot_without_pillow(dynamic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_map, "has_text", lambda: False)
-    assert main(["plan", str(dynamic), "--picture", str(tmp_path / "map.png")]) == 0
-    check_png(tmp_path / "map.png")
+def test_png_needs_pillow(
+    dynamic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert main(["plan", str(dynamic), "-o", str(tmp_path / "map.png")]) == 1
+    assert "weft-onnx[image]" in capsys.readouterr().err
+    assert main(["plan", str(dynamic), "-o", str(tmp_path / "map.svg")]) == 0
 
 
 def check_png(path: Path) -> None:
@@ -331,7 +334,7 @@ def check_png(path: Path) -> None:
 
 
 def test_weft_plan_refuses_invalid_arguments(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", str(dynamic), "--picture", "map.gif"]) == 1
+    assert main(["plan", str(dynamic), "-o", "map.gif"]) == 1
     assert main(["plan", str(dynamic), "--shape", "rows=2"]) == 1
     assert main(["plan", str(dynamic), "--device", "reference"]) == 1
     assert "has no memory plan" in capsys.readouterr().err

@@ -26,8 +26,8 @@ from weft.errors import InputError, InvalidModelError, ModelError, UnsupportedMo
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "empty"), (b"hello world", "a text that begins"), (b"\x08\x0a", "no graph"),
-     (b"\xff" * 100, "not a whole ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
+    [(b"", "empty"), (b"hello world", "a text file that begins"), (b"\x08\x0a", "no graph"),
+     (b"\xff" * 100, "not a complete ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
 )  # fmt: skip
 def test_files_that_are_not_models(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "bad.onnx"

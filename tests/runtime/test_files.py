@@ -292,7 +292,7 @@ def test_only_file_systems_that_record_every_write_are_trusted(tmp_path: Path, m
         facts = ["pos:\t0", "mnt_id:\t7"]
         proc_files = {f"/proc/self/fdinfo/{file.descriptor}": facts, "/proc/self/mountinfo": mounts}
         monkeypatch.setattr(digests, "_lines", proc_files.__getitem__)
-        assert digests.times_tell(file) == telling
+        assert digests.has_reliable_times(file) == telling
     monkeypatch.setattr(digests, "_lines", lambda _: [])
     assert not digests.has_reliable_times(file)
 
@@ -407,7 +407,7 @@ def test_cache_is_private_for_any_umask(tmp_path: Path, cache: Path) -> None:
         weft.load(path, device="cpu").profile({"ids": ids()}, 1)
     finally:
         os.umask(before)
-    entries.await_writing()
+    entries.await_writes()
     paths = [cache, *cache.rglob("*")]
     assert {place.suffix for place in paths} >= {".model", ".used", ".files", ".weft", ".json"}
     assert [place for place in paths if place.lstat().st_mode & 0o077] == []

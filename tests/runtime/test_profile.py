@@ -189,7 +189,7 @@ def test_table_sums_up_unlisted_rows() -> None:
 
 
 def test_node_labels_name_the_op_once() -> None:
-    assert labelled(("n1", "/layer/Conv", "other"), {"n1": "Conv", "/layer/Conv": "Conv"}) == (
+    assert label_nodes(("n1", "/layer/Conv", "other"), {"n1": "Conv", "/layer/Conv": "Conv"}) == (
         "Conv n1",
         "/layer/Conv",
         "other",

@@ -56,7 +56,7 @@ def test_small_models_stay_on_the_host_and_large_ones_move() -> None:
     ranked = rank_by_cost([NEAR, FAR], large, {}, both)
     assert ranked.devices == (FAR, NEAR)
     assert ranked.by == "cost"
-    assert "ms" in ranked.entries[0].reason
+    assert ranked.entries[0].reason.startswith("about ")
     assert ranked.entries[0].parts is not None
     assert ranked.entries[0].parts.total == ranked.entries[0].seconds
     assert small.fused_for == [NEAR]  # fused once, for the likely one
@@ -199,7 +199,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rankings_are_cached_by_model_sizes_and_devices() -> None:
     shapes = {"x": (1, 2)}
     RankingCache("model").put(RANKING, ("a", "b"), shapes, "known")
-    assert RankingCache("model").get("cost", ("a", "b"), shapes, "known") == replace(RANKING, remembered=True)
+    assert RankingCache("model").get("cost", ("a", "b"), shapes, "known") == RANKING
     others = [
         RankingCache("another").get("cost", ("a", "b"), shapes, "known"),
         RankingCache("model").get("benchmark", ("a", "b"), shapes, "known"),

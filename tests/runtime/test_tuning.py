@@ -89,7 +89,7 @@ def test_fastest_tiles_are_stored_and_used() -> None:
     first = tuned.timed[0].ways
     assert len({tuple(kernels(program)) for program, _ in timings[:first]}) == first
 
-    keep_choices(H200_NAME, tuned.choices)
+    store_choices(H200_NAME, tuned.choices)
     after = session_program(weft.load(layers(), device="cuda"))
     assert kernels(after) != kernels(before)
     for number in (first - 1, len(timings) - 1):  # the last of both products

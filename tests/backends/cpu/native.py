@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, load_code
+from weft.backends.cpu.codegen import LoadedCode, compile_cached, load_code
 from weft.backends.cpu.machine import host
 from weft.backends.cpu.tape import Place, Tape, TapeLaunch
 from weft.backends.llvm import compilation
@@ -41,8 +41,7 @@ def build(kernels: Sequence[Kernel]) -> LoadedCode:
 @lru_cache(maxsize=64)
 def compiled(text: str) -> bytes:
     """Compile a module, or take it from the cache; kernels with parameters for sizes are run several times."""
-    (code,) = compile_modules([text], host(), _code_cache())
-    return code
+    return compile_cached(text, host(), _code_cache())
 
 
 @cache

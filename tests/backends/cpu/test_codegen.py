@@ -42,7 +42,7 @@ def test_modules_become_functions() -> None:
 
 
 def test_equal_names_in_different_loads_do_not_clash() -> None:
-    codes = [load_code(compile_modules([constant("same", number)], host()), ["same"]) for number in (1, 2)]
+    codes = [load_code([compile_module(constant("same", number), host())], ["same"]) for number in (1, 2)]
     assert [call(code.addresses["same"]) for code in codes] == [1, 2]
 
 

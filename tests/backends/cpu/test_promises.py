@@ -336,4 +336,4 @@ def test_run_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "finder" in capsys.readouterr().out
     onnx.save(network(), path)
     assert main(["run", str(path), "--device", "cpu", "--explain"]) == 0
-    assert "every step became native code" in capsys.readouterr().out
+    assert "all steps run as native code" in capsys.readouterr().out

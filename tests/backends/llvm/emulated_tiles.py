@@ -212,7 +212,7 @@ class TileMachine:
                 assert len({descriptors for _, descriptors in operands}) == 1
                 rows = [
                     self.read_descriptor(descriptor % (1 << 64), count, shape[1], kind, bool(flag))
-                    for descriptor, count, kind, flag in zip(operands[0][1], (64, shape[0]), kinds, turned)
+                    for descriptor, count, kind, flag in zip(operands[0][1], (64, shape[0]), kinds, transposed)
                 ]
                 result = np.zeros((64, shape[0]))
                 for number, (mine, _) in enumerate(operands):
@@ -227,7 +227,7 @@ class TileMachine:
             np.int32 if whole else np.float32
         )
 
-    def read_descriptor(self, descriptor: int, rows: int, depth: int, kind: str, turned: bool) -> Array:
+    def read_descriptor(self, descriptor: int, rows: int, depth: int, kind: str, transposed: bool) -> Array:
         """Read the matrix of a descriptor in a canonical layout."""
         start = (descriptor & 0x3FFF) << 4
         leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4

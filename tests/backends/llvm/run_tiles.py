@@ -44,7 +44,7 @@ def compare(case: dict[str, Any], raw: bytes) -> str:
     return f"WRONG  {wrong.mean():.3f} of all; rows {list(rows[:12])} columns {list(columns[:12])}: {some}"
 
 
-def random_operand(random: Any, shape: tuple[int, int], kind: str, turned: bool) -> tuple[Array, Array]:
+def random_operand(random: Any, shape: tuple[int, int], kind: str, transposed: bool) -> tuple[Array, Array]:
     """Return an operand as stored in memory, and as [rows, depth] in float32."""
     if kind == "int8":
         memory = plain = random.integers(-128, 128, shape, np.int8)

@@ -130,8 +130,8 @@ def check_product(
 ) -> Work:
     m, n, k = shape
     a, b = random_array(m, (m, k), dtype), random_array(n, (k, n), dtype)
-    work, result = product(shape, target, (dtype, dtype), b if is_constant else None, turned)
-    layouts = [Layout((1, 0)) if own else row_major(2) for own in turned]
+    work, result = product(shape, target, (dtype, dtype), b if is_constant else None, transposed)
+    layouts = [Layout((1, 0)) if own else row_major(2) for own in transposed]
     (actual,), _ = run_on_cpu(expanded(work), [*zip((a, b), layouts)], [result])
     assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), dtype, tolerance)
     return work
@@ -139,13 +139,13 @@ def check_product(
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("dtype", [F16, BF16])
-def test_halves(dtype: DType, turned: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halves(dtype: DType, transposed: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Aligned operands are moved, others are fetched; constants are always moved."""
     choosing(monkeypatch, small(16))
     for shape in ((40, 56, 72), (17, 35, 41), (1, 1, 1), (33, 26, 100)):
         for is_constant in (False, True):
-            work = check_product(shape, target_with(), dtype, is_constant=is_constant, turned=turned)
-            aligned = {"left": shape[0 if turned[0] else 2], "right": shape[2 if turned[1] else 1]}
+            work = check_product(shape, target_with(), dtype, is_constant=is_constant, transposed=transposed)
+            aligned = {"left": shape[0 if transposed[0] else 2], "right": shape[2 if transposed[1] else 1]}
             expected = {name for name, size in aligned.items() if size % 8 == 0}
             assert min(shape) == 1 or moved(work) == expected | ({"right"} if is_constant else set())
 
