@@ -1,4 +1,4 @@
-"""Which tests a change can affect: `python tests/affected.py [BASE]`, what `scripts/test --changed` runs.
+"""Find the tests that a change can affect: `python tests/affected.py [BASE]`, what `scripts/test --changed` runs.
 
 In comes what git says has changed since BASE (by default where this branch left main) and in the working tree; out, on
 stdout, go the files of tests and the conformance runs whose imports lead to a changed module, and on stderr why.
@@ -10,8 +10,8 @@ more than a test can reach, what it says about itself counts:
   kernels and backends of other devices, unless it imports them itself;
 - a test reaches the ops that it names; all of them where it takes models from elsewhere.
 
-A file that is no module counts as a change of those that name it. What nobody names, and what all tests share, affects
-everything; what people read affects nothing, but for README and docs/, whose code tests/docs runs.
+A file that is no module counts as a change of the modules that name it. A file that no module names, or that all tests
+share, affects everything; pages for people affect nothing, except for README and docs/, whose code tests/docs runs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Module:
 
     @cached_property
     def first(self) -> list[ast.AST]:
-        """What runs when it is imported; without what only a type checker imports."""
+        """Statements that run on import, except for those of type checkers."""
         return list(_nodes(self.tree, functions=False))
 
     @cached_property
@@ -70,7 +70,7 @@ class Module:
 
     @property
     def late(self) -> Iterator[ast.AST]:
-        """What runs when it is called."""
+        """Statements that run on a call."""
         first = set(self.first)
         return (node for node in self.nodes if node not in first)
 
@@ -140,7 +140,7 @@ class Graph:
                     yield "weft.__main__"
 
     def _with_packages(self, name: str) -> Iterator[str]:
-        """A module and the packages that it is in."""
+        """Return a module and its packages."""
         if name in self.modules:
             yield name
             parts = name.split(".")
@@ -154,17 +154,17 @@ class Graph:
     # -- tests -------------------------------------------------------------------------------------------------------
 
     def own(self, test: str) -> set[str]:
-        """A test and the modules of tests that it needs."""
-        found, waiting = {test}, deque([test])
+        """Return a test and the test modules that it imports."""
+        modules, waiting = {test}, deque([test])
         while waiting:
             for name in self.edges[waiting.popleft()]:
-                if name not in found and self.module(name).path.startswith("tests/"):
-                    found.add(name)
+                if name not in modules and self.module(name).path.startswith("tests/"):
+                    modules.add(name)
                     waiting.append(name)
-        return found
+        return modules
 
     def reach(self, test: str) -> dict[str, str | None]:
-        """Every module that a test can reach -> the one that it is reached from."""
+        """Map every module that a test can reach to the one that imports it."""
         own = self.own(test)
         direct = {name for module in own for name in self.edges[module]}
         barred = [room for room in self._barred_rooms(test, own) if not any(_is_in(name, (room,)) for name in direct)]
@@ -179,15 +179,15 @@ class Graph:
         return self._walk(starts, lambda name: _is_in(name, barred))
 
     def _walk(self, starts: list[str], is_barred: Callable[[str], bool]) -> dict[str, str | None]:
-        found: dict[str, str | None] = dict.fromkeys(starts)
+        reached: dict[str, str | None] = dict.fromkeys(starts)
         waiting = deque(starts)
         while waiting:
             at = waiting.popleft()
             for name in sorted(self.edges[at]):
-                if name not in found and not is_barred(name):
-                    found[name] = at
+                if name not in reached and not is_barred(name):
+                    reached[name] = at
                     waiting.append(name)
-        return found
+        return reached
 
     def _barred_rooms(self, test: str, own: Collection[str]) -> Collection[str]:
         inside = Path(self.modules[test].path).relative_to("tests")
@@ -205,7 +205,7 @@ class Graph:
         return _barred(named)
 
     def _unused_families(self, own: Collection[str]) -> set[str]:
-        """Modules of ops that define none of those that a test names."""
+        """Return modules of ops that define none of the ops that a test names."""
         if any(_is_in(name, ANY_MODEL) for module in own for name in (module, *self.edges[module])):
             return set()
         words = {word for name in own for text in self.module(name).strings for word in re.findall(r"\w+", text)}
@@ -233,7 +233,7 @@ def read_graph(root: Path) -> Graph:
 
 
 def affected(graph: Graph, changed: Collection[str]) -> Affected:
-    """The tests that changed files (paths below the root) can affect."""
+    """Return the tests that changed files (paths below the root) can affect."""
     tests = [module for module in graph.modules.values() if module.is_test]
     everything = {module.path: "" for module in tests} | {f"conformance {device}": "" for device in CONFORMANCE}
     hit: dict[str, str] = {}  # module -> the changed file
@@ -252,17 +252,17 @@ def affected(graph: Graph, changed: Collection[str]) -> Affected:
     reasons = {}
     for module in tests:
         reached = graph.reach(module.name)
-        if found := [name for name in reached if name.rstrip(PACKAGE) in hit]:
-            reasons[module.path] = _chain(reached, found[0], hit)
+        if hits := [name for name in reached if name.rstrip(PACKAGE) in hit]:
+            reasons[module.path] = _chain(reached, hits[0], hit)
     for device, devices in CONFORMANCE.items():
         reached = graph.conformance_reach(devices)
-        if found := [name for name in reached if name.rstrip(PACKAGE) in hit]:
-            reasons[f"conformance {device}"] = _chain(reached, found[0], hit)
+        if hits := [name for name in reached if name.rstrip(PACKAGE) in hit]:
+            reasons[f"conformance {device}"] = _chain(reached, hits[0], hit)
     return Affected(reasons, len(everything) - len(reasons))
 
 
 def changed_files(root: Path, base: str | None) -> tuple[str, list[str]]:
-    """What has changed since a commit, in the working tree too; the commit as it was found."""
+    """Return the base commit, and the files changed since, including the working tree."""
     since = base or _git(root, "merge-base", "HEAD", "main")[0]
     names = _git(root, "diff", "--name-only", "--no-renames", since)
     return since, sorted({*names, *_git(root, "ls-files", "--others", "--exclude-standard")})
@@ -280,7 +280,7 @@ def _reads_page(test: Module, path: str) -> bool:
 
 
 def _users(graph: Graph, path: str) -> dict[str, str]:
-    """The modules that name a file, or the folder that it is in: the nearest ones."""
+    """Return the nearest modules that name a file or its folder."""
     file = Path(path)
     if file.parts[0] == "scripts":
         both = {"scripts", file.name}
@@ -323,7 +323,7 @@ def _is_in(name: str, packages: Collection[str]) -> bool:
 
 
 def _starts(what: ast.expr) -> Iterator[str]:
-    """The packages that a computed name of a module begins with."""
+    """Yield the packages that computed module names start with."""
     for node in ast.walk(what):
         match node:
             case ast.JoinedStr(values=[ast.Constant(value=str(start)), *_]) if start.endswith("."):
@@ -331,8 +331,8 @@ def _starts(what: ast.expr) -> Iterator[str]:
 
 
 def _loads_anywhere(module: Module) -> bool:
-    """Whether it loads a model without saying where: on the best device that is there."""
-    said = {
+    """Whether a module loads a model without naming a device."""
+    with_device = {
         id(node.func)
         for node in module.nodes
         if isinstance(node, ast.Call) and any(keyword.arg == "device" for keyword in node.keywords)
@@ -342,13 +342,13 @@ def _loads_anywhere(module: Module) -> bool:
         and node.attr == "load"
         and isinstance(node.value, ast.Name)
         and node.value.id == "weft"
-        and id(node) not in said
+        and id(node) not in with_device
         for node in module.nodes
     )
 
 
 def _ops(module: Module) -> Iterator[str]:
-    """The names of the ops that a module defines."""
+    """Yield the names of the ops that a module defines."""
     for node in module.nodes:
         if isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
@@ -359,7 +359,7 @@ def _ops(module: Module) -> Iterator[str]:
 
 
 def _on_reference(conftest: Path) -> tuple[str, ...]:
-    """`ON_REFERENCE` of conftest.py."""
+    """Read `ON_REFERENCE` of conftest.py."""
     if conftest.exists():
         for node in ast.parse(conftest.read_text(encoding="utf-8")).body:
             match node:
@@ -374,12 +374,12 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=ROOT)
     arguments = parser.parse_args()
     since, changed = changed_files(arguments.root, arguments.base)
-    found = affected(read_graph(arguments.root), changed)
+    result = affected(read_graph(arguments.root), changed)
     print(f"{len(changed)} files changed since {since[:12]}", file=sys.stderr)
-    for name, reason in sorted(found.reasons.items()):
+    for name, reason in sorted(result.reasons.items()):
         print(f"  {name}: {reason}", file=sys.stderr)
         print(name)
-    print(f"{len(found.reasons)} to run, {found.left_out} left out", file=sys.stderr)
+    print(f"{len(result.reasons)} to run, {result.left_out} left out", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What all tests share: `--slow`, `--fast`, hypothesis profiles, and a summary that names everything that was left out.
+"""Shared by all tests: `--slow`, `--fast`, hypothesis profiles, and a summary of everything that was skipped.
 
-All tests run with WEFT_VERIFY=1: every kernel that is built and every plan that is made is verified, in the processes
-that tests start, too. Those find this tree's sources first.
+All tests run with WEFT_VERIFY=1: every kernel and every plan is verified, in the processes
+that tests start, too. Those import this tree's sources.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
-    parser.addoption("--fast", action="store_true", help="run the first case of each test that takes no time")
+    parser.addoption("--fast", action="store_true", help="run the first case of each quick test")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Without searches for garbage among objects that stay: a third of the time."""
+    """Disable garbage collection, which takes a third of the time of collecting tests."""
     gc.disable()
     try:
         return (yield)
@@ -55,7 +55,7 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if unnamed := [item.nodeid for item in items if " at 0x" in item.nodeid]:
-        raise pytest.UsageError(f"workers would have other names for {unnamed[0]}: give its cases ids")
+        raise pytest.UsageError(f"workers would name {unnamed[0]} differently: give its cases ids")
     if config.getoption("--fast"):
         chosen = fast_ones(items, read_long_tests())
         config.hook.pytest_deselected(items=[*set(items) - set(chosen)])
@@ -90,14 +90,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 ON_REFERENCE = ("opset", "test_bad_input", "test_damaged_files", "test_dynamic_sizes", "test_misfits", "test_passes",
                 "test_random_graphs")  # fmt: skip
-"""Tests of what models mean, thousands of them: their `auto` device is the reference, which compiles nothing.
+"""Thousands of tests of op semantics: their `auto` device is the reference, which compiles nothing.
 
-The same on compiled devices is the business of tests/backends, tests/kernels and of the conformance runs.
+Compiled devices are covered by tests/backends, tests/kernels and the conformance runs.
 """
 
 
 @pytest.fixture(autouse=True)
-def _meaning_on_the_reference(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _use_the_reference(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     inside = request.path.relative_to(HERE)
     if inside.parts[0] in ON_REFERENCE or inside.stem in ON_REFERENCE:
         monkeypatch.setenv("WEFT_DEVICE", "reference")
@@ -105,7 +105,7 @@ def _meaning_on_the_reference(request: pytest.FixtureRequest, monkeypatch: pytes
 
 @pytest.fixture(autouse=True)
 def _skip_missing_devices(request: pytest.FixtureRequest) -> None:
-    """Skip the parameter `device="webgpu:0"` where there is no GPU and no software that stands in for one."""
+    """Skip cases with `device="webgpu:0"` without a GPU or a software rasteriser."""
     parameters = getattr(request.node, "callspec", None)
     device = None if parameters is None else parameters.params.get("device")
     if isinstance(device, str) and device.startswith("webgpu:") and (reason := missing(device)):
@@ -114,5 +114,5 @@ def _skip_missing_devices(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that count what a plan costs, where the proof of it would count as well."""
+    """Disable plan verification, for tests that count the cost of planning."""
     monkeypatch.setattr(weft.plan.sections, "is_verifying", lambda: False)

@@ -1,4 +1,4 @@
-"""What makes code slow, counted: the lines of Python that a call runs. A count is the same on every machine."""
+"""Count the lines of Python that a call runs: a measure of cost that is the same on every machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lines_run(call: Callable[[], Any]) -> int:
-    """How many lines of Python `call` runs in this thread, those of all that it calls included."""
+    """Return how many lines of Python `call` runs in this thread, including everything it calls."""
     count = 0
 
     def trace(_: FrameType, event: str, __: Any) -> Any:

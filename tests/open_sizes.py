@@ -1,4 +1,4 @@
-"""Models whose sizes or ranks are left open: what they compute must be what the same models with all shapes compute."""
+"""Models with dynamic sizes or ranks, whose results must equal those of the same models with static shapes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Case:
     oracle: str = "shapes"  # the form that onnxruntime takes
 
     def built(self, form: str) -> onnx.ModelProto:
-        """The model with shapes of inputs declared in one of the forms."""
+        """Build the model with input shapes declared in one of the forms."""
         inputs = [
             value(name, FORMS[form](name, array), helper.np_dtype_to_tensor_dtype(array.dtype))
             for name, array in self.feeds.items()
@@ -53,7 +53,7 @@ class Case:
         return model(self.nodes, inputs, [value("y", None, self.output)], constants, opsets=self.opsets)
 
     def check(self, form: str, device: str, rtol: float = 1e-4) -> None:
-        """The result is what onnxruntime gives where all shapes are declared."""
+        """Compare with onnxruntime on the model with static shapes."""
         (expected,) = onnxruntime_run(self.built(self.oracle), dict(self.feeds))
         y = weft.load(self.built(form), device=device).run(self.feeds)["y"]
         assert (y.dtype, y.shape) == (expected.dtype, expected.shape)

@@ -1,4 +1,4 @@
-"""What a model means to others: to onnxruntime, and to weft before any pass."""
+"""Run models in onnxruntime, and trace them without passes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.runtime.model_files import is_defined
 
 
 def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    """All outputs, without optimisations; its complaints go to the exception alone."""
+    """Return all outputs of onnxruntime without optimisations; it logs nothing."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -25,7 +25,7 @@ def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
 
 
 def traced(built: onnx.ModelProto) -> TensorProgram:
-    """The program before any pass."""
+    """Trace a model into the program before any pass."""
     program = lower(read_model(built, is_defined=is_defined).graph, Interpreter())
     verify(program)
     return program

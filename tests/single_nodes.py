@@ -24,12 +24,12 @@ def save(folder: Path, built: onnx.ModelProto) -> Path:
     return path
 
 
-def refuse(folder: Path, built: onnx.ModelProto, kind: type[Exception], *said: str) -> None:
-    """Loading must fail with `kind`, naming the file and all of `said`."""
+def refuse(folder: Path, built: onnx.ModelProto, kind: type[Exception], *messages: str) -> None:
+    """Loading must fail with `kind`, with an error that names the file and contains all `messages`."""
     path = save(folder, built)
     with pytest.raises(kind) as caught:
         weft.load(path)
-    for text in (str(path), *said):
+    for text in (str(path), *messages):
         assert text in str(caught.value)
     assert "cannot be applied here" not in str(caught.value), "the message of a Python exception"
 
@@ -37,23 +37,23 @@ def refuse(folder: Path, built: onnx.ModelProto, kind: type[Exception], *said: s
 def single(op: str, inputs: Sequence[Any], outputs: int = 1, opset: int = 23, **attributes: Any) -> onnx.ModelProto:
     """A model of one node, named culprit. An input is an array (a constant), a shape, a (shape, dtype), or None."""
     names, declared, constants = [], [], []
-    for number, given in enumerate(inputs):
+    for number, operand in enumerate(inputs):
         name = f"in{number}"
-        names.append("" if given is None else name)
-        match given:
+        names.append("" if operand is None else name)
+        match operand:
             case None:
                 continue
             case np.ndarray():
-                constants.append(tensor(name, given))
+                constants.append(tensor(name, operand))
             case (list() as shape, int() as dtype):
                 declared.append(value(name, shape, dtype))
             case list():
-                declared.append(value(name, given))
+                declared.append(value(name, operand))
     results = [f"out{number}" for number in range(outputs)]
     domain = attributes.pop("domain", "")
-    made = node(op, names, results, name="culprit", domain=domain, **attributes)
+    tested = node(op, names, results, name="culprit", domain=domain, **attributes)
     typeless = [helper.make_empty_tensor_value_info(name) for name in results]
-    return model([made], declared, typeless, constants, opsets={"": opset, "com.microsoft": 1, "ai.onnx.ml": 4})
+    return model([tested], declared, typeless, constants, opsets={"": opset, "com.microsoft": 1, "ai.onnx.ml": 4})
 
 
 def ints(*numbers: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""`scripts/test --changed` runs what a change can affect, and leaves out the rest: on a made-up tree."""
+"""`scripts/test --changed` runs the tests that a change can affect: on a small tree."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(tree: Path, *changed: str) -> set[str]:
+def affected_names(tree: Path, *changed: str) -> set[str]:
     names = affected.affected(read_graph(tree), changed).reasons
     return {name.removeprefix("tests/").removesuffix(".py") for name in names}
 
@@ -94,16 +94,16 @@ def found(tree: Path, *changed: str) -> set[str]:
         ("data/unknown.bin", EVERYTHING),
     ],
 )
-def test_what_a_change_can_affect(tree: Path, changed: str, expected: set[str]) -> None:
-    assert found(tree, changed) == expected
+def test_affected_tests_of_a_change(tree: Path, changed: str, expected: set[str]) -> None:
+    assert affected_names(tree, changed) == expected
 
 
-def test_changes_add_up(tree: Path) -> None:
-    assert found(tree, "tests/samples.py", "tests/test_cpu.py") == {"opset/test_linear", "test_cpu"}
+def test_several_changes(tree: Path) -> None:
+    assert affected_names(tree, "tests/samples.py", "tests/test_cpu.py") == {"opset/test_linear", "test_cpu"}
 
 
 def test_changes_come_from_git(tree: Path) -> None:
-    """Committed since the base, in the working tree, and not yet known to git."""
+    """Commits since the base, changes in the working tree, and untracked files."""
 
     def git(*arguments: str) -> None:
         who = ("-c", "user.name=someone", "-c", "user.email=someone@example.org")

@@ -1,4 +1,4 @@
-"""The public interface: what `weft.load` takes, what a model tells of itself, and what `run` takes and gives."""
+"""The public interface: sources and options of `weft.load`, specs of a model, inputs and results of `run`."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def test_load_takes_every_kind_of_source(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.run({"x": X})["y"], Y)
 
 
-def test_a_file_object_is_read_from_where_it_stands() -> None:
+def test_file_objects_are_read_from_their_position() -> None:
     stream = io.BytesIO(b"header" + affine().SerializeToString())
     stream.seek(6)
     np.testing.assert_array_equal(weft.load(stream)(X)[0], Y)
 
 
-def test_loading_leaves_a_model_proto_as_it_was() -> None:
+def test_loading_does_not_change_a_model_proto() -> None:
     built = affine()
     before = built.SerializeToString(deterministic=True)
     weft.load(built)
@@ -98,7 +98,7 @@ def test_other_sources_are_refused(source: Any) -> None:
         weft.load(source)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(weft.ModelError, match=r"absent\.onnx"):
         weft.load(tmp_path / "absent.onnx")
 
@@ -124,14 +124,14 @@ def test_specs() -> None:
 @pytest.mark.parametrize("element", list(DType))
 def test_dtypes_are_those_of_arrays(element: DType) -> None:
     spec = weft.TensorSpec("x", (2,), TensorType(element, (2,)))
-    found = np.dtype(spec.dtype)
-    assert found == np.empty(2, spec.dtype).dtype == element.numpy
+    dtype = np.dtype(spec.dtype)
+    assert dtype == np.empty(2, spec.dtype).dtype == element.numpy
     assert hash(spec.dtype) == hash(element.numpy)
     assert spec.element == element.value
     assert spec == pickle.loads(pickle.dumps(spec))
-    assert repr(spec) == f"TensorSpec(name='x', dtype={found}, shape=(2,))"
-    assert spec.dtype == found.type
-    assert spec.dtype == found.name
+    assert repr(spec) == f"TensorSpec(name='x', dtype={dtype}, shape=(2,))"
+    assert spec.dtype == dtype.type
+    assert spec.dtype == dtype.name
 
 
 def test_dtypes_compare_as_numpy_does() -> None:
@@ -146,7 +146,7 @@ def test_dtypes_compare_as_numpy_does() -> None:
 
 
 def test_output_shapes_are_inferred() -> None:
-    """Whatever the file declares, the trace says what is dynamic."""
+    """The trace determines which dims are dynamic, whatever the file declares."""
     built = model(
         [node("Concat", ["x", "x"], ["c"], axis=0), node("Transpose", ["c"], ["y"], perm=[1, 0])],
         [value("x", ["n", "m"])],
@@ -155,7 +155,7 @@ def test_output_shapes_are_inferred() -> None:
     assert weft.load(built).outputs[0].shape == ("m", "2*n")
 
 
-def test_specs_of_what_is_no_tensor() -> None:
+def test_specs_of_non_tensors() -> None:
     sequence = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     built = model(
         [node("SequenceAt", ["s", "i"], ["y"])],
@@ -184,7 +184,7 @@ def test_ways_to_call() -> None:
     np.testing.assert_array_equal(single(X), -X)
 
 
-def test_mistaken_calls() -> None:
+def test_invalid_calls() -> None:
     loaded = weft.load(affine())
     with pytest.raises(weft.InputError, match="2 inputs for a model that takes 1"):
         loaded(X, X)
@@ -210,7 +210,7 @@ def test_some_outputs_only() -> None:
         loaded.run({"x": X}, outputs="y")
 
 
-def test_what_is_not_asked_for_is_not_computed() -> None:
+def test_other_outputs_are_not_computed() -> None:
     built = model(
         [node("Neg", ["x"], ["y"]), node("Gather", ["x", "i"], ["z"], axis=0)],
         [value("x"), value("i", [1], TensorProto.INT64)],
@@ -234,8 +234,8 @@ def test_defaults_may_be_overridden() -> None:
         loaded.run({"x": X, "b": np.float32([1, 2, 3])})
 
 
-def test_an_overridden_shape_is_used() -> None:
-    """A default that decided a shape while loading does not decide it for another value."""
+def test_overridden_shape_is_used() -> None:
+    """A default that determined a shape at load time does not determine it for another value."""
     built = model(
         [node("Reshape", ["x", "s"], ["y"])],
         [value("x", [2, 3]), value("s", [2], TensorProto.INT64)],
@@ -249,14 +249,14 @@ def test_an_overridden_shape_is_used() -> None:
 
 
 class Arrayish:
-    """Something that only offers `__array__`."""
+    """An object with nothing but `__array__`."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return X if dtype is None else X.astype(dtype)
 
 
 class Capsule:
-    """Something that only offers `__dlpack__`."""
+    """An object with nothing but `__dlpack__`."""
 
     def __dlpack__(self, **options: Any) -> Any:
         return X.__dlpack__(**options)
@@ -266,7 +266,7 @@ class Capsule:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "array_like",
     [
         X.tolist(),
         tuple(map(tuple, X.tolist())),
@@ -279,23 +279,23 @@ class Capsule:
     ],
     ids=["lists", "tuples", "ints", "__array__", "__dlpack__", "fortran", "big-endian", "strided"],
 )
-def test_inputs_may_be_anything_like_an_array(given: Any) -> None:
-    np.testing.assert_array_equal(weft.load(affine())(given)[0], Y)
+def test_inputs_may_be_array_likes(array_like: Any) -> None:
+    np.testing.assert_array_equal(weft.load(affine())(array_like)[0], Y)
 
 
 def test_scalars() -> None:
     built = model([node("Add", ["x", "x"], ["y"])], [value("x", [])], [value("y", [])])
     loaded = weft.load(built)
-    for given in (1.5, np.float32(1.5), np.array(1.5, np.float32), True, 2):
-        result = loaded(given)
+    for scalar in (1.5, np.float32(1.5), np.array(1.5, np.float32), True, 2):
+        result = loaded(scalar)
         assert isinstance(result, np.ndarray)
         assert result.shape == ()
-        assert result == 2 * given
+        assert result == 2 * scalar
     assert weft.load(model([node("Not", ["x"], ["y"])], [value("x", [], TensorProto.BOOL)]))(True) == np.False_
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("array", "message"),
     [
         (X.astype(np.float64), "must be float32, not float64"),
         (X.astype(np.int32), "must be float32, not int32"),
@@ -311,17 +311,17 @@ def test_scalars() -> None:
     ],
     ids=lambda part: part if isinstance(part, str) else type(part).__name__,
 )
-def test_inputs_that_do_not_fit(given: Any, said: str, tmp_path: Path) -> None:
+def test_invalid_inputs_are_explained(array: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "affine.onnx"
     path.write_bytes(affine().SerializeToString())
     with pytest.raises(weft.InputError) as caught:
-        weft.load(path).run({"x": given})
-    assert said in str(caught.value)
+        weft.load(path).run({"x": array})
+    assert message in str(caught.value)
     assert "'x'" in str(caught.value)
     assert str(path) in str(caught.value)
 
 
-def test_fractions_do_not_pass_for_integers() -> None:
+def test_fractions_are_not_cast_to_integers() -> None:
     loaded = weft.load(model([node("Neg", ["x"], ["y"])], [value("x", [2], TensorProto.INT64)], [value("y", None)]))
     np.testing.assert_array_equal(loaded([3, -4]), [-3, 4])
     with pytest.raises(weft.InputError, match="fractional"):
@@ -346,7 +346,7 @@ def test_integers_that_do_not_fit_are_refused(dtype: int, fitting: int, other: i
      ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4, ml_dtypes.uint4,
      np.complex64, object],
 )  # fmt: skip
-def test_every_dtype_goes_through(dtype: Any) -> None:
+def test_every_dtype_is_accepted(dtype: Any) -> None:
     number = TensorProto.STRING if dtype is object else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     array = np.array(["a", "é", ""], object) if dtype is object else np.array([0, 1, 3]).astype(dtype)
     built = model([node("Identity", ["x"], ["y"])], [value("x", ["n"], number)], [value("y", ["n"], number)])
@@ -358,7 +358,7 @@ def test_every_dtype_goes_through(dtype: Any) -> None:
 # -- whose memory a result is ----------------------------------------------------------------------------------------
 
 
-def test_results_are_the_callers_own() -> None:
+def test_results_do_not_alias_inputs_or_weights() -> None:
     constant = np.arange(4, dtype=np.float32)
     built = model(
         [
@@ -378,7 +378,7 @@ def test_results_are_the_callers_own() -> None:
     )  # fmt: skip
     loaded = weft.load(built)
     x = random(2, 2)
-    kept = x.copy()
+    original = x.copy()
     first = loaded.run({"x": x})
     expected = {name: array.copy() for name, array in first.items()}
     for name, array in first.items():
@@ -386,13 +386,13 @@ def test_results_are_the_callers_own() -> None:
         array[...] = 99
         for other, content in others.items():
             np.testing.assert_array_equal(first[other], content, err_msg=f"{name} shares memory with {other}")
-    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(x, original)
     for name, array in loaded.run({"x": x}).items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
     del first
 
 
-def test_results_in_sequences_are_the_callers_own() -> None:
+def test_results_in_sequences_do_not_alias() -> None:
     built = model(
         [node("SplitToSequence", ["x"], ["s"], axis=0), node("SequenceConstruct", ["w", "w"], ["t"])],
         [value("x", [2, 2])],
@@ -404,16 +404,16 @@ def test_results_in_sequences_are_the_callers_own() -> None:
     )
     loaded = weft.load(built)
     x = random(2, 2)
-    kept = x.copy()
+    original = x.copy()
     parts, weights = loaded(x)
     parts[0][...] = 99
     weights[0][...] = 99
-    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(x, original)
     np.testing.assert_array_equal(weights[1], [1, 2])
     np.testing.assert_array_equal(loaded(x)[1][0], [1, 2])
 
 
-def test_inputs_are_left_alone() -> None:
+def test_inputs_are_not_modified() -> None:
     built = model(
         [node("ScatterElements", ["x", "i", "u"], ["y"], axis=0)],
         [value("x", [3])],
@@ -429,16 +429,16 @@ def test_inputs_are_left_alone() -> None:
 
 
 def test_devices() -> None:
-    found = weft.devices()
-    assert "reference" in [device.name for device in found if device.available]
-    assert all(device.description for device in found)
-    assert all(isinstance(device, weft.Device) for device in found)
+    devices = weft.devices()
+    assert "reference" in [device.name for device in devices if device.available]
+    assert all(device.description for device in devices)
+    assert all(isinstance(device, weft.Device) for device in devices)
     assert weft.load(affine(), device="reference").device == "reference"
-    assert weft.load(affine()).device in [device.name for device in found if device.available]
+    assert weft.load(affine()).device in [device.name for device in devices if device.available]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"device": "nope"}, "no device 'nope'"),
         ({"device": ""}, "no device ''"),
@@ -450,13 +450,13 @@ def test_devices() -> None:
         ({"precision": "worst"}, "'worst' is not available"),
     ],
 )
-def test_mistaken_options(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.DeviceError, match=said):
+def test_invalid_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.DeviceError, match=message):
         weft.load(affine(), **options)
 
 
 @pytest.mark.parametrize("device", [device.name for device in weft.devices() if not device.available])
-def test_an_absent_device_says_why(device: str) -> None:
+def test_absent_device_gives_a_reason(device: str) -> None:
     reason = next(entry.description for entry in weft.devices() if entry.name == device)
     with pytest.raises(weft.DeviceError) as caught:
         weft.load(affine(), device=device)
@@ -497,13 +497,13 @@ def test_stages_can_be_dumped(device: str, tmp_path: Path) -> None:
 # -- the cost of importing -------------------------------------------------------------------------------------------
 
 
-def test_importing_brings_in_little() -> None:
-    """Whatever the first load needs is imported by the first load. `weft bench` measures how long both take."""
+def test_import_loads_few_modules() -> None:
+    """The first load imports the rest. `weft bench` measures both."""
     code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); import weft; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    brought = set(run.stdout.split())
-    assert not {"numpy", "onnx", "rich", "onnxruntime", "google.protobuf"} & brought
-    assert {name for name in brought if name.partition(".")[0] == "weft"} == {"weft", "weft.errors"}
+    modules = set(run.stdout.split())
+    assert not {"numpy", "onnx", "rich", "onnxruntime", "google.protobuf"} & modules
+    assert {name for name in modules if name.partition(".")[0] == "weft"} == {"weft", "weft.errors"}
 
 
 def test_public_names_exist() -> None:
@@ -514,7 +514,7 @@ def test_public_names_exist() -> None:
 
 
 def test_options_are_stated_once() -> None:
-    """`weft.load` takes the fields of LoadOptions by name: in its signature, in its help, and when it is called."""
+    """`weft.load` takes the fields of LoadOptions: in its signature, its help, and in calls."""
     fields = {field.name: field.default for field in dataclasses.fields(LoadOptions)}
     source, *options = inspect.signature(weft.load).parameters.values()
     assert source.name == "source"

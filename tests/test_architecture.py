@@ -39,15 +39,17 @@ CLOCK = re.compile(
     r"|\bos\.times\(|\bgetrusage\(|\btimeit\."
 )
 MAY_READ_A_CLOCK = {
-    "attack/campaign.py": "goes on for as long as it is told",
+    "attack/campaign.py": "runs for a time that the caller sets",
     "attack/engine.py": "a watchdog of minutes",
-    "attack/minimise.py": "goes on for as long as it is told",
+    "attack/minimise.py": "runs for a time that the caller sets",
     "attack/scenarios.py": "a watchdog of minutes; runs that the end of their process meets",
-    "attack/sweep.py": "goes on for as long as it is told",
+    "attack/sweep.py": "runs for a time that the caller sets",
     "backends/cpu/test_tape.py": "the clock that launches are noted by is the system's",
     "cache/test_code.py": "files with dates in the past",
     "cache/test_model_cache.py": "files with dates in the past",
     "cli/test_cache.py": "files with dates in the past",
+    "cli/test_completion.py": "a watchdog of a minute",
+    "fast.py": "measures tests for the list of long ones",
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "models/further.py": "a measurement that people start; no test does",
     "report/browser.py": "a watchdog of minutes",
@@ -63,7 +65,7 @@ MAY_HAVE_NO_PATIENCE = {
 
 
 def test_imports_follow_the_layers() -> None:
-    """In a process of its own: import-linter disables the loggers that it finds."""
+    """In its own process, since import-linter disables existing loggers."""
     program = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}
     done = subprocess.run(
@@ -72,16 +74,16 @@ def test_imports_follow_the_layers() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_only_ops_know_op_names() -> None:
+def test_op_names_appear_only_in_opset() -> None:
     op_names = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
     assert _strangers(op_names, MAY_NAME_OPS) == []
 
 
-def test_only_devices_know_device_names() -> None:
+def test_device_names_appear_only_in_devices() -> None:
     assert _strangers(DEVICE_NAMES, MAY_NAME_DEVICES) == []
 
 
-def test_only_the_edges_import_onnx() -> None:
+def test_onnx_is_imported_only_at_the_edges() -> None:
     strangers = [
         f"{_relative(path)}:{line}: {module}"
         for path in FILES
@@ -97,7 +99,7 @@ def test_no_test_asserts_a_time() -> None:
     assert readers == set(MAY_READ_A_CLOCK), "count what takes the time, and measure it in `weft bench`"
 
 
-def test_watchdogs_are_patient() -> None:
+def test_timeouts_are_long() -> None:
     short = {
         path.relative_to(TESTS).as_posix()
         for path in TEST_FILES
@@ -110,7 +112,7 @@ def test_watchdogs_are_patient() -> None:
 
 
 def test_folders_of_tests_mirror_the_source() -> None:
-    """A test lies where its subject does; whole models, attacks and suites have folders of their own."""
+    """Tests are in the folder of their subject; models, attacks and suites have their own folders."""
     folders = {path.parent.relative_to(TESTS) for path in TEST_FILES if path.name.startswith("test_")}
     strangers = [folder.as_posix() for folder in folders if not (SOURCE / folder).is_dir()]
     assert sorted(strangers) == sorted(TESTS_OF_THEIR_OWN)
@@ -133,7 +135,7 @@ def test_file_is_one_described_idea(path: Path) -> None:
 
 
 def _strangers(words: set[str] | frozenset[str], homes: tuple[str, ...]) -> list[str]:
-    """Where a string literal outside `homes` is one of `words`."""
+    """List the string literals outside of `homes` that are one of `words`."""
     return [
         f"{_relative(path)}:{line}: {text!r}"
         for path in FILES
@@ -144,7 +146,7 @@ def _strangers(words: set[str] | frozenset[str], homes: tuple[str, ...]) -> list
 
 
 def _literals(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """String literals with their lines; a string that is a statement of its own is documentation."""
+    """Yield string literals with their lines, except for docstrings."""
     documentation = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
@@ -160,7 +162,7 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _patience(node: ast.Call) -> Iterator[float]:
-    """The seconds that a call waits for at most, where they are written there."""
+    """Return the literal timeout of a call, in seconds."""
     for keyword in node.keywords:
         match keyword:
             case ast.keyword(arg="timeout", value=ast.Constant(value=int() | float() as seconds)):

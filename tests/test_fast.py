@@ -1,11 +1,11 @@
-"""`pytest --fast` takes the first case of each test that is neither marked nor listed as long."""
+"""`pytest --fast` runs the first case of each test that is neither marked nor listed as long."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from fast import LIST, LONG_BY_NATURE, LongTests, fast_ones, read_long_tests
+from fast import CPU, LIST, LONG_BY_NATURE, VARIABLE, LongTests, exists, fast_ones, read_long_tests
 
 
 class Item:
@@ -16,7 +16,7 @@ class Item:
         return name if name in self.markers else None
 
 
-def test_first_cases_of_what_is_quick() -> None:
+def test_first_cases_of_quick_tests() -> None:
     items: list[Any] = [
         Item("a.py::test_one[x]"),
         Item("a.py::test_one[y]"),
@@ -25,22 +25,27 @@ def test_first_cases_of_what_is_quick() -> None:
         *(Item(f"a.py::test_{marker}", marker) for marker in LONG_BY_NATURE),
         Item("b.py::test_one"),
     ]
-    found = [item.nodeid for item in fast_ones(items, ["a.py::test_long"])]
-    assert found == ["a.py::test_one[x]", "a.py::TestMany::test_one[y]", "b.py::test_one"]
+    chosen = [item.nodeid for item in fast_ones(items, ["a.py::test_long"])]
+    assert chosen == ["a.py::test_one[x]", "a.py::TestMany::test_one[y]", "b.py::test_one"]
 
 
-def test_every_file_that_is_listed_exists() -> None:
-    """The list may lag behind tests that come; it names none that have gone with their files."""
-    root = LIST.parent.parent
-    assert [name for name in read_long_tests() if not (root / name.partition("::")[0]).exists()] == []
+def test_listed_tests_exist() -> None:
+    """A renamed test would be missing from the list, and make `--fast` slow."""
+    advice = f"{VARIABLE}=1 scripts/test --fast updates {LIST.name}"
+    assert [name for name in read_long_tests() if not exists(name)] == [], advice
 
 
-def test_the_list_is_written(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_is_updated(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fast.LIST", tmp_path / "list.txt")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    noted = LongTests()
-    for nodeid, seconds in (("a.py::b[1]", 0.1), ("a.py::b[2]", 9.0), ("a.py::b[1]", 0.1), ("a.py::c", 0.1)):
-        report = pytest.TestReport(nodeid, ("a.py", 1, "b"), {}, "passed", None, "call", duration=seconds)
-        noted.pytest_runtest_logreport(report)
-    noted.pytest_sessionfinish()
-    assert read_long_tests() == ["a.py::b"]
+    unmeasured = f"tests/test_fast.py::{test_listed_tests_exist.__name__}"
+    (tmp_path / "list.txt").write_text(f"a.py::quick_now\n{unmeasured}\ntests/test_fast.py::test_removed\n")
+    plugin = LongTests()
+    for nodeid, seconds in (("a.py::long[1]", 0.2), ("a.py::b[1]", 0.1), ("a.py::b[2]", 9.0), ("a.py::quick_now", 0.1)):
+        properties = [(CPU, seconds)]
+        place = ("a.py", 1, "b")
+        plugin.pytest_runtest_logreport(
+            pytest.TestReport(nodeid, place, {}, "passed", None, "teardown", user_properties=properties)
+        )
+    plugin.pytest_sessionfinish()
+    assert read_long_tests() == ["a.py::long", unmeasured]

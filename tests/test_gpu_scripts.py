@@ -1,4 +1,4 @@
-"""What the scripts for GPUs are made of, and their checks on a device that is always here."""
+"""Helpers of the GPU scripts, and their checks run on the CPU."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def support(monkeypatch: pytest.MonkeyPatch) -> Any:
     return gpu_support
 
 
-def test_weights_that_are_left_out_are_drawn(support: Any, tmp_path: Path) -> None:
+def test_missing_weights_are_drawn(support: Any, tmp_path: Path) -> None:
     model = support.product_model(2, 3, 4, np.float32, np.zeros((3, 4), np.float32))
     weight = model.graph.initializer[0]
     weight.raw_data, weight.doc_string = b"", "normal 1.0 0.5 7"
     onnx.save(model, tmp_path / "skeleton.onnx")
     filled = support.load_filled(tmp_path / "skeleton.onnx")
-    found = onnx.numpy_helper.to_array(filled.graph.initializer[0])
+    actual = onnx.numpy_helper.to_array(filled.graph.initializer[0])
     drawn = np.random.default_rng(7).standard_normal((3, 4), dtype=np.float32)
-    np.testing.assert_array_equal(found, drawn * np.float32(0.5) + np.float32(1))
+    np.testing.assert_array_equal(actual, drawn * np.float32(0.5) + np.float32(1))
 
 
-def test_a_copy_in_float16_is_valid_and_near(support: Any) -> None:
+def test_float16_copy_is_valid_and_close(support: Any) -> None:
     weights = np.random.default_rng(1).standard_normal((8, 5)).astype(np.float32)
     model = support.product_model(3, 8, 5, np.float32, weights)
     model.graph.node.append(helper.make_node("Cast", ["n"], ["m"], to=onnx.TensorProto.FLOAT))
@@ -47,19 +47,19 @@ def test_a_copy_in_float16_is_valid_and_near(support: Any) -> None:
     onnx.checker.check_model(half, full_check=True)
     x, n = np.random.default_rng(2).standard_normal((3, 8)).astype(np.float16), np.arange(5)
     session = onnxruntime.InferenceSession(half.SerializeToString(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": x, "n": n})
-    assert found.dtype == np.float16
-    np.testing.assert_allclose(found, x.astype(np.float64) @ weights + n, atol=2e-2)
+    (actual,) = session.run(None, {"x": x, "n": n})
+    assert actual.dtype == np.float16
+    np.testing.assert_allclose(actual, x.astype(np.float64) @ weights + n, atol=2e-2)
 
 
-def test_errors_are_of_the_largest_value(support: Any) -> None:
-    wanted = {"y": np.array([1.0, -4.0])}
-    assert support.relative_error({"y": np.array([1.0, -3.0])}, wanted) == 0.25
-    assert support.relative_error({"y": np.array([1.0, np.nan])}, wanted) == np.inf
-    assert support.relative_error({"y": np.array([1.0])}, wanted) == np.inf
+def test_errors_are_relative_to_the_largest_value(support: Any) -> None:
+    expected = {"y": np.array([1.0, -4.0])}
+    assert support.relative_error({"y": np.array([1.0, -3.0])}, expected) == 0.25
+    assert support.relative_error({"y": np.array([1.0, np.nan])}, expected) == np.inf
+    assert support.relative_error({"y": np.array([1.0])}, expected) == np.inf
 
 
-def test_a_process_that_takes_too_long_is_ended(support: Any) -> None:
+def test_overdue_process_is_ended(support: Any) -> None:
     ended = support.run_limited([sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"], 5)
     assert ended.code is None
     assert "here" in ended.said
@@ -76,11 +76,11 @@ def test_stages_on_the_cpu(stage: str, tmp_path: Path) -> None:
     assert not [check for check in checks if check[1] == "FAILED"]
 
 
-def test_a_bench_on_the_cpu(tmp_path: Path) -> None:
+def test_bench_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     command = [str(ROOT / "scripts" / "bench-gpu"), str(tmp_path), "--device", "cpu", "--peers", "none", "--quick"]
-    given = ["--products", "--models", "none", "--precisions", "float32", "--only", "128x768", "--json", str(out)]
-    ended = subprocess.run([sys.executable, *command, *given], capture_output=True, text=True, check=False)
+    options = ["--products", "--models", "none", "--precisions", "float32", "--only", "128x768", "--json", str(out)]
+    ended = subprocess.run([sys.executable, *command, *options], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (case,) = json.loads(out.read_text())["cases"].values()
     assert {"weft strict", "weft float32", "weft float32 constant"} <= case["times"].keys()

@@ -1,4 +1,4 @@
-"""The core installation stays small: what a wheel holds, how large that is, and what it brings along.
+"""The core installation stays small: the size of the wheel, and its dependencies.
 
 The limits leave a quarter of room; what goes beyond them belongs into an extra, or out of the package.
 `scripts/check-wheel` measures the dependencies, docs/reference/platforms.md states them.
@@ -23,14 +23,14 @@ def contents() -> dict[str, bytes]:
     return {path.relative_to(PACKAGE).as_posix(): path.read_bytes() for path in files}
 
 
-def test_the_package_is_small() -> None:
-    found = contents()
-    assert sum(map(len, found.values())) < MOST_INSTALLED
-    assert sum(len(zlib.compress(content, 6)) + 300 for content in found.values()) < MOST_PACKED  # 300: names, twice
-    assert [name for name, content in found.items() if len(content) > MOST_IN_A_FILE] == []
+def test_package_is_small() -> None:
+    files = contents()
+    assert sum(map(len, files.values())) < MOST_INSTALLED
+    assert sum(len(zlib.compress(content, 6)) + 300 for content in files.values()) < MOST_PACKED  # 300: names, twice
+    assert [name for name, content in files.items() if len(content) > MOST_IN_A_FILE] == []
 
 
-def test_the_package_brings_no_more_along() -> None:
+def test_package_has_few_dependencies() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     listed = re.search(r"^dependencies = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     assert listed

@@ -1,4 +1,4 @@
-"""What type checkers see of weft is what there is: tests/typed_program.py runs, and names everything that is public."""
+"""The declarations that type checkers read are right: tests/typed_program.py runs, and uses every public name."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from weft.runtime.options import LoadOptions
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("typed") / "tiny.onnx"
-    typed_program.built().save(found)
-    return found
+    file = tmp_path_factory.mktemp("typed") / "tiny.onnx"
+    typed_program.build_model().save(file)
+    return file
 
 
-def test_the_typed_program_runs(path: Path, tmp_path: Path) -> None:
+def test_typed_program_runs(path: Path, tmp_path: Path) -> None:
     x = np.ones((2, 4), np.float32)
-    models = [*typed_program.sources(path, path.read_bytes()), typed_program.options(path, tmp_path)]
+    models = [*typed_program.load_sources(path, path.read_bytes()), typed_program.load_with_options(path, tmp_path)]
     assert [len(model.inputs) for model in models] == [1] * len(models)
     model = models[0]
-    assert "x" in typed_program.told(model)
-    assert typed_program.measured(model, tmp_path) > 0
-    np.testing.assert_array_equal(typed_program.ran(model, x), np.full((2, 3), 4, np.float32))
-    assert list(asyncio.run(typed_program.waited(model, x))) == ["y"]
-    optimized, quantized = typed_program.written(path, tmp_path)
+    assert "x" in typed_program.describe(model)
+    assert typed_program.measure(model, tmp_path) > 0
+    np.testing.assert_array_equal(typed_program.run_model(model, x), np.full((2, 3), 4, np.float32))
+    assert list(asyncio.run(typed_program.run_in_event_loop(model, x))) == ["y"]
+    optimized, quantized = typed_program.write_models(path, tmp_path)
     assert optimized.path == tmp_path / "optimized.onnx"
     assert quantized.to == "int8"
-    assert "absent" in typed_program.caught(str(tmp_path / "absent.onnx"))
+    assert "absent" in typed_program.catch_errors(str(tmp_path / "absent.onnx"))
 
 
-def test_the_typed_program_uses_all_that_is_public() -> None:
+def test_typed_program_uses_every_public_name() -> None:
     tree = ast.parse(inspect.getsource(typed_program))
     used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert sorted(set(weft.__all__) - used) == []
 
 
-def test_load_is_declared_as_its_options_are() -> None:
-    """Editors read a declaration of `load`, and `LoadOptions` is what holds."""
+def test_declaration_of_load_equals_its_options() -> None:
+    """Editors read a declaration of `load`; its options are those of `LoadOptions`."""
     tree = ast.parse(inspect.getsource(loading))
     (declared,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _is_declaration(node))
     options = next(

@@ -19,7 +19,7 @@ import weft
 Array = np.ndarray[Any, Any]
 
 
-def sources(path: Path, content: bytes) -> list[weft.Model]:
+def load_sources(path: Path, content: bytes) -> list[weft.Model]:
     """A model from everything that holds one."""
 
     class Exported:
@@ -43,7 +43,7 @@ def sources(path: Path, content: bytes) -> list[weft.Model]:
         ]
 
 
-def options(path: Path, folder: Path) -> weft.Model:
+def load_with_options(path: Path, folder: Path) -> weft.Model:
     """Every option of a load."""
     return weft.load(
         path,
@@ -64,8 +64,8 @@ def options(path: Path, folder: Path) -> weft.Model:
     )
 
 
-def refused(path: Path) -> None:
-    """What a type checker must not let pass."""
+def call_wrongly(path: Path) -> None:
+    """Calls that a type checker must reject."""
     weft.load(path, precision="double")  # type: ignore[arg-type]
     weft.load(path, prefer="size")  # type: ignore[arg-type]
     weft.load(path, warm=True)  # type: ignore[arg-type]
@@ -78,8 +78,8 @@ def refused(path: Path) -> None:
     weft.load(path).bench(repeat=3)  # type: ignore[call-arg]
 
 
-def told(model: weft.Model) -> str:
-    """What a model says of itself."""
+def describe(model: weft.Model) -> str:
+    """Read every description of a model."""
     assert_type(model.file, str)
     assert_type(model.device, str)
     assert_type(model.devices, tuple[str, ...])
@@ -101,16 +101,16 @@ def told(model: weft.Model) -> str:
     attempts: Sequence[weft.Attempt] = report.attempts
     names = [device.name for device in weft.devices() if device.available]
     assert_type(names, list[str])
-    found: list[weft.Device] = weft.devices()
-    return f"{steps} {memory} {report} {attempts} {found} {dir(weft)} {model!r} {model}"
+    devices: list[weft.Device] = weft.devices()
+    return f"{steps} {memory} {report} {attempts} {devices} {dir(weft)} {model!r} {model}"
 
 
-def ran(model: weft.Model, x: Array) -> Array:
-    """Every way to run."""
+def run_model(model: weft.Model, x: Array) -> Array:
+    """Run a model in every way."""
     results = model.run({"x": x}, outputs=["y"], timeout=60, cancel=weft.Cancellation())
-    kept = model.run({"x": x}, keep=True)["y"]
-    assert isinstance(kept, weft.DeviceTensor)
-    assert_type(kept.numpy(), Array)
+    device_tensor = model.run({"x": x}, keep=True)["y"]
+    assert isinstance(device_tensor, weft.DeviceTensor)
+    assert_type(device_tensor.numpy(), Array)
     again: weft.DeviceTensor = model.to_device(x)
     placed: weft.DeviceTensor = weft.to_device(x, "cpu")
     into: Array = np.empty_like(results["y"])
@@ -121,14 +121,14 @@ def ran(model: weft.Model, x: Array) -> Array:
     return into
 
 
-async def waited(model: weft.Model, x: Array) -> dict[str, Any]:
+async def run_in_event_loop(model: weft.Model, x: Array) -> dict[str, Any]:
     results = await model.run_async({"x": x})
     assert_type(results, dict[str, Any])
     return results
 
 
-def measured(model: weft.Model, folder: Path) -> float:
-    """Made-up inputs, times, profiles."""
+def measure(model: weft.Model, folder: Path) -> float:
+    """Use random inputs, benchmarks and profiles."""
     inputs = weft.random_inputs(model, batch=2, shapes={"x": (2, 4)}, seed=1)
     np.save(folder / "x.npy", inputs["x"])
     read = weft.read_inputs(model, {"x": folder / "x.npy"}, resize="fit")
@@ -149,8 +149,8 @@ def measured(model: weft.Model, folder: Path) -> float:
     return bench.median + profile.seconds
 
 
-def written(path: Path, folder: Path) -> tuple[weft.OptimizationReport, weft.QuantizationReport]:
-    """Models that become other files."""
+def write_models(path: Path, folder: Path) -> tuple[weft.OptimizationReport, weft.QuantizationReport]:
+    """Write a model in every format."""
     weft.load(path).save(folder / "saved.onnx")
     page: Path = weft.view(path, folder / "page.html", open=False)
     assert page.is_file()
@@ -165,8 +165,8 @@ def written(path: Path, folder: Path) -> tuple[weft.OptimizationReport, weft.Qua
     return optimized, quantized
 
 
-def built() -> weft.Model:
-    """y = relu(x @ w), from Python."""
+def build_model() -> weft.Model:
+    """Build y = relu(x @ w) in Python."""
     graph = weft.Graph("tiny")
     x: weft.Tensor = graph.input("x", ("batch", 4), "float32")
     y = weft.ops.relu(x @ graph.parameter("w", np.ones((4, 3), np.float32)))
@@ -174,8 +174,8 @@ def built() -> weft.Model:
     return graph.compile(device=weft.DevicePolicy(allow=["cpu"], pick="order"), precision="float32")
 
 
-def caught(path: str) -> str:
-    """Every error is one of a tree."""
+def catch_errors(path: str) -> str:
+    """Catch the errors of a load by their common base class."""
     kinds: tuple[type[weft.WeftError], ...] = (
         weft.ChangedFileError,
         weft.DeviceError,
@@ -191,6 +191,7 @@ def caught(path: str) -> str:
         weft.OpDefinitionError,
         weft.MissingFileError,
         weft.ModelError,
+        weft.OpDefinitionError,
         weft.OutOfMemoryError,
         weft.RunCancelledError,
         weft.RunTimeoutError,

@@ -47,12 +47,12 @@ def change_attribute(case: Case, random: Random) -> bool:
     if schema.name in present and not schema.required and random.random() < 0.25:
         node.attribute.remove(present[schema.name])
         return True
-    made = _other_value(schema, present.get(schema.name), case, node, random)
-    if made is None:
+    new_value = _other_value(schema, present.get(schema.name), case, node, random)
+    if new_value is None:
         return False
     if schema.name in present:
         node.attribute.remove(present[schema.name])
-    node.attribute.append(helper.make_attribute(schema.name, made))
+    node.attribute.append(helper.make_attribute(schema.name, new_value))
     return True
 
 

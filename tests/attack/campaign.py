@@ -1,4 +1,4 @@
-"""Families of attacks that share some time: each gets a slice in turn, until all time is spent or all cases are."""
+"""Run families of attacks in time slices, until the time is over or all cases have run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLICE_SECONDS = 45.0
 
 @dataclass(slots=True)
 class Tally:
-    """What became of a family's cases so far."""
+    """The verdicts on a family's cases so far."""
 
     family: Family
     cases: Iterator[Payload]
@@ -42,7 +42,7 @@ def run_campaign(
     seed: int,
     seconds: float,
     jobs: int,
-    found: Path,
+    folder: Path,
     show: Callable[[Sequence[Tally], str], None],
 ) -> list[Tally]:
     """Attack for some time, `jobs` families at once; findings are minimised and written as they come."""
@@ -57,7 +57,7 @@ def run_campaign(
                     return
                 tally = waiting.popleft()
             until = min(end, time.monotonic() + SLICE_SECONDS)
-            _attack(tally, device, arena, until, found, lambda case: show(tallies, case))
+            _attack(tally, device, arena, until, folder, lambda case: show(tallies, case))
             with lock:
                 if not tally.exhausted:
                     waiting.append(tally)
@@ -71,7 +71,7 @@ def run_campaign(
     return tallies
 
 
-def _attack(tally: Tally, device: str, arena: Arena, until: float, found: Path, show: Callable[[str], None]) -> None:
+def _attack(tally: Tally, device: str, arena: Arena, until: float, folder: Path, show: Callable[[str], None]) -> None:
     """Run cases of one family until its slice of time is over."""
     start = time.monotonic()
     with Child(tally.family, device, arena) as child:
@@ -84,16 +84,16 @@ def _attack(tally: Tally, device: str, arena: Arena, until: float, found: Path, 
             verdict = child.run(payload)
             tally.verdicts[verdict.kind] += 1
             if verdict.is_finding:
-                _keep(tally, Finding(tally.family.name, device, payload, verdict), child, found)
+                _keep(tally, Finding(tally.family.name, device, payload, verdict), child, folder)
             elif verdict.detail:
                 tally.reasons[verdict.detail.partition(":")[0]] += 1
     tally.seconds += time.monotonic() - start
 
 
-def _keep(tally: Tally, finding: Finding, child: Child, found: Path) -> None:
+def _keep(tally: Tally, finding: Finding, child: Child, folder: Path) -> None:
     key = finding.signature
     tally.alike[key] += 1
     if key not in tally.findings:
         small = minimised(finding, child)
         tally.findings[key] = small
-        tally.files.append(small.write(found))
+        tally.files.append(small.write(folder))

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attack.families import Family, load_family
-from attack.verdict import Payload, Verdict, judged
+from attack.verdict import Payload, Verdict, judge_exception
 
 import weft.backends.cpu.device  # noqa: F401 (its library is in memory before that is limited)
 
@@ -39,13 +39,13 @@ def _run(family: Family, payload: Payload, device: str) -> Verdict:
     try:
         verdict = family.attack(payload, device)
     except BaseException as error:
-        return judged(error)
+        return judge_exception(error)
     assert isinstance(verdict, Verdict), verdict
     return verdict
 
 
 def _limit_memory(more: int) -> None:
-    """Let the process take only so many bytes of address space more than it has now."""
+    """Limit the address space to the current size plus `more` bytes."""
     if sys.platform != "linux":
         return
     import resource

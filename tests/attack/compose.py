@@ -47,8 +47,8 @@ from attack.layers import (
 from attack.regions import Case
 
 
-def composed(random: Random, count: int) -> tuple[Case, dict[str, list[int | str]]]:
-    """A model of about so many pieces, and how its inputs are declared."""
+def compose_model(random: Random, count: int) -> tuple[Case, dict[str, list[int | str]]]:
+    """Compose a model of about this many layers, with its inputs declared in one of several forms."""
     composer = Composer(random, int(pick(random, (13, 17, 18, 20, 21, 21, 22, 23))))
     kind = pick(random, ("image", "image", "sequence", "sequence", "recurrent", "vector", "integers", "mixed"))
     symbolic = random.random() < 0.6

@@ -1,4 +1,4 @@
-"""A random model as it grows: values with shapes for one choice of the symbolic sizes, nodes, constants."""
+"""Build a random model: values with shapes for one choice of the symbolic sizes, nodes, constants."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack.drawn import Draw, as_initializer, described, dtype_of
+from attack.drawn import Draw, as_initializer, describe_array, dtype_of
 from attack.edits import pick
 from attack.regions import Case
 from onnx import TensorProto, helper
@@ -28,7 +28,7 @@ INTS = ("int64", "int32", "int8", "uint8")
 
 
 class Composer:
-    """A model as it grows."""
+    """A model under construction."""
 
     def __init__(self, random: Random, opset: int = OPSET) -> None:
         self.random, self.opset = random, opset
@@ -51,15 +51,15 @@ class Composer:
     def input(self, dtype: str, dims: Sequence[tuple[int, str | None]], **range_: float) -> str:
         name = f"in{len(self.feeds)}"
         seed = int(self.random.integers(1 << 30))
-        given = {"dtype": dtype, "shape": [size for size, _ in dims], "seed": seed, "mean": 0.0, "std": 1.0, **range_}
-        self.feeds[name] = self.draws[name] = given
+        drawn = {"dtype": dtype, "shape": [size for size, _ in dims], "seed": seed, "mean": 0.0, "std": 1.0, **range_}
+        self.feeds[name] = self.draws[name] = drawn
         self.declared[name] = [symbol or size for size, symbol in dims]
         self.values.append(name)
         return name
 
     def constant(self, array: Any) -> str:
         name = f"k{len(self.constants)}"
-        self.draws[name] = described(np.asarray(array), int(self.random.integers(1 << 30)))
+        self.draws[name] = describe_array(np.asarray(array), int(self.random.integers(1 << 30)))
         self.constants.append(as_initializer(name, self.draws[name]))
         return name
 
@@ -87,7 +87,7 @@ class Composer:
         return names
 
     def some(self, rank: int | None = None, dtype: str = "float32", least: int = 1) -> str | None:
-        """A value of this rank and type, the newer the likelier."""
+        """Pick a value of this rank and type, preferably a recent one."""
         fitting = [name for name in self.values if self.draws[name]["dtype"] == dtype
                    and (rank is None or len(self.shape(name)) == rank) and len(self.shape(name)) >= least
                    and np.prod(self.shape(name)) <= MOST_ELEMENTS]  # fmt: skip
@@ -99,7 +99,7 @@ class Composer:
 
     def case(self, name: str) -> Case:
         read = {used for node in self.nodes for used in node.input}
-        outputs = [made for made in self.values if made not in read and made not in self.feeds] or self.values[-1:]
+        outputs = [value for value in self.values if value not in read and value not in self.feeds] or self.values[-1:]
         model = onnx.ModelProto(ir_version=10)
         model.opset_import.append(helper.make_opsetid("", self.opset))
         model.graph.name = "composed"

@@ -153,8 +153,8 @@ def group_query_attention(draw: Draw) -> NodeCase:
     }  # fmt: skip
     if scale is not None:
         attributes["scale"] = scale
-    given = [np.concatenate([q, k, v], -1), None, None] if packed else [q, k, v]
-    inputs = [*given, *past, lasts, np.array([total], np.int32), *caches, positions, bias, sink]
+    operands = [np.concatenate([q, k, v], -1), None, None] if packed else [q, k, v]
+    inputs = [*operands, *past, lasts, np.array([total], np.int32), *caches, positions, bias, sink]
     starts = np.zeros(batch, int) if form == "prompt" else lasts.astype(int) + 1 - queries
     rotated = [_split(x, n) for x, n in ((q, heads), (k, shared))]
     if rotary:

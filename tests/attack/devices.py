@@ -11,6 +11,6 @@ DEVICES = ("cpu", "webgpu:0")
 
 @cache
 def missing(device: str) -> str | None:
-    """Why there is no such device here, or None."""
-    names = [found.name for found in weft.devices()]
+    """Return why a device is not available, or None."""
+    names = [device_info.name for device_info in weft.devices()]
     return None if device in names else f"no {device} here; scripts/setup-gpu installs one that is a program"

@@ -1,4 +1,4 @@
-"""Models on disk for attacks on files: small integers throughout, so that numpy says every bit of their results."""
+"""Models on disk for attacks on files: all values are small integers, so that numpy gives the exact bits of results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL, LARGE = 24, 600  # columns; the weights of large models are more than wha
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """table[ids] @ weights + shift: a table that is used as it is, and weights that are packed."""
+    """table[ids] @ weights + shift: the table is used in place, the weights are packed."""
 
     table: Array
     weights: Array
@@ -41,7 +41,7 @@ def numbers(seed: int, size: int) -> Numbers:
 
 
 def proto(content: Numbers) -> onnx.ModelProto:
-    """Of two outputs, so that asking for one takes another program."""
+    """Build a model with two outputs, so that requesting one needs another program."""
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["rows"]),
         helper.make_node("MatMul", ["rows", "weights"], ["product"]),
@@ -60,7 +60,7 @@ def proto(content: Numbers) -> onnx.ModelProto:
 
 
 def save(content: Numbers, path: Path, external: bool) -> None:
-    """Write the model, in place where a file of this name is there already: with the weights in a file beside it."""
+    """Write the model, over an existing file in place, with the weights in a separate file."""
     model = proto(content)
     if external:
         onnx.external_data_helper.convert_model_to_external_data(model, location=data_of(path).name, size_threshold=0)
@@ -85,13 +85,13 @@ def ids(seed: int = 0, count: int = 7) -> Array:
     return np.random.default_rng(seed).integers(0, ROWS, count)
 
 
-def compared(found: Array, *allowed: Numbers) -> Verdict:
-    """Whether a result for `ids()` is that of one of these, bit by bit."""
-    if any(np.array_equal(found, content.result(ids())) for content in allowed):
+def compare_result(actual: Array, *allowed: Numbers) -> Verdict:
+    """Compare a result for `ids()` bit by bit with those of the allowed contents."""
+    if any(np.array_equal(actual, content.result(ids())) for content in allowed):
         return right()
     return wrong("another result than that of the file's content")
 
 
 def run(model: weft.Model, **options: Any) -> Array:
-    found: Array = model.run({"ids": ids()}, **options)["y"]
-    return found
+    output: Array = model.run({"ids": ids()}, **options)["y"]
+    return output

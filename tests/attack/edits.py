@@ -1,4 +1,4 @@
-"""What mutations are made of: names, constants and nodes that are put into a case."""
+"""Helpers of mutations: add names, constants and nodes to a case."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attack.drawn import Draw, as_initializer, described
+from attack.drawn import Draw, as_initializer, describe_array
 from attack.regions import Case
 from onnx import helper
 
 Random = np.random.Generator
 
 
-Made = list[onnx.NodeProto]
+NodeList = list[onnx.NodeProto]
 
 
 FLOATS = ("float32", "float16", "float64", "bfloat16")
@@ -25,28 +25,30 @@ def pick(random: Random, items: Sequence[Any]) -> Any:
 
 
 def fresh(case: Case) -> str:
-    """A name that no value has."""
+    """Return an unused name."""
     case.draws[f"m{len(case.draws)}"] = {"dtype": "float32", "shape": []}
     return list(case.draws)[-1]
 
 
 def constant(case: Case, array: Any) -> str:
     name = fresh(case)
-    case.draws[name] = described(np.asarray(array), len(case.draws))
+    case.draws[name] = describe_array(np.asarray(array), len(case.draws))
     case.graph.initializer.append(as_initializer(name, case.draws[name]))
     return name
 
 
-def emit(case: Case, made: Made, op: str, inputs: Sequence[str], given: Draw | None = None, **attributes: Any) -> str:
+def emit(
+    case: Case, nodes: NodeList, op: str, inputs: Sequence[str], drawn: Draw | None = None, **attributes: Any
+) -> str:
     name = fresh(case)
-    if given is not None:
-        case.draws[name] = given
-    made.append(helper.make_node(op, list(inputs), [name], **attributes))
+    if drawn is not None:
+        case.draws[name] = drawn
+    nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
     return name
 
 
 def put_nodes(case: Case, place: int, nodes: Sequence[onnx.NodeProto]) -> None:
-    """Put nodes before the one at `place`."""
+    """Insert nodes before the one at `place`."""
     rest = [onnx.NodeProto.FromString(node.SerializeToString()) for node in case.graph.node[place:]]
     del case.graph.node[place:]
     case.graph.node.extend([*nodes, *rest])
@@ -59,15 +61,15 @@ def forget_outputs(case: Case) -> None:
 
 
 def exists(case: Case, node: onnx.NodeProto) -> bool:
-    """Whether a node has this form in the model's opset."""
+    """Whether a node is valid in the model's opset."""
     opset = next((entry.version for entry in case.model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
         return False
-    given = {attribute.name for attribute in node.attribute}
+    attributes = {attribute.name for attribute in node.attribute}
     required = {name for name, entry in schema.attributes.items() if entry.required}
-    return schema.min_input <= len(node.input) <= schema.max_input and required <= given <= set(schema.attributes)
+    return schema.min_input <= len(node.input) <= schema.max_input and required <= attributes <= set(schema.attributes)
 
 
 def before(case: Case, place: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs cases in a child process, so that nothing they do can hurt: crashes and hangs are findings like others."""
+"""Run cases in a child process: crashes and hangs are findings like others."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from weft.compat.conformance.node_tests import FOLDER
 
 PARTING_SECONDS = 0.5  # that a child without more cases may take to end
 START_SECONDS = 120.0  # that a child may take to import what it needs
-SAID = 2000  # characters of a dead child's last words that are kept
+STDERR_LIMIT = 2000  # characters of a dead child's last words that are kept
 TESTS = Path(__file__).resolve().parent.parent
 
 
 class Arena:
-    """A folder of its own for what attacks write: weft's cache, temporary files; gone at the end."""
+    """A temporary folder for the files of attacks: weft's cache and temporary files."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="weft-attack-", ignore_cleanup_errors=True)
         self.path = Path(self._folder.name)
-        known = cache_folder()
-        if known is not None and (known / FOLDER).is_dir():  # which takes each child seconds to compute
-            shutil.copytree(known / FOLDER, self.path / "cache" / FOLDER)
+        folder = cache_folder()
+        if folder is not None and (folder / FOLDER).is_dir():  # which takes each child seconds to compute
+            shutil.copytree(folder / FOLDER, self.path / "cache" / FOLDER)
 
     def __enter__(self) -> Arena:
         return self
@@ -58,22 +58,22 @@ class Arena:
 
 
 class Child:
-    """A process that runs cases of a family on a device, replaced when one has killed it."""
+    """A process that runs cases of a family on a device; it is restarted after a crash."""
 
     def __init__(self, family: Family, device: str, arena: Arena) -> None:
         self.family, self.device, self.arena = family, device, arena
         self._process: subprocess.Popen[bytes] | None = None
-        self._said = (arena.path / f"said-{family.name}-{os.getpid()}-{id(self)}").open("w+b")
+        self._stderr = (arena.path / f"stderr-{family.name}-{os.getpid()}-{id(self)}").open("w+b")
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._end()
-        self._said.close()
+        self._stderr.close()
 
     def run(self, payload: Payload) -> Verdict:
-        """What a case ends in."""
+        """Run a case and return the verdict."""
         fresh = self._process is None
         process = self._process or self._start()
         assert process.stdin is not None
@@ -90,13 +90,13 @@ class Child:
         return Verdict(HANG if hung else CRASH, f"{_ending(code, hung, self.family.seconds)}\n{self._last_words()}")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        self._said.seek(0)
-        self._said.truncate()
+        self._stderr.seek(0)
+        self._stderr.truncate()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "attack.child", self.family.name, self.device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             env=self.arena.environment(),
             cwd=self.arena.path,
             start_new_session=True,  # so that what it has started can be ended with it
@@ -104,7 +104,7 @@ class Child:
         return self._process
 
     def _answer(self, seconds: float) -> bytes | None:
-        """A line from the child; nothing if it died, None if its time is up."""
+        """Read a line from the child; empty if it died, None if it timed out."""
         assert self._process is not None
         assert self._process.stdout is not None
         stream, end, line = self._process.stdout, time.monotonic() + seconds, b""
@@ -118,7 +118,7 @@ class Child:
         return line
 
     def _end(self) -> int:
-        """End the child and all that it started; its exit code, if it had ended by itself."""
+        """End the child and its processes; return its exit code if it had ended by itself."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -132,8 +132,8 @@ class Child:
         return process.wait()
 
     def _last_words(self) -> str:
-        self._said.seek(0)
-        return self._said.read().decode(errors="replace")[-SAID:]
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")[-STDERR_LIMIT:]
 
 
 def _ending(code: int, hung: bool, seconds: float) -> str:
@@ -143,13 +143,13 @@ def _ending(code: int, hung: bool, seconds: float) -> str:
 
 
 def cases_of(family: Family, seed: int, device: str) -> Iterator[Payload]:
-    """The family's cases for a seed, always the same."""
+    """Yield the family's cases for a seed, always the same."""
     name = int.from_bytes(family.name.encode(), "big") % 2**63
     return family.cases(np.random.default_rng([seed, name]), device)
 
 
 def signature(family: str, verdict: Verdict) -> str:
-    """The same for findings that look alike but for numbers, names in quotes and places in memory."""
+    """Return a key that is equal for findings that differ only in numbers, quoted names and addresses."""
     lines = verdict.detail.strip().splitlines() or [""]
     first = re.sub(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+(\.\d+)?(e[+-]?\d+)?", "…", lines[0])
     return f"{family}: {verdict.kind}: {first[:200]}"

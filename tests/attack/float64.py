@@ -132,22 +132,22 @@ def _widen(graph: onnx.GraphProto) -> None:
 
 
 def _widen_nodes(nodes: Any) -> None:
-    made = []
+    widened = []
     for node in nodes:
         _widen_node(node)
         inputs, outputs = _SINGLE.get(node.op_type, ((), ()))
         for place in inputs:
             if place < len(node.input) and node.input[place]:
                 narrow = f"{node.output[0]} narrow {place}"
-                made.append(helper.make_node("Cast", [node.input[place]], [narrow], to=TensorProto.FLOAT))
+                widened.append(helper.make_node("Cast", [node.input[place]], [narrow], to=TensorProto.FLOAT))
                 node.input[place] = narrow
-        made.append(node)
+        widened.append(node)
         for place in outputs:
             if place < len(node.output) and node.output[place]:
                 wide = node.output[place]
                 node.output[place] = f"{wide} narrow"
-                made.append(helper.make_node("Cast", [f"{wide} narrow"], [wide], to=DOUBLE))
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in made]
+                widened.append(helper.make_node("Cast", [f"{wide} narrow"], [wide], to=DOUBLE))
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in widened]
     del nodes[:]
     nodes.extend(copies)
 

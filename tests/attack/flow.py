@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from attack.drawn import Draw, dtype_of
-from attack.edits import FLOATS, Made, Random, before, constant, emit, fresh, pick, put_nodes
+from attack.edits import FLOATS, NodeList, Random, before, constant, emit, fresh, pick, put_nodes
 from attack.insertions import UNARY
 from attack.regions import Case, declaration, reads
 from onnx import TensorProto, helper, numpy_helper
@@ -19,24 +19,24 @@ def branch(case: Case, random: Random) -> bool:
     place = pick(random, places)
     node = case.graph.node[place]
     output = node.output[0]
-    given = case.draws[output]
+    drawn = case.draws[output]
     inner, other = fresh(case), fresh(case)
     body = onnx.NodeProto.FromString(node.SerializeToString())
     body.output[0] = inner
-    alike = [name for name in before(case, place) if case.draws.get(name, {}).get("dtype") == given["dtype"]
-             and case.draws[name]["shape"] == given["shape"]]  # fmt: skip
+    alike = [name for name in before(case, place) if case.draws.get(name, {}).get("dtype") == drawn["dtype"]
+             and case.draws[name]["shape"] == drawn["shape"]]  # fmt: skip
     if alike and random.random() < 0.6:
         otherwise = [helper.make_node(pick(random, ("Identity", "Neg", "Abs")), [pick(random, alike)], [other])]
         extra = []
     else:
         zeros = fresh(case)
-        extra = [numpy_helper.from_array(np.int64(given["shape"]), zeros)]
+        extra = [numpy_helper.from_array(np.int64(drawn["shape"]), zeros)]
         filling = numpy_helper.from_array(
-            np.ones(1, dtype_of(given["dtype"])) if given["dtype"] != "str" else np.array(["a"], object)
+            np.ones(1, dtype_of(drawn["dtype"])) if drawn["dtype"] != "str" else np.array(["a"], object)
         )
         otherwise = [helper.make_node("ConstantOfShape", [zeros], [other], value=filling)]
-    then = helper.make_graph([body], "then", [], [_typed(inner, given)])
-    orelse = helper.make_graph(otherwise, "else", [], [_typed(other, given)], extra)
+    then = helper.make_graph([body], "then", [], [_typed(inner, drawn)])
+    orelse = helper.make_graph(otherwise, "else", [], [_typed(other, drawn)], extra)
     if random.random() < 0.5:
         then, orelse = orelse, then
     condition, ahead = _condition(case, random, place)
@@ -54,16 +54,16 @@ def _condition(case: Case, random: Random, place: int) -> tuple[str, list[onnx.N
             return constant(case, np.array(random.random() < 0.5)), []
         case 1:
             name = fresh(case)
-            given = {"dtype": "bool", "shape": [], "values": [bool(random.random() < 0.5)]}
-            case.draws[name] = case.feeds[name] = given
-            case.graph.input.append(declaration(name, given))
+            drawn = {"dtype": "bool", "shape": [], "values": [bool(random.random() < 0.5)]}
+            case.draws[name] = case.feeds[name] = drawn
+            case.graph.input.append(declaration(name, drawn))
             return name, []
     floats = [name for name in before(case, place) if case.draws.get(name, {}).get("dtype") == "float32"]
     if not floats:
         return constant(case, np.array(True)), []
-    made: Made = []
-    total = emit(case, made, "ReduceMax", [pick(random, floats)], keepdims=0)
-    return emit(case, made, "Greater", [total, constant(case, np.float32(random.normal()))]), made
+    nodes: NodeList = []
+    total = emit(case, nodes, "ReduceMax", [pick(random, floats)], keepdims=0)
+    return emit(case, nodes, "Greater", [total, constant(case, np.float32(random.normal()))]), nodes
 
 
 def loop(case: Case, random: Random) -> bool:
@@ -73,9 +73,9 @@ def loop(case: Case, random: Random) -> bool:
         return False
     place = pick(random, places)
     node = case.graph.node[place]
-    output, given = node.output[0], case.draws[node.output[0]]
+    output, drawn = node.output[0], case.draws[node.output[0]]
     fitting = [at for at, name in enumerate(node.input) if case.draws.get(name) is not None and
-               case.draws[name]["dtype"] == given["dtype"] and case.draws[name]["shape"] == given["shape"]]  # fmt: skip
+               case.draws[name]["dtype"] == drawn["dtype"] and case.draws[name]["shape"] == drawn["shape"]]  # fmt: skip
     body = onnx.NodeProto.FromString(node.SerializeToString())
     number, going, carried, result, on, collected = (fresh(case) for _ in range(6))
     body.output[0] = result
@@ -97,26 +97,26 @@ def loop(case: Case, random: Random) -> bool:
         at = pick(random, fitting)
         start = node.input[at]
         body.input[at] = carried
-        inputs.append(_typed(carried, given))
-        outputs.append(_typed(result, given))
+        inputs.append(_typed(carried, drawn))
+        outputs.append(_typed(result, drawn))
         if collecting:
             nodes.append(helper.make_node("Identity", [result], [collected]))
-            outputs.append(_typed(collected, given))
+            outputs.append(_typed(collected, drawn))
         graph = helper.make_graph(nodes, "body", inputs, outputs)
         stack = [fresh(case)] if collecting else []
-        made = [helper.make_node("Loop", [count, "", start], [output, *stack], body=graph)]
+        loop_nodes = [helper.make_node("Loop", [count, "", start], [output, *stack], body=graph)]
         for name in stack:
             case.graph.output.append(onnx.ValueInfoProto(name=name))
     else:
-        outputs.append(_typed(result, given))
+        outputs.append(_typed(result, drawn))
         graph = helper.make_graph(nodes, "body", inputs, outputs)
         stacked = fresh(case)
-        made = [helper.make_node("Loop", [count, ""], [stacked], body=graph)]
+        loop_nodes = [helper.make_node("Loop", [count, ""], [stacked], body=graph)]
         last = constant(case, np.int64(-1))
-        made.append(helper.make_node("Gather", [stacked, last], [output], axis=0))
+        loop_nodes.append(helper.make_node("Gather", [stacked, last], [output], axis=0))
     rest = [onnx.NodeProto.FromString(other.SerializeToString()) for other in case.graph.node[place + 1 :]]
     del case.graph.node[place:]
-    case.graph.node.extend([*made, *rest])
+    case.graph.node.extend([*loop_nodes, *rest])
     return True
 
 
@@ -129,18 +129,18 @@ def scan(case: Case, random: Random) -> bool:
     place, at = pick(random, edges)
     node = case.graph.node[place]
     x = node.input[at]
-    given = case.draws[x]
-    axis = int(random.integers(len(given["shape"])))
-    part = given | {"shape": [*given["shape"][:axis], *given["shape"][axis + 1 :]]}
+    drawn = case.draws[x]
+    axis = int(random.integers(len(drawn["shape"])))
+    part = drawn | {"shape": [*drawn["shape"][:axis], *drawn["shape"][axis + 1 :]]}
     state, piece, total, changed = (fresh(case) for _ in range(4))
-    start, final, stacked = constant(case, np.zeros([1], dtype_of(given["dtype"]))), fresh(case), fresh(case)
-    made: Made = []
-    begun = emit(case, made, "Expand", [start, constant(case, np.int64(part["shape"]))])
+    start, final, stacked = constant(case, np.zeros([1], dtype_of(drawn["dtype"]))), fresh(case), fresh(case)
+    nodes: NodeList = []
+    begun = emit(case, nodes, "Expand", [start, constant(case, np.int64(part["shape"]))])
     body = helper.make_graph(
         [helper.make_node("Add", [state, piece], [total]), helper.make_node(pick(random, UNARY), [total], [changed])],
         "body", [_typed(state, part), _typed(piece, part)], [_typed(total, part), _typed(changed, part)],
     )  # fmt: skip
-    made.append(
+    nodes.append(
         helper.make_node(
             "Scan",
             [begun, x],
@@ -152,9 +152,9 @@ def scan(case: Case, random: Random) -> bool:
             scan_input_directions=[int(random.integers(2))],
         )
     )
-    case.draws[stacked] = given
+    case.draws[stacked] = drawn
     node.input[at] = stacked
-    put_nodes(case, place, made)
+    put_nodes(case, place, nodes)
     case.graph.output.append(onnx.ValueInfoProto(name=final))
     return True
 
@@ -166,11 +166,11 @@ def into_function(case: Case, random: Random) -> bool:
         onnx.NodeProto.FromString(node.SerializeToString())
         for node in case.graph.node[start : start + int(random.integers(1, 5))]
     ]
-    made = [name for node in nodes for name in node.output if name]
-    inputs = list(dict.fromkeys(name for node in nodes for name in reads(node) if name not in made))
+    results = [name for node in nodes for name in node.output if name]
+    inputs = list(dict.fromkeys(name for node in nodes for name in reads(node) if name not in results))
     later = {name for node in case.graph.node[start + len(nodes) :] for name in reads(node)}
     later |= {entry.name for entry in case.graph.output}
-    outputs = [name for name in made if name in later]
+    outputs = [name for name in results if name in later]
     if not outputs or not inputs or any(node.domain == "attacked" for node in nodes):
         return False
     name = f"F{len(case.model.functions)}"
@@ -194,6 +194,6 @@ def _single_output(case: Case) -> list[int]:
     ]  # fmt: skip
 
 
-def _typed(name: str, given: Draw) -> onnx.ValueInfoProto:
+def _typed(name: str, drawn: Draw) -> onnx.ValueInfoProto:
     """A declared type without a shape."""
-    return declaration(name, given, None)
+    return declaration(name, drawn, None)

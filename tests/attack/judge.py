@@ -33,11 +33,11 @@ def has_steps(model: onnx.ModelProto) -> bool:
     return any(node.op_type in STEPS for node in nodes_of(model))
 
 
-def difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence[Any], wanted: Sequence[Any]) -> str:
+def difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence[Any], expected: Sequence[Any]) -> str:
     """What is wrong with `got`, compared with onnxruntime's results; nothing if all is well."""
-    told = _difference(model, feeds, got, wanted)
-    is_open = " differ; " in told and (_undefined(model, feeds) or _has_no_finite_meaning(model, feeds))
-    return "" if is_open else told
+    problem = _difference(model, feeds, got, expected)
+    is_open = " differ; " in problem and (_undefined(model, feeds) or _has_no_finite_meaning(model, feeds))
+    return "" if is_open else problem
 
 
 def _has_no_finite_meaning(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> bool:
@@ -91,23 +91,23 @@ def _range(node: onnx.NodeProto) -> tuple[float, float]:
     return float(np.iinfo(dtype).min) - 1, float(np.iinfo(dtype).max) + (1 if dtype.itemsize < 8 else 0)
 
 
-def _difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence[Any], wanted: Sequence[Any]) -> str:
-    if len(got) != len(wanted):
-        return f"{len(got)} outputs instead of {len(wanted)}"
+def _difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequence[Any], expected: Sequence[Any]) -> str:
+    if len(got) != len(expected):
+        return f"{len(got)} outputs instead of {len(expected)}"
     names = [entry.name for entry in model.graph.output]
     empty = any(array.size == 0 for array in feeds.values())  # whose mean ONNX leaves open, too
     loops = any(node.op_type == "Loop" for node in nodes_of(model))
-    for name, ours, theirs in zip(names, got, wanted, strict=True):
+    for name, ours, theirs in zip(names, got, expected, strict=True):
         if isinstance(theirs, np.ndarray) and ours.size == theirs.size == 0 and (loops or empty):
             continue  # onnxruntime forgets the shape of elements that a loop of no trips collects, and of empty sums
-        told = _form(ours, theirs)
-        if told:
-            return f"output {name}: {told}"
+        problem = _form(ours, theirs)
+        if problem:
+            return f"output {name}: {problem}"
     rough = unit(model)
     count = sum(1 for _ in nodes_of(model))
     far = [
         place
-        for place, (ours, theirs) in enumerate(zip(got, wanted, strict=True))
+        for place, (ours, theirs) in enumerate(zip(got, expected, strict=True))
         if _form(ours, theirs) == "" and _away(ours, theirs, 16 * rough * (4 + count)).any()
     ]
     if not far:
@@ -118,14 +118,14 @@ def _difference(model: onnx.ModelProto, feeds: Mapping[str, Array], got: Sequenc
         true = exact.run(feeds)
         shaken = [exact.run(feeds, random, 4 * rough) for _ in range(SHAKES)]
     except Exception as error:
-        return _unexplained(names, got, wanted, far, f"no float64 result: {type(error).__name__}: {error}")
-    peers = [*shaken] if not exact.by_onnxruntime else [*shaken, wanted]
+        return _unexplained(names, got, expected, far, f"no float64 result: {type(error).__name__}: {error}")
+    peers = [*shaken] if not exact.by_onnxruntime else [*shaken, expected]
     tolerance = rough * (4 + count)
     for place in far:
         others = [peer[place] for peer in peers]
-        told = _judged(got[place], wanted[place], true[place], others, tolerance, empty)
-        if told:
-            return f"output {names[place]}: {told}" + ("" if exact.by_onnxruntime else " (float64 by the reference)")
+        problem = _judged(got[place], expected[place], true[place], others, tolerance, empty)
+        if problem:
+            return f"output {names[place]}: {problem}" + ("" if exact.by_onnxruntime else " (float64 by the reference)")
     return ""
 
 
@@ -162,13 +162,13 @@ def _judged(ours: Any, theirs: Any, true: Any, peers: Sequence[Any], tolerance: 
     )
 
 
-def _unexplained(names: Sequence[str], got: Any, wanted: Any, far: Sequence[int], why: str) -> str:
+def _unexplained(names: Sequence[str], got: Any, expected: Any, far: Sequence[int], why: str) -> str:
     """Without float64 there is only one other opinion, so that small differences are let pass."""
     for place in far:
-        away = _away(got[place], wanted[place], 1e-2)
+        away = _away(got[place], expected[place], 1e-2)
         if away.any():
             there = tuple(int(axis) for axis in np.argwhere(away)[0])
-            values = f"{got[place][there]!r}, onnxruntime {wanted[place][there]!r}"
+            values = f"{got[place][there]!r}, onnxruntime {expected[place][there]!r}"
             return f"output {names[place]}: {int(away.sum())} of {away.size} differ; at {list(there)} {values} ({why})"
     return ""
 
@@ -176,17 +176,17 @@ def _unexplained(names: Sequence[str], got: Any, wanted: Any, far: Sequence[int]
 def _form(ours: Any, theirs: Any) -> str:
     if isinstance(theirs, list):
         if not isinstance(ours, list) or len(ours) != len(theirs):
-            return f"{_told(ours)} instead of a sequence of {len(theirs)}"
+            return f"{_describe_value(ours)} instead of a sequence of {len(theirs)}"
         return next(filter(None, map(_form, ours, theirs)), "")
     if theirs is None or ours is None:
-        return "" if ours is theirs else f"{_told(ours)} instead of {_told(theirs)}"
+        return "" if ours is theirs else f"{_describe_value(ours)} instead of {_describe_value(theirs)}"
     same_text = ours.dtype.kind in "OUS" and theirs.dtype.kind in "OUS"
     if ours.shape != theirs.shape or (ours.dtype != theirs.dtype and not same_text):
-        return f"{_told(ours)} instead of {_told(theirs)}"
+        return f"{_describe_value(ours)} instead of {_describe_value(theirs)}"
     return ""
 
 
-def _told(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else str(type(value))
 
 

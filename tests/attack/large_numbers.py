@@ -1,4 +1,4 @@
-"""Structures whose sizes are computed, huge or claimed, and files that are long where nobody looks."""
+"""Structures whose sizes are computed, huge or only declared, and files with long unused fields."""
 
 from __future__ import annotations
 
@@ -175,9 +175,9 @@ def padded_convolution(size: int) -> ModelProto:
 
 def convolution(**attributes: Any) -> Make:
     def make(size: int) -> ModelProto:
-        given = {name: [size] * count for name, count in attributes.items()}
+        node_attributes = {name: [size] * count for name, count in attributes.items()}
         constants = {"w": np.zeros((4, 4, 3, 3), np.float32)}
-        node = helper.make_node("Conv", ["x", "w"], ["y"], **given)
+        node = helper.make_node("Conv", ["x", "w"], ["y"], **node_attributes)
         return model([node], [value("x", (1, 4, 8, 8))], None, constants)
 
     return make
@@ -185,9 +185,9 @@ def convolution(**attributes: Any) -> Make:
 
 def transposed_convolution(**attributes: Any) -> Make:
     def make(size: int) -> ModelProto:
-        given = {name: [size] * count for name, count in attributes.items()}
+        node_attributes = {name: [size] * count for name, count in attributes.items()}
         constants = {"w": np.zeros((4, 4, 3, 3), np.float32)}
-        node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **given)
+        node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **node_attributes)
         return model([node], [value("x", (1, 4, 8, 8))], None, constants)
 
     return make
@@ -195,8 +195,8 @@ def transposed_convolution(**attributes: Any) -> Make:
 
 def pool(op: str, **attributes: int) -> Make:
     def make(size: int) -> ModelProto:
-        given = {"kernel_shape": [2, 2]} | {name: [size] * count for name, count in attributes.items()}
-        return model([helper.make_node(op, ["x"], ["y"], **given)], [value("x", (1, 4, 8, 8))])
+        node_attributes = {"kernel_shape": [2, 2]} | {name: [size] * count for name, count in attributes.items()}
+        return model([helper.make_node(op, ["x"], ["y"], **node_attributes)], [value("x", (1, 4, 8, 8))])
 
     return make
 
@@ -211,23 +211,23 @@ def claimed(field: str) -> Make:
     """An initializer that claims more elements than it has data for."""
 
     def make(size: int) -> ModelProto:
-        made = model([helper.make_node("Add", ["x", "c"], ["y"])])
-        tensor = made.graph.initializer.add(name="c", data_type=FLOAT, dims=[size, 1])
+        built = model([helper.make_node("Add", ["x", "c"], ["y"])])
+        tensor = built.graph.initializer.add(name="c", data_type=FLOAT, dims=[size, 1])
         if field == "raw_data":
             tensor.raw_data = b"\0" * 16
         elif field == "float_data":
             tensor.float_data.extend([0.0] * 4)
-        return made
+        return built
 
     return make
 
 
 def sparse(size: int) -> ModelProto:
-    made = model([helper.make_node("Add", ["x", "c"], ["y"])])
+    built = model([helper.make_node("Add", ["x", "c"], ["y"])])
     values = helper.make_tensor("c", FLOAT, [1], [1.0])
     indices = helper.make_tensor("i", INT64, [1], [3])
-    made.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [size]))
-    return made
+    built.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [size]))
+    return built
 
 
 def computed(op: str, **more: Any) -> Make:
@@ -275,25 +275,25 @@ def folded(op: str) -> Make:
     """The same of constants only, reduced to one element: folding would make the whole of it."""
 
     def make(size: int) -> ModelProto:
-        made = computed(op)(size)
-        node = made.graph.node[0]
+        built = computed(op)(size)
+        node = built.graph.node[0]
         for i, name in enumerate(node.input):
             if name == "x":
                 node.input[i] = "k"
-                made.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "k"))
+                built.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "k"))
         node.output[0] = "v"
-        made.graph.node.append(helper.make_node("Cast", ["v"], ["f"], to=FLOAT))
-        made.graph.node.append(helper.make_node("ReduceMax", ["f"], ["m"], keepdims=0))
-        made.graph.node.append(helper.make_node("Add", ["x", "m"], ["y"]))
-        return made
+        built.graph.node.append(helper.make_node("Cast", ["v"], ["f"], to=FLOAT))
+        built.graph.node.append(helper.make_node("ReduceMax", ["f"], ["m"], keepdims=0))
+        built.graph.node.append(helper.make_node("Add", ["x", "m"], ["y"]))
+        return built
 
     return make
 
 
 def attribute(op: str, name: str, listed: int = 0, shape: Sequence[Any] = (1, 4, 8, 8), **more: Any) -> Make:
     def make(size: int) -> ModelProto:
-        given = {name: [size] * listed if listed else size, **more}
-        return one(op, {"x": None}, shape, **given)
+        node_attributes = {name: [size] * listed if listed else size, **more}
+        return one(op, {"x": None}, shape, **node_attributes)
 
     return make
 
@@ -303,7 +303,7 @@ def negative(make: Make) -> Make:
 
 
 def endless_loop(size: int) -> ModelProto:
-    """So many iterations; not for a run, which may take them all."""
+    """A loop of `size` iterations; not for a run, which may execute them all."""
     inner = subgraph(
         "body",
         [helper.make_node("Identity", ["c"], ["o"]), helper.make_node("Relu", ["s"], ["r"])],
@@ -314,7 +314,7 @@ def endless_loop(size: int) -> ModelProto:
 
 
 def endless_stack(size: int) -> ModelProto:
-    """So many iterations, each of which leaves a row."""
+    """A loop of `size` iterations, each of which appends a row."""
     inner = subgraph(
         "body",
         [helper.make_node("Identity", ["c"], ["o"]), helper.make_node("Relu", ["x"], ["r"])],
@@ -334,23 +334,23 @@ def long_names(size: int) -> ModelProto:
 
 
 def long_strings(size: int) -> ModelProto:
-    made = model([helper.make_node("Relu", ["x"], ["y"])])
-    made.doc_string = made.producer_name = made.graph.name = "d" * size
-    made.metadata_props.add(key="k" * size, value="v" * size)
-    return made
+    built = model([helper.make_node("Relu", ["x"], ["y"])])
+    built.doc_string = built.producer_name = built.graph.name = "d" * size
+    built.metadata_props.add(key="k" * size, value="v" * size)
+    return built
 
 
 def many_declarations(size: int) -> ModelProto:
-    made = model([helper.make_node("Relu", ["x"], ["y"])])
-    made.graph.value_info.extend(value(f"v{i}", (f"n{i}",)) for i in range(size))
-    made.metadata_props.extend(onnx.StringStringEntryProto(key=f"k{i}", value="v") for i in range(size))
-    return made
+    built = model([helper.make_node("Relu", ["x"], ["y"])])
+    built.graph.value_info.extend(value(f"v{i}", (f"n{i}",)) for i in range(size))
+    built.metadata_props.extend(onnx.StringStringEntryProto(key=f"k{i}", value="v") for i in range(size))
+    return built
 
 
 def many_opsets(size: int) -> ModelProto:
-    made = model([helper.make_node("Relu", ["x"], ["y"])])
-    made.opset_import.extend(helper.make_opsetid(f"d{i}", 1) for i in range(size))
-    return made
+    built = model([helper.make_node("Relu", ["x"], ["y"])])
+    built.opset_import.extend(helper.make_opsetid(f"d{i}", 1) for i in range(size))
+    return built
 
 
 def many_functions(size: int) -> ModelProto:

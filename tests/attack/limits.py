@@ -9,7 +9,7 @@ from weft.errors import InvalidModelError, WeftError
 
 LIMITS: tuple[tuple[str, str], ...] = (
     ("name a dimension twice", "axes are a set: ONNX gives a repeated one no meaning"),
-    ("cannot be told beside one of size 0", "ONNX allows no -1 beside a 0 that is a size"),
+    ("cannot be inferred beside one of size 0", "ONNX allows no -1 beside a 0 that is a size"),
     ("(PRelu)", "a slope broadcasts to its input, never the other way"),
 )
 """A part of an error's text, and where the limit is documented."""
@@ -34,8 +34,8 @@ def onnxruntime_is_wrong(model: onnx.ModelProto) -> str:
     if opset < 12 and any(node.op_type == "Dropout" and len(node.output) > 1 for node in nodes_of(model)):
         return "the mask of a Dropout before opset 12 is not filled"
     for node in nodes_of(model):
-        given = {attribute.name: attribute for attribute in node.attribute}
-        same = "auto_pad" in given and given["auto_pad"].s.startswith(b"SAME")
-        if same and "Pool" in node.op_type and "dilations" in given and max(given["dilations"].ints) > 1:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        same = "auto_pad" in attributes and attributes["auto_pad"].s.startswith(b"SAME")
+        if same and "Pool" in node.op_type and "dilations" in attributes and max(attributes["dilations"].ints) > 1:
             return "a dilated pool of the same size is smaller there"
     return ""

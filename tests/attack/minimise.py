@@ -1,4 +1,4 @@
-"""A finding made small, and written down for tests/attack/test_found.py, which keeps watch over it from then on."""
+"""A finding made small, and written down for tests/attack/test_findings.py, which keeps watch over it from then on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from attack.engine import Child, signature
 from attack.verdict import Payload, Verdict
 
-FOUND = Path(__file__).parent / "found"
+FINDINGS_FOLDER = Path(__file__).parent / "findings"
 MOST_TRIES = 300
 MOST_SECONDS = 120.0
 

@@ -2,7 +2,7 @@
 
 All take a case (regions.py) and a generator, edit the case in place, and say whether they found something to change.
 What is known of values (`case.draws`) may be stale after the first mutation: then the next one makes a model that
-everybody refuses, which is a case as well.
+all engines refuse, which is a case as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 from attack.attributes import change_attribute
-from attack.drawn import Draw, as_initializer, described, draw_of, dtype_of
+from attack.drawn import Draw, as_initializer, describe_array, draw_of, dtype_of
 from attack.edits import FLOATS, Random, forget_outputs, fresh, pick, put_nodes
 from attack.flow import branch, into_function, loop, scan
 from attack.insertions import insert
@@ -22,7 +22,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 
 def mutated(case: Case, random: Random, count: int) -> list[str]:
-    """Mutate a case so many times; the names of the mutations."""
+    """Mutate a case several times, and return the names of the mutations."""
     names = list(MUTATIONS)
     weights = np.array([MUTATIONS[name][1] for name in names], np.float64)
     done = []
@@ -38,9 +38,9 @@ def mutated(case: Case, random: Random, count: int) -> list[str]:
 def change_size(case: Case, random: Random) -> bool:
     """One size is another one, at all places or at one."""
     everywhere = random.random() < 0.7
-    held = {tensor.name: draw_of(tensor) for tensor in case.graph.initializer}
-    shaped = {name: given for name, given in {**case.feeds, **held}.items() if given["shape"]}
-    places = [(name, axis) for name, given in shaped.items() for axis in range(len(given["shape"]))]
+    initializers = {tensor.name: draw_of(tensor) for tensor in case.graph.initializer}
+    shaped = {name: drawn for name, drawn in {**case.feeds, **initializers}.items() if drawn["shape"]}
+    places = [(name, axis) for name, drawn in shaped.items() for axis in range(len(drawn["shape"]))]
     if not places:
         return False
     name, axis = pick(random, [place for place in places if place[0] in case.feeds] or places)
@@ -48,44 +48,44 @@ def change_size(case: Case, random: Random) -> bool:
     new = int(pick(random, (1, old + 1, max(1, old - 1), 2 * old, int(random.integers(1, 20)), 3, 1)))
     if random.random() < 0.1:
         new = 0
-    for other, given in shaped.items():
+    for other, drawn in shaped.items():
         shape = [new if size == old and (everywhere or (other, place) == (name, axis)) else size
-                 for place, size in enumerate(given["shape"])]  # fmt: skip
-        if shape == given["shape"]:
+                 for place, size in enumerate(drawn["shape"])]  # fmt: skip
+        if shape == drawn["shape"]:
             continue
-        made = given | {"shape": shape}
+        resized = drawn | {"shape": shape}
         if other in case.feeds:
-            case.feeds[other] = made
+            case.feeds[other] = resized
             declared = next(entry for entry in case.graph.input if entry.name == other)
-            declared.CopyFrom(declaration(other, made))
+            declared.CopyFrom(declaration(other, resized))
         elif everywhere:
             tensor = next(entry for entry in case.graph.initializer if entry.name == other)
-            tensor.CopyFrom(_initializer(other, made))
-        case.draws[other] = made
+            tensor.CopyFrom(_initializer(other, resized))
+        case.draws[other] = resized
     forget_outputs(case)
     return True
 
 
-def _initializer(name: str, given: Draw) -> TensorProto:
-    if "values" in given and int(np.prod(given["shape"])) > 4096:
-        given = {key: value for key, value in given.items() if key != "values"} | {"seed": 1, "mean": 0.0, "std": 1.0}
-    return as_initializer(name, given)
+def _initializer(name: str, drawn: Draw) -> TensorProto:
+    if "values" in drawn and int(np.prod(drawn["shape"])) > 4096:
+        drawn = {key: value for key, value in drawn.items() if key != "values"} | {"seed": 1, "mean": 0.0, "std": 1.0}
+    return as_initializer(name, drawn)
 
 
 def make_symbolic(case: Case, random: Random) -> bool:
     """Declared sizes become names: one for each size, one for each place, or none at all."""
     how = pick(random, ("by size", "by place", "some", "none", "rank"))
     for entry in case.graph.input:
-        given = case.feeds[entry.name]
+        drawn = case.feeds[entry.name]
         shape: Any = [
             f"n{size}" if how == "by size" else f"{entry.name}_{axis}" if how in ("by place", "some") else None
-            for axis, size in enumerate(given["shape"])
+            for axis, size in enumerate(drawn["shape"])
         ]
         if how != "none" and len(shape) > 2 and random.random() < 0.6:  # exporters know the channels
-            shape[1] = given["shape"][1]
+            shape[1] = drawn["shape"][1]
         if how == "some":
-            shape = [name if random.random() < 0.5 else size for name, size in zip(shape, given["shape"])]
-        entry.CopyFrom(declaration(entry.name, given, None if how == "rank" and random.random() < 0.5 else shape))
+            shape = [name if random.random() < 0.5 else size for name, size in zip(shape, drawn["shape"])]
+        entry.CopyFrom(declaration(entry.name, drawn, None if how == "rank" and random.random() < 0.5 else shape))
     forget_outputs(case)
     return True
 
@@ -122,13 +122,13 @@ def change_type(case: Case, random: Random) -> bool:
 def _retype(case: Case, dtype: str) -> bool:
     kind = helper.np_dtype_to_tensor_dtype(dtype_of(dtype))
 
-    def changed(given: Draw) -> Draw:
-        return given | {"dtype": dtype} if given["dtype"] in FLOATS else given
+    def changed(drawn: Draw) -> Draw:
+        return drawn | {"dtype": dtype} if drawn["dtype"] in FLOATS else drawn
 
     for tensor in case.graph.initializer:
-        given = draw_of(tensor)
-        if given["dtype"] in FLOATS:
-            tensor.CopyFrom(as_initializer(tensor.name, changed(given)))
+        drawn = draw_of(tensor)
+        if drawn["dtype"] in FLOATS:
+            tensor.CopyFrom(as_initializer(tensor.name, changed(drawn)))
     for node in case.graph.node:
         for attribute in node.attribute:
             if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
@@ -142,27 +142,27 @@ def _retype(case: Case, dtype: str) -> bool:
     renamed = {}
     ahead = []
     for entry in case.graph.input:
-        given = case.feeds[entry.name]
-        if given["dtype"] in FLOATS and dtype == "bfloat16":  # numpy has none to feed: cast inside
+        drawn = case.feeds[entry.name]
+        if drawn["dtype"] in FLOATS and dtype == "bfloat16":  # numpy has none to feed: cast inside
             renamed[entry.name] = fresh(case)
-            case.draws[renamed[entry.name]] = changed(given)
+            case.draws[renamed[entry.name]] = changed(drawn)
             ahead.append(helper.make_node("Cast", [entry.name], [renamed[entry.name]], to=kind))
-        elif given["dtype"] in FLOATS:
-            case.feeds[entry.name] = changed(given)
+        elif drawn["dtype"] in FLOATS:
+            case.feeds[entry.name] = changed(drawn)
             entry.type.tensor_type.elem_type = kind
     for node in case.graph.node:
         for at, name in enumerate(node.input):
             node.input[at] = renamed.get(name, name)
     put_nodes(case, 0, ahead)
-    for name, given in case.draws.items():
+    for name, drawn in case.draws.items():
         if name not in renamed:
-            case.draws[name] = changed(given)
+            case.draws[name] = changed(drawn)
     if dtype == "bfloat16":
         for entry in case.graph.output:
             if case.draws.get(entry.name, {"dtype": ""})["dtype"] == dtype:
-                made = fresh(case)
-                case.graph.node.append(helper.make_node("Cast", [entry.name], [made], to=TensorProto.FLOAT))
-                entry.name = made
+                cast_output = fresh(case)
+                case.graph.node.append(helper.make_node("Cast", [entry.name], [cast_output], to=TensorProto.FLOAT))
+                entry.name = cast_output
     forget_outputs(case)
     return True
 
@@ -276,7 +276,7 @@ def change_constant(case: Case, random: Random) -> bool:
         return False
     if random.random() < 0.4:
         name = tensor.name
-        case.feeds[name] = case.draws[name] = described(array, 7)
+        case.feeds[name] = case.draws[name] = describe_array(array, 7)
         case.graph.initializer.remove(tensor)
         case.graph.input.append(declaration(name, case.feeds[name]))
         return True

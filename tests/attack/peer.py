@@ -31,7 +31,7 @@ class Peer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Answer] | None:
-        """The outputs by name, onnxruntime's first, of whoever has an answer; None if it kills them."""
+        """The outputs by name, onnxruntime's first, of all peers with an answer; None if it crashes them."""
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -71,14 +71,14 @@ def _read(stream: Any) -> Any:
 
 
 def _answers(content: bytes, inputs: dict[str, Any]) -> list[Answer]:
-    found = []
+    answers = []
     for run in (_run_onnxruntime, _run_evaluator):
         try:
             with np.errstate(all="ignore"):
-                found.append(run(content, inputs))
+                answers.append(run(content, inputs))
         except Exception:  # whatever they raise for what they do not take
             continue
-    return found
+    return answers
 
 
 def _run_onnxruntime(content: bytes, inputs: dict[str, Any]) -> Answer:

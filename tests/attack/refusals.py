@@ -21,7 +21,7 @@ def listed(device: str) -> dict[tuple[str, str], str]:
 def read(text: str, device: str) -> dict[tuple[str, str], str]:
     kind = device.partition(":")[0]
     reasons: dict[tuple[str, str], str] = {}
-    seen: set[tuple[str, str, str]] = set()
+    entries: set[tuple[str, str, str]] = set()
     for number, line in enumerate(text.splitlines(), start=1):
         entry, _, reason = (part.strip() for part in line.partition("#"))
         if not entry:
@@ -31,8 +31,8 @@ def read(text: str, device: str) -> dict[tuple[str, str], str]:
         assert reason, f"line {number} gives no reason: {line!r}"
         devices, case, form = fields
         for name in devices.split(","):
-            assert (name.strip(), case, form) not in seen, f"line {number} repeats an entry: {line!r}"
-            seen.add((name.strip(), case, form))
+            assert (name.strip(), case, form) not in entries, f"line {number} repeats an entry: {line!r}"
+            entries.add((name.strip(), case, form))
             if name.strip() in ("all", kind):
                 reasons[case, form] = reason
     return reasons

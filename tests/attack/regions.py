@@ -1,4 +1,4 @@
-"""Small graphs cut out of real models: some connected nodes, with the shapes and the kind of numbers that a run has.
+"""Small graphs cut out of real models: connected nodes, with the shapes and distributions of values in a run.
 
 `anatomy` runs a model once with onnxruntime and notes what each of its values is; `cut` takes a few nodes of it. What
 they read from outside becomes an input, drawn like the true value, or a constant; large weights become draws.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from attack.drawn import SMALL, Draw, as_initializer, described, draw_of, dtype_of, packed, tensors, unpacked
+from attack.drawn import SMALL, Draw, as_initializer, describe_array, draw_of, dtype_of, packed, tensors, unpacked
 from models.catalog import CatalogModel, dim_groups, load_catalog, random_inputs
 from onnx import helper, numpy_helper
 
@@ -31,7 +31,7 @@ MOST_BYTES = 8_000
 
 @dataclass(slots=True)
 class Anatomy:
-    """A model, and how each of its values is drawn."""
+    """A model, with a description of each of its values."""
 
     name: str
     model: onnx.ModelProto
@@ -41,7 +41,7 @@ class Anatomy:
 
 @dataclass(slots=True)
 class Case:
-    """A model that may be changed, how its inputs are drawn, and what is known of its values."""
+    """A mutable model, with descriptions of its inputs and values."""
 
     name: str
     model: onnx.ModelProto
@@ -55,53 +55,53 @@ class Case:
 
 def anatomy(name: str, path: Path, feeds: Mapping[str, Array]) -> Anatomy:
     model = onnx.load(path)
-    known = {entry.name for entry in model.graph.initializer} | set(feeds)
+    known_values = {entry.name for entry in model.graph.initializer} | set(feeds)
     names = [output for node in model.graph.node for output in node.output if output]
     declared = {entry.name for entry in model.graph.output}
-    draws = {name: described(array, seed) for seed, (name, array) in enumerate(feeds.items())}
+    draws = {name: describe_array(array, seed) for seed, (name, array) in enumerate(feeds.items())}
     at_once = AT_ONCE if path.stat().st_size < LARGE else len(names)
     for start in range(0, len(names), at_once):
-        wanted = names[start : start + at_once]
+        batch = names[start : start + at_once]
         probe = onnx.ModelProto()
         probe.CopyFrom(model)
-        probe.graph.output.extend(onnx.ValueInfoProto(name=entry) for entry in wanted if entry not in declared)
+        probe.graph.output.extend(onnx.ValueInfoProto(name=entry) for entry in batch if entry not in declared)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
         session = onnxruntime.InferenceSession(probe.SerializeToString(), options, ["CPUExecutionProvider"])
-        for seed, (entry, array) in enumerate(zip(wanted, session.run(wanted, dict(feeds)), strict=True)):
-            if isinstance(array, np.ndarray) and entry not in known:
-                draws[entry] = described(array, start + seed)
+        for seed, (entry, array) in enumerate(zip(batch, session.run(batch, dict(feeds)), strict=True)):
+            if isinstance(array, np.ndarray) and entry not in known_values:
+                draws[entry] = describe_array(array, start + seed)
     weights = {
-        tensor.name: described(numpy_helper.to_array(tensor), seed)
+        tensor.name: describe_array(numpy_helper.to_array(tensor), seed)
         for seed, tensor in enumerate(model.graph.initializer)
     }
     for seed, tensor in enumerate(tensors(model.graph)):
         if tensor.data_type != onnx.TensorProto.STRING and np.prod(tensor.dims) > SMALL:
-            tensor.CopyFrom(as_initializer(tensor.name, described(numpy_helper.to_array(tensor), seed)))
+            tensor.CopyFrom(as_initializer(tensor.name, describe_array(numpy_helper.to_array(tensor), seed)))
     return Anatomy(name, model, draws, weights)
 
 
 def cut(whole: Anatomy, random: np.random.Generator, count: int) -> Case | None:
-    """Some connected nodes as a model of their own; None where they read something that is no tensor."""
+    """Cut connected nodes into a separate model; None if they read a non-tensor."""
     graph = whole.model.graph
     chosen = _connected(graph, random, count)
     nodes = [graph.node[number] for number in sorted(chosen)]
-    made = {output for node in nodes for output in node.output if output}
+    results = {output for node in nodes for output in node.output if output}
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    read = dict.fromkeys(name for node in nodes for name in reads(node) if name not in made)
+    read = dict.fromkeys(name for node in nodes for name in reads(node) if name not in results)
     used_elsewhere = {
         name for number, node in enumerate(graph.node) if number not in chosen for name in reads(node)
     } | {entry.name for entry in graph.output}
     inputs: dict[str, Draw] = {}
-    kept = []
+    initializers = []
     for name in read:
         if name in constants:
-            kept.append(constants[name])
+            initializers.append(constants[name])
         elif name not in whole.draws:
             return None
         elif "values" in whole.draws[name] and whole.draws[name]["dtype"] == "int64" and random.random() < 0.5:
-            kept.append(as_initializer(name, whole.draws[name]))
+            initializers.append(as_initializer(name, whole.draws[name]))
         else:
             inputs[name] = whole.draws[name]
     inner = {name for node in nodes for name in reads(node)}
@@ -116,16 +116,18 @@ def cut(whole: Anatomy, random: np.random.Generator, count: int) -> Case | None:
     model.graph.node.extend(nodes)
     for node in model.graph.node:
         del node.metadata_props[:]
-    model.graph.initializer.extend(kept)
-    model.graph.input.extend(declaration(name, given) for name, given in inputs.items())
+    model.graph.initializer.extend(initializers)
+    model.graph.input.extend(declaration(name, drawn) for name, drawn in inputs.items())
     model.graph.output.extend(declaration(name, whole.draws[name]) for name in outputs)
-    known = {name: whole.draws[name] for node in nodes for name in node.output if name in whole.draws}
-    known |= {tensor.name: whole.weights.get(tensor.name) or whole.draws[tensor.name] for tensor in kept} | inputs
-    return renamed(Case(f"{whole.name}:{nodes[0].op_type}+{len(nodes) - 1}", model, dict(inputs), known))
+    draws = {name: whole.draws[name] for node in nodes for name in node.output if name in whole.draws}
+    draws |= {
+        tensor.name: whole.weights.get(tensor.name) or whole.draws[tensor.name] for tensor in initializers
+    } | inputs
+    return rename_values(Case(f"{whole.name}:{nodes[0].op_type}+{len(nodes) - 1}", model, dict(inputs), draws))
 
 
-def renamed(case: Case) -> Case:
-    """Short names for all values, none for nodes."""
+def rename_values(case: Case) -> Case:
+    """Give values short names, and remove those of nodes."""
     names = {"": ""}
 
     def short(name: str) -> str:
@@ -145,15 +147,15 @@ def renamed(case: Case) -> Case:
                     del attribute.g.value_info[:]
 
     rename(case.graph)
-    feeds, draws = ({short(name): given for name, given in old.items()} for old in (case.feeds, case.draws))
+    feeds, draws = ({short(name): drawn for name, drawn in old.items()} for old in (case.feeds, case.draws))
     return Case(case.name, case.model, feeds, draws)
 
 
-def declaration(name: str, given: Draw, shape: Any = ...) -> onnx.ValueInfoProto:
+def declaration(name: str, drawn: Draw, shape: Any = ...) -> onnx.ValueInfoProto:
     kind = onnx.TensorProto.STRING
-    if given["dtype"] != "str":
-        kind = helper.np_dtype_to_tensor_dtype(dtype_of(given["dtype"]))
-    return helper.make_tensor_value_info(name, kind, given["shape"] if shape is ... else shape)
+    if drawn["dtype"] != "str":
+        kind = helper.np_dtype_to_tensor_dtype(dtype_of(drawn["dtype"]))
+    return helper.make_tensor_value_info(name, kind, drawn["shape"] if shape is ... else shape)
 
 
 def smaller_sizes(case: Case, budget: int) -> Case | None:
@@ -171,11 +173,11 @@ def halved(case: Case) -> Case:
     def half(size: int) -> int:
         return size // 2 if size > 16 and size % 2 == 0 else size
 
-    def shrunk(given: Draw) -> Draw:
-        made = given | {"shape": [half(size) for size in given["shape"]]}
-        if given["dtype"] in ("int64", "int32") and "values" in given:
-            made["values"] = [half(value) for value in given["values"]]
-        return made
+    def shrunk(drawn: Draw) -> Draw:
+        smaller = drawn | {"shape": [half(size) for size in drawn["shape"]]}
+        if drawn["dtype"] in ("int64", "int32") and "values" in drawn:
+            smaller["values"] = [half(value) for value in drawn["values"]]
+        return smaller
 
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
@@ -192,19 +194,19 @@ def halved(case: Case) -> Case:
                 if values is not None:
                     small = np.array([half(int(value)) for value in values.ravel()], np.int64).reshape(values.shape)
                     attribute.t.CopyFrom(numpy_helper.from_array(small, attribute.t.name))
-    draws = {name: shrunk(given) for name, given in case.draws.items()}
-    feeds = {name: shrunk(given) for name, given in case.feeds.items()}
+    draws = {name: shrunk(drawn) for name, drawn in case.draws.items()}
+    feeds = {name: shrunk(drawn) for name, drawn in case.feeds.items()}
     for declared in (*model.graph.input, *model.graph.output):
         declared.CopyFrom(declaration(declared.name, draws[declared.name]))
     return Case(case.name, model, feeds, draws)
 
 
 def _elements(case: Case) -> int:
-    return sum(int(np.prod(given["shape"])) for given in case.draws.values())
+    return sum(int(np.prod(drawn["shape"])) for drawn in case.draws.values())
 
 
 def reads(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, from inside its graphs as well."""
+    """Return the values that a node reads, including its subgraphs."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
@@ -252,11 +254,11 @@ def _connected(graph: onnx.GraphProto, random: np.random.Generator, count: int) 
 
 def as_json(case: Case) -> dict[str, Any]:
     """Of inner values the type and shape; what weights are, the model says."""
-    held = {tensor.name for tensor in case.graph.initializer}
+    initializers = {tensor.name for tensor in case.graph.initializer}
     inner = {
-        name: [given["dtype"], given["shape"]]
-        for name, given in case.draws.items()
-        if name not in held and name not in case.feeds
+        name: [drawn["dtype"], drawn["shape"]]
+        for name, drawn in case.draws.items()
+        if name not in initializers and name not in case.feeds
     }
     return {"name": case.name, "model": packed(case.model), "feeds": case.feeds, "inner": inner}
 
@@ -276,25 +278,25 @@ def corpus() -> list[dict[str, Any]]:
 def cut_corpus(seed: int, each: int) -> None:
     """Cut `each` regions out of every model of the catalog that is here, no two of the same ops."""
     random = np.random.default_rng(seed)
-    seen = set()
+    op_lists = set()
     with CORPUS.open("w", encoding="utf-8") as lines:
         for model in load_catalog():
             if model.path is None:
                 continue
             whole = _anatomy(model)
-            made = 0
+            count = 0
             for _ in range(4 * each):
                 case = cut(whole, random, int(random.integers(3, 25)))
                 case = smaller_sizes(case, BUDGET) if case is not None else None
-                if case is None or made == each:
+                if case is None or count == each:
                     continue
                 line = json.dumps(as_json(case))
                 ops = tuple(sorted(node.op_type for node in case.graph.node))
-                if len(line) <= MOST_BYTES and ops not in seen:
-                    seen.add(ops)
+                if len(line) <= MOST_BYTES and ops not in op_lists:
+                    op_lists.add(ops)
                     lines.write(line + "\n")
-                    made += 1
-            print(f"{model.name}: {made}", flush=True)
+                    count += 1
+            print(f"{model.name}: {count}", flush=True)
 
 
 def _anatomy(model: CatalogModel) -> Anatomy:

@@ -1,4 +1,4 @@
-"""onnxruntime in a process of its own, since some models kill it: `python -m attack.rival` answers on its pipes."""
+"""Run onnxruntime in its own process, since some models crash it: `python -m attack.rival` answers on its pipes."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def run(model: onnx.ModelProto | bytes, feeds: Mapping[str, Array], outputs: lis
         _process.wait()
         _process = None
         raise RivalError(f"onnxruntime died or hung: {error!r}") from error
-    results, told = pickle.loads(answer)
+    results, message = pickle.loads(answer)
     if results is None:
-        raise RivalError(told)
+        raise RivalError(message)
     return list(results)
 
 
@@ -83,8 +83,8 @@ def _serve() -> None:
             reply: tuple[Any, str] = session.run(outputs, feeds), ""
         except Exception as error:
             reply = None, f"{type(error).__name__}: {error}"
-        made = pickle.dumps(reply)
-        answers.write(struct.pack("<Q", len(made)) + made)
+        data = pickle.dumps(reply)
+        answers.write(struct.pack("<Q", len(data)) + data)
         answers.flush()
 
 

@@ -52,8 +52,8 @@ def layers(seed: int, count: int = 2, size: int = SIZE, batch: int | str = "n") 
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, size])],
         weights,
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    content: bytes = onnx.ModelProto.SerializeToString(made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    content: bytes = onnx.ModelProto.SerializeToString(model)
     return content
 
 
@@ -90,7 +90,7 @@ class Case:
 
 
 def together(work: Callable[[int], None], count: int = CALLERS, daemon: bool = False) -> None:
-    """Call from so many threads; raise what the first of them raised."""
+    """Call from `count` threads; raise the first exception of any of them."""
     failed: list[BaseException] = []
 
     def guarded(number: int) -> None:
@@ -252,7 +252,7 @@ def forks_while_running(case: Case) -> None:
 
 
 def forks_after_gpu(case: Case) -> None:
-    """A child of a process that uses a GPU is told so, whatever it tries; the parent goes on."""
+    """In the child of a process that uses a GPU, every use is an error; the parent keeps working."""
     model = case.load(0)
     case.check(model, 0)
 

@@ -41,17 +41,17 @@ def model(
 def one(op: str, constants: dict[str, Any], shape: Sequence[Any] | None = (4,), **attributes: Any) -> ModelProto:
     """One node of x and some constants, in the order they are given; a name that ends in ? is left empty."""
     names = ["" if name.endswith("?") else name for name in constants]
-    kept = {name: content for name, content in constants.items() if not name.endswith("?") and name != "x"}
+    initializers = {name: content for name, content in constants.items() if not name.endswith("?") and name != "x"}
     inputs = [value("x", shape)]
-    return model([helper.make_node(op, names, ["y"], **attributes)], inputs, None, kept)
+    return model([helper.make_node(op, names, ["y"], **attributes)], inputs, None, initializers)
 
 
 # -- long --------------------------------------------------------------------------------------------------------------
 
 
-def chain(length: int, link: Callable[[str, str, int], NodeProto], **given: Any) -> ModelProto:
+def chain(length: int, link: Callable[[str, str, int], NodeProto], **options: Any) -> ModelProto:
     names = ["x", *(f"v{i}" for i in range(length - 1)), "y"]
-    return model([link(a, b, i) for i, (a, b) in enumerate(pairwise(names))], **given)
+    return model([link(a, b, i) for i, (a, b) in enumerate(pairwise(names))], **options)
 
 
 def unary(*ops: str) -> Make:
@@ -170,11 +170,11 @@ def casts(size: int) -> ModelProto:
 
 def unsorted(size: int) -> ModelProto:
     """A chain whose last node comes first."""
-    made = unary("Relu")(size)
-    nodes = list(reversed(made.graph.node))
-    del made.graph.node[:]
-    made.graph.node.extend(nodes)
-    return made
+    built = unary("Relu")(size)
+    nodes = list(reversed(built.graph.node))
+    del built.graph.node[:]
+    built.graph.node.extend(nodes)
+    return built
 
 
 def useless(size: int) -> ModelProto:
@@ -300,9 +300,9 @@ def label_encoder(size: int) -> ModelProto:
     node = helper.make_node(
         "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=keys, values_floats=[1.0] * size
     )
-    made = model([node], [value("x", (4,), TensorProto.STRING)])
-    made.opset_import.add(domain="ai.onnx.ml", version=4)
-    return made
+    built = model([node], [value("x", (4,), TensorProto.STRING)])
+    built.opset_import.add(domain="ai.onnx.ml", version=4)
+    return built
 
 
 def tree_ensemble(size: int) -> ModelProto:
@@ -327,9 +327,9 @@ def tree_ensemble(size: int) -> ModelProto:
         target_ids=[0] * (size + 1),
         target_weights=[1.0] * (size + 1),
     )
-    made = model([node], [value("x", (3, 1))])
-    made.opset_import.add(domain="ai.onnx.ml", version=3)
-    return made
+    built = model([node], [value("x", (3, 1))])
+    built.opset_import.add(domain="ai.onnx.ml", version=3)
+    return built
 
 
 # -- deep --------------------------------------------------------------------------------------------------------------

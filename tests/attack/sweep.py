@@ -1,4 +1,4 @@
-"""A finite family from end to end, in pieces: `python -m attack.sweep FAMILY --device D --state FILE [--minutes N]`.
+"""Run a finite family to its end: `python -m attack.sweep FAMILY --device D --state FILE [--minutes N]`.
 
 Every verdict is a line of FILE; what is in it already is not run again, but for what was found (`--again`). At the end
 come the counts, the reasons for refusals and what was found, most frequent first.
@@ -33,27 +33,27 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="run again what was found")
     arguments = parser.parse_args()
     family = load_family(arguments.family)
-    known = read_state(arguments.state)
+    done = read_state(arguments.state)
     if arguments.again:
-        known = {name: entry for name, entry in known.items() if entry["kind"] not in FINDINGS}
+        done = {name: entry for name, entry in done.items() if entry["kind"] not in FINDINGS}
     with arguments.state.open("a", encoding="utf-8") as state:
         end = time.monotonic() + 60 * arguments.minutes
-        whole = _run(family, arguments, known, state, end)
+        whole = _run(family, arguments, done, state, end)
     summarize(family, read_state(arguments.state), whole)
 
 
 def read_state(path: Path) -> dict[str, dict[str, Any]]:
-    """The last verdict on each case."""
+    """Read the last verdict on each case."""
     if not path.exists():
         return {}
     entries = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     return {entry["name"]: entry for entry in entries}
 
 
-def _run(family: Family, arguments: argparse.Namespace, known: dict[str, Any], state: Any, end: float) -> bool:
-    """Run what is not known yet; whether that was all."""
+def _run(family: Family, arguments: argparse.Namespace, done: dict[str, Any], state: Any, end: float) -> bool:
+    """Run the cases that are not done yet; whether all are done now."""
     device, lock = arguments.device, threading.Lock()
-    cases = _selected(cases_of(family, arguments.seed, device), arguments.select, known)
+    cases = _selected(cases_of(family, arguments.seed, device), arguments.select, done)
     unfinished = threading.Event()
 
     def work(arena: Arena) -> None:
@@ -82,8 +82,8 @@ def _run(family: Family, arguments: argparse.Namespace, known: dict[str, Any], s
     return not unfinished.is_set()
 
 
-def _selected(cases: Iterator[dict[str, Any]], pattern: str, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return (case for case in cases if case["name"] not in known and re.search(pattern, case["name"]))
+def _selected(cases: Iterator[dict[str, Any]], pattern: str, done: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    return (case for case in cases if case["name"] not in done and re.search(pattern, case["name"]))
 
 
 def summarize(family: Family, state: dict[str, dict[str, Any]], whole: bool) -> None:
@@ -91,11 +91,11 @@ def summarize(family: Family, state: dict[str, dict[str, Any]], whole: bool) -> 
     print(f"{len(state)} cases{'' if whole else ' (there are more)'}: {dict(kinds)}")
     for reason, count in Counter(e["detail"] for e in state.values() if e["kind"] == REFUSED).most_common():
         print(f"  refused {count} ×: {reason}")
-    found = defaultdict(list)
+    groups = defaultdict(list)
     for name, entry in state.items():
         if entry["kind"] in FINDINGS:
-            found[signature(family.name, Verdict(entry["kind"], entry["detail"]))].append((name, entry["detail"]))
-    for key, entries in sorted(found.items(), key=lambda item: -len(item[1])):
+            groups[signature(family.name, Verdict(entry["kind"], entry["detail"]))].append((name, entry["detail"]))
+    for key, entries in sorted(groups.items(), key=lambda item: -len(item[1])):
         print(f"\n{len(entries)} × {key}")
         for name, detail in entries[:3]:
             print(f"    {name}\n        {detail[:400]}")

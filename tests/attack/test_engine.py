@@ -1,4 +1,4 @@
-"""The engine tells a crash from a hang from an error, goes on after each, and makes findings small."""
+"""The engine distinguishes crashes, hangs and errors, continues after each, and minimises findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def child() -> Iterator[Child]:
 
 
 @pytest.mark.parametrize(
-    ("do", "kind", "said"),
+    ("do", "kind", "message"),
     [
         ("right", RIGHT, ""),
         ("crash", CRASH, "SIGSEGV"),
@@ -37,14 +37,14 @@ def child() -> Iterator[Child]:
         ("print", RIGHT, ""),
     ],
 )
-def test_verdicts(do: str, kind: str, said: str, child: Child) -> None:
+def test_verdicts(do: str, kind: str, message: str, child: Child) -> None:
     verdict = child.run({"name": do, "do": do})
     assert verdict.kind == kind
-    assert said in verdict.detail
+    assert message in verdict.detail
     assert child.run({"name": "after", "do": "right"}).kind == RIGHT
 
 
-def test_a_hang() -> None:
+def test_hang() -> None:
     """Of a family without patience, which only this case is asked for."""
     with Arena() as arena, Child(replace(PRETENDED, seconds=0.5), "none", arena) as child:
         child.run({"name": "before", "do": "right"})
@@ -54,7 +54,7 @@ def test_a_hang() -> None:
         assert child.run({"name": "after", "do": "right"}).kind == RIGHT
 
 
-def test_findings_become_small(child: Child, tmp_path: Path) -> None:
+def test_findings_are_minimised(child: Child, tmp_path: Path) -> None:
     payload = {"name": "large", "do": "wrong", "size": 100}
     small = minimised(Finding(PRETENDED.name, "none", payload, child.run(payload)), child)
     assert small.payload["size"] == 6
@@ -62,12 +62,12 @@ def test_findings_become_small(child: Child, tmp_path: Path) -> None:
     assert read_finding(small.write(tmp_path)) == small
 
 
-def test_a_seed_gives_the_same_cases() -> None:
+def test_seed_determines_the_cases() -> None:
     first, again, other = (list(islice(cases_of(PRETENDED, seed, "none"), 20)) for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_a_campaign_counts(tmp_path: Path) -> None:
+def test_campaign_counts_verdicts(tmp_path: Path) -> None:
     (tally,) = run_campaign([PRETENDED], "none", 0, 2.0, 1, tmp_path, lambda *_: None)
     assert tally.verdicts[RIGHT] == tally.total > 0
     assert not tally.findings

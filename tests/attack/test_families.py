@@ -1,4 +1,4 @@
-"""A share of every family of attacks, always the same: `scripts/attack` goes on from there."""
+"""Run the first cases of every family of attacks; `scripts/attack` runs more."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ SEED = 0
 @pytest.mark.attack
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", family_names())
-def test_share(name: str, device: str) -> None:
+def test_first_cases(name: str, device: str) -> None:
     reason = missing(device)
     if reason:
         pytest.skip(reason)
     family = load_family(name)
-    found = []
+    findings = []
     with Arena() as arena, Child(family, device, arena) as child:
         for payload in islice(cases_of(family, SEED, device), family.share):
             verdict = child.run(payload)
             if verdict.is_finding:
-                found.append(f"{payload['name']}: {verdict.kind}: {verdict.detail}")
-    assert not found, f"seed {SEED}, {len(found)} findings:\n" + "\n".join(found)
+                findings.append(f"{payload['name']}: {verdict.kind}: {verdict.detail}")
+    assert not findings, f"seed {SEED}, {len(findings)} findings:\n" + "\n".join(findings)

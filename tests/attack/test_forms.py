@@ -1,4 +1,4 @@
-"""The forms of the metamorphic suite say what the plain form says, and its list of refusals can be read."""
+"""All forms of the metamorphic suite are equivalent to the plain form, and its list of refusals is valid."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NOT_RUN = {  # by onnx's evaluator
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_form_means_the_same(form: str) -> None:
-    """By onnx's checker and evaluator, which know nothing of weft."""
+def test_form_is_equivalent(form: str) -> None:
+    """By onnx's checker and evaluator, independent of weft."""
     applied = 0
     for case in CASES:
         plain = _sample(case)
@@ -40,8 +40,8 @@ def test_form_means_the_same(form: str) -> None:
         names = list(sample.expected)
         results = ReferenceEvaluator(sample.model).run(names, dict(sample.inputs))
         for name, result in zip(names, results, strict=True):
-            found = find_difference(np.asarray(result), sample.expected[name], rtol=1e-3, atol=1e-6)
-            assert found is None, f"{case}: output {name!r} {found}"
+            problem = find_difference(np.asarray(result), sample.expected[name], rtol=1e-3, atol=1e-6)
+            assert problem is None, f"{case}: output {name!r} {problem}"
     print(f"{applied} cases")
 
 

@@ -1,4 +1,4 @@
-"""One model on a device against onnxruntime: it must run what that runs, and mean the same.
+"""Compare one model on a device with onnxruntime: weft must run what onnxruntime runs, with the same results.
 
 A payload has "model" (see drawn.py) and "runs", a list of draws by input, which one loaded model serves in turn.
 """
@@ -34,53 +34,58 @@ def attacked(payload: Payload, device: str) -> Verdict:
 
 
 def _tried(model: onnx.ModelProto, runs: list[dict[str, Draw]], device: str) -> Verdict:
-    feeds = [{name: draw(given) for name, given in run.items()} for run in runs]
-    known = onnxruntime_is_wrong(model)
-    wanted = [_onnxruntime(model, feed) for feed in feeds]
+    feeds = [{name: draw(drawn) for name, drawn in run.items()} for run in runs]
+    onnxruntime_bug = onnxruntime_is_wrong(model)
+    peer_results = [_onnxruntime(model, feed) for feed in feeds]
     try:
         loaded = weft.load(model, device=device, cache=False)
     except weft.WeftError as error:
         if isinstance(error, weft.InternalError):
             raise
-        return _refusal(error, model, wanted, known)
+        return _refusal(error, model, peer_results, onnxruntime_bug)
     outcome = right()
-    for feed, theirs in zip(feeds, wanted, strict=True):
+    for feed, theirs in zip(feeds, peer_results, strict=True):
         try:
             ours = list(loaded.run(feed).values())
         except weft.WeftError as error:
             if isinstance(error, weft.InternalError):
                 raise
-            outcome = _refusal(error, model, [theirs], known)
+            outcome = _refusal(error, model, [theirs], onnxruntime_bug)
         else:
-            outcome = _compared(model, loaded, feed, ours, theirs, known)
+            outcome = _compared(model, loaded, feed, ours, theirs, onnxruntime_bug)
         if outcome.is_finding:
             break
     return outcome
 
 
 def _compared(
-    model: onnx.ModelProto, loaded: weft.Model, feed: Mapping[str, Array], ours: list[Any], theirs: Any, known: str
+    model: onnx.ModelProto,
+    loaded: weft.Model,
+    feed: Mapping[str, Array],
+    ours: list[Any],
+    theirs: Any,
+    onnxruntime_bug: str,
 ) -> Verdict:
     again = list(loaded.run(feed).values())
     if not all(_same_bits(first, second) for first, second in zip(ours, again, strict=True)):
         return wrong("a second run with the same inputs gives other bits")
-    if isinstance(theirs, Exception) or known:
+    if isinstance(theirs, Exception) or onnxruntime_bug:
         reference = list(weft.load(model, device="reference").run(feed).values())
-        told = difference(model, feed, ours, reference)
-        return wrong(f"other than the reference: {told}") if told else right()
-    told = difference(model, feed, ours, theirs)
-    return wrong(told) if told else right()
+        problem = difference(model, feed, ours, reference)
+        return wrong(f"other than the reference: {problem}") if problem else right()
+    problem = difference(model, feed, ours, theirs)
+    return wrong(problem) if problem else right()
 
 
-def _refusal(error: weft.WeftError, model: onnx.ModelProto, wanted: list[Any], known: str) -> Verdict:
-    told = f"{type(error).__name__}: {error}"
-    if known or any(isinstance(theirs, Exception) for theirs in wanted) or documented(error, model):
-        return refused(told)
-    return wrong(f"refuses what onnxruntime runs: {told}")
+def _refusal(error: weft.WeftError, model: onnx.ModelProto, peer_results: list[Any], onnxruntime_bug: str) -> Verdict:
+    message = f"{type(error).__name__}: {error}"
+    if onnxruntime_bug or any(isinstance(theirs, Exception) for theirs in peer_results) or documented(error, model):
+        return refused(message)
+    return wrong(f"refuses what onnxruntime runs: {message}")
 
 
 def _onnxruntime(model: onnx.ModelProto, feed: Mapping[str, Array]) -> Any:
-    """Its results, or why it has none."""
+    """Return onnxruntime's results, or its error."""
     try:
         return rival.run(model, feed)
     except rival.RivalError as error:
@@ -96,15 +101,15 @@ def _same_bits(first: Any, second: Any) -> bool:
 
 
 def _redrawn(run: Mapping[str, Draw], attempt: int) -> dict[str, Draw]:
-    """Other floats of the same kind."""
-    made = {}
-    for name, given in run.items():
-        other = dict(given)
-        if "seed" in given:
-            other["seed"] = given["seed"] + 1000 * attempt
-        elif "float" in given["dtype"]:
+    """Draw other floats of the same distribution."""
+    redrawn = {}
+    for name, drawn in run.items():
+        other = dict(drawn)
+        if "seed" in drawn:
+            other["seed"] = drawn["seed"] + 1000 * attempt
+        elif "float" in drawn["dtype"]:
             other["values"] = [
-                value * (1 + 0.01 * attempt * ((place * 7) % 5 - 2)) for place, value in enumerate(given["values"])
+                value * (1 + 0.01 * attempt * ((place * 7) % 5 - 2)) for place, value in enumerate(drawn["values"])
             ]
-        made[name] = other
-    return made
+        redrawn[name] = other
+    return redrawn

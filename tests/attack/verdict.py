@@ -1,4 +1,4 @@
-"""What an attack on weft ended in, and what to say about a case."""
+"""Verdicts on cases of attacks."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ class Verdict:
 
 
 def right() -> Verdict:
-    """As an oracle says."""
+    """The result agrees with an oracle."""
     return Verdict(RIGHT)
 
 
 def refused(reason: str) -> Verdict:
-    """An error of weft's that says what is wrong with the case, where there is something wrong."""
+    """weft raised an error that explains what is wrong with the case."""
     return Verdict(REFUSED, reason)
 
 
 def wrong(what: str) -> Verdict:
-    """A result that it should not be: another value, or silence where an error was due."""
+    """A wrong result, or none where an error was expected."""
     return Verdict(WRONG, what)
 
 
 def no_case() -> Verdict:
-    """There is no such case: what would tell takes too long for whoever makes cases."""
+    """The case does not exist, but checking that beforehand would take too long."""
     return Verdict(NO_CASE)
 
 
-def judged(error: BaseException) -> Verdict:
-    """What an exception that left weft means."""
+def judge_exception(error: BaseException) -> Verdict:
+    """Return the verdict on an exception from weft."""
     if isinstance(error, InternalError):
-        return Verdict(INTERNAL, _told(error))
+        return Verdict(INTERNAL, _describe_error(error))
     if isinstance(error, WeftError):
         return refused(f"{type(error).__name__}: {error}")
-    return Verdict(FOREIGN, _told(error))
+    return Verdict(FOREIGN, _describe_error(error))
 
 
-def _told(error: BaseException) -> str:
-    """The error and the innermost places that it came through."""
+def _describe_error(error: BaseException) -> str:
+    """Format the error with its innermost frames."""
     places = [
         f"{place.filename.rpartition('/')[2]}:{place.lineno}" for place in traceback.extract_tb(error.__traceback__)
     ]

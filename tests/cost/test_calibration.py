@@ -1,4 +1,4 @@
-"""Times of amounts of work on a device with round numbers, computed by hand."""
+"""Predicted times on a device with round numbers, computed by hand."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def test_the_longer_of_arithmetic_and_memory_counts() -> None:
     assert work_seconds(product(1e6, 3e6), PLAIN) == Seconds(memory=3e-3, launches=1e-6)
 
 
-def test_types_and_kinds_have_speeds_of_their_own() -> None:
+def test_types_and_kinds_have_their_own_rates() -> None:
     bytes_ = Amount(WorkKind.PRODUCT, DType.int8, 4e6, 0.0)
     assert work_seconds(bytes_, PLAIN).arithmetic == pytest.approx(1e-3)
     assert work_seconds(replace(bytes_, dtype=DType.float64), PLAIN).arithmetic == pytest.approx(4e-3)  # as float32
     assert work_seconds(Amount(WorkKind.MAP, DType.float32, 1e6, 0.0), PLAIN).arithmetic == pytest.approx(2e-3)
 
 
-def test_launches_in_a_scan_cost_what_iterations_do() -> None:
+def test_launches_in_a_scan_cost_an_iteration() -> None:
     assert work_seconds(product(0.0, launches=5), PLAIN).launches == pytest.approx(5e-6)
     assert work_seconds(product(0.0, launches=5), PLAIN, iterated=True).launches == pytest.approx(1e-5)
 
 
-def test_caches_are_faster_and_weights_from_afar_are_waited_for() -> None:
+def test_caches_are_faster_and_uncached_weights_add_latency() -> None:
     cached = replace(PLAIN, peak=replace(PLAIN.peak, cache_bytes=1e6, cache_bandwidth=1e10 / REACHED_BANDWIDTH))
     assert work_seconds(product(0.0, 1e6), cached).memory == pytest.approx(1e-4)
     assert work_seconds(product(0.0, 2e6), cached).memory == pytest.approx(2e-3)
@@ -64,13 +64,13 @@ def test_little_work_leaves_threads_idle_until_they_are_saturated() -> None:
     assert work_seconds(light, gpu).arithmetic == pytest.approx((1e-4 * 1e-2 * LIGHT_WORK_FACTOR) ** 0.5)
 
 
-def test_work_is_shared_where_that_pays() -> None:
+def test_work_is_parallel_only_if_that_is_faster() -> None:
     cpu = replace(PLAIN, units=4, share_seconds=1e-5)
     assert work_seconds(product(1e3), cpu).arithmetic == pytest.approx(4e-6)  # one of them is quicker alone
     assert work_seconds(product(1e6), cpu).arithmetic == pytest.approx(1.01e-3)
 
 
-def test_sums_one_by_one_take_their_time() -> None:
+def test_sequential_sums_are_slow() -> None:
     gpu = replace(PLAIN, serial_seconds=1e-6)
     assert work_seconds(product(1e3, serial=500), gpu).arithmetic == pytest.approx(5e-4)
 
@@ -104,7 +104,7 @@ def test_more_work_never_takes_less_time() -> None:
             assert work_seconds(more, device).total >= work_seconds(amount, device).total, (field, amount, device)
 
 
-def test_a_calibration_survives_a_file() -> None:
+def test_calibration_round_trip() -> None:
     device = replace(PLAIN, upload=Transfer(1e-5, 1e9), saturation=1e-4, units=16, share_seconds=1e-6)
     assert from_record(json.loads(json.dumps(to_record(device)))) == device
     assert from_record(json.loads(json.dumps(to_record(PLAIN)))).download.bandwidth == inf
@@ -125,7 +125,7 @@ def test_a_calibration_survives_a_file() -> None:
         {"device": 3},
     ],
 )
-def test_what_is_no_calibration_is_refused(damage: dict[str, Any]) -> None:
+def test_invalid_calibrations_are_refused(damage: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
         from_record({**to_record(PLAIN), **damage})
     for other in ([], None, 3, {}):

@@ -1,4 +1,4 @@
-"""What a workload is made of: groups of small programs whose work can be counted by hand."""
+"""Workloads of small programs, counted by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def work(shape: Shape, function: Callable[[Tensor], Sequence[Tensor]]) -> Worklo
     return build_workload(fuse(traced(shape, function), host().target))
 
 
-def test_a_product_counts_two_operations_a_multiply_add() -> None:
+def test_product_counts_two_operations_per_multiply_add() -> None:
     result = work((N, 64), lambda x: [language.matmul(x, weights(64, 32))])
     (product,) = result.portions
     assert (product.kind, product.dtype, product.launches) == (
@@ -81,7 +81,7 @@ def test_convolutions_by_their_kind() -> None:
     assert [portion.kind for portion in build_workload(adapted(fused, strict)).portions] == [WorkKind.CONVOLUTION]
 
 
-def test_a_scan_does_its_body_over_and_over() -> None:
+def test_scan_repeats_its_body() -> None:
     def body(state: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         return [language.matmul(state, weights(16, 16))], []
 
@@ -91,7 +91,7 @@ def test_a_scan_does_its_body_over_and_over() -> None:
     assert result.parts.launches == pytest.approx(PLAIN.run_seconds + 7 * ITERATED_LAUNCHES * PLAIN.iteration_seconds)
 
 
-def test_a_step_on_the_host_is_an_interruption_with_transfers() -> None:
+def test_host_step_costs_transfers() -> None:
     def interrupted(x: Tensor) -> list[Tensor]:
         (back,) = language.host("scalar", [x + 1.0], [TensorType(DType.float32, ())])
         return [back + 1.0]
@@ -105,7 +105,7 @@ def test_a_step_on_the_host_is_an_interruption_with_transfers() -> None:
     assert predict(result, {}, far, kept_outputs=(0,)).parts.transfers == pytest.approx(2e-3 + 1e-2)
 
 
-def test_rows_that_lanes_do_not_share_are_one_operation_after_the_other() -> None:
+def test_rows_without_shared_lanes_are_sequential() -> None:
     def serial(axis: int) -> list[dims.Dim]:
         return [portion.serial for portion in work((300, 8), lambda x: [language.reduce("sum", x, [axis])]).portions]
 
@@ -127,7 +127,7 @@ def test_larger_sizes_take_longer_and_one_workload_serves_them() -> None:
     assert predict(result, {}, PLAIN).seconds > 0  # missing sizes are guessed
 
 
-def test_the_device_that_is_likely_quickest_is_a_matter_of_sizes() -> None:
+def test_fastest_device_depends_on_sizes() -> None:
     quick_start = replace(PLAIN, device="near")
     quick_work = replace(PLAIN, device="far", run_seconds=1e-3, products=((DType.float32, 1e12),))
     program = traced((N, 64), lambda x: [language.matmul(x, weights(64, 64))])

@@ -1,4 +1,4 @@
-"""Runs of outputs that meet the input with the same taps, against every tap by itself."""
+"""Runs of outputs with the same taps inside the input, against each tap separately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.ir.program import Convolve
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_runs_tell_which_taps_are_inside(seed: int) -> None:
+def test_runs_have_the_taps_inside_the_input(seed: int) -> None:
     random = np.random.default_rng(seed)
     size, taps = int(random.integers(1, 30)), int(random.integers(1, 4))
     stride, dilation, pad = int(random.integers(1, 4)), int(random.integers(1, 20)), int(random.integers(0, 20))

@@ -1,4 +1,4 @@
-"""Small concatenations become maps where launches cost, and mean the same."""
+"""Small concatenations become maps on targets with expensive launches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def concatenating(axis: int, *, shared: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_parts_are_chosen_by_place(axis: int) -> None:
+def test_operands_are_selected_by_position(axis: int) -> None:
     program = traced(concatenating(axis))
     fused = inline_concats(FusedProgram(program, tuple(map(single_group, program.steps))), SHARING)
     assert not any(isinstance(step.primitive, Concat) for step in fused.program.steps)
@@ -46,12 +46,12 @@ def test_parts_are_chosen_by_place(axis: int) -> None:
         np.testing.assert_array_equal(run(each, [x])[0], expected)
 
 
-def test_what_others_read_is_joined_as_it_was() -> None:
+def test_operands_with_other_readers_are_concatenated() -> None:
     program = traced(concatenating(1, shared=True))
     fused = fuse(program, SHARING)
     assert any(isinstance(step.primitive, Concat) for step in fused.program.steps)
 
 
-def test_all_becomes_one_map() -> None:
+def test_concatenation_becomes_one_map() -> None:
     fused = fuse(traced(concatenating(2)), SHARING)
     assert [type(step.primitive) for step in fused.program.steps] == [Map]

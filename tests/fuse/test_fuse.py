@@ -1,4 +1,4 @@
-"""Fusion: each stage leaves every step in one group, and what it has made can be read and checked."""
+"""Fusion: after each stage every step is in one group, and the program prints and verifies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def traced(built: Any) -> TensorProgram:
 
 @pytest.fixture
 def program() -> TensorProgram:
-    """A convolution with a bias and a clamp, a softmax over its channels, and where that is largest."""
+    """Build a convolution with bias and clamp, a softmax over its channels, and its argmax."""
     rng = np.random.default_rng(0)
     weights = [
         tensor("w", rng.standard_normal((16, 8, 3, 3)).astype(np.float32)),
@@ -48,7 +48,7 @@ def program() -> TensorProgram:
     return traced(model(nodes, [value("x", [1, 8, 10, 12])], [value("y", [1, 1, 10, 12], TensorProto.INT64)], weights))
 
 
-def test_groups_in_their_parts(program: TensorProgram) -> None:
+def test_parts_of_groups(program: TensorProgram) -> None:
     fused = fuse(program, TARGET)
     (convolve,) = (group for group in fused.groups if isinstance(group, HeavyGroup))
     assert convolve.epilogue is not None
@@ -61,7 +61,7 @@ def test_groups_in_their_parts(program: TensorProgram) -> None:
     assert fused.layouts[convolve.results[0]] == channels_last(4)
 
 
-def test_every_stage_is_a_program_that_can_be_read(program: TensorProgram) -> None:
+def test_every_stage_prints(program: TensorProgram) -> None:
     stages: dict[str, FusedProgram] = {}
     fused = fuse(program, TARGET, stages.__setitem__)
     assert list(stages) == [stage.__name__ for stage in PIPELINE]
@@ -74,7 +74,7 @@ def test_every_stage_is_a_program_that_can_be_read(program: TensorProgram) -> No
     assert "in the order (0, 2, 3, 1)" in text
 
 
-def test_tasks_tell_their_template(program: TensorProgram) -> None:
+def test_tasks_name_their_template(program: TensorProgram) -> None:
     (section,) = build_sections(fuse(program, TARGET), TARGET)
     assert isinstance(section, NativeSection)
     tasks = [task for task in section.tasks if isinstance(task, Task)]
@@ -82,7 +82,7 @@ def test_tasks_tell_their_template(program: TensorProgram) -> None:
     assert "row passes" in {task.template for task in tasks}
 
 
-def test_host_steps_say_why() -> None:
+def test_host_steps_have_a_reason() -> None:
     nodes = [node("NonZero", ["x"], ["y"])]
     fused = fuse(traced(model(nodes, [value("x", [4, 5])], [value("y", [2, "n"], TensorProto.INT64)])), TARGET)
     on_host = [group for group in fused.groups if isinstance(group, HostGroup)]
@@ -97,7 +97,7 @@ def test_both_families_have_templates_for_all_primitives() -> None:
 
 
 @pytest.mark.parametrize("damage", ["twice", "missing", "late", "layout", "rank"])
-def test_verifier_finds(program: TensorProgram, damage: str) -> None:
+def test_verifier_finds_faults(program: TensorProgram, damage: str) -> None:
     fused = fuse(program, TARGET)
     verify_groups(fused)
     first, *rest = fused.groups

@@ -1,4 +1,4 @@
-"""Maps on quantized numbers: quotients without divisions, to the bit; bytes where products meet."""
+"""Maps on quantized values: exact quotients without divisions, and byte storage between products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 def sum_model(scales: list[np.float32], zeros: list[int]) -> bytes:
-    """Two tensors of bytes, dequantized, added and quantized."""
+    """Build the sum of two byte tensors, dequantized, added and quantized."""
     constants = [numpy_helper.from_array(np.asarray(scale), f"s{n}") for n, scale in enumerate(scales)]
     constants += [numpy_helper.from_array(np.asarray(zero, np.uint8), f"z{n}") for n, zero in enumerate(zeros)]
     nodes = [
@@ -43,7 +43,7 @@ def expected(a: Array, b: Array, scales: list[np.float32], zeros: list[int]) -> 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_quotients_are_exact(seed: int) -> None:
-    """All pairs of bytes, with scales that make halves likely and such that do not."""
+    """All pairs of bytes, with scales that make ties likely and others."""
     random = np.random.default_rng(seed)
     scales = [np.float32(x) for x in random.uniform(0.001, 0.1, 3)]
     if seed % 4 == 1:
@@ -61,7 +61,7 @@ def test_quotients_are_exact(seed: int) -> None:
 
 
 def residual_model() -> bytes:
-    """Two convolutions of bytes that meet in a sum."""
+    """Build the sum of two byte convolutions."""
     random = np.random.default_rng(3)
     constants = [
         numpy_helper.from_array(random.integers(-127, 128, (32, 16, 1, 1)).astype(np.int8), f"w{n}") for n in range(2)
@@ -91,7 +91,7 @@ def residual_model() -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
 
 
-def test_the_first_of_two_products_is_stored_as_bytes() -> None:
+def test_first_of_two_products_is_stored_as_bytes() -> None:
     pipeline = open_pipeline(residual_model(), LoadOptions(device="cpu", cache=False))
     program = pipeline.optimise(pipeline.trace())
     (stored,) = find_stored_bytes(program)

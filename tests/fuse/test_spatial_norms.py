@@ -1,4 +1,4 @@
-"""Normalisations over space between convolutions: channels stay neighbours, and rows are cut into pieces."""
+"""Spatial normalisations between convolutions keep channels innermost and split rows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_results(shape: list[Any], norm: str, end: bool) -> None:
 
 
 @pytest.mark.parametrize("norm", ["instance", "softmax", "mean and variance"])
-def test_channels_stay_neighbours(norm: str) -> None:
+def test_channels_stay_innermost(norm: str) -> None:
     evaluator = Interpreter()
     program = lower(read_model(model([1, 3, 64, 64], norm), is_defined=lambda *_: True).graph, evaluator)
     for apply in PIPELINE:

@@ -1,4 +1,4 @@
-"""A layer of a transformer is seven launches, however its products are written."""
+"""A transformer layer has seven launches, however its products are written."""
 
 from __future__ import annotations
 

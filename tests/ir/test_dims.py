@@ -1,4 +1,4 @@
-"""Symbolic integers mean what Python's integers mean, however they are simplified."""
+"""Simplified symbolic integers have the values of Python's integers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ polynomials = st.recursive(
 
 @st.composite
 def environments(draw: st.DrawFn) -> Environment:
-    """Sizes within the symbols' bounds, and places within the axes'."""
+    """Draw sizes within the symbols' bounds, and positions within the axes'."""
     result = {}
     for name, (low, high) in SYMBOLS.items():
         result[name] = draw(st.integers(-FAR if low is None else low, FAR if high is None else high))
@@ -90,7 +90,7 @@ def build(tree: Tree) -> Dim:
 
 
 def value(tree: Tree, environment: Environment) -> int:
-    """What Python says."""
+    """Evaluate the expression in Python."""
     if tree.operation == "leaf":
         return environment[tree.left] if isinstance(tree.left, str) else tree.left
     return OPERATIONS[tree.operation][1](value(tree.left, environment), value(tree.right, environment))
@@ -151,7 +151,7 @@ def test_decisions_are_never_wrong(left: Tree, right: Tree, environment: Environ
 @many
 @given(trees, st.dictionaries(st.sampled_from([*SYMBOLS, *AXES]), trees, max_size=3), environments())
 def test_substitution_is_evaluation_in_two_steps(tree: Tree, chosen: dict[str, Tree], environment: Environment) -> None:
-    """Only values within an atom's bounds may take its place, as with real sizes."""
+    """Only values within an atom's bounds are substituted, as with real sizes."""
     inner = {name: valued(replacement, environment) for name, replacement in chosen.items()}
     changed = environment | inner
     for name, (low, high) in SYMBOLS.items():
@@ -173,7 +173,7 @@ def test_substitution_is_evaluation_in_two_steps(tree: Tree, chosen: dict[str, T
 
 
 def expanded(tree: Tree) -> dict[tuple[str, ...], int]:
-    """A polynomial multiplied out, by schoolbook rules of our own: sorted names -> coefficient."""
+    """Expand a polynomial independently: sorted names -> coefficient."""
     if tree.operation == "leaf":
         return {(tree.left,): 1} if isinstance(tree.left, str) else {(): tree.left} if tree.left else {}
     left, right = expanded(tree.left), expanded(tree.right)
@@ -218,7 +218,7 @@ def test_order_of_terms_does_not_matter(tree: Tree, random: Any) -> None:
 @many
 @given(trees, environments())
 def test_text_reads_back_as_python(tree: Tree, environment: Environment) -> None:
-    """What is printed is the value, by Python's own reading of it."""
+    """Evaluating the printed text in Python gives the value."""
     result = built(tree)
     expected = valued(tree, environment)
     named = {(f"{name}_" if name == "any" else name): size for name, size in environment.items()}
@@ -281,7 +281,7 @@ def test_division_by_zero(divide: Any) -> None:
         divide(n, 0)
 
 
-def test_multiples_of_quotients_are_bounded_by_what_was_divided() -> None:
+def test_multiples_of_quotients_are_bounded_by_the_dividend() -> None:
     n = dims.symbol("n")
     frames = dims.floordiv(n, 160) + 1
     place = 160 * dims.axis(0, frames) + dims.axis(1, 512)

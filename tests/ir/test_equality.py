@@ -1,4 +1,4 @@
-"""Values of the ir that are the same to the bit, and those that only look so."""
+"""Bitwise equality of ir values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def program(number: float) -> TensorProgram:
     ],
     ids=lambda content: type(content).__name__,
 )
-def test_what_only_looks_alike(one: Any, other: Any) -> None:
+def test_similar_values_are_not_identical(one: Any, other: Any) -> None:
     assert not is_identical(one, other)
     assert not is_identical([one], [other])
     assert not is_identical({"key": one}, {"key": other})
@@ -66,13 +66,13 @@ def test_what_only_looks_alike(one: Any, other: Any) -> None:
         lambda: program(0.5),
     ],
 )
-def test_what_is_alike(make: Any) -> None:
+def test_equal_values_are_identical(make: Any) -> None:
     assert is_identical(make(), make())
     assert is_identical(Noted(make(), "this"), Noted(make(), "that"))
 
 
-def test_parts_that_come_and_go_are_not_mistaken_for_each_other() -> None:
-    """Lists of keys are made for a comparison: the next one may lie where the last one did."""
+def test_temporary_objects_are_not_confused() -> None:
+    """Lists of keys are temporary: the next one may have the address of the last one."""
     for size in range(2, 40):
         one = [{(number, part): part for part in range(3)} for number in range(size)]
         other = [{(number, part): part for part in range(3)} for number in range(size)]

@@ -1,4 +1,4 @@
-"""Graphs whose outputs are chosen: what is kept of them, and what is said of names that they do not have."""
+"""Graphs with chosen outputs: the remaining nodes, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chain() -> onnx.ModelProto:
     )
 
 
-def test_only_what_outputs_need_is_kept() -> None:
+def test_only_needed_nodes_remain() -> None:
     part = with_outputs(graph_of(chain()), ["second", "first"])
     assert [output.name for output in part.outputs] == ["second", "first"]
     assert [node.name for node in part.nodes] == ["one", "two"]
@@ -41,29 +41,29 @@ def test_every_value_can_be_an_output(name: str) -> None:
     assert [output.name for output in with_outputs(graph_of(chain()), [name]).outputs] == [name]
 
 
-def test_what_subgraphs_take_from_outside_is_kept() -> None:
+def test_values_captured_by_subgraphs_remain() -> None:
     whole = graph_of(branching())
     outer = whole.nodes[-1]
     part = with_outputs(whole, [outer.outputs[0]])
     assert {name for node in part.nodes for name in node.outputs} >= {"n"}
 
 
-def test_a_name_that_is_not_there_gets_the_closest_ones() -> None:
+def test_unknown_names_get_suggestions() -> None:
     with pytest.raises(weft.InputError, match=r"no output 'secand'(?s:.)*did you mean second"):
         with_outputs(graph_of(chain()), ["secand"])
     with pytest.raises(weft.InputError, match=r"no output 7(?s:.)*its outputs are y"):
         with_outputs(graph_of(chain()), [7])  # type: ignore[list-item]
 
 
-def test_a_value_inside_of_a_body_is_said_to_be_there() -> None:
+def test_values_inside_bodies_are_explained() -> None:
     with pytest.raises(
         weft.InputError, match=r"'ie' is a value inside of a body of If(?s:.)*ask for what the node gives"
     ):
         with_outputs(graph_of(branching()), ["ie"])
 
 
-def test_what_a_function_hands_on_keeps_its_name_in_the_file() -> None:
-    """The function gives its input back, so that in the graph there is no node that makes `same`."""
+def test_value_passed_through_a_function_keeps_its_name() -> None:
+    """The function returns its input, so no node of the graph produces `same`."""
     handing_on = onnx.helper.make_function(
         "local", "Two", ["v"], ["v", "w"], [node("Neg", ["v"], ["w"])], [onnx.helper.make_opsetid("", 20)]
     )

@@ -1,1 +1,1 @@
-"""Real models to test with: the list, the skeletons, and what turns both into files and random inputs."""
+"""Real models for tests: the catalog, skeletons, and their files and random inputs."""

@@ -1,4 +1,4 @@
-"""The models of models.tsv: where each lies on this disk, what it takes, and random inputs for it.
+"""The models of models.tsv: their files, inputs, and random data for them.
 
 A dynamic dim is identified by where it stands. Dims that must change together (a batch shared by several inputs) form
 one `DimGroup`; sizes are given per group, so that inputs made for them always fit each other.
@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,13 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FixedValues:
     """Fixed values, repeated where the shape grows; one that equals a dynamic size of another input follows it."""
 
     values: tuple[int, ...]
 
 
-Values = Normal | Between | Given
+Values = Normal | Between | FixedValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class CatalogModel:
 
     @property
     def file(self) -> Path:
-        """Where the model belongs, whether it is there or not."""
+        """The path of the model, whether or not it exists."""
         if self.kind == "onnx wheel":
             return Path(onnx.__file__).parent.parent / self.member
         return FETCHED / self.folder / f"{self.name}.onnx"
@@ -97,11 +98,11 @@ class CatalogModel:
 
     @property
     def missing(self) -> str | None:
-        """Why there is no model to test with, or None where there is one."""
+        """Why the model cannot be tested, or None."""
         if not self.file.exists():
             advice = "" if self.kind == "onnx wheel" else f"; `scripts/fetch-models {self.name}` gets it"
             return f"{self.file.name} is not here{advice}"
-        if self.sha256 and hashlib.sha256(self.file.read_bytes()).hexdigest() != self.sha256:
+        if self.sha256 and _digest(self.file, self.file.stat().st_mtime_ns) != self.sha256:
             return f"{self.file.name} is not the file that the list means; `scripts/fetch-models {self.name}` gets it"
         return None
 
@@ -110,8 +111,14 @@ class CatalogModel:
         return self.file if self.missing is None else None
 
 
+@cache
+def _digest(file: Path, _modified: int) -> str:
+    """Hash a file once per process; the list has 1.7 GB, and several tests use each model."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 def load_catalog(more: bool = False) -> tuple[CatalogModel, ...]:
-    """The models of the list, or of the one of further models."""
+    """Read the models of the catalog, or the further ones."""
     with (MORE_TSV if more else MODELS_TSV).open(newline="", encoding="utf-8") as lines:
         rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         return tuple(_model(row, MORE if more else "") for row in rows)
@@ -174,7 +181,7 @@ def _random_input(
             return np.asarray(generator.normal(mean, std, shape)).astype(spec.dtype)
         case Between(low, high):
             return np.asarray(generator.integers(low, high, shape, endpoint=True)).astype(spec.dtype)
-        case Given(values):
+        case FixedValues(values):
             return np.resize(np.array([follows.get(value, value) for value in values], dtype=spec.dtype), shape)
 
 
@@ -232,14 +239,14 @@ def _values(text: str) -> Values:
     if text.startswith("in "):
         low, high = _parsed(r"in (-?\d+)\.\.(-?\d+)", text).groups()
         return Between(int(low), int(high))
-    return Given(tuple(ast.literal_eval(_parsed(r"=(\[.*\])", text).group(1))))
+    return FixedValues(tuple(ast.literal_eval(_parsed(r"=(\[.*\])", text).group(1))))
 
 
 def _parsed(pattern: str, text: str) -> re.Match[str]:
-    found = re.fullmatch(pattern, text)
-    if found is None:
+    match = re.fullmatch(pattern, text)
+    if match is None:
         raise ValueError(f"{MODELS_TSV.name}: cannot read {text!r}")
-    return found
+    return match
 
 
 def _number(text: str) -> float:

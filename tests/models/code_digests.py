@@ -1,4 +1,4 @@
-"""Digests of the code that every model's kernels become, names aside: what a change that keeps results must not change.
+"""Digests of the kernel code of every model, without names: a refactoring must not change them.
 
     python -m models.code_digests OUT.json [-k PART_OF_A_NAME ...] [--texts FOLDER]
     python -m models.code_digests --diff BEFORE.json AFTER.json
@@ -124,7 +124,7 @@ def main() -> None:
         before, after = (json.loads(Path(file).read_text()) for file in options.files)
         diff(before, after)
         return
-    found: dict[str, dict[str, list[str]]] = {}
+    digests: dict[str, dict[str, list[str]]] = {}
     for model in load_catalog():
         if model.missing or (options.k and not any(part in model.name for part in options.k)):
             continue
@@ -136,9 +136,9 @@ def main() -> None:
             if options.texts:
                 options.texts.mkdir(parents=True, exist_ok=True)
                 (options.texts / f"{model.name}-{target}-{digest}.txt").write_text(f"{name}\n{code}")
-        found[model.name] = entry
+        digests[model.name] = entry
         print(model.name, {target: len(codes) for target, codes in entry.items()}, flush=True)
-        Path(options.files[0]).write_text(json.dumps(found, indent=1))
+        Path(options.files[0]).write_text(json.dumps(digests, indent=1))
 
 
 def diff(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -148,9 +148,11 @@ def diff(before: dict[str, Any], after: dict[str, Any]) -> None:
             old, new = (sorted(code.split()[-1] for code in e.get(target, [])) for e in (before.get(model, {}), entry))
             if old != new:
                 worse += 1
-                gone = [code for code in before.get(model, {}).get(target, []) if code.split()[-1] not in new]
+                missing = [code for code in before.get(model, {}).get(target, []) if code.split()[-1] not in new]
                 come = [code for code in entry.get(target, []) if code.split()[-1] not in old]
-                print(f"{model} {target}: {len(gone)} of {len(old)} gone: {gone[:3]}; {len(come)} new: {come[:3]}")
+                print(
+                    f"{model} {target}: {len(missing)} of {len(old)} gone: {missing[:3]}; {len(come)} new: {come[:3]}"
+                )
     print(f"{len(after)} models, {worse} lists of code differ")
 
 

@@ -1,4 +1,4 @@
-"""Gives a skeleton its weights.
+"""Fill a skeleton with weights.
 
 A skeleton is a real architecture whose large initializers have dims and a dtype but no data. The doc_string of each
 says how to draw it: "normal MEAN STD SEED". The draw is the same on every machine.

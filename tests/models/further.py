@@ -1,4 +1,4 @@
-"""weft beside onnxruntime on the further models: `python -m models.further [NAME...]` (with PYTHONPATH=src:tests).
+"""Compare with onnxruntime on the further models: `python -m models.further [NAME...]` (with PYTHONPATH=src:tests).
 
 Each model has a process of its own, which loads it in both, compares the outputs, and runs it in turns: the least time
 of many short runs counts, which a busy machine disturbs least.
@@ -29,7 +29,7 @@ FEWEST = 5
 
 
 def compare(model: CatalogModel, threads: int, device: str) -> dict[str, Any]:
-    """What came of one model, by name of the figure."""
+    """Measure one model; return figures by name."""
     inputs = random_inputs(model)
     began = time.perf_counter()
     peer = session(model.file, threads)
@@ -39,12 +39,12 @@ def compare(model: CatalogModel, threads: int, device: str) -> dict[str, Any]:
     loaded = weft.load(model.file, device=device, threads=threads)
     load = time.perf_counter() - began
     outputs = loaded.run(inputs)
-    found: dict[str, Any] = {"load_s": load, "peer_load_s": peer_load, "difference": _difference(outputs, expected)}
+    figures: dict[str, Any] = {"load_s": load, "peer_load_s": peer_load, "difference": _difference(outputs, expected)}
     names = list(outputs)
-    found["ms"], found["peer_ms"] = (1e3 * best for best in _take_turns(loaded, peer, inputs, names))
-    found["ratio"] = found["peer_ms"] / found["ms"]
-    found["host_steps"] = len(loaded.explain())
-    return found
+    figures["ms"], figures["peer_ms"] = (1e3 * best for best in _take_turns(loaded, peer, inputs, names))
+    figures["ratio"] = figures["peer_ms"] / figures["ms"]
+    figures["host_steps"] = len(loaded.explain())
+    return figures
 
 
 def _take_turns(loaded: weft.Model, peer: Any, inputs: dict[str, Any], names: list[str]) -> tuple[float, float]:
@@ -56,9 +56,9 @@ def _take_turns(loaded: weft.Model, peer: Any, inputs: dict[str, Any], names: li
             for _ in range(3):
                 start = time.perf_counter()
                 run()
-                taken = time.perf_counter() - start
-                best[number] = min(best[number], taken)
-                spent[number] += taken
+                seconds = time.perf_counter() - start
+                best[number] = min(best[number], seconds)
+                spent[number] += seconds
         turns += 1
         if sum(spent) > 8 * SECONDS and turns >= 2:
             break
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for model in chosen:
         if model.missing is None:
             results[model.name] = _apart(model, args)
-            print(f"{model.name}: {_told(results[model.name])}", file=sys.stderr, flush=True)
+            print(f"{model.name}: {format_figures(results[model.name])}", file=sys.stderr, flush=True)
             if args.json:
                 _keep(Path(args.json), results)
     Console().print(_table(results))
@@ -124,11 +124,11 @@ def _apart(model: CatalogModel, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _keep(file: Path, results: dict[str, Any]) -> None:
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    file.write_text(json.dumps(known | results, indent=1) + "\n", encoding="utf-8")
+    stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    file.write_text(json.dumps(stored | results, indent=1) + "\n", encoding="utf-8")
 
 
-def _told(figures: dict[str, Any]) -> str:
+def format_figures(figures: dict[str, Any]) -> str:
     if "failed" in figures:
         return str(figures["failed"])
     return f"{figures['ms']:.4g} ms, onnxruntime x {figures['ratio']:.2f}, differs by {figures['difference']:.1e}"

@@ -1,4 +1,4 @@
-"""Every class of models that was once slow, and how it stands: `python -m models.regressions [CLASS...]`.
+"""Time every class of models that was once slow: `python -m models.regressions [CLASS...]`.
 
 (With PYTHONPATH=src:tests.) regressions.tsv has a row for each: the class, its model (a small one that is made here, or
 one of the lists), and onnxruntime's time in weft's, on one thread, before the class was mended and since. It prints
@@ -27,7 +27,7 @@ from models.survey import session
 
 REGRESSIONS_TSV = HERE / "regressions.tsv"
 COLUMNS = ("class", "model", "before", "since")
-Made = tuple[ModelProto, dict[str, Any]]
+BuiltModel = tuple[ModelProto, dict[str, Any]]
 FLOAT, HALF, STRING = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.STRING
 _random = np.random.default_rng(0)
 
@@ -36,7 +36,9 @@ def _floats(*shape: int) -> Any:
     return _random.standard_normal(shape).astype(np.float32)
 
 
-def _model(nodes: Sequence[Any], inputs: dict[str, Any], outputs: dict[str, int], weights: dict[str, Any]) -> Made:
+def _model(
+    nodes: Sequence[Any], inputs: dict[str, Any], outputs: dict[str, int], weights: dict[str, Any]
+) -> BuiltModel:
     graph = helper.make_graph(
         list(nodes),
         "made",
@@ -56,7 +58,7 @@ def _type(array: Any) -> int:
     return STRING if array.dtype == object else helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
-def _convolutions(size: int, channels: int = 64, dtype: Any = np.float32, **attributes: Any) -> Made:
+def _convolutions(size: int, channels: int = 64, dtype: Any = np.float32, **attributes: Any) -> BuiltModel:
     """Three convolutions with activations between them."""
     nodes, weights, before = [], {}, "x"
     for number in range(3):
@@ -64,13 +66,13 @@ def _convolutions(size: int, channels: int = 64, dtype: Any = np.float32, **attr
         nodes.append(helper.make_node("Conv", [before, f"w{number}"], [f"c{number}"], **attributes))
         before = f"y{number}"
         nodes.append(helper.make_node("Relu", [f"c{number}"], [before]))
-    given = _floats(1, channels, 64, 64).astype(dtype)
-    return _model(nodes, {"x": given}, {before: HALF if dtype is np.float16 else FLOAT}, weights)
+    x = _floats(1, channels, 64, 64).astype(dtype)
+    return _model(nodes, {"x": x}, {before: HALF if dtype is np.float16 else FLOAT}, weights)
 
 
-def instance_normalization() -> Made:
-    made, inputs = _convolutions(3, 32, pads=[1] * 4)
-    graph = made.graph
+def instance_normalization() -> BuiltModel:
+    model, inputs = _convolutions(3, 32, pads=[1] * 4)
+    graph = model.graph
     graph.initializer.extend(
         [
             numpy_helper.from_array(np.ones(32, np.float32), "one"),
@@ -80,21 +82,21 @@ def instance_normalization() -> Made:
     for node in graph.node:
         if node.op_type == "Relu":
             node.CopyFrom(helper.make_node("InstanceNormalization", [node.input[0], "one", "zero"], list(node.output)))
-    return made, inputs
+    return model, inputs
 
 
-def transposed_convolution() -> Made:
+def transposed_convolution() -> BuiltModel:
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], pads=[1] * 4)
     return _model([node], {"x": _floats(1, 64, 48, 48)}, {"y": FLOAT}, {"w": _floats(64, 64, 4, 4)})
 
 
-def recurrent(op: str, gates: int, hidden: int, length: int) -> Made:
+def recurrent(op: str, gates: int, hidden: int, length: int) -> BuiltModel:
     weights = {"w": _floats(1, gates * hidden, hidden) * 0.05, "r": _floats(1, gates * hidden, hidden) * 0.05}
     node = helper.make_node(op, ["x", "w", "r"], ["y"], hidden_size=hidden)
     return _model([node], {"x": _floats(length, 1, hidden)}, {"y": FLOAT}, weights)
 
 
-def byte_recurrent() -> Made:
+def byte_recurrent() -> BuiltModel:
     """DynamicQuantizeLSTM."""
     hidden = 128
     weights: dict[str, Any] = {
@@ -110,7 +112,7 @@ def byte_recurrent() -> Made:
     return _model([node], {"x": _floats(30, 1, hidden)}, {"y": FLOAT}, weights)
 
 
-def byte_convolution() -> Made:
+def byte_convolution() -> BuiltModel:
     """ConvInteger between quantizations, as dynamic quantization writes it."""
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
@@ -122,7 +124,7 @@ def byte_convolution() -> Made:
     return _model(nodes, {"x": _floats(1, 64, 48, 48)}, {"y": FLOAT}, weights)
 
 
-def strings() -> Made:
+def strings() -> BuiltModel:
     nodes = [
         helper.make_node(
             "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_strings=["a", "b"], values_int64s=[1, 2]
@@ -131,7 +133,7 @@ def strings() -> Made:
     return _model(nodes, {"x": np.array(["A", "b", "c"], object)}, {"y": TensorProto.INT64}, {})
 
 
-def loop() -> Made:
+def loop() -> BuiltModel:
     """A decoder's loop with a tensor that grows."""
     body = helper.make_graph(
         [
@@ -156,12 +158,12 @@ def loop() -> Made:
     return _model([node], {"x": _floats(1, 64)}, {"y": FLOAT, "totals": FLOAT}, weights)
 
 
-def first_of(size: int, count: int) -> Made:
+def first_of(size: int, count: int) -> BuiltModel:
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"], axis=0)]
     return _model(nodes, {"x": _floats(size)}, {"y": FLOAT, "i": TensorProto.INT64}, {"k": np.array([count])})
 
 
-def computed_filters() -> Made:
+def computed_filters() -> BuiltModel:
     """A filter bank that grows from two rows of numbers."""
     nodes = [
         helper.make_node("Add", ["column", "row"], ["t"]),
@@ -172,13 +174,13 @@ def computed_filters() -> Made:
     return _model(nodes, {"x": _floats(20, 600)}, {"y": FLOAT}, weights)
 
 
-def small_maps() -> Made:
+def small_maps() -> BuiltModel:
     """Filters of nine taps, of which one meets an element."""
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     return _model([node], {"x": _floats(1, 512, 1, 1)}, {"y": FLOAT}, {"w": _floats(512, 512, 3, 3)})
 
 
-MAKERS: dict[str, Callable[[], Made]] = {
+MAKERS: dict[str, Callable[[], BuiltModel]] = {
     "convolution 5x5": lambda: _convolutions(5, pads=[2] * 4),
     "convolution 7x7": lambda: _convolutions(7, pads=[3] * 4),
     "convolution dilated": lambda: _convolutions(3, pads=[2] * 4, dilations=[2, 2]),
@@ -229,7 +231,7 @@ def read() -> list[dict[str, str]]:
 
 
 def ratio(name: str) -> float:
-    """onnxruntime's time in weft's, of a model that is made here or is in one of the lists."""
+    """Return onnxruntime's time divided by weft's for a model built here or listed in a catalog."""
     with tempfile.TemporaryDirectory() as folder:
         path, inputs = find(name, Path(folder))
         peer, loaded = session(path), weft.load(path, device="cpu", threads=1)
@@ -247,12 +249,12 @@ def find(name: str, folder: Path) -> tuple[Path, dict[str, Any]]:
         path = folder / "made.onnx"
         path.write_bytes(model.SerializeToString())
         return path, inputs
-    known = {model.name: model for model in (*load_catalog(), *load_catalog(more=True))}
-    if name not in known or known[name].missing:
+    models = {model.name: model for model in (*load_catalog(), *load_catalog(more=True))}
+    if name not in models or models[name].missing:
         raise weft.InputError(
             f"{name} is not here", hint="`scripts/fetch-models` gets models, with --more those of the other list"
         )
-    return known[name].file, random_inputs(known[name])
+    return models[name].file, random_inputs(models[name])
 
 
 if __name__ == "__main__":

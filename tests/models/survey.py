@@ -41,19 +41,19 @@ def session(path: Path, threads: int = 1) -> onnxruntime.InferenceSession:
 
 
 def find_inputs(opened: onnxruntime.InferenceSession) -> dict[str, Array] | None:
-    """Inputs that run, or None where none of the guesses does, or an input is of a type that the list cannot tell."""
+    """Search for inputs that run; None if no guess does, or the catalog has no notation for a type."""
     specs = opened.get_inputs()
     if any(spec.type not in TYPES for spec in specs):
         return None
     for sizes in itertools.islice(_guesses(specs), MOST_TRIES):
-        given = {spec.name: _made_up(spec, sizes) for spec in specs}
-        if sum(array.nbytes for array in given.values()) > 1 << 28:
+        feeds = {spec.name: _random_array(spec, sizes) for spec in specs}
+        if sum(array.nbytes for array in feeds.values()) > 1 << 28:
             continue
         try:
-            opened.run(None, given)
+            opened.run(None, feeds)
         except Exception:  # whatever onnxruntime says: these sizes are not for this model
             continue
-        return given
+        return feeds
     return None
 
 
@@ -86,7 +86,7 @@ def _rank(specs: list[Any], name: str) -> int:
     return next((len(spec.shape) for spec in specs if name.startswith(f"{spec.name}.")), 0)
 
 
-def _made_up(spec: Any, sizes: dict[str, int]) -> Array:
+def _random_array(spec: Any, sizes: dict[str, int]) -> Array:
     shape = [dim if not (name := _name(spec, axis, dim)) else sizes[name] for axis, dim in enumerate(spec.shape)]
     dtype = np.dtype(TYPES[spec.type])
     generator = np.random.default_rng(0)
@@ -100,8 +100,8 @@ def _made_up(spec: Any, sizes: dict[str, int]) -> Array:
     return np.asarray(generator.integers(0, 1, shape, endpoint=True)).astype(dtype)
 
 
-def told(name: str, array: Array) -> str:
-    """An input as the list has it."""
+def describe_input(name: str, array: Array) -> str:
+    """Describe an input in the catalog's notation."""
     shape = ", ".join(map(str, array.shape))
     if array.dtype.kind == "f":
         values = "~N(0,1)"
@@ -113,17 +113,17 @@ def told(name: str, array: Array) -> str:
 
 
 def row(name: str, source: str, member: str, path: Path) -> list[str] | None:
-    """The row of a file, or None where nothing runs it."""
+    """Return the catalog row of a file, or None if no inputs run."""
     opened = session(path)
-    given = find_inputs(opened)
-    if given is None:
+    feeds = find_inputs(opened)
+    if feeds is None:
         return None
     model = onnx.load(path, load_external_data=False)
     content = path.read_bytes()
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
     declared = "; ".join(_declared(spec) for spec in opened.get_inputs())
     ops = " ".join(sorted({node.op_type for node in model.graph.node}))
-    inputs = "; ".join(told(*pair) for pair in given.items())
+    inputs = "; ".join(describe_input(*pair) for pair in feeds.items())
     digest = hashlib.sha256(content).hexdigest()
     size = f"{len(content) / 1e6:.2f}"
     return [
@@ -152,8 +152,8 @@ def _declared(spec: Any) -> str:
 
 if __name__ == "__main__":
     for file in map(Path, sys.argv[2:]):
-        found = row(file.stem, sys.argv[1], file.name, file)
+        line = row(file.stem, sys.argv[1], file.name, file)
         print(
-            "\t".join(found) if found else f"{file}: no inputs were found that run",
-            file=sys.stdout if found else sys.stderr,
+            "\t".join(line) if line else f"{file}: no inputs were found that run",
+            file=sys.stdout if line else sys.stderr,
         )

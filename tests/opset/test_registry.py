@@ -23,7 +23,7 @@ SIGNATURES = {
 @pytest.mark.parametrize("signature", SIGNATURES)
 def test_annotations_that_are_evaluated_say_the_same(signature: str) -> None:
     evaluated, postponed = (
-        described(prefix, SIGNATURES[signature]) for prefix in ("", "from __future__ import annotations\n")
+        define(prefix, SIGNATURES[signature]) for prefix in ("", "from __future__ import annotations\n")
     )
     expected = list(postponed.attributes)
     for number, each in enumerate(expected):
@@ -39,7 +39,7 @@ def test_annotations_that_are_evaluated_say_the_same(signature: str) -> None:
     )
 
 
-def described(prefix: str, signature: str) -> registry.Definition:
+def define(prefix: str, signature: str) -> registry.Definition:
     names: dict[str, Any] = {}
     text = "from typing import Any, Optional\nimport numpy as np\n"
     text += "from weft.opset.registry import REQUIRED, Sizes, Static\n"

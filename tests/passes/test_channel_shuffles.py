@@ -1,4 +1,4 @@
-"""Channel shuffles: what becomes of them, and that the results stay those of onnxruntime."""
+"""Channel shuffles are merged into their neighbours, with onnxruntime's results."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_before_groups(channels: int, groups: int, end: int, stride: int) -> Non
     assert actual["depthwise"] == 1
 
 
-def test_many_pieces() -> None:
-    """An order that does not repeat itself soon is still one map."""
+def test_permutation_with_a_long_period() -> None:
+    """Such a permutation is still one map."""
     program = check(unit(72, 24, 2), 72)
     assert kernels(program)["map"] == ENDS + 1
 
@@ -95,7 +95,7 @@ def test_before_one_group() -> None:
     assert not shuffled
 
 
-def test_batch_of_unknown_size() -> None:
+def test_dynamic_batch() -> None:
     assert kernels(check(unit(12, 4, 4, batch="n"), 12))["map"] == ENDS
 
 
@@ -106,8 +106,8 @@ def test_joined_spatial_axes() -> None:
     check(model(nodes, inputs, outputs, [*shapes, weights("w", 8, 6, 1, 1)]), 12)
 
 
-def test_shuffle_that_others_read_too() -> None:
-    """It stays where it is, as one map."""
+def test_shuffle_with_other_readers_stays() -> None:
+    """It remains one map."""
     nodes, shapes = shuffle("x", "s", 12, 4, 6, 5)
     nodes += [node("Conv", ["s", "w"], ["c"], group=12, pads=[1] * 4), node("Mul", ["c", "s"], ["y"])]
     inputs, outputs = [value("x", (2, 12, 6, 5))], [value("y", (2, 12, 6, 5))]

@@ -1,4 +1,4 @@
-"""Functions from bytes to bytes: looked up, or nothing at all; always what onnxruntime computes in floats."""
+"""Functions from bytes to bytes become lookup tables or vanish, with onnxruntime's results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 
 class Network:
-    """Nodes in the making, with a quantization after each."""
+    """Builds nodes with a quantization after each."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -81,8 +81,8 @@ def test_activations_are_tables(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_only_moves_stays_bytes(seed: int) -> None:
-    """Reshaping, windows' maxima, transposition and parts, with one scale throughout: one quantization is left."""
+def test_data_movement_stays_in_bytes(seed: int) -> None:
+    """Reshape, max pool, transpose and slices with one scale: one quantization remains."""
     network = Network(seed)
     same = network.parameters(0.05)
     value = network.quantized("x", same)
@@ -100,7 +100,7 @@ def test_what_only_moves_stays_bytes(seed: int) -> None:
     assert len(rounded) == 1
 
 
-def test_a_falling_function_keeps_its_maximum() -> None:
+def test_decreasing_function_after_a_maximum() -> None:
     network = Network(1)
     value = network.node("Neg", network.quantized("x", network.parameters(0.05)))
     value = network.quantized(network.node("MaxPool", value, kernel_shape=[3]), network.parameters(0.05))

@@ -1,4 +1,4 @@
-"""What each pass does to small programs, and that no pass changes a model's numbers."""
+"""The effect of each pass on small programs; no pass changes results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def random(*shape: int) -> np.ndarray:
 
 
 def kinds(program: TensorProgram) -> Counter[str]:
-    """How many steps of each kind there are, bodies included."""
+    """Count the steps of each kind, including bodies."""
     results = Counter(type(step.primitive).__name__ for step in program.steps)
     for step in program.steps:
         for body in bodies(step.primitive):
@@ -40,13 +40,13 @@ def kinds(program: TensorProgram) -> Counter[str]:
 
 
 def functions(program: TensorProgram) -> Counter[str]:
-    """How often each scalar function occurs in maps."""
+    """Count the scalar functions in maps."""
     expressions = [step.primitive.expression for step in program.steps if isinstance(step.primitive, Map)]
     return Counter(part.function for tree in expressions for part in walk(tree) if isinstance(part, Apply))
 
 
 def check(built: onnx.ModelProto, **feeds: np.ndarray) -> TensorProgram:
-    """The program after all passes, once its results agree with onnxruntime's and with the program before them."""
+    """Return the program after all passes; its results must agree with onnxruntime and with the traced program."""
     loaded = weft.load(built)
     expected = onnxruntime_run(built, feeds)
     before = traced(built)
@@ -179,8 +179,8 @@ def test_slices_compose_with_what_reads_them() -> None:
     assert kinds(program) == {"Map": 1}
 
 
-def test_padding_is_not_read_past() -> None:
-    """A load that is clamped at the border of what it reads must not see what lies beyond."""
+def test_clamped_loads_do_not_read_past_padding() -> None:
+    """A load clamped at the border of its operand must not read beyond it."""
     built = model(
         [
             node("Slice", ["x", "one", "three", "zero"], ["s"]),
@@ -196,7 +196,7 @@ def test_padding_is_not_read_past() -> None:
 
 
 def test_gathers_keep_their_range() -> None:
-    """An index is checked against the tensor that the model names, not the larger one behind it."""
+    """An index is checked against the tensor of the model, not against the larger source."""
     built = model(
         [node("Slice", ["x", "zero", "two", "zero"], ["s"]), node("Gather", ["s", "i"], ["y"])],
         [value("x", [5]), value("i", [1], INT64)],
@@ -210,8 +210,8 @@ def test_gathers_keep_their_range() -> None:
         loaded(x, [3])
 
 
-def test_gathers_from_what_is_repeated_keep_their_range() -> None:
-    """Though every element of the repeated tensor is the same one, an index past its end is an error."""
+def test_gathers_from_repeated_tensors_keep_their_range() -> None:
+    """An index past the end is an error, although all elements are equal."""
     built = model(
         [node("Expand", ["x", "three"], ["e"]), node("Gather", ["e", "i"], ["y"])],
         [value("x", [1]), value("i", [1], INT64)],
@@ -224,8 +224,8 @@ def test_gathers_from_what_is_repeated_keep_their_range() -> None:
         loaded(np.float32([5]), [7])
 
 
-def test_clamped_loads_stay_within_what_they_name() -> None:
-    """A load past the end gives the last element of its tensor, not what lies behind it in the one that it shows."""
+def test_clamped_loads_stay_within_their_tensor() -> None:
+    """A load past the end gives the last element of its tensor, not the next one of the source."""
 
     def loading(count: int, offset: int) -> Map:
         return Map(Load(0, (Index(dims.axis(0, count) + offset),), DType.float32))
@@ -274,8 +274,8 @@ def test_folding_does_not_blow_up_memory() -> None:
     assert all(np.asarray(content).nbytes < 2**20 for content in loaded.program.constants.values())
 
 
-def test_weights_that_are_computed_fold_whatever_they_grow_from() -> None:
-    """A filter bank from two short rows of numbers, as models that resample sound have it."""
+def test_computed_weights_fold_even_if_they_grow() -> None:
+    """A filter bank computed from two short rows, as in models that resample audio."""
     built = model(
         [node("Add", ["column", "row"], ["t"]), node("Sin", ["t"], ["s"]), node("MatMul", ["x", "s"], ["y"])],
         [value("x", ["n", 600])],
@@ -300,9 +300,7 @@ def test_weights_that_are_computed_fold_whatever_they_grow_from() -> None:
         (5, 3, {}, 3),
     ],
 )
-def test_taps_that_only_meet_padding_are_left_out(
-    size: int, kernel: int, attributes: dict[str, Any], left: int
-) -> None:
+def test_taps_that_read_only_padding_are_removed(size: int, kernel: int, attributes: dict[str, Any], left: int) -> None:
     built = model(
         [node("Conv", ["x", "w"], ["y"], **attributes)],
         [value("x", ["n", 2, size, size])],
@@ -383,7 +381,7 @@ def test_random_numbers_do_not_merge() -> None:
     assert np.count_nonzero(weft.load(built)(random(100))) > 90
 
 
-def test_dead_code_goes() -> None:
+def test_dead_code_is_removed() -> None:
     built = model(
         [
             node("Neg", ["x"], ["y"]),
@@ -400,7 +398,7 @@ def test_dead_code_goes() -> None:
     assert not program.constants
 
 
-def test_dead_code_in_branches_goes() -> None:
+def test_dead_code_in_branches_is_removed() -> None:
     lazy = subgraph("lazy", [node("Exp", ["x"], ["unused"]), node("Neg", ["x"], ["p"])], ["p"])
     other = subgraph("other", [node("Neg", ["x"], ["q"]), node("Exp", ["x"], ["waste"])], ["q"])
     built = model(
@@ -413,7 +411,7 @@ def test_dead_code_in_branches_goes() -> None:
 
 
 def test_sizes_from_data_survive_dead_code() -> None:
-    """What binds a size stays while anything needs that size, though nothing reads its result."""
+    """A step that determines a size remains while the size is used, even if its result is not read."""
     built = model(
         [
             node("NonZero", ["x"], ["i"]),
@@ -429,7 +427,7 @@ def test_sizes_from_data_survive_dead_code() -> None:
     check(built, x=np.zeros(3, np.float32))
 
 
-def test_a_branch_known_while_loading_disappears() -> None:
+def test_branch_with_a_constant_condition_disappears() -> None:
     built = branching()
     flag = tensor("c", np.array(True))
     del built.graph.input[1]
@@ -471,7 +469,7 @@ def normalized(
         ("ConvTranspose", (4, 3, 2, 2), 6, {"group": 2, "strides": [2, 2]}),
     ],
 )
-def test_batch_normalisation_goes_into_the_convolution(
+def test_batch_normalisation_is_folded_into_the_convolution(
     op: str, shape: tuple[int, ...], channels: int, attributes: dict[str, Any], bias: bool
 ) -> None:
     built = normalized(op, random(*shape), channels, bias=bias, **attributes)

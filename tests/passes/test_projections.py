@@ -1,4 +1,4 @@
-"""Projections into heads become one product, and products of flattened rows keep the dimensions of these."""
+"""Projections into heads become one product; products of flattened rows keep their dimensions."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_projections_are_one_product(biased: bool, rows: tuple[Any, ...]) -> Non
     assert widths(check(built, x=random(*sizes, 12))) == [32]
 
 
-def test_some_have_nothing_added() -> None:
+def test_projections_without_bias() -> None:
     assert widths(check(projecting((16, 8, 8), [True, False, True]), x=random(2, 5, 12))) == [32]
 
 
 @pytest.mark.parametrize(("scale", "expected"), [(0.25, [24]), (0.3, [8, 16]), (-0.5, [8, 16]), (2.0**-20, [8, 16])])
 @pytest.mark.parametrize("first", [False, True])
-def test_powers_of_two_go_into_the_constants(scale: float, expected: list[int], first: bool) -> None:
+def test_powers_of_two_are_folded_into_constants(scale: float, expected: list[int], first: bool) -> None:
     """The first product, with something added, is scaled before it is split; the others are not."""
     built = projecting((8, 8, 8), [True, True, False])
     built.graph.initializer.append(tensor("scale", np.float32(scale)))
@@ -78,7 +78,7 @@ def test_powers_of_two_go_into_the_constants(scale: float, expected: list[int], 
 
 
 def test_products_that_are_not_split_stay() -> None:
-    """Two that meet in a map: the second takes it in."""
+    """Two products joined by a map, which is fused into the second."""
     nodes = [
         node("MatMul", ["x", "u"], ["a"]),
         node("MatMul", ["x", "v"], ["b"]),
@@ -90,7 +90,7 @@ def test_products_that_are_not_split_stay() -> None:
     assert widths(check(built, x=random(2, 5, 12))) == [8, 8]
 
 
-def test_what_others_read_stays() -> None:
+def test_products_with_other_readers_stay() -> None:
     built = projecting((8, 8), [True, True])
     built.graph.output.append(value("a0", None))
     assert widths(check(built, x=random(2, 5, 12))) == [8, 8]
@@ -121,14 +121,14 @@ def test_rows_keep_their_dimensions(rows: tuple[Any, ...], back: tuple[int, ...]
 
 
 @pytest.mark.parametrize("back", [(5, 3, 6), (15, 6), (15, 2, 3)])
-def test_rows_that_become_others_stay_one_dimension(back: tuple[int, ...]) -> None:
+def test_regrouped_rows_stay_one_dimension(back: tuple[int, ...]) -> None:
     program = check(flattened(back, (3, 5)), x=random(3, 5, 8))
     (product,) = [step for step in program.steps if isinstance(step.primitive, Contract)]
     assert shape(product.results[0]) == (15, 6)
 
 
 @pytest.mark.parametrize(("size", "joined"), [(1e-38, False), (1.0, True)])
-def test_weights_that_a_factor_would_make_subnormal_are_not_joined(size: float, joined: bool) -> None:
+def test_factors_that_make_weights_subnormal_are_not_folded(size: float, joined: bool) -> None:
     built = projecting((16, 8), [False] * 2, (2, 3))
     half = tensor("half", np.float32(2.0**-6))
     scaled = node("Mul", ["p0", "half"], ["m0"])

@@ -1,4 +1,4 @@
-"""Products of quantized numbers: summed up as integers on every device, with the meaning of the formula in floats."""
+"""Products of quantized values are summed as integers on every device, with the results of the float formula."""
 
 from __future__ import annotations
 

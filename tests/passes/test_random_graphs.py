@@ -1,4 +1,4 @@
-"""Random models mean the same to onnxruntime, to weft as traced, after each pass, and after maps are fused."""
+"""Random models give onnxruntime's results as traced, after each pass, and after maps are fused."""
 
 from __future__ import annotations
 

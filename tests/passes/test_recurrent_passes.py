@@ -1,4 +1,4 @@
-"""Passes for recurrent cells written out in ops: products leave scans, siblings join, counters become positions."""
+"""Passes for recurrent cells of elementary ops: products move out of scans, siblings merge, counters become indices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parsed(text: str, **weights: Array) -> onnx.ModelProto:
 
 
 def check(built: onnx.ModelProto, *runs: dict[str, Array]) -> TensorProgram:
-    """The program after all passes, once both devices agree with onnxruntime for each of the inputs."""
+    """Return the program after all passes; both devices must agree with onnxruntime for all inputs."""
     devices = [weft.load(built, device=device) for device in ("reference", "cpu")]
     for feeds in runs:
         expected = onnxruntime_run(built, feeds)
@@ -109,7 +109,7 @@ def cell_inputs(time: int, batch: int) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("text", [SCAN_CELL, LOOP_CELL], ids=["scan", "loop"])
-def test_a_cell_written_out_has_one_product_in_its_body(text: str) -> None:
+def test_cell_has_one_product_in_its_body(text: str) -> None:
     program = check(parsed(text, **weights()), *(cell_inputs(*sizes) for sizes in ((6, 2), (1, 3), (9, 1))))
     (scan,) = scans(program)
     assert products(scan.body) == 1
@@ -118,7 +118,7 @@ def test_a_cell_written_out_has_one_product_in_its_body(text: str) -> None:
     assert scan.sequences == 2  # x @ wi + bi, and x @ wg: neither x nor a counter is read any more
 
 
-def test_a_gather_at_a_counter_is_a_slice() -> None:
+def test_gather_at_a_counter_is_a_slice() -> None:
     program = check(parsed(LOOP_CELL, **weights()), cell_inputs(4, 2))
     loads = [part for step in program.steps if isinstance(step.primitive, Map)
              for part in walk(step.primitive.expression) if isinstance(part, Load)]  # fmt: skip
@@ -126,13 +126,13 @@ def test_a_gather_at_a_counter_is_a_slice() -> None:
     assert not functions(program)["select"]
 
 
-def test_a_body_that_runs_once_takes_the_place_of_its_scan() -> None:
+def test_scan_of_one_iteration_is_inlined() -> None:
     text = SCAN_CELL.replace("float[T, B, 5] x", "float[1, B, 5] x").replace("float[T, B, 7] all", "float[1, B, 7] all")
     program = check(parsed(text, **weights()), cell_inputs(1, 3), cell_inputs(1, 1))
     assert not scans(program)
 
 
-def test_a_scan_over_nothing_computes_nothing() -> None:
+def test_scan_without_iterations_computes_nothing() -> None:
     text = SCAN_CELL.replace(
         "float[B, 7] h1, float[B, 7] c1, float[T, B, 7] all)", "float[B, 7] h1, float[B, 7] c1)", 1
     )
@@ -143,7 +143,7 @@ def test_a_scan_over_nothing_computes_nothing() -> None:
         np.testing.assert_array_equal(actual["h1"], feeds["h0"])
 
 
-def test_products_of_what_is_carried_stay() -> None:
+def test_products_of_carried_values_stay() -> None:
     built = parsed(
         """
         agraph (float[T, B, 4] x, float[B, 4] h0) => (float[B, 4] h1, float[T, B, 4] all) {
@@ -162,7 +162,7 @@ def test_products_of_what_is_carried_stay() -> None:
     assert products(scan.body) == 2  # what is shown is an output, which the body itself must make
 
 
-def test_products_that_would_take_much_memory_stay() -> None:
+def test_products_that_need_much_memory_stay() -> None:
     built = parsed(
         """
         agraph (float[T, B, 2] x, float[B] h0) => (float[B] h1) {
@@ -180,7 +180,7 @@ def test_products_that_would_take_much_memory_stay() -> None:
     assert products(scan.body) == 1
 
 
-def test_what_does_not_change_is_computed_once() -> None:
+def test_loop_invariants_are_computed_once() -> None:
     built = parsed(
         """
         agraph (float[T, B, 4] x, float[4, 4] v, float[4, 4] w, float[B, 4] h0) => (float[B, 4] h1) {
@@ -214,7 +214,7 @@ agraph (float[ROWS, 6] x) => (float[ROWS, 4] y) {
 
 
 @pytest.mark.parametrize(("rows", "count"), [("2", 1), ("64", 2), ("N", 2)])
-def test_siblings_join_where_rows_are_few(rows: str, count: int) -> None:
+def test_siblings_merge_if_there_are_few_rows(rows: str, count: int) -> None:
     built = parsed(SIBLINGS.replace("ROWS", rows), v=random(6, 4), w=random(6, 4))
     sizes = [int(rows)] if rows.isdigit() else [1, 3, 70]
     assert products(check(built, *({"x": random(size, 6)} for size in sizes))) == count
@@ -225,7 +225,7 @@ def test_siblings_of_different_widths() -> None:
     assert products(check(parsed(text, v=random(6, 4), w=random(6, 1)), {"x": random(1, 6)})) == 1
 
 
-def test_siblings_that_others_see_stay_apart() -> None:
+def test_siblings_with_other_readers_stay_apart() -> None:
     built = parsed(SIBLINGS.replace("ROWS", "1"), v=random(6, 4), w=random(6, 4))
     built.graph.output.append(onnx.helper.make_tensor_value_info("a", 1, [1, 4]))
     assert products(check(built, {"x": random(1, 6)})) == 2
@@ -239,7 +239,7 @@ def test_siblings_that_others_see_stay_apart() -> None:
     [("Mul", 1.0, True), ("Div", 1.0, True), ("Sub", 0.0, True), ("Add", 0.0, False), ("Sub", -0.0, False),
      ("Pow", 1.0, True), ("Mul", -1.0, False)],
 )  # fmt: skip
-def test_neutral_numbers_vanish(op: str, number: float, folded: bool) -> None:
+def test_neutral_elements_vanish(op: str, number: float, folded: bool) -> None:
     built = parsed(f"agraph (float[N] x) => (float[N] y) {{ y = {op}(x, k) }}", k=np.float32(number).reshape(()))
     x = np.array([0.0, -0.0, 1.5, -np.inf, np.nan], np.float32)
     program = check(built, {"x": x})
@@ -264,7 +264,7 @@ def test_indices_that_may_be_out_of_range_are_checked() -> None:
 
 
 def test_values_of_different_bodies_have_different_numbers() -> None:
-    """Two branches that both fold scales into weights make constants of the same type."""
+    """Two branches that fold scales into weights create constants of the same type."""
     weights = {
         name: random(4, 4, 1, 1) if name.startswith("w") else random(4, 1, 1) for name in ("w1", "w2", "s1", "s2")
     }
@@ -291,7 +291,7 @@ def test_values_of_different_bodies_have_different_numbers() -> None:
 
 @pytest.mark.parametrize("directions", [1, 2])
 def test_layers_of_bytes_multiply_bytes(directions: int) -> None:
-    """Those of the input for all steps at once, and those inside of the scans, whose weights are constants there."""
+    """Input products for all steps at once, and those inside the scans, whose weights are constants."""
     size, units = 24, 40
     arrays = {
         "w": RNG.integers(-127, 128, (directions, size, 4 * units)).astype(np.int8),

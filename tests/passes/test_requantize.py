@@ -1,4 +1,4 @@
-"""What follows sums of bytes: scales, shifts and the next quantization joined, as onnxruntime computes it in floats."""
+"""Scales, shifts and the next quantization after byte products are merged, with onnxruntime's results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def build(seed: int, kind: str, activation: str) -> tuple[bytes, np.ndarray[Any,
 @pytest.mark.parametrize("activation", ["", "Relu", "Sigmoid", "Abs"])
 @pytest.mark.parametrize("kind", ["Conv", "MatMul"])
 @pytest.mark.parametrize("seed", range(2))
-def test_what_follows_is_joined(seed: int, kind: str, activation: str) -> None:
+def test_following_steps_are_merged(seed: int, kind: str, activation: str) -> None:
     model, x, step = build(seed, kind, activation)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -80,8 +80,8 @@ def test_what_follows_is_joined(seed: int, kind: str, activation: str) -> None:
     assert len(divided) == {"": 1, "Relu": 1, "Sigmoid": 3, "Abs": 1}[activation]  # that of the input is always there
 
 
-def test_rounding_to_bytes_takes_all_numbers() -> None:
-    """Halves, infinities, NaN and what is far out of range, at zero points of both parities."""
+def test_rounding_to_bytes_of_all_numbers() -> None:
+    """Ties, infinities, NaN and values far out of range, at odd and even zero points."""
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e30, -1e30, 1e9, 3e38, 127.5, 128.5, -0.5, 0.5, 254.5, 255.5]
     x = np.concatenate([np.asarray(special), np.arange(-300, 300) / 2.0, np.arange(-1000, 1000) / 7.0])
     x = x.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Random sections, and a machine that runs their plans on real bytes: an oracle for planner and verifier.
+"""Random sections, and an interpreter that runs their plans on real bytes: an oracle for planner and verifier.
 
 Kernels are only names here. What a launch computes is decided by its name and the bytes that it reads.
 """
@@ -63,7 +63,7 @@ class _Maker:
         return self.random.choice(recent)
 
     def compute(self) -> None:
-        """Any function of some operands, with or without a workspace."""
+        """Compute some function of the operands, with or without a workspace."""
         operands = list(dict.fromkeys(self.pick() for _ in range(self.random.randint(1, 3))))
         size = self.random.choice([size_of(operands[0]), self.random.randint(1, 2000)])
         reads = [Reference("operand", number) for number in range(len(operands))]
@@ -158,7 +158,7 @@ def _root(value: Value, aliases: Mapping[Value, Value]) -> Value:
 
 
 def _steps(section: NativeSection, chooser: random.Random) -> list[tuple[int, ...]]:
-    """An order that the data allows, with up to three tasks side by side."""
+    """Return a valid order with up to three tasks in parallel."""
     producers = {value: number for number, task in enumerate(section.tasks) for value in task.results}
     needs = [
         {producers[root] for value in task.operands if (root := _root(value, section.aliases)) in producers}
@@ -178,7 +178,7 @@ def _steps(section: NativeSection, chooser: random.Random) -> list[tuple[int, ..
 
 
 def run_plan(case: RandomSection, plan: Plan, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs that the launches of a plan leave, one after the other on an arena full of rubbish."""
+    """Run the launches of a plan in order on an arena of random bytes, and return the outputs."""
     section = case.section
     regions: dict[int, Array] = {ARENA: np.full(plan.arena_bytes, 0xA5, np.uint8)}
     outputs = [np.full(size_of(value), 0x5A, np.uint8) for value in section.outputs]
@@ -193,7 +193,7 @@ def run_plan(case: RandomSection, plan: Plan, inputs: Sequence[Array]) -> list[A
 
 
 def expected_outputs(case: RandomSection, inputs: Sequence[Array]) -> list[Array]:
-    """The same with memory of its own for every value."""
+    """Compute the outputs with separate memory for every value."""
     section = case.section
     memory: dict[Value, Array] = {**dict(zip(section.inputs, inputs)), **case.constants}
     for task in section.tasks:

@@ -1,4 +1,4 @@
-"""The allocator: no two blocks that live together share a byte, and arenas are as small as they can be."""
+"""The allocator: blocks with overlapping lifetimes share no byte, and arenas are close to the lower bound."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def test_work_grows_with_the_number_of_blocks() -> None:
     assert many < 200_000
 
 
-def test_the_busiest_step() -> None:
+def test_step_with_the_most_live_bytes() -> None:
     assert most_alive([]) == (0, 0)
     assert most_alive([Lifetime(5, 0, 2), Lifetime(7, 2, 3), Lifetime(6, 3, 3)]) == (13, 3)

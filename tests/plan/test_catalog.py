@@ -1,4 +1,4 @@
-"""Plans of the models of the list: arenas as small as the lower bound, never more than the file's order needs.
+"""Plans of the catalog: arenas close to the lower bound, and no larger than the file's order needs.
 
 `pytest tests/plan/test_catalog.py -s` prints the figures.
 """
@@ -21,7 +21,7 @@ MOST_LINES = 4000  # of Python for each task, and for 100 of them at least
 
 
 def sizes_of(entry: CatalogModel, model: weft.Model) -> dict[str, Any]:
-    """The sample shapes; files give some inputs one name for dims that differ, and then shapes say it all."""
+    """Return the sample shapes: files use one name for dims that differ, so names of dims are not enough."""
     del model
     return {name: array.shape for name, array in random_inputs(entry).items()}
 
@@ -30,7 +30,7 @@ def sizes_of(entry: CatalogModel, model: weft.Model) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("unverified")
 @pytest.mark.parametrize("entry", [pytest.param(model, id=model.name) for model in load_catalog()])
-def test_the_arena_is_as_small_as_it_can_be(entry: CatalogModel) -> None:
+def test_arena_is_close_to_the_lower_bound(entry: CatalogModel) -> None:
     if entry.missing:
         pytest.skip(entry.missing)
     model = weft.load(entry.file, device="cpu")
@@ -55,8 +55,8 @@ def test_the_arena_is_as_small_as_it_can_be(entry: CatalogModel) -> None:
 
 @pytest.mark.models
 @pytest.mark.parametrize("entry", [pytest.param(m, id=m.name) for m in load_catalog() if dim_groups(m)])
-def test_there_is_a_plan_for_usual_sizes(entry: CatalogModel) -> None:
-    """`weft plan MODEL` says something for every model, whatever sizes it must guess."""
+def test_plan_for_default_sizes(entry: CatalogModel) -> None:
+    """`weft plan MODEL` works for every model, with guessed sizes."""
     if entry.missing:
         pytest.skip(entry.missing)
     memory = weft.load(entry.file, device="cpu").memory()

@@ -1,4 +1,4 @@
-"""What a model needs is known before it runs, holds byte for byte, and limits are kept."""
+"""Memory is predicted exactly before a run, and limits hold."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def test_amounts_of_memory(text: int | str, amount: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-5", "1.5.2GB", "200 apples", True, 0])
-def test_what_is_no_amount_of_memory(text: int | str, file: Path) -> None:
+def test_invalid_amounts_of_memory(text: int | str, file: Path) -> None:
     with pytest.raises(weft.InputError, match="memory_limit"):
         weft.load(file, memory_limit=text)
 
 
-def test_the_prediction_is_what_is_allocated(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prediction_equals_allocation(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arena_sizes: list[int] = []
     take = Arenas.take
 
@@ -121,7 +121,7 @@ def test_the_prediction_is_what_is_allocated(dynamic: Path, monkeypatch: pytest.
         arena_sizes.clear()
 
 
-def test_sizes_that_are_not_given_are_said(dynamic: Path) -> None:
+def test_guessed_sizes_are_reported(dynamic: Path) -> None:
     model = weft.load(dynamic, device="cpu")
     assert model.memory().guessed == ("batch",)
     assert model.memory().sizes == {"batch": 1}
@@ -137,7 +137,7 @@ def test_sizes_that_are_not_given_are_said(dynamic: Path) -> None:
         weft.load(dynamic, device="reference").memory()
 
 
-def test_a_limit_is_kept(file: Path) -> None:
+def test_memory_limit(file: Path) -> None:
     needed = weft.load(file, device="cpu").memory().peak
     assert weft.load(file, device="cpu", memory_limit=needed).run({"x": data()})
     with pytest.raises(weft.OutOfMemoryError, match=r"needs [\d,]+ bytes, more than the memory_limit") as refused:
@@ -147,8 +147,8 @@ def test_a_limit_is_kept(file: Path) -> None:
         weft.load(file, device="cpu", memory_limit="1MB")
 
 
-def test_kernels_that_need_less_are_used_where_that_helps(tmp_path: Path) -> None:
-    """Convolutions whose fast way takes much room beside the values."""
+def test_kernels_with_less_memory_are_used_under_a_limit(tmp_path: Path) -> None:
+    """Convolutions whose fast kernel needs a large workspace."""
     rng = np.random.default_rng(2)
     weights = [numpy_helper.from_array(rng.standard_normal((64, 64, 3, 3), np.float32), name) for name in ("w1", "w2")]
     nodes = [
@@ -167,7 +167,7 @@ def test_kernels_that_need_less_are_used_where_that_helps(tmp_path: Path) -> Non
     np.testing.assert_array_equal(limited.run({"x": x})["y"], lean.run({"x": x})["y"])
 
 
-def test_a_limit_holds_for_every_new_shape(dynamic: Path) -> None:
+def test_memory_limit_for_every_new_shape(dynamic: Path) -> None:
     free = weft.load(dynamic, device="cpu")
     model = weft.load(dynamic, device="cpu", memory_limit=free.memory({"batch": 2}).peak)
     expected = free.run({"x": data(2)})
@@ -180,7 +180,7 @@ def test_a_limit_holds_for_every_new_shape(dynamic: Path) -> None:
         weft.load(dynamic, device="reference", memory_limit="1GB")
 
 
-def test_weights_are_shared_by_all_who_load_a_file(file: Path) -> None:
+def test_weights_of_a_file_are_shared(file: Path) -> None:
     one, other = weft.load(file, device="cpu"), weft.load(file, device="cpu", threads=1)
     assert one.session().whole.program is other.session().whole.program
     assert weft.load(file, device="cpu", precision="strict").session().whole.program is not one.session().whole.program
@@ -221,7 +221,7 @@ def test_little_address_space(file: Path, megabytes: int, part: float) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and RLIMIT_AS")
-def test_too_little_address_space_for_the_compiler_s_library(file: Path) -> None:
+def test_too_little_address_space_for_llvm(file: Path) -> None:
     done = run_python(LIMITED, str(file), str(20 << 20), "", "import nothing before")
     assert done.stdout.startswith("refused"), done.stderr
 
@@ -248,7 +248,7 @@ ALLOWANCE = 6_000_000  # bytes of code, of Python objects for sections and plans
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_the_resident_memory_is_what_was_predicted(file: Path, tmp_path: Path) -> None:
+def test_resident_memory_is_predicted(file: Path, tmp_path: Path) -> None:
     tiny = tmp_path / "tiny.onnx"
     relu = helper.make_node("Relu", ["x"], ["y"])
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 2, 2]) for name in "xy"]
@@ -291,7 +291,7 @@ def test_weft_plan_prints(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_weft_plan_as_json(dynamic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures = [tmp_path / "map.svg", tmp_path / "map.png"]
     for picture in pictures:
-        assert main(["plan", str(dynamic), "--shape", "batch=2", "--json", "--picture", str(picture)]) == 0
+        assert main(["plan", str(dynamic), "--shape", "batch=2", "--json", "-o", str(picture)]) == 0
         record = json.loads(capsys.readouterr().out)
     memory = weft.load(dynamic, device="cpu").memory({"batch": 2})
     assert record["weights_bytes"] == memory.weights
@@ -308,7 +308,7 @@ def test_weft_plan_as_json(dynamic: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 def check_svg(path: Path, nodes: list[str]) -> None:
-    """It is whole XML, and every tensor of a small model has its node's name in the list."""
+    """Check that it is valid XML, and that the list has the node name of every tensor."""
     root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     texts = [text.text or "" for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert nodes
@@ -333,7 +333,7 @@ def check_png(path: Path) -> None:
     assert len(image.getcolors(1 << 20)) > 3
 
 
-def test_weft_plan_refuses_what_it_cannot_do(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weft_plan_refuses_invalid_arguments(dynamic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(dynamic), "-o", "map.gif"]) == 1
     assert main(["plan", str(dynamic), "--shape", "rows=2"]) == 1
     assert main(["plan", str(dynamic), "--device", "reference"]) == 1

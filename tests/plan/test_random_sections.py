@@ -1,4 +1,4 @@
-"""Plans of random sections: sound, as small as can be, and their faults are found."""
+"""Plans of random sections are valid and small, and the verifier finds faults in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def inputs_of(case: RandomSection) -> list[np.ndarray]:
 
 @given(seed=SEEDS)
 @settings(max_examples=150)
-def test_plans_compute_what_separate_memory_does(seed: int) -> None:
+def test_plans_give_the_results_of_separate_memory(seed: int) -> None:
     note(f"seed {seed}")
     case = random_section(seed)
     for steps in (None, case.steps):
@@ -40,8 +40,8 @@ def test_plans_compute_what_separate_memory_does(seed: int) -> None:
 
 @given(seed=SEEDS)
 @settings(max_examples=150)
-def test_what_the_verifier_accepts_is_right(seed: int) -> None:
-    """A place is changed at random: either that is found, or nothing came of it."""
+def test_verifier_accepts_only_correct_plans(seed: int) -> None:
+    """A random change of a place is reported, or does not change results."""
     note(f"seed {seed}")
     case = random_section(seed, tasks=15)
     plan = make_plan(case.section, case.constants, {})
@@ -108,7 +108,7 @@ def check(case: RandomSection, plan: Plan, steps: tuple[tuple[int, ...], ...] | 
     verify_plan(case.section, plan if steps is None else replace(plan, steps=steps), case.constants, {})
 
 
-def test_the_chain_is_sound() -> None:
+def test_chain_is_valid() -> None:
     check(*chain())
 
 
@@ -120,7 +120,7 @@ def test_overlap_is_found() -> None:
 
 
 def test_early_reuse_is_found() -> None:
-    """b goes where c will need a: in the place of c's operand, and read there."""
+    """b overwrites a, which c still reads."""
     case, plan = chain()
     a = place_of(plan, 0, 1)
     moved = with_buffer(with_buffer(plan, 1, 0, a), 2, 0, place_of(plan, 1, 1))
@@ -150,7 +150,7 @@ def test_places_out_of_range_are_found() -> None:
         check(case, replace(plan, arena_bytes=plan.arena_bytes - 64))
 
 
-def test_launches_side_by_side_that_share_memory_are_found() -> None:
+def test_parallel_launches_that_share_memory_are_found() -> None:
     case, plan = chain()
     for after in ((), (1,)):
         launches = list(plan.launches)
@@ -188,7 +188,7 @@ def test_outputs_must_be_where_they_belong() -> None:
 
 @given(seed=SEEDS)
 @settings(max_examples=60)
-def test_the_chosen_order_never_needs_more(seed: int) -> None:
+def test_chosen_order_never_needs_more_memory(seed: int) -> None:
     note(f"seed {seed}")
     case = random_section(seed, tasks=40)
     own = [(number,) for number in range(len(case.section.tasks))]
@@ -197,8 +197,8 @@ def test_the_chosen_order_never_needs_more(seed: int) -> None:
     assert chosen == make_plan(case.section, case.constants, {})
 
 
-def test_branches_are_done_one_after_the_other() -> None:
-    """Of four branches that widen and narrow again, a breadth-first file has all wide values at the same time."""
+def test_branches_are_scheduled_depth_first() -> None:
+    """Four branches widen and narrow again; in the file's breadth-first order all wide values are live at once."""
     case = random_section(0, tasks=1)
     source = case.section.inputs[0]
 

@@ -1,4 +1,4 @@
-"""What launches wait for, and what is worth sharing: against brute force, and by small cases."""
+"""Dependencies between launches, and which are worth parallelising: against brute force, and in small cases."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def conflict(one: list[Bytes], other: list[Bytes]) -> bool:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_conflicts_are_waited_for(seed: int) -> None:
-    """Directly or through others, a launch waits for all that it conflicts with, and directly for nothing else."""
+    """A launch waits, directly or indirectly, for all conflicting launches, and directly for no other."""
     rng = np.random.default_rng(seed)
     uses = [random_uses(rng) for _ in range(40)]
     planned = with_waits([a_launch(use) for use in uses])
@@ -58,7 +58,7 @@ def test_conflicts_are_waited_for(seed: int) -> None:
         assert needed <= reached, f"seed {seed}: launch {number} does not wait for {needed - reached}"
 
 
-def test_what_is_repeated_covers_all_that_it_touches() -> None:
+def test_repeated_launch_covers_all_its_memory() -> None:
     step = a_launch([(0, 100, 104, True), (1, 50, 54, False)])
     repeated = Repeated((step,), ((4, -4),), 10)
     beside = a_launch([(0, 140, 144, True)])
@@ -67,7 +67,7 @@ def test_what_is_repeated_covers_all_that_it_touches() -> None:
     assert [entry.after for entry in planned[1:] if isinstance(entry, PlannedLaunch)] == [(), (0,), (0,)]
 
 
-def test_buffers_without_a_size_are_nobodys() -> None:
+def test_empty_buffers_do_not_conflict() -> None:
     one = PlannedLaunch(Kernel("k", (WRITE,), (), 1, ()), 1, (Place(2),), (), sizes=(0,))
     assert [entry.after for entry in with_waits([one, one]) if isinstance(entry, PlannedLaunch)] == [(), ()]
 
@@ -79,20 +79,20 @@ def sized(flops: float, bytes: float, blocks: int = 8, after: tuple[int, ...] | 
     return PlannedLaunch(Kernel("k", (), (), 1, ()), blocks, (), (), flops=flops, bytes=bytes, after=after)
 
 
-def test_seconds_are_those_of_the_narrower_way() -> None:
+def test_seconds_are_the_maximum_of_arithmetic_and_memory() -> None:
     assert cost.launch_seconds(sized(6e7, 1e3), PEAK) == pytest.approx(1e-3, rel=0.01)
     assert cost.launch_seconds(sized(10, 2e7), PEAK) == pytest.approx(1e-3, rel=0.01)
     assert cost.launch_seconds(sized(0, 0), PEAK) == inf
 
 
-def test_small_launches_are_not_shared() -> None:
+def test_small_launches_run_on_one_thread() -> None:
     assert cost.is_worth_sharing(sized(1e7, 1e4), PEAK)
     assert not cost.is_worth_sharing(sized(1e4, 1e4), PEAK)
     assert not cost.is_worth_sharing(sized(1e7, 1e4, blocks=1), PEAK)
     assert cost.is_worth_sharing(sized(0, 0), PEAK)  # nothing is known of it
 
 
-def test_short_runs_wake_nobody() -> None:
+def test_short_runs_wake_no_workers() -> None:
     medium = sized(1e6, 0)  # 17 µs
     assert not cost.is_worth_waking([medium], PEAK)
     assert cost.is_worth_waking([medium, medium], PEAK)

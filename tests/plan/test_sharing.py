@@ -1,4 +1,4 @@
-"""Results that take the place of operands, parts that lie in a concatenation, slices that lie in their source."""
+"""Results in place of operands, operands inside a concatenation, slices inside their source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(
 
 
 def check(proto: onnx.ModelProto, shapes: dict[str, list[int]]) -> Plan:
-    """The device agrees with the reference, on one thread and on three; its plan for more to look at."""
+    """Compare with the reference on one and three threads, and return the plan."""
     rng = np.random.default_rng(5)
     inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     expected = weft.load(proto, device="reference").run(inputs)
@@ -44,7 +44,7 @@ def check(proto: onnx.ModelProto, shapes: dict[str, list[int]]) -> Plan:
 
 
 def overwriting(plan: Plan) -> list[str]:
-    """The nodes of launches that write where they read."""
+    """Return the nodes of launches that overwrite an operand."""
     origins = []
     for entry in plan.launches:
         if isinstance(entry, PlannedLaunch):
@@ -62,7 +62,7 @@ def weights(*shape: int, seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("rows", [1, 5, 37])
 @pytest.mark.parametrize("columns", [1, 7, 48, 130])
-def test_a_product_onto_its_residual(rows: int, columns: int) -> None:
+def test_product_overwrites_its_residual(rows: int, columns: int) -> None:
     shapes = {"x": [rows, 24], "r": [rows, columns]}
     nodes = [
         helper.make_node("Softmax", ["r"], ["s"], name="other"),
@@ -84,7 +84,9 @@ def test_a_product_onto_its_residual(rows: int, columns: int) -> None:
         (24, 24, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "group": 24}),
     ],
 )
-def test_a_convolution_onto_its_residual(side: int, channels: int, features: int, attributes: dict[str, Any]) -> None:
+def test_convolution_overwrites_its_residual(
+    side: int, channels: int, features: int, attributes: dict[str, Any]
+) -> None:
     shapes = {"x": [1, channels, side, side], "r": [1, features, side, side]}
     kernel = attributes["kernel_shape"]
     w = weights(features, channels // attributes.get("group", 1), *kernel)
@@ -129,8 +131,8 @@ def test_concatenation_and_slices_without_copies() -> None:
     assert "parts" not in origins
 
 
-def test_outputs_that_are_concatenated_and_more() -> None:
-    """A part that is an output as well, the same part twice, and parts of an output."""
+def test_concatenated_outputs() -> None:
+    """An operand that is an output as well, the same operand twice, and operands of an output."""
     shapes = {"x": [2, 16]}
     nodes = [
         helper.make_node("Softmax", ["x"], ["a"], name="first"),

@@ -1,4 +1,4 @@
-"""None for an input that the model asks for with OptionalHasElement, of an optional type or not."""
+"""None as an input that the model tests with OptionalHasElement, whether its type is optional or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {"tensor": ROW, "any rank": helper.make_tensor_type_proto(TensorProto.FL
 
 
 def model(kind: str, consumer: str = "Add") -> bytes:
-    """x + y where there is an x, otherwise -y."""
+    """Return x + y if x is present, otherwise -y."""
     declared = helper.make_tensor_value_info
     get = helper.make_node("OptionalGetElement", ["x"], ["element"])
     nodes = [get, helper.make_node(consumer, ["element", "y"], ["sum"])]
@@ -43,13 +43,13 @@ def model(kind: str, consumer: str = "Add") -> bytes:
 
 def agree(results: list[Any], content: bytes, inputs: dict[str, Any]) -> None:
     expected = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, inputs)
-    for result, wanted in zip(results, expected, strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    for result, expected_output in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(result, expected_output)
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference", "webgpu:0"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_input_that_is_none(kind: str, device: str) -> None:
+def test_none_is_an_absent_input(kind: str, device: str) -> None:
     content = model(kind)
     loaded = weft.load(content, device=device)
     for x in (None, Y, None):
@@ -60,13 +60,13 @@ def test_an_input_that_is_none(kind: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_input_that_is_none_in_the_drop_in(kind: str) -> None:
+def test_none_is_an_absent_input_in_the_drop_in(kind: str) -> None:
     content = model(kind)
     session = weft.compat.onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     agree(session.run(None, {"x": None, "y": Y}), content, {"x": None, "y": Y})
 
 
-def test_an_input_that_is_needed_all_the_same() -> None:
+def test_none_for_a_required_input_is_refused() -> None:
     graph = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
         agraph (float[K] x, float[K] y) => (float[K] z, bool has) { has = OptionalHasElement(x) z = Add(x, y) }""")
     with pytest.raises(weft.ExecutionError, match=r"value x, node Add_z \(Add\)"):

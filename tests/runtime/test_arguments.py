@@ -1,4 +1,4 @@
-"""Arguments that make no sense, to every entry point: each is refused with an error of weft's."""
+"""Invalid arguments to every entry point are refused with a WeftError."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.errors import InputError, InternalError, WeftError
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_every_oddity(entry: str) -> None:
+def test_invalid_arguments_raise_weft_errors(entry: str) -> None:
     for name, make in ODD.items():
         if (entry, name) in NOT_TRIED:
             continue
@@ -29,12 +29,12 @@ def test_every_oddity(entry: str) -> None:
 
 
 @pytest.mark.parametrize("inputs", [np.ones((2, 3), np.float32), [np.ones((2, 3), np.float32)], "x", 5], ids=repr)
-def test_inputs_that_are_not_by_name(inputs: Any) -> None:
+def test_positional_inputs_are_refused(inputs: Any) -> None:
     with pytest.raises(InputError, match="dict of arrays by name"):
         weft.load(MODELS["plain"](), device="reference").run(inputs)
 
 
-def test_a_dump_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_dump_folder_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(InputError, match="dump folder"):

@@ -1,4 +1,4 @@
-"""What callers pass for arrays: each is taken as it is meant, or refused with a reason; never a bare traceback."""
+"""Array-like inputs are converted, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A = np.array([1, 2, 3], np.float32)
 
 @cache
 def passing(dtype: int, shape: Any = ("n",)) -> weft.Model:
-    """Its output is its input."""
+    """Build a model whose output is its input."""
     graph = model([node("Identity", ["x"], ["y"])], [value("x", shape, dtype)], [value("y", shape, dtype)])
     return weft.load(graph, device="cpu")
 
@@ -36,11 +36,11 @@ BFLOAT16, FLOAT8, COMPLEX = TensorProto.BFLOAT16, TensorProto.FLOAT8E4M3FN, Tens
 
 
 class Interface:
-    """As images of PIL have it."""
+    """An object with `__array_interface__`, as PIL images have."""
 
     def __init__(self) -> None:
-        self.kept = A.copy()
-        self.__array_interface__ = self.kept.__array_interface__
+        self.array = A.copy()
+        self.__array_interface__ = self.array.__array_interface__
 
 
 class Raising:
@@ -59,10 +59,10 @@ class Sparse:
 
 
 class Text(str):
-    """A string of somebody's own class."""
+    """A subclass of str."""
 
 
-TAKEN: dict[str, tuple[int, Any, list[Any]]] = {
+ACCEPTED: dict[str, tuple[int, Any, list[Any]]] = {
     "list": (FLOAT, [1, 2.5, True], [1, 2.5, 1]),
     "tuple": (FLOAT, (1, 2), [1, 2]),
     "range": (INT64, range(3), [0, 1, 2]),
@@ -97,16 +97,16 @@ TAKEN: dict[str, tuple[int, Any, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", TAKEN)
-def test_taken(case: str) -> None:
-    kind, given, expected = TAKEN[case]
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_accepted(case: str) -> None:
+    kind, array_like, expected = ACCEPTED[case]
     loaded = passing(kind)
     for _ in range(2):
-        found = loaded.run({"x": given})["y"]
-        assert found.dtype == loaded.outputs[0].dtype
-        assert found.tolist() == expected
-        if found.dtype == object:
-            assert {type(text) for text in found} <= {str}
+        actual = loaded.run({"x": array_like})["y"]
+        assert actual.dtype == loaded.outputs[0].dtype
+        assert actual.tolist() == expected
+        if actual.dtype == object:
+            assert {type(text) for text in actual} <= {str}
 
 
 REFUSED: dict[str, tuple[int, Any, str]] = {
@@ -143,21 +143,21 @@ REFUSED: dict[str, tuple[int, Any, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case: str) -> None:
-    kind, given, said = REFUSED[case]
+    kind, array_like, message = REFUSED[case]
     loaded = passing(kind)
     for _ in range(2):
-        with pytest.raises(weft.InputError, match=re.escape(said)) as caught:
-            loaded.run({"x": given})
+        with pytest.raises(weft.InputError, match=re.escape(message)) as caught:
+            loaded.run({"x": array_like})
         assert "input 'x'" in str(caught.value)
 
 
-def test_a_file_in_memory(tmp_path: Path) -> None:
+def test_arrays_on_mapped_files(tmp_path: Path) -> None:
     A.tofile(tmp_path / "a.bin")
     assert passing(FLOAT).run({"x": np.memmap(tmp_path / "a.bin", np.float32, "r")})["y"].tolist() == A.tolist()
 
 
 @pytest.mark.parametrize(
-    ("declared", "given", "said"),
+    ("declared", "shape", "hint"),
     [
         ((1, 3, 8, 9), (3, 8, 9), "array[np.newaxis]"),
         (("n", 3, 8, 9), (8, 9, 3), None),
@@ -167,25 +167,25 @@ def test_a_file_in_memory(tmp_path: Path) -> None:
         (("n", 3, 8, 9), (2, 3, 8, 8), None),
     ],
 )
-def test_shapes_that_a_step_away_fit(declared: Any, given: Any, said: str | None) -> None:
+def test_hints_for_shapes_that_almost_fit(declared: Any, shape: Any, hint: str | None) -> None:
     loaded = passing(TensorProto.FLOAT, declared)
     with pytest.raises(weft.InputError) as caught:
-        loaded.run({"x": np.zeros(given, np.float32)})
-    assert (caught.value.hint is None) if said is None else (said in str(caught.value.hint))
+        loaded.run({"x": np.zeros(shape, np.float32)})
+    assert (caught.value.hint is None) if hint is None else (hint in str(caught.value.hint))
 
 
 # -- libraries, where they are installed -----------------------------------------------------------------------------
 
 
-def test_tensors_of_torch() -> None:
+def test_torch_tensors() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     plain = torch.tensor([1.0, 2.0])
     computed = plain * torch.ones(2, requires_grad=True)
-    for given in (plain, torch.nn.Parameter(plain), computed, torch.stack([plain, plain], 1)[:, 0]):
-        assert passing(FLOAT).run({"x": given})["y"].tolist() == [1, 2]
+    for tensor in (plain, torch.nn.Parameter(plain), computed, torch.stack([plain, plain], 1)[:, 0]):
+        assert passing(FLOAT).run({"x": tensor})["y"].tolist() == [1, 2]
     narrow = plain.bfloat16()
-    for given in (narrow, torch.nn.Parameter(narrow), torch.stack([narrow, narrow], 1)[:, 0]):
-        assert passing(BFLOAT16).run({"x": given})["y"].tolist() == [1, 2]
+    for tensor in (narrow, torch.nn.Parameter(narrow), torch.stack([narrow, narrow], 1)[:, 0]):
+        assert passing(BFLOAT16).run({"x": tensor})["y"].tolist() == [1, 2]
     assert passing(BFLOAT16).run({"x": torch.ones(1).bfloat16().expand(3)})["y"].tolist() == [1] * 3
     assert passing(BFLOAT16).run({"x": torch.zeros(0).bfloat16()})["y"].tolist() == []
     assert passing(TensorProto.BFLOAT16, ()).run({"x": torch.tensor(1.5).bfloat16()})["y"] == 1.5
@@ -193,29 +193,29 @@ def test_tensors_of_torch() -> None:
     assert passing(COMPLEX).run({"x": torch.tensor([1j, 2j]).conj()})["y"].tolist() == [-1j, -2j]
     assert passing(FLOAT).run({"x": torch.tensor([1j, 2j]).conj().imag})["y"].tolist() == [-1, -2]
     assert passing(FLOAT).run({"x": [torch.tensor(1.0), torch.tensor(2.0)]})["y"].tolist() == [1, 2]
-    for given, said in (
+    for tensor, message in (
         (narrow, r"tensor\.to\(torch\.float32\)"),
         (plain.to("meta"), "meta"),
         (plain.to_sparse(), "to_dense"),
         (torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8), "dequantize"),
     ):
-        with pytest.raises(weft.InputError, match=said):
-            passing(FLOAT).run({"x": given})
+        with pytest.raises(weft.InputError, match=message):
+            passing(FLOAT).run({"x": tensor})
 
 
-def test_tensors_of_torch_on_a_device() -> None:
+def test_torch_tensors_on_a_device() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    for given in (
+    for tensor in (
         torch.tensor([1.5, 2]),
         torch.nn.Parameter(torch.tensor([1.5, 2])),
         torch.tensor([1.5, 2]).bfloat16(),
     ):
-        placed = weft.to_device(given, "cpu")
-        given.data.zero_()
+        placed = weft.to_device(tensor, "cpu")
+        tensor.data.zero_()
         assert placed.numpy().tolist() == [1.5, 2]
 
 
-def test_outputs_in_tensors_of_torch() -> None:
+def test_outputs_into_torch_tensors() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     for _ in range(2):
         place = torch.zeros(3)
@@ -228,7 +228,7 @@ def test_outputs_in_tensors_of_torch() -> None:
         passing(FLOAT).run({"x": A}, into={"y": torch.zeros(3, requires_grad=True)})
 
 
-def test_columns_of_pandas() -> None:
+def test_pandas_columns() -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     table = pandas.DataFrame({"a": np.float32([1, 2]), "s": ["x", "y"], "i": [1, 2]})
     assert passing(FLOAT).run({"x": table["a"]})["y"].tolist() == [1, 2]
@@ -243,16 +243,16 @@ def test_columns_of_pandas() -> None:
         passing(FLOAT).run(table)
 
 
-def test_images_of_pillow() -> None:
+def test_pillow_images() -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     picture = image.new("RGB", (2, 3), (1, 2, 3))
-    found = passing(TensorProto.UINT8, ("h", "w", "c")).run({"x": picture})["y"]
-    assert found.shape == (3, 2, 3)
+    actual = passing(TensorProto.UINT8, ("h", "w", "c")).run({"x": picture})["y"]
+    assert actual.shape == (3, 2, 3)
     with pytest.raises(weft.InputError, match="not uint8"):
         passing(FLOAT).run({"x": picture})
 
 
-def test_arrays_of_jax() -> None:
+def test_jax_arrays() -> None:
     numpy = pytest.importorskip("jax.numpy", reason="jax is not installed")
     assert passing(FLOAT).run({"x": numpy.array([1.0, 2.0])})["y"].tolist() == [1, 2]
     assert passing(BFLOAT16).run({"x": numpy.array([1.0, 2.0], numpy.bfloat16)})["y"].tolist() == [1, 2]
@@ -272,11 +272,11 @@ def test_arrays_of_jax() -> None:
         (np.char.array(["a", "b"]), ["a", "b"]),
     ],
 )
-def test_strings_of_all_types(texts: Any, expected: list[str]) -> None:
+def test_all_string_types(texts: Any, expected: list[str]) -> None:
     assert passing(STRING).run({"x": texts})["y"].tolist() == expected
 
 
-def test_a_raw_scalar_is_a_string() -> None:
+def test_bytes_scalar_is_a_string() -> None:
     assert passing(STRING, ()).run({"x": np.void(b"must")})["y"].item() == "must"
 
 
@@ -295,15 +295,15 @@ def test_a_raw_scalar_is_a_string() -> None:
         memoryview(b"must"),
     ],
 )
-def test_what_is_no_string_is_refused(texts: Any) -> None:
+def test_non_strings_are_refused(texts: Any) -> None:
     with pytest.raises(weft.InputError, match="input 'x'"):
         passing(STRING).run({"x": texts})
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference", "webgpu:0"])
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
-def test_one_element_is_a_scalar(shape: tuple[int, ...], device: str) -> None:
-    """The output has the declared shape, run after run and in every way to run."""
+def test_scalar_outputs_keep_their_declared_shape(shape: tuple[int, ...], device: str) -> None:
+    """The output has the declared shape in every run and with every way to run."""
     graph = model([node("Add", ["x", "x"], ["y"])], [value("x", (), FLOAT)], [value("y", (), FLOAT)])
     loaded = weft.load(graph, device=device)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Runs that are awaited: the same results, an event loop that goes on, and tasks whose end is the end of their runs."""
+"""`run_async`: the results of `run`, an event loop that keeps running, and cancellation with the task."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def until_it_runs() -> None:
     await asyncio.sleep(0.02)
 
 
-def test_it_takes_what_run_takes(loaded: weft.Model) -> None:
+def test_it_takes_the_arguments_of_run(loaded: weft.Model) -> None:
     assert inspect.signature(loaded.run_async).parameters == inspect.signature(loaded.run).parameters
     expected = loaded.run({"x": X}, ["t", "y"])
 
@@ -60,13 +60,13 @@ def test_it_takes_what_run_takes(loaded: weft.Model) -> None:
         np.testing.assert_array_equal(large, loaded.run({"x": wide})["y"])
         return one["y"], two["y"], three["y"], four["y"].numpy(), two["t"]
 
-    *found, inner = asyncio.run(runs())
-    for result in found:
+    *results, inner = asyncio.run(runs())
+    for result in results:
         np.testing.assert_array_equal(result, expected["y"])
     np.testing.assert_array_equal(inner, expected["t"])
 
 
-def test_several_at_once_and_more_than_run_at_a_time(loaded: weft.Model) -> None:
+def test_more_awaited_runs_than_workers(loaded: weft.Model) -> None:
     inputs = [X * np.float32(number) for number in range(4 * interrupts.MAX_AWAITED)]
 
     async def runs() -> list[Any]:
@@ -83,8 +83,8 @@ def test_several_at_once_and_more_than_run_at_a_time(loaded: weft.Model) -> None
     assert interrupts._TaskQueue.helpers == 0
 
 
-def test_no_more_run_at_a_time(looping: weft.Model) -> None:
-    """Those that wait for their turn can be cancelled, too, and do not run then."""
+def test_concurrent_runs_are_limited(looping: weft.Model) -> None:
+    """Queued runs can be cancelled, too, and then never start."""
     most = interrupts.MAX_AWAITED
 
     async def runs() -> None:
@@ -102,22 +102,22 @@ def test_no_more_run_at_a_time(looping: weft.Model) -> None:
     assert counted(looping) == [3] * 4
 
 
-def test_errors_come_to_who_awaits(loaded: weft.Model) -> None:
+def test_errors_reach_the_awaiting_task(loaded: weft.Model) -> None:
     async def run(*arguments: Any, **named: Any) -> None:
         await loaded.run_async(*arguments, **named)
 
-    for given, named, said in [
+    for feeds, named, message in [
         ({"z": X}, {}, "no input 'z'"),
         ({"x": X}, {"timeout": -1}, "timeout must be"),
         ({"x": X}, {"cancel": 3}, "cancel must be"),
         ({"x": X}, {"into": {"y": X[0]}}, "has shape"),
         (X, {}, "by name"),
     ]:
-        with pytest.raises(weft.InputError, match=said):
-            asyncio.run(run(given, **named))
+        with pytest.raises(weft.InputError, match=message):
+            asyncio.run(run(feeds, **named))
 
 
-def test_the_end_of_a_task_is_the_end_of_its_run(looping: weft.Model) -> None:
+def test_cancelling_a_task_ends_its_run(looping: weft.Model) -> None:
     async def runs() -> None:
         task = asyncio.create_task(looping.run_async(FOREVER))
         await until_it_runs()
@@ -131,7 +131,7 @@ def test_the_end_of_a_task_is_the_end_of_its_run(looping: weft.Model) -> None:
     assert counted(looping) == [3] * 4
 
 
-def test_a_cancellation_ends_it(looping: weft.Model) -> None:
+def test_cancellation_object_ends_it(looping: weft.Model) -> None:
     token = weft.Cancellation()
 
     async def runs() -> None:
@@ -147,8 +147,8 @@ def test_a_cancellation_ends_it(looping: weft.Model) -> None:
     assert counted(looping) == [3] * 4
 
 
-def test_a_loop_that_ends_takes_its_runs_with_it(looping: weft.Model) -> None:
-    """`asyncio.run` cancels what is left, and what its helpers say afterwards reaches a closed loop."""
+def test_closing_the_loop_ends_its_runs(looping: weft.Model) -> None:
+    """`asyncio.run` cancels pending runs; their helper threads then report to a closed loop."""
 
     async def leaves() -> None:
         task = asyncio.create_task(looping.run_async(FOREVER))
@@ -161,7 +161,7 @@ def test_a_loop_that_ends_takes_its_runs_with_it(looping: weft.Model) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no TaskGroup")
-def test_a_group_in_which_one_fails(looping: weft.Model) -> None:
+def test_failure_in_a_task_group(looping: weft.Model) -> None:
     async def runs() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(looping.run_async(FOREVER))
@@ -174,7 +174,7 @@ def test_a_group_in_which_one_fails(looping: weft.Model) -> None:
     assert counted(looping) == [3] * 4
 
 
-def test_arrays_of_a_task_that_was_cancelled_are_its_owners(looping: weft.Model) -> None:
+def test_arrays_of_a_cancelled_task_are_not_written(looping: weft.Model) -> None:
     place = np.full(4, 5, np.float32)
 
     async def runs() -> None:

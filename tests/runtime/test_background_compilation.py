@@ -1,4 +1,4 @@
-"""Models that serve at once while a better device gets ready in the background."""
+"""Models that run at once while a better device is compiled in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPU_NAME = "webgpu:0"
 
 
 def chain(length: int = 12) -> onnx.ModelProto:
-    """Steps that the reference takes one by one."""
+    """Build a chain of nodes, which the reference runs one by one."""
     nodes = [helper.make_node("Tanh", [f"v{i}"], [f"v{i + 1}"]) for i in range(length)]
     nodes.append(helper.make_node("MatMul", [f"v{length}", "w"], ["y"]))
     x = helper.make_tensor_value_info("v0", TensorProto.FLOAT, ["n", 64])
@@ -44,7 +44,7 @@ def join() -> None:
 
 
 def fixed_ranking(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
-    """A benchmark whose result is known."""
+    """Replace the benchmark by one with a fixed result."""
 
     def rank_by_benchmark(devices: Any, ready: Any) -> Ranking:
         for device in devices:
@@ -55,7 +55,7 @@ def fixed_ranking(monkeypatch: pytest.MonkeyPatch, best: str) -> None:
     monkeypatch.setattr(background_compilation, "rank_by_benchmark", rank_by_benchmark)
 
 
-def test_it_moves_when_the_better_device_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_moves_when_the_better_device_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     compiling, real = threading.Event(), CpuDriver.begin
 
     def slow(*arguments: Any, **keywords: Any) -> Any:
@@ -67,19 +67,19 @@ def test_it_moves_when_the_better_device_is_ready(monkeypatch: pytest.MonkeyPatc
     model = weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False)
     assert model.device == "reference"
     np.testing.assert_allclose(model(X)[0], Y)
-    kept = model.run({"x": X}, keep=["z"])["z"]
+    device_tensor = model.run({"x": X}, keep=["z"])["z"]
     compiling.set()
     join()
     assert model.device == "cpu"
     np.testing.assert_allclose(model(X)[0], Y)
-    np.testing.assert_allclose(model.run({"x": kept})["z"], X)  # what the other device kept is still good
+    np.testing.assert_allclose(model.run({"x": device_tensor})["z"], X)  # what the other device kept is still good
     served = [(service.device, service.reason) for service in model.report().services]
     assert [device for device, _ in served] == ["reference", "cpu"]
     assert "while cpu gets ready" in served[0][1]
     assert "it is ready, and faster (cpu: so it is, reference: so it is)" in served[1][1]
 
 
-def test_it_stays_where_the_other_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_stays_if_the_other_device_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     fixed_ranking(monkeypatch, "reference")
     model = weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False)
     join()
@@ -87,18 +87,18 @@ def test_it_stays_where_the_other_is_slower(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(model.devices) == {"reference", "cpu"}
 
 
-def test_timed_for_real() -> None:
-    """On inputs that are made up, and on a sample."""
+def test_devices_are_timed_on_random_and_sample_inputs() -> None:
+
     for sample in (None, {"v0": np.ones((256, 64), np.float32)}):
         model = weft.load(chain(), device=["cpu", "reference"], warm="background", cache=False, sample=sample)
         join()
         assert [attempt.device for attempt in model.report().attempts] == []
         assert set(model.devices) == {"reference", "cpu"}
-        found = model.run({"v0": np.ones((3, 64), np.float32)})["y"]
-        assert found.shape == (3, 64)
+        actual = model.run({"v0": np.ones((3, 64), np.float32)})["y"]
+        assert actual.shape == (3, 64)
 
 
-def test_what_fails_in_the_background_is_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_failure_is_reported_as_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no code today")
 
@@ -111,7 +111,7 @@ def test_what_fails_in_the_background_is_an_attempt(monkeypatch: pytest.MonkeyPa
     assert "no code today" in attempt.reason
 
 
-def test_what_fails_while_it_is_timed_is_an_attempt_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_while_timing_is_reported_as_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no run today")
 
@@ -122,21 +122,21 @@ def test_what_fails_while_it_is_timed_is_an_attempt_too(monkeypatch: pytest.Monk
     assert [(a.device, a.stage) for a in model.report().attempts] == [("cpu", "running")]
 
 
-def test_where_no_data_can_be_made_up_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nobody is blamed for it; nor does a thread die aloud."""
-    said: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", said.append)
+def test_model_stays_if_it_has_no_random_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No attempt is reported, and no thread raises."""
+    thread_errors: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", thread_errors.append)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
     built = helper.make_model(helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", [x], [y]))
     model = weft.load(built, device=["cpu", "reference"], warm="background", cache=False)
     join()
-    assert (model.device, model.report().attempts, said) == ("reference", (), [])
+    assert (model.device, model.report().attempts, thread_errors) == ("reference", (), [])
     np.testing.assert_array_equal(model(X), -X)
     with pytest.raises(InputError, match="no input 'z'"):
         weft.load(affine(), device=["cpu", "reference"], warm="background", cache=False, sample={"z": X})
 
 
-def test_a_kept_model_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_model_needs_no_background_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     model = weft.load(affine(), device=[GPU, "cpu"], warm="background")
     assert model.report().services[0].device == "cpu"
@@ -146,7 +146,7 @@ def test_a_kept_model_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not [thread for thread in threading.enumerate() if thread.name == "weft-warming"]
 
 
-def test_it_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_thread_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     compiling, real, compiled = threading.Event(), CpuDriver.begin, []
 
     def slow(*arguments: Any, **keywords: Any) -> Any:
@@ -164,7 +164,7 @@ def test_it_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not compiled
 
 
-def test_it_ends_with_the_process(tmp_path: Path) -> None:
+def test_background_thread_ends_with_the_process(tmp_path: Path) -> None:
     file = tmp_path / "chain.onnx"
     onnx.save(chain(400), file)
     code = f"""

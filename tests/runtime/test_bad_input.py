@@ -1,4 +1,4 @@
-"""Models and inputs that cannot work: each is a weft error of the right class that names the culprit and the file."""
+"""Invalid models and inputs raise the right WeftError, which names the file and the node, value or input."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from weft.errors import InputError, InvalidModelError, ModelError, UnsupportedMo
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [(b"", "empty"), (b"hello world", "a text file that begins"), (b"\x08\x0a", "no graph"),
      (b"\xff" * 100, "not a complete ONNX file"), (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS")],
 )  # fmt: skip
-def test_no_model_at_all(tmp_path: Path, content: bytes, said: str) -> None:
+def test_files_that_are_not_models(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
-    with pytest.raises(InvalidModelError, match=said) as caught:
+    with pytest.raises(InvalidModelError, match=message) as caught:
         weft.load(path)
     assert str(path) in str(caught.value)
 
 
-def test_a_folder_is_no_model(tmp_path: Path) -> None:
+def test_folder_is_not_a_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=re.escape(str(tmp_path))):
         weft.load(tmp_path)
 
@@ -80,12 +80,12 @@ NAMES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", NAMES)
 def test_names(tmp_path: Path, case: str) -> None:
-    build, said = NAMES[case]
-    refuse(tmp_path, build(), InvalidModelError, *said)
+    build, messages = NAMES[case]
+    refuse(tmp_path, build(), InvalidModelError, *messages)
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("bad_tensor", "message"),
     [
         (TensorProto(name="w", data_type=1, dims=[3], raw_data=b"\0" * 8), "need 12 bytes"),
         (TensorProto(name="w", data_type=1, dims=[3], float_data=[1, 2]), "need 3 elements"),
@@ -97,15 +97,15 @@ def test_names(tmp_path: Path, case: str) -> None:
         (TensorProto(name="w", data_type=0, dims=[1], float_data=[1]), "element type number 0"),
     ],
 )
-def test_tensors_that_contradict_themselves(tmp_path: Path, made: TensorProto, said: str) -> None:
-    refuse(tmp_path, model([node("Add", ["x", "w"], ["y"])], initializers=[made]), ModelError, "value w", said)
-    made.name = ""
-    constant = node("Constant", [], ["w"], name="culprit", value=made)
-    refuse(tmp_path, model([constant, node("Add", ["x", "w"], ["y"])]), ModelError, "culprit", said)
+def test_inconsistent_tensors(tmp_path: Path, bad_tensor: TensorProto, message: str) -> None:
+    refuse(tmp_path, model([node("Add", ["x", "w"], ["y"])], initializers=[bad_tensor]), ModelError, "value w", message)
+    bad_tensor.name = ""
+    constant = node("Constant", [], ["w"], name="culprit", value=bad_tensor)
+    refuse(tmp_path, model([constant, node("Add", ["x", "w"], ["y"])]), ModelError, "culprit", message)
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    ("entries", "message"),
     [
         ({"location": "../secret.bin"}, "not allowed"),
         ({"location": "/etc/passwd"}, "not allowed"),
@@ -121,7 +121,7 @@ def test_tensors_that_contradict_themselves(tmp_path: Path, made: TensorProto, s
         ({"location": "data.bin", "offset": "many"}, "'many'"),
     ],
 )
-def test_external_data(tmp_path: Path, entries: dict[str, str], said: str) -> None:
+def test_external_data(tmp_path: Path, entries: dict[str, str], message: str) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
     (tmp_path / "secret.bin").write_bytes(b"\0" * 12)
@@ -129,7 +129,7 @@ def test_external_data(tmp_path: Path, entries: dict[str, str], said: str) -> No
     (folder / "short.bin").write_bytes(b"\0" * 8)
     (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
     built = model([node("Add", ["x", "w"], ["y"])], initializers=[external("w", [3], **entries)])
-    refuse(folder, built, ModelError, "value w", said)
+    refuse(folder, built, ModelError, "value w", message)
 
 
 def test_external_data_of_a_model_without_a_folder() -> None:
@@ -144,7 +144,7 @@ NEWEST = onnx.defs.onnx_opset_version()
 
 
 @pytest.mark.parametrize(
-    ("built", "kind", "said"),
+    ("built", "kind", "messages"),
     [
         (single("Frobnicate", [[2]]), UnsupportedModelError, ("Frobnicate", "culprit")),
         (single("relu", [[2]]), UnsupportedModelError, ("did you mean Relu", "culprit")),
@@ -172,21 +172,21 @@ NEWEST = onnx.defs.onnx_opset_version()
         (single("Einsum", [[2, 3], [3, 4]], equation="ij,jk->"), None, ()),
     ],
 )
-def test_ops(tmp_path: Path, built: onnx.ModelProto, kind: type[Exception] | None, said: tuple[str, ...]) -> None:
+def test_ops(tmp_path: Path, built: onnx.ModelProto, kind: type[Exception] | None, messages: tuple[str, ...]) -> None:
     if kind is None:
         weft.load(built)
     else:
-        refuse(tmp_path, built, kind, *said)
+        refuse(tmp_path, built, kind, *messages)
 
 
 def function_calling_itself() -> onnx.ModelProto:
-    made = helper.make_function(
+    function = helper.make_function(
         "local", "Again", ["a"], ["b"], [node("Again", ["a"], ["b"], domain="local")], [helper.make_opsetid("local", 1)]
     )
-    return model([node("Again", ["x"], ["y"], domain="local")], opsets={"": 20, "local": 1}, functions=[made])
+    return model([node("Again", ["x"], ["y"], domain="local")], opsets={"": 20, "local": 1}, functions=[function])
 
 
-def test_a_function_that_calls_itself(tmp_path: Path) -> None:
+def test_recursive_function(tmp_path: Path) -> None:
     refuse(tmp_path, function_calling_itself(), ModelError, "Again")
 
 
@@ -205,7 +205,7 @@ def test_deeply_nested_branches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("feeds", "said"),
+    ("feeds", "message"),
     [
         ({"x": floats(2, 3).astype(np.float64), "y": ints(1)}, "'x' must be float32, not float64"),
         ({"x": floats(2, 3), "y": np.int32([1])}, "'y' must be int64, not int32"),
@@ -219,7 +219,7 @@ def test_deeply_nested_branches(tmp_path: Path) -> None:
         ({"x": "text", "y": ints(1)}, "'x' cannot be read as an array of float32"),
     ],
 )
-def test_inputs(tmp_path: Path, feeds: dict[str, Any], said: str) -> None:
+def test_inputs(tmp_path: Path, feeds: dict[str, Any], message: str) -> None:
     built = model(
         [node("Gather", ["x", "y"], ["z"], axis=1)],
         [value("x", ["n", 3]), value("y", ["k"], INT64)],
@@ -229,12 +229,12 @@ def test_inputs(tmp_path: Path, feeds: dict[str, Any], said: str) -> None:
     loaded = weft.load(path)
     with pytest.raises(InputError) as caught:
         loaded.run(feeds)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
 
-def test_shapes_that_do_not_fit_are_told_with_what_is_asked() -> None:
-    """Both shapes, and the name of the dim."""
+def test_shape_errors_name_both_shapes() -> None:
+    """The error has both shapes and the name of the dim."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Add", ["a", "b"], ["c"])],
@@ -249,7 +249,7 @@ def test_shapes_that_do_not_fit_are_told_with_what_is_asked() -> None:
         assert part in str(caught.value)
 
 
-def test_a_batch_that_is_fixed_is_told() -> None:
+def test_fixed_batch_is_explained() -> None:
     value = helper.make_tensor_value_info
     node = helper.make_node("Neg", ["x"], ["y"])
     graph = helper.make_graph(
@@ -260,11 +260,11 @@ def test_a_batch_that_is_fixed_is_told() -> None:
         model(floats(8, 3))
 
 
-LACKING = """
+MISSING_PACKAGE = """
 import sys
 import weft
 
-class Lacking:
+class MissingPackage:
     def __init__(self, package):
         self.package = package
 
@@ -276,11 +276,14 @@ class Lacking:
 
 
 @pytest.mark.parametrize("package", ["llvmlite", "onnx"])
-def test_what_compiling_lacks_is_named(package: str, tmp_path: Path) -> None:
-    """As where only what runs saved programs is installed."""
+def test_missing_compiler_package_is_named(package: str, tmp_path: Path) -> None:
+    """As in an environment that has only what saved programs need."""
     path = tmp_path / "model.onnx"
     onnx.save(model([node("Neg", ["x"], ["y"])], [value("x")], [value("y")]), path)
-    program = LACKING + f"sys.meta_path.insert(0, Lacking({package!r}))\nweft.load({str(path)!r}, device='cpu')"
+    program = (
+        MISSING_PACKAGE
+        + f"sys.meta_path.insert(0, MissingPackage({package!r}))\nweft.load({str(path)!r}, device='cpu')"
+    )
     environment = {**os.environ, "WEFT_CACHE": ""}
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
     assert f"DeviceError: {path}: this needs the package {package}, which is not installed" in ran.stderr

@@ -1,4 +1,4 @@
-"""Calibrations: measured once through the devices' own drivers, kept, and measured again when they hold no more."""
+"""Calibrations are measured once through the devices' drivers, cached, and measured again when outdated."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def measurements(monkeypatch: pytest.MonkeyPatch) -> Measure:
-    """How many measurements were made, all of which take no time."""
-    made: list[Calibration] = []
+    """Replace measurements by instant ones; return a function that counts them."""
+    measured: list[Calibration] = []
 
     def measure(_: object, identity: str) -> Calibration:
-        made.append(replace(PLAIN, identity=identity, launch_seconds=float(len(made) + 1)))
-        return made[-1]
+        measured.append(replace(PLAIN, identity=identity, launch_seconds=float(len(measured) + 1)))
+        return measured[-1]
 
     monkeypatch.setattr(calibrate._Measurement, "calibration", measure)
-    return lambda: len(made)
+    return lambda: len(measured)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in another process."""
+    """Clear the calibrations in memory, as in another process."""
     monkeypatch.setattr(calibrate, "_calibrations", {})
 
 
-def test_the_processor_is_measured_through_its_own_driver() -> None:
+def test_cpu_calibration_is_complete() -> None:
     heard: list[str] = []
-    found = measure_calibration("cpu", 1, heard.append)
-    assert found.device == "cpu"
-    assert found.peak.flops > 0
-    assert dict(found.products)[DType.float32] > 0
-    assert found.run_seconds > 0
-    assert found.launch_seconds > 0
-    assert found.host_step_seconds > 0
-    assert (found.units, found.upload.seconds, found.saturation) == (1, 0.0, 0.0)
+    calibration = measure_calibration("cpu", 1, heard.append)
+    assert calibration.device == "cpu"
+    assert calibration.peak.flops > 0
+    assert dict(calibration.products)[DType.float32] > 0
+    assert calibration.run_seconds > 0
+    assert calibration.launch_seconds > 0
+    assert calibration.host_step_seconds > 0
+    assert (calibration.units, calibration.upload.seconds, calibration.saturation) == (1, 0.0, 0.0)
     assert "products of float32" in heard
-    assert get_calibration("cpu", 1) is found
+    assert get_calibration("cpu", 1) is calibration
 
 
-def test_measured_once_and_kept(measurements: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_is_measured_once_and_cached(measurements: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     assert known_calibration("cpu", None) is None
     first = get_calibration("cpu")
     assert get_calibration("cpu") is first
@@ -93,7 +93,7 @@ def test_measured_again_when_driver_hardware_threads_or_weft_change(
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", "nonsense", '{"device": "cpu"}'])
-def test_damaged_files_are_as_good_as_none(
+def test_damaged_files_are_ignored(
     damage: str, measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get_calibration("cpu")
@@ -105,7 +105,7 @@ def test_damaged_files_are_as_good_as_none(
     assert from_record(json.loads(file.read_text())).identity == device_identity("cpu", None)
 
 
-def test_a_file_of_another_device_is_not_taken_for_this_one(
+def test_calibration_of_another_device_is_ignored(
     measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get_calibration("cpu")
@@ -116,7 +116,7 @@ def test_a_file_of_another_device_is_not_taken_for_this_one(
     assert measurements() == 2
 
 
-def test_files_that_others_could_have_written_are_not_read(
+def test_files_writable_by_others_are_ignored(
     measurements: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     get_calibration("cpu")
@@ -128,17 +128,17 @@ def test_files_that_others_could_have_written_are_not_read(
     assert measurements() == 2
 
 
-def test_what_compiles_nothing_cannot_be_measured() -> None:
+def test_devices_without_a_compiler_cannot_be_measured() -> None:
     with pytest.raises(DeviceError, match="compiles no kernels"):
         get_calibration("reference")
     assert len(device_identity("reference", None)) == 64
 
 
-def test_weft_devices_calibrate(measurements: Measure, capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_command_calibrates(measurements: Measure, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--calibrate", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert from_record(told["calibrations"]["cpu"]).launch_seconds > 0
-    assert "compiles no kernels" in told["not measured"]["reference"]
+    printed = json.loads(capsys.readouterr().out)
+    assert from_record(printed["calibrations"]["cpu"]).launch_seconds > 0
+    assert "compiles no kernels" in printed["not measured"]["reference"]
     assert main(["devices", "--calibrate"]) == 0
     shown = capsys.readouterr().out
     assert "float32 products" in shown

@@ -1,4 +1,4 @@
-"""One call after the other: what is remembered of the last one must not show in the next."""
+"""Consecutive calls: state that is cached from one call must not affect the next."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from frontend.samples import branching, model, node, tensor, value
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
+import weft.backends.cpu.section as cpu_section
+import weft.backends.cpu.templates as cpu_templates
 from weft.backends.cpu import section
 from weft.backends.cpu.pool import runner
 from weft.cost.roofline import Peak
@@ -51,26 +53,26 @@ X = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
 
 def test_results_belong_to_the_caller(loaded: weft.Model) -> None:
     first = loaded.run({"x": X})["y"]
-    kept = first.copy()
+    copy = first.copy()
     for _ in range(5):
         again = loaded.run({"x": X})["y"]
         assert not np.shares_memory(first, again)
         again[:] = 0
-    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(first, copy)
 
 
-def test_new_contents_give_new_results(loaded: weft.Model) -> None:
+def test_arrays_may_change_between_calls(loaded: weft.Model) -> None:
     x = X.copy()
     for factor in (1.0, -2.0, 0.0):
         x[:] = X * np.float32(factor)
-        found = loaded.run({"x": x})["y"]
-        np.testing.assert_array_equal(found, weft.load(layers(), device=loaded.device).run({"x": x.copy()})["y"])
+        actual = loaded.run({"x": x})["y"]
+        np.testing.assert_array_equal(actual, weft.load(layers(), device=loaded.device).run({"x": x.copy()})["y"])
 
 
 def test_inputs_are_checked_every_time(loaded: weft.Model) -> None:
     for _ in range(3):
         loaded.run({"x": X})
-    for wrong, said in [
+    for wrong, message in [
         ({"x": X.astype(np.float64)}, "must be float32"),
         ({"x": X[:, :15]}, "size 16"),
         ({"x": X[0]}, "2 dimensions"),
@@ -79,16 +81,16 @@ def test_inputs_are_checked_every_time(loaded: weft.Model) -> None:
         ({}, "is missing"),
         ({"x": None}, "must be an array"),
     ]:
-        with pytest.raises(weft.InputError, match=said):
+        with pytest.raises(weft.InputError, match=message):
             loaded.run(wrong)
     assert loaded.run({"x": X})["y"].shape == (3, 16)
 
 
 class Subclass(np.ndarray):
-    """An array that is not quite one."""
+    """A subclass of ndarray."""
 
 
-def test_arrays_of_any_kind_give_the_same(loaded: weft.Model) -> None:
+def test_all_kinds_of_arrays_give_the_same_results(loaded: weft.Model) -> None:
     expected = loaded.run({"x": X})["y"]
     wide = np.zeros((3, 32), np.float32)
     wide[:, ::2] = X
@@ -107,14 +109,14 @@ def test_shapes_may_alternate(loaded: weft.Model) -> None:
         np.testing.assert_array_equal(loaded.run({"x": np.tile(X, (n, 1))})["y"], expected[n])
 
 
-def test_some_outputs_after_all(loaded: weft.Model) -> None:
+def test_runs_with_some_and_all_outputs_may_alternate(loaded: weft.Model) -> None:
     loaded.run({"x": X})
     assert list(loaded.run({"x": X}, ["y"])) == ["y"]
     with pytest.raises(weft.InputError, match="no output"):
         loaded.run({"x": X}, ["z"])
 
 
-def test_an_error_leaves_the_next_call_alone() -> None:
+def test_call_after_an_error() -> None:
     loaded = weft.load(picking(), device="cpu")
     x = np.arange(5, dtype=np.float32)
     good, bad = np.array([0, 4, -1]), np.array([0, 5, 1])
@@ -124,7 +126,7 @@ def test_an_error_leaves_the_next_call_alone() -> None:
             loaded.run({"x": x, "i": bad})
 
 
-def test_sizes_that_clash_are_noticed_after_a_good_call() -> None:
+def test_conflicting_sizes_are_noticed_after_a_valid_call() -> None:
     adding = model([node("Add", ["x", "z"], ["y"])], [value("x", ["n"]), value("z", ["n"])], [value("y", ["n"])])
     loaded = weft.load(adding, device="cpu")
     for _ in range(2):
@@ -134,7 +136,7 @@ def test_sizes_that_clash_are_noticed_after_a_good_call() -> None:
             loaded.run({"x": np.ones(3, np.float32), "z": np.ones(2, np.float32)})
 
 
-def test_branches_take_turns() -> None:
+def test_branches_may_alternate() -> None:
     loaded, reference = (weft.load(branching(), device=device) for device in ("cpu", "reference"))
     for number in range(12):
         shape = (2, 3) if number % 3 else (1, 3)
@@ -143,7 +145,7 @@ def test_branches_take_turns() -> None:
 
 
 def stacked(depth: int = 6, channels: int = 24, size: int = 20) -> onnx.ModelProto:
-    """Layers of branches: narrow convolutions of one input, joined again."""
+    """Build layers of narrow convolutions of one input, concatenated."""
     rng = np.random.default_rng(0)
     nodes, weights, last = [], [], "x"
     for layer in range(depth):
@@ -188,8 +190,8 @@ def test_callers_in_threads_get_the_same_bits(threads: int) -> None:
         assert all(pool.map(call, range(len(images))))
 
 
-def test_callers_of_a_model_meet_at_its_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None waits for another to be done; test_tape.py shows that native code runs side by side."""
+def test_callers_run_native_code_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All callers reach native code before any of them leaves it; test_tape.py shows that it runs in parallel."""
     native, meeting = runner(), Barrier(3, timeout=240)
 
     def call(address: int) -> int:
@@ -200,13 +202,13 @@ def test_callers_of_a_model_meet_at_its_native_code(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(section, "runner", lambda: replace(native, call=call))
     loaded = weft.load(layers(), device="cpu", threads=1)
     with ThreadPoolExecutor(3) as pool:
-        for found in pool.map(loaded.run, [{"x": X}] * 3):
-            assert found["y"].tobytes() == expected["y"].tobytes()
+        for actual in pool.map(loaded.run, [{"x": X}] * 3):
+            assert actual["y"].tobytes() == expected["y"].tobytes()
 
 
 @pytest.mark.parametrize("threads", [3, 5])
-def test_steps_side_by_side_are_sound(threads: int) -> None:
-    """They hold every task once, after what it needs; plans of them are sound, and the same every time."""
+def test_parallel_schedules_are_valid(threads: int) -> None:
+    """They have every task once, after its operands; their plans are valid and deterministic."""
     program = weft.load(stacked(), device="cpu").session().whole.program
     (section,) = (part for part in program.sections if isinstance(part, NativeSection))
     numbers = range(len(section.tasks))
@@ -219,14 +221,16 @@ def test_steps_side_by_side_are_sound(threads: int) -> None:
     verify_plan(section, make_plan(section, constants, {}, steps), constants, {})
 
 
-def test_what_gives_way() -> None:
-    """Running sums of one thread each: side by side they need four times the memory that they need in turn."""
+def test_speed_preference_uses_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four single-threaded cumulative sums need four times the memory in parallel, which pays on a slow machine."""
+    for user in (cpu_section, cpu_templates):
+        monkeypatch.setattr(user, "assumed_peak", lambda: Peak(1e9, 1e9))
     sizes = [20_000 - number for number in range(4)]
     nodes = [helper.make_node("CumSum", [f"x{n}", "axis"], [f"s{n}"]) for n in range(4)]
     nodes += [helper.make_node("ReduceMax", [f"s{n}"], [f"r{n}"], keepdims=1) for n in range(4)]
     nodes.append(helper.make_node("Sum", [f"r{n}" for n in range(4)], ["y"]))
-    given = {f"x{n}": np.linspace(1, -1, size, dtype=np.float32)[None] for n, size in enumerate(sizes)}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in given.items()]
+    feeds = {f"x{n}": np.linspace(1, -1, size, dtype=np.float32)[None] for n, size in enumerate(sizes)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in feeds.items()]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1])
     axis = numpy_helper.from_array(np.int64(1), "axis")
     graph = helper.make_graph(nodes, "branches", inputs, [output], [axis])
@@ -238,8 +242,8 @@ def test_what_gives_way() -> None:
     each = 4 * sizes[-1]
     assert lean.memory().arena < 2 * each < 4 * each <= quick.memory().arena
     assert limited.memory().arena == lean.memory().arena
-    expected = sum(np.cumsum(array.astype(np.float64)).max() for array in given.values())
-    results = [model.run(given)["y"] for model in (lean, quick, limited)]
+    expected = sum(np.cumsum(array.astype(np.float64)).max() for array in feeds.values())
+    results = [model.run(feeds)["y"] for model in (lean, quick, limited)]
     np.testing.assert_allclose(results[0], expected, rtol=1e-4)
     assert all(result.tobytes() == results[0].tobytes() for result in results)
     with pytest.raises(weft.DeviceError, match="'memory' or 'speed'"):

@@ -1,4 +1,4 @@
-"""A model that may run on several devices runs on the one that the policy picks, and remembers which that was."""
+"""A model that may run on several devices runs on the one that the policy picks; the choice is cached."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How often a model was traced."""
-    made: list[None] = []
+    """Return a function that counts how often models were traced."""
+    calls: list[None] = []
     real = Pipeline.trace
 
     def trace(*arguments: Any, **keywords: Any) -> Any:
-        made.append(None)
+        calls.append(None)
         return real(*arguments, **keywords)
 
     monkeypatch.setattr(Pipeline, "trace", trace)
-    return lambda: len(made)
+    return lambda: len(calls)
 
 
 def numbers(monkeypatch: pytest.MonkeyPatch, **devices: Calibration) -> None:
-    """Devices with these numbers; others cannot be measured."""
+    """Give devices these calibrations; others cannot be measured."""
     names = {name: "cpu" if name == "cpu" else GPU_NAME for name in devices}
-    known = {names[name]: replace(found, device=names[name]) for name, found in devices.items()}
+    calibrations = {names[name]: replace(calibration, device=names[name]) for name, calibration in devices.items()}
 
     def get_calibration(device: str, _: int | None = None) -> Calibration:
-        if device not in known:
+        if device not in calibrations:
             raise DeviceError(f"{device} has no clock")
-        return known[device]
+        return calibrations[device]
 
     monkeypatch.setattr(ranking, "get_calibration", get_calibration)
-    monkeypatch.setattr(choose_device, "known_calibration", lambda device, _: known.get(device))
+    monkeypatch.setattr(choose_device, "known_calibration", lambda device, _: calibrations.get(device))
 
 
 def ran(model: weft.Model) -> bool:
     return bool(np.allclose(model.run({"x": X})["y"], Y))
 
 
-def test_by_cost_the_quicker_one_serves(monkeypatch: pytest.MonkeyPatch, traces: Callable[[], int]) -> None:
+def test_device_with_the_lowest_cost_is_picked(monkeypatch: pytest.MonkeyPatch, traces: Callable[[], int]) -> None:
     numbers(monkeypatch, cpu=PLAIN, gpu=SLOW)
     model = weft.load(affine(), device=DevicePolicy(allow=BOTH))
     assert model.device == "cpu"
@@ -81,9 +81,7 @@ def test_by_cost_the_quicker_one_serves(monkeypatch: pytest.MonkeyPatch, traces:
     assert weft.load(affine(), device=DevicePolicy(allow=BOTH)).device == GPU_NAME
 
 
-def test_what_was_chosen_is_remembered_until_calibrations_change(
-    monkeypatch: pytest.MonkeyPatch, traces: Callable[[], int]
-) -> None:
+def test_choice_is_cached_until_calibrations_change(monkeypatch: pytest.MonkeyPatch, traces: Callable[[], int]) -> None:
     numbers(monkeypatch, cpu=PLAIN, gpu=SLOW)
     weft.load(affine(), device=DevicePolicy(allow=BOTH))
     assert traces() == 1
@@ -99,14 +97,14 @@ def test_what_was_chosen_is_remembered_until_calibrations_change(
     assert traces() == 5
 
 
-def test_a_device_that_cannot_be_measured_comes_last_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_without_calibration_comes_last_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers(monkeypatch, cpu=SLOW)
     model = weft.load(affine(), device=DevicePolicy(allow=BOTH))
     assert model.device == "cpu"
     assert model.report().ranking[1].reason == f"{GPU_NAME} has no clock"
 
 
-def test_preferences_and_orders_are_kept_whatever_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preferences_and_orders_override_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers(monkeypatch, cpu=PLAIN, gpu=SLOW)
     assert weft.load(affine(), device=DevicePolicy(allow=BOTH, prefer=GPU)).device == GPU_NAME
     ordered = weft.load(affine(), device=DevicePolicy(allow=BOTH, pick="order"))
@@ -115,49 +113,49 @@ def test_preferences_and_orders_are_kept_whatever_is_quicker(monkeypatch: pytest
     assert weft.load(affine(), device=BOTH).device == GPU_NAME  # a chain is one
 
 
-def test_on_picks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_picks_a_device_too(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers(monkeypatch, cpu=PLAIN, gpu=SLOW)
     model = weft.load(affine(), device=GPU)
     assert model.on(DevicePolicy(allow=BOTH)).device == "cpu"
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, best: str) -> list[str]:
-    """Benchmarks that run each device once, and whose result is known; gives the devices of all that were made."""
-    made: list[str] = []
+    """Replace benchmarks by single runs with a fixed winner; return the list of devices that were timed."""
+    timed_devices: list[str] = []
 
     def rank_by_benchmark(devices: Any, ready: Any, runs: int) -> ranking.Ranking:
         assert runs == 3
-        made.extend(devices)
+        timed_devices.extend(devices)
         for device in devices:
             ready(device)()
         order = sorted(devices, key=lambda device: device != best)
         return ranking.Ranking("benchmark", tuple(ranking.Ranked(device, 1.0, "timed") for device in order))
 
     monkeypatch.setattr(choose_device, "rank_by_benchmark", rank_by_benchmark)
-    return made
+    return timed_devices
 
 
 @pytest.mark.parametrize("best", HOST_TWICE)
-def test_by_benchmark_the_quicker_one_serves_and_is_remembered(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = timed(monkeypatch, best)
+def test_winner_of_the_benchmark_is_picked_and_cached(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed_devices = timed(monkeypatch, best)
     policy = DevicePolicy(allow=HOST_TWICE, pick="benchmark", runs=3)
     for sample in (None, {"x": X}):
         model = weft.load(affine(), device=policy, sample=sample)
         assert (model.device, model.devices) == (best, (best,))
         assert ran(model)
         assert model.report().ranking[0].reason == "timed"
-        made.clear()
+        timed_devices.clear()
         assert weft.load(affine(), device=policy, sample=sample).device == best
-        assert made == []
+        assert timed_devices == []
 
 
-def test_a_benchmark_runs_for_real() -> None:
+def test_benchmark_times_real_runs() -> None:
     model = weft.load(affine(), device=DevicePolicy(allow=HOST_TWICE, pick="benchmark", runs=2))
     assert ran(model)
     assert all(entry.seconds for entry in model.report().ranking)
 
 
-def test_a_device_that_fails_in_a_benchmark_is_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_in_a_benchmark_is_reported_as_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise DeviceError("no code comes out")
 
@@ -172,7 +170,7 @@ def test_a_device_that_fails_in_a_benchmark_is_an_attempt(monkeypatch: pytest.Mo
     assert report.ranking[1].reason == "no code comes out"
 
 
-def test_a_sample_that_is_none_is_an_error() -> None:
+def test_invalid_sample_is_an_error() -> None:
     policy = DevicePolicy(allow=HOST_TWICE, pick="benchmark", runs=2)
     with pytest.raises(InputError, match="has no input"):
         weft.load(affine(), device=policy, sample={"nothing": X})
@@ -180,7 +178,7 @@ def test_a_sample_that_is_none_is_an_error() -> None:
         weft.load(affine(), device=policy, sample={"x": [[1.0], [1.0, 2.0]]})
 
 
-def test_without_data_that_the_model_takes_costs_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_decide_without_valid_random_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers(monkeypatch, cpu=PLAIN)
 
     def wants_others(_: Any) -> Any:
@@ -192,7 +190,7 @@ def test_without_data_that_the_model_takes_costs_decide(monkeypatch: pytest.Monk
     assert "best by cost" in model.report().services[0].reason
 
 
-def test_who_wants_to_serve_at_once_waits_for_no_choice(
+def test_background_loading_does_not_wait_for_the_choice(
     monkeypatch: pytest.MonkeyPatch, traces: Callable[[], int]
 ) -> None:
     numbers(monkeypatch, cpu=PLAIN, gpu=SLOW)
@@ -204,10 +202,8 @@ def test_who_wants_to_serve_at_once_waits_for_no_choice(
 
 @pytest.mark.parametrize("pick", ["cost", "benchmark"])
 @pytest.mark.parametrize("warm", [None, "background"])
-def test_a_device_that_does_not_even_say_what_it_is_comes_last(
-    pick: str, warm: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a GPU in a forked child."""
+def test_device_without_identity_comes_last(pick: str, warm: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a GPU in a forked child."""
     numbers(monkeypatch, cpu=PLAIN)
 
     def unusable(device: str, threads: int | None) -> str:

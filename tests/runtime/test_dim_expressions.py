@@ -1,4 +1,4 @@
-"""Dims named by an expression of others, as exporters of decoders write them: sizes that are chosen satisfy it."""
+"""Dims named by an expression, as decoder exports have them: chosen sizes satisfy it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUMS = ["past_sequence_length + sequence_length", "past_sequence_length+sequence
 
 
 def decoder(total: str, past: str = "past_sequence_length") -> onnx.ModelProto:
-    """One head of attention with a cache: present keys are the past ones and those of `x`, under a mask of the sum."""
+    """Build one head of attention with a cache: the mask's size is that of past keys and new ones together."""
     rng = np.random.default_rng(3)
     weights = [
         numpy_helper.from_array(rng.standard_normal((WIDTH, WIDTH), np.float32), name) for name in ("query", "key")
@@ -72,7 +72,7 @@ def test_random_inputs_fit_together(total: str, device: str) -> None:
         np.testing.assert_allclose(result, array, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_planned_and_measured() -> None:
+def test_memory_and_profile_use_consistent_sizes() -> None:
     loaded = weft.load(decoder(SUMS[0]), device="cpu")
     plan, sizes = loaded.plan({"sequence_length": 1, "past_sequence_length": 7})
     assert sizes == {"batch": 1, "sequence_length": 1, "past_sequence_length": 7, SUMS[0]: 8}
@@ -81,8 +81,8 @@ def test_what_is_planned_and_measured() -> None:
     assert loaded.bench(seconds=0.01).median > 0
 
 
-def test_sizes_that_are_given_may_break_it() -> None:
-    """A name is no promise: what the caller passes is what runs, and fails where the graph does."""
+def test_user_sizes_may_contradict_the_expression() -> None:
+    """Names of dims are not checked: the caller's sizes run, and fail only where the graph does."""
     loaded = weft.load(decoder(SUMS[0]), device="cpu")
     inputs = weft.random_inputs(loaded, shapes={"past_sequence_length": 2, "sequence_length": 3, SUMS[0]: 9})
     assert inputs["attention_mask"].shape == (1, 9)

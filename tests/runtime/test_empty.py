@@ -1,4 +1,4 @@
-"""Tensors without elements: they give what onnxruntime gives, on every device, with sizes that are fixed or not."""
+"""Empty tensors give onnxruntime's results on every device, with static and dynamic sizes."""
 
 from __future__ import annotations
 
@@ -76,27 +76,27 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("name", "symbolic"), FORMS)
-def test_nodes(name: str, symbolic: bool, device: str) -> None:
+def test_nodes_with_empty_operands(name: str, symbolic: bool, device: str) -> None:
     op, inputs, options = NODES[name]
     built = node_model(op, inputs, opset=21, symbolic=symbolic, **options)
-    given = {value.name for value in built.graph.input}
-    fed = {f"x{number}": array for number, array in enumerate(inputs) if f"x{number}" in given}
-    found = weft.load(built, device=device, cache=False).run(fed)["y0"]
+    input_names = {value.name for value in built.graph.input}
+    fed = {f"x{number}": array for number, array in enumerate(inputs) if f"x{number}" in input_names}
+    actual = weft.load(built, device=device, cache=False).run(fed)["y0"]
     answers = PEER.ask(built, fed)
     if answers:
-        compare(found, answers[0]["y0"], 1e-5, 1e-6, name)
+        compare(actual, answers[0]["y0"], 1e-5, 1e-6, name)
     else:
-        assert found.shape == BY_RULE[name]
+        assert actual.shape == BY_RULE[name]
 
 
 def graph(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], constants: dict[str, Array]) -> onnx.ModelProto:
     declared = [helper.make_tensor_value_info(name, *kind) for name, kind in inputs.items()]
     stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    made = helper.make_graph(nodes, "g", declared, [onnx.ValueInfoProto(name="y")], stored)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    built = helper.make_graph(nodes, "g", declared, [onnx.ValueInfoProto(name="y")], stored)
+    return helper.make_model(built, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
 
 
-def test_sizes_of_0_that_only_the_run_reveals(device: str) -> None:
+def test_sizes_of_0_known_only_at_run_time(device: str) -> None:
     nodes = [
         helper.make_node("Compress", ["x", "keep"], ["c"], axis=0),
         helper.make_node("Transpose", ["c"], ["t"]),
@@ -111,17 +111,17 @@ def test_sizes_of_0_that_only_the_run_reveals(device: str) -> None:
         assert np.array_equal(model.run({"x": x, "keep": keep})["y"], x[keep].T.reshape(-1) / 2)
 
 
-@pytest.mark.parametrize(("sizes", "wanted"), [([0, 1, -1], (0, 1, 12)), ([-1, 2, 6], (0, 2, 6)), ([3, -1], (3, 0))])
-def test_computed_shapes_for_nothing(sizes: list[int], wanted: tuple[int, ...], device: str) -> None:
+@pytest.mark.parametrize(("sizes", "expected"), [([0, 1, -1], (0, 1, 12)), ([-1, 2, 6], (0, 2, 6)), ([3, -1], (3, 0))])
+def test_computed_shapes_of_empty_tensors(sizes: list[int], expected: tuple[int, ...], device: str) -> None:
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     inputs = {"x": (TensorProto.FLOAT, ["n", 3, 4]), "shape": (TensorProto.INT64, [len(sizes)])}
     model = weft.load(graph(nodes, inputs, {}), device=device, cache=False)
-    found = model.run({"x": floats(0, 3, 4), "shape": np.array(sizes, np.int64)})["y"]
-    assert found.shape == wanted
+    actual = model.run({"x": floats(0, 3, 4), "shape": np.array(sizes, np.int64)})["y"]
+    assert actual.shape == expected
 
 
-def test_an_empty_cache_takes_one_program_for_all_other_sizes(device: str, caplog: pytest.LogCaptureFixture) -> None:
-    """As decoders have it before their first step: no keys yet, and something else that differs from call to call."""
+def test_empty_cache_needs_one_program_for_all_other_sizes(device: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a decoder's first step: no keys yet, and another size that differs from call to call."""
     nodes = [
         helper.make_node("Concat", ["past", "new"], ["keys"], axis=1),
         helper.make_node("MatMul", ["heard", "keys"], ["scores"]),
@@ -143,14 +143,14 @@ def test_an_empty_cache_takes_one_program_for_all_other_sizes(device: str, caplo
                 "new": generator.standard_normal((3, now)).astype(np.float32),
                 "heard": generator.standard_normal((time, 3)).astype(np.float32),
             }
-            found = model.run(fed)["y"]
+            actual = model.run(fed)["y"]
             (theirs, *_) = PEER.ask(built, fed) or [{"y": np.zeros((time, 3), np.float32)}]
-            compare(found, theirs["y"], 1e-5, 1e-6, f"sizes {before}, {now}, {time}")
+            compare(actual, theirs["y"], 1e-5, 1e-6, f"sizes {before}, {now}, {time}")
     compiled = [record for record in caplog.records if "one more program" in record.message]
     assert 1 <= len(compiled) <= 3  # without keys; without keys at all; without keys and time
 
 
-def test_attention_of_no_batch(device: str) -> None:
+def test_attention_with_an_empty_batch(device: str) -> None:
     inputs = [floats(0, 2, 4, 8), floats(0, 2, 6, 8), floats(0, 2, 6, 8)]
     for symbolic in (False, True):
         built = node_model("Attention", inputs, opset=23, symbolic=symbolic)
@@ -158,18 +158,18 @@ def test_attention_of_no_batch(device: str) -> None:
         assert weft.load(built, device=device, cache=False).run(fed)["y0"].shape == (0, 2, 4, 8)
 
 
-def test_sizes_that_no_array_has(device: str) -> None:
+def test_impossible_sizes_are_refused(device: str) -> None:
     for op in ("ConstantOfShape", "Reshape"):
         constants = {"shape": np.array([2**40, 2**40, 0], np.int64)}
-        given = ["shape"] if op == "ConstantOfShape" else ["x", "shape"]
+        operands = ["shape"] if op == "ConstantOfShape" else ["x", "shape"]
         inputs = {} if op == "ConstantOfShape" else {"x": (TensorProto.FLOAT, [0])}
         attributes = {"allowzero": 1} if op == "Reshape" else {}
-        built = graph([helper.make_node(op, given, ["y"], name="culprit", **attributes)], inputs, constants)
+        built = graph([helper.make_node(op, operands, ["y"], name="culprit", **attributes)], inputs, constants)
         with pytest.raises(InvalidModelError, match=r"no array has.*culprit"):
             weft.load(built, device=device, cache=False)
 
 
-def test_the_greatest_of_nothing_has_no_position(device: str) -> None:
+def test_argmax_of_an_empty_axis_is_refused(device: str) -> None:
     built = node_model("ArgMax", [floats(3, 0)], opset=21, axis=1)
     with pytest.raises(WeftError, match="without elements"):
         weft.load(built, device=device, cache=False).run({"x0": floats(3, 0)})
@@ -180,7 +180,7 @@ def test_the_greatest_of_nothing_has_no_position(device: str) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.uint8], ids=str)
 @pytest.mark.parametrize("op", ["Sqrt", "Exp", "Log", "Sin", "IsInf", "IsNaN", "Sigmoid", "Tanh", "Erf"])
-def test_types_that_an_op_does_not_take(op: str, dtype: Any, device: str) -> None:
+def test_unsupported_types_are_refused(op: str, dtype: Any, device: str) -> None:
     built = node_model(op, [np.ones(3, dtype)], opset=21)
     built.graph.node[0].name = "culprit"
     with pytest.raises(InvalidModelError, match=rf"x0.*{np.dtype(dtype).name}.*culprit"):
@@ -278,14 +278,14 @@ FAULTS: dict[str, tuple[Callable[[], tuple[str, list[Array | None], dict[str, An
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_lengths_and_indices_out_of_range(name: str, device: str) -> None:
-    make, said = FAULTS[name]
+    make, message = FAULTS[name]
     op, inputs, options = make()
     opset = options.pop("opset", 21)
     built = node_model(op, inputs, opset=opset, symbolic=True, **options)
     built.graph.node[0].name = "culprit"
-    given = {value.name for value in built.graph.input}
+    input_names = {value.name for value in built.graph.input}
     model = weft.load(built, device=device, cache=False)
-    fed = {f"x{number}": array for number, array in enumerate(inputs) if f"x{number}" in given}
-    with pytest.raises((ExecutionError, weft.InputError), match=said) as caught:
+    fed = {f"x{number}": array for number, array in enumerate(inputs) if f"x{number}" in input_names}
+    with pytest.raises((ExecutionError, weft.InputError), match=message) as caught:
         model.run(fed)
     assert "culprit" in str(caught.value)

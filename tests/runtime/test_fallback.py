@@ -1,4 +1,4 @@
-"""Chains of devices: one that is absent, fails while compiling, or fails in a run; and one model on several devices."""
+"""Fallback when a device is absent, fails while compiling or in a run; one model on several devices."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ GPU_NAME = "webgpu:0"
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """Without what is tested elsewhere."""
+    """Ignore fallback warnings, which other tests check."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         yield
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, error: Exception, after: int = 0) -> None:
-    """Have the GPU's runs fail from some run on, in the middle: once its inputs are there."""
+    """Let the GPU's runs fail from some run on, after its inputs are uploaded."""
     real, lock, count = ResidentExecutable.run, threading.Lock(), [0]
 
     def run(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -51,13 +51,13 @@ def breaking(monkeypatch: pytest.MonkeyPatch, error: Exception, after: int = 0) 
     monkeypatch.setattr(ResidentExecutable, "shortcut", lambda *_: None)
 
 
-def test_an_absent_device(caplog: pytest.LogCaptureFixture) -> None:
+def test_absent_device_falls_back_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.INFO, "weft"),
-        pytest.warns(FallbackWarning, match="cuda, webgpu:99 failed, cpu is used instead") as told,
+        pytest.warns(FallbackWarning, match="cuda, webgpu:99 failed, cpu is used instead") as messages,
     ):
         model = weft.load(affine(), device=["cuda", "webgpu:99", "cpu"])
-    assert told[0].filename == __file__  # it points at who asked for the chain
+    assert messages[0].filename == __file__  # it points at who asked for the chain
     np.testing.assert_allclose(model(X)[0], Y)
     report = model.report()
     assert (report.device, report.pick) == ("cpu", "chain")
@@ -67,7 +67,7 @@ def test_an_absent_device(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shader compiler crashed"), DeviceError("no"), MemoryError()])
-def test_one_that_fails_while_compiling(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_failure_while_compiling_falls_back(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def failing(*_: Any, **__: Any) -> Any:
         raise error
 
@@ -82,8 +82,8 @@ def test_one_that_fails_while_compiling(monkeypatch: pytest.MonkeyPatch, error: 
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the bus is gone"), DeviceLostError("it is gone")])
-def test_one_that_fails_in_the_middle_of_runs(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """From several threads: every caller has the right answer, and the failure is one attempt."""
+def test_failure_during_concurrent_runs_falls_back_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Every thread gets the right result, and one attempt is reported."""
     model = weft.load(affine(), device=[GPU, "cpu"])
     breaking(monkeypatch, error, after=5)
     results: dict[tuple[int, int], Any] = {}
@@ -93,7 +93,7 @@ def test_one_that_fails_in_the_middle_of_runs(monkeypatch: pytest.MonkeyPatch, e
             x = X + np.float32(100 * thread + turn)
             results[thread, turn] = (x, model.run({"x": x}))
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
@@ -102,25 +102,25 @@ def test_one_that_fails_in_the_middle_of_runs(monkeypatch: pytest.MonkeyPatch, e
             thread.join()
     assert len(results) == 24
     weights = np.arange(6, dtype=np.float32).reshape(3, 2)
-    for x, found in results.values():
-        np.testing.assert_allclose(found["y"], x @ weights + np.float32([10, 20]), rtol=1e-6)
-        np.testing.assert_array_equal(found["z"], -x)
-    assert [warning.category for warning in told] == [FallbackWarning]
+    for x, actual in results.values():
+        np.testing.assert_allclose(actual["y"], x @ weights + np.float32([10, 20]), rtol=1e-6)
+        np.testing.assert_array_equal(actual["z"], -x)
+    assert [warning.category for warning in messages] == [FallbackWarning]
     report = model.report()
     assert [(a.device, a.stage) for a in report.attempts] == [(GPU_NAME, "running")]
     assert [service.device for service in report.services] == [GPU_NAME, "cpu"]
     assert model.devices == ("cpu",)
 
 
-def test_tensors_that_were_kept_where_it_failed(monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:
-    """Where they can still be read, later runs on the next device take them."""
+def test_tensors_on_a_failed_device_can_still_be_used(monkeypatch: pytest.MonkeyPatch, quiet: None) -> None:
+    """If they can be read, later runs on the next device accept them."""
     model = weft.load(affine(), device=[GPU, "cpu"])
-    kept = model.to_device(X)
+    device_tensor = model.to_device(X)
     breaking(monkeypatch, RuntimeError("no more"))
     for _ in range(2):
-        found = model.run({"x": kept}, keep=["z"])
-        np.testing.assert_allclose(found["y"], Y, rtol=1e-6)
-        assert found["z"].device == "cpu"
+        actual = model.run({"x": device_tensor}, keep=["z"])
+        np.testing.assert_allclose(actual["y"], Y, rtol=1e-6)
+        assert actual["z"].device == "cpu"
 
 
 def test_strict_runs_raise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_all_attempts_are_listed(monkeypatch: pytest.MonkeyPatch, quiet: None) -
     assert "RuntimeError: no more" in str(caught.value)
 
 
-def test_what_is_wrong_with_data_moves_nothing() -> None:
+def test_input_errors_do_not_fall_back() -> None:
     index = onnx.helper.make_tensor_value_info("i", onnx.TensorProto.INT64, ["n"])
     y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
     table = onnx.numpy_helper.from_array(np.arange(4, dtype=np.float32), "table")
@@ -178,7 +178,7 @@ def test_a_model_on_several_devices() -> None:
         model.on("abacus")
 
 
-def test_warming(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warmed_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     model = weft.load(affine(), device=["reference", "cpu", GPU], cache=False)
     assert model.devices == ("reference",)
 
@@ -206,14 +206,14 @@ def test_compiled_once_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert opened == ["cpu"]
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None) -> None:
+def test_run_command_reports_the_fallback(tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: None) -> None:
     file = tmp_path / "affine.onnx"
     file.write_bytes(affine().SerializeToString())
     assert main(["report", str(file), "--device", f"cuda,cpu,{GPU}", "--all", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["device"] == "cpu"
-    assert [attempt["device"] for attempt in told["attempts"]] == ["cuda"]
-    assert {share["device"] for share in told["shares"]} == {"cpu", GPU_NAME}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["device"] == "cpu"
+    assert [attempt["device"] for attempt in printed["attempts"]] == ["cuda"]
+    assert {share["device"] for share in printed["shares"]} == {"cpu", GPU_NAME}
     assert main(["report", str(file), "--device", "cuda,cpu"]) == 0
     assert "no driver of an NVIDIA GPU" in capsys.readouterr().out
     assert main(["report", str(file), "--device", "cuda,cpu", "--strict"]) == 1

@@ -1,4 +1,4 @@
-"""Files that change under a model, caches of other users, definitions that change: right, or an error that says so."""
+"""Model files that change, caches of other users, changed op definitions: correct results or a clear error."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def device(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def check(found: Any, content: Numbers) -> None:
-    np.testing.assert_array_equal(found, content.result(ids()))
+def check(actual: Any, content: Numbers) -> None:
+    np.testing.assert_array_equal(actual, content.result(ids()))
 
 
 def in_child(body: str, *arguments: object) -> str:
-    """What a process prints: a crash of it is a failure of one test only."""
+    """Run a program in a child, so that a crash fails one test only; return its output."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", body, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
@@ -107,17 +107,17 @@ for turn in range(2):
         ("reference", False, True, LARGE),
     ],
 )
-def test_files_that_change_under_a_model(
+def test_model_file_changes_after_loading(
     tmp_path: Path, where: str, cached: bool, external: bool, size: int, how: str
 ) -> None:
     if where.startswith("webgpu") and (reason := missing(where)):
         pytest.skip(reason)
-    told = in_child(CHANGED, where, cached, external, size, how, tmp_path / "m.onnx")
+    output = in_child(CHANGED, where, cached, external, size, how, tmp_path / "m.onnx")
     if where != "reference" and size == LARGE:  # of which no copy is kept
-        assert "m.onnx: the file has changed" in told or "m.data has changed" in told or "bytes" in told
+        assert "m.onnx: the file has changed" in output or "m.data has changed" in output or "bytes" in output
 
 
-def test_a_file_that_was_removed_can_still_be_read(tmp_path: Path) -> None:
+def test_model_file_is_removed_after_loading(tmp_path: Path) -> None:
     content, path = numbers(1, LARGE), tmp_path / "m.onnx"
     save(content, path, external=False)
     model = weft.load(path, device="cpu")
@@ -126,7 +126,7 @@ def test_a_file_that_was_removed_can_still_be_read(tmp_path: Path) -> None:
     assert [node.op for node in model.source.graph.nodes] == ["Gather", "MatMul", "Add", "Neg"]
 
 
-def test_external_data_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_missing_external_data_is_reported(tmp_path: Path) -> None:
     content, path = numbers(1, LARGE), tmp_path / "m.onnx"
     save(content, path, external=True)
     model = weft.load(path, device="cpu")
@@ -158,12 +158,12 @@ def sources() -> dict[str, Callable[[bytearray, Path], tuple[Any, Callable[[], o
 
 @pytest.mark.parametrize("kind", sources())
 @pytest.mark.parametrize("cached", [True, False])
-def test_what_was_passed_may_change_afterwards(tmp_path: Path, device: str, kind: str, cached: bool) -> None:
+def test_source_may_change_after_loading(tmp_path: Path, device: str, kind: str, cached: bool) -> None:
     content = numbers(3, SMALL)
     data = bytearray(proto(content).SerializeToString())
     (tmp_path / "m.onnx").write_bytes(data)
-    given, change = sources()[kind](data, tmp_path / "m.onnx")
-    model = weft.load(given, device=device, cache=cached)
+    source, change = sources()[kind](data, tmp_path / "m.onnx")
+    model = weft.load(source, device=device, cache=cached)
     change()
     check(run(model), content)
     check(run(model, outputs=["y"]), content)
@@ -172,7 +172,7 @@ def test_what_was_passed_may_change_afterwards(tmp_path: Path, device: str, kind
 @POSIX
 @pytest.mark.parametrize("what", ["pipe", "folder", "zero", "null", "empty", "loop", "nothing", "socket"])
 @pytest.mark.parametrize("external", [False, True])
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, what: str, external: bool) -> None:
+def test_special_files_are_refused_at_once(tmp_path: Path, what: str, external: bool) -> None:
     payload = {"kind": "place", "what": what, "seed": 1, "large": False, "external": external, "cache": True}
     case = disk.Case(payload, "reference", tmp_path)
     with pytest.raises(weft.ModelError, match=r"model\.(onnx|data)"):
@@ -180,7 +180,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, what: str, external:
 
 
 @POSIX
-def test_pipes_with_somebody_at_the_other_end(tmp_path: Path) -> None:
+def test_models_from_pipes(tmp_path: Path) -> None:
     content = numbers(4, SMALL)
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as file:
@@ -217,7 +217,7 @@ def test_private_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: i
     assert list(tmp_path.iterdir()) == [path]  # the copy has no name
 
 
-def test_copies_where_no_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_fall_back_to_memory_when_disks_are_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 5000)
     for breaking in ("room", "writing"):
@@ -231,7 +231,7 @@ def test_copies_where_no_disk_has_room(tmp_path: Path, monkeypatch: pytest.Monke
         assert copy == path.read_bytes()
 
 
-def test_a_file_that_is_being_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_is_being_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(100))
     copying = files._copy
@@ -247,8 +247,8 @@ def test_a_file_that_is_being_written_is_told(tmp_path: Path, monkeypatch: pytes
         private_copy(opened(path))
 
 
-def test_a_file_that_changes_while_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look that names the content and the copy that is compiled."""
+def test_file_changes_during_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between hashing the content and copying it."""
     path, old, new = tmp_path / "m.onnx", numbers(1, SMALL), numbers(2, SMALL)
     save(old, path, external=False)
     looked = digests.digest
@@ -269,8 +269,8 @@ def test_a_file_that_changes_while_it_is_loaded(tmp_path: Path, monkeypatch: pyt
     check(run(weft.load(path, device="cpu")), new)
 
 
-def test_writes_through_a_mapping_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where they leave the file's times alone."""
+def test_writes_through_a_mapping_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if they do not change the file's times."""
     monkeypatch.setattr(digests, "SETTLED", 0.05)
     path = tmp_path / "m.onnx"
     contents = [numbers(seed, LARGE) for seed in range(4)]
@@ -283,15 +283,15 @@ def test_writes_through_a_mapping_are_seen(tmp_path: Path, monkeypatch: pytest.M
                 check(run(weft.load(path, device="cpu")), content)
 
 
-def test_only_file_systems_that_note_every_write_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_file_systems_that_record_every_write_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x")
     file = opened(path)
     for kind, options, telling in (("ext4", "", True), ("tmpfs", "", False), ("overlay", ",volatile", False)):
         mounts = ["17 1 0:2 / /x rw - xfs none rw", f"7 1 0:1 / / rw shared:1 - {kind} none rw{options}"]
         facts = ["pos:\t0", "mnt_id:\t7"]
-        found = {f"/proc/self/fdinfo/{file.descriptor}": facts, "/proc/self/mountinfo": mounts}
-        monkeypatch.setattr(digests, "_lines", found.__getitem__)
+        proc_files = {f"/proc/self/fdinfo/{file.descriptor}": facts, "/proc/self/mountinfo": mounts}
+        monkeypatch.setattr(digests, "_lines", proc_files.__getitem__)
         assert digests.has_reliable_times(file) == telling
     monkeypatch.setattr(digests, "_lines", lambda _: [])
     assert not digests.has_reliable_times(file)
@@ -303,8 +303,8 @@ def test_only_file_systems_that_note_every_write_are_trusted(tmp_path: Path, mon
 @POSIX
 @pytest.mark.parametrize("what", disk.STRANGERS)
 @pytest.mark.parametrize("where", ["cpu", "webgpu:0"])
-def test_what_others_could_have_written_is_not_used(tmp_path: Path, what: str, where: str) -> None:
-    """An entry with other weights and good checksums; a warning tells once."""
+def test_cache_entries_writable_by_others_are_ignored(tmp_path: Path, what: str, where: str) -> None:
+    """An entry with other weights and valid checksums; one warning is raised."""
     if reason := where.startswith("webgpu") and missing(where):
         pytest.skip(reason)
     if what.startswith("owner") and os.getuid() != 0:
@@ -315,15 +315,15 @@ def test_what_others_could_have_written_is_not_used(tmp_path: Path, what: str, w
 
 
 @POSIX
-def test_what_a_user_has_written_is_used(tmp_path: Path) -> None:
-    """So that the test before this one tells something."""
+def test_cache_entries_of_the_user_are_used(tmp_path: Path) -> None:
+    """The same forged entry, with the user's permissions: the test above would notice it."""
     payload = {"kind": "stranger", "what": "nothing", "seed": 1, "large": False, "external": False, "cache": True}
     assert "was run" in disk.stranger(disk.Case(payload, "cpu", tmp_path)).detail
 
 
 @POSIX
 @pytest.mark.parametrize("what", ["folder", "entry"])
-def test_code_that_others_could_have_written_is_not_used(tmp_path: Path, what: str) -> None:
+def test_cached_code_writable_by_others_is_ignored(tmp_path: Path, what: str) -> None:
     kept_code = CodeCache(tmp_path / "code")
     kept_code.put("a", b"code")
     assert kept_code.get("a") == b"code"
@@ -338,7 +338,7 @@ def test_code_that_others_could_have_written_is_not_used(tmp_path: Path, what: s
 
 
 @POSIX
-def test_folders_on_the_way(tmp_path: Path) -> None:
+def test_parent_folders_writable_by_others(tmp_path: Path) -> None:
     def usable(place: Path) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -365,8 +365,8 @@ def test_folders_on_the_way(tmp_path: Path) -> None:
 
 
 @POSIX
-def test_a_folder_that_another_user_has_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one of root's in an image that somebody else runs."""
+def test_inaccessible_cache_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root's folder in a container that runs as another user."""
     own_files.make_folder(tmp_path / "cache" / "models")
     lstat = Path.lstat
 
@@ -382,23 +382,23 @@ def test_a_folder_that_another_user_has_closed_is_told(tmp_path: Path, monkeypat
 
 
 @ROOT
-def test_folders_are_not_made_where_others_may_write(tmp_path: Path) -> None:
+def test_cache_is_not_created_where_others_may_write(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", OTHER, OTHER)
     path = tmp_path / "m.onnx"
     save(numbers(1, SMALL), path, external=False)
     os.environ[own_files.VARIABLE] = str(tmp_path / "theirs" / "cache")
     code.shared_cache.cache_clear()
-    with pytest.warns(weft.CacheWarning, match="belongs to another user") as told:
+    with pytest.warns(weft.CacheWarning, match="belongs to another user") as messages:
         models = [weft.load(path, device="cpu") for _ in range(2)]
     for model in models:
         check(run(model), numbers(1, SMALL))
-    assert len(told) == 1
+    assert len(messages) == 1
     assert list((tmp_path / "theirs").iterdir()) == []
 
 
 @POSIX
-def test_whatever_the_mask_the_cache_is_its_users_alone(tmp_path: Path, cache: Path) -> None:
+def test_cache_is_private_for_any_umask(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "m.onnx"
     save(numbers(1, SMALL), path, external=True)
     known_peak.cache_clear()  # what another test measured is not kept here
@@ -408,13 +408,13 @@ def test_whatever_the_mask_the_cache_is_its_users_alone(tmp_path: Path, cache: P
     finally:
         os.umask(before)
     entries.await_writes()
-    found = [cache, *cache.rglob("*")]
-    assert {place.suffix for place in found} >= {".model", ".used", ".files", ".weft", ".json"}
-    assert [place for place in found if place.lstat().st_mode & 0o077] == []
+    paths = [cache, *cache.rglob("*")]
+    assert {place.suffix for place in paths} >= {".model", ".used", ".files", ".weft", ".json"}
+    assert [place for place in paths if place.lstat().st_mode & 0o077] == []
 
 
 @POSIX
-def test_entries_are_not_to_be_written(tmp_path: Path, cache: Path) -> None:
+def test_entries_are_read_only(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "m.onnx"
     save(numbers(1, SMALL), path, external=False)
     weft.load(path, device="cpu")
@@ -423,7 +423,7 @@ def test_entries_are_not_to_be_written(tmp_path: Path, cache: Path) -> None:
     assert entry.stat().st_mode & 0o777 == 0o400
 
 
-def test_flips_that_leave_the_time_alone(tmp_path: Path, cache: Path) -> None:
+def test_bit_flips_with_unchanged_times_are_noticed(tmp_path: Path, cache: Path) -> None:
     path, content = tmp_path / "m.onnx", numbers(1, SMALL)
     save(content, path, external=False)
     weft.load(path, device="cpu")
@@ -439,7 +439,7 @@ def test_flips_that_leave_the_time_alone(tmp_path: Path, cache: Path) -> None:
     check(run(weft.load(path, device="cpu")), content)
 
 
-def test_no_home_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cache_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(own_files.VARIABLE)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "expanduser", lambda path: path)
@@ -452,7 +452,7 @@ def test_no_home_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def definitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str | None]]:
-    """What gives the digest of all definitions with one of the user's among them."""
+    """Return a function that computes the digest of all op definitions, including a user's."""
     assert foreign.foreign_digest() == foreign.foreign_digest() != None  # noqa: E711
 
     def name(function: Any) -> str | None:
@@ -465,13 +465,13 @@ def definitions(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], str
 
 
 def compiled(text: str, **names: Any) -> Any:
-    """The function that a text defines, in a module of its own."""
+    """Compile a text that defines a function, in its own module."""
     space: dict[str, Any] = {"__name__": "theirs", **names}
     exec(text, space)
-    found = space["f"]
-    assert isinstance(found, FunctionType)
-    found.__annotations__["return"] = "Tensor"
-    return found
+    function = space["f"]
+    assert isinstance(function, FunctionType)
+    function.__annotations__["return"] = "Tensor"
+    return function
 
 
 PAIRS = {
@@ -501,7 +501,9 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("change", PAIRS)
-def test_definitions_have_names_by_what_they_do(definitions: Callable[[Any], str | None], change: str) -> None:
+def test_digests_of_definitions_depend_on_their_behaviour(
+    definitions: Callable[[Any], str | None], change: str
+) -> None:
     one, other = PAIRS[change]
     first = definitions(compiled(one))
     assert first is not None
@@ -521,7 +523,7 @@ def test_definitions_have_names_by_what_they_do(definitions: Callable[[Any], str
         "V = iter([1])\ndef f(x): return V",
     ],
 )
-def test_definitions_that_cannot_be_told_have_no_name(definitions: Callable[[Any], str | None], text: str) -> None:
+def test_definitions_without_a_digest(definitions: Callable[[Any], str | None], text: str) -> None:
     assert definitions(compiled(text)) is None
 
 
@@ -530,7 +532,7 @@ def test_recursive_definitions(definitions: Callable[[Any], str | None]) -> None
     assert definitions(compiled(text)) == definitions(compiled(text)) is not None
 
 
-def test_models_with_definitions_that_cannot_be_told_are_not_kept(
+def test_models_with_definitions_without_a_digest_are_not_cached(
     tmp_path: Path, cache: Path, definitions: Callable[[Any], str | None]
 ) -> None:
     definitions(compiled("def f(x): return eval('1')"))
@@ -541,13 +543,13 @@ def test_models_with_definitions_that_cannot_be_told_are_not_kept(
 
 
 @pytest.mark.parametrize("what", ["body", "module"])
-def test_an_op_of_the_users_whose_definition_changes(tmp_path: Path, what: str) -> None:
+def test_changed_definition_of_a_user_op(tmp_path: Path, what: str) -> None:
     payload = {"kind": "operator", "what": what, "seed": 1, "large": False, "external": False, "cache": True}
     verdict = disk.operator(disk.Case(payload, "cpu", tmp_path))
     assert verdict.kind == "right", verdict.detail
 
 
-def test_streams_are_left_where_they_were(tmp_path: Path) -> None:
+def test_streams_keep_their_position(tmp_path: Path) -> None:
     content, path = numbers(1, SMALL), tmp_path / "m.onnx"
     save(content, path, external=False)
     with path.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Devices of installed packages: found by their entry points, used if they are named, harmless if they are broken."""
+"""Devices of installed packages: listed by entry points, used if named, harmless if broken."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGE = Path(__file__).parents[1] / "foreign_device"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has installed the package."""
+    """Install the package into a folder."""
     pytest.importorskip("pip")
     folder = tmp_path_factory.mktemp("installed")
     source = shutil.copytree(PACKAGE, tmp_path_factory.mktemp("source") / "package")
@@ -48,7 +48,7 @@ def _on_the_path(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         sys.modules.pop(name, None)
 
 
-def test_listed_after_weft_s_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listed_after_built_in_devices(capsys: pytest.CaptureFixture[str]) -> None:
     listed = {device.name: device for device in weft.devices()}
     foreign = {name: device.available for name, device in listed.items() if name.startswith("acme")}
     assert list(listed)[-6:] == list(foreign)
@@ -65,21 +65,21 @@ def test_listed_after_weft_s_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)[-6]["limits"] == {"vector_bytes": 16}
 
 
-def test_a_model_runs_there() -> None:
+def test_model_runs_on_a_foreign_device() -> None:
     acme = __import__("acme_weft")
     model = weft.load(affine(), device="acme")
     assert (model.device, model.explain(), acme.COMPILED) == ("acme:0", (), ["acme:0"])
     np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
-    kept = model.run({"x": X}, keep=["y"])["y"]
-    assert kept.device == "acme:0"
-    np.testing.assert_allclose(kept.numpy(), Y, rtol=1e-6)
+    device_tensor = model.run({"x": X}, keep=["y"])["y"]
+    assert device_tensor.device == "acme:0"
+    np.testing.assert_allclose(device_tensor.numpy(), Y, rtol=1e-6)
     assert weft.to_device(X, "acme:1").device == "acme:1"
     assert model.memory({"batch": 2}).peak > 0
     with pytest.raises(DeviceError, match="'acme:0' cannot time its kernels"):
         model.profile({"x": X})
 
 
-def test_what_was_compiled_there_is_cached() -> None:
+def test_foreign_programs_are_cached() -> None:
     acme = __import__("acme_weft")
     weft.load(affine(), device="acme")
     weft.load(affine(), device="acme")
@@ -88,7 +88,7 @@ def test_what_was_compiled_there_is_cached() -> None:
 
 
 def two_sections() -> onnx.ModelProto:
-    """x [n, 8] -> y = relu(x @ w) and what the host finds in it, z = y @ w beyond that."""
+    """Build x [n, 8] -> y = relu(x @ w), a host step, and z = y @ w after it."""
     w = numpy_helper.from_array(W, "w")
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
@@ -107,27 +107,27 @@ W = np.random.default_rng(3).standard_normal((8, 8)).astype(np.float32)
 FIRST = np.zeros(1, np.int64)
 
 
-def test_a_device_with_memory_of_its_own() -> None:
-    """Weights are uploaded once, tensors stay there, each set of sizes has a plan, launches are timed."""
+def test_device_with_its_own_memory() -> None:
+    """Weights are uploaded once, tensors stay on the device, each set of sizes has a plan, launches are timed."""
     card = __import__("acme_card").CARD
     model, expected = (weft.load(two_sections(), device=device) for device in ("acme_card", "reference"))
     uploaded = card.written
     for count in (3, 5, 3):
         x = np.random.default_rng(count).standard_normal((count, 8)).astype(np.float32)
-        found, wanted = (each.run({"x": x, "i": FIRST}) for each in (model, expected))
-        for name in wanted:
-            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+        actual, expected_outputs = (each.run({"x": x, "i": FIRST}) for each in (model, expected))
+        for name in expected_outputs:
+            np.testing.assert_allclose(actual[name], expected_outputs[name], rtol=1e-5, atol=1e-6)
     assert card.written - uploaded < 3 * (5 * 8 * 4 * 3 + 64)  # inputs, and what the host hands back
-    kept = model.run({"x": model.to_device(x), "i": FIRST}, keep=["z"])["z"]
-    assert (kept.device, kept.shape) == ("acme_card", (3, 8))
-    np.testing.assert_array_equal(kept.numpy(), found["z"])
+    device_tensor = model.run({"x": model.to_device(x), "i": FIRST}, keep=["z"])["z"]
+    assert (device_tensor.device, device_tensor.shape) == ("acme_card", (3, 8))
+    np.testing.assert_array_equal(device_tensor.numpy(), actual["z"])
     assert model.memory({"n": 4}).weights >= W.nbytes
     assert [kernel.name for kernel in model.profile({"x": x, "i": FIRST}, repeat=1).kernels]
     with pytest.raises(weft.ExecutionError, match="out of range"):
         model.run({"x": x, "i": FIRST + 7})
 
 
-def test_memory_of_its_own_ends_and_is_given_back() -> None:
+def test_device_memory_is_limited_and_released() -> None:
     card = __import__("acme_card").CARD
     model = weft.load(two_sections(), device="acme_card")
     with pytest.raises(weft.OutOfMemoryError):
@@ -140,18 +140,18 @@ def test_memory_of_its_own_ends_and_is_given_back() -> None:
     assert card.allocated == 0
 
 
-def test_it_is_used_only_if_it_is_named() -> None:
+def test_foreign_devices_are_used_only_if_named() -> None:
     assert not choose("auto").name.startswith("acme")
     assert not any(name.startswith("acme") for name in route().devices)
 
 
 @pytest.mark.parametrize("name", ["acme_broken", "acme_absent", "acme_other", "acme:7", "acme:"])
-def test_what_is_not_available_says_why(name: str) -> None:
+def test_unavailable_devices_give_a_reason(name: str) -> None:
     with pytest.raises(DeviceError, match=r"libacme|no chip answers|it is a str|there is no device"):
         weft.load(affine(), device=name)
 
 
-def test_a_backend_is_imported_when_it_is_asked_for() -> None:
+def test_backends_are_imported_on_demand() -> None:
     code = """
 import sys, weft
 weft.load(sys.argv[1], device="reference")
@@ -163,7 +163,7 @@ print(*(name for name in ("weft.backends.cpu", "weft.backends.webgpu", "acme_wef
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
 
-def test_a_device_that_cannot_be_measured_comes_after_those_that_can() -> None:
+def test_devices_without_calibration_come_last() -> None:
     model = weft.load(affine(), device=weft.DevicePolicy(allow=["acme:0", "cpu"]))
     assert model.device == "cpu"
     assert [entry.reason for entry in model.report().ranking[1:]] == ["device 'acme:0' cannot be measured"]

@@ -1,4 +1,4 @@
-"""Inner values of a model as outputs: asked for when it is loaded, or in a run; compared with onnxruntime's."""
+"""Inner values as outputs, named at load time or in a run, compared with onnxruntime's."""
 
 from __future__ import annotations
 
@@ -47,36 +47,36 @@ def expected(built: onnx.ModelProto, names: list[str], inputs: dict[str, Any], t
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_run_gives_inner_values(device: str, tmp_path: Path) -> None:
+def test_run_returns_inner_values(device: str, tmp_path: Path) -> None:
     loaded = weft.load(network(), device=device)
     names = ["scores", "positive", "y", "product"]
-    found = loaded.run({"x": X}, outputs=names)
-    assert list(found) == names
+    actual = loaded.run({"x": X}, outputs=names)
+    assert list(actual) == names
     for name, array in expected(network(), names, {"x": X}, tmp_path).items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-5)
     again = loaded.run({"x": X[:1]}, outputs=["positive"])["positive"]
-    np.testing.assert_allclose(again, found["positive"][:1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(again, actual["positive"][:1], rtol=1e-5, atol=1e-6)
     assert list(loaded.run({"x": X})) == ["y"]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_inputs_and_weights_are_values_too(device: str) -> None:
-    found = weft.load(network(), device=device).run({"x": X}, outputs=["x", "a", "product"])
-    np.testing.assert_array_equal(found["x"], X)
-    assert found["x"] is not X
-    np.testing.assert_allclose(found["product"], X @ found["a"], rtol=1e-5, atol=1e-5)
+    actual = weft.load(network(), device=device).run({"x": X}, outputs=["x", "a", "product"])
+    np.testing.assert_array_equal(actual["x"], X)
+    assert actual["x"] is not X
+    np.testing.assert_allclose(actual["product"], X @ actual["a"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_model_is_loaded_with_inner_values_as_its_outputs(device: str, tmp_path: Path) -> None:
+def test_load_with_inner_values_as_outputs(device: str, tmp_path: Path) -> None:
     part = weft.load(network(), device=device, outputs=["positive"])
     assert [str(spec) for spec in part.outputs] == ["positive: float32[n, 20]"]
-    wanted = expected(network(), ["positive"], {"x": X}, tmp_path)["positive"]
-    np.testing.assert_allclose(part(X), wanted, rtol=1e-5, atol=1e-6)
+    positive = expected(network(), ["positive"], {"x": X}, tmp_path)["positive"]
+    np.testing.assert_allclose(part(X), positive, rtol=1e-5, atol=1e-6)
     assert [spec.name for spec in weft.load(network(), device=device).outputs] == ["y"]  # a cache entry of its own
 
 
-def test_what_the_outputs_do_not_need_is_not_kept() -> None:
+def test_unneeded_weights_are_dropped() -> None:
     part = weft.load(network(), device="cpu", outputs=["positive"])
     whole = weft.load(network(), device="cpu")
     sizes = []
@@ -87,7 +87,7 @@ def test_what_the_outputs_do_not_need_is_not_kept() -> None:
     assert sizes[0] < 8 * 40 * 4 < sizes[1]
 
 
-def test_a_part_of_a_model_needs_no_op_that_only_the_rest_has() -> None:
+def test_unsupported_ops_outside_the_part_do_not_matter() -> None:
     built = model([node("Relu", ["x"], ["good"]), node("Unheard", ["good"], ["y"])])
     with pytest.raises(weft.UnsupportedModelError, match="Unheard"):
         weft.load(built, device="cpu")
@@ -97,15 +97,15 @@ def test_a_part_of_a_model_needs_no_op_that_only_the_rest_has() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_inner_values_can_stay_on_the_device(device: str) -> None:
     loaded = weft.load(network(), device=device)
-    kept = loaded.run({"x": X}, outputs=["positive", "y"], keep=["positive"])
-    assert isinstance(kept["positive"], weft.DeviceTensor)
-    assert isinstance(kept["y"], np.ndarray)
+    outputs = loaded.run({"x": X}, outputs=["positive", "y"], keep=["positive"])
+    assert isinstance(outputs["positive"], weft.DeviceTensor)
+    assert isinstance(outputs["y"], np.ndarray)
     plain = loaded.run({"x": X}, outputs=["positive"])["positive"]
-    np.testing.assert_array_equal(kept["positive"].numpy(), plain)
+    np.testing.assert_array_equal(outputs["positive"].numpy(), plain)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_defaults_that_are_overridden_and_inputs_without_a_rank(device: str) -> None:
+def test_overridden_defaults_and_inputs_without_rank(device: str) -> None:
     built = model(
         [node("Mul", ["x", "factor"], ["scaled"]), node("Neg", ["scaled"], ["y"])],
         [value("x", None), value("factor", [1])],
@@ -115,15 +115,15 @@ def test_defaults_that_are_overridden_and_inputs_without_a_rank(device: str) -> 
     loaded = weft.load(built, device=device)
     for x in (X, X[0]):
         np.testing.assert_array_equal(loaded.run({"x": x}, outputs=["scaled"])["scaled"], 2 * x)
-        given = {"x": x, "factor": np.array([3], np.float32)}
-        found = loaded.run(given, outputs=["scaled", "factor"])
-        np.testing.assert_array_equal(found["scaled"], 3 * x)
-        np.testing.assert_array_equal(found["factor"], given["factor"])
+        feeds = {"x": x, "factor": np.array([3], np.float32)}
+        actual = loaded.run(feeds, outputs=["scaled", "factor"])
+        np.testing.assert_array_equal(actual["scaled"], 3 * x)
+        np.testing.assert_array_equal(actual["factor"], feeds["factor"])
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_where_a_model_runs_node_by_node(device: str) -> None:
-    """The axes are data, so that there is no program before the run."""
+def test_models_that_run_node_by_node(device: str) -> None:
+    """The axes are data, so there is no program before the run."""
     built = model(
         [node("Abs", ["x"], ["size"]), node("ReduceSum", ["size", "axes"], ["total"]), node("Neg", ["total"], ["y"])],
         [value("x", [3, 8]), value("axes", ["k"], TensorProto.INT64)],
@@ -131,13 +131,13 @@ def test_where_a_model_runs_node_by_node(device: str) -> None:
     )
     loaded = weft.load(built, device=device)
     inputs = {"x": X, "axes": np.array([1], np.int64)}
-    found = loaded.run(inputs, outputs=["total", "size"])
-    np.testing.assert_allclose(found["total"], np.abs(X).sum(1, keepdims=True), rtol=1e-5)
-    np.testing.assert_array_equal(found["size"], np.abs(X))
+    actual = loaded.run(inputs, outputs=["total", "size"])
+    np.testing.assert_allclose(actual["total"], np.abs(X).sum(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_array_equal(actual["size"], np.abs(X))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_names_that_mean_nothing(device: str) -> None:
+def test_unknown_names_are_refused(device: str) -> None:
     loaded = weft.load(branching(), device=device)
     with pytest.raises(weft.InputError, match="inside of a body of If"):
         loaded.run({}, outputs=["ie"])
@@ -151,7 +151,7 @@ def test_names_that_mean_nothing(device: str) -> None:
 @pytest.mark.parametrize(
     "name", ["reachy-mini__fknetwork_int8", "silero-vad__silero_vad_16k_op15", "g2p-id__bert_pron"]
 )
-def test_all_values_of_a_model_are_onnxruntimes(name: str, record_property: Any) -> None:
+def test_all_inner_values_agree_with_onnxruntime(name: str, record_property: Any) -> None:
     entry = CATALOG[name]
     if entry.missing:
         record_property("left out", entry.missing)
@@ -159,13 +159,13 @@ def test_all_values_of_a_model_are_onnxruntimes(name: str, record_property: Any)
     inputs = random_inputs(entry)
     loaded = weft.load(str(entry.path), device="cpu")
     names = [output for one in loaded.source.graph.nodes for output in one.outputs if output]
-    found = loaded.run(inputs, outputs=names)
-    wanted = OnnxruntimeContender("onnxruntime", str(entry.path), inputs).values(names)
-    errors = {each: difference(wanted[each], found[each]).error for each in names}
+    actual = loaded.run(inputs, outputs=names)
+    expected_values = OnnxruntimeContender("onnxruntime", str(entry.path), inputs).values(names)
+    errors = {each: difference(expected_values[each], actual[each]).error for each in names}
     assert max(errors.values()) < 1e-5, max(errors, key=lambda each: errors[each])
 
 
-def test_weights_that_are_changed_show_in_inner_values() -> None:
+def test_changed_weights_affect_inner_values() -> None:
     whole, part = weft.load(network(), device="cpu"), weft.load(network(), device="cpu", outputs=["positive"])
     before = whole.run({"x": X}, outputs=["positive"])["positive"]
     for loaded in (whole, part):

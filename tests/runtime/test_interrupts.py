@@ -1,4 +1,4 @@
-"""Runs that end before they are done: by Ctrl-C, by a timeout, by another thread; afterwards the model is as it was."""
+"""Runs that are ended early, by Ctrl-C, a timeout or another thread, leave the model usable."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 import weft
 from weft import interrupts
 
-TURNS = 1 << 40  # of a loop that nobody waits for
+TURNS = 1 << 40  # iterations of a loop that does not end in time
 DEVICES = ["cpu", "reference"]
 
 
 def endless() -> bytes:
-    """A loop of `turns` turns, which adds one to x each time."""
+    """Build a loop of `turns` iterations, each of which adds 1 to x."""
     body = helper.make_graph(
         [
             helper.make_node("Add", ["state", "one"], ["next"], name="count"),
@@ -48,13 +48,13 @@ def endless() -> bytes:
 
 
 def product() -> bytes:
-    """The product of two square matrices of any size."""
+    """Build the product of two square matrices of any size."""
     nodes = [helper.make_node("MatMul", ["x", "x"], ["y"], name="square")]
     return _serialized(nodes, [("x", TensorProto.FLOAT, ["n", "n"])], {})
 
 
 def sort() -> bytes:
-    """A sort of one row: a single block, which no thread can leave."""
+    """Build a sort of one row: a single block, which cannot be interrupted."""
     nodes = [
         helper.make_node("Shape", ["x"], ["count"]),
         helper.make_node("TopK", ["x", "count"], ["y", "places"], axis=0, name="order"),
@@ -66,7 +66,7 @@ def _serialized(nodes: list[Any], inputs: list[Any], weights: dict[str, Any]) ->
     graph = helper.make_graph(
         nodes,
         "graph",
-        [helper.make_tensor_value_info(*given) for given in inputs],
+        [helper.make_tensor_value_info(*info) for info in inputs],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
@@ -79,8 +79,8 @@ def _check(model: weft.Model) -> None:
     np.testing.assert_array_equal(model.run({"turns": np.int64(3), "x": x})["y"], x + 3)
 
 
-def test_a_run_that_is_left_writes_nothing_afterwards() -> None:
-    """Its helper may go on for a while; the caller's arrays are his again at once."""
+def test_abandoned_run_does_not_write_outputs() -> None:
+    """Its helper thread may run on; the caller's arrays are not touched any more."""
     loaded = weft.load(endless(), device="cpu")
     place = np.full(4, 5, np.float32)
     with pytest.raises(weft.RunTimeoutError):
@@ -90,11 +90,11 @@ def test_a_run_that_is_left_writes_nothing_afterwards() -> None:
     assert place.tolist() == [3] * 4
 
 
-def _late(model: weft.Model, given: dict[str, Any]) -> weft.RunTimeoutError:
-    """The error of a run that is not done in time; it gets more where a busy machine did not come to its first step."""
+def _late(model: weft.Model, feeds: dict[str, Any]) -> weft.RunTimeoutError:
+    """Return the error of a run that times out; retry with more time if a busy machine did not start the first step."""
     for seconds in (0.2, 1.0, 2.0, 4.0):
         with pytest.raises(weft.RunTimeoutError, match=f"after {seconds:g} s; it was ") as caught:
-            model.run(given, timeout=seconds)
+            model.run(feeds, timeout=seconds)
         if "before its first step" not in str(caught.value):
             break
     return caught.value
@@ -119,13 +119,13 @@ def test_another_thread_cancels_runs(device: str) -> None:
     model = weft.load(endless(), device=device)
     token = weft.Cancellation()
     assert not token.cancelled
-    found: list[Exception] = []
+    errors: list[Exception] = []
 
     def run() -> None:
         try:
             model.run({"turns": np.int64(TURNS), "x": np.zeros(4, np.float32)}, cancel=token)
         except weft.RunCancelledError as error:
-            found.append(error)
+            errors.append(error)
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
@@ -134,7 +134,7 @@ def test_another_thread_cancels_runs(device: str) -> None:
     token.cancel()
     for thread in threads:
         thread.join()
-    assert len(found) == 2
+    assert len(errors) == 2
     assert token.cancelled
     with pytest.raises(weft.RunCancelledError, match="before its first step"):
         model.run({"turns": np.int64(1), "x": np.zeros(4, np.float32)}, cancel=token)
@@ -145,8 +145,8 @@ def test_another_thread_cancels_runs(device: str) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_launch_is_left_in_the_middle(threads: int) -> None:
-    """And the error says at which node."""
+def test_launch_is_interrupted_and_names_its_node(threads: int) -> None:
+
     size = 12_000  # half a minute of arithmetic
     model = weft.load(product(), device="cpu", threads=threads)
     x = np.ones((size, size), np.float32)
@@ -155,15 +155,15 @@ def test_a_launch_is_left_in_the_middle(threads: int) -> None:
     np.testing.assert_array_equal(model.run({"x": small})["y"], small @ small)
 
 
-def test_what_cannot_be_left_goes_on_alone() -> None:
-    """Whoever asked does not wait for a block that takes long; the next run gets memory of its own."""
+def test_uninterruptible_block_does_not_block_the_caller() -> None:
+    """The caller does not wait for a long block; the next run gets its own memory."""
     model = weft.load(sort(), device="cpu", threads=2)
     x = np.random.default_rng(0).standard_normal(20_000_000).astype(np.float32)
     assert "order" in str(_late(model, {"x": x}))
     np.testing.assert_array_equal(model.run({"x": x[:2000]})["y"], np.sort(x[:2000])[::-1])
 
 
-def test_errors_of_a_watched_run_are_those_of_any() -> None:
+def test_runs_with_a_timeout_raise_the_same_errors() -> None:
     model = weft.load(product(), device="cpu")
     with pytest.raises(weft.InputError):
         model.run({"x": np.ones((2, 3), np.float32)}, timeout=10)
@@ -174,8 +174,8 @@ def test_errors_of_a_watched_run_are_those_of_any() -> None:
         model.run({"x": np.ones((2, 2), np.float32)}, cancel=5)  # type: ignore[arg-type]
 
 
-def test_other_threads_go_on_during_a_run() -> None:
-    """Native code holds no lock of the interpreter's."""
+def test_other_threads_keep_running_during_a_run() -> None:
+    """Native code releases the GIL."""
     model = weft.load(product(), device="cpu", threads=1)
     x = np.ones((2000, 2000), np.float32)
     model.run({"x": x})
@@ -198,14 +198,14 @@ def test_other_threads_go_on_during_a_run() -> None:
     assert during > 0
 
 
-def test_helpers_are_used_again() -> None:
+def test_helper_threads_are_reused() -> None:
     before = threading.active_count()
     for number in range(20):
         assert interrupts.run_watched(lambda x: x + 1, number, timeout=10) == number + 1
     assert threading.active_count() <= before + 2
 
 
-def test_a_helper_hears_that_nobody_waits() -> None:
+def test_helper_is_told_that_the_caller_left() -> None:
     heard = threading.Event()
 
     def work() -> None:
@@ -247,19 +247,19 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("made", "device"), [("product", "cpu"), ("sort", "cpu"), ("endless", "cpu"), ("endless", "reference")]
+    ("model_name", "device"), [("product", "cpu"), ("sort", "cpu"), ("endless", "cpu"), ("endless", "reference")]
 )
-def test_ctrl_c_ends_a_run(made: str, device: str) -> None:
+def test_ctrl_c_ends_a_run(model_name: str, device: str) -> None:
     folders = (str(Path(weft.__file__).parent.parent), str(Path(__file__).parent.parent))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
-    command = [sys.executable, "-c", SCRIPT, made, device]
+    command = [sys.executable, "-c", SCRIPT, model_name, device]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.stdout.strip() == "usable", done.stderr
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_runs_that_are_awaited_end_in_time(device: str) -> None:
-    """By their own timeout, or by that of whoever waits; the loop goes on meanwhile."""
+def test_awaited_runs_time_out(device: str) -> None:
+    """By their own timeout or by asyncio's; the event loop keeps running."""
     model = weft.load(endless(), device=device)
     forever = {"turns": np.int64(TURNS), "x": np.zeros(4, np.float32)}
     turns = 0

@@ -1,4 +1,4 @@
-"""Outputs in the caller's arrays: the bits of any other run, nothing written beside them, no needless copy."""
+"""Outputs in the caller's arrays: the same bits, no writes outside of them, no needless copy."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ def loaded(request: pytest.FixtureRequest) -> weft.Model:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The arrays that results were copied to."""
-    found: list[Any] = []
+    """Record the arrays that results are copied to."""
+    targets: list[Any] = []
     copy = np.copyto
 
     def noted(to: Any, *rest: Any, **named: Any) -> None:
-        found.append(to)
+        targets.append(to)
         copy(to, *rest, **named)
 
     monkeypatch.setattr(preallocated.np, "copyto", noted)
-    return found
+    return targets
 
 
 def fenced(shape: tuple[int, ...], dtype: Any = np.float32, offset: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """An array somewhere inside of bytes that are all 7, and those."""
+    """Return an array inside a buffer of bytes that are all 7, and the buffer."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     whole = np.full(size + offset + 64, 7, np.uint8)
     return whole[offset : offset + size].view(dtype).reshape(shape), whole
 
 
-def test_results_are_what_was_passed(loaded: weft.Model) -> None:
+def test_results_are_the_callers_arrays(loaded: weft.Model) -> None:
     expected = loaded.run({"x": X})["y"]
     for turn in range(3):
         place, whole = fenced(X.shape)
-        found = loaded.run({"x": X}, into={"y": place})
-        assert found["y"] is place, turn
+        results = loaded.run({"x": X}, into={"y": place})
+        assert results["y"] is place, turn
         np.testing.assert_array_equal(place, expected)
         assert set(whole[:64]) == set(whole[-64:]) == {7}
 
 
-def test_the_processor_writes_there_itself(copies: list[Any]) -> None:
+def test_cpu_kernels_write_there_directly(copies: list[Any]) -> None:
     loaded = weft.load(layers(), device="cpu")
     loaded.run({"x": X})
     place = np.empty_like(X)
@@ -67,7 +67,7 @@ def test_the_processor_writes_there_itself(copies: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("offset", [64, 68, 65, 66])
-def test_places_of_any_alignment(loaded: weft.Model, offset: int) -> None:
+def test_arrays_of_any_alignment(loaded: weft.Model, offset: int) -> None:
     expected = loaded.run({"x": X})["y"]
     for _ in range(2):
         place, whole = fenced(X.shape, offset=offset)
@@ -77,7 +77,7 @@ def test_places_of_any_alignment(loaded: weft.Model, offset: int) -> None:
 
 
 class Tagged(np.ndarray):
-    """An array of somebody's own class."""
+    """A subclass of ndarray."""
 
 
 def test_arrays_in_any_order(loaded: weft.Model, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_arrays_in_any_order(loaded: weft.Model, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(place), expected)
 
 
-def test_an_input_may_be_the_place_of_an_output(loaded: weft.Model) -> None:
-    """Whole, or a part of it: a kernel must not read what another has written."""
+def test_input_may_be_used_as_output(loaded: weft.Model) -> None:
+    """As a whole or in part: a kernel must not read what another has overwritten."""
     expected = loaded.run({"x": X})["y"]
     for _ in range(3):
         x = X.copy()
@@ -103,15 +103,15 @@ def test_an_input_may_be_the_place_of_an_output(loaded: weft.Model) -> None:
         np.testing.assert_array_equal(memory[1:], expected)
 
 
-def test_a_tensor_that_was_kept_stays_as_it_is(loaded: weft.Model) -> None:
-    kept = loaded.run({"x": X}, keep=True)["y"]
-    before = kept.numpy()
-    loaded.run({"x": kept}, into={"y": np.empty_like(X)})
-    np.testing.assert_array_equal(kept.numpy(), before)
+def test_device_tensors_are_not_overwritten(loaded: weft.Model) -> None:
+    device_tensor = loaded.run({"x": X}, keep=True)["y"]
+    before = device_tensor.numpy()
+    loaded.run({"x": device_tensor}, into={"y": np.empty_like(X)})
+    np.testing.assert_array_equal(device_tensor.numpy(), before)
 
 
 def passing() -> onnx.ModelProto:
-    """Outputs that no kernel makes: an input, a constant, one output twice."""
+    """Build outputs that no kernel computes: an input, a constant, one output twice."""
     return model(
         [node("Identity", ["x"], ["same"]), node("Identity", ["c"], ["fixed"]), node("Neg", ["x"], ["y"]),
          node("Identity", ["y"], ["again"])],
@@ -122,13 +122,13 @@ def passing() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_outputs_that_no_kernel_makes(device: str) -> None:
+def test_outputs_that_no_kernel_computes(device: str) -> None:
     loaded = weft.load(passing(), device=device)
     x = np.arange(5, dtype=np.float32)
     for _ in range(3):
         into = {name: np.full(2 if name == "fixed" else 5, 9, np.float32) for name in ("same", "fixed", "y", "again")}
-        found = loaded.run({"x": x}, into=into)
-        assert [found[name] is into[name] for name in into] == [True] * 4
+        results = loaded.run({"x": x}, into=into)
+        assert [results[name] is into[name] for name in into] == [True] * 4
         assert into["fixed"].tolist() == [3, 4]
         assert into["same"].tolist() == x.tolist()
         assert into["y"].tolist() == into["again"].tolist() == (-x).tolist()
@@ -137,7 +137,7 @@ def test_outputs_that_no_kernel_makes(device: str) -> None:
 
 
 def counted() -> onnx.ModelProto:
-    """Kernels before and behind a step for the host, each with an output; one more output is the step's own."""
+    """Build kernels before and after a host step; all three have an output."""
     return model(
         [node("Mul", ["x", "x"], ["early"]), node("NonZero", ["early"], ["places"]),
          node("Cast", ["places"], ["p"], to=TensorProto.FLOAT), node("Exp", ["p"], ["late"])],
@@ -146,17 +146,17 @@ def counted() -> onnx.ModelProto:
     )  # fmt: skip
 
 
-def test_outputs_of_several_sections(copies: list[Any]) -> None:
-    """Those of kernels whose sizes are known are computed in place."""
+def test_outputs_of_several_sections_are_computed_in_place(copies: list[Any]) -> None:
+
     loaded = weft.load(counted(), device="cpu")
     x = np.array([1, 0, 2, 0, 3], np.float32)
     expected = loaded.run({"x": x})
     for _ in range(10):
         copies.clear()
         into = {name: np.zeros_like(array) for name, array in expected.items()}
-        found = loaded.run({"x": x}, into=into)
+        results = loaded.run({"x": x}, into=into)
         for name, array in expected.items():
-            assert found[name] is into[name]
+            assert results[name] is into[name]
             np.testing.assert_array_equal(into[name], array)
     assert not any(place is into["early"] for place in copies)
     with pytest.raises(weft.InputError, match="has shape"):
@@ -165,10 +165,10 @@ def test_outputs_of_several_sections(copies: list[Any]) -> None:
 
 def test_some_of_the_outputs(loaded: weft.Model) -> None:
     place = np.empty_like(X)
-    found = loaded.run({"x": X}, outputs=["t", "y"], into={"t": place})
-    np.testing.assert_array_equal(found["t"], loaded.run({"x": X}, ["t"])["t"])
-    assert found["t"] is place
-    assert found["y"] is not place
+    results = loaded.run({"x": X}, outputs=["t", "y"], into={"t": place})
+    np.testing.assert_array_equal(results["t"], loaded.run({"x": X}, ["t"])["t"])
+    assert results["t"] is place
+    assert results["y"] is not place
 
 
 def test_sizes_that_depend_on_data(loaded: weft.Model) -> None:
@@ -221,15 +221,15 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("into", "said"), BAD, ids=[said for _, said in BAD])
-def test_what_no_output_fits_in(loaded: weft.Model, into: Any, said: str) -> None:
+@pytest.mark.parametrize(("into", "message"), BAD, ids=[message for _, message in BAD])
+def test_arrays_that_do_not_fit_are_refused(loaded: weft.Model, into: Any, message: str) -> None:
     for _ in range(2):
-        with pytest.raises(weft.InputError, match=said):
+        with pytest.raises(weft.InputError, match=message):
             loaded.run({"x": X.copy()}, into=into)
         loaded.run({"x": X})
 
 
-def test_outputs_need_memory_of_their_own(loaded: weft.Model) -> None:
+def test_overlapping_output_arrays_are_refused(loaded: weft.Model) -> None:
     both = weft.load(passing(), device=loaded.device)
     memory = np.zeros(8, np.float32)
     x = np.ones(5, np.float32)
@@ -240,7 +240,7 @@ def test_outputs_need_memory_of_their_own(loaded: weft.Model) -> None:
     assert woven.tolist() == [[1, -1]] * 5
 
 
-def test_kept_or_written(loaded: weft.Model) -> None:
+def test_keep_and_into_exclude_each_other(loaded: weft.Model) -> None:
     for keep in (True, ["y"]):
         with pytest.raises(weft.InputError, match="either kept"):
             loaded.run({"x": X}, keep=keep, into={"y": np.empty_like(X)})
@@ -249,7 +249,7 @@ def test_kept_or_written(loaded: weft.Model) -> None:
         loaded.run({"x": X}, into={"y": tensor})
 
 
-def test_an_index_out_of_range_writes_nowhere_else() -> None:
+def test_index_out_of_range_writes_nothing_else() -> None:
     loaded = weft.load(picking(), device="cpu")
     x, good = np.arange(5, dtype=np.float32), np.array([0, 4, -1])
     for _ in range(3):
@@ -261,7 +261,7 @@ def test_an_index_out_of_range_writes_nowhere_else() -> None:
         assert set(whole[:64]) == set(whole[-64:]) == {7}
 
 
-def test_a_block_that_takes_long_is_not_in_the_callers_array(copies: list[Any]) -> None:
+def test_long_blocks_are_not_computed_in_place(copies: list[Any]) -> None:
     loaded = weft.load(sort(), device="cpu")
     x = np.random.default_rng(0).standard_normal(1 << 19).astype(np.float32)
     expected = loaded.run({"x": x})["y"]
@@ -271,7 +271,7 @@ def test_a_block_that_takes_long_is_not_in_the_callers_array(copies: list[Any]) 
     assert len(copies) == 1
 
 
-def test_threads_with_arrays_of_their_own() -> None:
+def test_threads_with_their_own_arrays() -> None:
     loaded = weft.load(layers(), device="cpu")
     inputs = [X * np.float32(number) for number in range(8)]
     expected = [loaded.run({"x": x})["y"] for x in inputs]

@@ -1,4 +1,4 @@
-"""Ops that need a rank or a type that only the run reveals wait for it, those with subgraphs too."""
+"""Ops that need a rank or type known only at run time are traced then, including those with subgraphs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ agraph (bool flag, float x) => (float y) {
 
 
 def model_of(text: str, opens: tuple[str, ...] = ()) -> onnx.ModelProto:
-    """A model, some inputs of which have no rank (the parser gives them rank 0)."""
+    """Parse a model and remove the rank of some inputs (the parser gives them rank 0)."""
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}')
     for value in (*model.graph.input, *model.graph.output):
         if value.name in opens or value in model.graph.output:
@@ -97,7 +97,9 @@ CASES = {
 
 @pytest.mark.parametrize("device", ["reference", *DEVICES])
 @pytest.mark.parametrize("name", CASES)
-def test_late(name: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_steps_agree_with_onnxruntime(
+    name: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reason = missing(device) if device in DEVICES else None
     if reason:
         pytest.skip(reason)
@@ -105,9 +107,9 @@ def test_late(name: str, device: str, tmp_path: Path, monkeypatch: pytest.Monkey
     model, inputs = CASES[name]
     expected = onnxruntime_run(model, inputs)
     for _ in ("cold", "from the cache"):
-        found = list(weft.load(model, device=device).run(inputs).values())
-        for array, wanted in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(array, wanted, strict=True)
+        outputs = list(weft.load(model, device=device).run(inputs).values())
+        for array, expected_output in zip(outputs, expected, strict=True):
+            np.testing.assert_array_equal(array, expected_output, strict=True)
 
 
 NOTHING = """
@@ -122,8 +124,8 @@ agraph (float[n, 3] x) => (float[n, m] y) {
 
 
 @pytest.mark.parametrize("device", ["reference", *DEVICES])
-def test_nothing_of_an_unknown_size_is_no_constant(device: str) -> None:
-    """n × 0 elements are none, but how many rows of none only the run knows."""
+def test_empty_tensor_of_dynamic_size_is_not_folded(device: str) -> None:
+    """n × 0 elements are none, but n is known only at run time."""
     reason = missing(device) if device in DEVICES else None
     if reason:
         pytest.skip(reason)
@@ -133,8 +135,8 @@ def test_nothing_of_an_unknown_size_is_no_constant(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["reference", *DEVICES])
-def test_sums_do_not_depend_on_how_inputs_lie_in_memory(device: str) -> None:
-    """Also where numpy sums, which adds up what lies together first."""
+def test_sums_do_not_depend_on_memory_order(device: str) -> None:
+    """Even where numpy computes them, which sums along the fastest axis first."""
     reason = missing(device) if device in DEVICES else None
     if reason:
         pytest.skip(reason)

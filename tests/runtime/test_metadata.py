@@ -1,4 +1,4 @@
-"""What a file says of itself: the same from the file and from the cache, where nobody reads the file."""
+"""Metadata of a model, the same from its file and from the cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from frontend.samples import model, node
 import weft
 
 STATED = {
-    "producer_name": "somebody's exporter",
+    "producer_name": "user's exporter",
     "producer_version": "1.2.3",
     "domain": "org.example",
     "model_version": 7,
@@ -42,36 +42,34 @@ def sheep() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-def test_all_that_a_file_states(device: str) -> None:
+def test_all_metadata_of_a_file(device: str) -> None:
     loaded = weft.load(sheep(), device=device)
-    found = loaded.metadata
-    assert {name: getattr(found, name) for name in STATED} == STATED
-    assert found.producer == "somebody's exporter 1.2.3"
+    metadata = loaded.metadata
+    assert {name: getattr(metadata, name) for name in STATED} == STATED
+    assert metadata.producer == "user's exporter 1.2.3"
     for other in (loaded.on("reference"), copy.copy(loaded), pickle.loads(pickle.dumps(loaded))):
-        assert other.metadata == found
-    assert hash(found) == hash(pickle.loads(pickle.dumps(found)))
+        assert other.metadata == metadata
+    assert hash(metadata) == hash(pickle.loads(pickle.dumps(metadata)))
     with pytest.raises(AttributeError):
-        found.domain = "other"  # type: ignore[misc]
+        metadata.domain = "other"  # type: ignore[misc]
 
 
-def test_a_file_that_states_nothing() -> None:
-    found = weft.load(model([node("Neg", ["x"], ["y"])])).metadata
-    assert (found.domain, found.model_version, found.properties) == ("", 0, {})
-    assert "domain" not in repr(found)
+def test_file_without_metadata() -> None:
+    metadata = weft.load(model([node("Neg", ["x"], ["y"])])).metadata
+    assert (metadata.domain, metadata.model_version, metadata.properties) == ("", 0, {})
+    assert "domain" not in repr(metadata)
 
 
-def test_it_prints_what_is_stated_and_nothing_endless() -> None:
+def test_repr_is_short() -> None:
     proto = sheep()
     onnx.helper.set_model_props(proto, {"vocabulary": "word " * 100_000})
     text = repr(weft.load(proto).metadata)
-    assert text.startswith(
-        "Metadata(producer_name=\"somebody's exporter\", producer_version='1.2.3', domain='org.example'"
-    )
+    assert text.startswith("Metadata(producer_name=\"user's exporter\", producer_version='1.2.3', domain='org.example'")
     assert "opsets={'ai.onnx': 17, 'com.microsoft': 1}" in text
     assert len(text) < 1000
 
 
-def test_a_kept_model_tells_without_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_model_has_metadata_without_importing_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "sheep.onnx"
     onnx.save(sheep(), path)
@@ -79,15 +77,15 @@ def test_a_kept_model_tells_without_onnx(tmp_path: Path, monkeypatch: pytest.Mon
         "import sys, weft; m = weft.load(sys.argv[1], device='cpu'); "
         "print(ascii(m.metadata.properties), m.metadata.graph_name, 'onnx' in sys.modules)"
     )
-    told = [
+    lines = [
         subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
     expected = f"{STATED['properties']!a} sheep"
-    assert [line.strip() for line in told] == [f"{expected} True", f"{expected} False"]
+    assert [line.strip() for line in lines] == [f"{expected} True", f"{expected} False"]
 
 
-def test_weights_that_are_set_change_nothing_of_it() -> None:
+def test_metadata_is_kept_when_weights_are_set() -> None:
     proto = sheep()
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(1, np.float32), "w"))
     proto.graph.node[0].CopyFrom(node("Add", ["x", "w"], ["y"]))

@@ -1,4 +1,4 @@
-"""Models whose sizes or ranks are left open, as exporters do it: by name, without one, without a rank."""
+"""Models with dynamic sizes or ranks, as exporters write them: named, unnamed, without rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICES = ("reference", "cpu")
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", FIXED)
-def test_constants_say_what_sizes_are(name: str, device: str) -> None:
+def test_constants_determine_sizes(name: str, device: str) -> None:
     FIXED[name].check("names", device)
 
 
@@ -25,7 +25,7 @@ def test_sizes_without_a_name(form: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_sizes_that_the_weights_do_not_have(device: str) -> None:
+def test_sizes_that_contradict_the_weights(device: str) -> None:
     loaded = weft.load(FIXED["convolution"].built("names"), device=device)
     with pytest.raises(weft.InputError, match="channels"):
         loaded.run({"x": IMAGE[:, :7]})
@@ -34,7 +34,7 @@ def test_sizes_that_the_weights_do_not_have(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_transposed_convolutions_with_kernels_of_open_size(name: str, device: str) -> None:
+def test_transposed_convolutions_with_kernels_of_dynamic_size(name: str, device: str) -> None:
     KERNELS[name].check("names", device)
 
 
@@ -57,12 +57,12 @@ def test_arithmetic_on_shapes_of_which_one_is_known(name: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", RANKS)
-def test_ranks_that_a_run_shows(name: str, device: str) -> None:
+def test_ranks_known_only_at_run_time(name: str, device: str) -> None:
     RANKS[name].check("no rank", device)
 
 
-def test_ranks_are_compiled_for() -> None:
-    """A model without ranks runs as native code once a run shows them, for all sizes of these ranks."""
+def test_one_program_is_compiled_for_each_rank() -> None:
+    """A model without ranks runs as native code once its ranks are known, for all sizes of these ranks."""
     loaded = weft.load(FIXED["convolution"].built("no rank"), device="cpu")
     loaded.run({"x": IMAGE})
     loaded.run({"x": IMAGE[:1, :, 1:]})
@@ -71,7 +71,7 @@ def test_ranks_are_compiled_for() -> None:
     assert loaded.memory({"x": (2, 8, 6, 7)}).unplanned == ()
 
 
-def test_causal_convolutions_of_open_sizes() -> None:
+def test_causal_convolutions_of_dynamic_size() -> None:
     x, w = random(2, 4, 6), random(4, 1, 3)
     built = model([node("CausalConvWithState", ["x", "w"], ["y", "s"])], [value("x", ["n", "c", "t"])],
                   [value("y", None), value("s", None)], [tensor("w", w)], opsets={"": 27})  # fmt: skip

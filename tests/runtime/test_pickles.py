@@ -1,4 +1,4 @@
-"""What goes to other processes: models, results, errors. The receiver loads a model again, and gets the same bits."""
+"""Pickles of models, results and errors. The receiver loads the model again and gets the same bits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def again(content: Any) -> Any:
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_relative_path_is_that_of_the_folder_it_was_said_in(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_survive_a_change_of_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (path.parent / "elsewhere").mkdir()
     monkeypatch.chdir(path.parent)
     model = weft.load("model.onnx", device="cpu")
@@ -62,7 +62,7 @@ def test_a_relative_path_is_that_of_the_folder_it_was_said_in(path: Path, monkey
     assert other.file == "model.onnx"
 
 
-def test_a_pickle_of_a_path_is_small_and_has_no_weights(tmp_path: Path) -> None:
+def test_pickle_of_a_loaded_file_has_no_weights(tmp_path: Path) -> None:
     onnx.save(product(rows=2000), tmp_path / "large.onnx")
     assert len(pickle.dumps(weft.load(tmp_path / "large.onnx", device="cpu"))) < 1000
     model = weft.load((tmp_path / "large.onnx").read_bytes(), device="cpu")
@@ -72,14 +72,14 @@ def test_a_pickle_of_a_path_is_small_and_has_no_weights(tmp_path: Path) -> None:
     assert again(model)(ones).tobytes() == model(ones).tobytes()
 
 
-def test_options_travel_but_for_the_dump(path: Path, tmp_path: Path) -> None:
+def test_options_are_pickled_except_dump(path: Path, tmp_path: Path) -> None:
     model = weft.load(path, device="cpu", threads=1, precision="strict", prefer="speed", dump=tmp_path / "dump")
     options = again(model).pool.options
     assert (options.threads, options.precision, options.prefer, options.dump) == (1, "strict", "speed", None)
     assert again(weft.load(path, device="cpu", outputs=["y"])).pool.options.outputs == ("y",)
 
 
-def test_the_receiver_chooses_a_device_as_a_load_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receiver_chooses_its_own_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_DEVICE", "cpu")
     content = pickle.dumps(weft.load(path))
     monkeypatch.setenv("WEFT_DEVICE", "reference")
@@ -98,7 +98,7 @@ def test_a_model_of_a_graph() -> None:
     assert again(model)(X).tolist() == (X * 2).tolist()
 
 
-def test_a_saved_program_is_opened_again_and_must_be_the_same(path: Path, tmp_path: Path) -> None:
+def test_saved_program_must_be_unchanged(path: Path, tmp_path: Path) -> None:
     saved = tmp_path / "model.weft"
     weft.compile(path, saved, device="cpu")
     content = pickle.dumps(weft.load(saved))
@@ -110,7 +110,7 @@ def test_a_saved_program_is_opened_again_and_must_be_the_same(path: Path, tmp_pa
         pickle.loads(content)
 
 
-def test_weights_that_were_set_travel(path: Path) -> None:
+def test_changed_weights_are_pickled(path: Path) -> None:
     model = weft.load(path, device="cpu")
     model.set_weight("w", np.eye(4, dtype=np.float32) * np.float32(1.1))
     other = again(again(model))
@@ -125,15 +125,15 @@ def test_weights_that_were_set_travel(path: Path) -> None:
 
 @pytest.fixture
 def pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as found:
-        yield found
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        yield executor
 
 
-def test_models_results_and_errors_go_to_processes_and_back(pool: ProcessPoolExecutor, path: Path) -> None:
+def test_round_trip_through_a_process_pool(pool: ProcessPoolExecutor, path: Path) -> None:
     model = weft.load(path, device="cpu")
     batches = [{"x": X + number} for number in range(3)]
-    for given, result in zip(batches, pool.map(model.run, batches)):
-        assert result["y"].tobytes() == model.run(given)["y"].tobytes()
+    for feeds, result in zip(batches, pool.map(model.run, batches)):
+        assert result["y"].tobytes() == model.run(feeds)["y"].tobytes()
     failure = pool.submit(model.run, {"x": X[:, :3]}).exception()
     assert isinstance(failure, InputError)
     assert failure.file == str(path)
@@ -149,8 +149,8 @@ def test_models_results_and_errors_go_to_processes_and_back(pool: ProcessPoolExe
 def test_joblib(path: Path) -> None:
     model = weft.load(path, device="cpu")
     batches = [{"x": X + number} for number in range(4)]
-    found = Parallel(n_jobs=2)(delayed(model.run)(given) for given in batches)
-    assert [one["y"].tolist() for one in found] == [model.run(given)["y"].tolist() for given in batches]
+    results = Parallel(n_jobs=2)(delayed(model.run)(feeds) for feeds in batches)
+    assert [one["y"].tolist() for one in results] == [model.run(feeds)["y"].tolist() for feeds in batches]
     other = cloudpickle.loads(cloudpickle.dumps(lambda x: model(x)))
     assert other(X).tolist() == model(X).tolist()
 
@@ -176,29 +176,29 @@ def test_sessions_of_the_drop_in(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_tensors_on_devices_become_arrays(path: Path) -> None:
     model = weft.load(path, device="cpu")
-    kept = model.run({"x": X}, keep=True)
-    assert isinstance(kept["y"], weft.DeviceTensor)
-    sent = again(kept)
+    outputs = model.run({"x": X}, keep=True)
+    assert isinstance(outputs["y"], weft.DeviceTensor)
+    sent = again(outputs)
     assert type(sent["y"]) is np.ndarray
-    assert model(sent["y"]).tolist() == model(kept["y"]).tolist()
-    for other in (copy.copy(kept["y"]), copy.deepcopy(kept["y"])):
+    assert model(sent["y"]).tolist() == model(outputs["y"]).tolist()
+    for other in (copy.copy(outputs["y"]), copy.deepcopy(outputs["y"])):
         assert isinstance(other, weft.DeviceTensor)
         other.release()
-    assert kept["y"].numpy().tolist() == (X * 2).tolist()
-    kept["y"].release()
+    assert outputs["y"].numpy().tolist() == (X * 2).tolist()
+    outputs["y"].release()
     with pytest.raises(weft.DeviceError, match="released"):
-        pickle.dumps(kept)
+        pickle.dumps(outputs)
 
 
-def test_reports_stay_what_they_are(path: Path) -> None:
+def test_reports_survive_pickling(path: Path) -> None:
     model = weft.load(path, device="cpu")
-    told = (model.inputs, model.metadata, model.memory(), model.profile({"x": X}, repeat=2), model.report())
-    for one in (*told, weft.devices(), weft.DevicePolicy()):
+    reports = (model.inputs, model.metadata, model.memory(), model.profile({"x": X}, repeat=2), model.report())
+    for one in (*reports, weft.devices(), weft.DevicePolicy()):
         assert again(one) == one
         assert type(again(one)) is type(one)
 
 
-def test_a_cancellation_stays_in_its_process() -> None:
+def test_cancellations_cannot_be_pickled() -> None:
     token = weft.Cancellation()
     assert copy.deepcopy(token) is copy.copy(token) is token
     with pytest.raises(InputError, match="its own process"):
@@ -215,7 +215,7 @@ def kinds(kind: type[WeftError]) -> Iterator[type[WeftError]]:
 
 
 @pytest.mark.parametrize("kind", sorted(set(kinds(WeftError)), key=lambda kind: kind.__name__))
-def test_errors_keep_all_that_they_say(kind: type[WeftError]) -> None:
+def test_errors_keep_their_fields(kind: type[WeftError]) -> None:
     if "problem" in inspect.signature(kind).parameters:
         error = kind("what is wrong", hint="do this", file="m.onnx", node="n", value="v")
     elif kind is DeviceFallbackError:
@@ -229,7 +229,7 @@ def test_errors_keep_all_that_they_say(kind: type[WeftError]) -> None:
 
 
 class TwiceError(WeftError):
-    """An error of a user's own, made from something else than a text."""
+    """A user-defined error whose argument is not a string."""
 
     def __init__(self, left: int, right: int) -> None:
         super().__init__(f"{left} and {right}", hint="neither")
@@ -252,7 +252,7 @@ def test_every_error_and_warning_is_covered() -> None:
 # -- workers ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_holds_the_model_that_it_was_sent_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_cache_the_last_model(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = pickle.dumps(weft.load(path, device="cpu"))
     assert pickle.loads(content).session() is not pickle.loads(content).session()  # no worker
     monkeypatch.setattr(worker_cache, "is_pool_worker", lambda: True)

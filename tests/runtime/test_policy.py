@@ -1,4 +1,4 @@
-"""Which devices a model may run on: what arguments and the environment say, and who wins."""
+"""The device policy from arguments and environment variables, and which of them wins."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
         (weft.DevicePolicy(pick="order"), {"WEFT_DEVICE": "cpu"}, "auto", "argument"),
     ],
 )
-def test_what_names_a_device(device: Any, variables: dict[str, str], value: Any, origin: str) -> None:
-    found = resolve_settings(device, variables).device
-    assert (found.value, found.origin) == (value, origin)
+def test_device_comes_from_arguments_or_environment(
+    device: Any, variables: dict[str, str], value: Any, origin: str
+) -> None:
+    setting = resolve_settings(device, variables).device
+    assert (setting.value, setting.origin) == (value, origin)
 
 
 def test_arguments_win_over_the_environment() -> None:
     variables = {"WEFT_DEVICES": "cpu,reference", "WEFT_DENY_DEVICES": "webgpu", "WEFT_PICK": "order"}
-    found = resolve_settings(weft.DevicePolicy(allow="cpu", pick="benchmark"), variables)
-    told = {setting.name: (setting.value, setting.origin) for setting in found}
-    assert told == {
+    resolved = resolve_settings(weft.DevicePolicy(allow="cpu", pick="benchmark"), variables)
+    by_name = {setting.name: (setting.value, setting.origin) for setting in resolved}
+    assert by_name == {
         "device": ("auto", "default"),
         "allow": (("cpu",), "argument"),
         "deny": (("webgpu",), "WEFT_DENY_DEVICES"),
@@ -63,7 +65,7 @@ def test_arguments_win_over_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: weft.DevicePolicy(pick="luck"), "pick must be one of cost, benchmark, order, not 'luck'"),
         (lambda: weft.DevicePolicy(pick=3), "pick must be one of"),  # type: ignore[arg-type]
@@ -80,10 +82,10 @@ def test_arguments_win_over_the_environment() -> None:
         (lambda: route(weft.DevicePolicy(deny=["cpu", "webgpu"])), "no device is left: cpu, webgpu is denied by arg"),
     ],
 )
-def test_what_makes_no_sense_is_said(make: Any, said: str) -> None:
+def test_invalid_settings_are_explained(make: Any, message: str) -> None:
     with pytest.raises(DeviceError) as caught:
         make()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_routes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +105,7 @@ def test_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert route("auto").devices == ("cpu",)
     monkeypatch.setenv("WEFT_DEVICE_CHAIN", f"{GPU_NAME},reference")
     assert route("auto").devices == ("reference",)
-    assert route(GPU_NAME).devices == (GPU_NAME,)  # whoever names a device means it
+    assert route(GPU_NAME).devices == (GPU_NAME,)  # a named device is used even if it is software
     monkeypatch.setenv("WEFT_DEVICE_CHAIN", GPU_NAME)
     with pytest.raises(DeviceError, match="WEFT_DEVICE_CHAIN names webgpu:0, which WEFT_DENY_DEVICES denies"):
         route("auto")
@@ -115,14 +117,12 @@ def test_all_attempts_are_listed() -> None:
     assert [attempt.device for attempt in caught.value.attempts] == ["cuda", "webgpu:99"]
 
 
-def test_the_command_shows_what_is_in_force(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_command_shows_the_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("WEFT_PICK", "order")
     assert main(["devices", "--policy", "--json"]) == 0
-    told = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["policy"]}
-    assert told["pick"] == {"name": "pick", "value": "order", "origin": "WEFT_PICK"}
-    assert told["device"]["origin"] == "default"
+    by_name = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["policy"]}
+    assert by_name["pick"] == {"name": "pick", "value": "order", "origin": "WEFT_PICK"}
+    assert by_name["device"]["origin"] == "default"
     assert main(["devices"]) == 0
     assert "WEFT_PICK" in capsys.readouterr().out
 
@@ -138,13 +138,13 @@ def test_every_variable_is_in_the_table() -> None:
     assert named == {variable.name for variable in VARIABLES}
 
 
-def test_the_logger_is_quiet_unless_somebody_listens() -> None:
+def test_logger_is_quiet_by_default() -> None:
     DEVICES.warning("the first thing that is said")
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("weft").handlers)
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [
         ("cup", "cpu"),
         ("CPU", "cpu"),
@@ -154,6 +154,6 @@ def test_the_logger_is_quiet_unless_somebody_listens() -> None:
         ("refrence", "reference"),
     ],
 )
-def test_a_device_that_may_be_meant(name: str, meant: str) -> None:
-    with pytest.raises(weft.DeviceError, match=f"did you mean {meant!r}"):
+def test_misspelt_devices_get_a_suggestion(name: str, suggestion: str) -> None:
+    with pytest.raises(weft.DeviceError, match=f"did you mean {suggestion!r}"):
         choose(name)

@@ -1,4 +1,4 @@
-"""Precision: the same words on all devices, what a device without narrower products does, and what is told of it."""
+"""The `precision` option: the same values on all devices, and reports of narrowed products."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("device", ["reference", "cpu"])
-def test_one_word_for_all_devices(device: str, precision: str) -> None:
+def test_all_devices_accept_the_same_values(device: str, precision: str) -> None:
     model = weft.load(affine(), device=device, precision=precision)
     np.testing.assert_allclose(model(X)[0], Y, rtol=1e-6)
     assert model.narrowed() == ()
@@ -37,12 +37,12 @@ def test_one_word_for_all_devices(device: str, precision: str) -> None:
 
 
 def test_tf32_has_the_bits_of_float32_on_the_cpu() -> None:
-    found = [weft.load(affine(), device="cpu", precision=precision)(X)[0] for precision in ("float32", "tf32")]
-    assert found[0].tobytes() == found[1].tobytes()
+    outputs = [weft.load(affine(), device="cpu", precision=precision)(X)[0] for precision in ("float32", "tf32")]
+    assert outputs[0].tobytes() == outputs[1].tobytes()
 
 
 def multiplying(tile: DType, operand: DType) -> CompiledProgram:
-    """A program whose only task multiplies tiles of a type, of operands of another."""
+    """Build a program whose only task multiplies tiles of one type with operands of another."""
     tiles = [Buffer(name, tile, True, 256, TileForm(16, 16)) for name in ("left", "right")]
     body = (Sums("sums", 16, 16, DType.float32), Repeat("k", 0, 2, 1, (MultiplyTiles("sums", "left", "right"),)))
     launch = Launch(Kernel("product", tuple(tiles), (), 32, body), 1, (), ())
@@ -53,7 +53,7 @@ def multiplying(tile: DType, operand: DType) -> CompiledProgram:
 
 
 @pytest.mark.parametrize(
-    ("tile", "operand", "told"),
+    ("tile", "operand", "operands"),
     [
         (DType.float32, DType.float32, "tf32"),
         (DType.float16, DType.float32, "float16"),
@@ -61,12 +61,14 @@ def multiplying(tile: DType, operand: DType) -> CompiledProgram:
         (DType.bfloat16, DType.float32, None),  # parts that hold all bits
     ],
 )
-def test_products_are_told_by_the_tiles_that_they_multiply(tile: DType, operand: DType, told: str | None) -> None:
+def test_narrowed_products_are_reported_by_tile_type(tile: DType, operand: DType, operands: str | None) -> None:
     whole = multiplying(tile, operand)
     saved = serialization.serialize(whole)
-    kept = serialization.restore(saved.structure, memoryview(b""))
-    for found in (narrowed_products(whole), narrowed_products(kept)):  # whose kernels have no bodies any more
-        assert [(product.node, product.operands) for product in found] == ([] if told is None else [("node", told)])
+    restored = serialization.restore(saved.structure, memoryview(b""))
+    for products in (narrowed_products(whole), narrowed_products(restored)):  # whose kernels have no bodies any more
+        assert [(product.node, product.operands) for product in products] == (
+            [] if operands is None else [("node", operands)]
+        )
 
 
 def printed(capsys: Capture, *arguments: object) -> str:
@@ -74,11 +76,11 @@ def printed(capsys: Capture, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def test_the_commands_take_it(tmp_path: Path, capsys: Capture) -> None:
+def test_commands_accept_precision(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "affine.onnx"
     onnx.save(affine(), path)
-    told = json.loads(printed(capsys, "run", path, "--device", "cpu", "--precision", "tf32", "--explain", "--json"))
-    assert (told["precision"], told["narrowed"]) == ("tf32", [])
+    report = json.loads(printed(capsys, "run", path, "--device", "cpu", "--precision", "tf32", "--explain", "--json"))
+    assert (report["precision"], report["narrowed"]) == ("tf32", [])
     text = printed(capsys, "run", path, "--device", "cpu", "--precision", "tf32", "--explain")
     assert "no product was narrowed" in text
     assert "no product was narrowed" in printed(capsys, "report", path, "--device", "cpu", "--precision", "tf32")

@@ -1,4 +1,4 @@
-"""Profiles: what steps cost, what records of runs add up to, and what the command line makes of them."""
+"""Profiles: the cost of steps, summaries of recorded runs, and the profile command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_product_with_its_epilogue_counts_both_and_moves_each_value_once() -> 
     assert needed.bytes == 4 * (5 * batch + 15 + 3 * batch)
 
 
-def test_a_gather_reads_no_more_than_it_makes() -> None:
+def test_gather_reads_no_more_than_it_writes() -> None:
     table, indices, result = tensor(0, 30_000, 64), tensor(1, 8), tensor(2, 8, 64)
     index = Apply("cast", (Load(1, (Index(axis(0, 8)),), DType.float32),), DType.int64)
     read = Load(0, (index, Index(axis(1, 64))), DType.float32)
@@ -66,7 +66,7 @@ def test_a_gather_reads_no_more_than_it_makes() -> None:
     assert copy_effort(result).bytes == 2 * 4 * 8 * 64
 
 
-def test_origins_are_joined_each_once() -> None:
+def test_origins_are_joined_without_duplicates() -> None:
     assert join_origins(["a + b", "b", "", "c"]) == "a + b + c"
 
 
@@ -90,7 +90,7 @@ ALLOCATIONS = (
 
 
 def run_of(scale: int, start: int = 1_000_000) -> RunRecord:
-    """Two launches on two threads, one on thread 1, then a host step with a second run of nothing inside."""
+    """Build a recorded run: two launches on two threads, one on thread 1, then a host step with an empty run inside."""
     times = np.array([[[0, 10], [2, 8]], [[10, 30], [12, 30]], [[0, 0], [40, 140]]], np.int64)
     times = np.where(times > 0, times * scale, times) + np.where(times[:, :, 1:] > 0, start, 0)
     native = NativeRecord(3, LAUNCHES, times, ALLOCATIONS, 600, start, start + 150 * scale)
@@ -121,7 +121,7 @@ def test_times_are_medians_and_launches_of_a_task_belong_together() -> None:
     assert sum(kernel.share for kernel in profile.kernels) == pytest.approx(1)
 
 
-def test_the_run_that_is_drawn() -> None:
+def test_spans_and_memory_of_the_drawn_run() -> None:
     profile = made_profile()
     assert [span.thread for span in profile.spans] == [0, 1, 0, 1, 1, HOST]
     assert [span.name for span in profile.spans[:2]] == ["winograd_input", "winograd_input"]
@@ -144,7 +144,7 @@ def test_the_run_that_is_drawn() -> None:
     assert (profile.tensors[1].start, profile.tensors[1].end) == (pytest.approx(20e-6), pytest.approx(280e-6))
 
 
-def test_runs_that_took_another_way_do_not_count() -> None:
+def test_runs_with_other_launches_are_ignored() -> None:
     other = RunRecord(0, 10, ())
     records = iter([other, other, other, run_of(1000), run_of(2000)])
     profile = profile_runs("m.onnx", "made up", 2, MACHINE, lambda: next(records), repeat=3)
@@ -178,7 +178,7 @@ def test_trace_has_threads_spans_and_live_bytes() -> None:
     assert [event["args"]["bytes"] for event in events if event["ph"] == "C"] == [150, 400, 300, 0]
 
 
-def test_table_sums_up_what_it_does_not_list() -> None:
+def test_table_sums_up_unlisted_rows() -> None:
     stream = StringIO()
     print_kernels(made_profile(), {"c": "Transpose"}, 1, Console(file=stream, width=160))
     text = stream.getvalue()
@@ -188,7 +188,7 @@ def test_table_sums_up_what_it_does_not_list() -> None:
     assert "100 GFLOP/s and 10 GB/s" in text
 
 
-def test_nodes_say_what_they_are_once() -> None:
+def test_node_labels_name_the_op_once() -> None:
     assert label_nodes(("n1", "/layer/Conv", "other"), {"n1": "Conv", "/layer/Conv": "Conv"}) == (
         "Conv n1",
         "/layer/Conv",
@@ -201,7 +201,7 @@ def test_nodes_say_what_they_are_once() -> None:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Convolution, relu, product over [batch, 3, 24, 24]; then what only the host can do."""
+    """Build a convolution, relu and product over [batch, 3, 24, 24], then a host step."""
     random = np.random.default_rng(0)
     filters = random.standard_normal((8, 3, 3, 3)).astype(np.float32)
     weights = random.standard_normal((8 * 24 * 24, 10)).astype(np.float32)
@@ -301,8 +301,8 @@ def test_command_prints_and_writes(network: Path, tmp_path: Path, capsys: Captur
     options = [f"--{name}={file}" for name, file in zip(("html", "trace", "output"), files)]
     assert main(["profile", str(network), "--threads", "1", "--repeat", "2", *options]) == 0
     printed = capsys.readouterr().out
-    for said in ("Conv first", "of roofline", "live bytes", "threads busy", "batch = 1"):
-        assert said in printed
+    for text in ("Conv first", "of roofline", "live bytes", "threads busy", "batch = 1"):
+        assert text in printed
     assert files[0].read_text(encoding="utf-8").startswith("<!doctype html>")
     assert json.loads(files[1].read_text())["traceEvents"]
     record = json.loads(files[2].read_text())

@@ -1,4 +1,4 @@
-"""Made-up inputs, and what runs on them: `weft.random_inputs`, `model.profile()` and `model.bench()`."""
+"""Random inputs, and runs on them: `weft.random_inputs`, `model.profile()` and `model.bench()`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shapes_of(inputs: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: np.shape(content) for name, content in inputs.items()}
 
 
-def test_sizes_are_usual_or_given() -> None:
+def test_sizes_are_defaults_or_the_callers() -> None:
     loaded = affine()
     assert shapes_of(weft.random_inputs(loaded)) == {"x": (1, 128, 4)}
     assert shapes_of(weft.random_inputs(loaded, batch=8)) == {"x": (8, 128, 4)}
@@ -42,7 +42,7 @@ def test_sizes_are_usual_or_given() -> None:
     assert shapes_of(weft.random_inputs(affine(3), batch=3)) == {"x": (3, 128, 4)}
 
 
-def test_a_seed_is_data() -> None:
+def test_seed_determines_the_data() -> None:
     loaded = affine()
     one, same, other = (weft.random_inputs(loaded, seed=seed)["x"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, same)
@@ -50,7 +50,7 @@ def test_a_seed_is_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"batch": 0}, "batch must be a positive number"),
         ({"batch": "many"}, "batch must be a positive number"),
@@ -60,30 +60,30 @@ def test_a_seed_is_data() -> None:
         ({"seed": -1}, "seed must be a whole number"),
     ],
 )
-def test_what_is_no_size_is_told(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.InputError, match=said):
+def test_invalid_sizes_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.InputError, match=message):
         weft.random_inputs(affine(), **arguments)
 
 
-def test_a_batch_that_the_file_fixes_is_told() -> None:
+def test_fixed_batch_is_explained() -> None:
     with pytest.raises(weft.InputError, match="the batch cannot be 8: the first dim of the inputs is 3 in the file"):
         weft.random_inputs(affine(3), batch=8)
 
 
-@pytest.mark.parametrize("given", ["model.onnx", None, b"", 3])
-def test_other_things_than_models_are_refused(given: Any) -> None:
+@pytest.mark.parametrize("argument", ["model.onnx", None, b"", 3])
+def test_non_models_are_refused(argument: Any) -> None:
     with pytest.raises(weft.InputError, match="takes a loaded model"):
-        weft.random_inputs(given)
+        weft.random_inputs(argument)
 
 
-def test_sizes_for_inputs_that_are_given_are_refused() -> None:
+def test_sizes_of_given_inputs_are_refused() -> None:
     loaded = affine()
     with pytest.raises(weft.InputError, match="batch and shapes are for random inputs"):
         loaded.profile({"x": np.ones((1, 1, 4), np.float32)}, batch=8)
 
 
 def test_every_kind_of_input() -> None:
-    """Strings, integers, sequences; what is optional is left out."""
+    """Strings, integers, sequences; optional inputs are left out."""
     inputs = [
         value("words", ["n"], TensorProto.STRING),
         value("codes", ["n"], TensorProto.INT8),
@@ -98,16 +98,16 @@ def test_every_kind_of_input() -> None:
     outputs = [value("size", [], TensorProto.INT64), value("same", ["n"], TensorProto.STRING)]
     nodes = [node("SequenceLength", ["list"], ["size"]), node("Identity", ["words"], ["same"])]
     loaded = weft.load(model(nodes, inputs, outputs), device="cpu")
-    made = weft.random_inputs(loaded, shapes={"n": 5})
-    assert list(made) == ["words", "codes", "flags", "sr", "list"]
-    assert made["sr"] == USUAL_RATE
-    assert set(made["words"]) <= {"a", "b", "c"}
-    assert [array.shape for array in made["list"]] == [(5, 2)]
-    assert loaded.run(made)["size"] == 1
+    feeds = weft.random_inputs(loaded, shapes={"n": 5})
+    assert list(feeds) == ["words", "codes", "flags", "sr", "list"]
+    assert feeds["sr"] == USUAL_RATE
+    assert set(feeds["words"]) <= {"a", "b", "c"}
+    assert [array.shape for array in feeds["list"]] == [(5, 2)]
+    assert loaded.run(feeds)["size"] == 1
 
 
-def test_sizes_are_found_for_which_a_model_works() -> None:
-    """The window is wider than the first size that is tried, and the state's batch has no name in the file."""
+def test_sizes_are_searched_until_the_model_runs() -> None:
+    """The window is wider than the first candidate, and the state's batch has no name in the file."""
     built = model(
         [
             node("Conv", ["x", "w"], ["windows"], strides=[1]),
@@ -120,20 +120,20 @@ def test_sizes_are_found_for_which_a_model_works() -> None:
         opsets={"": 13},
     )
     loaded = weft.load(built, device="cpu")
-    made = weft.random_inputs(loaded)
-    assert made["x"].shape[2] >= 200
-    assert made["state"].shape[1] == 1
-    loaded.run(made)
+    inputs = weft.random_inputs(loaded)
+    assert inputs["x"].shape[2] >= 200
+    assert inputs["state"].shape[1] == 1
+    loaded.run(inputs)
 
 
-def test_a_shape_that_the_file_leaves_open_is_stated() -> None:
+def test_shapes_for_inputs_without_rank() -> None:
     loaded = weft.load(model([node("Relu", ["x"], ["y"])], [value("x", None)], [value("y", None)]), device="cpu")
     with pytest.raises(weft.InputError, match="no fixed rank"):
         weft.random_inputs(loaded)
     assert shapes_of(weft.random_inputs(loaded, shapes={"x": (2, 3)})) == {"x": (2, 3)}
 
 
-def test_a_program_that_was_compiled_for_some_sizes_gets_those(tmp_path: Path) -> None:
+def test_program_compiled_for_fixed_sizes_gets_those(tmp_path: Path) -> None:
     weft.compile(affine(), tmp_path / "ahead.weft", sizes={"batch": 4, "length": 6}, graph=False)
     loaded = weft.load(tmp_path / "ahead.weft")
     assert shapes_of(weft.random_inputs(loaded)) == shapes_of(weft.random_inputs(loaded, batch=4)) == {"x": (4, 6, 4)}
@@ -142,7 +142,7 @@ def test_a_program_that_was_compiled_for_some_sizes_gets_those(tmp_path: Path) -
 
 @pytest.mark.models
 @pytest.mark.parametrize("name", SMALL)
-def test_real_models_take_them(name: str) -> None:
+def test_real_models_accept_them(name: str) -> None:
     path = catalog.FETCHED / f"{name}.onnx"
     if not path.is_file():
         pytest.skip("scripts/fetch-models gets it")
@@ -166,13 +166,13 @@ def test_a_profile_needs_no_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["profile.txt", "profile", "html"])
-def test_a_profile_is_saved_by_the_end_of_its_name(name: str, tmp_path: Path) -> None:
+def test_profile_format_follows_the_file_suffix(name: str, tmp_path: Path) -> None:
     with pytest.raises(weft.InputError, match=r"\.html for a page, \.json for data, or \.trace"):
         affine().profile(repeat=1).save(tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
-def test_a_profile_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_profile_is_reported(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     profile = affine().profile(repeat=1)
     with pytest.raises(weft.InputError, match="cannot be written"):
@@ -190,7 +190,7 @@ def test_runs_are_timed() -> None:
     assert "runs" in repr(bench)
 
 
-def test_engines_take_turns() -> None:
+def test_engines_are_interleaved() -> None:
     pytest.importorskip("onnxruntime")
     bench = affine().bench({"x": np.ones((1, 1, 4), np.float32)}, seconds=0.02, against="onnxruntime")
     assert list(bench.against) == ["onnxruntime"]
@@ -199,13 +199,13 @@ def test_engines_take_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        ({"against": "nobody"}, "there is no engine 'nobody'"),
+        ({"against": "unknown"}, "there is no engine 'unknown'"),
         ({"seconds": 0}, "seconds must be a positive number"),
         ({"seconds": "long"}, "seconds must be a positive number"),
     ],
 )
-def test_what_cannot_be_timed_is_told(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.InputError, match=said):
+def test_invalid_bench_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.InputError, match=message):
         affine().bench(**arguments)

@@ -1,4 +1,4 @@
-"""Which of several devices is the quickest: by predictions from made-up numbers, and by runs on a made-up clock."""
+"""Ranking devices by predicted cost, with made-up calibrations, and by runs on a simulated clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SLOW_START = replace(PLAIN, device=FAR, run_seconds=1e-3, products=((DType.float
 
 
 class Source:
-    """A program on its way to devices; it notes for whom it was fused."""
+    """A program to rank; it records the devices it was fused for."""
 
     def __init__(self, program: TensorProgram) -> None:
         self.traced = program
@@ -48,23 +48,23 @@ class Source:
         return fuse(self.traced, driver(NEAR).target("float32"))  # type: ignore[attr-defined]
 
 
-def test_by_cost_small_models_stay_near_and_large_ones_go_far() -> None:
+def test_small_models_stay_on_the_host_and_large_ones_move() -> None:
     both = {NEAR: replace(PLAIN, device=NEAR), FAR: SLOW_START}
     pytest.importorskip("wgpu")
     small, large = Source(chain().program), Source(products(DType.float32, PLAIN.peak).program)
     assert rank_by_cost([FAR, NEAR], small, {}, both).devices == (NEAR, FAR)
-    found = rank_by_cost([NEAR, FAR], large, {}, both)
-    assert found.devices == (FAR, NEAR)
-    assert found.by == "cost"
-    assert found.entries[0].reason.startswith("about ")
-    assert found.entries[0].parts is not None
-    assert found.entries[0].parts.total == found.entries[0].seconds
+    ranked = rank_by_cost([NEAR, FAR], large, {}, both)
+    assert ranked.devices == (FAR, NEAR)
+    assert ranked.by == "cost"
+    assert ranked.entries[0].reason.startswith("about ")
+    assert ranked.entries[0].parts is not None
+    assert ranked.entries[0].parts.total == ranked.entries[0].seconds
     assert small.fused_for == [NEAR]  # fused once, for the likely one
     assert large.fused_for == [FAR]
 
 
-def test_where_predictions_cannot_tell_nothing_is_moved() -> None:
-    """Within a tenth, the device that works on the host's memory serves; beyond it, the quicker one."""
+def test_close_predictions_prefer_the_host() -> None:
+    """Within 10%, the device that uses the host's memory wins; beyond that, the faster one."""
     pytest.importorskip("wgpu")
     source = Source(chain().program)
     near = replace(PLAIN, device=NEAR, run_seconds=1.05)
@@ -78,17 +78,17 @@ def test_where_predictions_cannot_tell_nothing_is_moved() -> None:
     )
 
 
-def test_devices_without_a_calibration_come_last_in_order_and_say_why() -> None:
+def test_devices_without_calibration_come_last_with_a_reason() -> None:
     source = Source(chain().program)
-    found = rank_by_cost(["acme:1", NEAR, "acme:0"], source, {}, {NEAR: PLAIN})
-    assert found.devices == (NEAR, "acme:1", "acme:0")
-    told = with_reasons(found, {"acme:1": "it has no clock"})
-    assert [entry.reason for entry in told.entries[1:]] == ["it has no clock", "it is not calibrated"]
+    ranked = rank_by_cost(["acme:1", NEAR, "acme:0"], source, {}, {NEAR: PLAIN})
+    assert ranked.devices == (NEAR, "acme:1", "acme:0")
+    explained = with_reasons(ranked, {"acme:1": "it has no clock"})
+    assert [entry.reason for entry in explained.entries[1:]] == ["it has no clock", "it is not calibrated"]
     nothing_known = rank_by_cost(["b", "a"], source, {}, {})
     assert nothing_known.devices == ("b", "a")
 
 
-def test_likely_sizes_are_those_given_and_usual_ones() -> None:
+def test_likely_sizes_are_the_callers_or_defaults() -> None:
     assert likely_sizes(chain().program, {}) == {}
 
 
@@ -96,7 +96,7 @@ def test_likely_sizes_are_those_given_and_usual_ones() -> None:
 
 
 class Clock:
-    """Time that passes only when somebody runs something."""
+    """A clock that advances only with runs."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -113,25 +113,25 @@ class Clock:
         return once
 
 
-def test_the_quickest_by_its_median_wins() -> None:
+def test_lowest_median_wins() -> None:
     clock = Clock()
     speeds = {"a": 2e-3, "b": 1e-3, "c": 1.5e-3}
-    found = rank_by_benchmark(
+    ranked = rank_by_benchmark(
         list(speeds), lambda d: clock.run(d, lambda n: speeds[d] * (10 if n % 7 == 0 else 1)), clock=clock
     )
-    assert found.devices == ("b", "c", "a")
-    assert found.entries[0].seconds == pytest.approx(1e-3)
-    assert "median" in found.entries[0].reason
+    assert ranked.devices == ("b", "c", "a")
+    assert ranked.entries[0].seconds == pytest.approx(1e-3)
+    assert "median" in ranked.entries[0].reason
 
 
-def test_first_runs_do_not_count() -> None:
+def test_first_runs_are_ignored() -> None:
     clock = Clock()
     speeds = {"slow to start": (0.5, 1e-3), "steady": (2e-3, 2e-3)}
-    found = rank_by_benchmark(list(speeds), lambda d: clock.run(d, lambda n: speeds[d][n > 1]), clock=clock)
-    assert found.best == "slow to start"
+    ranked = rank_by_benchmark(list(speeds), lambda d: clock.run(d, lambda n: speeds[d][n > 1]), clock=clock)
+    assert ranked.best == "slow to start"
 
 
-def test_a_clear_case_ends_early_and_a_close_one_goes_on() -> None:
+def test_clear_winner_ends_the_benchmark_early() -> None:
     def runs_of(slower: float) -> int:
         clock = Clock()
         speeds = {"a": 1e-3, "b": slower * 1e-3}
@@ -144,13 +144,13 @@ def test_a_clear_case_ends_early_and_a_close_one_goes_on() -> None:
     assert all(30 <= runs <= 40 for runs in clock.runs.values())
 
 
-def test_it_keeps_to_its_seconds() -> None:
+def test_benchmark_respects_its_time_limit() -> None:
     clock = Clock()
     rank_by_benchmark(["a", "b"], lambda d: clock.run(d, lambda _: 0.5), runs=100, seconds=2.0, clock=clock)
     assert clock.now < 6.0  # with the runs before, which get things ready
 
 
-def test_devices_that_fail_are_out_with_their_reason() -> None:
+def test_failing_devices_are_ranked_last_with_a_reason() -> None:
     clock = Clock()
 
     def ready(device: str) -> Callable[[], None]:
@@ -166,19 +166,19 @@ def test_devices_that_fail_are_out_with_their_reason() -> None:
 
         return clock.run(device, lost)
 
-    found = rank_by_benchmark(["broken", "lost", "good", "fine", "foreign"], ready, clock=clock)
-    assert found.devices[:2] in (("good", "fine"), ("fine", "good"))
-    reasons = {entry.device: entry.reason for entry in found.entries if entry.seconds is None}
+    ranked = rank_by_benchmark(["broken", "lost", "good", "fine", "foreign"], ready, clock=clock)
+    assert ranked.devices[:2] in (("good", "fine"), ("fine", "good"))
+    reasons = {entry.device: entry.reason for entry in ranked.entries if entry.seconds is None}
     assert reasons == {
         "broken": "no kernels come out",
         "lost": "it went away",
         "foreign": "RuntimeError: segment 7",
     }
-    nobody = rank_by_benchmark(["broken"], ready, clock=clock)
-    assert [entry.seconds for entry in nobody.entries] == [None]
+    none_left = rank_by_benchmark(["broken"], ready, clock=clock)
+    assert [entry.seconds for entry in none_left.entries] == [None]
 
 
-def test_wrong_inputs_are_nobodys_failure() -> None:
+def test_input_errors_are_not_device_failures() -> None:
     def ready(_: str) -> Callable[[], None]:
         raise InputError("there is no such input")
 
@@ -188,7 +188,7 @@ def test_wrong_inputs_are_nobodys_failure() -> None:
 
 # -- remembered ------------------------------------------------------------------------------------------------------
 
-FOUND = Ranking("cost", (Ranked("b", 1e-3, "quick", Seconds(1e-3)), Ranked("a", None, "no clock")))
+RANKING = Ranking("cost", (Ranked("b", 1e-3, "quick", Seconds(1e-3)), Ranked("a", None, "no clock")))
 
 
 @pytest.fixture(autouse=True)
@@ -196,10 +196,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
 
 
-def test_rankings_are_remembered_by_model_sizes_and_what_is_known_of_devices() -> None:
+def test_rankings_are_cached_by_model_sizes_and_devices() -> None:
     shapes = {"x": (1, 2)}
-    RankingCache("model").put(FOUND, ("a", "b"), shapes, "known")
-    assert RankingCache("model").get("cost", ("a", "b"), shapes, "known") == FOUND
+    RankingCache("model").put(RANKING, ("a", "b"), shapes, "known")
+    assert RankingCache("model").get("cost", ("a", "b"), shapes, "known") == RANKING
     others = [
         RankingCache("another").get("cost", ("a", "b"), shapes, "known"),
         RankingCache("model").get("benchmark", ("a", "b"), shapes, "known"),
@@ -219,11 +219,11 @@ def test_rankings_are_remembered_by_model_sizes_and_what_is_known_of_devices() -
         json.dumps([["b", 1e-3, "quick", [1]], ["a", None, 5, None]]), json.dumps([["b"], ["a"]]),
     ],
 )  # fmt: skip
-def test_damaged_records_are_as_good_as_none(damage: str, tmp_path: Path) -> None:
+def test_damaged_records_are_ignored(damage: str, tmp_path: Path) -> None:
     remembered = RankingCache("model")
-    remembered.put(FOUND, ("a", "b"), None, "known")
+    remembered.put(RANKING, ("a", "b"), None, "known")
     (file,) = (tmp_path / "choices").iterdir()
     file.write_text(damage)
     assert remembered.get("cost", ("a", "b"), None, "known") is None
-    remembered.put(FOUND, ("a", "b"), None, "known")
+    remembered.put(RANKING, ("a", "b"), None, "known")
     assert remembered.get("cost", ("a", "b"), None, "known") is not None

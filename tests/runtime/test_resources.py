@@ -1,4 +1,4 @@
-"""How much memory loading takes: little beyond the weights themselves."""
+"""Loading needs little memory beyond the weights."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def products(folder: Path) -> tuple[onnx.ModelProto, int]:
 
 
 def convolutions(folder: Path) -> tuple[onnx.ModelProto, int]:
-    """Convolutions whose batch normalisation goes into new weights."""
+    """Convolutions with batch normalisation that is folded into new weights."""
     rng = np.random.default_rng(0)
     channels = 600
     nodes, weights, total = [], [], 0
@@ -66,7 +66,7 @@ def convolutions(folder: Path) -> tuple[onnx.ModelProto, int]:
 
 
 def transposed(folder: Path) -> tuple[onnx.ModelProto, int]:
-    """Weights that folding turns round, as exporters leave them."""
+    """Weights that constant folding transposes, as exporters write them."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((2560, 2560), np.float32) for _ in range(4)]
     nodes = []
@@ -87,7 +87,7 @@ def external(folder: Path) -> tuple[onnx.ModelProto, int]:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("build", [products, convolutions, transposed, external])
-def test_loading_takes_little_beyond_the_weights(
+def test_loading_needs_little_memory_beyond_the_weights(
     tmp_path: Path, build: Callable[[Path], tuple[onnx.ModelProto, int]]
 ) -> None:
     built, total = build(tmp_path)
@@ -103,7 +103,7 @@ def test_loading_takes_little_beyond_the_weights(
 
 
 def _grown(path: Path, device: str) -> int:
-    """By how many bytes loading a model raises the peak memory of a process that has loaded another one."""
+    """Return by how many bytes loading a model raises the peak memory of a process that has loaded another one."""
     run = subprocess.run(
         [sys.executable, "-c", MEASURE, str(path), str(_tiny(path.parent)), device],
         env={

@@ -1,4 +1,4 @@
-"""What people try who come from other libraries: errors that say what to write, with the model's own names."""
+"""Calls as in other libraries: errors say what to write, with the model's own names."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ CALLS: dict[str, tuple[Callable[[weft.Model], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_calls(one: weft.Model, case: str) -> None:
-    call, said = CALLS[case]
-    with pytest.raises(weft.InputError, match=re.escape(said)):
+def test_wrong_calls_get_a_suggestion(one: weft.Model, case: str) -> None:
+    call, message = CALLS[case]
+    with pytest.raises(weft.InputError, match=re.escape(message)):
         call(one)
     assert one.run({"x": X}, None)["y"].shape == (3, 16)
 
 
-def test_examples_have_the_models_names(two: weft.Model) -> None:
+def test_suggestions_use_the_models_names(two: weft.Model) -> None:
     with pytest.raises(weft.InputError, match=re.escape('model.run({"x": array, "i": array})')):
         two.run([X[0], np.array([0])])
     with pytest.raises(weft.MissingAttributeError, match=re.escape("`model(array1, array2)`")):
@@ -67,7 +67,7 @@ def test_examples_have_the_models_names(two: weft.Model) -> None:
     assert many["call"] == "model(array1, array2, array3, array4, …)"
 
 
-def test_names_that_look_like_places_in_a_text() -> None:
+def test_names_with_format_placeholders() -> None:
     odd = weft.load(model([node("Neg", ["{x}"], ["{run}"])], [value("{x}")], [value("{run}")]), device="cpu")
     with pytest.raises(weft.InputError, match=re.escape('{"{x}": array}')):
         odd.run(X)
@@ -75,7 +75,7 @@ def test_names_that_look_like_places_in_a_text() -> None:
         odd.predict(X)
 
 
-def test_a_model_of_no_inputs() -> None:
+def test_model_without_inputs() -> None:
     constant = np.ones(2, np.float32)
     tensor = weft.load(model([node("Neg", ["c"], ["y"])], [], [value("y")], [_tensor("c", constant)]), device="cpu")
     with pytest.raises(weft.InputError, match="takes none"):
@@ -88,29 +88,29 @@ def _tensor(name: str, array: np.ndarray) -> Any:
     return numpy_helper.from_array(array, name)
 
 
-def test_results_are_known_by_name(one: weft.Model) -> None:
-    for found in (
+def test_unknown_result_names_get_a_suggestion(one: weft.Model) -> None:
+    for results in (
         one.run({"x": X}),
         one.run({"x": X}),
         one.run({"x": X}, ["y"]),
         one.run({"x": X}, into={"y": X.copy()}),
     ):
-        assert isinstance(found, dict)
-        assert found == found.copy()
-        assert (list(found), found.get("z"), "z" in found) == (["y"], None, False)
+        assert isinstance(results, dict)
+        assert results == results.copy()
+        assert (list(results), results.get("z"), "z" in results) == (["y"], None, False)
         for name in (0, -1):
             with pytest.raises(weft.UnknownNameError, match=re.escape("write ['y'], or call the model")) as caught:
-                found[name]
+                results[name]
             assert isinstance(caught.value, KeyError)
         for name in (1, "z", None):
             with pytest.raises(KeyError, match="it gave 'y'"):
-                found[name]
-        for other in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+                results[name]
+        for other in (pickle.loads(pickle.dumps(results)), copy.deepcopy(results)):
             assert type(other) is dict
-            np.testing.assert_array_equal(other["y"], found["y"])
+            np.testing.assert_array_equal(other["y"], results["y"])
 
 
-def test_specs_are_known_by_name_and_in_order(two: weft.Model) -> None:
+def test_specs_by_name_and_position(two: weft.Model) -> None:
     assert isinstance(two.inputs, tuple)
     assert two.inputs["i"] is two.inputs[1] is two.inputs[-1]
     assert two.inputs[:1] == (two.inputs["x"],)
@@ -122,7 +122,7 @@ def test_specs_are_known_by_name_and_in_order(two: weft.Model) -> None:
     assert list(two.run({"x": X[0], "i": np.array([0])}, two.outputs)) == ["y"]
 
 
-def test_weights_are_known_by_name(one: weft.Model) -> None:
+def test_unknown_weight_names_get_a_suggestion(one: weft.Model) -> None:
     with pytest.raises(weft.UnknownNameError, match="has no weight 'q'"):
         one.weights["q"]
     assert one.weights.get("q") is None
@@ -155,7 +155,7 @@ def test_attributes(one: weft.Model, name: str) -> None:
     assert getattr(one, name, 7) == 7
 
 
-def test_every_hint_can_be_given(one: weft.Model) -> None:
+def test_every_hint_is_reachable(one: weft.Model) -> None:
     for name in suggestions.ATTRIBUTES:
         with pytest.raises(weft.MissingAttributeError, match="hint: "):
             getattr(one, name)
@@ -170,15 +170,15 @@ def test_every_hint_can_be_given(one: weft.Model) -> None:
             getattr(weft, name)
 
 
-def test_no_hint_hides_what_there_is() -> None:
-    """When a name of the tables comes to exist, its hint goes."""
+def test_no_hint_shadows_an_attribute() -> None:
+    """Remove the hint when an attribute of that name is added."""
     assert [name for name in suggestions.ATTRIBUTES if hasattr(weft.Model, name)] == []
     rooms = {module.name for module in iter_modules(weft.__path__)}  # names of the package once they are imported
     assert [name for name in suggestions.NAMES if name in (*weft.__all__, *rooms) or hasattr(weft, name)] == []
     assert suggestions.LOADING.keys() & LoadOptions.__dataclass_fields__.keys() == set()
 
 
-def test_an_attribute_that_nobody_has(one: weft.Model) -> None:
+def test_unknown_attribute(one: weft.Model) -> None:
     with pytest.raises(AttributeError, match=r"a weft\.Model has no attribute 'zebra'"):
         one.zebra  # noqa: B018
     with pytest.raises(AttributeError, match="module 'weft' has no attribute 'zebra'"):
@@ -186,19 +186,19 @@ def test_an_attribute_that_nobody_has(one: weft.Model) -> None:
     assert not hasattr(one, "__array__")
 
 
-def test_copies_and_pickles_ask_for_no_attributes(one: weft.Model) -> None:
+def test_copies_and_pickles_do_not_need_attributes(one: weft.Model) -> None:
     for other in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
         assert other.run({"x": X})["y"].shape == (3, 16)
 
 
-def test_the_device_is_chosen_otherwise(one: weft.Model) -> None:
+def test_device_cannot_be_assigned(one: weft.Model) -> None:
     with pytest.raises(weft.MissingAttributeError, match=r"model\.on"):
         one.device = "reference"
     assert one.device == "cpu"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"input_feed": {"x": X}}, 'model.run({"x": array})'),
         ({"x": X}, 'model.run({"x": array})'),
@@ -207,14 +207,14 @@ def test_the_device_is_chosen_otherwise(one: weft.Model) -> None:
         ({"zebra": 1}, "it takes inputs, outputs, keep"),
     ],
 )
-def test_arguments_of_run(one: weft.Model, given: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.UnknownOptionError, match=re.escape(said)) as caught:
-        one.run(**given)
+def test_arguments_of_run(one: weft.Model, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.UnknownOptionError, match=re.escape(message)) as caught:
+        one.run(**options)
     assert isinstance(caught.value, TypeError)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"providers": ["CPUExecutionProvider"]}, "device="),
         ({"sess_options": None}, "threads"),
@@ -222,8 +222,8 @@ def test_arguments_of_run(one: weft.Model, given: dict[str, Any], said: str) -> 
         ({"zebra": 1}, "it takes device"),
     ],
 )
-def test_arguments_of_load(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(weft.UnknownOptionError, match=said):
-        weft.load(layers(), **given)
+def test_arguments_of_load(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.UnknownOptionError, match=message):
+        weft.load(layers(), **options)
     with pytest.raises(weft.UnknownOptionError, match="options by name"):
         weft.load(layers(), "cpu")

@@ -1,4 +1,4 @@
-"""One model, many threads: the same results as one after the other."""
+"""One model in many threads gives the results of sequential runs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def branching_feeds(rng: np.random.Generator) -> Feeds:
     ],
     ids=["classifier", "broadcasting", "selecting", "branching"],
 )
-def test_threads_agree_with_one_after_the_other(
+def test_threads_agree_with_sequential_runs(
     build: Callable[[], onnx.ModelProto], feeds: Callable[[np.random.Generator], Feeds]
 ) -> None:
     requests = [[feeds(np.random.default_rng(1000 * thread + run)) for run in range(RUNS)] for thread in range(THREADS)]
@@ -111,8 +111,8 @@ def test_threads_agree_with_one_after_the_other(
     def work(number: int) -> list[dict[str, np.ndarray]]:
         start.wait()
         order = np.random.default_rng(number).permutation(RUNS)
-        found = {run: shared.run(requests[number][run]) for run in order}
-        return [found[run] for run in range(RUNS)]
+        outputs = {run: shared.run(requests[number][run]) for run in order}
+        return [outputs[run] for run in range(RUNS)]
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -121,22 +121,22 @@ def test_threads_agree_with_one_after_the_other(
             results = list(pool.map(work, range(THREADS)))
     finally:
         sys.setswitchinterval(interval)
-    for row, wanted_row in zip(results, expected, strict=True):
-        for found, wanted in zip(row, wanted_row, strict=True):
-            assert found.keys() == wanted.keys()
-            for name, array in found.items():
-                np.testing.assert_array_equal(array, wanted[name], err_msg=name)
+    for row, expected_row in zip(results, expected, strict=True):
+        for outputs, expected_outputs in zip(row, expected_row, strict=True):
+            assert outputs.keys() == expected_outputs.keys()
+            for name, array in outputs.items():
+                np.testing.assert_array_equal(array, expected_outputs[name], err_msg=name)
 
 
 def test_models_may_be_loaded_in_threads() -> None:
     x = np.ones((2, 3, 4, 4), np.float32)
     expected = weft.load(classifier())(x)
     with ThreadPoolExecutor(THREADS) as pool:
-        for found in pool.map(lambda _: weft.load(classifier())(x), range(2 * THREADS)):
-            np.testing.assert_array_equal(found, expected)
+        for actual in pool.map(lambda _: weft.load(classifier())(x), range(2 * THREADS)):
+            np.testing.assert_array_equal(actual, expected)
 
 
-def test_an_error_in_one_thread_is_its_own() -> None:
+def test_error_in_one_thread_does_not_affect_others() -> None:
     loaded = weft.load(broadcasting())
     good = {"x": np.ones((2, 3), np.float32), "y": np.ones((2, 3), np.float32)}
     bad = {"x": np.ones((2, 3), np.float32), "y": np.ones((3, 2), np.float32)}

@@ -1,4 +1,4 @@
-"""Tiles chosen by measurement, with a made-up clock and a driver that only records."""
+"""Tiles chosen by measurement, with a simulated clock and a recording driver."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def fused(source: onnx.ModelProto, precision: str = "float32") -> tuple[FusedPro
 
 
 def kernels(program: CompiledProgram) -> list[str]:
-    """The names of the kernels that a program launches, which tell their content."""
+    """Return the names of a program's kernels, which cover their code."""
     tasks = [task for section in program.sections if isinstance(section, NativeSection) for task in section.tasks]
     works = [task.work for task in tasks if isinstance(task, Task)]
     return [launch.kernel.name for work in works for launch in work.launches]
 
 
-def last_is_best(seen: list[Any]) -> tuning.Timer:
-    """A timer for which every program is quicker than the one before."""
+def last_is_best(timings: list[Any]) -> tuning.Timer:
+    """Return a timer for which every program is faster than the one before."""
 
     def timer(_: CompilingDriver, program: CompiledProgram, inputs: Sequence[Any]) -> float:
-        seen.append((program, [array.shape for array in inputs]))
-        return 1.0 / len(seen)
+        timings.append((program, [array.shape for array in inputs]))
+        return 1.0 / len(timings)
 
     return timer
 
@@ -76,24 +76,24 @@ def session_program(loaded: weft.Model) -> CompiledProgram:
 
 
 @pytest.mark.usefixtures("driver")
-def test_the_quickest_is_kept_and_taken() -> None:
+def test_fastest_tiles_are_stored_and_used() -> None:
     before = session_program(weft.load(layers(), device="cuda"))
     groups, opened = fused(layers())
-    seen: list[Any] = []
-    found = tune(groups, opened, "float32", 1e9, timer=last_is_best(seen))
-    assert [one.uses for one in found.timed] == [2, 1]  # the largest share first
-    assert (found.tuned_before, found.left) == (0, 0)
-    assert all(1 < one.ways <= tuning.MOST_TILINGS for one in found.timed)
-    assert all(one.best != one.before and one.best_seconds < one.before_seconds for one in found.timed)
-    assert {shape for _, (shape,) in seen} == {(512, 1024)}
-    first = found.timed[0].ways
-    assert len({tuple(kernels(program)) for program, _ in seen[:first]}) == first
+    timings: list[Any] = []
+    tuned = tune(groups, opened, "float32", 1e9, timer=last_is_best(timings))
+    assert [one.uses for one in tuned.timed] == [2, 1]  # the largest share first
+    assert (tuned.tuned_before, tuned.left) == (0, 0)
+    assert all(1 < one.ways <= tuning.MOST_TILINGS for one in tuned.timed)
+    assert all(one.best != one.before and one.best_seconds < one.before_seconds for one in tuned.timed)
+    assert {shape for _, (shape,) in timings} == {(512, 1024)}
+    first = tuned.timed[0].ways
+    assert len({tuple(kernels(program)) for program, _ in timings[:first]}) == first
 
-    store_choices(H200_NAME, found.choices)
+    store_choices(H200_NAME, tuned.choices)
     after = session_program(weft.load(layers(), device="cuda"))
     assert kernels(after) != kernels(before)
-    for number in (first - 1, len(seen) - 1):  # the last of both products
-        assert set(kernels(seen[number][0])) <= set(kernels(after))
+    for number in (first - 1, len(timings) - 1):  # the last of both products
+        assert set(kernels(timings[number][0])) <= set(kernels(after))
     again = tune(*fused(layers()), "float32", 1e9, timer=last_is_best([]))
     assert (again.timed, again.tuned_before) == ((), 2)
     assert len(tune(*fused(layers()), "float32", 1e9, timer=last_is_best([]), again=True).timed) == 2
@@ -103,31 +103,31 @@ def test_the_quickest_is_kept_and_taken() -> None:
 @pytest.mark.usefixtures("driver")
 def test_small_gains_change_nothing() -> None:
     times = iter([1.0, *([0.99] * 1000)])
-    found = tune(*fused(layers()), "float32", 1e9, timer=lambda *_: next(times))
-    assert found.timed[0].best == found.timed[0].before
+    tuned = tune(*fused(layers()), "float32", 1e9, timer=lambda *_: next(times))
+    assert tuned.timed[0].best == tuned.timed[0].before
 
 
 @pytest.mark.usefixtures("driver")
-def test_the_budget_ends_it() -> None:
+def test_tuning_stops_at_its_time_limit() -> None:
     now = [0.0]
 
     def timer(*_: Any) -> float:
         now[0] += 1.0
         return 1.0 / now[0]
 
-    def found(seconds: float) -> Tuning:
+    def tune_for(seconds: float) -> Tuning:
         now[0] = 0.0
         return tune(*fused(layers()), "float32", seconds, timer=timer, clock=lambda: now[0])
 
-    short = found(3.0)
+    short = tune_for(3.0)
     assert [one.ways for one in short.timed] == [3]
     assert short.left == 1
-    assert found(1.0).timed == ()  # one way says nothing
-    assert found(1.0).left == 2
+    assert tune_for(1.0).timed == ()  # one way says nothing
+    assert tune_for(1.0).left == 2
 
 
 @pytest.mark.usefixtures("driver")
-def test_ways_that_the_device_refuses_are_left_out() -> None:
+def test_tiles_that_fail_to_compile_are_skipped() -> None:
     count = [0]
 
     def timer(*_: Any) -> float:
@@ -136,21 +136,21 @@ def test_ways_that_the_device_refuses_are_left_out() -> None:
             raise weft.WeftError("made up")
         return 1.0 / count[0]
 
-    found = tune(*fused(layers()), "float32", 1e9, timer=timer)
-    assert found.timed
-    assert all(one.ways < tuning.MOST_TILINGS for one in found.timed)
+    tuned = tune(*fused(layers()), "float32", 1e9, timer=timer)
+    assert tuned.timed
+    assert all(one.ways < tuning.MOST_TILINGS for one in tuned.timed)
 
 
 @pytest.mark.usefixtures("driver")
-def test_types_and_precision_are_told_apart() -> None:
+def test_types_and_precisions_are_tuned_separately() -> None:
     names: set[str] = set()
     for kind, precision in ((FLOAT, "float32"), (FLOAT, "tf32"), (FLOAT, "fast"), (FLOAT, "strict"), (HALF, "float32")):
-        found = tune(*fused(layers(kind=kind), precision), precision, 1e9, timer=last_is_best([]))
-        assert not names & {one.product for one in found.timed}
-        names |= {one.product for one in found.timed}
+        tuned = tune(*fused(layers(kind=kind), precision), precision, 1e9, timer=last_is_best([]))
+        assert not names & {one.product for one in tuned.timed}
+        names |= {one.product for one in tuned.timed}
 
 
-def test_another_gpu_has_other_choices(attach: Attach) -> None:  # noqa: F811
+def test_choices_belong_to_one_gpu(attach: Attach) -> None:  # noqa: F811
     attach(H200)
     untuned = compiling("cuda").identity()
     store_choices(H200_NAME, (("a", "b"),))
@@ -163,22 +163,22 @@ def test_another_gpu_has_other_choices(attach: Attach) -> None:  # noqa: F811
 
 
 @pytest.mark.usefixtures("driver")
-def test_files_go_around(tmp_path: Path) -> None:
+def test_tuning_files_can_be_loaded(tmp_path: Path) -> None:
     before = kernels(session_program(weft.load(layers(), device="cuda")))
-    found = tune(*fused(layers()), "float32", 1e9, timer=last_is_best([]))
+    tuned = tune(*fused(layers()), "float32", 1e9, timer=last_is_best([]))
     path = tmp_path / "tuned.json"
-    path.write_text(to_text(H200_NAME, found.choices))
-    for given in (path, str(path)):
-        assert kernels(session_program(weft.load(layers(), device="cuda", tune=given))) != before
+    path.write_text(to_text(H200_NAME, tuned.choices))
+    for source in (path, str(path)):
+        assert kernels(session_program(weft.load(layers(), device="cuda", tune=source))) != before
     assert kernels(session_program(weft.load(layers(), device="cuda"))) == before
-    strange = {name: "tiles 1x2x3 lanes 7" for name, _ in found.choices}
+    strange = {name: "tiles 1x2x3 lanes 7" for name, _ in tuned.choices}
     path.write_text(json.dumps({**json.loads(path.read_text()), "choices": strange}))
     assert kernels(session_program(weft.load(layers(), device="cuda", tune=path))) == before
 
 
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda text: text[:40], "damaged"),
         (lambda _: "[]", "not a tuning file"),
@@ -188,10 +188,10 @@ def test_files_go_around(tmp_path: Path) -> None:
         (lambda text: text.replace('"y"', "3"), "damaged"),
     ],
 )
-def test_bad_files_are_named(change: Callable[[str], str], said: str, tmp_path: Path) -> None:
+def test_invalid_tuning_files_are_named(change: Callable[[str], str], message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(change(to_text(H200_NAME, (("x", "y"),))))
-    with pytest.raises(weft.WeftError, match=f"(?s)bad.json.*{re.escape(said)}"):
+    with pytest.raises(weft.WeftError, match=f"(?s)bad.json.*{re.escape(message)}"):
         weft.load(layers(), device="cuda", tune=path)
     with pytest.raises(weft.WeftError, match=r"nowhere.json"):
         weft.load(layers(), device="cuda", tune=tmp_path / "nowhere.json")
@@ -209,7 +209,7 @@ def test_loads_may_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(" 1x64x1024x" in name for name, _ in cached_choices(H200_NAME))
 
 
-def test_other_devices_leave_it_aside(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_devices_ignore_tuning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "weft")
     x = np.ones((4, 1024), np.float32)
     assert weft.load(layers(4), device="cpu", tune=5)(x).shape == (4, 256)
@@ -226,9 +226,9 @@ def test_options_are_checked(option: Any) -> None:
         LoadOptions(tune=option)
 
 
-def test_recorded_seconds(driver: RecordingDriver) -> None:  # noqa: F811
-    """The device's own clock, on data that is there."""
+def test_times_come_from_the_device_clock(driver: RecordingDriver) -> None:  # noqa: F811
+
     groups, opened = fused(layers())
-    found = tune(groups, opened, "float32", 1e9)
+    tuned = tune(groups, opened, "float32", 1e9)
     assert driver.launched
-    assert all(one.before_seconds >= 0 for one in found.timed)
+    assert all(one.before_seconds >= 0 for one in tuned.timed)

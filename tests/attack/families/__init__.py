@@ -38,7 +38,7 @@ def family_names() -> list[str]:
 
 
 def load_family(name: str) -> Family:
-    """A family by its name here, or by the whole name of a module elsewhere."""
+    """Load a family by its name here, or by the full name of another module."""
     module = import_module(name if "." in name else f"attack.families.{name}")
     return Family(
         name,

@@ -1,4 +1,4 @@
-"""Wrong arguments to every public entry point: each is taken for what it clearly means, or refused with weft's errors.
+"""Wrong arguments to every public entry point are accepted if unambiguous, or refused with a WeftError.
 
 A case names an entry point, an argument of it, and one of the oddities below; what is not odd for that argument runs.
 """
@@ -30,7 +30,7 @@ SHARE = 1000  # all of them
 
 
 class Raises:
-    """Whatever it is asked for, it raises something of its own."""
+    """Raises its own exception on any attribute access or call."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("no array today")
@@ -192,8 +192,8 @@ ODD: dict[str, Callable[[], Any]] = {
 
 
 def _graph(nodes: list[Any], inputs: list[Any], outputs: list[str], constants: Mapping[str, Any] = {}) -> Any:
-    made = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name=name) for name in outputs], made)
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", inputs, [onnx.ValueInfoProto(name=name) for name in outputs], initializers)
     imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 4)]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
@@ -310,10 +310,10 @@ def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
 
 def attack(payload: Payload, device: str) -> Verdict:
     odd = ODD[payload["odd"]]()
-    found = ENTRIES[payload["entry"]](odd, device)
+    results = ENTRIES[payload["entry"]](odd, device)
     if payload["entry"] in ("run x", "call x", "call") and isinstance(odd, (np.ndarray, weft.DeviceTensor)):
-        y = found["y"] if isinstance(found, dict) else found[0]
-        wanted = -np.asarray(odd)
-        if y.shape != wanted.shape or not np.array_equal(y, wanted):
+        y = results["y"] if isinstance(results, dict) else results[0]
+        expected = -np.asarray(odd)
+        if y.shape != expected.shape or not np.array_equal(y, expected):
             return wrong(f"{y} for {odd!r}")
     return right()

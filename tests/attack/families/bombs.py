@@ -1,4 +1,4 @@
-"""Small files that ask for much: chains, trees, fans, diamonds, nesting, huge numbers.
+"""Small files that demand much: chains, trees, fans, diamonds, nesting, huge numbers.
 
 Each structure is made by a function of one number, how large it is. What must hold for any of them: a model is loaded
 and runs as onnxruntime runs it, or is refused with a WeftError, in bounded seconds and bounded memory.
@@ -265,7 +265,7 @@ COMPARED_BYTES = 1 << 24  # a result larger than this is not compared
 
 
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
-    """Every structure at every size, in some order, again and again at other sizes."""
+    """Yield every structure at every size in random order, endlessly."""
     every = [(group, kind, size) for group, (kinds, sizes) in TREE.items() for kind in kinds for size in sizes]
     for number in random.permutation(len(every)):
         group, kind, size = every[number]
@@ -277,24 +277,24 @@ def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
 
 
 def attack(payload: Payload, device: str) -> Verdict:
-    """Load the structure, run it once, and compare with onnxruntime where that takes it."""
+    """Load the structure, run it once, and compare with onnxruntime if that accepts it."""
     try:
-        made = TREE[payload["group"]][0][payload["kind"]](payload["size"]).SerializeToString()
+        model = TREE[payload["group"]][0][payload["kind"]](payload["size"]).SerializeToString()
     except (ValueError, OverflowError, IndexError, DecodeError, EncodeError):
         return refused("no file can say this")
-    loaded = weft.load(made, device=device, cache=False)
+    loaded = weft.load(model, device=device, cache=False)
     feeds = {spec.name: _data(spec) for spec in loaded.inputs}
     if sum(array.nbytes for array in feeds.values() if isinstance(array, np.ndarray)) > COMPARED_BYTES:
         return refused("loads; its inputs are too large to run it here")
     if payload["kind"] in ("scans",) and payload["size"] > 12:
         return right()  # it runs 2**size times
-    found = loaded.run(feeds)
+    results = loaded.run(feeds)
     try:
-        expected = rival.run(made, feeds, list(found))
+        expected = rival.run(model, feeds, list(results))
     except rival.RivalError as error:  # what it refuses, or dies of, it cannot judge
         return refused(f"onnxruntime takes no such model: {str(error)[:80]}")
-    for name, theirs in zip(found, expected):
-        ours = found[name]
+    for name, theirs in zip(results, expected):
+        ours = results[name]
         if isinstance(theirs, np.ndarray) and theirs.nbytes <= COMPARED_BYTES and theirs.dtype.kind in "fiub":
             if ours.shape != theirs.shape:
                 return wrong(f"{name}: {ours.shape} where onnxruntime gives {theirs.shape}")
@@ -304,7 +304,7 @@ def attack(payload: Payload, device: str) -> Verdict:
 
 
 def smaller(payload: Payload) -> Iterator[Payload]:
-    """The same structure at lower sizes."""
+    """Yield the same structure at smaller sizes."""
     for size in (payload["size"] // 2, payload["size"] - 1):
         if size >= 0:
             name = f"{payload['group']}: {payload['kind']} × {size}"

@@ -84,15 +84,15 @@ def attack(payload: Payload, device: str) -> Verdict:
         return refused(str(error)) if _numpy_refuses(payload, arrays) else wrong(f"refused: {error}")
     before = arrays[0]
     for number in range(step_count):
-        found, step = results[f"y{number}"], payload["steps"][number]
+        actual, step = results[f"y{number}"], payload["steps"][number]
         try:
-            wanted = _evaluate(step, before, arrays)
+            expected = _evaluate(step, before, arrays)
         except Exception as error:  # whatever numpy raises
-            return wrong(f"{step} of {before.dtype}{before.shape} is {found}, and numpy raises {error!r}")
-        problem = _difference(found, wanted, _cancellation(step, before))
+            return wrong(f"{step} of {before.dtype}{before.shape} is {actual}, and numpy raises {error!r}")
+        problem = _difference(actual, expected, _cancellation(step, before))
         if problem:
             return wrong(f"{step} of {before.dtype} {before.tolist()}: {problem}")
-        before = found
+        before = actual
     return refused(reason) if reason else right()
 
 
@@ -119,17 +119,17 @@ def _cancellation(step: str, a: Array) -> float:
     return 1e-15 * float(np.abs(a.astype(np.float64)).max()) if is_mean else 0.0
 
 
-def _difference(found: Array, wanted: Array, cancellation: float) -> str:
-    if found.shape != wanted.shape:
-        return f"shape {found.shape}, not {wanted.shape}"
-    if found.dtype != wanted.dtype:
-        return f"{found.dtype}, not {wanted.dtype}"
-    if wanted.dtype.kind != "f":
-        same = bool(np.array_equal(found, wanted))
+def _difference(actual: Array, expected: Array, cancellation: float) -> str:
+    if actual.shape != expected.shape:
+        return f"shape {actual.shape}, not {expected.shape}"
+    if actual.dtype != expected.dtype:
+        return f"{actual.dtype}, not {expected.dtype}"
+    if expected.dtype.kind != "f":
+        same = bool(np.array_equal(actual, expected))
     else:
-        tolerance = 1e-5 if wanted.dtype == np.float32 else 1e-12
-        same = bool(np.allclose(found, wanted, rtol=tolerance, atol=tolerance + cancellation, equal_nan=True))
-    return "" if same else f"{found.tolist()}, not {wanted.tolist()}"
+        tolerance = 1e-5 if expected.dtype == np.float32 else 1e-12
+        same = bool(np.allclose(actual, expected, rtol=tolerance, atol=tolerance + cancellation, equal_nan=True))
+    return "" if same else f"{actual.tolist()}, not {expected.tolist()}"
 
 
 def _inputs(payload: Payload) -> list[Array]:

@@ -73,7 +73,7 @@ TARGETS = (
 )
 DEVICES = ("cpu", "reference", "auto", "cuda", "webgpu:99", "cpu:1", "", "x")
 STREAMS = ("kept", "kept", "kept", "closed", "full", "pipe", "ascii", "narrow")
-SLOW = {"conformance": ("-k", "["), "bench": ("--against", "nobody")}
+SLOW = {"conformance": ("-k", "["), "bench": ("--against", "unknown")}
 """What ends commands early that would take minutes."""
 
 
@@ -165,8 +165,8 @@ def _furnish(folder: Path) -> None:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    (folder / "model.onnx").write_bytes(made.SerializeToString())
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
     (folder / "folder").mkdir()
     (folder / "junk.onnx").write_bytes(bytes(range(256)))
     (folder / "empty.onnx").write_bytes(b"")
@@ -179,11 +179,11 @@ def _furnish(folder: Path) -> None:
 def _inside(arguments: list[str], folder: str) -> tuple[int, str]:
     from weft.cli import main
 
-    before, told = Path.cwd(), io.StringIO()
+    before, stderr = Path.cwd(), io.StringIO()
     try:
         os.chdir(folder)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
-            return main(arguments), told.getvalue()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr):
+            return main(arguments), stderr.getvalue()
     finally:
         os.chdir(before)
 
@@ -221,12 +221,12 @@ def _outside(arguments: list[str], folder: str, streams: str) -> tuple[int, str]
     return process.returncode, process.stderr.decode(errors="replace")
 
 
-def _judge(code: int, told: str) -> Verdict:
+def _judge(code: int, stderr: str) -> Verdict:
     if code not in (0, 1, 2, 141):
-        return wrong(f"it ended with {code}: {told[-300:]}")
+        return wrong(f"it ended with {code}: {stderr[-300:]}")
     for words in ("Traceback", "unexpected", "please report", "Exception ignored"):
-        if words in told:
-            return wrong(f"{words}: {told[-300:]}")
-    if code == 1 and "error" not in told and "failed" not in told and told.strip():
-        return wrong(f"no error is named: {told[-300:]}")
+        if words in stderr:
+            return wrong(f"{words}: {stderr[-300:]}")
+    if code == 1 and "error" not in stderr and "failed" not in stderr and stderr.strip():
+        return wrong(f"no error is named: {stderr[-300:]}")
     return right()

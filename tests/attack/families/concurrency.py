@@ -1,4 +1,4 @@
-"""Threads, forks, ends of processes and signals at bad moments: the same bits as alone, no crash, no hang.
+"""Threads, forks, process exits and signals at bad moments: the bits of sequential runs, no crash, no hang.
 
 A case is the life of a process of its own (attack/scenarios.py). What its models must give is computed here, by one
 thread, and compared with onnxruntime.
@@ -53,21 +53,21 @@ def attack(payload: Payload, device: str) -> Verdict:
             text=True,
         )
         try:
-            said, _ = process.communicate(timeout=LIMIT)
+            output, _ = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
-            said, _ = process.communicate()
-            return wrong(f"it did not end within {LIMIT:g} s: {said[-1000:]}")
-    lines = said.strip().splitlines()
-    if process.returncode or not lines or lines[-1] != "held" or any(noise in said for noise in NOISE):
-        return wrong(f"status {process.returncode}: {said[-4000:]}")
+            output, _ = process.communicate()
+            return wrong(f"it did not end within {LIMIT:g} s: {output[-1000:]}")
+    lines = output.strip().splitlines()
+    if process.returncode or not lines or lines[-1] != "held" or any(noise in output for noise in NOISE):
+        return wrong(f"status {process.returncode}: {output[-4000:]}")
     return right()
 
 
 @cache
 def _expected(seed: int, device: str) -> dict[str, str]:
-    """Digests of all results, alone; AssertionError where they are not onnxruntime's."""
-    found = {}
+    """Return digests of all results of sequential runs, which must agree with onnxruntime."""
+    digests = {}
     for number in range(MODELS):
         source = layers(seed + number)
         model = weft.load(source, device=device, threads=1)
@@ -76,5 +76,5 @@ def _expected(seed: int, device: str) -> dict[str, str]:
             inputs = {"x": feed(seed + number, batch)}
             result = model.run(inputs)["y"]
             np.testing.assert_allclose(result, judge.run(None, inputs)[0], rtol=1e-4, atol=1e-6)
-            found[f"{number} {batch}"] = digest(result)
-    return found
+            digests[f"{number} {batch}"] = digest(result)
+    return digests

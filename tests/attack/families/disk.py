@@ -1,4 +1,4 @@
-"""Faults of the disk: files that change under a model, damaged and foreign caches, full disks, kills while writing.
+"""Disk faults: files that change after a load, damaged and foreign caches, full disks, kills while writing.
 
 Results are those of what the file holds, bit by bit, or an error of weft's says that it has changed: nothing crashes,
 hangs, runs what another user has written, or gives the results of what was there before.
@@ -29,7 +29,7 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-from attack.disk_models import LARGE, SMALL, Numbers, compared, data_of, ids, numbers, proto, run, save
+from attack.disk_models import LARGE, SMALL, Numbers, compare_result, data_of, ids, numbers, proto, run, save
 from attack.verdict import Payload, Verdict, refused, right, wrong
 
 import weft
@@ -39,7 +39,7 @@ from weft.cache.entries import await_writes
 
 SECONDS = 180.0
 SHARE = 12
-NOBODY = 54321  # another user, who need not exist
+OTHER_USER = 54321  # the id of another user, who need not exist
 GRACE = 80.0  # seconds that a process of ours may take beyond the delay of its end
 
 CHANGES = ("cut", "zero length", "overwrite", "map", "grow", "unlink", "rename", "folder", "pipe", "touch")
@@ -83,7 +83,7 @@ def attack(payload: Payload, device: str) -> Verdict:
 
 
 class Case:
-    """A model in a folder of its own, and chance."""
+    """A model in its own folder, and a random generator."""
 
     def __init__(self, payload: Payload, device: str, folder: Path) -> None:
         self.what: str = payload["what"]
@@ -138,23 +138,23 @@ def use_cache(folder: Path | None) -> None:
 
 
 def live(case: Case) -> Verdict:
-    """A model runs on when its file changes; who asks for more gets it, or is told; a new load sees the new content."""
+    """A loaded model keeps running when its file changes; later reads work or fail; a new load sees the change."""
     model = case.load()
     if case.random.integers(2):
         model = case.load()  # from the cache, if there is one
-    first = compared(run(model), case.content) if case.random.integers(2) else right()
+    first = compare_result(run(model), case.content) if case.random.integers(2) else right()
     old, new = case.content, case.another()
     allowed = change(case, case.weights, new)
-    again = compared(run(model), old)
+    again = compare_result(run(model), old)
     if first.is_finding or again.is_finding:
         return wrong(f"a loaded model changed with its file ({first.detail} {again.detail})")
     with suppress(weft.ChangedFileError):
-        if compared(run(model, outputs=["y"]), old).is_finding:
+        if compare_result(run(model, outputs=["y"]), old).is_finding:
             return wrong("a part of a model is that of another file")
     del model
     gc.collect()
     try:
-        return compared(run(case.load()), *allowed)
+        return compare_result(run(case.load()), *allowed)
     except weft.WeftError as error:
         if allowed and case.what not in ("folder", "pipe", "unlink"):
             return wrong(f"a good file is refused: {error}")
@@ -162,7 +162,7 @@ def live(case: Case) -> Verdict:
 
 
 def change(case: Case, path: Path, new: Numbers) -> list[Numbers]:
-    """Do something to a file; what its content may then mean, nothing for none."""
+    """Change a file; return the contents it may then have, none if it is invalid."""
     data, status = path.read_bytes(), path.stat()
     match case.what:
         case "cut":
@@ -181,9 +181,9 @@ def change(case: Case, path: Path, new: Numbers) -> list[Numbers]:
             assert len(fresh) == len(data)
             with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
                 memory[: len(data) // 2] = data[: len(data) // 2]  # so that pages are writable
-                compared(run(case.load()), case.content)
+                compare_result(run(case.load()), case.content)
                 memory[:] = fresh
-                return [new] if not compared(run(case.load()), new).is_finding else []
+                return [new] if not compare_result(run(case.load()), new).is_finding else []
         case "grow":
             with path.open("ab") as file:
                 file.write(bytes(1000))
@@ -208,7 +208,7 @@ def change(case: Case, path: Path, new: Numbers) -> list[Numbers]:
 
 
 def moment(case: Case) -> Verdict:
-    """Files that are written while they are read: what comes out is one content or the other, or an error."""
+    """Files that are written while they are read give the old or the new content, or an error."""
     contents = [case.content, case.another()]
     images = []
     for content in contents:
@@ -233,7 +233,7 @@ def moment(case: Case) -> Verdict:
 
     writer = threading.Thread(target=write)
     writer.start()
-    found = right()
+    verdict = right()
     try:
         for _ in range(4):
             try:
@@ -241,15 +241,15 @@ def moment(case: Case) -> Verdict:
             except weft.WeftError:
                 continue
             if case.what == "whole" or not is_mixture(result, contents):
-                found = compared(result, *contents) if not found.is_finding else found
+                verdict = compare_result(result, *contents) if not verdict.is_finding else verdict
     finally:
         ended.set()
         writer.join()
-    if found.is_finding:
-        return found
+    if verdict.is_finding:
+        return verdict
     last = contents[chance.randrange(2)]
     save(last, case.path, case.external)
-    return compared(run(case.load()), last)
+    return compare_result(run(case.load()), last)
 
 
 def is_mixture(result: np.ndarray, contents: list[Numbers]) -> bool:
@@ -261,9 +261,9 @@ def is_mixture(result: np.ndarray, contents: list[Numbers]) -> bool:
 
 
 def entry(case: Case) -> Verdict:
-    """One damaged file of a cache: what it held is made again."""
+    """A damaged cache file is compiled again."""
     case.options["cache"] = True
-    first = compared(run(case.load()), case.content)
+    first = compare_result(run(case.load()), case.content)
     gc.collect()
     await_writes()
     files = sorted(path for path in case.cache.rglob("*") if path.is_file())
@@ -273,9 +273,9 @@ def entry(case: Case) -> Verdict:
     own_files._checked.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", weft.CacheWarning)
-        second = compared(run(case.load()), case.content)
+        second = compare_result(run(case.load()), case.content)
         gc.collect()
-        third = compared(run(case.load()), case.content)
+        third = compare_result(run(case.load()), case.content)
     return next((verdict for verdict in (first, second, third) if verdict.is_finding), right())
 
 
@@ -318,7 +318,7 @@ def damage(case: Case, path: Path, files: list[Path]) -> None:
 
 
 def stranger(case: Case) -> Verdict:
-    """Entries with other weights and good checksums that another user could have put there are not used."""
+    """Entries with other weights and valid checksums that another user could have written are ignored."""
     if os.getuid() != 0 and case.what.startswith("owner"):
         return refused("only root gives files away")
     case.options["cache"] = True
@@ -334,11 +334,11 @@ def stranger(case: Case) -> Verdict:
     models, moved = case.cache / "models", case.folder / "moved"
     match case.what:
         case "owner of entry":
-            os.chown(entries[0], NOBODY, NOBODY)
+            os.chown(entries[0], OTHER_USER, OTHER_USER)
         case "writable entry":
             entries[0].chmod(0o666)
         case "owner of folder":
-            os.chown(models, NOBODY, NOBODY)
+            os.chown(models, OTHER_USER, OTHER_USER)
         case "writable folder":
             models.chmod(0o777)
         case "writable parent":
@@ -349,14 +349,14 @@ def stranger(case: Case) -> Verdict:
             models.symlink_to(moved)
     own_files._checked.clear()
     own_files._warned.clear()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run(case.load())
         run(case.load())
-    count_told = sum(issubclass(warning.category, weft.CacheWarning) for warning in told)
-    if compared(result, case.content).is_finding:
+    warning_count = sum(issubclass(warning.category, weft.CacheWarning) for warning in caught)
+    if compare_result(result, case.content).is_finding:
         return wrong("what another user may have written was run")
-    return right() if count_told == 1 else wrong(f"a foreign cache is told {count_told} times")
+    return right() if warning_count == 1 else wrong(f"a foreign cache is reported {warning_count} times")
 
 
 HEAD = struct.Struct("<8s32s32sQQQ")
@@ -387,42 +387,42 @@ def poison(path: Path) -> None:
 
 
 def source(case: Case) -> Verdict:
-    """What was passed is changed afterwards: the model stays what it was."""
+    """Changing the source object after a load does not change the model."""
     data = bytearray(proto(case.content).SerializeToString())
     path = case.folder / "whole.onnx"
     path.write_bytes(data)
-    given: object = data
+    source_object: object = data
     change_it: Callable[[], object] = lambda: data.__setitem__(slice(None), bytes(len(data)))  # noqa: E731
     match case.what:
         case "memoryview":
-            given = memoryview(data)
+            source_object = memoryview(data)
         case "map":
             with path.open("r+b") as file:
-                given = memory = mmap.mmap(file.fileno(), 0)
+                source_object = memory = mmap.mmap(file.fileno(), 0)
             change_it = lambda: memory.__setitem__(slice(None), bytes(len(data)))  # noqa: E731
         case "stream":
-            given = path.open("rb")
+            source_object = path.open("rb")
             change_it = lambda: os.truncate(path, 10)  # noqa: E731
         case "BytesIO":
-            given = stream = io.BytesIO(data)
+            source_object = stream = io.BytesIO(data)
             change_it = lambda: stream.getbuffer().__setitem__(slice(None), bytes(len(data)))  # noqa: E731
         case "ModelProto":
-            given = message = proto(case.content)
+            source_object = message = proto(case.content)
             change_it = message.Clear
         case "buffered":
-            given = buffered = path.open("r+b")
+            source_object = buffered = path.open("r+b")
             change_it = lambda: (buffered.write(bytes(len(data))), buffered.flush())  # noqa: E731
-    model = weft.load(given, **case.options)
+    model = weft.load(source_object, **case.options)
     change_it()
-    if compared(run(model), case.content).is_finding:
+    if compare_result(run(model), case.content).is_finding:
         return wrong("a model changed with what it was loaded from")
     with suppress(weft.ChangedFileError):
-        return compared(run(model, outputs=["y"]), case.content)
+        return compare_result(run(model, outputs=["y"]), case.content)
     return right()
 
 
 def place(case: Case) -> Verdict:
-    """What is no file, as a model or as its data, is refused at once."""
+    """Special files as a model or its data are refused at once."""
     path = case.weights
     path.unlink()
     match case.what:
@@ -486,7 +486,7 @@ def ran(case: Case, process: subprocess.Popen[str]) -> Verdict:
 
 
 def disk(case: Case) -> Verdict:
-    """Nothing can be written, or little: a cache that cannot be had costs only time."""
+    """Nothing or little can be written: a missing cache costs only time."""
     environment: dict[str, str | None] = {}
     limit = 0
     match case.what:
@@ -505,7 +505,7 @@ def disk(case: Case) -> Verdict:
         case "removed":
             model = case.load()
             shutil.rmtree(case.cache, ignore_errors=True)
-            if compared(run(model), case.content).is_finding:
+            if compare_result(run(model), case.content).is_finding:
                 return wrong("a model whose cache was removed")
         case "read only":
             case.cache.mkdir(mode=0o500)
@@ -546,7 +546,7 @@ def small_disk(case: Case) -> Verdict:
 
 
 def kill(case: Case) -> Verdict:
-    """A process that loads is killed at any moment: the next one finds a whole cache."""
+    """A loading process is killed at a random moment: the next one finds a valid cache."""
     case.options["cache"] = True
     for _ in range(1 + int(case.random.integers(2))):
         process = start(case)
@@ -554,13 +554,13 @@ def kill(case: Case) -> Verdict:
             process.wait(timeout=float(case.random.uniform(0.3, 6.0)))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    first = compared(run(case.load()), case.content)
+    first = compare_result(run(case.load()), case.content)
     gc.collect()
-    return first if first.is_finding else compared(run(case.load()), case.content)
+    return first if first.is_finding else compare_result(run(case.load()), case.content)
 
 
 def crowd(case: Case) -> Verdict:
-    """Several processes make the same entries at once."""
+    """Several processes write the same entries at once."""
     case.options["cache"] = True
     verdicts = [ran(case, process) for process in [start(case) for _ in range(3)]]
     return next((verdict for verdict in verdicts if verdict.is_finding), right())
@@ -602,7 +602,7 @@ make({captured})
 
 
 def operator(case: Case) -> Verdict:
-    """An op of the user's whose definition changes: results are those of the definition in force."""
+    """A user op whose definition changes: results are those of the current definition."""
     values = {name: float(case.random.integers(1, 50)) for name in BODIES}
     for _ in range(2):
         text = DEFINITION

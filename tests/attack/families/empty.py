@@ -28,9 +28,9 @@ _PEER = Peer()
 
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
     """All of them, in random order."""
-    made = [*_node_payloads(), *_model_payloads()]
-    for number in random.permutation(len(made)):
-        yield made[number]
+    payloads = [*_node_payloads(), *_model_payloads()]
+    for number in random.permutation(len(payloads)):
+        yield payloads[number]
 
 
 def _node_payloads() -> Iterator[Payload]:
@@ -48,8 +48,8 @@ def _node_payloads() -> Iterator[Payload]:
         ways["first axes"] = {k: [0, *a.shape[1:]] for k, a in arrays.items() if a.ndim}
         for way, shapes in ways.items():
             for symbolic in (False, True):
-                told = "symbolic" if symbolic else "static"
-                yield {"name": f"{name} {way} {told}", "case": name, "shapes": shapes, "symbolic": symbolic}
+                kind = "symbolic" if symbolic else "static"
+                yield {"name": f"{name} {way} {kind}", "case": name, "shapes": shapes, "symbolic": symbolic}
 
 
 def _model_payloads() -> Iterator[Payload]:
@@ -74,22 +74,22 @@ def _compare(model: onnx.ModelProto, inputs: dict[str, Any], device: str) -> Ver
 
 
 def _judged(run: Callable[[], dict[str, Any]], model: onnx.ModelProto, inputs: dict[str, Any]) -> Verdict:
-    """Right if anyone agrees: on nothing each has its own faults (onnxruntime's negative axes, for one)."""
+    """Accept a result that any peer agrees with: each has its own faults with empty tensors."""
     try:
-        found = run()
+        outputs = run()
     except InternalError:
         raise
     except WeftError as error:
-        wanted = _PEER.ask(model, inputs)
-        if not wanted or _is_excused(error):
+        expected = _PEER.ask(model, inputs)
+        if not expected or _is_excused(error):
             return refused(f"{type(error).__name__}: {error}")
-        return wrong(f"refused, though {_shapes(wanted[0])} would come of it: {error}")
-    verdicts = [_same(found, wanted, _takes_mean(model)) for wanted in _PEER.ask(model, inputs) or ()]
+        return wrong(f"refused, though {_shapes(expected[0])} would come of it: {error}")
+    verdicts = [_same(outputs, expected, _takes_mean(model)) for expected in _PEER.ask(model, inputs) or ()]
     return next((verdict for verdict in verdicts if not verdict.is_finding), verdicts[0] if verdicts else right())
 
 
 def _is_excused(error: WeftError) -> bool:
-    """What weft refuses though others go on: sizes that do not fit together, where they never look."""
+    """Whether weft may refuse what others run: inconsistent sizes, which they do not check."""
     return any(re.search(pattern, str(error)) for pattern in EXCUSED)
 
 
@@ -101,7 +101,7 @@ EXCUSED = (
     r"parts .+ do not add up",
     r"\d+ (sizes|repeats) for (rank|\d+)",  # a vector of sizes that is shorter than the axes
     r"must be equally many",
-    r"heads cannot share none",  # of keys or values
+    r"heads need at least one head",  # of keys or values
     r"index \S+ is out of range",  # a condition that is longer than the data
     r"Split has 0 outputs",  # sizes of no parts, where the others leave the outputs that there are empty
     r"must have size \d+ in dimension",  # an optional's element, whose type stays as it was declared
@@ -118,9 +118,9 @@ def _takes_mean(model: onnx.ModelProto) -> bool:
     return b"mean" in kinds
 
 
-def _same(found: dict[str, Any], wanted: dict[str, Any], takes_mean: bool) -> Verdict:
-    for name, expected in wanted.items():
-        actual = found[name]
+def _same(outputs: dict[str, Any], expected_outputs: dict[str, Any], takes_mean: bool) -> Verdict:
+    for name, expected in expected_outputs.items():
+        actual = outputs[name]
         if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
             continue
         if actual.shape != expected.shape or (
@@ -136,8 +136,8 @@ def _same(found: dict[str, Any], wanted: dict[str, Any], takes_mean: bool) -> Ve
     return right()
 
 
-def _shapes(wanted: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {getattr(value, 'shape', type(value).__name__)}" for name, value in wanted.items())
+def _shapes(outputs: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {getattr(value, 'shape', type(value).__name__)}" for name, value in outputs.items())
 
 
 def _attack_model(payload: Payload, device: str) -> Verdict:

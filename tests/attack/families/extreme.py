@@ -57,9 +57,9 @@ DECISIONS = {
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
     """All of them, in random order."""
     assert device
-    made = list(_payloads())
-    for number in random.permutation(len(made)):
-        yield made[number]
+    payloads = list(_payloads())
+    for number in random.permutation(len(payloads)):
+        yield payloads[number]
 
 
 def _payloads() -> Iterator[Payload]:
@@ -81,15 +81,15 @@ def attack(payload: Payload, device: str) -> Verdict:
     changed.flat[changed.size // 2] = _number(payload["number"], changed.dtype)
     model = reshaped_model(name, arrays, symbolic=False)
     inputs: dict[str, Any] = {**case_inputs(name), key: changed}
-    found = weft.load(model, device=device, cache=False).run(inputs)
+    outputs = weft.load(model, device=device, cache=False).run(inputs)
     answers = _PEER.ask(model, inputs)
     if not answers:
         return right()
-    told = _difference(found, answers, payload["number"])
-    if told and len(answers) == 2 and _difference(answers[0], answers[1:], payload["number"]):
+    problem = _difference(outputs, answers, payload["number"])
+    if problem and len(answers) == 2 and _difference(answers[0], answers[1:], payload["number"]):
         exact = _exact(model, inputs, answers[0])
-        told = told if exact is None else _difference(found, [*answers, exact], payload["number"])
-    return wrong(told) if told else right()
+        problem = problem if exact is None else _difference(outputs, [*answers, exact], payload["number"])
+    return wrong(problem) if problem else right()
 
 
 def _exact(model: onnx.ModelProto, inputs: dict[str, Any], like: dict[str, Any]) -> dict[str, Any] | None:
@@ -111,27 +111,29 @@ def _number(number: str, dtype: np.dtype[Any]) -> Any:
         info = np.iinfo(dtype)
         return info.max if number == "largest" else info.min
     limits = ml_dtypes.finfo(dtype)
-    known = {
+    named_numbers = {
         "largest": limits.max,
         "-largest": limits.min,
         "smallest": limits.smallest_normal,
         "subnormal": limits.smallest_subnormal,
     }
-    return known[number] if number in known else float(number)
+    return named_numbers[number] if number in named_numbers else float(number)
 
 
-def _difference(found: dict[str, Any], answers: list[dict[str, Any]], number: str) -> str:
-    """What nobody agrees with; each element may be as any of them has it."""
+def _difference(outputs: dict[str, Any], answers: list[dict[str, Any]], number: str) -> str:
+    """Describe elements that differ from all answers; each may agree with any of them."""
     for name, expected in answers[0].items():
         if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "fiub" or not expected.size:
             continue
-        actual, wanted = found[name], [answer[name] for answer in answers]
-        if all(actual.shape != array.shape for array in wanted):
+        actual, expected_arrays = outputs[name], [answer[name] for answer in answers]
+        if all(actual.shape != array.shape for array in expected_arrays):
             return f"{name} has shape {actual.shape}, not {expected.shape}"
-        close = np.logical_or.reduce([_close(actual, array, number) for array in wanted if array.shape == actual.shape])
+        close = np.logical_or.reduce(
+            [_close(actual, array, number) for array in expected_arrays if array.shape == actual.shape]
+        )
         if not close.all():
             place = int(np.flatnonzero(~close)[0])
-            others = " or ".join(str(array.flat[place]) for array in wanted if array.shape == actual.shape)
+            others = " or ".join(str(array.flat[place]) for array in expected_arrays if array.shape == actual.shape)
             return f"{name} is {actual.flat[place]} at {place}, not {others}"
     return ""
 

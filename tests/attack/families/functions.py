@@ -35,12 +35,12 @@ def attack(payload: Payload, device: str) -> Verdict:
     if op == "Pow":
         inputs["e"] = _exponents(random, x)
     model = compile_model([helper.make_node(op, list(inputs), ["y"])], list(inputs), {}, dtype, device)
-    found = model.run(inputs)["y"]
+    actual = model.run(inputs)["y"]
     with np.errstate(all="ignore"):
         wide = [array.astype(np.float64) for array in inputs.values()]
-        wanted = np.power(*wide) if op == "Pow" else FUNCTIONS[op](*wide)
+        expected = np.power(*wide) if op == "Pow" else FUNCTIONS[op](*wide)
     try:
-        check(found, wanted, tuple(inputs.values()), op)
+        check(actual, expected, tuple(inputs.values()), op)
     except AssertionError as error:
         return wrong(str(error).partition("\n")[0])
     return right()

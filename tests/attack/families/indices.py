@@ -40,16 +40,16 @@ NUMBERS = ("-2**63", "-2**31", "-size-1", "-size", "-1", "0", "size", "size+1", 
 def cases(random: np.random.Generator, device: str) -> Iterator[Payload]:
     """All of them, in random order."""
     assert device
-    made = list(_payloads())
-    for number in random.permutation(len(made)):
-        yield made[number]
+    payloads = list(_payloads())
+    for number in random.permutation(len(payloads)):
+        yield payloads[number]
 
 
 def _payloads() -> Iterator[Payload]:
     for name in node_cases():
         if "loop" in name or any(
             part in name for part in (*ROUNDED, *OPEN)
-        ):  # a loop would go on for as long as it is told to
+        ):  # a loop would run for this many iterations
             continue
         arrays = case_arrays(name)
         sizes = sorted({size for array in arrays.values() for size in array.shape if size > 1}) or [1]
@@ -80,13 +80,13 @@ def attack(payload: Payload, device: str) -> Verdict:
     model = reshaped_model(name, arrays, payload["form"] == "symbolic")
     inputs: dict[str, Any] = {**case_inputs(name), key: changed}
     if payload["form"] == "constant":
-        kept = [value for value in model.graph.input if value.name != key]
+        remaining = [value for value in model.graph.input if value.name != key]
         del model.graph.input[:]
-        model.graph.input.extend(kept)
+        model.graph.input.extend(remaining)
         model.graph.initializer.append(numpy_helper.from_array(changed, key))
         del inputs[key]
     try:
-        found = weft.load(model, device=device, cache=False).run(inputs)
+        outputs = weft.load(model, device=device, cache=False).run(inputs)
     except (InternalError, OutOfMemoryError):
         raise
     except WeftError as error:
@@ -101,20 +101,20 @@ def attack(payload: Payload, device: str) -> Verdict:
     answers = _PEER.ask(model, inputs)
     if answers is None:
         return right()
-    if not answers and any(part in name for part in CROPPED) and not any(array.size for array in found.values()):
+    if not answers and any(part in name for part in CROPPED) and not any(array.size for array in outputs.values()):
         return right()
-    if not answers and any(array.nbytes > LARGE for array in found.values()):
+    if not answers and any(array.nbytes > LARGE for array in outputs.values()):
         return right()  # the others run with less memory than such a Range takes
     if not answers:
-        return wrong(f"answered, though nobody else does: {_shown(found)}")
-    if any(_agrees(found, wanted) for wanted in answers):
+        return wrong(f"answered, though no peer does: {_shown(outputs)}")
+    if any(_agrees(outputs, answer) for answer in answers):
         return right()
-    return wrong(f"{_shown(found)}, not {_shown(answers[0])}")
+    return wrong(f"{_shown(outputs)}, not {_shown(answers[0])}")
 
 
-def _agrees(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    for name, expected in wanted.items():
-        actual = found[name]
+def _agrees(outputs: dict[str, Any], answer: dict[str, Any]) -> bool:
+    for name, expected in answer.items():
+        actual = outputs[name]
         if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
             continue
         if actual.shape != expected.shape:

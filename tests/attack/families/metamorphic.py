@@ -74,13 +74,13 @@ def _compared(case: str, form: str, sample: Sample, results: dict[str, Any], dev
     for name, expected in sample.expected.items():
         if name not in results:
             return wrong(f"there is no output {name!r}")
-        found = find_difference(results[name], expected, rtol=test.rtol, atol=test.atol)
-        if found and DIFFERS in found and not unsteady:
+        problem = find_difference(results[name], expected, rtol=test.rtol, atol=test.atol)
+        if problem and DIFFERS in problem and not unsteady:
             truth = _truth(case, form)
             if truth is not None and not find_difference(results[name], truth[name], rtol=test.rtol, atol=test.atol):
-                found = None
-        if found and not (unsteady and DIFFERS in found):
-            return wrong(f"output {name!r} {found}")
+                problem = None
+        if problem and not (unsteady and DIFFERS in problem):
+            return wrong(f"output {name!r} {problem}")
         if form in EXACT and not unsteady:
             plain = _plain(case, device)[sample.origins.get(name, name)]
             if not same_bits(results[name], plain):
@@ -89,7 +89,7 @@ def _compared(case: str, form: str, sample: Sample, results: dict[str, Any], dev
 
 
 def _bits(actual: Any, plain: Any) -> str:
-    return find_difference(actual, plain, rtol=0.0, atol=0.0) or "in the sign of a zero, or of what is no number"
+    return find_difference(actual, plain, rtol=0.0, atol=0.0) or "in the sign of a zero or a NaN"
 
 
 def _truth(case: str, form: str) -> Mapping[str, Any] | None:
@@ -129,10 +129,10 @@ def _suite() -> dict[str, Case]:
 
 @cache
 def _sample(case: str) -> Sample:
-    found = _suite()[case]
-    assert found.model is not None
-    (data,) = read_data_sets(found)
-    return Sample(found.model, data.inputs, data.outputs)
+    test = _suite()[case]
+    assert test.model is not None
+    (data,) = read_data_sets(test)
+    return Sample(test.model, data.inputs, data.outputs)
 
 
 @lru_cache(maxsize=64)

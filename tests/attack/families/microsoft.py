@@ -77,9 +77,9 @@ def _model(op: str, case: NodeCase, form: str) -> tuple[onnx.ModelProto, dict[st
         constants=[number for number in constants if case.inputs[number].dtype != object],  # type: ignore[union-attr]
     )
     model.graph.node[0].attribute.extend(onnx.helper.make_attribute(*pair) for pair in case.attributes.items())
-    wanted = {value.name for value in model.graph.input}
+    input_names = {value.name for value in model.graph.input}
     feeds = {f"x{number}": case.inputs[number] for number in present}
-    return model, {name: array for name, array in feeds.items() if name in wanted}
+    return model, {name: array for name, array in feeds.items() if name in input_names}
 
 
 def _ask_onnxruntime(op: str, case: NodeCase) -> Sequence[Any] | None:
@@ -89,29 +89,35 @@ def _ask_onnxruntime(op: str, case: NodeCase) -> Sequence[Any] | None:
 
 
 def _compare(case: NodeCase, outputs: Sequence[Any], expected: Sequence[Any]) -> Verdict:
-    for number, (actual, wanted) in enumerate(zip(outputs, expected, strict=True)):
-        if wanted is None:
+    for number, (actual, expected_output) in enumerate(zip(outputs, expected, strict=True)):
+        if expected_output is None:
             continue
-        if actual.shape != wanted.shape or (actual.dtype != wanted.dtype and wanted.dtype != object):
-            return wrong(f"output {number} is {actual.dtype}{actual.shape}, not {wanted.dtype}{wanted.shape}")
-        away = _differences(case, actual, wanted) & case.defined.get(number, np.ones(wanted.shape, bool))
+        if actual.shape != expected_output.shape or (
+            actual.dtype != expected_output.dtype and expected_output.dtype != object
+        ):
+            return wrong(
+                f"output {number} is {actual.dtype}{actual.shape}, not {expected_output.dtype}{expected_output.shape}"
+            )
+        away = _differences(case, actual, expected_output) & case.defined.get(
+            number, np.ones(expected_output.shape, bool)
+        )
         if away.any():
             place = tuple(int(axis) for axis in np.argwhere(away)[0])
-            told = f"{int(away.sum())} of {away.size} differ; at {list(place)} {actual[place]}, not {wanted[place]}"
-            return wrong(f"output {number}: {told}")
+            values = f"{actual[place]}, not {expected_output[place]}"
+            return wrong(f"output {number}: {int(away.sum())} of {away.size} differ; at {list(place)} {values}")
     return right()
 
 
-def _differences(case: NodeCase, actual: Any, wanted: Any) -> np.ndarray[Any, Any]:
+def _differences(case: NodeCase, actual: Any, expected: Any) -> np.ndarray[Any, Any]:
     """Mark the elements that differ by more than rounding explains."""
-    if wanted.dtype == object or wanted.dtype == bool:
-        return np.asarray(actual != wanted)
-    if wanted.dtype.kind in "iu":
-        return np.asarray(np.abs(actual.astype(np.int64) - wanted.astype(np.int64)) > case.steps)
-    types = (wanted.dtype, *(array.dtype for array in case.inputs if array is not None))
+    if expected.dtype == object or expected.dtype == bool:
+        return np.asarray(actual != expected)
+    if expected.dtype.kind in "iu":
+        return np.asarray(np.abs(actual.astype(np.int64) - expected.astype(np.int64)) > case.steps)
+    types = (expected.dtype, *(array.dtype for array in case.inputs if array is not None))
     tolerance = case.tolerance or max(TOLERANCES.get(dtype, 0.0) for dtype in types)
-    actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(all="ignore"):
-        finite = np.abs(wanted[np.isfinite(wanted)])
-        close = np.abs(actual - wanted) <= tolerance * max(1.0, float(finite.max(initial=0)))
-        return np.asarray(~(close | (actual == wanted) | (np.isnan(actual) & np.isnan(wanted))))
+        finite = np.abs(expected[np.isfinite(expected)])
+        close = np.abs(actual - expected) <= tolerance * max(1.0, float(finite.max(initial=0)))
+        return np.asarray(~(close | (actual == expected) | (np.isnan(actual) & np.isnan(expected))))

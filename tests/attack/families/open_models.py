@@ -46,11 +46,11 @@ def attack(payload: Payload, device: str) -> Verdict:
     except weft.WeftError as error:
         return wrong(f"refused: {type(error).__name__}: {error}")
     for name, array in zip(names, expected):
-        found = results[name]
-        if (found.shape, found.dtype) != (array.shape, array.dtype):
-            return wrong(f"{name} is {found.dtype}{found.shape}, not {array.dtype}{array.shape}")
-        if array.size and _distance(found, array) > PROMISE:
-            return wrong(f"{name} differs by {_distance(found, array):.2g} of its largest element")
+        actual = results[name]
+        if (actual.shape, actual.dtype) != (array.shape, array.dtype):
+            return wrong(f"{name} is {actual.dtype}{actual.shape}, not {array.dtype}{array.shape}")
+        if array.size and _distance(actual, array) > PROMISE:
+            return wrong(f"{name} differs by {_distance(actual, array):.2g} of its largest element")
     return right()
 
 
@@ -58,11 +58,11 @@ def _size(model: Any) -> int:
     return int(model.file.stat().st_size)
 
 
-def _distance(found: np.ndarray, expected: np.ndarray) -> float:
+def _distance(actual: np.ndarray, expected: np.ndarray) -> float:
     if expected.dtype == object:
-        return float((found != expected).any())
-    found, expected = found.astype(np.float64), expected.astype(np.float64)
-    return float(np.nanmax(np.abs(found - expected)) / (np.nanmax(np.abs(expected)) + 1e-9))
+        return float((actual != expected).any())
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    return float(np.nanmax(np.abs(actual - expected)) / (np.nanmax(np.abs(expected)) + 1e-9))
 
 
 # -- forms -----------------------------------------------------------------------------------------------------------
@@ -71,9 +71,9 @@ def _distance(found: np.ndarray, expected: np.ndarray) -> float:
 def _opened(built: onnx.ModelProto, change: Callable[[str, Any], None]) -> onnx.ModelProto:
     """What is said of shapes left out: of inputs as `change` does it to name and type, elsewhere altogether."""
     constants = {constant.name for constant in built.graph.initializer}
-    for given in built.graph.input:
-        if given.name not in constants:
-            change(given.name, given.type.tensor_type)
+    for input_name in built.graph.input:
+        if input_name.name not in constants:
+            change(input_name.name, input_name.type.tensor_type)
     del built.graph.value_info[:]
     for output in built.graph.output:
         output.type.tensor_type.ClearField("shape")
@@ -81,26 +81,26 @@ def _opened(built: onnx.ModelProto, change: Callable[[str, Any], None]) -> onnx.
 
 
 def _rename(name: Callable[[str, int], str]) -> Callable[[str, Any], None]:
-    def change(given: str, type: Any) -> None:
+    def change(input_name: str, type: Any) -> None:
         for axis, dim in enumerate(type.shape.dim):
             dim.Clear()
-            dim.dim_param = name(given, axis)
+            dim.dim_param = name(input_name, axis)
 
     return change
 
 
 def _with_inputs(built: onnx.ModelProto, ir_version: int) -> onnx.ModelProto:
     """Initializers as inputs too: defaults, or, as IR 3 has it, constants that are listed."""
-    known = {given.name for given in built.graph.input}
+    input_names = {input_name.name for input_name in built.graph.input}
     for constant in built.graph.initializer:
-        if constant.name not in known:
+        if constant.name not in input_names:
             declared = helper.make_tensor_value_info(constant.name, constant.data_type, list(constant.dims))
             built.graph.input.append(declared)
     built.ir_version = ir_version
     return built
 
 
-def _converted(built: onnx.ModelProto) -> onnx.ModelProto:
+def _convert(built: onnx.ModelProto) -> onnx.ModelProto:
     """At a newer opset, where onnx can say how."""
     try:
         return version_converter.convert_version(built, 21)
@@ -110,10 +110,10 @@ def _converted(built: onnx.ModelProto) -> onnx.ModelProto:
 
 FORMS: dict[str, Callable[[onnx.ModelProto], onnx.ModelProto]] = {
     "no sizes": lambda built: _opened(built, _rename(lambda *_: "")),
-    "a name for each dim": lambda built: _opened(built, _rename(lambda given, axis: f"{given}_{axis}")),
+    "a name for each dim": lambda built: _opened(built, _rename(lambda input_name, axis: f"{input_name}_{axis}")),
     "one name for all dims": lambda built: _opened(built, _rename(lambda *_: "N")),
     "no ranks": lambda built: _opened(built, lambda _, type: type.ClearField("shape")),
     "defaults": lambda built: _with_inputs(built, 8),
     "IR 3": lambda built: _with_inputs(built, 3),
-    "a newer opset": _converted,
+    "a newer opset": _convert,
 }

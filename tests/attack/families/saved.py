@@ -1,7 +1,7 @@
 """Files of saved programs that are damaged, forged or cut: an error of weft's each, and none of their code runs.
 
 Damage is whatever changes bytes without making checksums right again: every load of such a file is refused, trusted or
-not. Forged files have right checksums: nobody but this user can have signed them, so they are refused, or their graph
+not. Forged files have right checksums: only this user can have signed them, so they are refused, or their graph
 is compiled anew where that was asked for, with the results of that.
 """
 
@@ -66,10 +66,10 @@ def attack(payload: Payload, device: str) -> Verdict:
         return wrong("it was loaded")
     options = {} if payload["options"].get("trusted") else payload["options"]
     try:
-        found = _run(_forged(payload["what"], random), payload["way"], options)
+        output = _run(_forged(payload["what"], random), payload["way"], options)
     except WeftError as error:
         return _refusal(error)
-    return right() if options.get("recompile") and np.allclose(found, _expected(), rtol=1e-5) else wrong("it was run")
+    return right() if options.get("recompile") and np.allclose(output, _expected(), rtol=1e-5) else wrong("it was run")
 
 
 def _refusal(error: WeftError) -> Verdict:
@@ -174,7 +174,7 @@ def _manifest_place(content: bytes) -> tuple[int, int]:
 
 
 def _forged(what: str, random: np.random.Generator) -> bytes:
-    """A file that somebody else has sealed."""
+    """Return a file sealed with another user's key."""
     content = _saved()
     place, length = _manifest_place(content)
     blocks, graph = bytearray(content[HEADER_SIZE:place]), bytearray(content[place + length :])

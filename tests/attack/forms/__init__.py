@@ -26,7 +26,7 @@ EXACT: dict[str, Form] = {
     "one thread": calls.option(threads=1),
     "four threads": calls.option(threads=4),
     "cached": calls.cached,
-    "kept on the device": calls.kept,
+    "kept on the device": calls.kept_on_device,
     "asked otherwise": calls.asked_otherwise,
     "odd arrays": calls.odd_arrays,
     "unnamed nodes": naming.unnamed_nodes,

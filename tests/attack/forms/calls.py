@@ -38,9 +38,9 @@ def _run_on_odd_arrays(sample: Sample, device: str) -> Results:
     return plain
 
 
-def _check_same(expected: Results, found: Results, when: str) -> None:
+def _check_same(expected: Results, actual: Results, when: str) -> None:
     for name, value in expected.items():
-        if not same_bits(found[name], value):
+        if not same_bits(actual[name], value):
             raise DifferentError(f"{name!r} has other bits {when}")
 
 
@@ -148,7 +148,7 @@ def turned_outputs(sample: Sample) -> Sample | None:
     return result
 
 
-def kept(sample: Sample) -> Sample | None:
+def kept_on_device(sample: Sample) -> Sample | None:
     """Inputs are on the device, and outputs stay there."""
     return replace(sample, call=_keep)
 

@@ -13,7 +13,7 @@ from onnx import helper
 
 def all_initializers(sample: Sample) -> Sample | None:
     """All tensors are initializers: there is nothing left to compute."""
-    return _known(sample, sample.tensors)
+    return _with_constants(sample, sample.tensors)
 
 
 def only(position: int) -> Form:
@@ -21,7 +21,7 @@ def only(position: int) -> Form:
 
     def form(sample: Sample) -> Sample | None:
         names = list(sample.tensors)
-        return _known(sample, names[position : position + 1]) if len(names) > 1 else None
+        return _with_constants(sample, names[position : position + 1]) if len(names) > 1 else None
 
     return form
 
@@ -29,13 +29,13 @@ def only(position: int) -> Form:
 def all_but_first(sample: Sample) -> Sample | None:
     """The first input is data, the rest are weights."""
     names = list(sample.tensors)
-    return _known(sample, names[1:]) if len(names) > 2 else None
+    return _with_constants(sample, names[1:]) if len(names) > 2 else None
 
 
 def integers(sample: Sample) -> Sample | None:
     """Integers (shapes, axes, indices) are known, numbers are data."""
-    known = [name for name, array in sample.tensors.items() if array.dtype.kind in "iub"]
-    return _known(sample, known) if len(known) < len(sample.tensors) else None
+    integer_names = [name for name, array in sample.tensors.items() if array.dtype.kind in "iub"]
+    return _with_constants(sample, integer_names) if len(integer_names) < len(sample.tensors) else None
 
 
 def from_shapes(sample: Sample) -> Sample | None:
@@ -45,9 +45,9 @@ def from_shapes(sample: Sample) -> Sample | None:
     where = {int(size): (name, axis) for name, array in data.items() for axis, size in enumerate(array.shape)}
     if not any(int(number) in where for array in sizes.values() for number in array.flat):
         return None
-    known = _known(sample, sizes)
-    assert known is not None
-    graph = known.model.graph
+    result = _with_constants(sample, sizes)
+    assert result is not None
+    graph = result.model.graph
     nodes = []
     for name, array in sizes.items():
         parts = [f"{name}_size_{position}" for position in range(array.size)]
@@ -60,7 +60,7 @@ def from_shapes(sample: Sample) -> Sample | None:
             nodes.append(helper.make_node("Reshape", [joined, f"{name}_none"], [name]))
     del graph.initializer[:]
     replace_nodes(graph, [*nodes, *graph.node])
-    return known
+    return result
 
 
 def _size(name: str, number: int, source: tuple[str, int] | None) -> list[onnx.NodeProto]:
@@ -75,27 +75,27 @@ def _size(name: str, number: int, source: tuple[str, int] | None) -> list[onnx.N
 
 def constant_nodes(sample: Sample) -> Sample | None:
     """All tensors come from Constant nodes."""
-    return _known(sample, sample.tensors, as_nodes=True)
+    return _with_constants(sample, sample.tensors, as_nodes=True)
 
 
 def defaults_used(sample: Sample) -> Sample | None:
     """All tensors are defaults, and none is given."""
-    return _with_defaults(sample, sample.tensors, given=False)
+    return _with_defaults(sample, sample.tensors, overridden=False)
 
 
 def defaults_overridden(sample: Sample) -> Sample | None:
     """All tensors have defaults, floats other ones than what is given."""
-    return _with_defaults(sample, {name: _other(array) for name, array in sample.tensors.items()}, given=True)
+    return _with_defaults(sample, {name: _other(array) for name, array in sample.tensors.items()}, overridden=True)
 
 
 def _other(array: Array) -> Array:
     return np.ascontiguousarray(np.flip(array)).reshape(array.shape) if array.dtype.kind == "f" else array
 
 
-def _with_defaults(sample: Sample, defaults: Mapping[str, Array], *, given: bool) -> Sample | None:
+def _with_defaults(sample: Sample, defaults: Mapping[str, Array], *, overridden: bool) -> Sample | None:
     if not defaults:
         return None
-    result = with_model(sample, inputs={n: v for n, v in sample.inputs.items() if given or n not in defaults})
+    result = with_model(sample, inputs={n: v for n, v in sample.inputs.items() if overridden or n not in defaults})
     result.model.graph.initializer.extend(tensor(name, array) for name, array in defaults.items())
     for value in result.model.graph.output:
         if value.type.HasField("tensor_type"):
@@ -103,18 +103,18 @@ def _with_defaults(sample: Sample, defaults: Mapping[str, Array], *, given: bool
     return result
 
 
-def _known(sample: Sample, names: Iterable[str], *, as_nodes: bool = False) -> Sample | None:
-    known = set(names)
-    if not known:
+def _with_constants(sample: Sample, names: Iterable[str], *, as_nodes: bool = False) -> Sample | None:
+    constant_names = set(names)
+    if not constant_names:
         return None
-    result = with_model(sample, inputs={n: v for n, v in sample.inputs.items() if n not in known})
+    result = with_model(sample, inputs={n: v for n, v in sample.inputs.items() if n not in constant_names})
     graph = result.model.graph
     result.model.ir_version = max(result.model.ir_version, 4)  # from then on an initializer need not be an input
-    replace_values(graph.input, [value for value in graph.input if value.name not in known])
+    replace_values(graph.input, [value for value in graph.input if value.name not in constant_names])
     if as_nodes:
-        replace_nodes(graph, [*(constant(n, sample.inputs[n]) for n in sorted(known)), *graph.node])
+        replace_nodes(graph, [*(constant(n, sample.inputs[n]) for n in sorted(constant_names)), *graph.node])
     else:
-        graph.initializer.extend(tensor(name, sample.inputs[name]) for name in sorted(known))
+        graph.initializer.extend(tensor(name, sample.inputs[name]) for name in sorted(constant_names))
     return result
 
 

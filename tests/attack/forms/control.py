@@ -13,7 +13,7 @@ from attack.forms.sample import (
     declared,
     declared_type,
     defined,
-    renamed,
+    rename_nodes,
     replace_nodes,
     replace_values,
     with_model,
@@ -58,7 +58,7 @@ def _body(
     names.update((value.name.removesuffix(f"_{suffix}"), value.name) for value in inputs)
     outputs = [declared_type(names.get(value.name, value.name), value) for value in graph.output]
     first = [helper.make_tensor_value_info(value, TensorProto.BOOL, []) for value in before]
-    return helper.make_graph(renamed(graph.node, names), name, inputs, [*first, *outputs])
+    return helper.make_graph(rename_nodes(graph.node, names), name, inputs, [*first, *outputs])
 
 
 def loop_state(sample: Sample) -> Sample | None:
@@ -158,7 +158,7 @@ def twice(sample: Sample) -> Sample | None:
     )
     graph = result.model.graph
     names = {value: f"{value}_again" for value in defined(graph.node)}
-    graph.node.extend(renamed(list(graph.node), names))
+    graph.node.extend(rename_nodes(list(graph.node), names))
     graph.output.extend([declared_type(names[value.name], value) for value in list(graph.output)])
     return result
 

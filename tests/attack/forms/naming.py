@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attack.forms.sample import Form, Sample, defined, renamed, replace_nodes, with_model
+from attack.forms.sample import Form, Sample, defined, rename_nodes, replace_nodes, with_model
 
 GENERATED = ("s_input_0", "%0", "0", "v0", "t0", "arena", "x0", "input0", "output", "i0", "lane", "main", "n")
 HOSTILE = ("a/b", "..", "a\nb", "{}", "%s", '"', "'", "\\", "a b", "<b>", "$(x)", "None", "-1", "//", "*/", "\t")
@@ -43,7 +43,7 @@ def values(name: Callable[[int], str]) -> Form:
             origins={names[key]: key for key in sample.expected},
         )
         graph = result.model.graph
-        replace_nodes(graph, renamed(graph.node, names))
+        replace_nodes(graph, rename_nodes(graph.node, names))
         for value in (*graph.input, *graph.output, *graph.value_info):
             value.name = names.get(value.name, value.name)
         for number, node in enumerate(graph.node):

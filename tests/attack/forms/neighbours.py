@@ -21,8 +21,8 @@ from attack.forms.sample import (
 from onnx import TensorProto, helper
 
 Nodes = Sequence[onnx.NodeProto]
-Before = Callable[[str, str, Array, int], "Nodes | None"]  # given, wanted, its content, opset -> nodes
-After = Callable[[str, str, Array, int], "tuple[Nodes, Array] | None"]  # made, wanted, its content, opset
+Before = Callable[[str, str, Array, int], "Nodes | None"]  # source, target, its content, opset -> nodes
+After = Callable[[str, str, Array, int], "tuple[Nodes, Array] | None"]  # source, target, its content, opset
 
 node = helper.make_node
 SIGNED = "fi"
@@ -32,18 +32,18 @@ def before(make: Before) -> Form:
     """Each tensor input, where `make` has nodes for it, comes through those."""
 
     def form(sample: Sample) -> Sample | None:
-        made = {name: make(f"{name}_given", name, array, sample.opset) for name, array in sample.tensors.items()}
-        made = {name: nodes for name, nodes in made.items() if nodes is not None}
-        if not made:
+        source = {name: make(f"{name}_source", name, array, sample.opset) for name, array in sample.tensors.items()}
+        source = {name: nodes for name, nodes in source.items() if nodes is not None}
+        if not source:
             return None
         result = with_model(
-            sample, inputs={f"{name}_given" if name in made else name: v for name, v in sample.inputs.items()}
+            sample, inputs={f"{name}_source" if name in source else name: v for name, v in sample.inputs.items()}
         )
         graph = result.model.graph
         for value in graph.input:
-            if value.name in made:
-                value.name += "_given"
-        replace_nodes(graph, [*(entry for nodes in made.values() for entry in nodes or ()), *graph.node])
+            if value.name in source:
+                value.name += "_source"
+        replace_nodes(graph, [*(entry for nodes in source.values() for entry in nodes or ()), *graph.node])
         return result
 
     return form
@@ -59,14 +59,14 @@ def after(make: After, *, keep: bool = False) -> Form:
         for value in sample.model.graph.output:
             content = sample.expected[value.name]
             is_tensor = isinstance(content, np.ndarray)
-            made = make(value.name, f"{value.name}_after", content, sample.opset) if is_tensor else None
-            if made is None or keep:
+            source = make(value.name, f"{value.name}_after", content, sample.opset) if is_tensor else None
+            if source is None or keep:
                 expected[value.name] = content
                 outputs.append(value)
-            if made is not None:
-                nodes.extend(made[0])
-                expected[f"{value.name}_after"] = made[1]
-                outputs.append(declared(f"{value.name}_after", made[1]))
+            if source is not None:
+                nodes.extend(source[0])
+                expected[f"{value.name}_after"] = source[1]
+                outputs.append(declared(f"{value.name}_after", source[1]))
         if not nodes:
             return None
         result = with_model(sample, expected=expected)
@@ -80,16 +80,16 @@ def after(make: After, *, keep: bool = False) -> Form:
 # -- before --------------------------------------------------------------------------------------------------------
 
 
-def identity(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
-    return [node("Identity", [given], [wanted])]
+def identity(source: str, target: str, array: Array, opset: int) -> Nodes | None:
+    return [node("Identity", [source], [target])]
 
 
-def twice_negative(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+def twice_negative(source: str, target: str, array: Array, opset: int) -> Nodes | None:
     if array.dtype == bool:
-        return [node("Not", [given], [f"{wanted}_not"]), node("Not", [f"{wanted}_not"], [wanted])]
+        return [node("Not", [source], [f"{target}_not"]), node("Not", [f"{target}_not"], [target])]
     if not _negates(array, opset):
         return None
-    return [node("Neg", [given], [f"{wanted}_negative"]), node("Neg", [f"{wanted}_negative"], [wanted])]
+    return [node("Neg", [source], [f"{target}_negative"]), node("Neg", [f"{target}_negative"], [target])]
 
 
 def _negates(array: Array, opset: int) -> bool:
@@ -97,70 +97,70 @@ def _negates(array: Array, opset: int) -> bool:
     return opset >= 6 and array.dtype.name in (kinds | {"bfloat16"} if opset >= 13 else kinds)
 
 
-def twice_transposed(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+def twice_transposed(source: str, target: str, array: Array, opset: int) -> Nodes | None:
     if array.ndim < 2 or not _moves(array, opset):
         return None
-    turned = f"{wanted}_turned"
-    return [node("Transpose", [given], [turned]), node("Transpose", [turned], [wanted])]
+    turned = f"{target}_turned"
+    return [node("Transpose", [source], [turned]), node("Transpose", [turned], [target])]
 
 
-def flattened(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+def flattened(source: str, target: str, array: Array, opset: int) -> Nodes | None:
     """Flattened, and brought back to a constant shape."""
     if opset < 5 or not array.size or not _moves(array, opset):
         return None
-    flat, shape = f"{wanted}_flat", f"{wanted}_shape"
+    flat, shape = f"{target}_flat", f"{target}_shape"
     return [
-        constant(f"{wanted}_all", np.int64([-1])),
+        constant(f"{target}_all", np.int64([-1])),
         constant(shape, np.int64(array.shape)),
-        node("Reshape", [given, f"{wanted}_all"], [flat]),
-        node("Reshape", [flat, shape], [wanted]),
+        node("Reshape", [source, f"{target}_all"], [flat]),
+        node("Reshape", [flat, shape], [target]),
     ]
 
 
-def flattened_by_shape(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+def flattened_by_shape(source: str, target: str, array: Array, opset: int) -> Nodes | None:
     """Flattened, and brought back to the shape that it had."""
     if opset < 5 or not array.size or not array.ndim or not _moves(array, opset):
         return None
-    flat, shape = f"{wanted}_flat", f"{wanted}_shape"
+    flat, shape = f"{target}_flat", f"{target}_shape"
     return [
-        node("Shape", [given], [shape]),
-        constant(f"{wanted}_all", np.int64([-1])),
-        node("Reshape", [given, f"{wanted}_all"], [flat]),
-        node("Reshape", [flat, shape], [wanted]),
+        node("Shape", [source], [shape]),
+        constant(f"{target}_all", np.int64([-1])),
+        node("Reshape", [source, f"{target}_all"], [flat]),
+        node("Reshape", [flat, shape], [target]),
     ]
 
 
-def in_two_parts(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+def in_two_parts(source: str, target: str, array: Array, opset: int) -> Nodes | None:
     """Cut in two, and put together."""
     if opset < 13 or not array.ndim or array.shape[0] < 2 or not _moves(array, opset):
         return None
-    parts = [f"{wanted}_head", f"{wanted}_tail"]
-    sizes = f"{wanted}_sizes"
+    parts = [f"{target}_head", f"{target}_tail"]
+    sizes = f"{target}_sizes"
     return [
         constant(sizes, np.int64([1, array.shape[0] - 1])),
-        node("Split", [given, sizes], parts, axis=0),
-        node("Concat", parts, [wanted], axis=0),
+        node("Split", [source, sizes], parts, axis=0),
+        node("Concat", parts, [target], axis=0),
     ]
 
 
-def through_sequence(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+def through_sequence(source: str, target: str, array: Array, opset: int) -> Nodes | None:
     """Put into a sequence, and taken out again."""
     if opset < 11 or not _is_plain(array):
         return None
     return [
-        constant(f"{wanted}_position", np.int64(0)),
-        node("SequenceConstruct", [given], [f"{wanted}_sequence"]),
-        node("SequenceAt", [f"{wanted}_sequence", f"{wanted}_position"], [wanted]),
+        constant(f"{target}_position", np.int64(0)),
+        node("SequenceConstruct", [source], [f"{target}_sequence"]),
+        node("SequenceAt", [f"{target}_sequence", f"{target}_position"], [target]),
     ]
 
 
-def through_optional(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+def through_optional(source: str, target: str, array: Array, opset: int) -> Nodes | None:
     """Made optional, and there after all."""
     if opset < 15 or not _is_plain(array):
         return None
     return [
-        node("Optional", [given], [f"{wanted}_optional"]),
-        node("OptionalGetElement", [f"{wanted}_optional"], [wanted]),
+        node("Optional", [source], [f"{target}_optional"]),
+        node("OptionalGetElement", [f"{target}_optional"], [target]),
     ]
 
 
@@ -168,20 +168,20 @@ def _is_plain(array: Array) -> bool:
     return array.dtype.isbuiltin == 1
 
 
-def through_product(given: str, wanted: str, array: Array, opset: int) -> Nodes | None:
+def through_product(source: str, target: str, array: Array, opset: int) -> Nodes | None:
     """Multiplied with the identity: by a 1×1 convolution if it could be an image, else as a matrix."""
-    made = _product(given, wanted, array)
-    return None if made is None or opset < 9 else made
+    source = _product(source, target, array)
+    return None if source is None or opset < 9 else source
 
 
-def _product(given: str, wanted: str, array: Array) -> Nodes | None:
+def _product(source: str, target: str, array: Array) -> Nodes | None:
     if array.dtype != np.float32 or array.ndim < 2 or not array.size or not np.isfinite(array).all():
         return None
-    weights = f"{wanted}_weights"
+    weights = f"{target}_weights"
     if array.ndim == 4:
         one = np.eye(array.shape[1], dtype=np.float32)[:, :, None, None]
-        return [constant(weights, one), node("Conv", [given, weights], [wanted])]
-    return [constant(weights, np.eye(array.shape[-1], dtype=np.float32)), node("MatMul", [given, weights], [wanted])]
+        return [constant(weights, one), node("Conv", [source, weights], [target])]
+    return [constant(weights, np.eye(array.shape[-1], dtype=np.float32)), node("MatMul", [source, weights], [target])]
 
 
 def _moves(array: Array, opset: int) -> bool:
@@ -203,15 +203,15 @@ def _moves(array: Array, opset: int) -> bool:
 # -- after ---------------------------------------------------------------------------------------------------------
 
 
-def same(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
-    return [node("Identity", [made], [wanted])], array
+def same(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+    return [node("Identity", [source], [target])], array
 
 
-def added_zero(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def added_zero(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     if opset < 7 or not _adds(array, opset):
         return None
-    zero = f"{wanted}_zero"
-    return [constant(zero, np.zeros((), array.dtype)), node("Add", [made, zero], [wanted])], array
+    zero = f"{target}_zero"
+    return [constant(zero, np.zeros((), array.dtype)), node("Add", [source, zero], [target])], array
 
 
 def _adds(array: Array, opset: int) -> bool:
@@ -221,10 +221,10 @@ def _adds(array: Array, opset: int) -> bool:
     return (opset >= 14 and name in ("int8", "int16", "uint8", "uint16")) or (opset >= 13 and name == "bfloat16")
 
 
-def rectified(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def rectified(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     if array.dtype.name not in ("float16", "float32", "float64") or opset < 6 or np.isnan(array).any():
         return None
-    return [node("Relu", [made], [wanted])], np.maximum(array, array.dtype.type(0))
+    return [node("Relu", [source], [target])], np.maximum(array, array.dtype.type(0))
 
 
 WIDER = {
@@ -234,97 +234,97 @@ WIDER = {
 }  # fmt: skip
 
 
-def there_and_back(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def there_and_back(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     """Cast to a wider type and back."""
     wider = WIDER.get(array.dtype.name)
     if wider is None or opset < 9 or (array.dtype.name == "bfloat16" and opset < 13):
         return None
-    there = node("Cast", [made], [f"{wanted}_wider"], to=wider)
-    return [there, node("Cast", [f"{wanted}_wider"], [wanted], to=element_type(array))], array
+    there = node("Cast", [source], [f"{target}_wider"], to=wider)
+    return [there, node("Cast", [f"{target}_wider"], [target], to=element_type(array))], array
 
 
-def doubled_and_cut(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def doubled_and_cut(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     """Put beside itself, and the first half taken."""
     if opset < 10 or not array.ndim or not _moves(array, opset):
         return None
-    double, start, end, axis = f"{wanted}_double", f"{wanted}_start", f"{wanted}_end", f"{wanted}_axis"
+    double, start, end, axis = f"{target}_double", f"{target}_start", f"{target}_end", f"{target}_axis"
     last = array.ndim - 1
     return [
-        node("Concat", [made, made], [double], axis=last),
+        node("Concat", [source, source], [double], axis=last),
         constant(start, np.int64([0])),
         constant(end, np.int64([array.shape[last]])),
         constant(axis, np.int64([last])),
-        node("Slice", [double, start, end, axis], [wanted]),
+        node("Slice", [double, start, end, axis], [target]),
     ], array
 
 
-def turned(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def turned(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     if array.ndim < 2 or not _moves(array, opset):
         return None
-    return [node("Transpose", [made], [wanted])], np.transpose(array)
+    return [node("Transpose", [source], [target])], np.transpose(array)
 
 
-def flat(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def flat(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     if opset < 5 or not _moves(array, opset) or not array.size:
         return None
     return [
-        constant(f"{wanted}_all", np.int64([-1])),
-        node("Reshape", [made, f"{wanted}_all"], [wanted]),
+        constant(f"{target}_all", np.int64([-1])),
+        node("Reshape", [source, f"{target}_all"], [target]),
     ], array.ravel()
 
 
-def largest(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def largest(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     """The largest element of each row."""
     if array.dtype.name not in ("float32", "int32", "int64") or not array.ndim or not array.size or opset < 11:
         return None
     if array.dtype.kind == "f" and np.isnan(array).any():
         return None
     if opset < 18:
-        return [node("ReduceMax", [made], [wanted], axes=[-1], keepdims=0)], np.asarray(array.max(-1))
-    axes = f"{wanted}_axes"
-    reduce = node("ReduceMax", [made, axes], [wanted], keepdims=0)
+        return [node("ReduceMax", [source], [target], axes=[-1], keepdims=0)], np.asarray(array.max(-1))
+    axes = f"{target}_axes"
+    reduce = node("ReduceMax", [source, axes], [target], keepdims=0)
     return [constant(axes, np.int64([-1])), reduce], np.asarray(array.max(-1))
 
 
-def backward_rows(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def backward_rows(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     """The rows in reverse order, gathered."""
     if opset < 11 or not array.ndim or not array.size or not _is_plain(array):
         return None
-    order = f"{wanted}_order"
-    gather = node("Gather", [made, order], [wanted], axis=0)
+    order = f"{target}_order"
+    gather = node("Gather", [source, order], [target], axis=0)
     return [constant(order, -1 - np.arange(array.shape[0])), gather], array[::-1]
 
 
-def padded_and_cut(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def padded_and_cut(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     """A border around it, and taken away."""
     if opset < 11 or array.dtype.name not in ("float32", "float64", "float16") or not array.ndim:
         return None
-    names = [f"{wanted}_{part}" for part in ("pads", "starts", "ends")]
-    padded = f"{wanted}_padded"
+    names = [f"{target}_{part}" for part in ("pads", "starts", "ends")]
+    padded = f"{target}_padded"
     ends = [1 + size for size in array.shape]
     contents = (np.int64([1] * 2 * array.ndim), np.int64([1] * array.ndim), np.int64(ends))
     return [
         *map(constant, names, contents),
-        node("Pad", [made, names[0]], [padded]),
-        node("Slice", [padded, *names[1:]], [wanted]),
+        node("Pad", [source, names[0]], [padded]),
+        node("Slice", [padded, *names[1:]], [target]),
     ], array
 
 
-def chosen(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def chosen(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     """Where it is itself, and elsewhere too."""
     if opset < 9 or not _is_plain(array):
         return None
-    flag = f"{wanted}_flag"
-    return [constant(flag, np.array(True)), node("Where", [flag, made, made], [wanted])], array
+    flag = f"{target}_flag"
+    return [constant(flag, np.array(True)), node("Where", [flag, source, source], [target])], array
 
 
-def multiplied(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def multiplied(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     """Multiplied with the identity."""
-    nodes = _product(made, wanted, array) if opset >= 9 else None
+    nodes = _product(source, target, array) if opset >= 9 else None
     return None if nodes is None else (nodes, array)
 
 
-def sequenced(made: str, wanted: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
+def sequenced(source: str, target: str, array: Array, opset: int) -> tuple[Nodes, Array] | None:
     """Put into a sequence, and taken out again."""
-    nodes = through_sequence(made, wanted, array, opset)
+    nodes = through_sequence(source, target, array, opset)
     return None if nodes is None else (nodes, array)

@@ -104,7 +104,7 @@ def defined(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
         yield from (name for name in node.output if name)
 
 
-def renamed(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> list[onnx.NodeProto]:
+def rename_nodes(nodes: Iterable[onnx.NodeProto], names: Mapping[str, str]) -> list[onnx.NodeProto]:
     """Copies of nodes in which values have other names, in their subgraphs too."""
     copies = []
     for node in nodes:

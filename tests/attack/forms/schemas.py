@@ -84,17 +84,17 @@ def _some_outputs(sample: Sample, *, last: bool) -> Sample | None:
     present = [number for number, name in enumerate(node.output) if name and number < len(schema.outputs)]
     left_out = [number for number in present if schema.outputs[number].option == OPTIONAL]
     left_out = [number for number in left_out if not (last and number == present[-1])]
-    gone = {node.output[number] for number in left_out}
+    dropped = {node.output[number] for number in left_out}
     graph = result.model.graph
-    kept = [declared_type(value.name, value) for value in graph.output if value.name not in gone]
-    if not gone or not kept:
+    remaining = [declared_type(value.name, value) for value in graph.output if value.name not in dropped]
+    if not dropped or not remaining:
         return None
     for number in left_out:
         node.output[number] = ""
     while not node.output[-1]:
         del node.output[-1]
-    replace_values(graph.output, kept)
-    expected = {name: value for name, value in sample.expected.items() if name not in gone}
+    replace_values(graph.output, remaining)
+    expected = {name: value for name, value in sample.expected.items() if name not in dropped}
     return with_model(result, expected=expected)
 
 

@@ -74,8 +74,8 @@ def open_ranks(sample: Sample) -> Sample | None:
 
 def other_sizes_first(sample: Sample) -> Sample | None:
     """Every size has a name, and a run with other sizes comes before: whatever it gives, it leaves nothing behind."""
-    made = distinct(sample)
-    return None if made is None else replace(made, call=_run_larger_first)
+    distinct_sample = distinct(sample)
+    return None if distinct_sample is None else replace(distinct_sample, call=_run_larger_first)
 
 
 def _run_larger_first(sample: Sample, device: str) -> Results:
@@ -103,10 +103,10 @@ def _declare(sample: Sample, name: Callable[[int], str | None], outputs: Any) ->
 
     def declare(dims: Any) -> None:
         for dim in dims:
-            found = name(dim.dim_value)
+            dim_name = name(dim.dim_value)
             dim.Clear()
-            if found is not None:
-                dim.dim_param = found
+            if dim_name is not None:
+                dim.dim_param = dim_name
 
     result = _edit_shapes(sample, declare)
     if result is None or outputs is ...:

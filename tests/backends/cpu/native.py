@@ -1,19 +1,26 @@
-"""Compiles small kernels and runs them on numpy arrays."""
+"""Compile small kernels and run them on numpy arrays.
+
+Object code is cached on disk by the LLVM IR it comes from: a later run of the tests compiles only changed kernels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, load_code
+from weft.backends.cpu.codegen import LoadedCode, compile_cached, load_code
 from weft.backends.cpu.machine import host
 from weft.backends.cpu.tape import Place, Tape, TapeLaunch
-from weft.backends.llvm.compilation import compile_module
+from weft.backends.llvm import compilation
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES
+from weft.cache.code import CodeCache
+from weft.cache.files import cache_folder
 from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Fetch, Integer, Kernel, Put
@@ -33,14 +40,22 @@ def build(kernels: Sequence[Kernel]) -> LoadedCode:
 
 @lru_cache(maxsize=64)
 def compiled(text: str) -> bytes:
-    """Kernels with parameters for sizes are run at several."""
-    return compile_module(text, host())
+    """Compile a module, or take it from the cache; kernels with parameters for sizes are run several times."""
+    return compile_cached(text, host(), _code_cache())
+
+
+@cache
+def _code_cache() -> CodeCache:
+    """Return the cache of the tests, one for each version of the module that calls LLVM."""
+    folder = cache_folder()
+    version = sha256(Path(compilation.__file__).read_bytes()).hexdigest()[:16]
+    return CodeCache(None if folder is None else folder / "tests" / version)
 
 
 def tape_of(
     kernel: Kernel, code: LoadedCode, blocks: int, parameters: Mapping[str, int] | None = None, grain: int = 1
 ) -> Tape:
-    """A tape of one launch, whose regions are the kernel's buffers in order."""
+    """Make a tape of one launch, whose regions are the kernel's buffers in order."""
     numbers = tuple((parameters or {})[name] for name in kernel.parameters)
     shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
     places = tuple(Place(index) for index in range(len(shared)))
@@ -55,7 +70,7 @@ def run_kernel(
     code: LoadedCode | None = None,
     threads: int = 1,
 ) -> list[Array]:
-    """The arrays afterwards; those that are not written, and what lies beside each, must not have changed."""
+    """Run a kernel and return the arrays; read-only arrays and the bytes around each must not change."""
     tape = tape_of(kernel, code or build([kernel]), blocks, parameters)
     shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
     memories = [guarded(array) for array in arrays]
@@ -78,7 +93,7 @@ def guarded(array: Array) -> Array:
 
 
 def elementwise(name: str, function: str, kinds: Sequence[DType], result: DType, lanes: int = LANES) -> Kernel:
-    """z[i] = function(a[i], b[i], ...) for i below n; one lane means uniform values."""
+    """Build z[i] = function(a[i], b[i], ...) for i below n; with one lane, values are uniform."""
     place = ir.block() * lanes + ir.lane(lanes) if lanes > 1 else ir.block()
     mask: Code | None = None
     if lanes > 1:

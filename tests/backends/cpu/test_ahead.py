@@ -1,4 +1,4 @@
-"""Code that is compiled behind a load: loads return before it is there, runs wait, children compile it themselves."""
+"""Code that is compiled after a load returns: runs wait for it, and forked children compile it themselves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def expected() -> Any:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """What LLVM waits for."""
+    """Make LLVM wait for an event."""
     opened = threading.Event()
     real = compilation.compile_module
 
@@ -71,7 +71,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     opened.set()
 
 
-def test_a_load_does_not_wait_for_code_and_a_run_does(tmp_path: Path, folder: Path, gate: threading.Event) -> None:
+def test_runs_wait_for_code_and_loads_do_not(tmp_path: Path, folder: Path, gate: threading.Event) -> None:
     model = weft.load(written(tmp_path / "m.onnx"), device="cpu")
     program = model.session().whole.program
     assert isinstance(program, CompiledProgram)
@@ -91,9 +91,7 @@ def test_a_load_does_not_wait_for_code_and_a_run_does(tmp_path: Path, folder: Pa
     assert not list(folder.glob("*.part"))
 
 
-def test_what_fails_behind_a_load_is_raised_by_runs_and_leaves_nothing(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compilation_errors_are_raised_by_runs(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> bytes:
         raise weft.InternalError("LLVM cannot emit code: as it happens")
 
@@ -126,7 +124,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
-def test_a_child_compiles_what_its_parent_had_begun(tmp_path: Path) -> None:
+def test_child_compiles_the_unfinished_code_of_its_parent(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", expected())
     arguments = [str(written(tmp_path / "m.onnx")), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
@@ -145,7 +143,7 @@ weft.load(sys.argv[1], device="cpu")
 """
 
 
-def test_a_process_that_ends_at_once_leaves_a_whole_entry(tmp_path: Path, folder: Path) -> None:
+def test_process_that_ends_at_once_writes_a_complete_entry(tmp_path: Path, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _LEAVING, str(written(tmp_path / "m.onnx"))], capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""IR text to object code to functions in memory, for this machine and, to be read, for others."""
+"""IR text to object code to functions in memory, for this machine, and listings for others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_modules_become_functions() -> None:
     assert [call(code.addresses[f"f{number}"]) for number in range(7)] == list(range(7))
 
 
-def test_equal_names_in_different_loads_do_not_meet() -> None:
+def test_equal_names_in_different_loads_do_not_clash() -> None:
     codes = [load_code([compile_module(constant("same", number), host())], ["same"]) for number in (1, 2)]
     assert [call(code.addresses["same"]) for code in codes] == [1, 2]
 
@@ -71,7 +71,7 @@ def test_compiled_code_comes_from_the_cache(tmp_path: Path, monkeypatch: pytest.
     assert compile_cached(text, host(), cache) == first
 
 
-def test_a_damaged_entry_is_compiled_again(tmp_path: Path) -> None:
+def test_damaged_entry_is_compiled_again(tmp_path: Path) -> None:
     cache = CodeCache(tmp_path)
     text = constant("answer", 42)
     compile_cached(text, host(), cache)
@@ -84,7 +84,7 @@ def test_a_damaged_entry_is_compiled_again(tmp_path: Path) -> None:
     assert entry.read_bytes() != bytes(damaged)
 
 
-def test_code_is_named_by_all_it_depends_on() -> None:
+def test_code_key_covers_all_dependencies() -> None:
     keys = {code_key(text, machine) for text in ("a", "b") for machine in (host(), named("x86-64-v3"))}
     assert len(keys) == 4
 
@@ -96,12 +96,12 @@ def test_many_threads_compile_at_once() -> None:
     assert codes == {compile_module(text, host())}
 
 
-def test_invalid_code_is_our_error() -> None:
+def test_invalid_code_raises_internal_error() -> None:
     with pytest.raises(InternalError, match="LLVM rejects"):
         compile_module("define void @f( {", host())
 
 
-def test_unknown_functions_are_our_error() -> None:
+def test_unknown_functions_raise_internal_error() -> None:
     text = "declare void @no_such_function_anywhere()\ndefine void @f() {\n"
     text += "  call void @no_such_function_anywhere()\n  ret void\n}\n"
     with pytest.raises(InternalError, match="cannot be loaded"):
@@ -126,7 +126,7 @@ def test_kernels_compile_for_other_processors(name: str) -> None:
 
 @pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
 @pytest.mark.parametrize("name", ["x86-64-v3", "apple-m1"])
-def test_the_runner_compiles_for_every_system(name: str, system: str) -> None:
+def test_runner_compiles_for_every_system(name: str, system: str) -> None:
     assert "weft_run" in assembly_text(runner_text(system, arm=name == "apple-m1"), named(name))
 
 

@@ -1,4 +1,4 @@
-"""Control flow on the CPU device: bodies are native code, and loops that only count are scans."""
+"""Control flow on the CPU: bodies are native code, and counted loops are scans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parsed(text: str) -> onnx.ModelProto:
 
 
 def run_both(built: onnx.ModelProto, **inputs: Any) -> list[Any]:
-    """The outputs on the CPU, which must be those of the reference."""
+    """Return the outputs on the CPU, which must equal those of the reference."""
     results = list(weft.load(built, device="cpu", threads=2).run(inputs).values())
     expected = list(weft.load(built, device="reference").run(inputs).values())
     for a, b in zip(results, expected, strict=True):
@@ -88,7 +88,7 @@ def test_counted_loops_are_scans(initial: str, condition: str, start: int, step:
     np.testing.assert_allclose(last, state, rtol=1e-5, atol=1e-5)
 
 
-def test_a_loop_that_data_ends_stays_a_loop() -> None:
+def test_loop_with_a_data_dependent_end_stays_a_loop() -> None:
     built = parsed("""
     agraph (int64 n, float[K] x) => (float[K] last, float[T, K] all) {
       yes = Constant<value_int = 1>()
@@ -109,7 +109,7 @@ def test_a_loop_that_data_ends_stays_a_loop() -> None:
         run_both(built, n=np.int64(trips), x=np.arange(4, dtype=np.float32))
 
 
-def test_branches_run_natively_inside_of_each_other() -> None:
+def test_nested_branches_run_natively() -> None:
     built = parsed("""
     agraph (bool a, bool b, float[N, 4] x) => (float[N, M] y) {
       y = If (a) <
@@ -132,7 +132,7 @@ def test_branches_run_natively_inside_of_each_other() -> None:
                 run_both(built, a=np.bool_(a), b=np.bool_(b), x=x)
 
 
-def test_a_scan_inside_of_a_scan() -> None:
+def test_nested_scans() -> None:
     built = parsed("""
     agraph (float[A, B, K] x) => (float[K] last, float[A, B, K] all) {
       width = Shape<start = 2>(x)
@@ -153,7 +153,7 @@ def test_a_scan_inside_of_a_scan() -> None:
         run_both(built, x=np.random.default_rng(0).standard_normal(shape).astype(np.float32))
 
 
-def test_a_scan_that_gives_a_value_twice() -> None:
+def test_scan_that_returns_a_value_twice() -> None:
     built = parsed("""
     agraph (float[K] start, float[N, K] x) => (float[K] last, float[N, K] a, float[N, K] b) {
       last, a, b = Scan <num_scan_inputs = 1,
@@ -170,7 +170,7 @@ def test_a_scan_that_gives_a_value_twice() -> None:
         np.testing.assert_array_equal(last, a[-1])
 
 
-def test_a_scan_without_iterations() -> None:
+def test_scan_without_iterations() -> None:
     built = parsed("""
     agraph (float[K] start, float[N, K] x) => (float[K] last, float[N, K] a) {
       last, a = Scan <num_scan_inputs = 1, body = step (float[K] s, float[K] row) => (float[K] t, float[K] u) {

@@ -1,4 +1,4 @@
-"""Object code into memory without a linker: the same functions as LLVM's linker gives, and no harm from any bytes."""
+"""Loading object code without a linker: the functions of LLVM's linker, and errors for damaged objects."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_kernels_give_the_same_bits_as_with_the_linker() -> None:
 
 
 @on_linux
-def test_the_compiler_stays_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llvm_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = [compile_module(text, host()) for text in (CONSTANTS, CALLS)]
     monkeypatch.setattr(compilation, "initialize_compiler", lambda: pytest.fail("LLVM was woken"))
     monkeypatch.setattr(codegen, "link_code", lambda *_: pytest.fail("LLVM links"))
@@ -124,7 +124,7 @@ def test_the_compiler_stays_asleep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @on_linux
 @pytest.mark.parametrize("trouble", ["state", "platform", "machine", "code", "memory", "refusal"])
-def test_what_images_cannot_do_is_linked(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_objects_are_linked_by_llvm(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     match trouble:
         case "platform":
             monkeypatch.setattr(sys, "platform", "darwin")
@@ -149,7 +149,7 @@ def test_what_images_cannot_do_is_linked(trouble: str, monkeypatch: pytest.Monke
 
 
 @on_linux
-def test_code_without_constants_protects_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_without_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """qemu refuses to protect no bytes."""
     system = image._system()
 
@@ -165,7 +165,7 @@ def test_code_without_constants_protects_none(monkeypatch: pytest.MonkeyPatch) -
 
 
 @on_linux
-def test_functions_of_the_system_are_found_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_function("memset") != find_function("fmod")
     with pytest.raises(UnsupportedError, match="no_such_function"):
         find_function("no_such_function_anywhere")
@@ -182,7 +182,7 @@ def test_functions_of_the_system_are_found_or_not(monkeypatch: pytest.MonkeyPatc
 
 
 def access(address: int) -> str | None:
-    """What may be done at an address, as the system tells it."""
+    """Return the access rights at an address from the system."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         places, allowed, *_ = line.split()
         start, end = (int(place, 16) for place in places.split("-"))
@@ -192,7 +192,7 @@ def access(address: int) -> str | None:
 
 
 @on_linux
-def test_memory_is_never_written_and_run_and_goes_with_its_owner() -> None:
+def test_memory_is_never_writable_and_executable() -> None:
     objects = [compile_module(CONSTANTS, host())]
     code = load_code(objects, ["pick", "increase"])
     start = code.addresses["pick"] & -4096
@@ -210,7 +210,7 @@ def signed(value: int, bits: int) -> int:
 
 
 def test_references_of_arm_code() -> None:
-    """Instructions are read back: where they point to must be what the source says."""
+    """Decode the instructions: their targets must be those of the source."""
     machine = named("neoverse-n1")
     image_data = build_image(
         [compile_module(text, machine) for text in (CONSTANTS, CALLS)], AARCH64, lambda _: 0x1234567890
@@ -242,7 +242,7 @@ def test_references_of_arm_code() -> None:
 
 
 def attempt(content: bytes, machine: int) -> bool:
-    """Whether an object can be loaded; what is raised otherwise must be one of the two."""
+    """Whether an object can be loaded; otherwise one of the two expected errors is raised."""
     try:
         read_object(content)
         build_image([content], machine, lambda _: 0x1234567890)
@@ -254,7 +254,7 @@ def attempt(content: bytes, machine: int) -> bool:
 
 
 @pytest.mark.parametrize(("processor", "machine"), [("x86-64-v3", X86_64), ("neoverse-n1", AARCH64)])
-def test_damaged_objects_do_no_harm(processor: str, machine: int) -> None:
+def test_damaged_objects_do_not_crash(processor: str, machine: int) -> None:
     seed = 11
     rng = random.Random(seed)
     for text in (CONSTANTS, CALLS):
@@ -272,7 +272,7 @@ def test_damaged_objects_do_no_harm(processor: str, machine: int) -> None:
 
 
 @on_linux
-def test_damaged_objects_are_our_error() -> None:
+def test_damaged_objects_raise_internal_error() -> None:
     content = compile_module(CONSTANTS, host())
     with pytest.raises(InternalError, match="cannot be loaded"):
         load_code([content[: len(content) // 2]], ["pick"])

@@ -1,4 +1,4 @@
-"""Loops as models have them: growing tensors, sizes that change from turn to turn, sequences, early ends, open ranks.
+"""Loops of real models: growing tensors, sizes that change per iteration, sequences, early exits, dynamic ranks.
 
 All runs are repeated, since what the first ones learn makes later ones quick; each is compared with onnxruntime.
 """
@@ -149,7 +149,7 @@ agraph (float[1, 4] x, int64 n) => (float[m, 4] y) {
 
 
 def build(text: str, constants: dict[str, Array] | None = None, opens: tuple[str, ...] = ()) -> onnx.ModelProto:
-    """A model of a graph as text: some of its inputs are constants, and some values have no rank."""
+    """Build a model from text: some inputs become constants, and some values have no rank."""
     graph = parser.parse_graph(text)
     inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
     for value in [value for one in (graph, *inner) for value in (*one.input, *one.output) if value.name in opens]:
@@ -181,7 +181,7 @@ CASES: dict[str, tuple[onnx.ModelProto, Callable[[], dict[str, Array]]]] = {
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
-def test_turns_agree_with_onnxruntime(name: str, threads: int) -> None:
+def test_iterations_agree_with_onnxruntime(name: str, threads: int) -> None:
     model, inputs = CASES[name]
     loaded = weft.load(model, device="cpu", threads=threads)
     for _ in range(12):
@@ -191,7 +191,7 @@ def test_turns_agree_with_onnxruntime(name: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["greedy", "windows", "parts"])
-def test_few_turns_are_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_iterations_are_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = CASES[name]
     feeds = {**inputs(), "n": np.array(11 if name == "parts" else 20)}
     loaded = weft.load(model, device="cpu", threads=1)
@@ -205,7 +205,7 @@ def test_few_turns_are_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(planned) <= 12
 
 
-def test_open_ranks_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dynamic_ranks_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     model, inputs = CASES["open rank"]
     loaded = weft.load(model, device="cpu")
     for _ in range(8):  # both ranks, each twice at least
@@ -219,7 +219,7 @@ def test_open_ranks_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(actual, onnxruntime_run(model, feeds)[0], rtol=1e-5, atol=1e-5)
 
 
-def test_results_of_loops_are_the_callers() -> None:
+def test_results_of_loops_belong_to_the_caller() -> None:
     model, inputs = CASES["nested"]
     loaded = weft.load(model, device="cpu")
     feeds = {**inputs(), "n": np.array(0)}
@@ -232,7 +232,7 @@ def test_results_of_loops_are_the_callers() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_run_has_the_same_bits(name: str) -> None:
-    """Whatever ran before, and however much was compiled meanwhile."""
+    """Independent of earlier runs and of background compilation."""
     model, inputs = CASES[name]
     first, second = inputs(), inputs()
     expected = list(weft.load(model, device="cpu", threads=1).run(first).values())

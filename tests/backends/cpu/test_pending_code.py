@@ -17,14 +17,14 @@ Begin = Callable[[str], Callable[[], bytes]]
 
 
 class NamedKernel:
-    """As much of a kernel as a compiler looks at, here."""
+    """The fields of a kernel that the compiler reads."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class Library:
-    """In place of LLVM: it holds everybody up until it is told to go on."""
+    """Replaces LLVM; it blocks until it is released."""
 
     def __init__(self) -> None:
         self.goes_on = threading.Event()
@@ -89,7 +89,7 @@ def test_helpers_of_all_models_together_are_as_many_as_cores(library: Library) -
     assert library.most <= usable_cores()
 
 
-def test_a_load_waits_where_much_is_waiting(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_waits_if_the_queue_is_long(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "MOST_PENDING", 4)
     pending = begin([f"early {number}" for number in range(8)])
     late: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The names of this machine's processor, and a cache folder that cannot be looked into."""
+"""The name of this machine's processor, and an unreadable cache folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from weft.backends.llvm.compilation import LLVM
 from weft.cache.files import VARIABLE
 
 
-def test_a_folder_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example one that root created in a container image that another user runs."""
+def test_unreadable_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, root's folder in a container that runs as another user."""
 
     def refuse(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
@@ -25,7 +25,7 @@ def test_a_folder_that_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) ->
     assert processor.describe_processor()
 
 
-def test_a_fork_waits_while_llvm_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_waits_for_llvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise llvmlite's lock would stay locked in the child."""
     guarded: list[bool] = []
 

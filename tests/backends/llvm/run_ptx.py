@@ -1,4 +1,4 @@
-"""Runs PTX on an NVIDIA GPU through the driver alone: Python and libcuda are all that it takes.
+"""Run PTX on an NVIDIA GPU through the driver: it needs only Python and libcuda.
 
     python tests/backends/llvm/run_ptx.py CASES.pickle RESULTS.pickle
 
@@ -24,7 +24,7 @@ Case = dict[str, Any]
 
 
 class DriverError(Exception):
-    """The driver refused something."""
+    """The driver reported an error."""
 
 
 class Driver:
@@ -49,7 +49,7 @@ class Driver:
             raise DriverError(f"{name}: {(text.value or b'?').decode()}")
 
     def run(self, case: Case) -> list[bytes]:
-        """The arrays of a case after its launches."""
+        """Run the launches of a case and return its arrays."""
         log = ctypes.create_string_buffer(8192)
         options = (c_int * 2)(5, 6)  # CU_JIT_ERROR_LOG_BUFFER and its size
         values = (c_void_p * 2)(ctypes.addressof(log), len(log))

@@ -1,4 +1,4 @@
-"""Runs tile products on an NVIDIA GPU and says what came out: Python, numpy and libcuda are all that it takes.
+"""Run tile products on an NVIDIA GPU and report errors and times: it needs only Python, numpy and libcuda.
 
 python tests/backends/llvm/run_tiles.py CASES.pickle [RESULTS.pickle]
 
@@ -45,7 +45,7 @@ def compare(case: dict[str, Any], raw: bytes) -> str:
 
 
 def random_operand(random: Any, shape: tuple[int, int], kind: str, transposed: bool) -> tuple[Array, Array]:
-    """As it lies in memory, and a function's worth of it: [rows, depth] as float32."""
+    """Return an operand as stored in memory, and as [rows, depth] in float32."""
     if kind == "int8":
         memory = plain = random.integers(-128, 128, shape, np.int8)
     elif kind.startswith("float8"):

@@ -37,7 +37,7 @@ def target_machine() -> Any:
 
 @functools.cache
 def compiled(name: str, dtype: str, lanes: int, exponent: float | None = None) -> tuple[Any, Callable[..., None]]:
-    """The engine that owns the code, and `f(count, out, in...)`; 0 lanes stand for a scalar."""
+    """Compile a function; return the engine that owns the code, and `f(count, out, in...)`. 0 lanes mean a scalar."""
     module = ir.Module(name)
     element = ir.FloatType() if dtype == "float32" else ir.DoubleType()
     kind = ir.VectorType(element, lanes) if lanes else element
@@ -164,7 +164,7 @@ def test_scalars_and_vectors_of_any_length_agree(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_infinite_angles_have_no_value(name: str, dtype: str) -> None:
+def test_infinite_angles_give_nan(name: str, dtype: str) -> None:
     assert np.isnan(run(name, np.array([np.inf, -np.inf, np.nan], dtype))).all()
 
 

@@ -1,4 +1,4 @@
-"""Kernels as native code: every function of every type, and every way to read and write memory, against numpy."""
+"""Native code of kernels: every function of every type, and every memory access pattern, against numpy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def functions_of(dtype: DType) -> tuple[str, ...]:
 
 
 def samples(dtype: DType) -> Array:
-    """Numbers of all kinds: the least and greatest, zeros, halves, infinities, NaN."""
+    """Return numbers of all kinds: smallest, largest, zeros, ties, infinities, NaN."""
     rng = np.random.default_rng(5)
     if dtype is BOOL:
         return rng.integers(0, 2, 50).astype(bool)
@@ -117,8 +117,8 @@ def test_every_function(dtype: DType, lanes: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", [dtype for dtype in TYPES if dtype.is_float])
-def test_elementary_functions_are_near(dtype: DType) -> None:
-    """How near exactly is the business of their own tests."""
+def test_elementary_functions_are_close(dtype: DType) -> None:
+    """test_elementary.py has the exact limits."""
     kernels = {name: elementwise(f"e_{name}", name, [dtype] * FUNCTIONS[name], dtype) for name in ELEMENTARY}
     code = build(list(kernels.values()))
     first = np.linspace(-6, 6, 333).astype(dtype.numpy)
@@ -157,7 +157,7 @@ def test_every_cast(source: DType, lanes: int) -> None:
 
 
 def test_every_float16_from_wider_numbers() -> None:
-    """Halves, their neighbours' midpoints and numbers just beside those: each rounding decision there is."""
+    """All float16 values, the midpoints between neighbours and the floats beside them: every rounding decision."""
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
     middle = (halves[:-1] + halves[1:]) / 2
     exact = np.concatenate([halves, middle, [65519.9, 65520.0, 65520.1, 1e300, 5e-324]])
@@ -215,7 +215,7 @@ def test_extremes_with_a_constant(function: str, constant: float) -> None:
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 31, 33, 100])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_masked_copies_of_any_size(dtype: DType, size: int) -> None:
-    """Copies of the sizes around the number of lanes touch nothing beside the arrays."""
+    """Copies of sizes around the number of lanes access nothing outside of the arrays."""
     place = ir.block() * LANES + ir.lane(LANES)
     mask = Call("less", (Integer(place), Integer(ir.variable("n"))), BOOL)
     put = Put("z", place, Fetch("x", place, dtype, mask=mask), mask=mask)
@@ -285,7 +285,7 @@ def test_indirect_access(dtype: DType) -> None:
 
 
 def test_uniform_access_under_conditions() -> None:
-    """A uniform place read under a uniform and under a varying mask, and written under a uniform one."""
+    """A uniform address read under a uniform and a varying mask, and written under a uniform one."""
     place = ir.block() * LANES + ir.lane(LANES)
     even = Call("equal", (Integer(dims.mod(ir.block(), 2)), Integer(0)), BOOL)
     low = Call("less", (Integer(ir.lane(LANES)), Integer(ir.block())), BOOL)
@@ -308,7 +308,7 @@ def test_uniform_access_under_conditions() -> None:
 
 
 def row_sums(dtype: DType, kind: str, start: float, unroll: int, lanes: int = LANES) -> Kernel:
-    """Each block combines a row of `n` elements, lanes side by side and then across."""
+    """Build a kernel whose blocks reduce a row of `n` elements, first within lanes and then across them."""
     name = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}[kind]
     column = ir.variable("i") + ir.lane(lanes)
     width = ir.variable("n")
@@ -341,7 +341,7 @@ def test_across_every_type(kind: str, start: int, dtype: DType) -> None:
     np.testing.assert_array_equal(ours.astype(np.float64), reduce(values.astype(np.float64), axis=1))
 
 
-def test_nan_goes_through_maxima_across_lanes() -> None:
+def test_maxima_across_lanes_propagate_nan() -> None:
     values = np.ones((2, 20), np.float32)
     values[1, 13] = np.nan
     _, ours = run_kernel(row_sums(F32, "maximum", -np.inf, 1), [values, np.zeros(2, np.float32)], 2, {"n": 20})
@@ -351,7 +351,7 @@ def test_nan_goes_through_maxima_across_lanes() -> None:
 @pytest.mark.parametrize(("start", "stop", "step"), [(0, 10, 1), (3, 10, 4), (5, 5, 1), (7, 2, 3), (-5, 6, 2)])
 @pytest.mark.parametrize("unroll", [1, 3])
 def test_loop_bounds(start: int, stop: int, step: int, unroll: int) -> None:
-    """A loop visits what Python's range does, whatever its unrolling."""
+    """A loop has the iterations of Python's range, whatever its unrolling."""
     index = ir.variable("i", None)
     body = (
         Define("count", Number(0, I64), False),
@@ -408,7 +408,7 @@ def test_local_memory_belongs_to_a_block() -> None:
 
 
 def test_index_arithmetic_is_pythons() -> None:
-    """Quotients and remainders floor, whatever the signs; minima and maxima too."""
+    """Quotients and remainders floor for all signs; minima and maxima as well."""
     a, b = ir.variable("a", None), ir.variable("b", None)
     expressions = [dims.floordiv(a, b), dims.mod(a, b), dims.minimum(a, b), dims.maximum(a, b), a * a - 3 * b + 7]
     body = tuple(Put("z", place, Integer(value)) for place, value in enumerate(expressions))

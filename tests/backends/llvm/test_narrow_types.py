@@ -1,4 +1,4 @@
-"""Types of 8 bits and fewer in kernels, against the library that defines them: every code, and numbers all around."""
+"""Types of 8 bits and fewer in kernels, against ml_dtypes: every code, and numbers between them."""
 
 from __future__ import annotations
 

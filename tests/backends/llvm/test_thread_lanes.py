@@ -1,4 +1,4 @@
-"""Lanes as threads: kernels as PTX, assembled where there is an assembler and run where there is a GPU."""
+"""Lanes as threads: kernels as PTX, assembled if there is an assembler and run if there is a GPU."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def kernel_of(*body: Statement, dtype: DType = F32, lanes: int = LANES, shared: 
 
 
 def ptx_text(kernel: Kernel, lanes: ThreadLanes | None = None) -> str:
-    """The PTX, which has to assemble if there is an assembler."""
+    """Return the PTX, which must assemble if there is an assembler."""
     ptx, _ = emit_ptx(kernel, "sm_80", lanes)
     if PTXAS is not None:
         assemble(PTXAS, ptx, "sm_80")
@@ -111,7 +111,7 @@ def ptx_text(kernel: Kernel, lanes: ThreadLanes | None = None) -> str:
 @pytest.mark.parametrize("dtype", [F32, DType.float64, DType.float16, DType.bfloat16, I64, DType.int8, BOOL])
 @pytest.mark.parametrize("lanes", [8, 32, 96, 100, 256])
 def test_across(dtype: DType, lanes: int) -> None:
-    """Warps exchange registers, several of them meet in memory; so do lanes that are no whole warps."""
+    """Warps exchange registers, several warps shared memory; so do lanes that are not whole warps."""
     body = Put("z", ir.block(), Across("maximum", Fetch("x", ir.lane(lanes), dtype)))
     text = ptx_text(kernel_of(body, dtype=dtype, lanes=lanes))
     assert ("shfl.sync" in text) == (lanes != 100)
@@ -121,7 +121,7 @@ def test_across(dtype: DType, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("width", [2, 4])
-def test_runs_are_accesses_of_vectors_unless_a_buffer_starts_anywhere(width: int) -> None:
+def test_runs_are_vector_accesses_unless_a_buffer_is_unaligned(width: int) -> None:
     names = tuple(f"r{number}" for number in range(width))
     mask = Call("less", (Integer(ME), Integer(ir.variable("n"))), BOOL)
     values = tuple(Register(name, F32, True) for name in names)
@@ -134,14 +134,14 @@ def test_runs_are_accesses_of_vectors_unless_a_buffer_starts_anywhere(width: int
     assert f"st.global.v{width}.b32" in apart
 
 
-def test_the_first_thread_writes_what_is_uniform() -> None:
+def test_first_thread_writes_uniform_values() -> None:
     text = ptx_text(kernel_of(Put("z", ir.block(), Number(1.0, F32))))
     assert "%tid.x" in text
     assert "setp" in text
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_indices_are_as_wide_as_they_have_to_be(bits: int) -> None:
+def test_indices_have_the_narrowest_sufficient_type(bits: int) -> None:
     place = ir.variable("i") * 7 + ME
     loop = Repeat("i", 0, ir.variable("n"), 1, (Put("z", place, Fetch("x", place, F32)),))
     text = ptx_text(kernel_of(loop), ThreadLanes(index_bits=bits))
@@ -149,7 +149,7 @@ def test_indices_are_as_wide_as_they_have_to_be(bits: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [F32, DType.float64, DType.float16])
-def test_remainders_are_not_computed_by_a_division(dtype: DType) -> None:
+def test_remainders_do_not_use_a_division(dtype: DType) -> None:
     text = ptx_text(kernel_of(Put("z", ME, Call("fmod", (Fetch("x", ME, dtype),) * 2, dtype)), dtype=dtype))
     assert "weft_fmod" in text
     assert "div.rn.f" not in text
@@ -170,7 +170,7 @@ def test_squares_are_transposed_in_shared_memory() -> None:
     assert "ld.shared" in text
 
 
-def test_much_shared_memory_is_brought_by_the_launch() -> None:
+def test_large_shared_memory_is_dynamic() -> None:
     body = (Put("held", ME, Fetch("x", ME, F32)), Barrier(), Put("z", ME, Fetch("held", LANES - 1 - ME, F32)))
     kernel = kernel_of(*body, shared=20_000)
     text, shared = emit_ptx(kernel, "sm_80")

@@ -1,4 +1,4 @@
-"""What thread lanes compute, seen on this CPU (emulated.py): every function of every type, and every way to meet."""
+"""Results of thread lanes, emulated on this CPU: every function of every type, and all communication between lanes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_function(dtype: DType) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", [F32, DType.float64, DType.float16])
 def test_exact_remainders(dtype: DType) -> None:
-    """Of numbers of all sizes, subnormal ones too: NVIDIA's way, by a division, is wrong for most of these."""
+    """For all magnitudes, including subnormals: a division, as NVIDIA uses it, is wrong for most of these."""
     random = np.random.default_rng(3)
     bits = {16: np.uint16, 32: np.uint32, 64: np.uint64}[dtype.bits]
     values = random.integers(0, np.iinfo(bits).max, (2, 2000), bits, endpoint=True).view(dtype.numpy)
@@ -78,8 +78,8 @@ def test_across(dtype: DType, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_loops_conditions_views_and_memory_that_lanes_share(bits: int) -> None:
-    """Every lane takes what its neighbour has, in all blocks but the second, which writes what it was given."""
+def test_loops_conditions_views_and_shared_memory(bits: int) -> None:
+    """Every lane reads its neighbour's value, in all blocks but the second, which copies its input."""
     lanes, rounds = 40, 5
     me = ir.lane(lanes)
     x = Register("x", F32, True)
@@ -121,7 +121,7 @@ def test_runs_under_masks(dtype: DType, unaligned: frozenset[str]) -> None:
     assert ours.tobytes() == np.ascontiguousarray(operands.reshape(count, 4)[:, ::-1]).tobytes()
 
 
-def test_what_is_uniform_is_written_once_and_read_where_asked() -> None:
+def test_uniform_values_are_written_once() -> None:
     lanes = 8
     me = ir.lane(lanes)
     low = Call("less", (Integer(me), Integer(3)), BOOL)
@@ -163,7 +163,7 @@ def test_products_of_bytes() -> None:
     np.testing.assert_array_equal(ours, ((unsigned * signed).sum(1) + total).astype(np.int32))
 
 
-def test_indices_beyond_32_bits_are_values_all_the_same() -> None:
+def test_indices_beyond_32_bits() -> None:
     large = 3 * 2**31
     place = ir.lane(8)
     body = Put("out", place, Integer(place * large + large))
@@ -175,7 +175,7 @@ def test_indices_beyond_32_bits_are_values_all_the_same() -> None:
     np.testing.assert_array_equal(ours, np.arange(1, 9) * large)
 
 
-def test_a_number_is_what_it_is() -> None:
+def test_constants() -> None:
     body = Put("out", ir.lane(4), Number(-2.5, F32))
     (ours,) = run_kernel(Kernel("numbers", (Buffer("out", F32, True),), (), 4, (body,)), [np.zeros(4, np.float32)], 1)
     np.testing.assert_array_equal(ours, np.full(4, -2.5, np.float32))
@@ -183,7 +183,7 @@ def test_a_number_is_what_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["map", "reduction", "product"])
 def test_works_of_builders(name: str) -> None:
-    """The very kernels that test_thread_lanes.py compiles for GPUs, at sizes that a CPU's threads can bear."""
+    """The kernels that test_thread_lanes.py compiles for GPUs, at sizes that a CPU can emulate."""
     (example,) = [example for example in examples(sizes=(70, 37, 36)) if example.name == name]
     arrays = [array.copy() for array in example.arrays]
     for kernel, launch in zip(example.kernels, example.launches, strict=True):

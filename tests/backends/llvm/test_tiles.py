@@ -1,4 +1,4 @@
-"""Tile products where lanes are threads: layouts, what they compute (emulated), and that they assemble."""
+"""Tile products with threads as lanes: layouts, emulated results, and assembly."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CASES = {case.name: case for case in cases() if case.second_barrier_stages == SE
 
 @pytest.mark.parametrize("line_bytes", [16, 32, 64, 128, 192, 256, 288])
 @pytest.mark.parametrize("lines", [8, 16, 64])
-def test_each_byte_of_a_tile_has_a_place(lines: int, line_bytes: int) -> None:
-    """And one chunk of 8 neighbouring lines, from a multiple of 8 on, is in as many banks."""
+def test_each_byte_of_a_tile_has_one_offset(lines: int, line_bytes: int) -> None:
+    """A chunk of 8 neighbouring lines, from a multiple of 8 on, is in 8 banks."""
     layout = TileLayout(lines, line_bytes, 2)
     places = np.array([[layout.offset(line, byte) for byte in range(line_bytes)] for line in range(lines)])
     assert np.array_equal(np.sort(places.reshape(-1)), np.arange(lines * line_bytes))
@@ -87,14 +87,14 @@ def test_products(name: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
-def test_long_indices_and_buffers_that_start_anywhere(way: str) -> None:
+def test_64_bit_indices_and_unaligned_buffers(way: str) -> None:
     product = replace(GROUPS, shape=(56, 16, 136), stages=2)
     lanes = ThreadLanes(index_bits=64, unaligned=frozenset({"left"}), tile_products=way)
     product.check(run_kernel(product.kernel, product.arrays, product.blocks, lanes=lanes)[-1])
 
 
 def assembles(case: TileCase) -> None:
-    """Without registers in memory, and without products that wait for each other."""
+    """Assemble without spilled registers and without serialised products."""
     assert PTXAS is not None
     log = assemble(PTXAS, case.ptx()[0], case.processor)
     assert " 0 bytes spill stores" in log, log

@@ -1,4 +1,4 @@
-"""Lanes that take turns run in both orders, meet, and say so where one of them does not come."""
+"""Lanes that run one at a time do so in both orders, synchronise, and report a lane that does not arrive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_one_is_the_last() -> None:
     assert sorted(last) == [0] * 50 + [1] * 50 + [2] * 50
 
 
-def test_a_lane_that_does_not_come() -> None:
+def test_lane_that_does_not_arrive() -> None:
     turns = Turns(5)
     meeting = Meeting(turns, 5)
     missed = []

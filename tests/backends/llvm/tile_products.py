@@ -1,4 +1,4 @@
-"""Products of matrices by tile products, as kernels of all shapes: what tests and GPUs run, and what comes out."""
+"""Matrix products on tiles as kernels of all shapes, for tests and GPUs, with the expected results."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Product:
         return values + self._results(row, column)
 
     def _runs(self, side: str, form: TileForm, row: Dim, depth: Dim) -> list[tuple[Dim, Dim, int, Dim, Code | None]]:
-        """Line and place in it, number of elements, offset in the buffer and mask, of each run that a lane brings."""
+        """Yield line, position in it, number of elements, buffer offset and mask of each run that a lane copies."""
         dtype, rows = (self.left, self.shape[0]) if side == "left" else (self.right, self.shape[1])
         count = 16 * 8 // dtype.bits
         along = form.line_length // count
@@ -176,7 +176,7 @@ class Product:
         return fetches, puts
 
     def _results(self, row: Dim, column: Dim) -> list[Statement]:
-        """Four neighbours a lane, where all of them are inside."""
+        """Write four neighbours per lane, if all of them are inside."""
         rows, columns, _ = self.tiles
         number = ir.variable("number", 0, None)
         element = (number * self.lanes + ir.lane(self.lanes)) * 4
@@ -198,7 +198,7 @@ class Product:
 
     @cached_property
     def operands(self) -> tuple[Array, Array, Array]:
-        """As they lie in memory, and the factors of rows."""
+        """Return the operands as stored in memory, and the factors of rows."""
         random = np.random.default_rng(self.seed)
         rows, columns, depth = self.shape
 
@@ -220,7 +220,7 @@ class Product:
 
     @cached_property
     def expected(self) -> Array:
-        """In float64, or exact."""
+        """Compute the product in float64, or exactly."""
         left, right, factors = self.operands
         wide = [_exact(array.T if transposed else array) for array, transposed in
                 ((left, self.transposed_left), (right, self.transposed_right))]  # fmt: skip
@@ -233,7 +233,7 @@ class Product:
         return total * factors[self.turns].astype(np.float64)[:, None] if self.scaled else total
 
     def check(self, values: Array) -> float:
-        """The largest error in units of the results' size."""
+        """Return the largest error relative to the magnitude of the results."""
         if self.out.is_integer:
             np.testing.assert_array_equal(values, self.expected, err_msg=f"{self.name}, seed {self.seed}")
             return 0.0

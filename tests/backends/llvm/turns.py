@@ -1,4 +1,4 @@
-"""Lanes as threads that take turns: one runs at a time, and they change where they wait for each other.
+"""Lanes as threads of which one runs at a time; they switch where they wait for each other.
 
 Who arrives last at a meeting goes on, and the others follow in the opposite order. So the lanes of a block run forwards
 and backwards in turn, and what lacks a barrier reads something stale, whichever way it looks.
@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 
 class MissedError(Exception):
-    """A lane waits for others that never come."""
+    """A lane waits for others that never arrive."""
 
 
 class Turns:
-    """Lanes that take turns; `run` returns when all of them have ended."""
+    """Runs lanes one at a time; `run` returns when all of them have ended."""
 
     def __init__(self, lanes: int) -> None:
         self.locks = [threading.Lock() for _ in range(lanes)]
@@ -44,7 +44,7 @@ class Turns:
             thread.join()
 
     def go_on(self) -> None:
-        """It is the next lane's turn. Where there is none, those that wait do so in vain."""
+        """Switch to the next lane; if there is none, waiting lanes are stuck."""
         if self.ready:
             self.locks[self.ready.popleft()].release()
         elif self.asleep:
@@ -61,7 +61,7 @@ class Turns:
         self.ready.extend(lanes)
 
     def give_up(self) -> None:
-        """All lanes go on to their ends at once."""
+        """Let all lanes end at once."""
         if not self.broken:
             self.broken = True
             for number in (*self.ready, *self.asleep):
@@ -71,7 +71,7 @@ class Turns:
 
 
 class Meeting:
-    """Where some lanes wait for each other, again and again."""
+    """A reusable barrier for some of the lanes."""
 
     def __init__(self, turns: Turns, size: int) -> None:
         self.turns = turns
@@ -79,7 +79,7 @@ class Meeting:
         self.here: list[int] = []
 
     def wait(self) -> bool:
-        """Whether this lane is the last to come: it goes on while the others still stand here."""
+        """Wait for the others; whether this lane is the last to arrive, which runs on first."""
         if self.turns.broken:
             raise MissedError
         if len(self.here) + 1 == self.size:

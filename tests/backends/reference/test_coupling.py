@@ -1,4 +1,4 @@
-"""Probabilities of duels, coupled: by whatever way, the same bits, and what the method asks for."""
+"""Pairwise coupling of probabilities: the same bits in any batch, and the properties of the method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.backends.reference.host.coupling import couple_probabilities
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 9])
-def test_rows_alone_and_together(count: int) -> None:
+def test_rows_have_the_same_bits_in_any_batch(count: int) -> None:
     chances = np.random.default_rng(count).uniform(0.01, 0.99, (40, count * (count - 1) // 2)).astype(np.float32)
     (together,) = couple_probabilities(chances, count=count)
     alone = [couple_probabilities(row[None], count=count)[0][0] for row in chances]
@@ -19,14 +19,14 @@ def test_rows_alone_and_together(count: int) -> None:
     np.testing.assert_allclose(together.sum(axis=1), 1, rtol=1e-5)
 
 
-def test_chances_that_agree_give_the_probabilities_they_come_from() -> None:
+def test_consistent_pairs_give_their_probabilities() -> None:
     shares = np.array([0.5, 0.3, 0.15, 0.05])
     chances = [[shares[a] / (shares[a] + shares[b]) for a, b in combinations(range(4), 2)]]
     (coupled,) = couple_probabilities(np.array(chances, np.float32), count=4)
     np.testing.assert_allclose(coupled[0], shares, atol=2e-3)
 
 
-def test_what_is_no_number() -> None:
+def test_nan() -> None:
     for rows in (1, 50):
         (coupled,) = couple_probabilities(np.full((rows, 3), np.nan, np.float32), count=3)
         assert coupled.shape == (rows, 3)

@@ -25,7 +25,7 @@ def in_float64(built: Any, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=["single", "half", "bfloat16"])
-def test_nothing_is_rounded_on_the_way(dtype: Any) -> None:
+def test_intermediate_values_are_not_rounded(dtype: Any) -> None:
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     x, w = (RANDOM.standard_normal(shape).astype(dtype) for shape in ((5, 7), (7, 3)))
     built = model(
@@ -41,7 +41,7 @@ def test_nothing_is_rounded_on_the_way(dtype: Any) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-15)
 
 
-def test_constants_are_not_rounded_either() -> None:
+def test_constants_are_not_rounded() -> None:
     """1 / 3 in float16 and back would be off by 2e-4."""
     third = node("Div", ["one", "three"], ["third"])
     built = model(
@@ -53,7 +53,7 @@ def test_constants_are_not_rounded_either() -> None:
     assert in_float64(built, {"x": np.ones(1, np.float32)})["y"] == pytest.approx(1 / 3, abs=1e-15)
 
 
-def test_quantisation_means_what_it_means() -> None:
+def test_quantisation_still_rounds() -> None:
     built = model(
         [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])],
         [value("x", [50])],
@@ -69,7 +69,7 @@ def test_quantisation_means_what_it_means() -> None:
     np.testing.assert_allclose(actual["y"], (codes.astype(np.float64) - 3) * scale, rtol=1e-15)
 
 
-def test_bits_are_those_of_the_types_of_the_file() -> None:
+def test_bitcasts_use_the_types_of_the_file() -> None:
     built = model(
         [node("BitCast", ["x"], ["bits"], to=TensorProto.INT32)],
         [value("x", [3])],
@@ -84,7 +84,7 @@ def test_bits_are_those_of_the_types_of_the_file() -> None:
 @pytest.mark.parametrize(
     "name", ["reachy-mini__fknetwork", "silero-vad__silero_vad_16k_op15", "openwakeword__embedding_model"]
 )
-def test_models_are_what_onnxruntime_makes_of_them_in_float64(name: str, record_property: Any) -> None:
+def test_models_agree_with_onnxruntime_in_float64(name: str, record_property: Any) -> None:
     entry = CATALOG[name]
     if entry.missing:
         record_property("left out", entry.missing)

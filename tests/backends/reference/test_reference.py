@@ -1,4 +1,4 @@
-"""The primitives' numpy meaning against numpy in float64, Python's integers, math and onnxruntime."""
+"""Primitives on the reference against numpy in float64, Python's integers, math and onnxruntime."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def evaluate(primitive: Any, operands: list[np.ndarray], *shapes: tuple[int, ...
 
 
 def direct_convolution(x: np.ndarray, w: np.ndarray, primitive: Convolve, spatial: tuple[int, ...]) -> np.ndarray:
-    """The definition, one output element at a time, in float64; outside of x there are zeros."""
+    """Compute a convolution by definition in float64; outside of x there are zeros."""
     groups = primitive.groups
     result = np.zeros((x.shape[0], w.shape[0], *spatial))
     per_group_in, per_group_out = x.shape[1] // groups, w.shape[0] // groups
@@ -60,7 +60,7 @@ def direct_convolution(x: np.ndarray, w: np.ndarray, primitive: Convolve, spatia
 
 
 def cropped(x: np.ndarray, pads: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """Negative pads take away from x."""
+    """Crop x by negative pads."""
     index = [slice(max(-a, 0), size - max(-b, 0)) for size, (a, b) in zip(x.shape[2:], pads)]
     return x[(slice(None), slice(None), *index)]
 
@@ -131,7 +131,7 @@ def test_integer_convolution_is_exact() -> None:
 
 
 def windows(x: np.ndarray, primitive: Pool, place: tuple[int, ...]) -> list[tuple[int, Any]]:
-    """(position in the plane, element) of what lies inside one window."""
+    """Yield (position in the plane, element) inside one window."""
     image, channel, *position = place
     actual = []
     for offset in np.ndindex(*primitive.window):
@@ -200,7 +200,7 @@ def test_contraction_is_einsum(seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
 def test_integer_products_are_exact(dtype: Any) -> None:
-    """Modulo the width of the type, as Python's integers say."""
+    """Modulo the width of the type, compared with Python's integers."""
     limits = np.iinfo(dtype)
     rng = np.random.default_rng(1)
     for low, high in ((limits.min, limits.max), (max(limits.min, -7), 7), (limits.max - 5, limits.max)):
@@ -213,7 +213,7 @@ def test_integer_products_are_exact(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_narrow_products_are_added_up_widely(dtype: Any) -> None:
+def test_narrow_products_are_summed_in_a_wider_type(dtype: Any) -> None:
     a, b = np.ones((1, 4096), dtype), np.ones((4096, 1), dtype)
     assert float(evaluate(Contract((0, 1), (1, 2), (0, 2)), [a, b], (1, 1))[0, 0]) == 4096
 
@@ -241,7 +241,7 @@ def test_reductions(seed: int, dtype: Any) -> None:
         np.testing.assert_array_equal(actual, x.shape[axis] - 1 - expected if last else expected)
 
 
-def test_reductions_of_nothing() -> None:
+def test_empty_reductions() -> None:
     empty = np.zeros((0, 3), np.float32)
     assert evaluate(Reduce("sum", (0,)), [empty], (3,)).tolist() == [0, 0, 0]
     assert evaluate(Reduce("product", (0,)), [empty], (3,)).tolist() == [1, 1, 1]
@@ -249,14 +249,14 @@ def test_reductions_of_nothing() -> None:
     assert evaluate(Reduce("minimum", (0,)), [empty.astype(np.int8)], (3,)).tolist() == [127] * 3
 
 
-def test_nan_goes_through_a_maximum() -> None:
+def test_maximum_propagates_nan() -> None:
     x = np.float32([[1, np.nan], [2, 3]])
     assert np.isnan(evaluate(Reduce("maximum", (1,)), [x], (2,))).tolist() == [True, False]
 
 
 @many
 @given(seeds, st.booleans(), st.booleans(), st.sampled_from(["sum", "product"]))
-def test_running_sums(seed: int, exclusive: bool, reverse: bool, kind: str) -> None:
+def test_cumulative_sums(seed: int, exclusive: bool, reverse: bool, kind: str) -> None:
     rng = np.random.default_rng(seed)
     x = rng.integers(-3, 4, rng.integers(1, 5, rng.integers(1, 4)))
     axis = int(rng.integers(x.ndim))
@@ -340,7 +340,7 @@ def test_erf() -> None:
 
 
 def philox_by_hand(counter: list[int], key: list[int]) -> list[int]:
-    """Philox 4x32-10 as its paper states it, in Python's integers."""
+    """Compute Philox 4x32-10 as in its paper, with Python's integers."""
     mask = 0xFFFFFFFF
     for _ in range(10):
         first, second = counter[0] * 0xD2511F53, counter[2] * 0xCD9E8D57
@@ -363,7 +363,7 @@ PHILOX_VECTORS = [
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), PHILOX_VECTORS)
-def test_the_published_vectors(counter: list[int], key: list[int], expected: list[int]) -> None:
+def test_published_vectors(counter: list[int], key: list[int], expected: list[int]) -> None:
     assert philox_by_hand(counter, key) == expected
 
 

@@ -1,4 +1,4 @@
-"""Steps for the host on few elements: the quick way and the general one give the same, for any number of elements."""
+"""Host steps on few elements: the fast path and the general one agree for any number of elements."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_strings_of_any_number(name: str) -> None:
             assert not any(np.shares_memory(array, content) for content in feeds.values())
 
 
-def test_an_index_out_of_range_is_told() -> None:
+def test_index_out_of_range_is_reported() -> None:
     model = helper.make_model(MODELS["columns"], opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     loaded = weft.load(model, device="cpu")
     for _ in range(3):
@@ -97,8 +97,8 @@ def test_an_index_out_of_range_is_told() -> None:
             loaded.run({"x": texts(2, 3), "which": np.array([0, 3])})
 
 
-def test_literals_are_held_in_their_type() -> None:
-    """0.1 is another number in float32; comparisons must see that one."""
+def test_literals_have_their_type() -> None:
+    """0.1 is another number in float32, which comparisons must use."""
     size = dims.symbol("n")
     here = Index(dims.axis(0, size))
     tenth = Literal(0.1, DType.float32)
@@ -138,7 +138,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", PICKS)
-def test_what_is_picked(name: str) -> None:
+def test_selected_elements(name: str) -> None:
     expression, shape = PICKS[name]
     x = texts(3, 4)
     sizes = {"n": 3, "m": 4}
@@ -154,13 +154,13 @@ def test_what_is_picked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_more_than_picking(name: str) -> None:
+def test_selection_with_arithmetic(name: str) -> None:
     expression, shape = OTHERS[name]
     assert compile_indexing_map(Map(expression), TensorType(DType.string, shape)) is None
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_entries_by_their_places(wrapped: bool) -> None:
+def test_entries_by_position(wrapped: bool) -> None:
     place = Load(1, (axis(0, N),), DType.int64)
     zero = Apply("less", (place, Literal(0, DType.int64)), DType.bool)
     below = Apply("select", (zero, Apply("add", (place, Index(5)), DType.int64), place), DType.int64)

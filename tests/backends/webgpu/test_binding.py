@@ -91,7 +91,7 @@ def loaded() -> weft.Model:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 37])
-def test_kept_and_read_agree(loaded: weft.Model, rows: int) -> None:
+def test_device_outputs_agree_with_read_ones(loaded: weft.Model, rows: int) -> None:
     print("seed", SEED)
     rng = np.random.default_rng(SEED)
     for _ in range(5):
@@ -118,8 +118,8 @@ def test_the_same_tensor_for_two_inputs(loaded: weft.Model) -> None:
     np.testing.assert_array_equal(inputs.numpy(), x)
 
 
-def test_a_state_goes_round(loaded: weft.Model, gpu: Gpu, calls: Counter[str]) -> None:
-    """After the first few turns nothing is created, copied or rebound, and memory stays constant."""
+def test_carried_state_is_not_copied(loaded: weft.Model, gpu: Gpu, calls: Counter[str]) -> None:
+    """After the first few runs nothing is created, copied or rebound, and memory stays constant."""
     rng = np.random.default_rng(SEED)
     x, state = random(rng, 4, 8), random(rng, 4, 8)
     inputs, output = loaded.to_device(x), loaded.to_device(state)
@@ -135,7 +135,7 @@ def test_a_state_goes_round(loaded: weft.Model, gpu: Gpu, calls: Counter[str]) -
     assert_close(output, state)
 
 
-def test_two_inputs_in_turn_are_bound_once(loaded: weft.Model, calls: Counter[str]) -> None:
+def test_alternating_inputs_are_bound_once(loaded: weft.Model, calls: Counter[str]) -> None:
     rng = np.random.default_rng(SEED)
     arrays = [random(rng, 4, 8) for _ in range(2)]
     device_inputs = [loaded.to_device(array) for array in arrays]
@@ -148,7 +148,7 @@ def test_two_inputs_in_turn_are_bound_once(loaded: weft.Model, calls: Counter[st
     assert calls["groups"] == calls["buffers"] == 0
 
 
-def test_sizes_in_turn(loaded: weft.Model) -> None:
+def test_alternating_sizes(loaded: weft.Model) -> None:
     rng = np.random.default_rng(SEED)
     for turn in range(12):
         x, state = random(rng, 1 + turn % 3, 8), random(rng, 1 + turn % 3, 8)
@@ -156,7 +156,7 @@ def test_sizes_in_turn(loaded: weft.Model) -> None:
         assert_close(outputs["y"], step(x, state)[1])
 
 
-def test_all_outputs_are_their_own(loaded: weft.Model) -> None:
+def test_outputs_do_not_share_memory(loaded: weft.Model) -> None:
     rng = np.random.default_rng(SEED)
     inputs = [(random(rng, 2, 8), random(rng, 2, 8)) for _ in range(10)]
     outputs = [loaded.run({"x": x, "state": state}, keep=True) for x, state in inputs]
@@ -216,7 +216,7 @@ def inside(gpu: Gpu, array: Array, offset: int) -> ResidentTensor:
 
 
 @pytest.mark.parametrize("offset", [0, 4, 16, 48, 256, 1024])
-def test_a_tensor_inside_of_a_buffer(loaded: weft.Model, gpu: Gpu, offset: int) -> None:
+def test_tensor_inside_a_buffer(loaded: weft.Model, gpu: Gpu, offset: int) -> None:
     rng = np.random.default_rng(SEED)
     x, state = random(rng, 3, 8), random(rng, 3, 8)
     for _ in range(2):
@@ -226,7 +226,7 @@ def test_a_tensor_inside_of_a_buffer(loaded: weft.Model, gpu: Gpu, offset: int) 
         assert_close(outputs["y"], step(state, x)[1])
 
 
-def test_a_tensor_among_the_weights(loaded: weft.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_in_the_weights(loaded: weft.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory bound read-only cannot be bound read-write in the same dispatch: it is copied."""
     sections: list[ResidentSection] = []
     original = ResidentSection.run
@@ -270,7 +270,7 @@ def test_several_bindings(narrow: Gpu) -> None:
 
 
 @pytest.mark.parametrize("length", [3, 20, 150])
-def test_launches_that_are_repeated(length: int, calls: Counter[str]) -> None:
+def test_repeated_launches(length: int, calls: Counter[str]) -> None:
     """Few dispatches are bound to each run's tensors; for many, tensors are copied."""
     body = subgraph(
         "body",
@@ -312,7 +312,7 @@ def test_launches_that_are_repeated(length: int, calls: Counter[str]) -> None:
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_released_is_freed_though_it_was_bound(loaded: weft.Model, gpu: Gpu) -> None:
+def test_released_tensors_are_freed_though_bound(loaded: weft.Model, gpu: Gpu) -> None:
     x = np.ones((4, 8), np.float32)
     inputs = loaded.to_device(x)
     loaded.run({"x": inputs, "state": x})
@@ -328,7 +328,7 @@ def test_what_is_released_is_freed_though_it_was_bound(loaded: weft.Model, gpu: 
     assert_close(loaded.run({"x": loaded.to_device(2 * x), "state": x})["new"], step(2 * x, x)[0])
 
 
-def test_memory_stays_flat(loaded: weft.Model, gpu: Gpu) -> None:
+def test_memory_stays_constant(loaded: weft.Model, gpu: Gpu) -> None:
     rng = np.random.default_rng(SEED)
     sizes = []
     for _ in range(200):
@@ -341,7 +341,7 @@ def test_memory_stays_flat(loaded: weft.Model, gpu: Gpu) -> None:
     assert len(set(sizes[5:])) == 1
 
 
-def test_tensors_that_are_garbage_among_other_things(loaded: weft.Model, gpu: Gpu) -> None:
+def test_tensors_in_reference_cycles(loaded: weft.Model, gpu: Gpu) -> None:
     """Python finalizes the objects of a cycle in any order: memory must be reused after that."""
     x = np.ones((6, 8), np.float32)
     allocated = set()
@@ -371,7 +371,7 @@ def test_spare_memory_is_bounded() -> None:
     assert len(spares._unused) == 64
 
 
-def test_spares_go_where_memory_is_short(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spare_memory_is_released_when_memory_is_short(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.unset_buffer(64).release()
     assert gpu._spares.size
     create, failed = gpu.handle.create_buffer, []

@@ -39,7 +39,7 @@ def replace_measurement(monkeypatch: pytest.MonkeyPatch, peak: Peak | None) -> l
     return measured
 
 
-def test_software_is_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_software_adapters_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = replace_measurement(monkeypatch, Peak(1e9, 1e9))
     calibration.find_rates.cache_clear()
     assert calibration.find_rates(find_adapter("llvmpipe")) == SOFTWARE_GPU
@@ -57,7 +57,7 @@ def test_a_gpu_is_measured_once(hardware: Adapter, monkeypatch: pytest.MonkeyPat
     assert len(measured) == 1
 
 
-def test_what_cannot_be_measured_is_a_large_gpu(hardware: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unmeasurable_adapters_count_as_large_gpus(hardware: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = replace_measurement(monkeypatch, None)
     assert calibration.find_rates(hardware) == LARGE_GPU
     assert len(measured) == 1
@@ -81,6 +81,6 @@ def test_the_same_device_is_of_the_same_class_however_it_was_measured(factor: fl
     assert scale_profile(LARGE_GPU, find_scale(peak, LARGE_GPU)) == LARGE_GPU
 
 
-def test_no_measurement_is_too_wild() -> None:
+def test_measurements_are_limited() -> None:
     assert scale_profile(LARGE_GPU, find_scale(Peak(1.0, 1.0), LARGE_GPU)).compute_units >= 1
     assert scale_profile(LARGE_GPU, find_scale(Peak(1e20, 1e20), LARGE_GPU)).compute_units <= 132 * 8

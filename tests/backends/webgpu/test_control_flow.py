@@ -1,4 +1,4 @@
-"""Tensors that go through control flow: they stay on the device, and results are onnxruntime's."""
+"""Tensors in control flow stay on the device, and results agree with onnxruntime."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def step(suffix: str) -> list[onnx.NodeProto]:
 
 
 def branching() -> onnx.ModelProto:
-    """One step, or the state times 2: as decoders with and without a cache in one file have it."""
+    """Build a branch: one step, or the state times 2, as in decoders with and without a cache in one file."""
     double = [node("Add", ["state", "state"], ["new_other"])]
     shape = [SIZE, SIZE]
     branch = node(
@@ -59,7 +59,7 @@ def branching() -> onnx.ModelProto:
 
 
 def looping(nested: bool = False) -> onnx.ModelProto:
-    """`trips` steps, with a captured weight; each gives its mean, too. Nested: every turn is a branch as above."""
+    """Build a loop of `trips` steps with a captured weight and their means. Nested: every iteration is a branch."""
     shape = [SIZE, SIZE]
     inner = [*step(""), node("ReduceMean", ["new"], ["mean"], keepdims=0), node("Identity", ["going"], ["still"])]
     if nested:
@@ -85,7 +85,7 @@ def expected(proto: onnx.ModelProto, inputs: dict[str, Array]) -> list[Array]:
 
 @pytest.fixture
 def travelled(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
-    """The sizes of all copies to the device and from it."""
+    """Record the sizes of all copies to and from the device."""
     sizes: dict[str, list[int]] = {"to": [], "from": []}
     write, read = Gpu.write, Readback.read
 
@@ -103,7 +103,7 @@ def travelled(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("flags", [(True, True), (False, True), (True, False, False)])
-def test_a_state_stays_through_branches(flags: tuple[bool, ...], travelled: dict[str, list[int]]) -> None:
+def test_state_stays_on_the_device_in_branches(flags: tuple[bool, ...], travelled: dict[str, list[int]]) -> None:
     loaded = weft.load(branching(), device=GPU, strict=True)
     start = np.random.default_rng(SEED).standard_normal((SIZE, SIZE)).astype(np.float32)
     reference, state = start, loaded.to_device(start)
@@ -119,7 +119,7 @@ def test_a_state_stays_through_branches(flags: tuple[bool, ...], travelled: dict
 
 @pytest.mark.parametrize("nested", [False, True], ids=["a step", "a branch"])
 @pytest.mark.parametrize("trips", [0, 1, 7])
-def test_what_a_loop_carries_stays(nested: bool, trips: int, travelled: dict[str, list[int]]) -> None:
+def test_carried_values_stay_on_the_device_in_loops(nested: bool, trips: int, travelled: dict[str, list[int]]) -> None:
     loaded = weft.load(looping(nested), device=GPU, strict=True)
     first = np.random.default_rng(SEED).standard_normal((SIZE, SIZE)).astype(np.float32)
     inputs = {"trips": np.array(trips), "first": first}

@@ -1,4 +1,4 @@
-"""WebGPU's adapters as devices: how they are listed, what names mean, and what "auto" does when one fails."""
+"""WebGPU adapters as devices: listing, names, and fallback of "auto"."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def as_if_real(monkeypatch: pytest.MonkeyPatch) -> str:
     return gpu_device().name
 
 
-# -- what there is ---------------------------------------------------------------------------------------------------
+# -- adapters --------------------------------------------------------------------------------------------------------
 
 
 def test_listed() -> None:
@@ -87,7 +87,7 @@ def test_without_wgpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("auto").name == "cpu"
 
 
-def test_where_wgpu_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wgpu_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def adapters() -> Any:
         raise DeviceError("wgpu does not start: no library", hint="another one")
 
@@ -98,7 +98,7 @@ def test_where_wgpu_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         weft.load(affine(), device="webgpu")
 
 
-def test_wgpu_is_left_alone_until_it_is_wanted(tmp_path: Path) -> None:
+def test_wgpu_is_imported_on_demand(tmp_path: Path) -> None:
     (tmp_path / "affine.onnx").write_bytes(affine().SerializeToString())
     code = f"""
 import sys; sys.path.insert(0, {str(SOURCE)!r})
@@ -113,7 +113,7 @@ print("wgpu" in sys.modules, "weft.backends.webgpu" in sys.modules)
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_knows_its_device() -> None:
+def test_model_device() -> None:
     model = weft.load(affine(), device=NAME)
     assert model.device == gpu_device().name
     assert model.device in repr(model)
@@ -122,7 +122,7 @@ def test_a_model_knows_its_device() -> None:
     assert model.memory({"batch": 2}).peak > 0
 
 
-def test_a_kept_model_is_loaded_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_loaded_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shaders are written once for a model and an adapter."""
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     first = weft.load(affine(), device=NAME)
@@ -135,9 +135,7 @@ def test_a_kept_model_is_loaded_from_the_cache(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("error", [DeviceLostError("it is gone"), KernelError("no"), OutOfMemoryError("full")])
-def test_auto_goes_on_when_a_gpu_fails_at_load(
-    as_if_real: str, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_auto_falls_back_when_a_load_fails(as_if_real: str, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def failing(selector: str = "") -> Any:
         raise error
 
@@ -150,7 +148,7 @@ def test_auto_goes_on_when_a_gpu_fails_at_load(
         weft.load(affine(), device=NAME)
 
 
-def test_auto_goes_on_when_a_gpu_fails_in_a_run(as_if_real: str) -> None:
+def test_auto_falls_back_when_a_run_fails(as_if_real: str) -> None:
     model = weft.load(affine())
     assert model.device == as_if_real
     output = model.run({"x": X}, keep=["z"])["z"]
@@ -169,7 +167,7 @@ def test_auto_goes_on_when_a_gpu_fails_in_a_run(as_if_real: str) -> None:
         output.numpy()
 
 
-def test_auto_goes_on_when_a_kernel_is_refused(as_if_real: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_falls_back_when_a_kernel_is_refused(as_if_real: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "write_module", lambda *_: "fn main( {")
     with pytest.warns(FallbackWarning, match="kernel"):
         model = weft.load(affine(), cache=False)
@@ -178,7 +176,7 @@ def test_auto_goes_on_when_a_kernel_is_refused(as_if_real: str, monkeypatch: pyt
 
 
 def test_inputs_move_with_the_model(as_if_real: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the device still works, tensors on it are copied; it is the run that failed."""
+    """If only the run failed, tensors are copied from the device."""
     model = weft.load(affine())
     output = model.to_device(X)
 
@@ -190,7 +188,7 @@ def test_inputs_move_with_the_model(as_if_real: str, monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(model.run({"x": output})["y"], Y, rtol=1e-6)
 
 
-def test_what_is_wrong_with_inputs_moves_nothing(as_if_real: str) -> None:
+def test_input_errors_do_not_fall_back(as_if_real: str) -> None:
     model = weft.load(affine())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

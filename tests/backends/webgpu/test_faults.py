@@ -1,4 +1,4 @@
-"""What goes wrong on a GPU is a weft error, and the next model runs: here and after every fault."""
+"""GPU faults become WeftErrors, and the next model runs after every fault."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _the_next_model_runs() -> Any:
 
 
 def outer() -> onnx.ModelProto:
-    """y = x * w, of which both are small and y is not."""
+    """Build y = x * w, where x and w are small and y is large."""
     return model(
         [node("Mul", ["x", "w"], ["y"])],
         [value("x", ["n", 1])],
@@ -65,7 +65,7 @@ def test_a_lost_device() -> None:
         first(X)
 
 
-def test_a_device_that_is_lost_between_runs_of_other_shapes() -> None:
+def test_device_lost_between_runs_of_different_shapes() -> None:
     loaded = weft.load(affine(), device=DEVICE)
     for batch in (1, 2):
         loaded(np.ones((batch, 3), np.float32))
@@ -95,7 +95,7 @@ def test_a_shader_that_does_not_compile(monkeypatch: pytest.MonkeyPatch, text: s
     np.testing.assert_allclose(weft.load(affine(), device=DEVICE)(X)[0], Y, rtol=1e-6)
 
 
-def test_a_kernel_that_shares_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_with_too_much_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def greedy(*arguments: Any, **named: Any) -> ShaderSource:
         return ShaderSource(*arguments, **{**named, "shared_bytes": 1 << 20})
 
@@ -109,15 +109,15 @@ def test_a_kernel_that_shares_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_needs_too_large_a_buffer() -> None:
+def test_run_that_needs_a_too_large_buffer() -> None:
     loaded = weft.load(outer(), device=DEVICE)
     with pytest.raises(OutOfMemoryError, match="bytes"):
         loaded(np.ones((1 << 20, 1), np.float32))
     np.testing.assert_array_equal(loaded(np.float32([[3]])), np.arange(1000, dtype=np.float32)[None] * 3)
 
 
-def test_memory_that_runs_out(tmp_path: Path) -> None:
-    """In a process that may take no more: llvmpipe's memory is the process's."""
+def test_out_of_memory(tmp_path: Path) -> None:
+    """In a process with limited memory, which llvmpipe uses as its own."""
     (tmp_path / "outer.onnx").write_bytes(outer().SerializeToString())
     code = f"""
 import resource, sys
@@ -154,7 +154,7 @@ def test_a_memory_limit() -> None:
 # -- data and devices ------------------------------------------------------------------------------------------------
 
 
-def test_data_at_fault() -> None:
+def test_data_errors() -> None:
     loaded = weft.load(take(), device=DEVICE)
     x = np.arange(5, dtype=np.float32)
     for wrong in (5, 2**40, -6):
@@ -173,7 +173,7 @@ def test_kernels_are_timed_by_the_gpu() -> None:
     assert all(0 <= span.start < span.end <= profile.seconds for span in profile.spans)
 
 
-def test_it_cannot_be_profiled_without_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_needs_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = weft.load(outer(), device=DEVICE)
     gpu = open_gpu("llvmpipe")
     monkeypatch.setattr(gpu, "limits", replace(gpu.limits, timestamps=False))
@@ -181,7 +181,7 @@ def test_it_cannot_be_profiled_without_timestamps(monkeypatch: pytest.MonkeyPatc
         loaded.profile({"x": np.ones((100, 1), np.float32)})
 
 
-def test_more_elements_than_kernels_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_elements_than_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = weft.load(outer(), device=DEVICE, cache=False)
     monkeypatch.setattr(launches, "MOST_ELEMENTS", 2500)
     with pytest.raises(ExecutionError, match=r"3,0\d\d elements.*support up to 2,500"):

@@ -1,4 +1,4 @@
-"""An opened GPU on Mesa's llvmpipe: buffers, shaders, dispatches, and every way in which they can fail."""
+"""An open GPU on Mesa's llvmpipe: buffers, shaders, dispatches, and all their failures."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_it_works(gpu: Gpu) -> None:
     np.testing.assert_array_equal(actual, np.arange(256) + 3)
 
 
-# -- what there is ---------------------------------------------------------------------------------------------------
+# -- adapters --------------------------------------------------------------------------------------------------------
 
 
 def test_a_software_adapter_must_be_named() -> None:
@@ -80,8 +80,8 @@ def test_a_software_adapter_must_be_named() -> None:
             find_adapter(selector)
 
 
-def test_one_adapter_for_each_gpu() -> None:
-    """llvmpipe is there twice for wgpu, through Vulkan and through OpenGL."""
+def test_one_adapter_per_gpu() -> None:
+    """wgpu lists llvmpipe twice, through Vulkan and through OpenGL."""
     assert [adapter.backend for adapter in adapters() if "llvmpipe" in adapter.name] == ["Vulkan"]
     described = [
         ("OpenGL", 0x10DE, 0), ("Vulkan", 0x10DE, 7), ("Vulkan", 0x10DE, 7), ("D3D12", 0x10DE, 7),
@@ -110,7 +110,7 @@ def test_opened_once(gpu: Gpu) -> None:
 
 
 def test_nothing_is_printed() -> None:
-    """Neither by Mesa for want of a display, nor by wgpu for failures that weft handles, nor at the end."""
+    """Neither by Mesa without a display, nor by wgpu for failures that weft handles, nor at exit."""
     code = f"""
 import sys; sys.path.insert(0, {str(SOURCE)!r})
 from weft.backends.webgpu.gpu import open_gpu
@@ -169,8 +169,8 @@ def test_memory_is_counted(gpu: Gpu) -> None:
     assert gpu.peak >= before + 1016
 
 
-def test_a_buffer_that_was_released(gpu: Gpu) -> None:
-    """What was bound before goes on working; wgpu would end the process if the buffer were destroyed."""
+def test_released_buffer(gpu: Gpu) -> None:
+    """Earlier bindings keep working; wgpu would abort if the buffer were destroyed."""
     buffer = gpu.buffer(1024)
     pipeline = add_one(gpu)
     group = gpu.bind_group(pipeline, [(buffer, 0, 1024)])
@@ -234,7 +234,7 @@ def test_dispatches_run_in_order(gpu: Gpu, way: str) -> None:
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_submissions_that_are_not_waited_for(gpu: Gpu, way: str) -> None:
+def test_submissions_without_waiting(gpu: Gpu, way: str) -> None:
     buffer = gpu.buffer(1024)
     pipeline = add_one(gpu)
     recording = Recording([Dispatch(pipeline, gpu.bind_group(pipeline, [(buffer, 0, 1024)]), 4)])
@@ -267,15 +267,15 @@ def test_many_threads(gpu: Gpu) -> None:
     assert not wrong
 
 
-def test_pipelines_are_kept(gpu: Gpu) -> None:
+def test_pipelines_are_cached(gpu: Gpu) -> None:
     assert add_one(gpu) is add_one(gpu)
     assert add_one(gpu, checked=True) is not add_one(gpu)
     names = {f"same {number}": ShaderSource(ADD_ONE, (WRITE,)) for number in range(3)}
     assert {id(pipeline) for pipeline in gpu.pipelines(names).values()} == {id(add_one(gpu))}
 
 
-def test_indices_are_checked_if_asked_for(gpu: Gpu) -> None:
-    """What lies behind a bound slice is only safe from a shader that is checked."""
+def test_bounds_checks_on_demand(gpu: Gpu) -> None:
+    """Only checked shaders cannot access memory after a bound slice."""
     for checked in (True, False):
         buffer = gpu.buffer(1024)
         pipeline = add_one(gpu, checked)
@@ -298,7 +298,7 @@ def test_times(gpu: Gpu) -> None:
 
 
 def test_many_times(gpu: Gpu) -> None:
-    """More than one query set has."""
+    """More timestamps than one query set has."""
     buffer = gpu.buffer(1024)
     pipeline = add_one(gpu)
     group = gpu.bind_group(pipeline, [(buffer, 0, 1024)])
@@ -348,14 +348,14 @@ def test_a_dispatch_beyond_the_limits(gpu: Gpu) -> None:
     check_it_works(gpu)
 
 
-def test_memory_that_cannot_be_had(gpu: Gpu) -> None:
+def test_too_large_buffer(gpu: Gpu) -> None:
     with pytest.raises(OutOfMemoryError, match=r"bytes: .* allows"):
         gpu.buffer(gpu.limits.max_buffer_bytes + 4)
     check_it_works(gpu)
 
 
-def test_memory_that_runs_out() -> None:
-    """In a process that may take no more: llvmpipe's memory is the process's."""
+def test_out_of_memory() -> None:
+    """In a process with limited memory, which llvmpipe uses as its own."""
     code = f"""
 import resource, sys
 from pathlib import Path
@@ -417,7 +417,7 @@ def test_a_lost_device() -> None:
     check_it_works(fresh)
 
 
-def test_a_device_that_is_given_back() -> None:
+def test_released_device() -> None:
     gpu = open_gpu("llvmpipe")
     gpu.destroy()
     gpu.destroy()

@@ -1,4 +1,4 @@
-"""Memory on a GPU: what is allocated against what was planned, and buffers that no binding is large enough for."""
+"""GPU memory: allocations against plans, and buffers larger than a binding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gpu() -> Gpu:
 
 @pytest.fixture
 def narrow(gpu: Gpu) -> Iterator[Gpu]:
-    """A GPU that binds 4 KiB at a time."""
+    """A GPU with bindings of at most 4 KiB."""
     limits = gpu.limits
     gpu.limits = replace(limits, max_binding_bytes=4096)
     yield gpu
@@ -42,7 +42,7 @@ def random_array(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
 
 
 def staging(gpu: Gpu) -> int:
-    """Bytes on the host's side, through which results are read; they serve all models."""
+    """Return the bytes of host staging buffers, which all models share."""
     return sum(buffer.size for buffer in gpu._readback._spare)
 
 
@@ -68,8 +68,8 @@ def test_no_more_is_allocated_than_planned(gpu: Gpu, name: str) -> None:
     assert gpu.allocated - before - spare <= 1.05 * planned
 
 
-def test_a_kernel_sees_no_more_than_its_bindings(narrow: Gpu) -> None:
-    """A model with dynamic sizes loads, and only inputs that are too large are refused."""
+def test_inputs_beyond_the_binding_limit_are_refused(narrow: Gpu) -> None:
+    """A model with dynamic sizes loads; only inputs that are too large are refused."""
     loaded = weft.load(model([node("Exp", ["x"], ["y"])], [value("x", ["a", "b", "c"])]), device=GPU)
     x = random_array((2, 3, 5))
     np.testing.assert_allclose(loaded.run({"x": x})["y"], np.exp(x), rtol=1e-5)
@@ -77,7 +77,7 @@ def test_a_kernel_sees_no_more_than_its_bindings(narrow: Gpu) -> None:
         loaded.run({"x": random_array((narrow.limits.max_bindings, 32, 32))})
 
 
-def test_memory_goes_with_the_model(gpu: Gpu) -> None:
+def test_memory_is_freed_with_the_model(gpu: Gpu) -> None:
     gc.collect()
     before = gpu.allocated
     loaded = weft.load(affine((512, 512)), device=GPU)
@@ -166,8 +166,8 @@ def test_a_weight_beyond_the_adapters_own_limit(gpu: Gpu) -> None:
     np.testing.assert_array_equal(run(built, rows=indices)[0], table[indices])
 
 
-def test_a_part_that_is_copied_to_another_of_the_same_result() -> None:
-    """The source is the start of the target: they share a binding, which must be as large as the larger."""
+def test_copy_within_one_result() -> None:
+    """Source and target start together: their shared binding must cover the larger one."""
     built = model(
         [node("Concat", ["x", "x"], ["t"], axis=0), node("Concat", ["t", "t"], ["y"], axis=0)],
         [value("x", [30])],
@@ -180,7 +180,7 @@ def test_a_part_that_is_copied_to_another_of_the_same_result() -> None:
 # -- more than a dispatch --------------------------------------------------------------------------------------------
 
 
-def test_more_groups_than_one_dimension_has(gpu: Gpu) -> None:
+def test_more_workgroups_than_one_dimension_allows(gpu: Gpu) -> None:
     limits = gpu.limits
     gpu.limits = replace(limits, max_groups=13)
     try:

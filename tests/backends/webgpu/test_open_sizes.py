@@ -1,4 +1,4 @@
-"""Models whose sizes or ranks are left open, on a GPU."""
+"""Models with dynamic sizes or ranks on a GPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ CASES: dict[str, tuple[Case, str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_open_sizes(name: str) -> None:
+def test_dynamic_sizes(name: str) -> None:
     case, form = CASES[name]
     case.check(form, "webgpu:0")

@@ -1,4 +1,4 @@
-"""An adapter with nothing but what WebGPU promises: no 64-bit types, no float16, eight buffers to a kernel.
+"""An adapter with only WebGPU's guaranteed features: no 64-bit types, no float16, eight buffers per kernel.
 
 64-bit integers are pairs of words there, float16 is packed, float64 is left to the host. Cases of onnx's suite are the
 test, some of them, chosen by a seed.
@@ -60,7 +60,7 @@ def test_cases_of_the_suite(cases: dict[str, Case]) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_what_the_host_does_is_named(cases: dict[str, Case]) -> None:
+def test_host_steps_are_named(cases: dict[str, Case]) -> None:
     name = "test_reduce_log_sum_exp_default_axes_keepdims_random"
     steps = weft.load(cases[name].source, device="webgpu:0").explain()
     assert steps

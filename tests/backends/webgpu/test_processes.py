@@ -1,4 +1,4 @@
-"""GPUs, threads, forks and signals: first use by many threads, and clear words in a forked child."""
+"""GPUs, threads, forks and signals: first use by many threads, and clear errors in a forked child."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "webgpu:llvmpipe"
 
 
 def test_first_use_by_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without XDG_RUNTIME_DIR, which is set for drivers and never seen in os.environ."""
+    """Without XDG_RUNTIME_DIR, which is set for drivers only, not in os.environ."""
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     script = f"""
 sys.setswitchinterval(1e-6)
@@ -33,8 +33,8 @@ print(len(results), len(set(results)), any(seen))
 
 
 @needs_fork
-def test_a_forked_child_is_told(tmp_path: Path) -> None:
-    """The child of a process that uses a GPU: errors, the host still works, and it ends as it should."""
+def test_forked_child_gets_an_error(tmp_path: Path) -> None:
+    """In the child of a process that uses a GPU, GPU use is an error, the host works, and it exits normally."""
     script = f"""
 model = weft.load(layers(1), device={NAME!r})
 kept = model.run({{"x": feed(1)}}, keep=True)["y"]
@@ -61,8 +61,8 @@ print(status, digest(model.run({{"x": feed(1)}})["y"]) == before)
 
 
 @needs_fork
-def test_auto_goes_to_the_host_in_a_forked_child(tmp_path: Path) -> None:
-    """With a warning: for a model that was loaded before the fork, and for one that is loaded after it."""
+def test_auto_falls_back_to_the_host_in_a_forked_child(tmp_path: Path) -> None:
+    """With a warning, for models loaded before and after the fork."""
     script = """
 import dataclasses, warnings
 from weft.backends.webgpu import adapters as module
@@ -112,7 +112,7 @@ print(digest(model.run({{"x": array}})["y"]) == before)
     assert run_script(script, tmp_path) == "True"
 
 
-def test_the_environment_is_as_before() -> None:
+def test_environment_is_unchanged() -> None:
     from weft.backends.webgpu.adapters import adapters
 
     before = dict(os.environ)

@@ -1,4 +1,4 @@
-"""Random models mean the same to a GPU as to onnxruntime."""
+"""Random models agree with onnxruntime on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shaders of lanes that meet in shared memory."""
+"""Shaders whose lanes communicate through shared memory."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NEXT = dims.mod(ME + 1, LANES)
 X = Register("x", F32, True)
 
 
-def test_lanes_that_hand_on_what_they_have() -> None:
-    """Each of 100 times, every lane takes what its neighbour has, by way of shared memory."""
+def test_lanes_pass_values_on() -> None:
+    """100 times, every lane reads its neighbour's value through shared memory."""
     gpu = open_gpu("llvmpipe")
     more = Assign("x", Call("add", (X, Fetch("io", ME, F32)), F32))
     turn = Repeat("i", 0, variable("n"), 1, (Put("shared", ME, X), Assign("x", Fetch("shared", NEXT, F32)), more))
@@ -59,8 +59,8 @@ def test_lanes_that_hand_on_what_they_have() -> None:
     np.testing.assert_array_equal(actual, expected)
 
 
-def test_no_bool_lies_in_shared_memory() -> None:
-    """NVIDIA's drivers lose them there, and with them every report of an index out of range."""
+def test_no_bools_in_shared_memory() -> None:
+    """NVIDIA's drivers corrupt them there, and with them reports of indices out of range."""
     there = Register("there", DType.bool, True)
     statements: tuple[Statement, ...] = (
         Define("there", Call("less", (Fetch("in", ME, F32), Fetch("in", NEXT, F32)), DType.bool), True),

@@ -55,7 +55,7 @@ def recurrent() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: np.dtype(type).name)
-def test_all_types_come_back(device_name: str, type: Any) -> None:
+def test_all_types_round_trip(device_name: str, type: Any) -> None:
     array = np.random.default_rng(3).integers(0, 7, (3, 5, 7)).astype(type)
     device_tensor = weft.to_device(array, device_name)
     assert (device_tensor.shape, device_tensor.dtype, device_tensor.device) == (
@@ -68,14 +68,14 @@ def test_all_types_come_back(device_name: str, type: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (5,)])
-def test_all_shapes_come_back(device_name: str, shape: tuple[int, ...]) -> None:
+def test_all_shapes_round_trip(device_name: str, shape: tuple[int, ...]) -> None:
     array = np.full(shape, 2.5, np.float32)
     outputs = weft.to_device(array, device_name).numpy()
     assert outputs.shape == shape
     np.testing.assert_array_equal(outputs, array)
 
 
-def test_it_is_an_array_to_numpy(device_name: str) -> None:
+def test_numpy_converts_it(device_name: str) -> None:
     device_tensor = weft.to_device(X.T, device_name)
     np.testing.assert_array_equal(np.asarray(device_tensor), X.T)
     np.testing.assert_array_equal(np.asarray(device_tensor, np.float64), X.T)
@@ -94,7 +94,7 @@ def test_it_is_a_copy(device_name: str) -> None:
     np.testing.assert_array_equal(device_tensor.numpy(), X)
 
 
-def test_what_cannot_be_one(device_name: str) -> None:
+def test_invalid_tensors_are_refused(device_name: str) -> None:
     for wrong in (["a", "b"], np.array([1 + 2j], np.clongdouble), {"a": 1}, np.zeros(2, "datetime64[s]")):
         with pytest.raises(InputError, match="a device cannot hold an array"):
             weft.to_device(wrong, device_name)
@@ -117,8 +117,8 @@ def test_inputs_and_outputs(device_name: str) -> None:
     np.testing.assert_array_equal(loaded(inputs)[1], -X)
 
 
-def test_a_loop_keeps_its_state(device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same as in numpy; and on a GPU nothing is read before the end."""
+def test_state_stays_on_the_device(device_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are numpy's, and on a GPU nothing is read before the end."""
     loaded = weft.load(recurrent(), device=device_name)
     rng = np.random.default_rng(11)
     weights = (np.arange(16, dtype=np.float32).reshape(4, 4) - 8) / 16
@@ -137,7 +137,7 @@ def test_a_loop_keeps_its_state(device_name: str, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(device_outputs["total"].numpy(), total, atol=1e-4)
 
 
-def test_a_run_changes_no_tensor(device_name: str) -> None:
+def test_runs_do_not_modify_tensors(device_name: str) -> None:
     loaded = weft.load(recurrent(), device=device_name)
     inputs = {name: loaded.to_device(np.full((3, 4), 0.5, np.float32)) for name in ("x", "state")}
     inputs["total"] = loaded.to_device(np.float32(1))
@@ -167,7 +167,7 @@ def test_outputs_that_are_inputs_or_constants(device_name: str) -> None:
     np.testing.assert_array_equal(read["same"], [6])
 
 
-def test_host_steps_take_and_give_tensors(device_name: str) -> None:
+def test_tensors_through_host_steps(device_name: str) -> None:
     """NonZero's size depends on data: it runs on the host, between kernels."""
     source = model(
         [
@@ -216,7 +216,7 @@ def test_shapes_and_types_are_checked(device_name: str) -> None:
             loaded.run({"x": X}, keep=keep)
 
 
-def test_a_tensor_of_another_device() -> None:
+def test_tensor_of_another_device() -> None:
     for here in DEVICES:
         loaded = weft.load(affine(), device=here)
         for there in DEVICES:

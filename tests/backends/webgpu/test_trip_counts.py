@@ -1,4 +1,4 @@
-"""Loops that a software adapter would end too early: counted before they run."""
+"""Trip counts of loops, which a software adapter limits, are computed before a run."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_loops_in_loops_and_after_each_other() -> None:
     assert count(built, 1, 10, 7) == 10 * (1 + 4) + 2
 
 
-def test_parts_of_an_axis_count_as_their_own_length() -> None:
+def test_slices_of_an_axis_count_with_their_length() -> None:
     n, m = dims.symbol("n", 1), dims.symbol("m", 1)
     start = dims.mod(block(), n) * m
     built = kernel(Let("first", block() * 3), Repeat("i", start, dims.minimum(start + m, 1000), 1, ()))
     assert count(built, 100, 50, 20) == 20
 
 
-def test_of_two_branches_the_longer_counts() -> None:
+def test_longer_branch_counts() -> None:
     n, m = dims.symbol("n", 0), dims.symbol("m", 0)
     test = Call("less", (Number(1, F32), Number(2, F32)), DType.bool)
     built = kernel(When(test, (Repeat("i", 0, n, 1, ()),), (Repeat("i", 0, m, 1, ()),)))
@@ -58,7 +58,7 @@ def test_a_kernel_without_loops() -> None:
 
 
 @pytest.mark.parametrize("length", [1000, 60_000, 3_000_000])
-def test_a_long_row_is_right_or_refused(length: int) -> None:
+def test_long_row_is_correct_or_refused(length: int) -> None:
     built = model([node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)], [value("x", [1, "n"])], [value("y", [1], 7)])
     x = np.arange(length, dtype=np.float32)[None] % 1021
     x[0, length - 2] = 5000
@@ -67,7 +67,7 @@ def test_a_long_row_is_right_or_refused(length: int) -> None:
         assert loaded(x) == [length - 2]
 
 
-def test_what_would_take_too_many_turns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_iterations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launches, "MOST_TRIPS", 2)
     built = model([node("ReduceSum", ["x"], ["y"], keepdims=0)], [value("x", [64, 64])], [value("y", [])])
     with pytest.raises(ExecutionError, match="loop iterations"):

@@ -1,4 +1,4 @@
-"""Comparisons of integers that were widened to int64, which the optimizer of a driver may get wrong."""
+"""Comparisons of integers widened to int64, which driver optimizers may get wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These tests run on Mesa's software adapter; where it is missing they are left out, and say so."""
+"""Skip these tests where Mesa's software adapter is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the works of kernel builders with tile products on the emulation of thread lanes, as plain statements."""
+"""Run the works of kernel builders with tile products, expanded to plain statements, on emulated thread lanes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_work(
     results: Sequence[StoredTensor],
     sizes: Mapping[str, int] | None = None,
 ) -> list[Array]:
-    """The results; kernels with tiles must keep the rules before they are expanded, too."""
+    """Return the results. Kernels are verified before and after tiles are expanded."""
     bound = sizes or {}
     shapes = [[dims.evaluate(result.shape[axis], bound) for axis in result.layout.order] for result in results]
     arrays: dict[str, list[Array]] = {
@@ -63,10 +63,10 @@ def run_work(
         blocks = dims.evaluate(launch.blocks, bound)
         if blocks == 0:
             continue
-        given = [arrays[reference.kind][reference.number] for reference in launch.references]
+        arguments = [arrays[reference.kind][reference.number] for reference in launch.references]
         numbers = {name: dims.evaluate(value, bound) for name, value in launch.parameters}
-        with patch.object(SharedMemory, "MOST_STATIC", 1 << 20):  # no launch allocates dynamic memory here
-            after = run_kernel(expand_tiles(launch.kernel), given, blocks, numbers)
+        with patch.object(SharedMemory, "MOST_STATIC", 1 << 20):  # emulated launches have no dynamic memory
+            after = run_kernel(expand_tiles(launch.kernel), arguments, blocks, numbers)
         for reference, array in zip(launch.references, after, strict=True):
             if reference.kind in ("operand", "constant"):
                 assert np.array_equal(array.view(np.uint8), arrays[reference.kind][reference.number].view(np.uint8))

@@ -1,4 +1,4 @@
-"""Attention on tiles in shared memory, and as products where threads share none, against softmax(q k) v in float64."""
+"""Attention on tiles in shared memory, and as products without shared memory, against softmax(q k) v in float64."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ SIZES = [
 
 
 class Alone:
-    """A model that is one attention, with its kernel's operands."""
+    """A model of one attention, with its kernel's operands."""
 
     def __init__(
         self, built: onnx.ModelProto, inputs: Mapping[str, Array], sought: AttentionSupport = DEFAULT_SUPPORT
     ) -> None:
         program = program_of(built)
-        ((steps, found),) = find_attention(program, sought)
-        made = {result for step in steps for result in step.results}
-        self.operands = list(dict.fromkeys(v for step in steps for v in step.operands if v not in made))
-        self.attention: Attention = number_loads(found, self.operands)
+        ((steps, attention),) = find_attention(program, sought)
+        inner = {result for step in steps for result in step.results}
+        self.operands = list(dict.fromkeys(v for step in steps for v in step.operands if v not in inner))
+        self.attention: Attention = number_loads(attention, self.operands)
         self.tensors = []
         for operand in (*self.operands, steps[-1].results[0]):
             assert isinstance(operand.type, TensorType)
@@ -62,14 +62,14 @@ class Alone:
                 self.arrays[step.results[0]] = self.arrays[step.operands[0]].reshape(shape)
         self.sizes = {
             str(size): length
-            for given in program.inputs
-            if isinstance(given.type, TensorType)
-            for size, length in zip(given.type.shape or (), self.arrays[given].shape)
+            for input_value in program.inputs
+            if isinstance(input_value.type, TensorType)
+            for size, length in zip(input_value.type.shape or (), self.arrays[input_value].shape)
             if not isinstance(size, int)
         }
 
     def run(self, target: ThreadTarget, *, at_start: bool | None = None) -> Array:
-        """The result; with `at_start`, on a CPU's vectors, where memory ends with the operands or starts with them."""
+        """Return the result; with `at_start`, on CPU vectors, at the start or end of accessible memory."""
         (part,) = build_attention(self.attention, self.tensors[:-1], self.tensors[-1], target)
         arrays = [self.arrays[self.operands[number]] for number in part.operands]
         memory = [(array, row_major(array.ndim)) for array in arrays]
@@ -88,8 +88,8 @@ def test_sizes(sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("queries", ["gone", "kept"])
-def test_several_rows_a_lane(queries: str) -> None:
-    """Heads enough for two and four rows, with queries in shared memory and without."""
+def test_several_rows_per_lane(queries: str) -> None:
+    """Enough heads for two and four rows, with queries in shared memory and without."""
     inputs = qkv(np.random.default_rng(2), 2, 64, 70, 45, 64, 8)
     alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     target = replace(targets()["sharing"], shared_bytes=LEAST if queries == "gone" else 2 * LEAST)
@@ -117,7 +117,7 @@ def test_stays_inside_its_memory(
 
 @pytest.fixture(params=["sharing"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs as the tests of the CPU write them, for threads that share memory; or, `apart`, that do not."""
+    """Run the programs of the CPU tests with threads that share memory; with `apart`, without."""
 
     def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, attentions: int = 1, threads: int = 1) -> Array:
         assert len(find_attention(program_of(built))) == attentions or threads > 1
@@ -126,7 +126,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     own = targets_module.build_target
     if request.param == "sharing":
         monkeypatch.setattr(
-            targets_module, "build_target", lambda *given: replace(own(*given), shared_bytes=LEAST, sharing_pays=True)
+            targets_module,
+            "build_target",
+            lambda *arguments: replace(own(*arguments), shared_bytes=LEAST, sharing_pays=True),
         )
     monkeypatch.setattr(written, "run", run)
 

@@ -1,4 +1,4 @@
-"""Attention on tile products, as plain statements, against softmax(q k) v in float64; whole or with its keys split."""
+"""Attention on expanded tile products, whole and with split keys, against softmax(q k) v in float64."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def emulated(alone: Alone, target: ThreadTarget) -> Array:
 
 
 def statements_of(body: Sequence[Statement]) -> list[Statement]:
-    return [found for one in body for found in (one, *(s for b in inner_bodies(one) for s in statements_of(b)))]
+    return [statement for one in body for statement in (one, *(s for b in inner_bodies(one) for s in statements_of(b)))]
 
 
 def busy(target: ThreadTarget) -> ThreadTarget:
-    """One that a single block keeps busy: nothing is split."""
+    """Return a target that a single block keeps busy, so that nothing is split."""
     return replace(target, rates=replace(target.rates, compute_units=0))
 
 
@@ -68,7 +68,9 @@ def test_sizes(products: Float32Products, sizes: tuple[int, ...]) -> None:
     inputs = qkv(np.random.default_rng(1), *sizes)
     alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     target = with_products(products)
-    assert any(isinstance(found, TilePipeline) for found in statements_of(launches_of(alone, target)[0].kernel.body))
+    assert any(
+        isinstance(statement, TilePipeline) for statement in statements_of(launches_of(alone, target)[0].kernel.body)
+    )
     close(emulated(alone, target), exact(inputs), WITHIN[products])
 
 
@@ -85,21 +87,21 @@ def test_split_keys(products: Float32Products, sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 700), (70, 100), (1, 1), (64, 512)])
-def test_all_sizes_unknown(queries: int, keys: int) -> None:
+def test_all_sizes_dynamic(queries: int, keys: int) -> None:
     inputs = qkv(np.random.default_rng(3), 1, 2, queries, keys, 24, 20)
     shapes: dict[str, Sequence[Any]] = {"q": ["b", "n", 2, 24], "k": ["b", "m", 2, 24], "v": ["b", "m", 2, 20]}
     close(emulated(Alone(attention_model(shapes), inputs), with_products(PARTS)), exact(inputs))
 
 
-def test_keys_as_they_lie_are_moved() -> None:
+def test_keys_in_memory_order_are_moved_into_tiles() -> None:
     inputs = qkv(np.random.default_rng(4), 1, 1, 64, 64, 64, 64)
     alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     (launch,) = launches_of(alone, with_products(TF32))
-    assert any(isinstance(found, MoveRun) for found in statements_of(launch.kernel.body))
+    assert any(isinstance(statement, MoveRun) for statement in statements_of(launch.kernel.body))
 
 
 def test_little_shared_memory() -> None:
-    """Tiles of one stage; and where even these do not fit, no tile products."""
+    """Tiles of one stage, and no tile products if these do not fit either."""
     inputs = qkv(np.random.default_rng(5), 1, 1, 30, 70, 64, 64)
     alone = Alone(attention_model({name: array.shape for name, array in inputs.items()}), inputs)
     target = replace(with_products(HALVES), shared_bytes=60000)
@@ -112,19 +114,19 @@ def test_little_shared_memory() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.inf, 1e6])
-def test_halves_end_at_their_range(bad: float) -> None:
+def test_values_outside_of_float16(bad: float) -> None:
     inputs = qkv(np.random.default_rng(6), 1, 1, 20, 30, 8, 8)
     inputs["v"][0, 3, 0, 2] = bad
-    found = emulated(Alone(attention_model({n: a.shape for n, a in inputs.items()}), inputs), with_products(HALVES))
+    actual = emulated(Alone(attention_model({n: a.shape for n, a in inputs.items()}), inputs), with_products(HALVES))
     columns = [column for column in range(8) if column != 2]
-    close(found[..., columns], exact(inputs)[..., columns], WITHIN[HALVES])
-    assert np.all(found[..., 2] > 100)
+    close(actual[..., columns], exact(inputs)[..., columns], WITHIN[HALVES])
+    assert np.all(actual[..., 2] > 100)
 
 
 @pytest.mark.parametrize("dtype", [DType.float16, DType.bfloat16])
 @pytest.mark.parametrize("sizes", [(1, 2, 70, 130, 64, 64), (1, 1, 13, 31, 20, 12), (1, 1, 3, 600, 32, 32)], ids=str)
 def test_narrow_types(dtype: DType, sizes: tuple[int, ...]) -> None:
-    """Data of the tiles' own type, with a mask that hides keys."""
+    """Operands of the tiles' type, with a mask that hides keys."""
     rng = np.random.default_rng(11)
     wide = qkv(rng, *sizes)
     mask = np.where(rng.random((sizes[2], sizes[3])) < 0.3, -np.inf, rng.standard_normal((sizes[2], sizes[3])))
@@ -142,24 +144,24 @@ def test_narrow_types(dtype: DType, sizes: tuple[int, ...]) -> None:
         written.heads_first("o", "t"),
         node("Relu", ["t"], ["y"]),
     ]
-    given = [value(name, array.shape, kind) for name, array in inputs.items()]
-    built = written.model(nodes, given, [value("y", None, kind)], opsets={"": 22})
+    inputs_info = [value(name, array.shape, kind) for name, array in inputs.items()]
+    built = written.model(nodes, inputs_info, [value("y", None, kind)], opsets={"": 22})
     target = with_products(Float32Products.EXACT)
     alone = Alone(built, inputs, attention_support(target))
     kernel = launches_of(alone, target)[0].kernel
-    moved = [found.tile for found in statements_of(kernel.body) if isinstance(found, MoveRun)]
+    moved = [run.tile for run in statements_of(kernel.body) if isinstance(run, MoveRun)]
     assert bool(moved) == (sizes[4] % 8 == 0)
-    found = emulated(alone, target)
-    assert found.dtype == dtype.numpy
+    actual = emulated(alone, target)
+    assert actual.dtype == dtype.numpy
     rounded = {name: array.astype(np.float64) for name, array in inputs.items()}
-    wanted = np.maximum(exact(rounded, rounded["mask"], scale=1.0), 0)
-    close(found.astype(np.float64), wanted, 3e-3 if dtype is DType.float16 else 2e-2)
+    expected = np.maximum(exact(rounded, rounded["mask"], scale=1.0), 0)
+    close(actual.astype(np.float64), expected, 3e-3 if dtype is DType.float16 else 2e-2)
     without = replace(target, shared_bytes=16384)  # the same group, where tiles do not fit
-    close(emulated(alone, without).astype(np.float64), wanted, 3e-3 if dtype is DType.float16 else 2e-2)
+    close(emulated(alone, without).astype(np.float64), expected, 3e-3 if dtype is DType.float16 else 2e-2)
 
 
-def seen_by(queries: int, keys: int) -> Array:
-    """A mask in which some rows see nothing at all, nothing at first, or nothing at last."""
+def visible_keys(queries: int, keys: int) -> Array:
+    """Return a mask in which some rows see no keys at all, none at the start, or none at the end."""
     mask = np.random.default_rng(8).random((1, 1, queries, keys)) < 0.5
     mask[0, 0, 3] = False
     mask[0, 0, 5, : keys // 2] = False
@@ -171,12 +173,12 @@ def seen_by(queries: int, keys: int) -> Array:
 @pytest.mark.parametrize("keys", [100, 600])
 def test_rows_without_a_visible_key(keys: int, guarded: bool) -> None:
     inputs = qkv(np.random.default_rng(9), 1, 1, 30, keys, 16, 16)
-    mask = seen_by(30, keys)
-    wanted = exact(inputs, np.where(mask, 0.0, -np.inf))
-    assert np.isnan(wanted[0, 3]).all()
+    mask = visible_keys(30, keys)
+    expected = exact(inputs, np.where(mask, 0.0, -np.inf))
+    assert np.isnan(expected[0, 3]).all()
     built = written.boolean_mask({name: array.shape for name, array in inputs.items()}, mask, guarded=guarded)
-    found = emulated(Alone(built, {**inputs, "mask": mask}), with_products(PARTS))
-    close(found, np.nan_to_num(wanted) if guarded else wanted)
+    actual = emulated(Alone(built, {**inputs, "mask": mask}), with_products(PARTS))
+    close(actual, np.nan_to_num(expected) if guarded else expected)
 
 
 @pytest.mark.parametrize("scale", [300.0, -300.0, 1e30])
@@ -191,7 +193,7 @@ def test_scores_that_grow_fall_and_overflow(scale: float) -> None:
 
 @pytest.fixture
 def whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs as the tests of the CPU write them."""
+    """Run the programs of the CPU tests."""
 
     def run(built: onnx.ModelProto, inputs: Mapping[str, Array], *, attentions: int = 1, threads: int = 1) -> Array:
         assert (attentions, threads) == (1, 1)
@@ -220,7 +222,7 @@ class TestPrograms:
 @pytest.mark.parametrize("low", [-np.inf, np.finfo(np.float32).min])
 @pytest.mark.parametrize("split", [False, True])
 def test_causal_masks_in_memory(low: float, split: bool) -> None:
-    """Rows whose visible keys are all hidden by padding see those that only a finite score hides."""
+    """Rows whose visible keys are all padding attend to keys that a finite score hides."""
     rng = np.random.default_rng(7)
     length = 512 + 8
     inputs = qkv(rng, 1, 1, length, length, 8, 8)
@@ -244,13 +246,13 @@ def test_causal_masks_in_memory(low: float, split: bool) -> None:
     alone = Alone(built, {**inputs, "padding": padding})
     assert alone.attention.causal_bounds
     target = with_products(HALVES)
-    found = emulated(alone, target if split else busy(target))
+    actual = emulated(alone, target if split else busy(target))
     mask = np.where(np.tri(length, dtype=bool) & padding, 0.0, low)
-    close(found, exact(inputs, mask, scale=1.0), WITHIN[HALVES])
+    close(actual, exact(inputs, mask, scale=1.0), WITHIN[HALVES])
 
 
 def test_rotated_queries_and_keys() -> None:
-    """Rotary embeddings: queries are rotated where they are read, keys before, for all blocks."""
+    """Rotary embeddings: queries are rotated as they are read, keys once before, for all blocks."""
     rng = np.random.default_rng(12)
     inputs = qkv(rng, 1, 2, 40, 70, 16, 16)
     angles = rng.standard_normal((70, 8)).astype(np.float32)
@@ -259,9 +261,9 @@ def test_rotated_queries_and_keys() -> None:
     nodes += [node("Cos", ["all"], ["keys_cos"]), node("Sin", ["all"], ["keys_sin"])]
     for name in ("cos", "sin"):
         nodes.append(node("Slice", [f"keys_{name}", "zero", "queries"], [f"queries_{name}"]))
-    for given, name in (("q", "queries"), ("k", "keys")):
+    for source, name in (("q", "queries"), ("k", "keys")):
         nodes += [
-            written.heads_first(given, f"{name}_plain"),
+            written.heads_first(source, f"{name}_plain"),
             node("Split", [f"{name}_plain"], [f"{name}_low", f"{name}_high"], axis=3, num_outputs=2),
             node("Neg", [f"{name}_high"], [f"{name}_negative"]),
             node("Concat", [f"{name}_negative", f"{name}_low"], [f"{name}_turned"], axis=3),
@@ -294,7 +296,7 @@ def test_rotated_queries_and_keys() -> None:
         stored.append(StoredTensor(operand.type.dtype, operand.type.shape, row_major(len(operand.type.shape))))
     (part,) = build_attention(group.attention, stored[:-1], stored[-1], target)
     memory = [(np.asarray(arrays[number]), row_major(np.ndim(arrays[number]))) for number in part.operands]
-    (found,) = run_work(part.work, memory, [part.result])
+    (actual,) = run_work(part.work, memory, [part.result])
 
     def rotated(array: Array) -> Array:
         length = array.shape[1]
@@ -303,4 +305,4 @@ def test_rotated_queries_and_keys() -> None:
         turned = np.concatenate([-wide[..., 8:], wide[..., :8]], -1)
         return np.asarray(wide * np.cos(both) + turned * np.sin(both))
 
-    close(found, exact({**inputs, "q": rotated(inputs["q"]), "k": rotated(inputs["k"])}, scale=1.0))
+    close(actual, exact({**inputs, "q": rotated(inputs["q"]), "k": rotated(inputs["k"])}, scale=1.0))

@@ -1,4 +1,4 @@
-"""Convolutions with threads as lanes: of all kinds at odd sizes, against the reference in float64."""
+"""Convolutions of all kinds with threads as lanes, at odd sizes, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_random_convolutions(group: int, symbolic: bool) -> None:
         operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
         for name in ("software", "vectors") if seed % 2 else ("sharing",):
             run = run_on_cpu if name == "vectors" else run_work
-            (found,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
-            assert_close(found, case.expected(), case.dtype)
+            (actual,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
+            assert_close(actual, case.expected(), case.dtype)
 
 
 def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], target: ThreadTarget) -> Work:
@@ -54,10 +54,10 @@ def check(primitive: Convolve, x: Array, w: Array, outputs: tuple[int, ...], tar
     work = build_convolve(
         build_convolution, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w
     )
-    (found,), _ = run_work(work, [(x, layout), (w, row_major(w.ndim))], [result])
+    (actual,), _ = run_work(work, [(x, layout), (w, row_major(w.ndim))], [result])
     pads = [(int(str(before)), int(str(after))) for before, after in primitive.pads]
     wide = (array.astype(np.float64) for array in (x, w))
-    assert_close(found, convolve(primitive, *wide, primitive.groups, pads, shape), F32)
+    assert_close(actual, convolve(primitive, *wide, primitive.groups, pads, shape), F32)
     return work
 
 
@@ -84,8 +84,8 @@ def test_layers_of_networks(channels: int, size: int, features: int, taps: int, 
 
 
 @pytest.mark.parametrize(("channels", "size", "features", "taps"), [(128, 7, 64, 3), (256, 14, 64, 1), (48, 3, 200, 1)])
-def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps: int) -> None:
-    """One work for all batches, which takes other tiles for small ones than for large ones."""
+def test_dynamic_batches(channels: int, size: int, features: int, taps: int) -> None:
+    """One work for all batches, with different tiles for small and large ones."""
     layout = channels_last(4)
     batch = dims.symbol("batch")
     shapes: list[tuple[Dim, ...]] = [(batch, count, size, size) for count in (channels, features)]
@@ -102,10 +102,10 @@ def test_batches_that_a_run_tells(channels: int, size: int, features: int, taps:
     assert changes
     for number in sorted({1, *changes, *(change - 1 for change in changes)}):
         x = random_array(number, (number, channels, size, size), F32)
-        (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result], {"batch": number})
+        (actual,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result], {"batch": number})
         wide = (array.astype(np.float64) for array in (x, w))
         shape = (number, features, size, size)
-        assert_close(found, convolve(primitive, *wide, 1, [(taps // 2, taps // 2)] * 2, shape), F32)
+        assert_close(actual, convolve(primitive, *wide, 1, [(taps // 2, taps // 2)] * 2, shape), F32)
 
 
 def test_grouped_and_transposed() -> None:
@@ -117,8 +117,8 @@ def test_grouped_and_transposed() -> None:
 
 
 @pytest.mark.parametrize("target", ["software", "large"])
-def test_orders_of_channels(target: str) -> None:
-    """A 1 x 1 convolution takes its input's channels from where an order says that they are."""
+def test_permuted_channels(target: str) -> None:
+    """A 1 x 1 convolution reads its input's channels in a permuted order."""
     x = random_array(6, (2, 48, 5, 6), F32)
     channel = dims.axis(1, 48)
     shuffle = dims.mod(channel, 2) * 24 + dims.floordiv(channel, 2)
@@ -132,13 +132,13 @@ def test_orders_of_channels(target: str) -> None:
         work = build_convolve(
             build_convolution, primitive, tensor_of(x, layout), tensor_of(w), *ends, constant_w=w, order=order
         )
-        (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
+        (actual,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
         wide = (x[:, places].astype(np.float64), w.astype(np.float64))
-        assert_close(found, convolve(primitive, *wide, groups, [(0, 0), (0, 0)], (2, 20, 5, 6)), F32)
+        assert_close(actual, convolve(primitive, *wide, groups, [(0, 0), (0, 0)], (2, 20, 5, 6)), F32)
 
 
-def test_a_padding_that_a_run_tells() -> None:
-    """A transposed convolution whose phases are not known reads its input with zeros between the elements."""
+def test_dynamic_padding() -> None:
+    """A transposed convolution with unknown phases reads its input with zeros between the elements."""
     pad: Dim = dims.symbol("pad", 0)
     primitive = Convolve((2, 3), (1, 1), ((pad, 0), (pad, 0)), 1, transposed=True)
     x, w = random_array(8, (1, 8, 5, 4), F32), random_array(9, (8, 12, 3, 3), F32)
@@ -149,9 +149,9 @@ def test_a_padding_that_a_run_tells() -> None:
         for value in (0, 1, 2):
             shape = (1, 12, 11 - value, 12 - value)
             operands = [(x, layout), (w, row_major(4))]
-            (found,), _ = run_work(work, operands, [result], {"pad": value})
+            (actual,), _ = run_work(work, operands, [result], {"pad": value})
             wide = (x.astype(np.float64), w.astype(np.float64))
-            assert_close(found, convolve(primitive, *wide, 1, [(value, 0), (value, 0)], shape), F32)
+            assert_close(actual, convolve(primitive, *wide, 1, [(value, 0), (value, 0)], shape), F32)
 
 
 def test_bytes() -> None:
@@ -160,10 +160,10 @@ def test_bytes() -> None:
     w = random.integers(-128, 128, (12, 9, 3, 3)).astype(np.int8)
     primitive = Convolve((1, 1), (1, 1), ((1, 1), (1, 1)), 1)
     layout, result = channels_last(4), StoredTensor(DType.int32, (1, 12, 8, 8), channels_last(4))
-    wanted = convolve(primitive, x.astype(np.int32), w.astype(np.int32), 1, [(1, 1), (1, 1)], (1, 12, 8, 8))
+    expected = convolve(primitive, x.astype(np.int32), w.astype(np.int32), 1, [(1, 1), (1, 1)], (1, 12, 8, 8))
     for target in (targets()["software"], LARGE):
         work = build_convolve(
             build_convolution, primitive, tensor_of(x, layout), tensor_of(w), result, None, target, constant_w=w
         )
-        (found,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
-        assert np.array_equal(found, wanted)
+        (actual,), _ = run_work(work, [(x, layout), (w, row_major(4))], [result])
+        assert np.array_equal(actual, expected)

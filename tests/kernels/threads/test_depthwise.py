@@ -1,4 +1,4 @@
-"""Convolutions of small groups with threads as lanes: of all kinds at odd sizes, against the reference in float64."""
+"""Convolutions with small groups and threads as lanes, at odd sizes, against the reference in float64."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS_OF_GROUPS = ("alone", "alone", "multiplied", "small", "fours")
 
 
 class Case:
-    """A convolution with its operands; with `symbolic`, batch and spatial sizes have names."""
+    """A convolution with its operands; with `symbolic`, batch and spatial sizes are symbols."""
 
     def __init__(self, seed: int, symbolic: bool = False) -> None:
         random = np.random.default_rng(seed)
@@ -71,9 +71,9 @@ class Case:
             for axis, (stride, span, pad) in enumerate(zip(strides, spans, pads)):
                 size = names[axis + 2]
                 plain = dims.floordiv(size + sum(pad) - span, stride) + 1
-                found = (size - 1) * stride + span - sum(pad) if transposed else plain
-                more = outputs[axis] - dims.evaluate(found, self.bound)
-                result[axis + 2] = found + more
+                size_formula = (size - 1) * stride + span - sum(pad) if transposed else plain
+                more = outputs[axis] - dims.evaluate(size_formula, self.bound)
+                result[axis + 2] = size_formula + more
         self.x_tensor = tensor_of(self.x, self.layout, names)
         self.result = StoredTensor(self.dtype, tuple(result), self.layout)
         kinds = KINDS if self.dtype.is_float else KINDS[:4]
@@ -83,7 +83,7 @@ class Case:
 
     @staticmethod
     def sizes_of_groups(random: np.random.Generator) -> tuple[int, int, int]:
-        """Groups, and the channels and features of each."""
+        """Return the number of groups, and the channels and features of each."""
         match KINDS_OF_GROUPS[int(random.integers(len(KINDS_OF_GROUPS)))]:
             case "alone":
                 return int(random.choice([2, 3, 8, 24, 33, 40])), 1, 1
@@ -108,15 +108,15 @@ class Case:
 
     def check(self, seed: int) -> None:
         operands = [(self.x, self.layout), (self.w, row_major(self.w.ndim)), *self.ending.arrays]
-        wanted = self.expected()
+        expected = self.expected()
         about = f"seed {seed}: {self.primitive} of {self.dtype}{self.x.shape} with {self.w.shape}"
         print(about)
         for name in ("software", "sharing"):
-            (found,), _ = run_work(self.work(targets()[name]), operands, [self.result], self.bound)
-            assert_close(found, wanted, self.dtype)
+            (actual,), _ = run_work(self.work(targets()[name]), operands, [self.result], self.bound)
+            assert_close(actual, expected, self.dtype)
         work = self.work(targets()["vectors"])
-        (found,), _ = run_on_cpu(work, operands, [self.result], self.bound, at_start=bool(seed % 2))
-        assert_close(found, wanted, self.dtype)
+        (actual,), _ = run_on_cpu(work, operands, [self.result], self.bound, at_start=bool(seed % 2))
+        assert_close(actual, expected, self.dtype)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -128,20 +128,20 @@ def test_random_convolutions(group: int, symbolic: bool) -> None:
 
 @pytest.mark.parametrize(("kernel", "strides"), [((3, 1), (1, 2)), ((2, 2), (3, 2)), ((3, 3), (2, 2))])
 def test_transposed_in_a_model(kernel: tuple[int, int], strides: tuple[int, int]) -> None:
-    """Some results meet no tap at all; against onnxruntime."""
+    """Some outputs have no tap at all; against onnxruntime."""
     random = np.random.default_rng(7)
     x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((2, 6, 7, 9), (6, 1, *kernel)))
-    made = node("ConvTranspose", ["x", "w"], ["y"], kernel_shape=kernel, strides=strides, group=6)
-    built = model([made], [value("x", x.shape)], [value("y", None)], [tensor("w", w)])
-    (wanted,) = onnxruntime_run(built, {"x": x})
-    found = weft.load(built, device="webgpu:llvmpipe", cache=False).run({"x": x})["y"]
-    assert_close(found, wanted.astype(np.float64), F32)
+    transposed = node("ConvTranspose", ["x", "w"], ["y"], kernel_shape=kernel, strides=strides, group=6)
+    built = model([transposed], [value("x", x.shape)], [value("y", None)], [tensor("w", w)])
+    (expected,) = onnxruntime_run(built, {"x": x})
+    actual = weft.load(built, device="webgpu:llvmpipe", cache=False).run({"x": x})["y"]
+    assert_close(actual, expected.astype(np.float64), F32)
 
 
 @pytest.mark.parametrize("kernel", [3, 5, 7])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_few_and_many_images(kernel: int, stride: int) -> None:
-    """One work serves both, with a kernel for each; results have the same bits."""
+    """One work has a kernel for each; results have the same bits."""
     random = np.random.default_rng(9)
     channels, size, pads = 24, 19, ((kernel // 2, kernel // 2),) * 2
     primitive = Convolve((stride, stride), (1, 1), pads, channels)
@@ -154,12 +154,12 @@ def test_few_and_many_images(kernel: int, stride: int) -> None:
     assert len(work.launches) == 2
     bits = []
     for count in (1, 3, 100):
-        given = images[:count]
+        first_images = images[:count]
         bound = {"n": count}
         assert sorted(dims.evaluate(launch.blocks, bound) > 0 for launch in work.launches) == [False, True]
-        (found,), _ = run_work(work, [(given, channels_last(4)), (w, row_major(4))], [result], bound)
-        wide = [array.astype(np.float64) for array in (given, w)]
-        wanted = convolve(primitive, *wide, channels, pads, (count, channels, out, out))
-        assert_close(found, wanted, DType.float16)
-        bits.append(found[0].tobytes())
+        (actual,), _ = run_work(work, [(first_images, channels_last(4)), (w, row_major(4))], [result], bound)
+        wide = [array.astype(np.float64) for array in (first_images, w)]
+        expected = convolve(primitive, *wide, channels, pads, (count, channels, out, out))
+        assert_close(actual, expected, DType.float16)
+        bits.append(actual[0].tobytes())
     assert len(set(bits)) == 1

@@ -32,7 +32,7 @@ def random_layout(rng: np.random.Generator, rank: int) -> Layout:
 
 @dataclass
 class Case:
-    """A pool of random attributes, with what it is applied to."""
+    """A pool with random attributes and its operand."""
 
     primitive: Pool
     array: Array
@@ -42,14 +42,14 @@ class Case:
 
     @property
     def about(self) -> str:
-        found, wanted = self.operand.layout.order, self.result.layout.order
-        return f"{self.primitive} of {self.operand.dtype}{self.array.shape}, {found} to {wanted}"
+        source, target = self.operand.layout.order, self.result.layout.order
+        return f"{self.primitive} of {self.operand.dtype}{self.array.shape}, {source} to {target}"
 
     def expected(self) -> Array:
-        (found,) = evaluate(
+        (output,) = evaluate(
             self.primitive, [self.array], [TensorType(self.result.dtype, self.result.shape)], self.sizes
         )
-        return found
+        return output
 
 
 def random_case(seed: int, kind: str, symbolic: bool, dtype: DType | None = None) -> Case:
@@ -87,36 +87,36 @@ def test_random_pools(kind: str, symbolic: bool) -> None:
         case = random_case(seed, kind, symbolic)
         works = [build_pool(case.primitive, case.operand, case.result, targets()[n]) for n in ("software", "vectors")]
         expected = case.expected()
-        given = [(case.array, case.operand.layout)]
-        on_gpu, _ = run_work(works[0], given, [case.result], case.sizes)
-        on_cpu, _ = run_on_cpu(works[1], given, [case.result], case.sizes, at_start=bool(seed % 2))
+        operands = [(case.array, case.operand.layout)]
+        on_gpu, _ = run_work(works[0], operands, [case.result], case.sizes)
+        on_cpu, _ = run_on_cpu(works[1], operands, [case.result], case.sizes, at_start=bool(seed % 2))
         wide = np.float64 if case.array.dtype.kind in "fV" and kind != "argmax" else expected.dtype
-        for found in (*on_cpu, *on_gpu):
+        for actual in (*on_cpu, *on_gpu):
             message = f"seed {seed}: {case.about}"
-            np.testing.assert_array_equal(found.astype(wide), expected.astype(wide), err_msg=message)
+            np.testing.assert_array_equal(actual.astype(wide), expected.astype(wide), err_msg=message)
 
 
 @pytest.mark.parametrize("layout", [row_major(4), channels_last(4)], ids=["row major", "channels last"])
 @pytest.mark.parametrize("ending", ["bias", "residual", "gelu"])
-def test_endings(ending: str, layout: Layout) -> None:
+def test_epilogues(ending: str, layout: Layout) -> None:
     array = np.random.default_rng(0).normal(size=(2, 24, 9, 11)).astype(np.float32)
     shape = (2, 24, 4, 5)
     primitive = Pool("sum", (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)))
     result = StoredTensor(F32, shape, layout)
     end = EpilogueCase(ending, F32, shape, shape, 1, layout, 3)
     work = build_pool(primitive, tensor_of(array, layout), result, targets()["software"], end.epilogue)
-    (found,), _ = run_work(work, [(array, layout), *end.arrays], [result])
+    (actual,), _ = run_work(work, [(array, layout), *end.arrays], [result])
     (total,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, shape)], {})
-    np.testing.assert_allclose(found, end.apply(total), 1e-5, 1e-5)
+    np.testing.assert_allclose(actual, end.apply(total), 1e-5, 1e-5)
 
 
 def test_large_windows() -> None:
-    """Windows that are loops, and larger than the input."""
+    """Windows that become loops, and windows larger than the input."""
     array = np.random.default_rng(1).normal(size=(1, 8, 33, 40)).astype(np.float32)
     for kind in ("maximum", "sum"):
         primitive = Pool(kind, (33, 40), (1, 1), (1, 1), ((0, 0), (20, 20)))
         result = StoredTensor(F32, (1, 8, 1, 41), channels_last(4))
         work = build_pool(primitive, tensor_of(array, channels_last(4)), result, targets()["software"])
-        (found,), _ = run_work(work, [(array, channels_last(4))], [result])
-        (wanted,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, result.shape)], {})
-        np.testing.assert_allclose(found, wanted, 1e-4, 1e-4)
+        (actual,), _ = run_work(work, [(array, channels_last(4))], [result])
+        (expected,) = evaluate(primitive, [array.astype(np.float64)], [TensorType(DType.float64, result.shape)], {})
+        np.testing.assert_allclose(actual, expected, 1e-4, 1e-4)

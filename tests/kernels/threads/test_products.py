@@ -33,8 +33,8 @@ LARGE = replace(targets()["sharing"], block_threads=256, shared_bytes=32768)
 
 
 def work_of(case: Case, target: ThreadTarget) -> Work:
-    given = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
-    tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
+    operands = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
+    tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in operands]
     left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
     ends = (case.result, case.ending.epilogue, target)
     return build_contract(build_contraction, case.primitive, *tensors, *ends, constant_left=left, constant_right=right)
@@ -45,8 +45,8 @@ def check(case: Case, names: tuple[str, ...]) -> None:
     operands = [*zip(case.arrays, case.layouts), *case.ending.arrays]
     for name in names:
         run = run_on_cpu if name == "vectors" else run_work
-        (found,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
-        assert_close(found, case.expected(), case.dtype)
+        (actual,), _ = run(work_of(case, targets()[name]), operands, [case.result], case.bound)
+        assert_close(actual, case.expected(), case.dtype)
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -70,14 +70,14 @@ def product(
 def check_product(m: int, n: int, k: int, work: Work, bound: dict[str, int] | None = None) -> None:
     a, b = random_array(m, (m, k), F32), random_array(n, (k, n), F32)
     operands = [(a, row_major(2)), (b, row_major(2))]
-    (found,), _ = run_work(work, operands, [StoredTensor(F32, (m, n), row_major(2))], bound)
-    assert_close(found, a.astype(np.float64) @ b.astype(np.float64), F32)
+    (actual,), _ = run_work(work, operands, [StoredTensor(F32, (m, n), row_major(2))], bound)
+    assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), F32)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("tile", TILES, ids=[f"{tile.height}x{tile.width}s{tile.slices}" for tile in TILES])
 def test_tiles(tile: Tile, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile, with edges and without, and sums in parts that are not even."""
+    """Every tile, with and without edges, and uneven split-K."""
     monkeypatch.setattr(choose, "choose", lambda *_: (choose.Variant(tile, parts),))
     m, n, k = dims.symbol("m"), 4 * dims.symbol("n"), 4 * dims.symbol("k")
     work = product(m, n, k, LARGE)
@@ -87,7 +87,7 @@ def test_tiles(tile: Tile, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("m", [1, 3, 8])
 def test_few_rows(m: int) -> None:
-    """Lanes share the sums, however many columns there are; with few of them, several blocks do."""
+    """Lanes share the sums for any number of columns; with few columns, several blocks do."""
     for n, k in ((1, 300), (37, 1000), (600, 64), (8, 9000)):
         check_product(m, n, k, product(m, n, k, LARGE))
         check_product(n, m, k, product(n, m, k, LARGE))
@@ -95,7 +95,7 @@ def test_few_rows(m: int) -> None:
 
 
 def writers(work: Work, sizes: dict[str, int]) -> list[int]:
-    """The launches that write the result for given sizes."""
+    """Return the launches that write the result for given sizes."""
     return [
         number
         for number, launch in enumerate(work.launches)
@@ -104,12 +104,12 @@ def writers(work: Work, sizes: dict[str, int]) -> list[int]:
 
 
 def first_sizes(work: Work, name: str, most: int = 3000) -> list[int]:
-    """The first size, and every one that others write the result for than for the size before."""
-    found = [tuple(writers(work, {name: size})) for size in range(most + 1)]
-    return [size for size in range(1, most + 1) if size == 1 or found[size] != found[size - 1]]
+    """Return the first size, and every size whose result is written by other launches than that of the size before."""
+    active = [tuple(writers(work, {name: size})) for size in range(most + 1)]
+    return [size for size in range(1, most + 1) if size == 1 or active[size] != active[size - 1]]
 
 
-def test_known_sizes_need_one_variant() -> None:
+def test_static_sizes_need_one_variant() -> None:
     for sizes in ((1, 1000, 2048), (49, 512, 4608), (64, 768, 768), (4096, 4096, 4096)):
         for target in (LARGE, targets()["software"]):
             work = product(*sizes, target)
@@ -119,7 +119,7 @@ def test_known_sizes_need_one_variant() -> None:
 
 @pytest.mark.parametrize("name", ["large", "software"])
 def test_one_variant_is_active(name: str) -> None:
-    """For any size, one variant has blocks, and only its sums in parts take memory."""
+    """For any size, one variant has blocks, and only its partial sums need memory."""
     target = LARGE if name == "large" else targets()[name]
     m = dims.symbol("m")
     shapes: list[tuple[Dim, Dim, Dim]] = [(m, 768, 768), (m, 1000, 2048), (49 * m, 512, 4608), (512, m, 600)]
@@ -140,7 +140,7 @@ def test_one_variant_is_active(name: str) -> None:
 
 
 def test_random_ranges() -> None:
-    """Whatever times are, for any sizes one range holds."""
+    """For any sizes exactly one range is active, whatever the times are."""
     for seed in range(40):
         random = np.random.default_rng(seed)
         b, s = dims.symbol("b"), dims.symbol("s", 2, 300)
@@ -149,18 +149,18 @@ def test_random_ranges() -> None:
         ]
         samples = ranges.sample_extents(extents)
         times = random.uniform(1, 100, (len(samples), 12)) ** random.uniform(0.1, 2)
-        found = ranges.choose_ranges(extents, samples, times, 4)
-        print(f"seed {seed}: {len(samples)} samples, {found}")
-        assert 1 <= len(found) <= 4
+        chosen = ranges.choose_ranges(extents, samples, times, 4)
+        print(f"seed {seed}: {len(samples)} samples, {chosen}")
+        assert 1 <= len(chosen) <= 4
         for _ in range(300):
             sizes = {"b": int(2 ** random.uniform(0, 14)), "s": int(random.integers(2, 301))}
-            active = [dims.evaluate(one.active, sizes) for one in found]
-            assert sorted(active) == [*[0] * (len(found) - 1), 1]
+            active = [dims.evaluate(one.active, sizes) for one in chosen]
+            assert sorted(active) == [*[0] * (len(chosen) - 1), 1]
 
 
 @pytest.mark.parametrize("each", [1, 3, 5, 20])
-def test_sizes_of_many_factors(each: int) -> None:
-    """What samples of many sizes multiply to may be more than 64 bits hold, and more than any run computes."""
+def test_sizes_with_large_products(each: int) -> None:
+    """Products of sampled sizes may exceed 64 bits, and what any run computes."""
     names = [[f"{kind}{number}" for number in range(each)] for kind in "mnk"]
     extents = [dims.product(map(dims.symbol, own)) for own in names]
     extents[0] = extents[0] * 2 + dims.product(extents[1:])  # a sum, as places of a convolution are
@@ -172,7 +172,7 @@ def test_sizes_of_many_factors(each: int) -> None:
             check_product(m, n, k, work, bound)
 
 
-def test_samples_that_no_run_computes() -> None:
+def test_samples_too_large_to_run() -> None:
     a, b = dims.symbol("a", 2**40, None), dims.symbol("b", 2**40, None)
     assert ranges.sample_extents([1, a, b, 64]) == []
     work = product(a, b * b, 2**40, LARGE)
@@ -180,19 +180,19 @@ def test_samples_that_no_run_computes() -> None:
 
 
 @pytest.mark.parametrize(("n", "k"), [(256, 1040), (96, 64), (1000, 300)])
-def test_sizes_around_the_ends_of_ranges(n: int, k: int) -> None:
-    """One work for all sizes: few rows, and both sides of each size from which on another variant is active."""
+def test_sizes_around_the_boundaries_of_ranges(n: int, k: int) -> None:
+    """One work for all sizes: few rows, and both sides of each boundary between variants."""
     work = product(dims.symbol("m"), n, k, LARGE)
-    found = first_sizes(work, "m")
-    assert found[1] <= 12
-    assert len(found) > 2
-    for first in found:
+    starts = first_sizes(work, "m")
+    assert starts[1] <= 12
+    assert len(starts) > 2
+    for first in starts:
         for m in {max(first - 1, 1), first}:
             check_product(m, n, k, work, {"m": m})
 
 
-def test_few_rows_are_a_variant_of_software() -> None:
-    """Also with vectors as lanes."""
+def test_few_rows_are_a_variant_on_software_adapters() -> None:
+    """With vectors as lanes, too."""
     for name in ("software", "vectors"):
         work = product(dims.symbol("m"), 80, 40, targets()[name])
         (_, first) = first_sizes(work, "m")
@@ -200,12 +200,12 @@ def test_few_rows_are_a_variant_of_software() -> None:
             a, b = random_array(m, (m, 40), F32), random_array(m + 1, (40, 80), F32)
             run = run_on_cpu if name == "vectors" else run_work
             operands = [(a, row_major(2)), (b, row_major(2))]
-            (found,), _ = run(work, operands, [StoredTensor(F32, (m, 80), row_major(2))], {"m": m})
-            assert_close(found, a.astype(np.float64) @ b.astype(np.float64), F32)
+            (actual,), _ = run(work, operands, [StoredTensor(F32, (m, 80), row_major(2))], {"m": m})
+            assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), F32)
 
 
-def test_grids_rows_and_columns_that_a_run_tells() -> None:
-    """Products as in attention: a grid, rows and columns are all unknown, and rows may be one."""
+def test_dynamic_grids_rows_and_columns() -> None:
+    """Products as in attention: grid, rows and columns are dynamic, and there may be one row."""
     b, s = dims.symbol("b"), dims.symbol("s")
     shapes: list[tuple[Dim, ...]] = [(b, s, 32), (b, 3 * s, 32), (b, s, 3 * s)]
     left, right, result = (StoredTensor(F32, shape, row_major(3)) for shape in shapes)
@@ -217,13 +217,13 @@ def test_grids_rows_and_columns_that_a_run_tells() -> None:
         shape = (sizes["b"], sizes["s"], 32)
         x, y = random_array(1, shape, F32), random_array(2, (shape[0], 3 * shape[1], 32), F32)
         chosen |= {*writers(work, sizes)}
-        (found,), _ = run_work(work, [(x, row_major(3)), (y, row_major(3))], [result], sizes)
-        assert_close(found, np.einsum("bmk,bnk->bmn", x.astype(np.float64), y.astype(np.float64)), F32)
+        (actual,), _ = run_work(work, [(x, row_major(3)), (y, row_major(3))], [result], sizes)
+        assert_close(actual, np.einsum("bmk,bnk->bmn", x.astype(np.float64), y.astype(np.float64)), F32)
     assert len(chosen) > 1
 
 
-def test_no_sums() -> None:
-    """Sums of nothing are 0, also where only a run tells that there is nothing."""
+def test_empty_sums() -> None:
+    """Empty sums are 0, with static and dynamic sizes."""
     k = dims.symbol("k", 0)
     for target in (targets()["software"], LARGE):
         check_product(20, 30, 0, product(20, 30, 0, target))
@@ -241,12 +241,11 @@ def test_bytes(dtypes: tuple[DType, DType]) -> None:
         for weights in (None, b):
             work = product(33, 20, 70, target, weights, dtypes)
             result = StoredTensor(DType.int32, (33, 20), row_major(2))
-            (found,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
-            assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
+            (actual,), _ = run_work(work, [(a, row_major(2)), (b, row_major(2))], [result])
+            assert np.array_equal(actual, a.astype(np.int32) @ b.astype(np.int32))
 
 
-def test_no_barrier_is_missing() -> None:
-    """A device need not add any; and none is there where nothing is shared."""
+def test_kernels_have_exactly_the_needed_barriers() -> None:
 
     def count(body: tuple[Statement, ...]) -> int:
         return sum(isinstance(s, Barrier) + (count(s.body) if isinstance(s, Repeat) else 0) for s in body)
@@ -254,7 +253,7 @@ def test_no_barrier_is_missing() -> None:
     def kernel(m: int, target: ThreadTarget) -> Kernel:
         return product(m, 512, 512, target).launches[0].kernel
 
-    for m, wanted in ((4, 5), (100, 5), (512, 4), (8192, 3)):
-        found = kernel(m, LARGE)
-        assert count(found.body) == count(insert_barriers(found).body) == wanted
+    for m, expected in ((4, 5), (100, 5), (512, 4), (8192, 3)):
+        built = kernel(m, LARGE)
+        assert count(built.body) == count(insert_barriers(built).body) == expected
     assert count(kernel(512, targets()["software"]).body) == 0

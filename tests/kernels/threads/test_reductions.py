@@ -27,26 +27,26 @@ KINDS = ("sum", "product", "maximum", "minimum")
 LARGEST = {1: 40000, 2: 300, 3: 60, 4: 20}
 
 
-def given_target(name: str) -> ThreadTarget:
-    """Those of kernels.threads.works, and one of few threads that share memory."""
+def target_named(name: str) -> ThreadTarget:
+    """Return a target of kernels.threads.works, or one of few threads that share memory."""
     return replace(targets()["sharing"], block_threads=16, most_block_threads=32) if name == "few" else targets()[name]
 
 
-def check(found: Array, array: Array, kind: str, axes: tuple[int, ...], dtype: DType, message: str) -> None:
-    kept = tuple(size for axis, size in enumerate(array.shape) if axis not in axes)
+def check(actual: Array, array: Array, kind: str, axes: tuple[int, ...], dtype: DType, message: str) -> None:
+    remaining = tuple(size for axis, size in enumerate(array.shape) if axis not in axes)
     if not dtype.is_float or kind in ("maximum", "minimum"):
-        (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, kept)], {})
+        (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, remaining)], {})
         wide = np.float64 if dtype.is_float else expected.dtype
-        np.testing.assert_array_equal(found.astype(wide), expected.astype(wide), err_msg=message)
+        np.testing.assert_array_equal(actual.astype(wide), expected.astype(wide), err_msg=message)
         return
     wide_array = array.astype(np.float64)
     expected = np.asarray({"sum": np.sum, "product": np.prod}[kind](wide_array, axis=axes))
     scale = np.abs(wide_array).sum(axes) if kind == "sum" else np.abs(expected)
     factors = array.size / max(expected.size, 1)  # each rounds once, in whatever order
     tolerance = TOLERANCE[dtype] + (np.finfo(np.float32).eps * factors**0.5 if kind == "product" else 0)
-    np.testing.assert_array_equal(np.isnan(found.astype(np.float64)), np.isnan(expected), err_msg=message)
-    wrong = np.abs(found.astype(np.float64) - expected) > tolerance * (scale + 1e-30)
-    assert not np.any(wrong & np.isfinite(expected)), f"{message}: {found} {expected}"
+    np.testing.assert_array_equal(np.isnan(actual.astype(np.float64)), np.isnan(expected), err_msg=message)
+    wrong = np.abs(actual.astype(np.float64) - expected) > tolerance * (scale + 1e-30)
+    assert not np.any(wrong & np.isfinite(expected)), f"{message}: {actual} {expected}"
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -65,19 +65,19 @@ def test_random_reductions(name: str, symbolic: bool) -> None:
         if dtype.is_float and rng.random() < 0.2:
             array.reshape(-1)[int(rng.integers(array.size))] = np.nan
         layout = random_layout(rng, rank)
-        kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-        result = StoredTensor(dtype, kept, random_layout(rng, len(kept)))
+        remaining = tuple(size for axis, size in enumerate(domain) if axis not in axes)
+        result = StoredTensor(dtype, remaining, random_layout(rng, len(remaining)))
         tensor = tensor_of(array, layout, domain)
-        work = build_reduction(Reduce(kind, axes), plain(domain, dtype), domain, [tensor], result, given_target(name))
+        work = build_reduction(Reduce(kind, axes), plain(domain, dtype), domain, [tensor], result, target_named(name))
         run = run_on_cpu if name == "few" else run_work
-        (found,), _ = run(work, [(array, layout)], [result], {f"n{axis}": size for axis, size in enumerate(shape)})
+        (actual,), _ = run(work, [(array, layout)], [result], {f"n{axis}": size for axis, size in enumerate(shape)})
         message = f"seed {seed}: {kind} of {dtype}{domain} {shape} over {axes}, {layout} to {result.layout}"
-        check(found, array, kind, axes, dtype, message)
+        check(actual, array, kind, axes, dtype, message)
 
 
 @pytest.mark.parametrize("name", ["software", "sharing", "few"])
 def test_random_positions(name: str) -> None:
-    """Few different numbers, so that there are ties; NaN, infinities and bools too."""
+    """Few distinct numbers, so that there are ties; NaN, infinities and bools as well."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         rank = int(rng.integers(1, 4))
@@ -91,13 +91,13 @@ def test_random_positions(name: str) -> None:
         if rng.random() < 0.1:
             array[...] = -np.inf if dtype.is_float else 0
         layout = random_layout(rng, rank)
-        kept = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
-        result = StoredTensor(I64, kept, random_layout(rng, rank - 1))
+        remaining = tuple(size for axis, size in enumerate(shape) if axis != primitive.axis)
+        result = StoredTensor(I64, remaining, random_layout(rng, rank - 1))
         tensor = tensor_of(array, layout)
-        work = build_reduction(primitive, plain(shape, dtype), shape, [tensor], result, given_target(name))
-        (found,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layout)], [result])
-        (expected,) = evaluate(primitive, [array], [TensorType(I64, kept)], {})
-        np.testing.assert_array_equal(found, expected, err_msg=f"seed {seed}: {primitive} of {dtype}{shape} {layout}")
+        work = build_reduction(primitive, plain(shape, dtype), shape, [tensor], result, target_named(name))
+        (actual,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layout)], [result])
+        (expected,) = evaluate(primitive, [array], [TensorType(I64, remaining)], {})
+        np.testing.assert_array_equal(actual, expected, err_msg=f"seed {seed}: {primitive} of {dtype}{shape} {layout}")
 
 
 @pytest.mark.parametrize("name", ["software", "sharing"])
@@ -113,52 +113,52 @@ def test_random_positions(name: str) -> None:
     ],
 )
 def test_long_reductions(name: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
-    """Pieces of rows, with a symbolic size as well; halved afterwards."""
+    """Rows in chunks, with a static and a symbolic size, and an epilogue that halves."""
     rng = np.random.default_rng(4)
     array = (rng.random(shape) + 1).astype(np.float32)
     for domain in (shape, (dims.symbol("n"), *shape[1:])):
-        kept = tuple(size for axis, size in enumerate(domain) if axis not in axes)
-        result = StoredTensor(F32, kept, row_major(len(kept)))
+        remaining = tuple(size for axis, size in enumerate(domain) if axis not in axes)
+        result = StoredTensor(F32, remaining, row_major(len(remaining)))
         whole: Scalar = Placeholder(ELEMENT, F32)
         epilogue = Epilogue(Apply("multiply", (whole, Literal(0.5, F32)), F32), ())
-        given = [tensor_of(array, shape=domain)]
-        target = given_target(name)
-        work = build_reduction(Reduce("sum", axes), plain(domain, F32), domain, given, result, target, epilogue)
-        (found,), _ = run_work(work, [(array, row_major(array.ndim))], [result], {"n": shape[0]})
-        np.testing.assert_allclose(found, array.sum(axis=axes, dtype=np.float64) / 2, 2e-6)
+        operands = [tensor_of(array, shape=domain)]
+        target = target_named(name)
+        work = build_reduction(Reduce("sum", axes), plain(domain, F32), domain, operands, result, target, epilogue)
+        (actual,), _ = run_work(work, [(array, row_major(array.ndim))], [result], {"n": shape[0]})
+        np.testing.assert_allclose(actual, array.sum(axis=axes, dtype=np.float64) / 2, 2e-6)
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_the_position_in_a_long_row(last: bool) -> None:
+def test_argmax_of_a_long_row(last: bool) -> None:
     array = np.random.default_rng(8).integers(0, 50000, (2, 300000)).astype(np.float32)
     result = StoredTensor(I64, (2,), row_major(1))
     primitive = ArgReduce("maximum", 1, last)
     (expected,) = evaluate(primitive, [array], [TensorType(I64, (2,))], {})
     for name in ("software", "sharing"):
         work = build_reduction(
-            primitive, plain(array.shape, F32), array.shape, [tensor_of(array)], result, given_target(name)
+            primitive, plain(array.shape, F32), array.shape, [tensor_of(array)], result, target_named(name)
         )
-        (found,), _ = run_work(work, [(array, row_major(2))], [result])
-        np.testing.assert_array_equal(found, expected)
+        (actual,), _ = run_work(work, [(array, row_major(2))], [result])
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (3, 0, 4)])
-def test_reductions_of_nothing(shape: tuple[int, ...]) -> None:
+def test_empty_reductions(shape: tuple[int, ...]) -> None:
     for dtype in (F32, DType.int32, BOOL):
         for kind in KINDS:
             array = np.zeros(shape, dtype.numpy)
             for axes in ((1,), tuple(range(len(shape)))):
-                kept = tuple(size for axis, size in enumerate(shape) if axis not in axes)
-                result = StoredTensor(dtype, kept, row_major(len(kept)))
+                remaining = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+                result = StoredTensor(dtype, remaining, row_major(len(remaining)))
                 work = build_reduction(
-                    Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, given_target("sharing")
+                    Reduce(kind, axes), plain(shape, dtype), shape, [tensor_of(array)], result, target_named("sharing")
                 )
-                (found,), _ = run_work(work, [(array, row_major(array.ndim))], [result])
+                (actual,), _ = run_work(work, [(array, row_major(array.ndim))], [result])
                 if dtype is BOOL:
-                    expected = np.full(kept, kind in ("product", "minimum"))
+                    expected = np.full(remaining, kind in ("product", "minimum"))
                 else:
-                    (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, kept)], {})
-                np.testing.assert_array_equal(found, expected)
+                    (expected,) = evaluate(Reduce(kind, axes), [array], [TensorType(dtype, remaining)], {})
+                np.testing.assert_array_equal(actual, expected)
 
 
 def test_an_expression_of_two_tensors() -> None:
@@ -172,15 +172,15 @@ def test_an_expression_of_two_tensors() -> None:
     for layout in (row_major(3), Layout((0, 2, 1)), Layout((1, 2, 0))):
         tensors = [tensor_of(first, layout), tensor_of(second, layout)]
         for name in ("software", "sharing"):
-            work = build_reduction(Reduce("sum", (1,)), element, domain, tensors, result, given_target(name))
-            (found,), _ = run_work(work, [(first, layout), (second, layout)], [result])
-            np.testing.assert_allclose(found, expected, 1e-5)
+            work = build_reduction(Reduce("sum", (1,)), element, domain, tensors, result, target_named(name))
+            (actual,), _ = run_work(work, [(first, layout), (second, layout)], [result])
+            np.testing.assert_allclose(actual, expected, 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [F32, DType.float16])
 @pytest.mark.parametrize("sizes", [(32, 61, 59), (40, 31, 31), (33, 50, 3), (3, 40, 90), (130, 7, 7)], ids=str)
 def test_means_over_space_of_any_batch(sizes: tuple[int, int, int], dtype: DType) -> None:
-    """Channels are innermost. What an image gives has the same bits however many there are, known or not."""
+    """Channels are innermost. Results of an image have the same bits in any batch, static or dynamic."""
     rng = np.random.default_rng(11)
     arrays = rng.normal(1, 3, (5, *sizes)).astype(dtype.numpy)
     layout = Layout((0, 2, 3, 1))
@@ -189,11 +189,11 @@ def test_means_over_space_of_any_batch(sizes: tuple[int, int, int], dtype: DType
         domain: tuple[Dim, ...] = (batch, *sizes)
         array = arrays[:count]
         result = StoredTensor(dtype, domain[:2], row_major(2))
-        given = [tensor_of(array, layout, domain)]
+        operands = [tensor_of(array, layout, domain)]
         work = build_reduction(
-            Reduce("sum", (2, 3)), plain(domain, dtype), domain, given, result, given_target("sharing")
+            Reduce("sum", (2, 3)), plain(domain, dtype), domain, operands, result, target_named("sharing")
         )
-        (found,), _ = run_work(work, [(array, layout)], [result], {"n": count})
-        check(found, array, "sum", (2, 3), dtype, f"seed 11: {dtype}{sizes} of {count}")
-        bits.append(found[0].tobytes())
+        (actual,), _ = run_work(work, [(array, layout)], [result], {"n": count})
+        check(actual, array, "sum", (2, 3), dtype, f"seed 11: {dtype}{sizes} of {count}")
+        bits.append(actual[0].tobytes())
     assert len(set(bits)) == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.threads.test_reductions import given_target
+from kernels.threads.test_reductions import target_named
 from kernels.threads.works import run_on_cpu, run_work
 from kernels.vector.test_rows import CASES, node, onnx_in_float64, program_of, run_groups
 
@@ -31,28 +31,28 @@ def test_normalisations(case: str, name: str) -> None:
         constants = {key: value.astype(np.float32) for key, value in weights.items() if key in used}
         program = program_of(nodes, {key: shape for key in ("x", "r") if key in used}, constants)
         inputs = [rng.normal(0, 2, shape).astype(np.float32) for _ in program.inputs]
-        (found,), groups = run_groups(program, inputs, {}, rng, target=given_target(name), run=runner(name))
+        (actual,), groups = run_groups(program, inputs, {}, rng, target=target_named(name), run=runner(name))
         assert groups == 1
         expected = onnx_in_float64(nodes, dict(zip([v.name for v in program.inputs], inputs)), constants)
         scale = np.abs(expected).max()
         message = f"{case} of {shape}, seed {seed}"
-        np.testing.assert_allclose(found, expected, 1e-4, 1e-5 * scale + 1e-7, err_msg=message)
+        np.testing.assert_allclose(actual, expected, 1e-4, 1e-5 * scale + 1e-7, err_msg=message)
 
 
 @pytest.mark.parametrize("name", ["software", "sharing", "few"])
 @pytest.mark.parametrize("case", ["softmax", "softmax_of_middle", "log_softmax"])
-def test_rows_of_unknown_length(case: str, name: str) -> None:
-    """One kernel for rows that stay in registers and for those that do not."""
+def test_rows_of_dynamic_length(case: str, name: str) -> None:
+    """One kernel for rows that fit in registers and for longer ones."""
     nodes, _ = CASES[case]
     for seed, shape in enumerate([(2, 3, 5), (2, 3, 1023), (1, 2, 5000), (1, 700, 33)]):
         rng = np.random.default_rng(seed)
         program = program_of(nodes, {"x": ["n", "m", "k"]}, {})
         x = rng.normal(0, 2, shape).astype(np.float32)
         sizes = dict(zip("nmk", shape))
-        (found,), groups = run_groups(program, [x], sizes, rng, target=given_target(name), run=runner(name))
+        (actual,), groups = run_groups(program, [x], sizes, rng, target=target_named(name), run=runner(name))
         assert groups == 1
         expected = onnx_in_float64(nodes, {"x": x}, {})
-        np.testing.assert_allclose(found, expected, 1e-4, 1e-7, err_msg=f"{case} of {shape}, seed {seed}")
+        np.testing.assert_allclose(actual, expected, 1e-4, 1e-7, err_msg=f"{case} of {shape}, seed {seed}")
 
 
 @pytest.mark.parametrize("dtype", [DType.float16, DType.bfloat16, DType.float64])
@@ -64,9 +64,9 @@ def test_softmax_of_other_types(dtype: DType) -> None:
     tolerance = {DType.float16: 1e-2, DType.bfloat16: 8e-2, DType.float64: 1e-12}[dtype]
     for name in ("software", "sharing"):
         rng = np.random.default_rng(1)
-        (found,), _ = run_groups(program, [x], {}, rng, target=given_target(name), run=run_work)
+        (actual,), _ = run_groups(program, [x], {}, rng, target=target_named(name), run=run_work)
         small = 1e-6 if dtype is DType.float16 else 0
-        np.testing.assert_allclose(found.astype(np.float64), expected, tolerance, small)
+        np.testing.assert_allclose(actual.astype(np.float64), expected, tolerance, small)
 
 
 def test_rows_with_infinities_and_nan() -> None:
@@ -76,10 +76,10 @@ def test_rows_with_infinities_and_nan() -> None:
     x[1, 7] = np.nan
     x[2] = -np.inf
     for name in ("software", "sharing"):
-        (found,), _ = run_groups(program, [x], {}, np.random.default_rng(6), target=given_target(name), run=run_work)
+        (actual,), _ = run_groups(program, [x], {}, np.random.default_rng(6), target=target_named(name), run=run_work)
         with np.errstate(invalid="ignore"):
             wide = np.exp(x - x.max(axis=1, keepdims=True))
-            np.testing.assert_allclose(found, wide / wide.sum(axis=1, keepdims=True), 1e-5)
+            np.testing.assert_allclose(actual, wide / wide.sum(axis=1, keepdims=True), 1e-5)
 
 
 LONG_CASES = ("softmax", "softmax_of_middle", "log_softmax", "costly_before", "norm", "instance", "mean_variance")
@@ -88,7 +88,7 @@ LONG_CASES = ("softmax", "softmax_of_middle", "log_softmax", "costly_before", "n
 @pytest.mark.parametrize("case", LONG_CASES)
 @pytest.mark.parametrize("shape", [(1, 4, 70001), (2, 2500, 5), (1, 3001, 36), (40, 5, 2100)], ids=str)
 def test_few_long_rows(case: str, shape: tuple[int, int, int]) -> None:
-    """Reductions of a group that are kernels of their own, in any layout, of a known and an unknown batch."""
+    """Reductions of a group become separate kernels, in any layout, for a static and a dynamic batch."""
     nodes, _ = CASES[case]
     used = {value for each in nodes for value in each.input}
     for seed in range(4):
@@ -99,9 +99,9 @@ def test_few_long_rows(case: str, shape: tuple[int, int, int]) -> None:
         program = program_of(nodes, {key: named for key in ("x", "r") if key in used}, constants)
         inputs = [rng.normal(0, 2, shape).astype(np.float32) for _ in program.inputs]
         sizes = {"n": shape[0]}
-        (found,), _ = run_groups(program, inputs, sizes, rng, target=given_target("sharing"), run=run_work)
+        (actual,), _ = run_groups(program, inputs, sizes, rng, target=target_named("sharing"), run=run_work)
         expected = onnx_in_float64(nodes, dict(zip([v.name for v in program.inputs], inputs)), constants)
         scale = np.abs(expected).max()
         np.testing.assert_allclose(
-            found, expected, 1e-4, 1e-5 * scale + 1e-9, err_msg=f"{case} of {shape}, seed {seed}"
+            actual, expected, 1e-4, 1e-5 * scale + 1e-9, err_msg=f"{case} of {shape}, seed {seed}"
         )

@@ -1,10 +1,10 @@
-"""Scatters with threads as lanes, which walk over points or sort them, and random numbers, against the reference."""
+"""Scatters with threads as lanes, which iterate over points or sort them, and random numbers, against the reference."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.threads.test_reductions import given_target
+from kernels.threads.test_reductions import target_named
 from kernels.threads.works import run_on_cpu, run_work
 from kernels.vector.test_scatter import REDUCTIONS, random_layout, random_scatter
 from kernels.vector.works import tensor_of
@@ -33,25 +33,25 @@ def test_random_scatters(name: str, reduction: str) -> None:
         layouts = [random_layout(rng, array.ndim) for array in arrays]
         tensors = [tensor_of(array, layout, shape) for array, layout, shape in zip(arrays, layouts, shapes)]
         result = StoredTensor(tensors[0].dtype, shapes[0], random_layout(rng, arrays[0].ndim))
-        work = build_scatter(primitive, tensors, result, given_target(name))
+        work = build_scatter(primitive, tensors, result, target_named(name))
         run = run_on_cpu if name == "few" else run_work
-        (found,), errors = run(work, list(zip(arrays, layouts)), [result], sizes)
+        (actual,), errors = run(work, list(zip(arrays, layouts)), [result], sizes)
         assert errors == 0
         (expected,) = evaluate(primitive, arrays, [TensorType(result.dtype, shapes[0])], sizes)
         message = f"seed {seed}: {primitive} {shapes} {layouts}"
-        np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64), err_msg=message)
+        np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64), err_msg=message)
 
 
 def slices(rows: int, points: Dim, width: int, reduction: str) -> Scatter:
-    """Rows of updates, each to a row of the data that a table names."""
+    """Return rows of updates, and a table with the row of the data for each."""
     own = (Index(dims.axis(0, points)), Index(dims.axis(1, width)))
     return Scatter((points, width), (Load(1, own[:1], I64), own[1]), Load(2, own, F32), reduction)
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])
 @pytest.mark.parametrize(("rows", "points", "width"), [(300, 3000, 1), (7, 2000, 5), (4000, 1500, 16), (1, 700, 3)])
-def test_many_points_that_meet(rows: int, points: int, width: int, reduction: str) -> None:
-    """Sorted, and taken in their order to the last bit; as many as known when the kernel is built, or later."""
+def test_many_points_with_equal_indices(rows: int, points: int, width: int, reduction: str) -> None:
+    """They are sorted, and applied in order, bit for bit; their number is static or dynamic."""
     rng = np.random.default_rng(rows)
     data, update = (rng.normal(size=(size, width)).astype(np.float32) for size in (rows, points))
     table = rng.integers(0, rows, points)
@@ -65,16 +65,16 @@ def test_many_points_that_meet(rows: int, points: int, width: int, reduction: st
         for size in (points, dims.symbol("m")):
             shapes: list[tuple[Dim, ...]] = [(rows, width), (size,), (size, width)]
             tensors = [tensor_of(array, shape=shape) for array, shape in zip(arrays, shapes)]
-            work = build_scatter(slices(rows, size, width, reduction), tensors, tensors[0], given_target(name))
+            work = build_scatter(slices(rows, size, width, reduction), tensors, tensors[0], target_named(name))
             pairs = [(array, row_major(array.ndim)) for array in arrays]
-            (found,), errors = run_work(work, pairs, [tensors[0]], {"m": points})
+            (actual,), errors = run_work(work, pairs, [tensors[0]], {"m": points})
             assert errors == 0
-            np.testing.assert_array_equal(found, expected, err_msg=f"{name}, {size} points")
+            np.testing.assert_array_equal(actual, expected, err_msg=f"{name}, {size} points")
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])
-def test_elements_whose_places_differ_in_every_row(reduction: str) -> None:
-    """Sorted row by row, along two axes of points; some fall outside."""
+def test_different_indices_in_every_row(reduction: str) -> None:
+    """Sorted row by row, along two axes of points; some are out of range."""
     rng = np.random.default_rng(9)
     shape, domain = (5, 40), (5, 9, 30)
     own = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate(domain))
@@ -85,27 +85,27 @@ def test_elements_whose_places_differ_in_every_row(reduction: str) -> None:
     (expected,) = evaluate(primitive, [data, table, update], [TensorType(F32, shape)], {})
     for layout in (row_major(2), Layout((1, 0))):
         result = StoredTensor(F32, shape, layout)
-        work = build_scatter(primitive, [tensor_of(a) for a in (data, table, update)], result, given_target("sharing"))
+        work = build_scatter(primitive, [tensor_of(a) for a in (data, table, update)], result, target_named("sharing"))
         assert any(launch.kernel.name == "scatter_sorted" for launch in work.launches)
-        (found,), errors = run_work(work, [(a, row_major(a.ndim)) for a in (data, table, update)], [result])
+        (actual,), errors = run_work(work, [(a, row_major(a.ndim)) for a in (data, table, update)], [result])
         assert errors == 0
-        np.testing.assert_allclose(found, expected, 1e-6, 1e-6)
+        np.testing.assert_allclose(actual, expected, 1e-6, 1e-6)
 
 
 @pytest.mark.parametrize("points", [40, 400])
 @pytest.mark.parametrize("bad", [-1, 6])
-def test_scattering_outside_is_reported(bad: int, points: int) -> None:
+def test_out_of_range_indices_are_reported(bad: int, points: int) -> None:
     data, update = np.zeros((6, 33), np.float32), np.ones((points, 33), np.float32)
     result = tensor_of(data)
     for name in ("software", "sharing"):
         table = np.arange(points) % 6
         tensors = [tensor_of(array) for array in (data, table, update)]
-        work = build_scatter(slices(6, points, 33, "none"), tensors, result, given_target(name))
+        work = build_scatter(slices(6, points, 33, "none"), tensors, result, target_named(name))
         for place in (None, 0, points - 1):
-            given = table.copy()
+            bad_table = table.copy()
             if place is not None:
-                given[place] = bad
-            pairs = [(data, row_major(2)), (given, row_major(1)), (update, row_major(2))]
+                bad_table[place] = bad
+            pairs = [(data, row_major(2)), (bad_table, row_major(1)), (update, row_major(2))]
             _, errors = run_work(work, pairs, [result])
             assert errors == (place is not None)
 
@@ -115,9 +115,11 @@ def test_random_numbers(kind: str) -> None:
     for seed, shape in ((1, (1,)), (2**63 + 5, (7, 9)), (2**32 + 77, (3, 1500)), (3, (0, 4)), (12, ())):
         for dtype in (F32, DType.float16):
             result = StoredTensor(dtype, shape, row_major(len(shape)))
-            work = build_random(Random(kind, seed), result, given_target("software"))
+            work = build_random(Random(kind, seed), result, target_named("software"))
             for launch in work.launches:
                 assert all(isinstance(value, int) and abs(value) < 2**31 for value in launch.values)
-            (found,), _ = run_work(work, [], [result])
+            (actual,), _ = run_work(work, [], [result])
             (expected,) = evaluate(Random(kind, seed), [], [TensorType(dtype, shape)], {})
-            np.testing.assert_array_equal(found.astype(np.float64), expected.astype(np.float64), err_msg=f"seed {seed}")
+            np.testing.assert_array_equal(
+                actual.astype(np.float64), expected.astype(np.float64), err_msg=f"seed {seed}"
+            )

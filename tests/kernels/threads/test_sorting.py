@@ -1,10 +1,10 @@
-"""Sorting and running sums with threads as lanes: short and long rows, ties and NaN, against the reference."""
+"""Sorting and cumulative sums with threads as lanes: short and long rows, ties and NaN, against the reference."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels.threads.test_reductions import given_target
+from kernels.threads.test_reductions import target_named
 from kernels.threads.works import run_on_cpu, run_work
 from kernels.vector.test_cumulate import DTYPES as SUMMED
 from kernels.vector.test_sort import DTYPES
@@ -42,7 +42,7 @@ def test_random_sorts(name: str, symbolic: bool) -> None:
         domain: tuple[Dim, ...] = tuple(
             dims.symbol(f"n{number}") if symbolic and rng.random() < 0.6 else size for number, size in enumerate(shape)
         )
-        wanted: Dim = dims.symbol("k", 0) if symbolic and rng.random() < 0.5 else count
+        taken_count: Dim = dims.symbol("k", 0) if symbolic and rng.random() < 0.5 else count
         dtype = MORE[int(rng.integers(len(MORE)))]
         array = rng.integers(0, int(rng.choice([2, 5, 100])), shape).astype(dtype.numpy)
         if dtype.is_float and rng.random() < 0.7:
@@ -52,13 +52,15 @@ def test_random_sorts(name: str, symbolic: bool) -> None:
         elif dtype in (DType.uint32, DType.uint64):
             array[rng.random(shape) < 0.2] = dtype.limits[1]
         layouts = [random_layout(rng, rank) for _ in range(3)]
-        kept = (*domain[:axis], wanted, *domain[axis + 1 :])
-        results = [StoredTensor(dtype, kept, layouts[1]), StoredTensor(I64, kept, layouts[2])]
-        primitive = Sort(axis, wanted, bool(rng.integers(2)))
-        work = build_sort(primitive, tensor_of(array, layouts[0], domain), *results, given_target(name))
+        result_shape = (*domain[:axis], taken_count, *domain[axis + 1 :])
+        results = [StoredTensor(dtype, result_shape, layouts[1]), StoredTensor(I64, result_shape, layouts[2])]
+        primitive = Sort(axis, taken_count, bool(rng.integers(2)))
+        work = build_sort(primitive, tensor_of(array, layouts[0], domain), *results, target_named(name))
         run = run_on_cpu if name == "few" else run_work
         (values, positions), _ = run(work, [(array, layouts[0])], results, sizes)
-        expected, places = evaluate(primitive, [array], [TensorType(dtype, kept), TensorType(I64, kept)], sizes)
+        expected, places = evaluate(
+            primitive, [array], [TensorType(dtype, result_shape), TensorType(I64, result_shape)], sizes
+        )
         message = f"seed {seed}: {primitive} of {dtype}{shape}"
         np.testing.assert_array_equal(positions, places, err_msg=message)
         wide = np.float64 if dtype.is_float else expected.dtype
@@ -70,13 +72,13 @@ def test_random_sorts(name: str, symbolic: bool) -> None:
     ("shape", "count"), [((3, 2049), 2049), ((1, 40000), 40000), ((2, 70000), 100), ((300, 600), 3)]
 )
 def test_long_rows(name: str, shape: tuple[int, int], count: int) -> None:
-    """Runs merged several times; few different numbers, which keep their order. The same for a size known late."""
+    """Several merges; few distinct numbers, whose order is stable; static and dynamic sizes."""
     array = np.random.default_rng(1).integers(0, 1000, shape).astype(np.float32)
     expected = np.argsort(-array, axis=1, kind="stable")[:, :count]
     for domain in (shape, (shape[0], dims.symbol("n"))):
-        kept = (shape[0], count)
-        results = [StoredTensor(F32, kept, row_major(2)), StoredTensor(I64, kept, row_major(2))]
-        work = build_sort(Sort(1, count, True), tensor_of(array, shape=domain), *results, given_target(name))
+        result_shape = (shape[0], count)
+        results = [StoredTensor(F32, result_shape, row_major(2)), StoredTensor(I64, result_shape, row_major(2))]
+        work = build_sort(Sort(1, count, True), tensor_of(array, shape=domain), *results, target_named(name))
         (values, positions), _ = run_work(work, [(array, row_major(2))], results, {"n": shape[1]})
         np.testing.assert_array_equal(positions, expected)
         np.testing.assert_array_equal(values, np.take_along_axis(array, expected, 1))
@@ -99,14 +101,14 @@ def test_random_cumulations(name: str, kind: str) -> None:
         primitive = Cumulate(kind, int(rng.integers(rank)), bool(rng.integers(2)), bool(rng.integers(2)))
         layouts = [random_layout(rng, rank) for _ in range(2)]
         result = StoredTensor(dtype, domain, layouts[1])
-        work = build_cumulate(primitive, tensor_of(array, layouts[0], domain), result, given_target(name))
+        work = build_cumulate(primitive, tensor_of(array, layouts[0], domain), result, target_named(name))
         sizes = {f"n{axis}": size for axis, size in enumerate(shape)}
-        (found,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layouts[0])], [result], sizes)
+        (actual,), _ = (run_on_cpu if name == "few" else run_work)(work, [(array, layouts[0])], [result], sizes)
         (expected,) = evaluate(primitive, [array], [TensorType(dtype, domain)], sizes)
         tolerance = {F32: 1e-5, DType.float64: 1e-12}.get(dtype, 0)
         message = f"seed {seed}: {primitive} of {dtype}{shape}, {layouts}"
         np.testing.assert_allclose(
-            found.astype(np.float64), expected.astype(np.float64), tolerance, tolerance * 20, err_msg=message
+            actual.astype(np.float64), expected.astype(np.float64), tolerance, tolerance * 20, err_msg=message
         )
 
 
@@ -115,6 +117,6 @@ def test_random_cumulations(name: str, kind: str) -> None:
 def test_long_cumulations(name: str, shape: tuple[int, int]) -> None:
     array = np.random.default_rng(2).random(shape).astype(np.float32)
     result = tensor_of(array)
-    work = build_cumulate(Cumulate("sum", 1, False, False), result, result, given_target(name))
-    (found,), _ = run_work(work, [(array, row_major(2))], [result])
-    np.testing.assert_allclose(found, np.cumsum(array, 1, dtype=np.float64), 2e-4)
+    work = build_cumulate(Cumulate("sum", 1, False, False), result, result, target_named(name))
+    (actual,), _ = run_work(work, [(array, row_major(2))], [result])
+    np.testing.assert_allclose(actual, np.cumsum(array, 1, dtype=np.float64), 2e-4)

@@ -1,4 +1,4 @@
-"""Products on tile products: tiles as plain statements, run on this CPU, against numpy in float64."""
+"""Products on tiles, expanded to plain statements and run on this CPU, against numpy in float64."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WAYS = list(TOLERANCES)
 
 
 def target_with(way: Float32Products = Float32Products.EXACT, rows: int = 64, lanes: int = 128) -> ThreadTarget:
-    """A GPU with products of tiles."""
+    """Return a GPU target with tile products."""
     pairs = [(F16, F16, F32), (BF16, BF16, F32), (F32, F32, F32), (U8, I8, I32), (I8, U8, I32)]
     products = tuple(TileProduct(*pair, 6e12, rows, lanes) for pair in pairs)
     own = targets()["sharing"]
@@ -77,7 +77,7 @@ def tile_bits(dtype: DType, way: Float32Products) -> int:
 
 
 def expanded(work: Work) -> Work:
-    """The work for devices without tiles; its kernels are verified before."""
+    """Verify the kernels and expand their tiles."""
 
     def plain(kernel: Kernel) -> Kernel:
         verify_kernel(insert_barriers(kernel))
@@ -87,17 +87,17 @@ def expanded(work: Work) -> Work:
 
 
 def statements(kernel: Kernel) -> list[Statement]:
-    found: list[Statement] = []
+    collected: list[Statement] = []
     pending = list(kernel.body)
     while pending:
         statement = pending.pop()
-        found.append(statement)
+        collected.append(statement)
         pending += [inner for body in inner_bodies(statement) for inner in body]
-    return found
+    return collected
 
 
 def moved(work: Work) -> set[str]:
-    """The operands that are moved into tiles as they are."""
+    """Return the operands that are moved into tiles without conversion."""
     kernels = [launch.kernel for launch in work.launches]
     return {s.buffer for kernel in kernels for s in statements(kernel) if isinstance(s, MoveRun)}
 
@@ -132,22 +132,22 @@ def check_product(
     a, b = random_array(m, (m, k), dtype), random_array(n, (k, n), dtype)
     work, result = product(shape, target, (dtype, dtype), b if is_constant else None, transposed)
     layouts = [Layout((1, 0)) if own else row_major(2) for own in transposed]
-    (found,), _ = run_on_cpu(expanded(work), [*zip((a, b), layouts)], [result])
-    assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype, tolerance)
+    (actual,), _ = run_on_cpu(expanded(work), [*zip((a, b), layouts)], [result])
+    assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), dtype, tolerance)
     return work
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("dtype", [F16, BF16])
 def test_halves(dtype: DType, transposed: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neighbours are aligned they are moved, else fetched; constants always are moved."""
+    """Aligned operands are moved, others are fetched; constants are always moved."""
     choosing(monkeypatch, small(16))
     for shape in ((40, 56, 72), (17, 35, 41), (1, 1, 1), (33, 26, 100)):
         for is_constant in (False, True):
             work = check_product(shape, target_with(), dtype, is_constant=is_constant, transposed=transposed)
             aligned = {"left": shape[0 if transposed[0] else 2], "right": shape[2 if transposed[1] else 1]}
-            wanted = {name for name, size in aligned.items() if size % 8 == 0}
-            assert min(shape) == 1 or moved(work) == wanted | ({"right"} if is_constant else set())
+            expected = {name for name, size in aligned.items() if size % 8 == 0}
+            assert min(shape) == 1 or moved(work) == expected | ({"right"} if is_constant else set())
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -166,7 +166,7 @@ def test_float32(
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(("dtype", "way"), [(F16, Float32Products.EXACT), *((F32, way) for way in WAYS)])
 def test_few_rows(dtype: DType, way: Float32Products, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns are the rows of what tiles multiply."""
+    """The tiles compute the transposed product."""
     bits = tile_bits(dtype, way)
     for tile in (
         TensorTile(8, 16, 256 // bits, 8, 2, swapped=True),
@@ -178,7 +178,7 @@ def test_few_rows(dtype: DType, way: Float32Products, parts: int, monkeypatch: p
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_operands_are_formed_before(way: Float32Products, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_are_converted_before(way: Float32Products, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operand_staging, "_MIN_ELEMENTS", 1)
     monkeypatch.setattr(operand_staging, "_MIN_READS", 0)
     choosing(monkeypatch, small(tile_bits(F32, way)))
@@ -192,8 +192,8 @@ def test_operands_are_formed_before(way: Float32Products, monkeypatch: pytest.Mo
     assert moved(work) == {"left", "right"}
 
 
-def test_numbers_at_the_ends_of_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of numbers: infinities stay, and so do the largest and the smallest numbers."""
+def test_largest_and_smallest_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splitting numbers into parts keeps infinities and the largest and smallest numbers."""
     choosing(monkeypatch, small(16))
     largest = np.finfo(np.float32).max
     a = np.array([[np.inf, 1], [largest, 0], [-np.inf, 2], [np.nan, 1], [1e-38, 1e-20], [1 + 2**-23, 0]], np.float32)
@@ -204,22 +204,22 @@ def test_numbers_at_the_ends_of_the_range(monkeypatch: pytest.MonkeyPatch) -> No
             work, result = product(
                 shape, target_with(Float32Products.PARTS), (F32, F32), right if is_constant else None
             )
-            (found,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
+            (actual,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
             with np.errstate(invalid="ignore"):
-                wanted = left.astype(np.float64) @ right.astype(np.float64)
-            np.testing.assert_allclose(found, wanted, 1e-6)
+                expected = left.astype(np.float64) @ right.astype(np.float64)
+            np.testing.assert_allclose(actual, expected, 1e-6)
 
 
-def test_numbers_beyond_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is no number stays so, what is too large becomes the largest of its type."""
+def test_numbers_beyond_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN is kept, and larger numbers become the largest float16."""
     choosing(monkeypatch, small(16))
     a, b = np.array([[np.nan], [1e6], [-np.inf]], np.float32), np.array([[1, 0.5]], np.float32)
     for left, right in ((a, b), (b.T.copy(), a.T.copy())):
         for weights in (None, right):
             shape = (len(left), right.shape[1], 1)
             work, result = product(shape, target_with(Float32Products.HALVES), (F32, F32), weights)
-            (found,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
-            np.testing.assert_array_equal(found, np.clip(left, -65504, 65504) @ np.clip(right, -65504, 65504))
+            (actual,), _ = run_on_cpu(expanded(work), [(left, row_major(2)), (right, row_major(2))], [result])
+            np.testing.assert_array_equal(actual, np.clip(left, -65504, 65504) @ np.clip(right, -65504, 65504))
 
 
 @pytest.mark.parametrize("dtypes", [(U8, I8), (I8, U8)])
@@ -233,8 +233,8 @@ def test_bytes(dtypes: tuple[DType, DType], monkeypatch: pytest.MonkeyPatch) -> 
         )
         for weights in (None, b):
             work, result = product((m, n, k), target_with(), dtypes, weights)
-            (found,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
-            assert np.array_equal(found, a.astype(np.int32) @ b.astype(np.int32))
+            (actual,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
+            assert np.array_equal(actual, a.astype(np.int32) @ b.astype(np.int32))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -252,16 +252,16 @@ def test_random_labels(way: Float32Products, symbolic: bool, monkeypatch: pytest
         count += 1
         print(f"seed {seed}: {case.primitive} of {case.dtype} {[a.shape for a in case.arrays]}")
         choosing(monkeypatch, small(tile_bits(case.dtype, way)), 1 + seed % 2)
-        given = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
-        tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in given]
+        stored_operands = zip(case.arrays, case.layouts, (case.primitive.left, case.primitive.right))
+        tensors = [tensor_of(array, layout, case.shape(labels)) for array, layout, labels in stored_operands]
         left, right = (array if constant else None for array, constant in zip(case.arrays, case.constant))
         ends = (case.result, case.ending.epilogue, target)
         work = build_contract(
             build_contraction, case.primitive, *tensors, *ends, constant_left=left, constant_right=right
         )
         operands = [*zip(case.arrays, case.layouts), *case.ending.arrays]
-        (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-        assert_close(found, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
+        (actual,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
+        assert_close(actual, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
         if count == 5:
             break
     assert count == 5
@@ -283,12 +283,12 @@ def test_random_convolutions(way: Float32Products, symbolic: bool, monkeypatch: 
             build_convolution, case.primitive, case.x_tensor, tensor_of(case.w), *ends, constant_w=constant
         )
         operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
-        (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-        assert_close(found, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
+        (actual,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
+        assert_close(actual, case.expected(), case.dtype, TOLERANCES[way] if case.dtype is F32 else None)
 
 
-def test_few_channels_are_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inputs whose channels fill no chunk are padded first, and so are weights."""
+def test_few_channels_are_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs and weights whose channels do not fill a chunk are padded first."""
     monkeypatch.setattr(convolve, "_LARGE_IMAGE", 1)
     count = 0
     for seed in range(3000, 3400):
@@ -304,21 +304,21 @@ def test_few_channels_are_given_more(monkeypatch: pytest.MonkeyPatch) -> None:
             work = build_convolve(build_convolution, case.primitive, case.x_tensor, weights, *ends, constant_w=case.w)
             assert work.workspaces
             operands = [(case.x, case.layout), (case.w, row_major(case.w.ndim)), *case.ending.arrays]
-            (found,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
-            assert_close(found, case.expected(), case.dtype, TOLERANCES[way])
+            (actual,), _ = run_on_cpu(expanded(work), operands, [case.result], case.bound)
+            assert_close(actual, case.expected(), case.dtype, TOLERANCES[way])
         count += 1
         if count == 4:
             return
     raise AssertionError("too few such cases")
 
 
-def test_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     choosing(monkeypatch, small(16))
     check_product((20, 30, 0), target_with(), F16)
     work, result = product((20, 30, dims.symbol("k", 0)), target_with(), (F16, F16))
     a, b = np.zeros((20, 0), np.float16), np.zeros((0, 30), np.float16)
-    (found,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result], {"k": 0})
-    assert not found.any()
+    (actual,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result], {"k": 0})
+    assert not actual.any()
 
 
 def is_on_tiles(kernel: Kernel) -> bool:
@@ -326,7 +326,7 @@ def is_on_tiles(kernel: Kernel) -> bool:
 
 
 def test_choice() -> None:
-    """Large products are computed on tiles, few rows are not; what is exact stays as it is."""
+    """Large products are computed on tiles, few rows and exact products are not."""
     for way, dtype in ((Float32Products.EXACT, F16), *((way, F32) for way in WAYS)):
         target = target_with(way)
         for shape in ((1024, 1024, 1024), (4096, 4096, 4096), (512, 4096, 4096)):
@@ -338,8 +338,8 @@ def test_choice() -> None:
     assert not any(is_on_tiles(launch.kernel) for launch in work.launches)
 
 
-def test_unknown_sizes() -> None:
-    """One of few variants is active for any size, with constants as each of them reads them."""
+def test_dynamic_sizes() -> None:
+    """One of few variants is active for any size, each with its own packing of constants."""
     m = dims.symbol("m")
     weights = random_array(1, (1024, 768), F32)
     for way in WAYS:
@@ -357,7 +357,7 @@ def test_unknown_sizes() -> None:
 
 
 def test_weights_in_halves_with_few_rows() -> None:
-    """Weights are kept in halves for all kernels, others are as they were."""
+    """Weights are stored in float16 for all kernels, other operands are unchanged."""
     target = replace(target_with(Float32Products.HALVES), block_threads=16, most_block_threads=64)
     for shape in ((1, 40, 100), (3, 37, 65)):
         work = check_product(shape, target, F32, is_constant=True, tolerance=2e-3)
@@ -371,9 +371,9 @@ def test_tiles_fit() -> None:
             target = target_with(way, rows, lanes)
             scheme = find_product_scheme(dtype, dtype, target)
             assert scheme is not None
-            found = list_tensor_tiles(scheme, target)
-            assert len(found) > 3
-            for tile, _ in found:
+            tiles = list_tensor_tiles(scheme, target)
+            assert len(tiles) > 3
+            for tile, _ in tiles:
                 assert tile.bytes(scheme) <= target.shared_bytes
                 assert tile.stages >= 2
 
@@ -386,7 +386,7 @@ REAL = [(F16, Float32Products.EXACT), *((F32, way) for way in WAYS), (U8, Float3
 @pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
 @pytest.mark.parametrize(("dtype", "float32"), REAL)
 def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> None:
-    """All tiles, for operands that are moved, and what is chosen for those that are fetched; no register is spilled."""
+    """All tiles for moved operands, and the chosen ones for fetched operands; no register is spilled."""
     assert PTXAS is not None
     target = target_with(float32, *((64, 128) if way == "wgmma" else (16, 32)))
     pair = (U8, I8) if dtype is U8 else (dtype, dtype)
@@ -402,14 +402,14 @@ def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> N
     for number, kernel in enumerate(kernels):
         emit(replace(insert_barriers(kernel), name=f"kernel{number}"), module, ThreadLanes(tile_products=way))
     processor = WAYS_OF_TILES[way]
-    said = assemble(PTXAS, assembly_text(str(module), NvidiaProcessor(processor, FEATURES[processor])), processor)
-    assert said.count(" 0 bytes spill stores") == len(kernels), said
-    assert "wgmma" not in said, said
+    messages = assemble(PTXAS, assembly_text(str(module), NvidiaProcessor(processor, FEATURES[processor])), processor)
+    assert messages.count(" 0 bytes spill stores") == len(kernels), messages
+    assert "wgmma" not in messages, messages
 
 
 @pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
 def test_instructions_of_tiles(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same as on a GPU, with its instructions emulated."""
+    """Run the PTX instructions of tile products in an emulator."""
     tile = TensorTile(64, 16, 64, 128, 2) if way == "wgmma" else TensorTile(16, 16, 64, 32, 2)
     few = replace(tile, height=8, width=tile.height, swapped=True)
     for own, dtype, float32 in (
@@ -422,16 +422,16 @@ def test_instructions_of_tiles(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
         work, _ = product((19, 21, 70), target_with(float32), (dtype, dtype), b)
         (launch,) = work.launches
         arrays = {"operand": [a, b], "constant": [load_constant(c) for c in work.constants]}
-        given = [arrays[r.kind][r.number] if r.kind != "result" else np.zeros((19, 21), dtype.numpy)
+        arguments = [arrays[r.kind][r.number] if r.kind != "result" else np.zeros((19, 21), dtype.numpy)
                  for r in launch.references]  # fmt: skip
         numbers = {name: dims.evaluate(value, {}) for name, value in launch.parameters}
         lanes = ThreadLanes(tile_products=way)
-        found = run_kernel(launch.kernel, given, dims.evaluate(launch.blocks, {}), numbers, lanes)[-1]
-        assert_close(found, a.astype(np.float64) @ b.astype(np.float64), dtype)
+        actual = run_kernel(launch.kernel, arguments, dims.evaluate(launch.blocks, {}), numbers, lanes)[-1]
+        assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), dtype)
 
 
-def test_puts_write_whole_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lanes that have more to bring than one run each, and fewer."""
+def test_whole_tiles_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more runs than lanes, and with fewer."""
     for lanes in (4, 16):
         choosing(monkeypatch, TensorTile(16, 8, 32, lanes, 3))
         work = check_product((35, 19, 65), target_with(), F16)

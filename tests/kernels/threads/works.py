@@ -1,4 +1,4 @@
-"""Runs the works of kernel builders on Mesa's llvmpipe, or as vectors of a CPU, next to memory out of bounds."""
+"""Run the works of kernel builders on Mesa's llvmpipe, or on CPU vectors beside inaccessible memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def software() -> Gpu:
 
 
 def targets() -> dict[str, ThreadTarget]:
-    """What builders see of a software adapter, of a GPU with shared memory, and of few threads, which vectors do."""
+    """Return targets of a software adapter, of a GPU with shared memory, and of few threads run as CPU vectors."""
     gpu = software()
     own = build_target(gpu.limits, gpu.abilities)
     return {
@@ -51,7 +51,7 @@ def run_work(
     results: Sequence[StoredTensor],
     sizes: Mapping[str, int] | None = None,
 ) -> tuple[list[Array], int]:
-    """The results, and what the kernels left in `errors`."""
+    """Return the results, and the error flag of the kernels."""
     bound = sizes or {}
     gpu = software()
     shapes = [[dims.evaluate(result.shape[axis], bound) for axis in result.layout.order] for result in results]
@@ -86,9 +86,9 @@ def run_work(
         gpu, shaders, lambda place, size: BufferSlice(memory[place.region][0], place.offset, max(size, 4))
     )
     reads = [(buffer, 0, content.nbytes) for buffer, content in memory]
-    found = gpu.run(binder.record(binder.bind(launches)), reads)
+    contents = gpu.run(binder.record(binder.bind(launches)), reads)
     for (kind, number), region in regions.items():
-        before, after = memory[region][1], found[region]
+        before, after = memory[region][1], contents[region]
         end = GUARD + arrays[kind][number].nbytes
         if kind in ("operand", "constant"):
             assert np.array_equal(after, before), f"{kind} {number} was changed"
@@ -96,9 +96,9 @@ def run_work(
         assert np.all(after[end:] == before[end:]), f"after {kind} {number}"
     outputs = []
     for number, (result, shape) in enumerate(zip(results, shapes)):
-        raw = found[regions["result", number]][GUARD : GUARD + arrays["result"][number].nbytes]
+        raw = contents[regions["result", number]][GUARD : GUARD + arrays["result"][number].nbytes]
         outputs.append(from_memory(raw.view(result.dtype.numpy).reshape(shape), result.layout).copy())
-    return outputs, int(found[regions["errors", 0]][GUARD : GUARD + 4].view(np.int32)[0])
+    return outputs, int(contents[regions["errors", 0]][GUARD : GUARD + 4].view(np.int32)[0])
 
 
 __all__ = ["run_on_cpu", "run_work", "software", "targets"]

@@ -62,11 +62,11 @@ def _power(w: Writer, step: Step) -> None:
 def _extreme(w: Writer, step: Step) -> None:
     """There is neither Max nor Min."""
     bound = upper_bound if step.op == "Min" else lower_bound
-    found = step.inputs[0]
+    bounded = step.inputs[0]
     for position, value in enumerate(step.inputs[1:], 2):
-        found = bound(w, found, value, step.output if position == len(step.inputs) else "")
+        bounded = bound(w, bounded, value, step.output if position == len(step.inputs) else "")
     if len(step.inputs) == 1:
-        w.forward(found, step.output)
+        w.forward(bounded, step.output)
 
 
 def lower_bound(w: Writer, value: str, bound: str, output: str = "") -> str:
@@ -102,17 +102,17 @@ def _clip_form(w: Writer, value: str, low: float, high: float, output: str) -> s
 
 
 def _clip(w: Writer, step: Step) -> None:
-    given = [step.input(1), step.input(2)]
+    limits = [step.input(1), step.input(2)]
     if step.opset < 11:
-        given = [w.scalar(step.attributes[name]) if name in step.attributes else "" for name in ("min", "max")]
-    low, high = (_bound(w, name, default) for name, default in zip(given, (-LARGEST, LARGEST), strict=True))
+        limits = [w.scalar(step.attributes[name]) if name in step.attributes else "" for name in ("min", "max")]
+    low, high = (_bound(w, name, default) for name, default in zip(limits, (-LARGEST, LARGEST), strict=True))
     value = step.inputs[0]
     if low is not None and high is not None and _short(low) and _short(high):
         _clip_form(w, value, low, high, step.output)
     elif high == LARGEST:
-        lower_bound(w, value, given[0], step.output)
+        lower_bound(w, value, limits[0], step.output)
     else:
-        upper_bound(w, lower_bound(w, value, given[0]) if low != -LARGEST else value, given[1], step.output)
+        upper_bound(w, lower_bound(w, value, limits[0]) if low != -LARGEST else value, limits[1], step.output)
 
 
 def _bound(w: Writer, name: str, default: float) -> float | None:
@@ -164,11 +164,11 @@ def _reduction(w: Writer, step: Step) -> None:
     """As opset 13 has it: the axes of all but one are attributes."""
     value = step.inputs[0]
     shape = w.shapes[value]
-    given = step.attributes.get("axes") or integers(w, step.input(1), "an axis")
-    if not given and step.attributes.get("noop_with_empty_axes"):
+    declared_axes = step.attributes.get("axes") or integers(w, step.input(1), "an axis")
+    if not declared_axes and step.attributes.get("noop_with_empty_axes"):
         w.forward(value, step.output)
         return
-    axes = sorted(normalized(axis, shape) for axis in given) or list(range(len(shape)))
+    axes = sorted(normalized(axis, shape) for axis in declared_axes) or list(range(len(shape)))
     keep = step.attributes.get("keepdims", 1)
     if step.op == "ReduceSum":
         inputs = [value, w.constant(np.array(axes, np.int64))]
@@ -235,8 +235,8 @@ def _pool(w: Writer, step: Step) -> None:
     if len(shape) != 4:
         raise NoForm(f"{step.op} of rank {len(shape)}")
     kernel = list(step.attributes["kernel_shape"])
-    wanted = ("strides", "ceil_mode", "count_include_pad")
-    attributes = {name: step.attributes[name] for name in wanted if name in step.attributes}
+    names = ("strides", "ceil_mode", "count_include_pad")
+    attributes = {name: step.attributes[name] for name in names if name in step.attributes}
     if any(dilation != 1 for dilation in dilations_of(step, 2)):
         attributes["dilations"] = dilations_of(step, 2)
     pads = explicit_pads(step, shape[2:], kernel, output[2:])

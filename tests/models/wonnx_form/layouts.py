@@ -29,7 +29,7 @@ def integers(w: Writer, value: str, what: str) -> list[int]:
 # -- to be used by other forms -----------------------------------------------------------------------------------------
 
 
-def taken(w: Writer, value: str, axis: int, indices: Sequence[int], output: str = "") -> str:
+def gather_axis(w: Writer, value: str, axis: int, indices: Sequence[int], output: str = "") -> str:
     """Slices of one axis. wonnx's Gather knows the first axis, and indices of 32 bits."""
     shape = w.shapes[value]
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -71,12 +71,14 @@ def extended(w: Writer, value: str, axis: int, size: int) -> str:
     return joined(w, [value, w.constant(np.zeros(shape, np.float32))], axis)
 
 
-def taken_per_axis(w: Writer, value: str, indices: Mapping[int, Sequence[int]], output: str) -> None:
+def gather_per_axis(w: Writer, value: str, indices: Mapping[int, Sequence[int]], output: str) -> None:
     """Slices along several axes; axes that stay as they are do not count."""
     shape = w.shapes[value]
-    changing = {axis: found for axis, found in indices.items() if list(found) != list(range(shape[axis]))}
-    for number, (axis, found) in enumerate(changing.items(), 1):
-        value = taken(w, value, axis, found, output if number == len(changing) else "")
+    changing = {
+        axis: axis_indices for axis, axis_indices in indices.items() if list(axis_indices) != list(range(shape[axis]))
+    }
+    for number, (axis, axis_indices) in enumerate(changing.items(), 1):
+        value = gather_axis(w, value, axis, axis_indices, output if number == len(changing) else "")
     if not changing:
         w.forward(value, output)
 
@@ -112,7 +114,7 @@ def _split(w: Writer, step: Step) -> None:
         return
     start = 0
     for output, length in zip(step.outputs, lengths, strict=True):
-        taken(w, value, axis, range(start, start + length), output)
+        gather_axis(w, value, axis, range(start, start + length), output)
         start += length
 
 
@@ -131,16 +133,16 @@ def _slice(w: Writer, step: Step) -> None:
         axis: range(shape[axis])[start:end:stride]
         for axis, start, end, stride in zip(axes, starts, ends, steps, strict=True)
     }
-    taken_per_axis(w, value, indices, step.output)
+    gather_per_axis(w, value, indices, step.output)
 
 
 def _gather(w: Writer, step: Step) -> None:
     value = step.inputs[0]
     shape = w.shapes[value]
     axis = axis_of(step, shape, 0)
-    found = integers(w, step.inputs[1], "an index of Gather")
-    indices = [index + shape[axis] if index < 0 else index for index in found]
-    w.reshape(taken(w, value, axis, indices), w.shapes[step.output], step.output)
+    constants = integers(w, step.inputs[1], "an index of Gather")
+    indices = [index + shape[axis] if index < 0 else index for index in constants]
+    w.reshape(gather_axis(w, value, axis, indices), w.shapes[step.output], step.output)
 
 
 def _expand(w: Writer, step: Step) -> None:
@@ -157,7 +159,7 @@ def _tile(w: Writer, step: Step) -> None:
     shape = w.shapes[step.inputs[0]]
     counts = integers(w, step.inputs[1], "a count of Tile")
     indices = {axis: list(range(size)) * count for axis, (size, count) in enumerate(zip(shape, counts, strict=True))}
-    taken_per_axis(w, step.inputs[0], indices, step.output)
+    gather_per_axis(w, step.inputs[0], indices, step.output)
 
 
 def _pad(w: Writer, step: Step) -> None:
@@ -174,7 +176,7 @@ def _pad(w: Writer, step: Step) -> None:
             axis: np.pad(np.arange(size), (before[axis], after[axis]), mode=mode).tolist()
             for axis, size in enumerate(shape)
         }
-        taken_per_axis(w, value, indices, step.output)
+        gather_per_axis(w, value, indices, step.output)
         return
     if step.attributes.get("value") or (step.input(2) and w.needed_constant(step.inputs[2], "a value").any()):
         raise NoForm("Pad with something else than zeros")
@@ -206,7 +208,7 @@ def _resize(w: Writer, step: Step) -> None:
         for axis, factor in enumerate(factors)
     )
     if not repeats:
-        taken_per_axis(w, value, indices, step.output)
+        gather_per_axis(w, value, indices, step.output)
         return
     w.emit(
         "Resize",

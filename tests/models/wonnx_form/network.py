@@ -58,8 +58,8 @@ def read_network(model: onnx.ModelProto, sizes: Mapping[str, Shape]) -> Network:
         if kind != TensorProto.FLOAT:
             raise NoForm(f"{name!r} is of {TensorProto.DataType.Name(kind).lower()}, where wonnx takes float32 only")
     shapes |= {name: array.shape for name, array in constants.items()}
-    kept = tuple(_without_unused(node, used) for node in nodes)
-    return Network(kept, constants, shapes, tuple(info.name for info in inputs), tuple(outputs), opset)
+    trimmed = tuple(_without_unused(node, used) for node in nodes)
+    return Network(trimmed, constants, shapes, tuple(info.name for info in inputs), tuple(outputs), opset)
 
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def _inferred(
     empty = [helper.make_empty_tensor_value_info(name) for name in outputs]
     graph = helper.make_graph(nodes, "graph", [*inputs, *large], empty, small)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    found = shape_inference.infer_shapes(model, data_prop=True).graph
-    known = [*found.input, *found.value_info, *found.output]
-    return {info.name: (info.type.tensor_type.elem_type or None, _shape_of(info)) for info in known}
+    inferred = shape_inference.infer_shapes(model, data_prop=True).graph
+    infos = [*inferred.input, *inferred.value_info, *inferred.output]
+    return {info.name: (info.type.tensor_type.elem_type or None, _shape_of(info)) for info in infos}
 
 
 def _shape_of(info: ValueInfoProto) -> Shape | None:
@@ -113,14 +113,14 @@ def _fold(node: NodeProto, constants: dict[str, Array], values: Values, opset: i
         return False
     if any(attribute.type in SUBGRAPHS for attribute in node.attribute):
         return False
-    given = {name: constants[name] for name in node.input if name}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in given]
+    operands = {name: constants[name] for name in node.input if name}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in operands]
     outputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in node.output if name]
     model = helper.make_model(
         helper.make_graph([node], "node", inputs, outputs), opset_imports=[helper.make_opsetid("", opset)]
     )
     try:
-        results = ReferenceEvaluator(model).run(None, given)
+        results = ReferenceEvaluator(model).run(None, operands)
     except RuntimeError:  # it does not know every version of every op
         return False
     constants |= {info.name: np.asarray(array) for info, array in zip(outputs, results, strict=True)}
@@ -128,7 +128,7 @@ def _fold(node: NodeProto, constants: dict[str, Array], values: Values, opset: i
 
 
 def _without_unused(node: NodeProto, used: set[str]) -> NodeProto:
-    """Without results at the end that nobody reads, such as masks."""
+    """Remove unused trailing results, such as masks."""
     count = max(number for number, name in enumerate(node.output, 1) if name in used)
     if node.op_type == "Split" or count == len(node.output):
         return node
@@ -140,12 +140,12 @@ def _without_unused(node: NodeProto, used: set[str]) -> NodeProto:
 
 def _needed(nodes: list[NodeProto], outputs: list[str]) -> list[NodeProto]:
     """Those that the outputs depend on."""
-    wanted = set(outputs)
+    needed = set(outputs)
 
     def backward() -> Iterator[NodeProto]:
         for node in reversed(nodes):
-            if wanted.intersection(node.output):
-                wanted.update(node.input)
+            if needed.intersection(node.output):
+                needed.update(node.input)
                 yield node
 
     return list(backward())[::-1]

@@ -17,13 +17,13 @@ FORMS: Mapping[str, Form] = {**forms.FORMS, **layouts.FORMS, **products.FORMS}
 
 def wonnx_form(model: onnx.ModelProto, sizes: Mapping[str, Shape]) -> onnx.ModelProto:
     """The same model for inputs of these shapes; NoForm where there is none."""
-    lacking = sorted({node.op_type for node in model.graph.node if node.domain not in ("", "ai.onnx")})
-    if lacking:
-        raise NoForm(f"{', '.join(lacking)}: not of ONNX")
+    unsupported = sorted({node.op_type for node in model.graph.node if node.domain not in ("", "ai.onnx")})
+    if unsupported:
+        raise NoForm(f"{', '.join(unsupported)}: not of ONNX")
     network = read_network(model, sizes)
-    lacking = sorted({node.op_type for node in network.nodes} - FORMS.keys())
-    if lacking:
-        raise NoForm(f"wonnx has nothing to make {', '.join(lacking)} of")
+    unsupported = sorted({node.op_type for node in network.nodes} - FORMS.keys())
+    if unsupported:
+        raise NoForm(f"wonnx has nothing to make {', '.join(unsupported)} of")
     return _written(network)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.wonnx_form.forms import dilations_of, explicit_pads
-from models.wonnx_form.layouts import extended, joined, taken
+from models.wonnx_form.layouts import extended, gather_axis, joined
 from models.wonnx_form.network import Array, NoForm
 from models.wonnx_form.writer import LARGEST_BUFFER, Form, Step, Writer
 
@@ -142,7 +142,7 @@ def _taps(size: int, stride: int, pad: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _gemm(w: Writer, step: Step) -> None:
-    """wonnx transposes nothing, and pays no heed to the shape of C where there is but one row."""
+    """wonnx does not transpose, and ignores the shape of C if it has one row."""
     left, right = step.inputs[:2]
     if step.attributes.get("transA"):
         left = w.transpose(left, (1, 0))
@@ -239,7 +239,7 @@ def _cut(w: Writer, value: str, shape: Sequence[int], output: str = "") -> str:
     """The first of the elements along every axis; at least one axis has more."""
     axes = [axis for axis, size in enumerate(shape) if size != w.shapes[value][axis]]
     for number, axis in enumerate(axes, 1):
-        value = taken(w, value, axis, range(shape[axis]), output if number == len(axes) else "")
+        value = gather_axis(w, value, axis, range(shape[axis]), output if number == len(axes) else "")
     return value if axes or not output else w.reshape(value, shape, output)
 
 

@@ -41,7 +41,7 @@ class Step:
 
 
 class Writer:
-    """Collects nodes. Whoever emits one says the shape of its result; the checker proves them all at the end."""
+    """Collects nodes. Callers state the shape of each result; the checker verifies them at the end."""
 
     def __init__(self, network: Network) -> None:
         self.shapes = dict(network.shapes)
@@ -140,9 +140,9 @@ class Writer:
     # -- the model -----------------------------------------------------------------------------------------------------
 
     def model(self) -> onnx.ModelProto:
-        made = {name for node in self._nodes for name in node.output}
-        used = {name for node in self._nodes for name in node.input if name and name not in made}
-        for name in [*made, *used]:
+        outputs = {name for node in self._nodes for name in node.output}
+        used = {name for node in self._nodes for name in node.input if name and name not in outputs}
+        for name in [*outputs, *used]:
             if math.prod(self.shapes[name]) * 4 > LARGEST_BUFFER:
                 raise NoForm(f"{name!r} is larger than wonnx's buffers may be")
             if 0 in self.shapes[name]:
@@ -153,7 +153,7 @@ class Writer:
             [self._info(name) for name in self._network.inputs if name in used],
             [self._info(name) for name in self._network.outputs],
             [numpy_helper.from_array(self._constants[name], name) for name in sorted(used & self._constants.keys())],
-            value_info=[self._info(name) for name in sorted(made.difference(self._network.outputs))],
+            value_info=[self._info(name) for name in sorted(outputs.difference(self._network.outputs))],
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
         onnx.checker.check_model(model, full_check=True)

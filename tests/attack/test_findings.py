@@ -1,4 +1,4 @@
-"""Every fault that an attack once found, made small, stays mended."""
+"""Replay every fault that an attack found, in its minimised form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from attack.devices import missing
 from attack.engine import Arena, Child
 from attack.families import load_family
-from attack.minimise import FOUND, read_finding
+from attack.minimise import FINDINGS_FOLDER, read_finding
 
 
 @pytest.fixture(scope="module")
@@ -18,8 +18,8 @@ def arena() -> Iterator[Arena]:
         yield arena
 
 
-@pytest.mark.parametrize("path", sorted(FOUND.glob("*.json")), ids=lambda path: path.stem)
-def test_found(path: Path, arena: Arena) -> None:
+@pytest.mark.parametrize("path", sorted(FINDINGS_FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_finding_stays_fixed(path: Path, arena: Arena) -> None:
     finding = read_finding(path)
     reason = missing(finding.device)
     if reason:
