@@ -150,7 +150,7 @@ def test_branches_on_sizes_run_uncompiled_with_a_warning() -> None:
     def branch(x: Tensor) -> Tensor:
         return x + 1 if x.shape[0] > 3 else x + 2  # type: ignore[no-any-return]
 
-    with pytest.warns(FallbackWarning) as warned:
+    with pytest.warns(weft.FallbackWarning) as warned:
         model = load(branch)
     message = str(warned[0].message)
     assert f"{DOMAIN}.Op ({__file__}:{branch.__code__.co_firstlineno + 1})" in message
