@@ -1,1 +1,1 @@
-"""TensorProgram -> kernels: fusion, layouts, generic loops and templates. Loops, but no language."""
+"""FusedProgram -> kernels, built from templates. Kernels do not depend on the language that a backend emits."""

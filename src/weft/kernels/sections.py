@@ -1,7 +1,7 @@
 """FusedProgram -> sections: native sections of kernels, and host sections between them.
 
-Values that cross sections are row-major; layouts inside of a section are its own. Memory is planned later: tasks name
-values, and reshapes are aliases. A scan whose body is one native section is a task, whose body's tasks are repeated
+Values that cross sections are row-major; other values may have any layout. Memory is planned later: tasks name values,
+and reshapes are aliases. A scan whose body is one native section is one task, and the tasks of its body are repeated
 for every iteration when memory is planned.
 """
 
@@ -125,8 +125,10 @@ class _SectionBuilder:
             self.aliases[result] = source
 
     def add_kernels(self, group: KernelGroup) -> None:
-        """Add a task for each part; results of all but the last (packed keys, for example) are values of their own, so
-        that their operands may end before the last part.
+        """Add a task for each part.
+
+        The results of earlier parts (packed keys, for example) are separate values, so that the operands of these parts
+        can be freed before the last part.
         """
         operands = tuple(self.in_layout(value, needed_layout(group, value, self.layouts)) for value in group.operands)
         choice = select_kernels(_request(group, self.fused, self.target))
@@ -161,7 +163,7 @@ class _SectionBuilder:
         return replace(_row_major(value), layout=self.layouts.get(value, row_major(value.rank)))
 
     def in_layout(self, value: Value, layout: Layout) -> Value:
-        """The value in a layout: itself, an alias, or a copy."""
+        """Return the value in a layout: itself, an alias, or a copy."""
         if self.layouts[value] == layout:
             return value
         key = (value, layout)

@@ -37,7 +37,7 @@ def select_kernels(request: Request[KernelGroup, Target]) -> KernelChoice:
 
 
 def _load_templates(target: Target) -> Templates:
-    """The table of the target's family; the other family is not imported."""
+    """Return the table of the target's family; the other family is not imported."""
     if isinstance(target, ThreadTarget):
         from weft.kernels.threads import templates as threads
 
@@ -48,7 +48,7 @@ def _load_templates(target: Target) -> Templates:
 
 
 def _table_key(group: KernelGroup) -> type:
-    """The key of a group's templates in a table."""
+    """Return the key of a group's templates in a table."""
     match group:
         case RowGroup() | AttentionGroup():
             return type(group)

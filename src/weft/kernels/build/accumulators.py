@@ -28,7 +28,7 @@ class Fold:
     kind: str
     element: Scalar
     dtype: DType
-    position: str | None = None  # first, last
+    position: str | None = None  # "first" or "last"
     positions: DType = DType.int32  # the dtype of an index
 
 

@@ -20,7 +20,8 @@ CHANNEL = 1
 class Convolution:
     """Operands of its work are x, w, then those of the epilogue; a constant w has its logical shape.
 
-    With `order`, for 1 x 1 kernels without padding, input channel i1 is channel `order` of x, stored channels-last.
+    `order` permutes the channels of x: input channel i1 is channel `order` of x. It requires a 1 x 1 kernel without
+    padding and x in channels-last layout.
     """
 
     primitive: Convolve

@@ -18,7 +18,7 @@ from weft.kernels.lower.merge_axes import flatten_loads, operand_views, pinned_a
 from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor
 
-LONG = 12  # instructions of an epilogue above which it should be in the code only once
+LONG = 12  # instructions; a longer epilogue should occur in the code only once
 
 
 class EpilogueAccess:
@@ -79,7 +79,7 @@ class EpilogueWriter(EpilogueAccess):
     def write_run(
         self, values: Sequence[Code], axes: Mapping[int, Dim], axis: int, mask: Code | None = None
     ) -> tuple[Statement, ...]:
-        """Apply the epilogue to neighbours along an axis and write them; they start at a multiple of their number."""
+        """Apply the epilogue to neighbours along an axis and write them; the first is at a multiple of their count."""
         if len(values) == 1:
             return self.write(values[0], axes, mask)
         statements: list[Statement] = []
@@ -112,7 +112,7 @@ class EpilogueWriter(EpilogueAccess):
 
     @cached_property
     def _input_dtype(self) -> DType | None:
-        """The dtype that the epilogue expects, if it reads the element at all."""
+        """The dtype that the epilogue expects; None if it does not read the element."""
         if self.expression is None:
             return self.result.dtype
         return next((node.dtype for node in walk(self.expression) if isinstance(node, Placeholder)), None)

@@ -19,7 +19,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, let, repeat
 from weft.kernels.lower.operations import less
 from weft.records import dataclass
 
-DYNAMIC_FACTOR = 4  # times the elements of a block, where sizes are known only at run time
+DYNAMIC_FACTOR = 4  # blocks have this many times the elements if sizes are known only at run time
 
 Body = tuple[Statement, ...]
 
@@ -44,37 +44,37 @@ def split_into_blocks(
     split = _choose_split_axis(sizes, max(weight, 1))
     factor = step if split == len(sizes) - 1 else 1
     size = sizes[split]
-    inner = dims.maximum(dims.product(sizes[split + 1 :]) * max(weight, 1), 1)
-    elements = BLOCK_ELEMENTS if isinstance(size * inner, int) else DYNAMIC_FACTOR * BLOCK_ELEMENTS
-    units = dims.maximum(dims.ceildiv(dims.floordiv(elements, inner), factor), 1)
+    inner_work = dims.maximum(dims.product(sizes[split + 1 :]) * max(weight, 1), 1)
+    elements = BLOCK_ELEMENTS if isinstance(size * inner_work, int) else DYNAMIC_FACTOR * BLOCK_ELEMENTS
+    units = dims.maximum(dims.ceildiv(dims.floordiv(elements, inner_work), factor), 1)
     chunks = dims.maximum(dims.ceildiv(size, units * factor), 1)
     units = dims.maximum(dims.ceildiv(dims.ceildiv(size, chunks), factor), 1)  # even chunks
     count = dims.ceildiv(size, units * factor)
-    rest: Dim = block()
+    remaining: Dim = block()
     span = Span(0, builder.size(size))
     if count != 1:
         number_of = builder.size(count)
         length = builder.size(units) * factor  # the factor stays explicit: starts are provably multiples of it
-        start = (dims.mod(rest, number_of) if split else rest) * length
+        start = (dims.mod(remaining, number_of) if split else remaining) * length
         span = Span(start, dims.minimum(start + length, builder.size(size)))
-        rest = dims.floordiv(rest, number_of)
+        remaining = dims.floordiv(remaining, number_of)
     spans = [span, *(Span(0, builder.size(size)) for size in sizes[split + 1 :])]
     for number in reversed(range(split)):
-        whole = builder.size(sizes[number])
-        spans.insert(0, Span(dims.mod(rest, whole) if number else rest))
-        rest = dims.floordiv(rest, whole)
+        axis_size = builder.size(sizes[number])
+        spans.insert(0, Span(dims.mod(remaining, axis_size) if number else remaining))
+        remaining = dims.floordiv(remaining, axis_size)
     return dims.product(sizes[:split]) * count, spans
 
 
 def _choose_split_axis(sizes: Sequence[Dim], weight: int) -> int:
     """Choose the innermost axis that can be split between blocks with enough work left for each."""
-    inner = weight
+    inner_work = weight
     for number in reversed(range(1, len(sizes))):
-        inner *= max(estimate(sizes[number]), 1)
-        if inner >= BLOCK_ELEMENTS:
+        inner_work *= max(estimate(sizes[number]), 1)
+        if inner_work >= BLOCK_ELEMENTS:
             return number
     two_unknown = len(sizes) > 2 and not isinstance(sizes[0], int) and not isinstance(sizes[1], int)
-    return 1 if two_unknown else 0  # the first of two unknown sizes is mostly a batch, which may well be 1
+    return 1 if two_unknown else 0  # the first of two unknown sizes is usually the batch, which is often 1
 
 
 def build_loops(builder: KernelBuilder, hint: str, spans: Sequence[Span], body: Callable[[list[Dim]], Body]) -> Body:
@@ -84,13 +84,13 @@ def build_loops(builder: KernelBuilder, hint: str, spans: Sequence[Span], body: 
         span.start if alone else builder.variable(f"{hint}{number}")
         for number, (span, alone) in enumerate(zip(spans, single))
     ]
-    inner = body(positions)
+    statements = body(positions)
     for number, span in reversed(list(enumerate(spans))):
         if span.stop is not None:
-            inner = (repeat(positions[number], span.start, span.stop, 1, inner),)
+            statements = (repeat(positions[number], span.start, span.stop, 1, statements),)
         elif not single[number]:
-            inner = (let(positions[number], span.start), *inner)
-    return inner
+            statements = (let(positions[number], span.start), *statements)
+    return statements
 
 
 def build_lane_loop(
@@ -103,7 +103,7 @@ def build_lane_loop(
     exact: bool = False,
     unroll: int = 1,
 ) -> Body:
-    """Build a loop over whole vectors of a span, then a masked one for the rest, unless the length is `exact`.
+    """Build a loop over whole vectors of a span, then a masked one for the remainder, unless the length is `exact`.
 
     If the span starts at a multiple of the lanes, positions have the form multiple + lane, so that their quotients
     simplify.
@@ -114,12 +114,12 @@ def build_lane_loop(
     first, step = dims.floordiv(start, unit), lanes // unit
     counter = builder.variable(hint)
     position = counter * unit + lane(lanes)
-    whole = first + dims.floordiv(stop - start, lanes) * step
-    loop = repeat(counter, first, whole, step, body(position, None), unroll)
+    whole_stop = first + dims.floordiv(stop - start, lanes) * step
+    loop = repeat(counter, first, whole_stop, step, body(position, None), unroll)
     if exact:
         return (loop,)
-    rest = build_masked(builder, position, stop, lambda mask: body(position, mask))
-    return loop, repeat(counter, whole, first + dims.ceildiv(stop - start, lanes) * step, step, rest)
+    masked = build_masked(builder, position, stop, lambda mask: body(position, mask))
+    return loop, repeat(counter, whole_stop, first + dims.ceildiv(stop - start, lanes) * step, step, masked)
 
 
 def build_masked(builder: KernelBuilder, position: Dim, stop: Dim, body: Callable[[Code], Body]) -> Body:

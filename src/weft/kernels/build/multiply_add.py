@@ -22,7 +22,7 @@ def sum_dtype(words: str, dtype: DType) -> DType:
 
 
 def convert_factor(words: str, code: Code, dtype: DType) -> Code:
-    """Convert an element of an operand to what `accumulate` takes, for sums of a dtype."""
+    """Convert an element of an operand for `accumulate`: to the dtype of the sums, unless words hold pairs."""
     return code if words == PAIRS else cast(code, dtype)
 
 
@@ -67,7 +67,7 @@ def dot_pairs(target: Target, left: Code, right: Code, total: Code) -> Code:
 
 
 def decode_quantized(target: Target, word: Code, bits: int, position: int) -> Code:
-    """Decode number `position` of 2, 4 or 8 bits in a word as float32, less half of the range."""
+    """Decode the 2, 4 or 8 bit number at index `position` of a word to float32, minus half of its range."""
     shifted = word
     if position:
         shifted = Call("shift_right", (word, Number(bits * position, DType.int32)), DType.int32)

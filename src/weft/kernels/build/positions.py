@@ -1,7 +1,7 @@
 """The integer dtype of positions that kernels store: 32 bits, which takes half the registers, unless a size needs 64.
 
 A dynamic size that might not fit has a guard (`weft.opset.language`), so only constant sizes can be too large here.
-Devices that count in 32 bits reject larger tensors when a plan is made.
+Devices with 32-bit indices reject larger tensors when a plan is made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Points of a scatter: which element of the result each one updates.
 
-Two points of the domain update the same element only if all their indices agree. Along an axis of the domain that is
-an index by itself they never do: such an axis is disjoint.
+Two points of the domain update the same element only if all their indices agree. An axis of the domain is disjoint if
+one of the indices is the axis itself: points that differ along it never update the same element.
 """
 
 from __future__ import annotations

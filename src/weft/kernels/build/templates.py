@@ -69,7 +69,7 @@ Templates = Mapping[type, tuple[Template, ...]]
 
 
 def mark_overwritable(work: Work, epilogue: Epilogue | None, result: StoredTensor) -> Work:
-    """Mark the operands of a product's epilogue, which come after the product's two, that it may overwrite."""
+    """Mark the epilogue's operands that a product may overwrite; they come after the product's two operands."""
     if epilogue is None:
         return work
     operands = find_overwritable(epilogue.expression, epilogue.operands, result)

@@ -86,7 +86,7 @@ class MapWriter:
     ) -> Body:
         """Compute the expression at the groups' positions and write it, at offset `place` if given.
 
-        `values` are those that the kernel has already.
+        `values` are those that the kernel has already computed.
         """
         statements: list[Statement] = []
         lowering = Lowering(

@@ -1,6 +1,6 @@
 """Random numbers by Philox 4x32-10: a lane for each counter, which gives four numbers.
 
-Number i of the tensor is word i % 4 of counter i // 4; normal numbers are made in pairs from two neighbours. A seed
+Number i of the tensor is word i % 4 of counter i // 4; normal numbers are computed in pairs from two neighbours. A seed
 gives the same numbers on all devices.
 """
 

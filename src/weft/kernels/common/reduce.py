@@ -114,15 +114,15 @@ def build_chunked_work(
     (number,) = (n for n, part in enumerate(sweep.passes) if part.folds)
     part = sweep.passes[number]
     (fold,) = part.folds
-    wide = reduction_dtype(fold.kind, fold.element.dtype)
+    sum_dtype = reduction_dtype(fold.kind, fold.element.dtype)
     row_axes = [axis for axis in sweep.order if axis not in sweep.reduced]
     row_sizes = [sweep.domain[axis] for axis in row_axes]
-    stacked = StoredTensor(wide, (chunks, *row_sizes), row_major(len(row_axes) + 1))
-    write = Write(0, Placeholder(fold.key, wide))
+    stacked = StoredTensor(sum_dtype, (chunks, *row_sizes), row_major(len(row_axes) + 1))
+    write = Write(0, Placeholder(fold.key, sum_dtype))
     first = replace(
         sweep,
-        passes=(*sweep.passes[:number], Pass((replace(fold, dtype=wide),), then=(write,))),
-        results=(Result(wide, spread_strides(len(sweep.domain), row_axes, stacked.strides[1:])),),
+        passes=(*sweep.passes[:number], Pass((replace(fold, dtype=sum_dtype),), then=(write,))),
+        results=(Result(sum_dtype, spread_strides(len(sweep.domain), row_axes, stacked.strides[1:])),),
     )
     along_chunks = _fold_chunks(sweep, fold, stacked, row_axes)
     second = _combine_chunks(sweep, replace(part, folds=(along_chunks,)), number, stacked)
@@ -131,7 +131,7 @@ def build_chunked_work(
         first_launch(first).rebound({Reference("result", 0): workspace}),
         second_launch(second).rebound({Reference("operand", len(sweep.operands)): workspace}),
     )
-    return Work(launches, (Workspace(wide, dims.product(row_sizes) * chunks),))
+    return Work(launches, (Workspace(sum_dtype, dims.product(row_sizes) * chunks),))
 
 
 def _fold_chunks(sweep: Sweep, fold: Fold, stacked: StoredTensor, row_axes: Sequence[int]) -> Fold:

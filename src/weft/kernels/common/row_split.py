@@ -1,7 +1,7 @@
 """Split a row group of few long rows into one work per reduction, with the rows' values in memory between them.
 
 One block per row would leave a device idle. A single reduction can be split into chunks, the next one reads its result
-from memory, and writes of every element are maps. Each of them chooses its own order through memory.
+from memory, and writes of every element are maps. Each kernel chooses the memory order that suits it.
 """
 
 from __future__ import annotations

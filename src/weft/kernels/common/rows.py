@@ -23,7 +23,7 @@ from weft.kernels.build.templates import Request
 from weft.kernels.common.reduce import memory_order
 from weft.kernels.lower.tensors import StoredTensor
 
-STORE_COST = 8  # of a full value, from which on it is stored for later passes
+STORE_COST = 8  # full values of at least this cost are stored for later passes
 LOCAL_BYTES = 32 * 1024
 WIDE = (DType.float32, DType.float64)
 
@@ -149,7 +149,7 @@ class _RowPlan:
     def expand(self, expression: Scalar, step: Step, number: int) -> Scalar:
         expressions: dict[Value, Scalar] = {}
 
-        def through(load: Load) -> Scalar:
+        def expand_load(load: Load) -> Scalar:
             value = step.operands[load.operand]
             if value not in self.steps:
                 return Load(self.numbers[value], load.indices, load.dtype, load.checked)
@@ -157,7 +157,7 @@ class _RowPlan:
                 expressions[value] = self.value_in_pass(value, number)
             return expressions[value]
 
-        return self.multiply_by_inverses(rebuild(expression, through))
+        return self.multiply_by_inverses(rebuild(expression, expand_load))
 
     def multiply_by_inverses(self, expression: Scalar) -> Scalar:
         """Replace a division by a softmax's sum, at the top of an expression, by a multiplication with its inverse."""

@@ -31,17 +31,17 @@ def build_scatter_work(
     `updates` builds a family's launches that change the copy, and their workspaces, numbered from its last argument on.
     """
     combines = primitive.reduction != "none"
-    wide = reduction_dtype("sum", result.dtype) if combines else result.dtype
+    sum_dtype = reduction_dtype("sum", result.dtype) if combines else result.dtype
     indices = identity_indices(result.shape)
-    copied = StoredTensor(wide, result.shape, result.layout)
-    narrow = wide is not result.dtype
-    spaces: tuple[Workspace, ...] = (Workspace(wide, dims.product(result.shape)),) if narrow else ()
+    copied = StoredTensor(sum_dtype, result.shape, result.layout)
+    narrow = sum_dtype is not result.dtype
+    spaces: tuple[Workspace, ...] = (Workspace(sum_dtype, dims.product(result.shape)),) if narrow else ()
     place = Reference("workspace", 0) if narrow else RESULT
-    copy = map_launch(_cast(Load(0, indices, result.dtype), wide), operands[:1], copied, target, None)
+    copy = map_launch(_cast(Load(0, indices, result.dtype), sum_dtype), operands[:1], copied, target, None)
     changes, workspaces = updates(primitive, operands, copied, target, place, len(spaces))
     launches = [copy.rebound({RESULT: place}), *changes]
     if narrow:
-        back = map_launch(_cast(Load(0, indices, wide), result.dtype), [copied], result, target, None)
+        back = map_launch(_cast(Load(0, indices, sum_dtype), result.dtype), [copied], result, target, None)
         launches.append(back.rebound({Reference("operand", 0): place}))
     return Work(tuple(launches), (*spaces, *workspaces))
 

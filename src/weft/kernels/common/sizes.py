@@ -1,6 +1,6 @@
 """A tensor of sizes: each element is a parameter of the kernel that writes it.
 
-An element may be any int64, unlike the size of an actual tensor. If parameters have 32 bits, several form one.
+An element may be any int64, unlike the size of an actual tensor. 32-bit parameters hold a part of an element each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, put
 from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work
 
-_PART_BITS = (0, 31, 62)  # where parts start
+_PART_BITS = (0, 31, 62)  # the first bit of each part of an element
 _PART = 1 << 31
 _MAX_ELEMENTS = 16  # per launch with 32-bit parameters: three for each element, and a launch has room for about sixty
 

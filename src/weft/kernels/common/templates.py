@@ -105,7 +105,7 @@ def build_shared_templates(
 
 
 def _adapt_step(build: Callable[[Any, list[StoredTensor], list[StoredTensor], Any], Work]) -> TemplateBuilder:
-    """`build` takes the primitive of the group's only step, its operands and its results."""
+    """Adapt `build`, which takes the primitive of the group's only step, its operands and its results."""
 
     def build_work(request: Request[StepGroup, Any]) -> Work:
         (step,) = request.group.steps
@@ -129,7 +129,7 @@ def adapt_contraction(build: Callable[[Contraction, Any], Work | None]) -> Templ
 
 
 def adapt_convolution(build: Callable[[Convolution, Any, int | None], Work | None]) -> TemplateBuilder:
-    """`build` also takes the size of Winograd tiles, None for a direct convolution."""
+    """Adapt `build`, which also takes the size of Winograd tiles, or None for a direct convolution."""
 
     def build_work(request: Request[HeavyGroup, Any]) -> Work | None:
         group = request.group

@@ -1,8 +1,9 @@
 """Insert barriers where lanes of a block access the same memory.
 
 Kernel -> Kernel, for targets whose lanes are threads. Builders may assume lanes that run in lockstep, like the elements
-of a vector. Threads do not: a barrier comes before every statement that reads what another lane may still have to
-write, or overwrites what another may still have to read. Accesses of a lane to its own elements need none.
+of a vector. Threads do not: a barrier comes before every statement that reads memory which another lane may not have
+written yet, or overwrites memory which another lane may not have read yet. A lane's accesses to its own elements need
+no barrier.
 """
 
 from __future__ import annotations

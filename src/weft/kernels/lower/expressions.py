@@ -35,7 +35,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, fetch
 from weft.kernels.lower.operations import and_masks
 from weft.records import dataclass
 
-CHAINED_LOADS = 4  # loads with indices that are loaded, from which on a branch pays
+CHAINED_LOADS = 4  # minimum number of loads with loaded indices for a branch to pay
 LITERAL_STRIDES = range(-1, 5)  # a backend may have better code than one access per lane for these
 
 
@@ -111,7 +111,7 @@ class Lowering:
         self.operands = operands
         self.axes = axes
         self.builder = builder
-        self.values = {} if values is None else values  # it may grow
+        self.values = {} if values is None else values  # the caller may add to it
         self.mask = mask
         self.statements = statements
         self.literal = literal
@@ -221,7 +221,7 @@ class Lowering:
             else:
                 position = self._visit(index, facts)
                 part, test = (
-                    (position, None) if _always_fits(index, size) else self.clamped(position, size, load.checked)
+                    (position, None) if _always_fits(index, size) else self._clamp(position, size, load.checked)
                 )
                 scaled = part if stride == 1 else Call("multiply", (part, Integer(stride)), DType.int64)
                 indirect = scaled if indirect is None else Call("add", (indirect, scaled), DType.int64)
@@ -241,12 +241,12 @@ class Lowering:
             self._check(Integer(self.index(index)), Integer(place))
         return place, self._not_empty(size)
 
-    def clamped(self, position: Code, size: Dim, checked: bool) -> tuple[Code, Code | None]:
-        """Do the same for an index that depends on data."""
+    def _clamp(self, position: Code, size: Dim, checked: bool) -> tuple[Code, Code | None]:
+        """Clamp an index that depends on data, and return the mask like `inside`."""
         position = self.keep(position)
         last = Integer(self.index(size - 1))
-        least = Call("maximum", (position, Integer(0)), DType.int64)
-        inside = self.keep(Call("minimum", (least, last), DType.int64))
+        nonnegative = Call("maximum", (position, Integer(0)), DType.int64)
+        inside = self.keep(Call("minimum", (nonnegative, last), DType.int64))
         if checked:
             self._check(position, inside)
         return inside, self._not_empty(size)
@@ -264,7 +264,7 @@ class Lowering:
         return fetch(operand.buffer, place, indirect, mask)
 
     def flat_offset(self, value: Dim) -> Dim:
-        """Express an offset with the strides of the axes as parameters, or literals if so configured."""
+        """Express an offset with the strides of the axes as parameters, or as literals if `literal`."""
         strides, rest = split_strides(value)
         total = self.index(rest)
         for position, stride in strides.items():
@@ -294,7 +294,7 @@ def _always_fits(index: Scalar, size: Dim) -> bool:
 
 
 class CommonSubexpressions:
-    """Numbers subexpressions, equal ones alike, and counts the uses of each."""
+    """Gives each distinct subexpression a number, and counts its uses."""
 
     def __init__(self) -> None:
         self.uses: Counter[int] = Counter()

@@ -69,10 +69,10 @@ class KernelBuilder:
             parameter = self._sizes[value] = _make_parameter(name, value)
         return parameter
 
-    def parameter(self, hint: str, value: Dim, least: int | None = None) -> Dim:
-        """Return a size as the parameter of a hint, even where it equals another size: the kernel stays the same.
+    def parameter(self, hint: str, value: Dim, lower_bound: int | None = None) -> Dim:
+        """Return the parameter for a hint, even if another has an equal size, so that the kernel stays the same.
 
-        The same hint gives the same parameter. `least` is a lower bound that holds for all sizes; a bound taken from
+        The same hint gives the same parameter. `lower_bound` holds for all sizes; a bound taken from
         the value would make equal kernels differ.
         """
         entry = self._by_hint.get(hint)
@@ -82,7 +82,7 @@ class KernelBuilder:
             entry = self._by_hint[hint] = name, value, _make_parameter(name, value)
         elif entry[1] != value:
             raise InternalError(f"kernel {self.name}: parameter {hint} has two values, {entry[1]} and {value}")
-        return entry[2] if least is None else variable(entry[0], least)
+        return entry[2] if lower_bound is None else variable(entry[0], lower_bound)
 
     def replace_symbols(self, value: Dim) -> Dim:
         """Replace the program's symbols in index arithmetic by parameters."""
@@ -101,37 +101,37 @@ class KernelBuilder:
     # -- buffers -----------------------------------------------------------------------------------------------------
 
     def input(self, hint: str, dtype: DType, reference: Reference) -> Buffer:
-        """Memory that the kernel reads."""
+        """Declare memory that the kernel reads."""
         buffer = Buffer(self._buffers.fresh(hint), dtype, False)
         self._inputs.append((buffer, reference))
         return buffer
 
     def output(self, hint: str, dtype: DType, reference: Reference) -> Buffer:
-        """Memory that the kernel writes, and may read."""
+        """Declare memory that the kernel writes, and may read."""
         buffer = Buffer(self._buffers.fresh(hint), dtype, True)
         self._outputs.append((buffer, reference))
         return buffer
 
     def local(self, hint: str, dtype: DType, size: int) -> Buffer:
-        """Memory of `size` elements for each block."""
+        """Declare memory of `size` elements for each block."""
         buffer = Buffer(self._buffers.fresh(hint), dtype, True, size)
         self._locals.append(buffer)
         return buffer
 
     def late(self, hint: str, dtype: DType, size: int) -> Buffer:
-        """Local memory that is used only after all pipelines are done."""
+        """Declare local memory that is used only after all pipelines are done."""
         buffer = Buffer(self._buffers.fresh(hint), dtype, True, size, late=True)
         self._locals.append(buffer)
         return buffer
 
     def tile(self, hint: str, dtype: DType, form: TileForm) -> Buffer:
-        """Memory for a matrix that the lanes of a block multiply."""
+        """Declare memory for a matrix that the lanes of a block multiply."""
         buffer = Buffer(self._buffers.fresh(hint), dtype, True, form.rows * form.depth, form)
         self._locals.append(buffer)
         return buffer
 
     def view(self, hint: str, buffer: Buffer, offset: Dim, dtype: DType | None = None) -> tuple[View, Buffer]:
-        """A view of a buffer from a uniform offset on, optionally with another dtype."""
+        """Create a view of a buffer from a uniform offset on, optionally with another dtype."""
         name = self._buffers.fresh(hint)
         return View(name, buffer.name, offset, dtype), Buffer(
             name, dtype or buffer.dtype, buffer.written, buffer.local_size
@@ -140,7 +140,7 @@ class KernelBuilder:
     # -- registers and variables -------------------------------------------------------------------------------------
 
     def register(self, hint: str, dtype: DType, varying: bool = True) -> Register:
-        """A register, to be introduced by `define`."""
+        """Create a register, to be introduced by `define`."""
         return Register(self._registers.fresh(hint), dtype, varying)
 
     def registers(self, hint: str, count: int, dtype: DType, varying: bool = True) -> list[Register]:
@@ -153,22 +153,22 @@ class KernelBuilder:
         return Define(register.name, value, varies), register
 
     def sums(self, hint: str, rows: int, columns: int, dtype: DType) -> Sums:
-        """The statement that introduces sums of tile products."""
+        """Create the statement that introduces sums of tile products."""
         return Sums(self._registers.fresh(hint), rows, columns, dtype)
 
     def variable(self, hint: str, low: int | None = 0, high: int | None = None) -> Expr:
-        """An integer, to be introduced by `repeat` or `let`; its bounds help the simplifier."""
+        """Create an integer variable, to be introduced by `repeat` or `let`; its bounds help the simplifier."""
         return variable(self._variables.fresh(hint), low, high)
 
     def variables(self, hint: str, count: int, low: int | None = 0) -> list[Expr]:
         return [self.variable(f"{hint}{number}", low) for number in range(count)]
 
     def let(self, hint: str, value: Dim, low: int | None = 0) -> tuple[Let, Expr]:
-        """A variable that stands for uniform index arithmetic."""
+        """Create a variable that stands for uniform index arithmetic."""
         variable = self.variable(hint, low)
         return let(variable, value), variable
 
-    # -- the whole ---------------------------------------------------------------------------------------------------
+    # -- the launch --------------------------------------------------------------------------------------------------
 
     def launch(self, lanes: int, body: Iterable[Statement], blocks: Dim) -> Launch:
         """Build the kernel (inputs before outputs before local memory), bound to its references and parameters."""
@@ -220,7 +220,7 @@ def let(name: Dim, value: Dim) -> Let:
 
 
 def unbounded(name: Dim) -> Expr:
-    """The same variable without bounds."""
+    """Return the same variable without bounds."""
     return variable(_symbol_name(name), None)
 
 
