@@ -64,9 +64,9 @@ def split_rows(rows: Dim, height: int) -> list[QueryTiles]:
         count = rows - tiles * (tall - 1)
         first = QueryTiles(tall, 0, count, 0)
         return [first] if count == tiles else [first, QueryTiles(tall - 1, count, tiles - count, count * tall)]
-    whole = dims.floordiv(rows, height)
-    rest = dims.ceildiv(rows - whole * height, LOW_HEIGHT)
-    return [QueryTiles(height, 0, whole, 0), QueryTiles(LOW_HEIGHT, whole, rest, whole * height)]
+    whole_tiles = dims.floordiv(rows, height)
+    low_tiles = dims.ceildiv(rows - whole_tiles * height, LOW_HEIGHT)
+    return [QueryTiles(height, 0, whole_tiles, 0), QueryTiles(LOW_HEIGHT, whole_tiles, low_tiles, whole_tiles * height)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +165,21 @@ class _Builder:
         blocks = dims.product(self.attention.shape[axis] for axis in self.grid_axes) * chunks
         return self.builder.launch(self.lanes, statements, blocks)
 
-    def decode_block(self, statements: list[Statement], rest: Dim, chunks: Dim) -> Dim:
+    def decode_block(self, statements: list[Statement], remaining: Dim, chunks: Dim) -> Dim:
         """Decode a block number into its chunk of tiles, and set `places` to its position along the grid."""
         count = self.builder.parameter("chunks", chunks)
-        first, chunk = self.builder.let("chunk", dims.mod(rest, count))
-        second, rest = self.builder.let("head", dims.floordiv(rest, count))
+        first, chunk = self.builder.let("chunk", dims.mod(remaining, count))
+        second, remaining = self.builder.let("head", dims.floordiv(remaining, count))
         statements += [first, second]
         self.places: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
         for axis in reversed(self.grid_axes):
             size = self.builder.parameter(f"grid{axis}", self.attention.shape[axis])
             first_axis = axis == self.grid_axes[0]
-            defined, self.places[axis] = self.builder.let(f"g{axis}", rest if first_axis else dims.mod(rest, size))
+            position = remaining if first_axis else dims.mod(remaining, size)
+            defined, self.places[axis] = self.builder.let(f"g{axis}", position)
             statements.append(defined)
             if not first_axis:
-                defined, rest = self.builder.let(f"g{axis}_rest", dims.floordiv(rest, size))
+                defined, remaining = self.builder.let(f"g{axis}_rest", dims.floordiv(remaining, size))
                 statements.append(defined)
         return chunk
 
@@ -314,8 +315,8 @@ class _Builder:
     def process_keys(self, rows: TileRows, start: Dim) -> Body:
         """Process the chunk of keys from `start` on, up to the last that a query of the tile sees: others weigh 0.
 
-        A finite score hides a key only from rows that see another key; if all keys of a row are hidden alike, later
-        ones still count.
+        A mask with a finite score hides a key only from rows that see another key. If it hides all keys of a row,
+        later keys still count.
         """
         places = self.row_places(rows.row + (rows.height - 1))
         index = self.lowering(places, []).index
@@ -333,7 +334,7 @@ class _Builder:
         return body
 
     def has_hidden_row(self, rows: TileRows) -> Code:
-        """Test whether a row of the tile has only met hidden keys, or NaN, so far."""
+        """Test whether all keys so far were hidden from a row of the tile, or had NaN scores."""
         low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
         is_row = less(lane(self.lanes), rows.height)
         largest = _call("select", is_row, fetch(rows.largest, lane(self.lanes)), _number(inf))
@@ -486,10 +487,10 @@ build_attention_launch = memoize_launch(_Builder)
 
 
 def _minimum(*values: Dim) -> Dim:
-    least, *others = values
+    smallest, *others = values
     for value in others:
-        least = dims.minimum(least, value)
-    return least
+        smallest = dims.minimum(smallest, value)
+    return smallest
 
 
 def _number(value: float) -> Number:

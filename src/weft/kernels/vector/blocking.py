@@ -91,8 +91,8 @@ def _block_known_sizes(shape: ProductShape, max_tiles: Dim, step: int) -> tuple[
     return best[1], best[2]
 
 
-def _list_part_sizes(size: int, step: int, most: int) -> list[int]:
-    """List part sizes, at most `most` and multiples of `step`, that split a size evenly."""
-    fewest = -(-size // min(size, max(most, 1)))
+def _list_part_sizes(size: int, step: int, max_size: int) -> list[int]:
+    """List part sizes, at most `max_size` and multiples of `step`, that split a size evenly."""
+    fewest = -(-size // min(size, max(max_size, 1)))
     counts = range(fewest, max(min(size, _MAX_PARTS), fewest) + 1)
     return list(dict.fromkeys(min(-(-size // (count * step)) * step, size) for count in counts))

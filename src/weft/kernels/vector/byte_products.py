@@ -105,17 +105,17 @@ class _ByteWords:
 
     def prepend_conversion(self, work: Work, target: VectorTarget) -> Work:
         """Prepend the conversion of this operand to words, if the work reads it and it is not in words already."""
-        own = Reference("operand", self.number)
-        if self.in_place or all(own not in launch.references for launch in work.launches):
+        operand = Reference("operand", self.number)
+        if self.in_place or all(operand not in launch.references for launch in work.launches):
             return work
         words = self.tensor()
         if (packed := self.pack_constant()) is not None:
             reference = Reference("constant", len(work.constants))
             constant = np.ascontiguousarray(packed.transpose(words.layout.order))
-            launches = tuple(launch.rebound({own: reference}) for launch in work.launches)
+            launches = tuple(launch.rebound({operand: reference}) for launch in work.launches)
             return replace(work, launches=launches, constants=(*work.constants, constant))
         conversion = build_map(self.word_expression(), [self.bytes], words, target)
-        return stage_operand(work, own, conversion.launches, words)
+        return stage_operand(work, operand, conversion.launches, words)
 
     def word_expression(self) -> Scalar:
         """Build a word from its bytes, the first in the lowest bits."""

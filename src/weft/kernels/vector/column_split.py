@@ -1,4 +1,4 @@
-"""Split the columns of a product into parts that fill vectors and a rest in narrower ones, so that few lanes idle."""
+"""Split the columns of a product into parts that fill vectors, and a remainder in narrower ones: few lanes idle."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weft.records import dataclass
 _MAX_PARTS = 3
 _SUM_OVERHEAD = 16  # multiplications that cost as much as starting and ending a sum
 _HALF_VECTORS = (3, 5)  # numbers of half vectors that are worth a panel
-_MIN_HEIGHT = 5  # rows of its tiles
-_MIN_WORK = 10_000  # multiplications per column from which on a further part pays
+_MIN_HEIGHT = 5  # rows of the tiles of such a panel
+_MIN_WORK = 10_000  # multiplications per column for another part to pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,18 @@ def split_columns(columns: int, rows: Dim, depth: int, target: VectorTarget, dty
     return _split(columns, depth, target, dtype, 1 if small else _MAX_PARTS)
 
 
-def _split(columns: int, depth: int, target: VectorTarget, dtype: DType, most: int) -> tuple[ColumnPart, ...]:
+def _split(columns: int, depth: int, target: VectorTarget, dtype: DType, max_parts: int) -> tuple[ColumnPart, ...]:
     panels = choose_panels(target, dtype, columns)
-    whole = (ColumnPart(0, panels),)
+    unsplit = (ColumnPart(0, panels),)
     narrower = panels.lanes if columns > panels.lanes else panels.lanes // 2
     head = columns // narrower * narrower if narrower else 0
-    if most == 1 or head in (0, columns):
-        return whole
-    rest = _split(columns - head, depth, target, dtype, most - 1)
+    if max_parts == 1 or head in (0, columns):
+        return unsplit
+    remainder = _split(columns - head, depth, target, dtype, max_parts - 1)
     first = ColumnPart(0, Panels(head, narrower, panels.width))
-    parts = (first, *(ColumnPart(head + part.first, part.panels) for part in rest))
+    parts = (first, *(ColumnPart(head + part.first, part.panels) for part in remainder))
     full_lanes = target.vector_bytes * 8 // max(accumulator_dtype(dtype).bits, 32)
-    return min(whole, parts, key=lambda split: _count_vectors(split, full_lanes, depth))
+    return min(unsplit, parts, key=lambda split: _count_vectors(split, full_lanes, depth))
 
 
 def _count_vectors(parts: Sequence[ColumnPart], full_lanes: int, depth: int) -> float:

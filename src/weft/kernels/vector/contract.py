@@ -43,7 +43,7 @@ from weft.kernels.vector.panels import choose_panels, choose_product_lanes
 from weft.kernels.vector.register_tiles import TiledProduct, build_product_kernel
 
 _TYPICAL_SIZE = 64  # assumed for unknown sizes
-_MAX_NARROW = 4  # rows or columns up to which products are memory-bound
+_MAX_NARROW = 4  # products with at most this many rows or columns are memory-bound
 
 
 def build_contraction(
@@ -183,14 +183,14 @@ class _ContractionPlan:
 
     @property
     def widens(self) -> bool:
-        """Whether a wide copy of the rows pays, whose elements are read one by one and narrower than their sums."""
+        """Whether to copy the rows in the dtype of their sums: elements are narrower, and are read one by one."""
         dtype = self.left.tensor.dtype
         if accumulator_dtype(dtype) is dtype or self.left.constant is not None or self.uses_dots:
             return False
         return self.extent(self.columns) >= self.panels.lanes
 
     def build_widened(self) -> Work:
-        """Build the work on a wide copy of the rows."""
+        """Build the work on a copy of the rows in the dtype of their sums."""
         narrow = self.left.tensor
         wide = replace(narrow, dtype=accumulator_dtype(narrow.dtype))
         self.left = replace(self.left, tensor=wide)
@@ -224,7 +224,7 @@ class _ContractionPlan:
         return grid, tuple(self.loop_axis(label) for label in self.sums), self.panels.step
 
     def packed_loop_axes(self) -> tuple[tuple[LoopAxis, ...], tuple[LoopAxis, ...], Dim]:
-        """Return the same with strides into the packed operand."""
+        """Return grid, sums and the distance between panels, with strides into the packed operand."""
         grid, sums, _ = self.loop_axes_in_place()
         strides: list[LoopAxis] = []
         stride: Dim = self.panels.step
@@ -277,11 +277,11 @@ class _ContractionPlan:
         shape = (*(panels if x is None else self.right.size(x) for x in order), step)
         places: dict[int, Dim] = {x: dims.axis(axis, shape[axis]) for axis, x in enumerate(order) if x is not None}
         column = dims.axis(order.index(None), panels) * step + dims.axis(len(order), step)
-        rest = column
+        remaining = column
         for label in reversed(self.merged_columns):
             size = self.right.size(label)
-            places[label] = rest if label == self.merged_columns[0] else dims.mod(rest, size)
-            rest = dims.floordiv(rest, size)
+            places[label] = remaining if label == self.merged_columns[0] else dims.mod(remaining, size)
+            remaining = dims.floordiv(remaining, size)
         load = Load(0, tuple(Index(places[label]) for label in self.right.labels), tensor.dtype)
         expression = zero_outside(load, column, columns)
         packed = StoredTensor(tensor.dtype, shape, row_major(len(shape)))

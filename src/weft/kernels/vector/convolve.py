@@ -37,8 +37,8 @@ from weft.kernels.vector.panels import Panels, choose_panels, choose_product_lan
 from weft.kernels.vector.register_tiles import TiledProduct, build_product_kernel
 from weft.records import dataclass
 
-_MAX_DOT_FEATURES = 4  # up to which lanes may run along the channels
-_MIN_DOT_VECTORS = 4  # vectors to sum from which on a final sum across lanes pays
+_MAX_DOT_FEATURES = 4  # with more features, lanes do not run along the channels
+_MIN_DOT_VECTORS = 4  # vectors to sum for a final sum across lanes to pay
 
 
 def build_convolution(convolution: Convolution, target: VectorTarget, *, words: str = "") -> Work:

@@ -20,10 +20,10 @@ def build_cumulate(primitive: Cumulate, operand: StoredTensor, result: StoredTen
     builder = KernelBuilder("cumulate")
     length = builder.size(result.shape[primitive.axis])
     others = [axis for axis in result.layout.order if axis != primitive.axis and result.shape[axis] != 1]
-    wide = reduction_dtype(primitive.kind, result.dtype)
+    sum_dtype = reduction_dtype(primitive.kind, result.dtype)
     innermost = [axis for axis in result.layout.order if result.shape[axis] != 1][-1:]
     side_by_side = bool(others) and innermost != [primitive.axis]
-    lanes = choose_lanes(target, [wide], widest=8) if side_by_side else 1
+    lanes = choose_lanes(target, [sum_dtype], widest=8) if side_by_side else 1
     blocks, spans = split_into_blocks(
         [result.shape[axis] for axis in others], builder, estimate(result.shape[primitive.axis]), lanes
     )
@@ -33,18 +33,18 @@ def build_cumulate(primitive: Cumulate, operand: StoredTensor, result: StoredTen
 
     def row(places: list[Dim], mask: Code | None) -> Body:
         place = builder.variable("i")
-        total = builder.register("total", wide, side_by_side)
+        total = builder.register("total", sum_dtype, side_by_side)
         indices: list[Dim] = [0] * len(result.shape)
         for axis, position in zip(others, places, strict=True):
             indices[axis] = position
         indices[primitive.axis] = length - 1 - place if primitive.reverse else place
         element: Code = fetch(source, offset(strides[0], indices), mask=mask)
-        element = cast(element, wide)
-        add = assign(total, Call(COMBINE[primitive.kind], (total, element), wide))
-        value = total if wide is result.dtype else Call("cast", (total,), result.dtype)
+        element = cast(element, sum_dtype)
+        add = assign(total, Call(COMBINE[primitive.kind], (total, element), sum_dtype))
+        value = total if sum_dtype is result.dtype else Call("cast", (total,), result.dtype)
         write = put(out, offset(strides[1], indices), value, mask=mask)
         body: tuple[Statement, ...] = (write, add) if primitive.exclusive else (add, write)
-        return define(total, identity_element(primitive.kind, wide)), repeat(place, 0, length, 1, body)
+        return define(total, identity_element(primitive.kind, sum_dtype)), repeat(place, 0, length, 1, body)
 
     def columns(outer: list[Dim]) -> Body:
         return build_lane_loop(builder, "c", spans[-1], lanes, lambda place, mask: row([*outer, place], mask))

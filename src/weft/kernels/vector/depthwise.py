@@ -83,7 +83,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Pixels first..end-1, `width` at a time, all with the same (pixel, tap) outside of the input."""
+    """Pixels first..end-1, `width` at a time, all with the same (pixel, tap) pairs outside the input."""
 
     width: int
     outside: frozenset[tuple[int, int]]
@@ -162,8 +162,8 @@ class PixelLines:
         lines = self.x.shape[0] * dims.product(window.count for window in self.phase[:-1])
         taps = dims.product(window.taps for window in self.phase) * self.channel_group.channels
         work = self.phase[-1].count * self.channels * (taps + 1) * 2
-        most = dims.maximum(dims.floordiv(DEPTHWISE_BLOCK_WORK, work + 1), 1)
-        chunks = dims.maximum(dims.ceildiv(lines, most * 2) * 2, 1)  # even, as the number of threads mostly is
+        max_lines = dims.maximum(dims.floordiv(DEPTHWISE_BLOCK_WORK, work + 1), 1)
+        chunks = dims.maximum(dims.ceildiv(lines, max_lines * 2) * 2, 1)  # even, as the number of threads usually is
         each = dims.maximum(dims.ceildiv(lines, chunks), 1)
         start = block() * parameter("lines_each", each)
         stop = dims.minimum(start + parameter("lines_each", each), parameter("lines", lines))
@@ -215,10 +215,10 @@ class PixelLines:
         window, count = self.phase[-1], self.counts[-1]
         last = len(self.phase) - 1
         base = self.bases[last]
-        room = self.sizes[last] - 1 - (self.taps[last] - 1) * window.dilation - base
+        last_corner = self.sizes[last] - 1 - (self.taps[last] - 1) * window.dilation - base
         advance = max(window.advance, 1)
         first = dims.minimum(dims.maximum(dims.ceildiv(-base, advance), 0), count)
-        end = dims.maximum(dims.minimum(dims.floordiv(room, advance) + 1, count), first)
+        end = dims.maximum(dims.minimum(dims.floordiv(last_corner, advance) + 1, count), first)
         from_first, inside = self.builder.let("inside", first)
         to_end, inside_end = self.builder.let("inside_end", end)
         statements: list[Statement] = [from_first, to_end, self.build_single_pixels(0, inside)]
@@ -243,8 +243,8 @@ class PixelLines:
         def panels(start: Dim, stop: Dim, width: int) -> Statement:
             panel, tap = self.builder.variable("panel"), self.builder.variable(f"t{last}")
             tile = self.tile(1, [panel + number for number in range(width)], width > 1, pixel, clip.place)
-            inner: list[Statement] = [repeat(tap, clip.low, clip.high, 1, self.multiply(tile, tap))]
-            return repeat(panel, start, stop, width, self.finish_tile(tile, inner))
+            body: list[Statement] = [repeat(tap, clip.low, clip.high, 1, self.multiply(tile, tap))]
+            return repeat(panel, start, stop, width, self.finish_tile(tile, body))
 
         whole = self.builder.parameter(
             "whole", dims.floordiv(self.channels, self.lanes * _PANELS_PER_STEP) * _PANELS_PER_STEP
@@ -264,13 +264,13 @@ class PixelLines:
         def panels(start: Dim, stop: Dim, *, whole: bool) -> Statement:
             panel = self.builder.variable("panel")
             tile = self.tile(width, [panel], whole, pixel, corner)
-            inner: list[Statement]
+            body: list[Statement]
             if isinstance(taps, int) and taps <= _MAX_UNROLLED_TAPS:
-                inner = [statement for tap in range(taps) for statement in self.multiply(tile, tap, outside)]
+                body = [statement for tap in range(taps) for statement in self.multiply(tile, tap, outside)]
             else:
                 tap = self.builder.variable(f"t{last}")
-                inner = [repeat(tap, 0, taps, 1, self.multiply(tile, tap))]
-            return repeat(panel, start, stop, 1, self.finish_tile(tile, inner))
+                body = [repeat(tap, 0, taps, 1, self.multiply(tile, tap))]
+            return repeat(panel, start, stop, 1, self.finish_tile(tile, body))
 
         if not isinstance(window.count, int) or (isinstance(self.channels, int) and self.channels % self.lanes == 0):
             return repeat(pixel, first, end, width, (place, panels(0, self.panels, whole=False)))
@@ -278,12 +278,12 @@ class PixelLines:
         body = (place, panels(0, full, whole=True), panels(full, self.panels, whole=False))
         return repeat(pixel, first, end, width, body)
 
-    def finish_tile(self, tile: PixelTile, inner: list[Statement]) -> list[Statement]:
+    def finish_tile(self, tile: PixelTile, body: list[Statement]) -> list[Statement]:
         for tap, clip in reversed(list(zip(tile.taps, self.clips))):
-            inner = [repeat(tap, clip.low, clip.high, 1, inner)]
+            body = [repeat(tap, clip.low, clip.high, 1, body)]
         if self.channel_group != SINGLE_CHANNEL:
-            inner = [repeat(self.member, 0, self.channel_group.channels, 1, inner)]
-        statements = self.accumulate_taps(tile, inner)
+            body = [repeat(self.member, 0, self.channel_group.channels, 1, body)]
+        statements = self.accumulate_taps(tile, body)
         for total, (pixel, panel) in zip(tile.sums, tile.elements):
             axes: dict[int, Dim] = {0: self.places[0], 1: self.channel(panel)}
             for axis, (window, place) in enumerate(zip(self.phase, [*self.places[1:], tile.pixel + pixel])):

@@ -80,7 +80,7 @@ def pack_values(
 def pack_keys(
     key: Scalar, shape: tuple[Dim, ...], operands: tuple[StoredTensor, ...], packed: StoredTensor, target: VectorTarget
 ) -> Launch:
-    """Pack the operands of a key into panels; lanes without a key hold any number."""
+    """Pack the operands of a key into panels; lanes without a key hold arbitrary numbers."""
     expression = flatten_loads(key, operands)
     if _runs_along_depth(expression, len(shape)):
         return _KeyTransposer(expression, shape, operands, packed, target).build_launch()
@@ -141,13 +141,14 @@ class _KeyTransposer:
         second_let, head = self.builder.let("head", dims.floordiv(block(), count))
         statements: list[Statement] = [first_let, second_let]
         self.axes: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
-        rest: Dim = head
+        remaining: Dim = head
         axes = outer_axes(self.expression, self.last)
         for number in reversed(range(len(axes))):
             size = self.builder.parameter(f"size{number}", outer[number])
-            defined, self.axes[axes[number]] = self.builder.let(f"g{number}", dims.mod(rest, size) if number else rest)
+            position = dims.mod(remaining, size) if number else remaining
+            defined, self.axes[axes[number]] = self.builder.let(f"g{number}", position)
             statements.append(defined)
-            rest = dims.floordiv(rest, size)
+            remaining = dims.floordiv(remaining, size)
         whole = self.depth // self.lanes * self.lanes
         panel, part = self.builder.variable("panel"), self.builder.variable("part")
 
@@ -189,6 +190,6 @@ class _KeyTransposer:
 
 
 def _pack_pair_code(low: Code, high: Code) -> Code:
-    """Do the same as `pack_pair` in kernel code."""
+    """Round and pack two float32 like `pack_pair`, in kernel code."""
     bits = [Call("cast", (Call("half_bits", (half,), DType.uint16),), WORDS) for half in (low, high)]
     return Call("bit_or", (bits[0], Call("shift_left", (bits[1], Number(16, WORDS)), WORDS)), WORDS)

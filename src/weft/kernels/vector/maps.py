@@ -157,12 +157,13 @@ def _build_periodic(writer: MapWriter, lanes: int, joined: int, period: int) -> 
     writer.use_literal_strides()
     blocks, spans = split_into_blocks((*outer_sizes, dims.ceildiv(total, unit)), writer.builder, weight=unit)
     end = writer.builder.size(total)
-    whole = dims.floordiv(total, unit)
+    whole_units = dims.floordiv(total, unit)
 
-    def cut_off(position: Dim, stop: Dim, groups: Sequence[Dim]) -> Body:
+    def build_cut_off(position: Dim, stop: Dim, groups: Sequence[Dim]) -> Body:
         first = position - lane(lanes)
-        some = less(first, stop)  # otherwise even uniform loads would be out of bounds
-        return (When(some, build_masked(writer.builder, position, stop, lambda mask: writer.element(groups, mask))),)
+        any_inside = less(first, stop)  # otherwise even uniform loads would be out of bounds
+        body = build_masked(writer.builder, position, stop, lambda mask: writer.element(groups, mask))
+        return (When(any_inside, body),)
 
     def units(outer: list[Dim], start: Dim, stop: Dim, cut: bool) -> Body:
         def build_unit(inner: list[Dim]) -> Body:
@@ -170,7 +171,7 @@ def _build_periodic(writer: MapWriter, lanes: int, joined: int, period: int) -> 
             for copy in range(unit // lanes):
                 position = inner[0] * unit + copy * lanes + lane(lanes)
                 groups = (*outer, *_split_position(position, inner_sizes))
-                statements += cut_off(position, end, groups) if cut else writer.element(groups, None)
+                statements += build_cut_off(position, end, groups) if cut else writer.element(groups, None)
             return tuple(statements)
 
         return build_loops(writer.builder, "u", [Span(start, stop)], build_unit)
@@ -180,7 +181,7 @@ def _build_periodic(writer: MapWriter, lanes: int, joined: int, period: int) -> 
         assert stop is not None
         if isinstance(total, int) and total % unit == 0:
             return units(outer, start, stop, cut=False)
-        middle = writer.builder.size(whole)
+        middle = writer.builder.size(whole_units)
         return (
             *units(outer, start, dims.minimum(stop, middle), cut=False),
             *units(outer, dims.maximum(start, middle), stop, cut=True),
@@ -190,7 +191,7 @@ def _build_periodic(writer: MapWriter, lanes: int, joined: int, period: int) -> 
 
 
 def _build_ragged(writer: MapWriter, lanes: int, joined: int, period: int) -> tuple[Body, Dim]:
-    """Build the same in units of one period each, with a masked last vector."""
+    """Build the map with lanes along joined axes, in units of one period each, with a masked last vector."""
     outer_sizes, inner_sizes = writer.merged.sizes[:-joined], writer.merged.sizes[-joined:]
     writer.use_literal_strides()
     blocks, spans = split_into_blocks((*outer_sizes, inner_sizes[0]), writer.builder, weight=period)
@@ -211,9 +212,9 @@ def _build_ragged(writer: MapWriter, lanes: int, joined: int, period: int) -> tu
 def _split_position(position: Dim, sizes: Sequence[Dim]) -> list[Dim]:
     """Split a joined position; remainders are differences, which cancel where axes have proportional strides."""
     digits: list[Dim] = []
-    rest = position
+    remaining = position
     for size in reversed(sizes[1:]):
-        quotient = dims.floordiv(rest, size)
-        digits.insert(0, rest - quotient * size)
-        rest = quotient
-    return [rest, *digits]
+        quotient = dims.floordiv(remaining, size)
+        digits.insert(0, remaining - quotient * size)
+        remaining = quotient
+    return [remaining, *digits]

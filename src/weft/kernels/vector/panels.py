@@ -55,7 +55,7 @@ class Panels:
         return isinstance(self.columns, int) and self.columns % self.lanes == 0
 
     def packed_shape(self, heads: int, sums: int) -> tuple[int, int]:
-        """Return the shape of what `pack` returns."""
+        """Return the shape of the packed array."""
         assert isinstance(self.columns, int)
         return heads, sums * -(-self.columns // self.lanes) * self.lanes
 
@@ -87,10 +87,10 @@ def choose_panels(target: VectorTarget, dtype: DType, columns: Dim) -> Panels:
 
 def choose_product_lanes(target: VectorTarget, dtype: DType, columns: Dim) -> int:
     """Return the lanes of a vector register, or fewer if there are not as many columns."""
-    least = max(target.vector_bytes // 16, 2)
+    min_lanes = max(target.vector_bytes // 16, 2)
     lanes = target.vector_bytes // max(accumulator_dtype(dtype).bits // 8, 4)
     if isinstance(columns, int):
-        while lanes > least and lanes // 2 >= columns:
+        while lanes > min_lanes and lanes // 2 >= columns:
             lanes //= 2
     return lanes
 

@@ -38,8 +38,8 @@ def build_pool(
 ) -> Work:
     """Build a pool whose operands are the pooled tensor, then the epilogue's."""
 
-    def build_along_channels(output: StoredTensor, own_epilogue: Epilogue | None) -> Work | None:
-        launch = build_line_pool(primitive, operand, output, own_epilogue, target)
+    def build_along_channels(output: StoredTensor, fused_epilogue: Epilogue | None) -> Work | None:
+        launch = build_line_pool(primitive, operand, output, fused_epilogue, target)
         return None if launch is None else Work((launch,))
 
     work = build_transposed_output(build_along_channels, result, epilogue, 1, target)

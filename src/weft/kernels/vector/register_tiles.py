@@ -31,7 +31,7 @@ from weft.records import dataclass
 
 _MAX_TILES = 8  # tiles of rows per block: their rows stay in L1 if sums are short
 _CHAINS = 4  # independent sums that keep the multipliers busy
-_MAX_UNROLLED_ROWS = 6  # up to which several steps at a time pay; more rows leave no registers for it
+_MAX_UNROLLED_ROWS = 6  # more rows leave no registers to do several steps at a time
 _WIDE_PANELS = 8  # panels at a time, times rows, for few rows and an operand in place
 _LONG_SUM = 128  # terms of sums for which a write to L1 and a read are negligible
 _CACHE_ALIAS = 4096  # bytes between addresses that share a cache set
@@ -67,7 +67,7 @@ class TiledProduct:
 
 @dataclass(frozen=True, slots=True)
 class TileExtent:
-    """What is summed together: rows, vectors of columns (or a single one), and independent parts of the sums."""
+    """The extent of a tile: rows, vectors of columns (or a single one), and independent parts of the sums."""
 
     height: int
     width: int
@@ -195,8 +195,8 @@ class ProductBuilder:
         if tall:
             statements.extend(self.columns(tall, first, end, panel_first, panel_end))
         for part in flat:
-            wide = max(1, _WIDE_PANELS // part.height)
-            statements.extend(self.columns([part], first, end, panel_first, panel_end, wide))
+            panels_at_once = max(1, _WIDE_PANELS // part.height)
+            statements.extend(self.columns([part], first, end, panel_first, panel_end, panels_at_once))
         blocks = dims.product(loop_axis.size for loop_axis in product.grid) * chunks[0] * chunks[1]
         return self.builder.launch(self.lanes, statements, blocks)
 
@@ -206,7 +206,7 @@ class ProductBuilder:
         """Choose the tiles and panels of a block: rows that stay in the cache, and enough work."""
         depth = dims.product(loop_axis.size for loop_axis in self.sums)
         tile_bytes = self.row_elements() * height * (self.product.left.bits // 8)
-        most = dims.minimum(_MAX_TILES, dims.floordiv(self.target.cache_bytes // 4, tile_bytes + 1))
+        max_tiles = dims.minimum(_MAX_TILES, dims.floordiv(self.target.cache_bytes // 4, tile_bytes + 1))
         product_shape = ProductShape(
             grid=dims.product(loop_axis.size for loop_axis in self.product.grid),
             tiles=tiles,
@@ -217,7 +217,7 @@ class ProductBuilder:
         )
         flat = height <= _MAX_UNROLLED_ROWS and not self.product.padded
         return choose_blocking(
-            product_shape, dims.maximum(most, 1), _WIDE_PANELS if flat else 1, self.target.cache_bytes
+            product_shape, dims.maximum(max_tiles, 1), _WIDE_PANELS if flat else 1, self.target.cache_bytes
         )
 
     def row_elements(self) -> Dim:
@@ -260,9 +260,9 @@ class ProductBuilder:
     # -- tiles -------------------------------------------------------------------------------------------------------
 
     def columns(
-        self, parts: Sequence[TileSection], first: Dim, end: Dim, panel: Dim, panel_end: Dim, wide: int = 1
+        self, parts: Sequence[TileSection], first: Dim, end: Dim, panel: Dim, panel_end: Dim, panels_at_once: int = 1
     ) -> list[Statement]:
-        """Build tiles with all panels of a block: `wide` panels at a time, then one, then the single vectors."""
+        """Build tiles with all panels of a block: `panels_at_once`, then one by one, then the single vectors."""
         panels = self.panels
         statements: list[Statement] = []
         whole = self.builder.parameter("whole", panels.whole, 0)
@@ -286,9 +286,9 @@ class ProductBuilder:
                 return number * panels.step, number * distance
 
             middle = panel
-            if wide > 1:
-                middle = panel + dims.floordiv(dims.maximum(stop - panel, 0), wide) * wide
-                loop((panel, middle), wide, wide * panels.width, False, whole_panel)
+            if panels_at_once > 1:
+                middle = panel + dims.floordiv(dims.maximum(stop - panel, 0), panels_at_once) * panels_at_once
+                loop((panel, middle), panels_at_once, panels_at_once * panels.width, False, whole_panel)
             loop((middle, stop), 1, panels.width, True, whole_panel)
         if panels.singles != 0:
             near = self.single_stride("single_right", self.product.panel) if self.product.packed else self.lanes

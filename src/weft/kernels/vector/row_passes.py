@@ -111,7 +111,7 @@ class _Builder:
             1 if self.along_row else self.lanes
         )
 
-    # -- one row, or one a lane --------------------------------------------------------------------------------------
+    # -- one row, or one per lane ------------------------------------------------------------------------------------
 
     def build_row(self, places: list[Dim], mask: Code | None) -> Body:
         """Build all passes; `places` are the chunk of a split row, if any, and the positions along the row groups."""
@@ -213,7 +213,7 @@ class _Builder:
             self.views, self.merged.axis_positions(groups), self.builder, {**row_values, **again}, mask, statements
         )
         values = [lowering.code(self.merged_expressions[id(expression)]) for expression in part.elements]
-        if len(part.writes) > 1:  # a write may overwrite what another one reads
+        if len(part.writes) > 1:  # a write may overwrite an element that another one reads
             values = [lowering.keep(value) for value in values]
         puts: list[Statement] = []
         for write, value in zip(part.writes, values[len(accumulators) :], strict=True):
@@ -258,7 +258,7 @@ class _Builder:
     def read_back(self, write: Write, groups: Sequence[Dim], mask: Code | None) -> Code:
         return fetch(self.outputs[write.result], self.offset(write.result, groups, None), mask=mask)
 
-    # -- places ------------------------------------------------------------------------------------------------------
+    # -- positions ---------------------------------------------------------------------------------------------------
 
     def group_positions(self, row_positions: Sequence[Dim], reduced: Sequence[Dim]) -> list[Dim]:
         """Return the positions along all groups, in order."""

@@ -29,7 +29,7 @@ from weft.kernels.vector.winograd import build_winograd
 
 
 def _contract(contraction: Contraction, target: VectorTarget) -> Work:
-    """Elements of two types are bytes."""
+    """Build a contraction; operands of different dtypes are uint8 and int8."""
     build = build_contraction if contraction.left.dtype is contraction.right.dtype else build_byte_contraction
     return build(contraction, target)
 

@@ -25,7 +25,7 @@ from weft.kernels.vector.maps import append_map
 
 Build = Callable[[Convolution, VectorTarget, int | None], Work | None]
 OutputBuilder = Callable[[StoredTensor, Epilogue | None], Work | None]  # takes a result and an epilogue
-_MIN_CHANNELS = 4  # from which on a transposition pays
+_MIN_CHANNELS = 4  # for a transposition to pay
 
 
 def allow_transposed_output(build: Build) -> Build:
@@ -45,19 +45,20 @@ def build_transposed_output(
 ) -> Work | None:
     """Build the work, with its output transposed where that pays; the epilogue's operands come after `operands` others.
 
-    The epilogue is applied before the transposition, unless what it reads for each element is not channels-last.
+    The epilogue is applied before the transposition, unless it reads a tensor of the result's shape that is not
+    channels-last.
     """
     if not _should_transpose(result):
         return build(result, epilogue)
-    own_epilogue = epilogue if epilogue is None or _reads_channels_last(epilogue, result) else None
+    fused_epilogue = epilogue if epilogue is None or _reads_channels_last(epilogue, result) else None
     output = replace(result, layout=channels_last(len(result.shape)))
-    if own_epilogue is None and epilogue is not None:
-        output = replace(output, dtype=_held_dtype(epilogue))
-    work = build(output, own_epilogue)
+    if fused_epilogue is None and epilogue is not None:
+        output = replace(output, dtype=_input_dtype(epilogue))
+    work = build(output, fused_epilogue)
     if work is None:
         return None
     element = Load(0, identity_indices(result.shape), output.dtype)
-    return append_map(work, element, output, result, None if own_epilogue else epilogue, operands, target)
+    return append_map(work, element, output, result, None if fused_epilogue else epilogue, operands, target)
 
 
 def _should_transpose(result: StoredTensor) -> bool:
@@ -70,10 +71,10 @@ def _should_transpose(result: StoredTensor) -> bool:
 def _reads_channels_last(epilogue: Epilogue, result: StoredTensor) -> bool:
     """Return whether all operands of an epilogue with the result's shape are channels-last."""
     last = channels_last(len(result.shape))
-    whole = [number for number, operand in enumerate(epilogue.operands) if operand.shape == result.shape]
-    return all(same_in_memory(epilogue.operands[number].layout, last, result.shape) for number in whole)
+    full_operands = [number for number, operand in enumerate(epilogue.operands) if operand.shape == result.shape]
+    return all(same_in_memory(epilogue.operands[number].layout, last, result.shape) for number in full_operands)
 
 
-def _held_dtype(epilogue: Epilogue) -> DType:
+def _input_dtype(epilogue: Epilogue) -> DType:
     """Return the dtype of the element that an epilogue reads."""
     return next(node.dtype for node in walk(epilogue.expression) if isinstance(node, Placeholder))

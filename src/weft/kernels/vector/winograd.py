@@ -4,7 +4,7 @@ back.
 Along an axis, m outputs of r taps need m + r - 1 products for each pair of channels instead of r m: polynomials are
 multiplied by their values at m + r - 2 points and at infinity. Axes with one tap are not transformed, and a dilated
 axis is several interleaved plain ones. The products of all tiles at one combination of points are a matrix product.
-Tiles whose accuracy transforms would spoil (`winograd_guard.py`) are detected on the way, and computed as plain sums.
+Tiles that would lose accuracy (`winograd_guard.py`) are detected by the input's transform, and computed as plain sums.
 """
 
 from __future__ import annotations
@@ -152,16 +152,16 @@ class _Builder:
     def split_strips(self) -> list[Strip]:
         """Split the tiles into strips whose transformed elements stay in the cache, unless the weights fill it."""
         points = 4 * self.points
-        room = 4 * max(self.target.cache_bytes, points * self.channels * self.features)
-        most = max(room // (points * (self.channels + self.features)), 1)
+        cache_bytes = 4 * max(self.target.cache_bytes, points * self.channels * self.features)
+        max_tiles = max(cache_bytes // (points * (self.channels + self.features)), 1)
         if not isinstance(self.tiles, int):
-            parts = min(max(-(-self.estimate_tiles() // most), 1), _MAX_STRIPS)
-            some = dims.maximum(dims.ceildiv(self.tiles, parts), most)
-            firsts = [number * some for number in range(parts)]
-            return [Strip(first, dims.minimum(dims.maximum(self.tiles - first, 0), some)) for first in firsts]
-        if self.tiles <= most:
+            parts = min(max(-(-self.estimate_tiles() // max_tiles), 1), _MAX_STRIPS)
+            strip_tiles = dims.maximum(dims.ceildiv(self.tiles, parts), max_tiles)
+            firsts = [number * strip_tiles for number in range(parts)]
+            return [Strip(first, dims.minimum(dims.maximum(self.tiles - first, 0), strip_tiles)) for first in firsts]
+        if self.tiles <= max_tiles:
             return [Strip(0, self.tiles)]
-        each = -(-self.tiles // -(-self.tiles // most))
+        each = -(-self.tiles // -(-self.tiles // max_tiles))
         return [Strip(first, min(each, self.tiles - first)) for first in range(0, self.tiles, each)]
 
     def estimate_tiles(self) -> int:
@@ -296,9 +296,9 @@ class _Builder:
             return write
 
         ends = self.advance(corner, [size - 1 for size in self.sizes])
-        whole = reduce(logical_and, [less(at, size) for at, size in zip(ends, sizes)])
+        is_inside = reduce(logical_and, [less(at, size) for at, size in zip(ends, sizes)])
 
-        def build_usual(panel: Dim) -> list[Statement]:
+        def build_transformed(panel: Dim) -> list[Statement]:
             lines = TransformLines(self.target, kernel.builder)
             points = [kernel.point_offset(number, panel) for number in range(self.points)]
             flat = [lines.keep(fetch(products, place, mask=kernel.mask(panel))) for place in points]
@@ -316,15 +316,15 @@ class _Builder:
                 else:
                     places = np.ndindex(values.shape)
                     ends.append(tuple(statement for at in places for statement in write(values[at], at)))
-            return [*lines.statements, When(whole, *ends)]
+            return [*lines.statements, When(is_inside, *ends)]
 
-        def build_instead(panel: Dim) -> list[Statement]:
+        def build_plain(panel: Dim) -> list[Statement]:
             write = writer(panel, inside=False)
             return [*self.build_plain_sums(kernel, sources, panel), self.write_stored(kernel, sources.tile, write)]
 
         flag = fetch(flags, kernel.number)
-        common = kernel.loop_over_panels(build_usual)
-        return kernel.launch([When(flag, (kernel.loop_over_panels(build_instead),), (common,))])
+        common = kernel.loop_over_panels(build_transformed)
+        return kernel.launch([When(flag, (kernel.loop_over_panels(build_plain),), (common,))])
 
     def store_output(self, tile: Buffer, number: int, value: Code) -> Statement:
         """Store an output of the current tile in local memory."""
@@ -403,15 +403,15 @@ class _Builder:
         point = parameter("point", self.channels * panels.stored(packed=True))
         vector = start + channel * step + lane(self.lanes)
 
-        def fetched(number: int) -> Code:
+        def fetch_weight(number: int) -> Code:
             return lines.keep(fetch(weights, number * point + vector, mask=kernel.mask(panel)))
 
         if self.stores_taps:
             heads = np.arange(self.points, self.heads).reshape(self.taps)
-            return _make_tile(heads.shape, lambda at: fetched(int(heads[at])))
+            return _make_tile(heads.shape, lambda at: fetch_weight(int(heads[at])))
         points = [recovery_points(transform) for transform in self.transforms]
         places = np.arange(self.points).reshape(self.sides)[np.ix_(*points)]
-        tile = _make_tile(places.shape, lambda at: fetched(int(places[at])))
+        tile = _make_tile(places.shape, lambda at: fetch_weight(int(places[at])))
         taps = tile
         for axis, transform in enumerate(self.transforms):
             taps = lines.map_lines(axis, partial(lines.recover_taps, transform), taps)
@@ -426,9 +426,9 @@ class _Builder:
         total: Code = parts[0]
         for part in parts[1:]:
             total = Call("add", (total, part), DType.float32)
-        least = Call("multiply", (Number(_ZERO_TOLERANCE * float(scale), DType.float32), total), DType.float32)
+        threshold = Call("multiply", (Number(_ZERO_TOLERANCE * float(scale), DType.float32), total), DType.float32)
         size = Call("absolute", (middle,), DType.float32)
-        small = Call("less_equal", (size, least), DType.bool)
+        small = Call("less_equal", (size, threshold), DType.bool)
         return lines.keep(Call("select", (small, Number(0.0, DType.float32), middle), DType.float32))
 
 

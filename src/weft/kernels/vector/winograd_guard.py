@@ -62,8 +62,8 @@ class TileGuard:
         self.firsts = [[first * apart for (first, _), apart in zip(block, dilations)] for block in blocks]
         self.places = [list(product(*(positions for _, positions in block))) for block in blocks]
         used = {place for places in self.places for place in places}
-        self.rest = [place for place in np.ndindex(*sides) if place not in used]
-        self.most = [MAX_UNEVENNESS * prod(sides) / len(places) for places in self.places]
+        self.other_places = [place for place in np.ndindex(*sides) if place not in used]
+        self.max_ratios = [MAX_UNEVENNESS * prod(sides) / len(places) for places in self.places]
         self.strengths = builder.registers("strength", len(self.places) + 1, DType.float32)
 
     def begin(self) -> list[Statement]:
@@ -73,7 +73,7 @@ class TileGuard:
     def accumulate(self, tile: Array) -> list[Statement]:
         """Add the squares of some channels of a tile, an array of vectors."""
         statements: list[Statement] = []
-        for total, places in zip(self.strengths, (*self.places, self.rest)):
+        for total, places in zip(self.strengths, (*self.places, self.other_places)):
             values = [tile[place] for place in places]
             statements += [assign(total, multiply_add(self.target, value, value, total)) for value in values]
         return statements
@@ -81,21 +81,22 @@ class TileGuard:
     def finish(self, outputs: Sequence[Dim], sizes: Sequence[Dim]) -> tuple[list[Statement], Code]:
         """Return whether a tile is unsafe; its first output is at `outputs` in a result of these sizes.
 
-        A block whose outputs are all outside of the result does not matter.
+        Blocks whose outputs are all outside the result are ignored.
         """
         registers = [self.builder.keep("strength_sum", Across("sum", strength)) for strength in self.strengths]
         statements: list[Statement] = [defined for defined, _ in registers]
         sums = [strength_sum for _, strength_sum in registers]
-        whole: Code = sums[0]
+        strength_total: Code = sums[0]
         for strength_sum in sums[1:]:
-            whole = Call("add", (whole, strength_sum), DType.float32)
-        defined, total = self.builder.keep("total", whole)
+            strength_total = Call("add", (strength_total, strength_sum), DType.float32)
+        defined, total = self.builder.keep("total", strength_total)
         statements.append(defined)
         low, high = SQUARES
         safe = logical_or(_compare("greater_equal", total, _number(low)), _compare("less_equal", total, _number(0)))
         safe = logical_and(safe, _compare("less_equal", total, _number(high)))
-        for strength, firsts, most in zip(sums, self.firsts, self.most):
-            even = _compare("less_equal", total, Call("multiply", (_number(most), strength), DType.float32))
+        for strength, firsts, max_ratio in zip(sums, self.firsts, self.max_ratios):
+            limit = Call("multiply", (_number(max_ratio), strength), DType.float32)
+            even = _compare("less_equal", total, limit)
             for first, output, size in zip(firsts, outputs, sizes):
                 if first:
                     outside = Call("less_equal", (Integer(size), Integer(output + first)), DType.bool)
