@@ -44,7 +44,7 @@ def list_epilogue_operands(attention: Attention) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KeySplit:
-    """The keys in `splits`, for different blocks; each has `tiles` tiles of keys."""
+    """The division of the keys into `splits` for different blocks; each split has `tiles` tiles of keys."""
 
     splits: Dim
     tiles: Dim
@@ -123,16 +123,16 @@ class StreamingAttention:
         """Compute the positions of a head along the axes of the grid."""
         parameter = self.builder.parameter
         statements: list[Statement] = []
-        rest = head
+        remaining = head
         for axis in reversed(self.grid):
             size = parameter(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1))
             is_outermost = axis == self.grid[0]
             definition, self.grid_positions[axis] = self.builder.let(
-                f"g{axis}", rest if is_outermost else dims.mod(rest, size)
+                f"g{axis}", remaining if is_outermost else dims.mod(remaining, size)
             )
             statements.append(definition)
             if not is_outermost:
-                definition, rest = self.builder.let(f"g{axis}_rest", dims.floordiv(rest, size))
+                definition, remaining = self.builder.let(f"g{axis}_rest", dims.floordiv(remaining, size))
                 statements.append(definition)
         return statements
 
@@ -164,7 +164,7 @@ class StreamingAttention:
         mask: Code | None = None,
         count: int = RUN,
     ) -> list[Code]:
-        """Read neighbouring elements of a query, key or value from a multiple of their number on; 0 where masked."""
+        """Read `count` neighbouring elements of a query, key or value, aligned to `count`; 0 where masked."""
         deep = self.last + 1
         runs: dict[FlatLoad, list[Register]] = {}
         flat = dict.fromkeys(flat_loads(element))
@@ -221,10 +221,10 @@ class StreamingAttention:
             return (to_stop, *process_range(0, stop))
         soft_stop = dims.ceildiv(dims.maximum(_minimum(*soft_bounds), 0), size) * size
         low = max(end.score for end in self.attention.causal_bounds if end.score != -inf)
-        least: Code = largest[0]
+        smallest: Code = largest[0]
         for other in largest[1:]:
-            least = smaller(least, other)
-        test = Call("less_equal", (Across("minimum", least), float32(low / 2)), DType.bool)
+            smallest = smaller(smallest, other)
+        test = Call("less_equal", (Across("minimum", smallest), float32(low / 2)), DType.bool)
         to_middle, middle = self.builder.let("middle", dims.minimum(soft_stop, stop))
         pass_number = self.builder.variable("pass")
         is_first = Call("equal", (Integer(pass_number), Integer(0)), DType.bool)
@@ -256,12 +256,12 @@ class StreamingAttention:
         if not self.attention.shifts_nothing:
             hidden = Call("equal", (largest, float32(-inf)), DType.bool)
             total = call("select", hidden, float32(nan), total)
-        definition, whole = self.builder.keep("whole", total, varying=True)
+        definition, row_total = self.builder.keep("whole", total, varying=True)
         statements.append(definition)
-        lowering = Lowering({}, {}, self.builder, {ELEMENT: whole}, None, statements)
+        lowering = Lowering({}, {}, self.builder, {ELEMENT: row_total}, None, statements)
         inverse: Code = call("divide", float32(1.0), lowering.code(self.attention.divisor))
         if self.attention.drops_nan:
-            inverse = call("select", Call("is_nan", (whole,), DType.bool), float32(0.0), inverse)
+            inverse = call("select", Call("is_nan", (row_total,), DType.bool), float32(0.0), inverse)
         if not dims.is_at_least(self.attention.shape[-1], 1):
             empty = Call("equal", (Integer(self.keys), Integer(0)), DType.bool)
             inverse = call("select", empty, float32(0.0), inverse)
@@ -313,10 +313,10 @@ def call(function: str, *arguments: Code) -> Call:
 
 
 def _minimum(*values: Dim) -> Dim:
-    least, *others = values
+    smallest, *others = values
     for value in others:
-        least = dims.minimum(least, value)
-    return least
+        smallest = dims.minimum(smallest, value)
+    return smallest
 
 
 def is_below(value: Dim, limit: Dim) -> Code:

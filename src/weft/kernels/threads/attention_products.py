@@ -223,7 +223,7 @@ class AttentionProducts(StreamingAttention):
         return tuple(moves), tuple(fetches), tuple(puts)
 
     def stage_transposed(self, start: Dim) -> tuple[Body, Body, Body]:
-        """Build the same for tiles whose lines are columns of the values: lanes transpose blocks of them."""
+        """Build (moves, fetches, puts) for tiles whose lines are columns of the values: lanes transpose blocks."""
         fetches: list[Statement] = []
         puts: list[Statement] = []
         shape, size = self.shape, self.run
@@ -354,13 +354,13 @@ class AttentionProducts(StreamingAttention):
         self, values: Sequence[Code], function: Callable[[Code, Code], Code], statements: list[Statement]
     ) -> Code:
         """Reduce values as a binary tree, which shortens the chain of dependent operations."""
-        rest = list(values)
-        while len(rest) > 1:
-            pairs = [function(*pair) for pair in zip(rest[::2], rest[1::2])]
+        remaining = list(values)
+        while len(remaining) > 1:
+            pairs = [function(*pair) for pair in zip(remaining[::2], remaining[1::2])]
             registers = [self.builder.keep("pair", value, varying=True) for value in pairs]
             statements += [definition for definition, _ in registers]
-            rest = [*(register for _, register in registers), *rest[2 * len(pairs) :]]
-        return rest[0]
+            remaining = [*(register for _, register in registers), *remaining[2 * len(pairs) :]]
+        return remaining[0]
 
     def read_exchange(self) -> list[Code]:
         """Read the values of all lanes of the row."""

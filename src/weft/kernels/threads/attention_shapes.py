@@ -39,7 +39,7 @@ class ProductShape:
     """The tiles of a block: `rows` queries and `keys` keys, in `planes` of type `element`.
 
     Tiles of weights have lines of `line`, those of queries and keys of `deep_line`; tiles of values have `columns`.
-    With `ahead`, scores are computed in a pass of its own whose lanes are neighbours along the keys.
+    With `ahead`, scores are computed in a separate pass whose lanes are neighbours along the keys.
     """
 
     element: DType
@@ -105,10 +105,10 @@ def choose_product_shape(attention: Attention, target: ThreadTarget) -> ProductS
     shape = ProductShape(
         element, planes, lanes, min(line, keys), deep_line, columns, keys=keys, ahead=_reads_by_row(attention)
     )
-    simple, room = replace(shape, stages=1), target.shared_bytes - RESERVED_BYTES
-    if shape.bytes(attention.depth, attention.width) <= room // 2:  # two blocks per unit gain more than two stages
+    simple, free_bytes = replace(shape, stages=1), target.shared_bytes - RESERVED_BYTES
+    if shape.bytes(attention.depth, attention.width) <= free_bytes // 2:  # two blocks per unit beat two stages
         return shape
-    return simple if simple.bytes(attention.depth, attention.width) <= room else None
+    return simple if simple.bytes(attention.depth, attention.width) <= free_bytes else None
 
 
 def _reads_by_row(attention: Attention) -> bool:
@@ -166,7 +166,7 @@ class TileConverter:
         self.shape, self.builder = shape, builder
 
     def convert(self, value: Code, statements: list[Statement], *, clamps: bool) -> list[Code]:
-        """The planes of a value, the largest first; of several, each has the next bits, and none is rounded.
+        """Split a value into planes, the largest first; with several, each has the next bits, and none is rounded.
 
         `clamps`: values beyond the range of the tiles' type become its limits.
         """
@@ -175,18 +175,18 @@ class TileConverter:
             return [value]
         if self.shape.planes == 1:
             if clamps and value.dtype is FLOAT and element is DType.float16:
-                least = call("minimum", value, float32(_LARGEST_HALF))
-                value = call("maximum", least, float32(-_LARGEST_HALF))
+                bounded = call("minimum", value, float32(_LARGEST_HALF))
+                value = call("maximum", bounded, float32(-_LARGEST_HALF))
             return [self.keep(Call("cast", (value,), element), statements)]
         planes: list[Code] = []
-        rest = value
+        remainder = value
         for number in range(self.shape.planes):
-            bits = self.keep(Call("bitcast", (rest,), DType.uint32), statements)
+            bits = self.keep(Call("bitcast", (remainder,), DType.uint32), statements)
             upper = Call("cast", (Call("shift_right", (bits, _HALF_WORD), DType.uint32),), DType.uint16)
             planes.append(self.keep(Call("bitcast", (upper,), element), statements))
             if number + 1 < self.shape.planes:
                 plane = Call("bitcast", (Call("bit_and", (bits, _UPPER), DType.uint32),), FLOAT)
-                rest = self.keep(call("subtract", rest, plane), statements)
+                remainder = self.keep(call("subtract", remainder, plane), statements)
         return planes
 
     def keep(self, value: Code, statements: list[Statement]) -> Code:

@@ -1,4 +1,4 @@
-"""Attention with split keys: what blocks write for their splits, and the kernel that merges these.
+"""Attention with split keys: the results that blocks write for their splits, and the kernel that merges them.
 
 Sums are relative to the largest score of the split: [splits, heads, rows, columns]. That score and the total of the
 weights are stored beside them: [splits, heads, rows, 2].
@@ -28,7 +28,7 @@ _LANES = 64
 
 
 def split_workspaces(attention: Attention, splits: Dim) -> tuple[Workspace, ...]:
-    """The memory between both kernels."""
+    """Return the memory that passes results from the first kernel to the second."""
     rows = splits * dims.product(attention.shape[:-1])
     return Workspace(FLOAT, rows * attention.width), Workspace(FLOAT, rows * _PAIR)
 

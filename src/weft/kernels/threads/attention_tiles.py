@@ -90,17 +90,17 @@ def choose_attention_tile(attention: Attention, target: ThreadTarget) -> Attenti
     count = estimate(dims.product(attention.shape[axis] for axis in attention.rows))
     heads = estimate(dims.product(attention.shape[:-1])) // max(count, 1)
     lanes = min(target.most_block_threads, 128 if RUN * width <= 128 else 256)
-    room = target.shared_bytes - RESERVED_BYTES
+    free_bytes = target.shared_bytes - RESERVED_BYTES
     wide = MAX_WIDE
-    while wide > 1 and (wide * RUN > lanes or AttentionTile(lanes, wide, 1, False).bytes(depth, width) > room):
+    while wide > 1 and (wide * RUN > lanes or AttentionTile(lanes, wide, 1, False).bytes(depth, width) > free_bytes):
         wide //= 2
-    chosen = AttentionTile(lanes, wide, 1, AttentionTile(lanes, wide, 1, True).bytes(depth, width) <= room)
+    chosen = AttentionTile(lanes, wide, 1, AttentionTile(lanes, wide, 1, True).bytes(depth, width) <= free_bytes)
     rows = 2
     while rows <= MAX_ROWS:
         for keeps_queries in (True, False):
             taller = AttentionTile(lanes, wide, rows, keeps_queries)
             blocks = heads * -(-count // taller.height)
-            fits = taller.bytes(depth, width) <= room and (keeps_queries or not chosen.keeps_queries)
+            fits = taller.bytes(depth, width) <= free_bytes and (keeps_queries or not chosen.keeps_queries)
             if fits and blocks >= MIN_BLOCKS and chosen.height < count:
                 chosen = taller
                 break

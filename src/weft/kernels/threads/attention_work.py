@@ -39,8 +39,8 @@ def _build_product_work(
     split, is_split = plan_key_split(attention, target, shape.rows, shape.keys)
     launches: list[Launch] = []
     if is_split != 1:
-        whole = build_product_attention(attention, operands, result, target, shape, None)
-        launches.append(run_where(1 - is_split, whole))
+        unsplit = build_product_attention(attention, operands, result, target, shape, None)
+        launches.append(run_where(1 - is_split, unsplit))
     if is_split == 0:
         return Work(tuple(launches))
     streaming = build_product_attention(attention, operands, result, target, shape, split)

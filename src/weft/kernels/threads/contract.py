@@ -192,9 +192,9 @@ class _ContractionPlan:
         order = [label for labels in label_groups for label in labels]
         pack = partial(_pack, side=side, order=order, shape=shape, element=element, planes=planes)
         plane = prod(shape) if planes > 1 else 0
-        whole = (planes * shape[0], pitch)
+        packed_shape = (planes * shape[0], pitch)
         assert side.constant is not None
-        packing = Packing(side.constant, pack, whole, element.numpy)
+        packing = Packing(side.constant, pack, packed_shape, element.numpy)
         return PackedOperand(packing, strides, is_merged and not is_deep, is_deep, plane)
 
     def is_one_axis(self, labels: Sequence[int]) -> bool:
@@ -227,7 +227,7 @@ def _pack(
 
 
 def _count_elements(side: ContractOperand) -> Dim:
-    """The number of elements of an operand that is not constant, 0 of others."""
+    """Return the number of elements of an operand; 0 if it is constant."""
     return dims.product(side.tensor.shape) if side.constant is None else 0
 
 

@@ -33,7 +33,7 @@ from weft.kernels.threads.product_choice import BoundProduct, build_product_work
 from weft.kernels.threads.tensor_tile import ProductScheme, chunk_length, constant_layout, find_product_scheme
 from weft.records import dataclass
 
-_LARGE_IMAGE = 1 << 12  # positions for padding the channels of an input to pay
+_LARGE_IMAGE = 1 << 12  # positions of an input for padding its channels to pay
 
 
 def build_convolution(convolution: Convolution, target: ThreadTarget) -> Work:

@@ -101,11 +101,11 @@ class _CumulateKernel:
                 statements += (write, add) if self.primitive.exclusive else (add, write)
             return repeat(first, start, stop, count, statements)
 
-        whole = dims.floordiv(self.length, NEIGHBOURS) * NEIGHBOURS
+        unrolled_stop = dims.floordiv(self.length, NEIGHBOURS) * NEIGHBOURS
         return (
             define(total, identity_element(self.primitive.kind, self.wide)),
-            loop("i", 0, whole, NEIGHBOURS),
-            loop("j", whole, self.length, 1),
+            loop("i", 0, unrolled_stop, NEIGHBOURS),
+            loop("j", unrolled_stop, self.length, 1),
         )
 
     # -- a row for a block -------------------------------------------------------------------------------------------

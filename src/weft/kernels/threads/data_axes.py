@@ -19,11 +19,11 @@ def substitute_axes(scalar: Scalar, axes: Sequence[int], domain: Sequence[Dim], 
     Other axes of the domain stay.
     """
     places: dict[int, Scalar] = {}
-    rest: Scalar = Placeholder(key, INT64)
+    remaining: Scalar = Placeholder(key, INT64)
     for axis in reversed(axes):
         size = Index(domain[axis])
-        places[axis] = rest if axis == axes[0] else Apply("remainder", (rest, size), INT64)
-        rest = Apply("divide", (rest, size), INT64)
+        places[axis] = remaining if axis == axes[0] else Apply("remainder", (remaining, size), INT64)
+        remaining = Apply("divide", (remaining, size), INT64)
     done: dict[int, Scalar] = {}
 
     def copy(node: Scalar) -> Scalar:

@@ -17,7 +17,7 @@ from weft.kernels.build.loop_axes import LoopAxis, unravel_index
 from weft.kernels.lower.kernel_builder import KernelBuilder, let, repeat
 from weft.records import dataclass
 
-_LONG = 8  # depth tiles along a loop axis, from which a last one that is not full costs little
+_LONG = 8  # with this many depth tiles along a loop axis, a partial last one costs little
 
 
 @dataclass(frozen=True, slots=True)

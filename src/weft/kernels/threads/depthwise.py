@@ -148,10 +148,10 @@ def choose_shares(
     """Choose shares, each with an indicator of its sizes: several pixels share reads, but a GPU needs many threads."""
     run = thread_features(groups, x, result)
     count, features = phase[-1].count, dims.floordiv(result.shape[CHANNEL], run)
-    outer = dims.product((x.shape[0], *(window.count for window in phase[:-1]), features))
+    lines = dims.product((x.shape[0], *(window.count for window in phase[:-1]), features))
 
     def threads(pixels: int) -> Dim:
-        return outer * dims.ceildiv(count, pixels)
+        return lines * dims.ceildiv(count, pixels)
 
     if not target.sharing_pays:
         pixels = 2 * MAX_PIXELS
@@ -160,9 +160,9 @@ def choose_shares(
         return [(Share(pixels, target.block_threads), 1)]
     many = enough_threads(target.rates, MANY_THREADS)
     options = [pixels for pixels in (4, 2, 1) if pixels == 1 or estimate(count) * 2 > pixels]
-    least = next((n for n in options if minimum_size(threads(n)) >= many), 1)
-    lanes = target.block_threads if minimum_size(threads(least)) >= 2 * many else min(FEW_LANES, target.block_threads)
-    few, several = Share(least, lanes), Share(options[0], target.block_threads)
+    pixels = next((n for n in options if minimum_size(threads(n)) >= many), 1)
+    lanes = target.block_threads if minimum_size(threads(pixels)) >= 2 * many else min(FEW_LANES, target.block_threads)
+    few, several = Share(pixels, lanes), Share(options[0], target.block_threads)
     if few.pixels == several.pixels or not dims.symbols(threads(1)):
         return [(few, 1)]
     enough = dims.maximum(dims.minimum(threads(several.pixels) - many + 1, 1), 0)
@@ -277,7 +277,7 @@ class _DepthwiseKernel:
         return body
 
     def unrolled_products(self) -> tuple[Statement, ...]:
-        """Build the same without loops."""
+        """Build all products unrolled, without loops."""
         statements: list[Statement] = []
         for taps in cartesian(*(range(tap) for tap in self.taps[:-1] if isinstance(tap, int))):
             self.outer_taps = [*taps]
@@ -307,7 +307,7 @@ class _DepthwiseKernel:
                 window = self.phase[-1]
                 uses.setdefault(pixel * window.advance + tap * window.dilation, []).append((pixel, weights))
         columns = list(uses)
-        if self.target.sharing_pays:  # each pixel gets its taps in order, whatever the number of pixels of a thread
+        if self.target.sharing_pays:  # each pixel's taps stay in order, however many pixels a thread has
             columns.sort(key=lambda column: column if isinstance(column, int) else 0)
         for column in columns:
             mask = all_of([row, self.column_inside(column, statements)])
@@ -317,7 +317,7 @@ class _DepthwiseKernel:
         return statements
 
     def elements(self, column: Dim, mask: Code | None, statements: list[Statement]) -> Sequence[Register]:
-        """Read the elements at a column, 0 outside of the input."""
+        """Read the elements at a column, 0 outside the input."""
         loaded = self.builder.registers("x", self.run if self.is_single else self.deep, self.x.dtype)
         place = self.element_place(column)
         statements.append(fetch_run(loaded, self.source, place, None if self.clamps else mask))
@@ -380,7 +380,7 @@ class _DepthwiseKernel:
         return self.hoisted_inside(self.last, column)
 
     def hoisted_inside(self, axis: int, distance: int) -> Code | None:
-        """Test the same before all loops, once for each axis and distance."""
+        """Test whether a position is inside before all loops, once for each axis and distance."""
         if (axis, distance) not in self.tests:
             statements: list[Statement] = []
             self.tests[axis, distance] = self.inside(axis, distance, statements), statements
@@ -393,17 +393,17 @@ class _DepthwiseKernel:
         return check_bounds(self.builder, hint, self.position(axis, distance), self.sizes[axis], bounds, statements)
 
     def may_leave(self, axis: int, distance: Dim) -> tuple[bool, bool]:
-        """Whether positions may be before the first of the input, and behind the last."""
+        """Whether positions may be before the first of the input, and after the last."""
         window, size = self.phase[axis], self.x.shape[2 + axis]
         is_innermost = axis == self.last
         count = dims.ceildiv(window.count, self.pixels) * self.pixels if is_innermost else window.count
         ahead = self.pixels if is_innermost else 1
-        least, most = distance, distance
+        low, high = distance, distance
         if not isinstance(distance, int):
-            least, most = 0, (window.taps - 1) * window.dilation
-            most = most + (self.pixels - 1) * window.advance if is_innermost else most
-        end = window.base + (count - ahead) * window.advance + most
-        return not dims.is_at_least(window.base + least, 0), not dims.is_at_least(size - 1, end)
+            low, high = 0, (window.taps - 1) * window.dilation
+            high = high + (self.pixels - 1) * window.advance if is_innermost else high
+        end = window.base + (count - ahead) * window.advance + high
+        return not dims.is_at_least(window.base + low, 0), not dims.is_at_least(size - 1, end)
 
 
 build_depthwise_launch = memoize_launch(_DepthwiseKernel)

@@ -1,7 +1,7 @@
 """Sums of products whose elements every lane reads straight from memory.
 
-What is the same for all depth tiles is computed before the loop over them: positions of rows, where all lanes have the
-same, and bounds tests that do not depend on the innermost reduction axis.
+Values that all depth tiles share are computed before the loop over them: positions of rows that are the same for all
+lanes, and bounds tests that do not depend on the innermost reduction axis.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Conversion of float32 to the types of tile products: rounded to float16, or split into planes of bfloat16.
 
-A number is the sum of its three planes. Of an infinity or NaN the last plane is the number itself, which is only
-multiplied with the first plane of other numbers: their last planes may be 0, and inf * 0 is NaN. Its first plane is 1
-or -1, for products of two such numbers.
+A number is the sum of its three planes. The last plane of an infinity or NaN is the number itself. It is multiplied
+only with the first planes of other numbers, because their last planes may be 0, and inf * 0 is NaN. The first plane of
+an infinity or NaN is 1 or -1, for products of two such numbers.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def convert_value(
     sign = Call("select", (is_positive, Number(1.0, F32), Number(-1.0, F32)), F32)
     high = Call("select", (is_finite, _clamp(code, element), sign), F32)
     numbers = [keep("high", Call("cast", (high,), element))]
-    rest = keep("rest", Call("subtract", (code, Call("cast", (numbers[0],), F32)), F32))
+    remainder = keep("rest", Call("subtract", (code, Call("cast", (numbers[0],), F32)), F32))
     for number in range(1, planes):
         is_last = number == planes - 1
-        value = rest if is_last else Call("select", (is_finite, rest, Number(0.0, F32)), F32)
+        value = remainder if is_last else Call("select", (is_finite, remainder, Number(0.0, F32)), F32)
         numbers.append(keep("part", Call("cast", (value,), element)))
         if not is_last:
-            rest = Call("subtract", (rest, Call("cast", (numbers[-1],), F32)), F32)
+            remainder = Call("subtract", (remainder, Call("cast", (numbers[-1],), F32)), F32)
     return statements, numbers
 
 
@@ -73,11 +73,11 @@ def convert_array(array: Array, element: DType, planes: int) -> Array:
         is_finite = np.isfinite(array)
         sign = np.where(array > 0, np.float32(1), np.float32(-1))
         parts = [np.where(is_finite, np.clip(array, low, high), sign).astype(element.numpy)]
-        rest = array - parts[0].astype(np.float32)
+        remainder = array - parts[0].astype(np.float32)
         for number in range(1, planes):
-            part = rest if number == planes - 1 else np.where(is_finite, rest, np.float32(0))
+            part = remainder if number == planes - 1 else np.where(is_finite, remainder, np.float32(0))
             parts.append(part.astype(element.numpy))
-            rest = rest - parts[-1].astype(np.float32)
+            remainder = remainder - parts[-1].astype(np.float32)
     return np.stack(parts)
 
 

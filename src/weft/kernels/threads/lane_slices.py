@@ -1,4 +1,4 @@
-"""Reduction of sums over slices of lanes: each slice ends with some rows, and gets the others' sums of them.
+"""Reduction of sums over slices of lanes: each slice ends up with some of the rows, summed over all slices.
 
 In rounds, a lane and its partner, half the slices away, exchange halves of their rows; then quarters, and so on. With
 one row left, both add it up, and one of them keeps it.

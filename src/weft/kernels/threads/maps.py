@@ -78,14 +78,14 @@ def _build_elements(writer: MapWriter, lanes: int) -> tuple[Body, Dim]:
     total = dims.product(merged.sizes)
     position = block() * lanes + lane(lanes)
     positions: list[Dim] = []
-    rest: Dim = position
+    remaining: Dim = position
     step: Dim = 1
     is_contiguous = True  # whether the result's elements are
     for size, stride in zip(reversed(merged.sizes), reversed(writer.strides)):
         is_contiguous, step = is_contiguous and stride == step, step * size
         divisor = writer.builder.size(dims.maximum(size, 1))  # with a size of 0 there are no blocks
-        positions.insert(0, dims.mod(rest, divisor) if len(positions) < len(merged.sizes) - 1 else rest)
-        rest = dims.floordiv(rest, divisor)
+        positions.insert(0, dims.mod(remaining, divisor) if len(positions) < len(merged.sizes) - 1 else remaining)
+        remaining = dims.floordiv(remaining, divisor)
     place = writer.base + position if is_contiguous else None
     blocks = dims.ceildiv(total, lanes)
     if isinstance(total, int) and total % lanes == 0:

@@ -112,7 +112,7 @@ def _build_chunk_launch(
 
 def count_before(
     builder: KernelBuilder,
-    own: Code,
+    lane_key: Code,
     position: Dim,
     last: Dim,
     key: Callable[[Dim, list[Statement]], Code],
@@ -134,15 +134,15 @@ def count_before(
             others.append(other)
         for n, other in enumerate(others):
             earlier = Call("less", (Integer(first + n), Integer(position)), BOOL)
-            less, equal = (Call(relation, (other, own), BOOL) for relation in ("less", "equal"))
+            less, equal = (Call(relation, (other, lane_key), BOOL) for relation in ("less", "equal"))
             before: Code | None = Call("logical_or", (less, Call("logical_and", (equal, earlier), BOOL)), BOOL)
             before = and_masks(before, None if exists is None else exists(first + n))
             assert before is not None
             statements.append(assign(rank, Call("add", (rank, Call("cast", (before,), INT32)), INT32)))
         return repeat(first, start, stop, count, statements)
 
-    whole = dims.floordiv(last, UNROLL) * UNROLL
-    return [begin, loop("i", 0, whole, UNROLL), loop("j", whole, last, 1)], rank
+    unrolled_stop = dims.floordiv(last, UNROLL) * UNROLL
+    return [begin, loop("i", 0, unrolled_stop, UNROLL), loop("j", unrolled_stop, last, 1)], rank
 
 
 # -- merging ---------------------------------------------------------------------------------------------------------
@@ -216,21 +216,21 @@ class _Merge:
             put(self.out_positions, base + group, position, step, is_result),
         )
 
-    def search(self, base: Dim, start: Dim, other: Dim, own: Code, inside: Code) -> tuple[Body, Register]:
+    def search(self, base: Dim, start: Dim, other: Dim, lane_key: Code, inside: Code) -> tuple[Body, Register]:
         """Count the keys of the run that starts at `other` that come before a lane's own, by bisection."""
         keep = self.builder.keep
         length = dims.maximum(dims.minimum(self.run_results, self.size - other), 0)
         same = Call("equal", (Integer(other), Integer(start)), BOOL)
-        with_most, most = keep("most", Call("select", (same, Number(0, INT32), _narrow(length)), INT32), varying=True)
+        with_high, high = keep("most", Call("select", (same, Number(0, INT32), _narrow(length)), INT32), varying=True)
         with_earlier, earlier = keep("earlier", Call("less", (Integer(other), Integer(start)), BOOL), varying=True)
         with_found, before_count = keep("found", Number(0, INT32), varying=True)
         with_step, step = keep("step", _narrow(self.width), varying=True)
         with_ahead, ahead = keep("ahead", Call("add", (before_count, step), INT32))
-        within = and_masks(inside, Call("less_equal", (ahead, most), BOOL))
+        within = and_masks(inside, Call("less_equal", (ahead, high), BOOL))
         assert within is not None
         with_fits, fits = keep("fits", within)
         with_key, key = keep("key", fetch(self.keys, base + other - 1, Call("cast", (ahead,), INT64), fits))
-        less, equal = (Call(relation, (key, own), BOOL) for relation in ("less", "equal"))
+        less, equal = (Call(relation, (key, lane_key), BOOL) for relation in ("less", "equal"))
         before = Call("logical_or", (less, Call("logical_and", (equal, earlier), BOOL)), BOOL)
         go = and_masks(fits, before)
         assert go is not None
@@ -242,7 +242,7 @@ class _Merge:
             assign(step, Call("shift_right", (step, Number(1, INT32)), INT32)),
         )
         halving = repeat(self.builder.variable("b"), 0, self.halvings, 1, bisect)
-        return (with_most, with_earlier, with_found, with_step, halving), before_count
+        return (with_high, with_earlier, with_found, with_step, halving), before_count
 
 
 def _below(position: Dim, size: Dim) -> Code:

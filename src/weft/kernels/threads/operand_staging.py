@@ -1,6 +1,6 @@
 """How operands get into the tiles of a tile product: moved as they are, through registers, or converted before.
 
-Large operands whose elements are read several times are converted by a kernel of their own, to the tiles' type and to a
+Large operands whose elements are read several times are converted by a separate kernel, to the tiles' type and to a
 layout that can be moved into tiles. Where only the type differs the layout stays; otherwise they are packed with the
 depth innermost.
 """
@@ -55,8 +55,8 @@ def choose_staging(product: Product, scheme: ProductScheme, side: int) -> Operan
     if is_movable and dtype is element and scheme.planes == 1:
         return OperandStaging.MOVED
     grid, rows, columns, sums = map(estimate, product.extents())
-    own, other = (columns, rows) if side else (rows, columns)
-    reads = grid * own * sums
+    own_axes, other = (columns, rows) if side else (rows, columns)
+    reads = grid * own_axes * sums
     size = max(estimate(product.elements[side]), 1)
     if size < _MIN_ELEMENTS or reads / size * max(other / _TILE, 1) < _MIN_READS:
         return OperandStaging.FETCHED
@@ -132,9 +132,9 @@ def _pack_operand(product: Product, scheme: ProductScheme, side: int, target: Th
     run = chunk_length(element)
     across = product.columns if side else product.rows
     pitch = dims.ceildiv(dims.product(loop_axis.size for loop_axis in product.sums), run) * run
-    sums, _ = _dense(product.sums, side, 1)
-    lines, step = _dense(across, side, pitch)
-    grid, plane = _dense(product.grid, side, step)
+    sums, _ = _make_contiguous(product.sums, side, 1)
+    lines, step = _make_contiguous(across, side, pitch)
+    grid, plane = _make_contiguous(product.grid, side, step)
     packed = replace(_with_converted(product, scheme, side, plane), grid=grid, sums=sums)
     if side == 0:
         packed = replace(packed, rows=lines, left_start=0, padded_sums=(True, product.padded_sums[1]))
@@ -145,8 +145,8 @@ def _pack_operand(product: Product, scheme: ProductScheme, side: int, target: Th
     return _Conversion(packed, _build_packing_launch(product, scheme, side, target), scheme.planes * plane)
 
 
-def _dense(loop_axes: tuple[LoopAxis, ...], side: int, step: Dim) -> tuple[tuple[LoopAxis, ...], Dim]:
-    """Loop axes with contiguous strides, the innermost with stride `step`; and the stride of the next outer axis."""
+def _make_contiguous(loop_axes: tuple[LoopAxis, ...], side: int, step: Dim) -> tuple[tuple[LoopAxis, ...], Dim]:
+    """Make the strides of loop axes contiguous from `step` on; also return the stride of the next outer axis."""
     dense: list[LoopAxis] = []
     for loop_axis in reversed(loop_axes):
         if _step(loop_axis, side) != 0:
@@ -189,9 +189,9 @@ def _build_packing_launch(product: Product, scheme: ProductScheme, side: int, ta
         grid_index, line, chunk = here.places
 
     def source_offset(kind: str, index: Dim) -> Dim:
-        parameter = [builder.parameter(f"{kind}{n}", dims.maximum(own.size, 1)) for n, own in enumerate(axes[kind])]
-        strides = [builder.size(_step(own, side)) for own in axes[kind]]
-        return offset(strides, unravel_index(index, parameter)) if parameter else 0
+        sizes = [builder.parameter(f"{kind}{n}", dims.maximum(axis.size, 1)) for n, axis in enumerate(axes[kind])]
+        strides = [builder.size(_step(axis, side)) for axis in axes[kind]]
+        return offset(strides, unravel_index(index, sizes)) if sizes else 0
 
     base = builder.size(start) + source_offset("grid", grid_index) + source_offset("across", line)
     statements: list[Statement] = []

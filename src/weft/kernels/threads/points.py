@@ -65,9 +65,9 @@ def check_bounds(
     may_leave: tuple[bool, bool],
     statements: list[Statement],
 ) -> Code | None:
-    """Test whether a position is inside of 0..size-1, in a register; None where it always is.
+    """Test whether a position is in 0..size-1, in a register; None where it always is.
 
-    `may_leave`: whether it may be before the first position, and behind the last.
+    `may_leave`: whether it may be before the first position, and after the last.
     """
     is_before, is_behind = may_leave
     test = all_of(
@@ -84,7 +84,7 @@ def check_bounds(
 
 
 def clamp_to_bounds(position: Dim, size: Dim, may_leave: tuple[bool, bool]) -> Dim:
-    """The nearest position inside of 0..size-1."""
+    """Return the nearest position in 0..size-1."""
     is_before, is_behind = may_leave
     position = dims.maximum(position, 0) if is_before else position
     return dims.minimum(position, size - 1) if is_behind else position
@@ -112,11 +112,11 @@ def write_inside(
 
 def unravel(position: Dim, sizes: Sequence[Dim], builder: KernelBuilder) -> list[Dim]:
     """Split a flat position into one along each axis, outermost first; sizes become parameters."""
-    inner: list[Dim] = []
+    positions: list[Dim] = []
     for size in reversed(sizes[1:]):
-        inner.insert(0, dims.mod(position, divisor(size, builder)))
+        positions.insert(0, dims.mod(position, divisor(size, builder)))
         position = dims.floordiv(position, divisor(size, builder))
-    return [position, *inner] if sizes else []
+    return [position, *positions] if sizes else []
 
 
 def divisor(size: Dim, builder: KernelBuilder) -> Dim:

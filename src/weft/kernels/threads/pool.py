@@ -115,7 +115,7 @@ class _PoolKernel:
         return self.epilogue_writer.write_run(values, places, CHANNEL, mask)
 
     def windows(self, places: Mapping[int, Dim], starts: Sequence[Dim]) -> Body:
-        """Process all elements of the window, with those outside of the input masked."""
+        """Process all elements of the window, with those outside the input masked."""
         count = dims.product(self.window)
         if isinstance(count, int) and count <= MAX_UNROLLED:
             tests: list[Statement] = []
@@ -135,16 +135,16 @@ class _PoolKernel:
         return body
 
     def inside(self, axis: int, start: Dim, step: Dim, statements: list[Statement]) -> Code | None:
-        """Test whether a step of the window is inside of the input; None where it always is."""
+        """Test whether a step of the window is inside the input; None where it always is."""
         position = start + step * self.primitive.dilations[axis]
         return check_bounds(self.builder, "inside", position, self.sizes[axis], self.may_leave(axis, step), statements)
 
     def may_leave(self, axis: int, step: Dim) -> tuple[bool, bool]:
-        """Whether a step of the window may be before the first position of the input, and behind the last."""
+        """Whether a step of the window may be before the first position of the input, and after the last."""
         pool, size = self.primitive, self.operand.shape[2 + axis]
         first, extent = -pool.pads[axis][0], self.result.shape[2 + axis]
-        reach = (step, step) if isinstance(step, int) else (0, pool.window[axis] - 1)
-        low, high = (first + end * pool.dilations[axis] for end in reach)
+        step_range = (step, step) if isinstance(step, int) else (0, pool.window[axis] - 1)
+        low, high = (first + end * pool.dilations[axis] for end in step_range)
         end = high + (extent - 1) * pool.strides[axis]
         return not dims.is_at_least(low, 0), not dims.is_at_least(size - 1, end)
 

@@ -1,4 +1,4 @@
-"""Batched matrix products as data: what contractions and convolutions have in common.
+"""Batched matrix products as data, which both contractions and convolutions become.
 
 result[grid, rows, columns] = epilogue(sum of left[grid, rows, sums] * right[grid, sums, columns]), where each of grid,
 rows, columns and sums stands for several loop axes, outermost first; sums are the reduction. Elements outside of the
@@ -38,7 +38,7 @@ class Product:
     """A batched matrix product (see above); pairs are for the left and the right operand.
 
     - `order` permutes the left operand along the innermost reduction axis: a dim over one axis that gives the index
-      in memory, and counts on along the grid.
+      in memory, and continues along the grid.
     - `result_start` has first positions along axes of the result, if not 0.
     - `padded`: an operand has room for a multiple of four across, all along one loop axis. `padded_sums`: it has room
       along the reduction, if that is one loop axis, for as many elements as tiles take at once.

@@ -47,8 +47,8 @@ _MAX_VARIANTS, _MAX_SOFTWARE_VARIANTS = 4, 2  # of a product with dynamic sizes
 _MAX_TUNED = 4  # tuned variants of a product with dynamic sizes, beside those of the cost model
 _SIZES = re.compile(r"[0-9]{1,18}(x[0-9]{1,18}){3}")
 _ROW_LANES = 256
-_MAX_REGISTERS = 200  # of a lane, for sums and for elements on their way into tiles
-_FETCHED_SPEED = 0.6  # of tiles into which an operand comes through registers
+_MAX_REGISTERS = 200  # of a lane, for sums and for elements that are loaded into tiles
+_FETCHED_SPEED = 0.6  # relative, of tiles with an operand that is loaded through registers
 _MAX_SLICES = 32
 _PLAIN_PENALTY = 1.4  # measured over predicted time of kernels without tile products on devices that have them
 
@@ -152,7 +152,7 @@ def _append_variant(
 
 @dataclass(frozen=True, slots=True)
 class TilingCandidate:
-    """A tiling, and what predicts its times for arrays of extents."""
+    """A tiling, and a function that predicts its times for arrays of extents."""
 
     tile: Tile | TensorTile
     splits: int
@@ -256,11 +256,11 @@ def _with_tuned(
             active = dims.product(equal(extent, int(size)) for extent, size in zip(extents, sizes.split("x")))
             if active != 0 and (choice in tuned or len(tuned) < _MAX_TUNED):
                 tuned[choice] = tuned.get(choice, 0) + active
-    rest: Dim = 1
+    remaining: Dim = 1
     for active in tuned.values():
-        rest = rest - active
+        remaining = remaining - active
     tuned_variants = [Variant(by_name[name].tile, by_name[name].splits, active) for name, active in tuned.items()]
-    others = [replace(variant, active=rest * variant.active) for variant in variants]
+    others = [replace(variant, active=remaining * variant.active) for variant in variants]
     return (*tuned_variants, *(variant for variant in others if variant.active != 0))
 
 

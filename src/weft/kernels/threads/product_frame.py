@@ -67,15 +67,15 @@ class ProductFrame:
         return variable
 
     def locate_in_grid(self, statements: list[Statement]) -> None:
-        """Append what computes the block's split and its position along each grid axis."""
+        """Append the statements that compute the block's split and its position along each grid axis."""
         parameter, tiles = self.builder.parameter, self.columns.tiles * self.rows.tiles
-        rest: Dim = 0
+        remaining: Dim = 0
         if self.splits > 1 or self.product.grid:
-            rest = self.let(statements, "rest", dims.floordiv(block(), parameter("tiles", dims.maximum(tiles, 1))))
+            remaining = self.let(statements, "rest", dims.floordiv(block(), parameter("tiles", dims.maximum(tiles, 1))))
         if self.splits > 1:
-            self.split = self.let(statements, "part", dims.mod(rest, parameter("parts", self.splits)))
-            rest = dims.floordiv(rest, parameter("parts", self.splits))
-        self.grid_index = rest if self.product.grid else 0
+            self.split = self.let(statements, "part", dims.mod(remaining, parameter("parts", self.splits)))
+            remaining = dims.floordiv(remaining, parameter("parts", self.splits))
+        self.grid_index = remaining if self.product.grid else 0
         sizes = [
             parameter(f"grid{n}", dims.maximum(loop_axis.size, 1)) for n, loop_axis in enumerate(self.product.grid)
         ]

@@ -33,7 +33,7 @@ class OperandTile:
 
 
 class ProductOperand:
-    """The left operand, which goes across along rows, or the right one, which does along columns."""
+    """An operand of a product. `across` means along the rows of the left one, or the columns of the right one."""
 
     def __init__(self, product: Product, builder: KernelBuilder, *, is_left: bool, run: int = RUN) -> None:
         self.name = "left" if is_left else "right"
@@ -69,7 +69,7 @@ class ProductOperand:
     def begin(
         self, hint: str, grid: Sequence[Dim], depth: Depth, depth_tile: DepthTile
     ) -> tuple[list[Statement], OperandTile]:
-        """Compute what all elements of a depth tile have in common."""
+        """Compute the offset and the test positions that all elements of a depth tile share."""
         outer = depth.outer(depth_tile)
         base = self._start + offset(self._strides["sums"], outer)
         base = base if self.order is not None else base + offset(self._strides["grid"], grid)
@@ -142,8 +142,8 @@ def run_direction(product: Product, is_left: bool, run: int) -> Literal["across"
             return False
         if dims.mod(loop_axes[-1].size, run) != 0 and not (padded and len(loop_axes) == 1):
             return False
-        rest = [step(loop_axis) for loop_axis in (*loop_axes[:-1], *others, *product.grid)]
-        return all(dims.mod(value, run) == 0 for value in (*rest, start))
+        other_steps = [step(loop_axis) for loop_axis in (*loop_axes[:-1], *others, *product.grid)]
+        return all(dims.mod(value, run) == 0 for value in (*other_steps, start))
 
     if has_runs(across, product.sums, product.padded[side]) and not any(
         test.rows and test.rows[-1] != 0 for test in inside

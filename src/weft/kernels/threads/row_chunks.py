@@ -16,7 +16,7 @@ from weft.kernels.threads.row_passes import SIDE_BY_SIDE, max_members
 BLOCKS_PER_UNIT = 8
 MIN_LANE_ELEMENTS = 16
 MIN_STRIDED_CHUNK = 64  # elements of a chunk of a row whose elements are strided
-MAX_CHUNKS = 256  # of such a row
+MAX_CHUNKS = 256  # of a row whose elements are strided
 MAX_UNSPLIT = 32  # elements per lane of a row that is not split
 DYNAMIC_CHUNK = 8192  # elements of a chunk of a row of dynamic length
 SOFTWARE_CHUNK = 16384  # elements of a chunk on software rasterisers

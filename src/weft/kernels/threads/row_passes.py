@@ -70,9 +70,9 @@ def choose_lane_group(
             members = _clamp_members(-(-length // 2), target)
         elif is_single_pass:
             members = min(members, threads)  # no element has to stay in registers
-        whole = min(WHOLE_BLOCK, threads)
-        if 2 * members >= whole:
-            return LaneGroup(1, max(members, whole))
+        min_lanes = min(WHOLE_BLOCK, threads)
+        if 2 * members >= min_lanes:
+            return LaneGroup(1, max(members, min_lanes))
         return LaneGroup(max(min(threads // members, power_of_two(rows)), 1), members)
     return _choose_strided_group(rows, length, max_slots, target)
 
@@ -123,7 +123,7 @@ class _Row:
 
 
 class _SweepKernel:
-    """Operands and results are those of the sweep. No pass may read what another one writes."""
+    """Operands and results are those of the sweep. No pass may read memory that another one writes."""
 
     def __init__(self, sweep: Sweep, target: ThreadTarget, chunks: RowChunks | None = None) -> None:
         self.sweep = sweep
@@ -217,7 +217,7 @@ class _SweepKernel:
         return [*names], None
 
     def locate_row_in_tile(self, start: Dim, statements: list[Statement]) -> tuple[list[Dim], Code | None]:
-        """The same where the rows of a block are neighbours along the innermost axis, and share all other positions."""
+        """Locate a lane's row like `locate_row`, where the rows of a block differ only along the innermost axis."""
         size, rows = self.row_sizes[-1], self.lane_group.rows
         tiles = divisor(dims.ceildiv(size, rows), self.builder)
         outer = unravel(dims.floordiv(start, tiles), self.row_sizes[:-1], self.builder)
@@ -249,16 +249,16 @@ class _SweepKernel:
 
     def limit(self, row: _Row) -> Dim:
         """The number of elements of a row or of its chunk."""
-        whole = self.builder.size(self.row_size)
+        row_size = self.builder.size(self.row_size)
         if row.chunk is None or self.chunks is None:
-            return whole
+            return row_size
         length = self.builder.size(self.chunks.length)
-        return dims.minimum(length, whole - row.chunk * length)
+        return dims.minimum(length, row_size - row.chunk * length)
 
     # -- elements in registers ---------------------------------------------------------------------------------------
 
     def keep_in_registers(self, row: _Row, slots: int) -> Body:
-        """Run all passes over `slots` elements per lane; what several passes need is computed once."""
+        """Run all passes over `slots` elements per lane; values that several passes need are computed once."""
         statements: list[Statement] = []
         lowerings: list[Lowering] = []
         masks: list[Code | None] = []
@@ -308,7 +308,7 @@ class _SweepKernel:
         masks: Sequence[Code | None],
         statements: list[Statement],
     ) -> list[Statement]:
-        """Append the values of a pass to `statements`, and return what follows them."""
+        """Append the values of a pass to `statements`, and return the statements that follow them."""
         foldings = self.foldings(part)
         for folding in foldings:
             statements += (*folding.start(), *folding.start_chunk())
@@ -368,22 +368,22 @@ class _SweepKernel:
             return (*begin, *self.slots(0, slots, limit, element), *end)
         first = self.builder.variable("stretch")
         last = dims.minimum(first + SUM_CHUNK, slots)
-        inner = self.slots(first, last, limit, element)
-        return (repeat(first, 0, slots, SUM_CHUNK, (*begin, *inner, *end)),)
+        statements = self.slots(first, last, limit, element)
+        return (repeat(first, 0, slots, SUM_CHUNK, (*begin, *statements, *end)),)
 
     def slots(self, first: Dim, last: Dim, limit: Dim, element: Callable[[Dim, Code | None], Body]) -> Body:
         """Process a lane's elements first..last-1, unrolled as long as all are below the limit."""
         members, member, unroll = self.lane_group.members, self.lane_group.member, self.unroll
         several, single = self.builder.variable("i"), self.builder.variable("j")
-        rest = single * members + member
-        whole = dims.maximum(dims.minimum(last, dims.floordiv(limit, members)), first)
-        ahead = first + dims.floordiv(whole - first, unroll) * unroll
+        last_position = single * members + member
+        unrolled_stop = dims.maximum(dims.minimum(last, dims.floordiv(limit, members)), first)
+        ahead = first + dims.floordiv(unrolled_stop - first, unroll) * unroll
         body: list[Statement] = []
         for number in range(unroll):
             body += element((several + number) * members + member, None)
         if self.clamps:
             return repeat(several, first, ahead, unroll, body), self.last_slots(ahead, last, limit, element)
-        last_ones = build_masked(self.builder, rest, limit, lambda mask: element(rest, mask))
+        last_ones = build_masked(self.builder, last_position, limit, lambda mask: element(last_position, mask))
         return repeat(several, first, ahead, unroll, body), repeat(single, ahead, last, 1, last_ones)
 
     def last_slots(self, first: Dim, last: Dim, limit: Dim, element: Callable[[Dim, Code | None], Body]) -> Statement:
@@ -413,7 +413,7 @@ class _SweepKernel:
         places = self.merged.axis_positions(groups)
         lowering = Lowering(self.views, places, self.builder, row.values, reads, statements)
         values = [lowering.code(self.lowered[id(element)]) for element in part.elements]
-        if len(part.writes) > 1:  # one may write where another one reads
+        if len(part.writes) > 1:  # a write may overwrite an element that another one reads
             values = [lowering.keep(value) for value in values]
         statements += self.error_flag.collect(lowering.checks)
         for folding, value in zip(foldings, values):
@@ -438,7 +438,7 @@ class _SweepKernel:
         return statements
 
     def finish_row(self, actions: Sequence[RowValue | Write], row: _Row) -> list[Statement]:
-        """Run what a pass does once per row; the row's first lane writes."""
+        """Run the actions of a pass that happen once per row; the row's first lane writes."""
         groups = self.groups(row, [0] * len(self.reduced))
         statements: list[Statement] = []
         places = self.merged.axis_positions(groups)

@@ -44,7 +44,7 @@ from weft.records import dataclass
 
 MANY_THREADS = 64  # per unit, along free axes
 FEW_POINTS = 64  # that a thread applies one by one on any device
-OUTSIDE = 2**31 - 1  # the key of a point outside of the result
+OUTSIDE = 2**31 - 1  # the key of a point outside the result
 MAX_THREAD_POINTS = 1 << 18  # for one thread: llvmpipe ends a loop after 2 ** 16 iterations
 UNROLL = 8
 STEPS, TESTS = 16, 64  # points between two tests whether any thread has more, and such tests per outer test
@@ -148,18 +148,18 @@ class _SequentialUpdates(_UpdateBuilder):
             if not ends:
                 return point(positions, mask)
             return build_loops(
-                builder, "s", ends[:-1], lambda rest: line({**positions, **dict(zip(self.steps, rest))}, mask)
+                builder, "s", ends[:-1], lambda outer: line({**positions, **dict(zip(self.steps, outer))}, mask)
             )
 
         def line(positions: dict[int, Dim], mask: Code | None) -> Body:
             """Apply points along the innermost axis, in an unrolled loop."""
             end, axis = ends[-1].stop or 0, self.steps[-1]
-            whole = dims.floordiv(end, UNROLL) * UNROLL
+            unrolled_stop = dims.floordiv(end, UNROLL) * UNROLL
             first, last = builder.variable("i"), builder.variable("j")
             updates = [point({**positions, axis: first + n}, mask) for n in range(UNROLL)]
             body = tuple(statement for update in updates for statement in update)
-            rest = point({**positions, axis: last}, mask)
-            return repeat(first, 0, whole, UNROLL, body), repeat(last, whole, end, 1, rest)
+            last_points = point({**positions, axis: last}, mask)
+            return repeat(first, 0, unrolled_stop, UNROLL, body), repeat(last, unrolled_stop, end, 1, last_points)
 
         def point(places: dict[int, Dim], mask: Code | None) -> Body:
             statements: list[Statement] = []
@@ -196,7 +196,7 @@ class _SortedUpdates(_UpdateBuilder):
         return [self.build_keys(buffers[2]), *runs, self.apply(place, buffers, last)]
 
     def build_keys(self, place: Reference) -> Launch:
-        """Write the key of each point: its element's offset without what free axes add."""
+        """Write the key of each point: its element's offset without the part from free axes."""
         kernel = self.kernel("scatter_keys", self.key_indices)
         builder = kernel.builder
         keys = builder.output("keys", INT32, place)
@@ -282,13 +282,13 @@ class _SortedUpdate:
         kernel: _UpdateKernel,
         update: Scalar,
         memory: _SortedPoints,
-        here: _ThreadPoint,
+        point: _ThreadPoint,
         second: Code,
     ) -> None:
         self.sorting, self.kernel, self.update, self.memory, self.second = sorting, kernel, update, memory, second
         builder = self.builder = kernel.builder
-        self.start, self.rank, self.mask = here.start, here.rank, here.mask
-        self.places = places = here.places
+        self.start, self.rank, self.mask = point.start, point.rank, point.mask
+        self.places = places = point.places
         self.length = divisor(sorting.count, builder)
         self.dtype = sorting.copied.dtype
         free = [
@@ -299,13 +299,13 @@ class _SortedUpdate:
         self.base = offset([1] * len(free), free)
 
     def body(self) -> Body:
-        begin, key = self.builder.keep("key", self.sorted(self.memory.keys, self.rank, self.mask), varying=True)
+        begin, key = self.builder.keep("key", self.fetch_sorted(self.memory.keys, self.rank, self.mask), varying=True)
         inside = and_masks(self.mask, Call("not_equal", (key, Number(OUTSIDE, INT32)), BOOL))
         if self.sorting.primitive.reduction == "none":
             return (begin, *self.write_last(key, and_masks(inside, self.is_boundary(self.rank + 1, key))))
         return (begin, *self.reduce_in_order(key, and_masks(inside, self.is_boundary(self.rank - 1, key))))
 
-    def sorted(self, pair: tuple[Buffer, Buffer], rank: Dim, mask: Code | None) -> Code:
+    def fetch_sorted(self, pair: tuple[Buffer, Buffer], rank: Dim, mask: Code | None) -> Code:
         """Fetch the key or the number of the point with a rank, from the buffer that holds the sorted ones."""
         first = Call("logical_not", (self.second,), BOOL)
         one = fetch(pair[0], self.start + rank, mask=and_masks(mask, first))
@@ -315,7 +315,7 @@ class _SortedUpdate:
     def is_boundary(self, neighbour: Dim, key: Code) -> Code:
         """Whether the neighbouring point has another key, or does not exist."""
         exists = self.exists(neighbour)
-        neighbour_key = self.sorted(self.memory.keys, neighbour, and_masks(self.mask, exists))
+        neighbour_key = self.fetch_sorted(self.memory.keys, neighbour, and_masks(self.mask, exists))
         is_end = Call("logical_not", (exists,), BOOL)
         return Call("logical_or", (is_end, Call("not_equal", (neighbour_key, key), BOOL)), BOOL)
 
@@ -344,7 +344,7 @@ class _SortedUpdate:
             step = self.builder.variable("step")
             rank = self.rank + ahead + step
             here = and_masks(active, self.exists(rank))
-            same = and_masks(here, Call("equal", (self.sorted(self.memory.keys, rank, here), key), BOOL))
+            same = and_masks(here, Call("equal", (self.fetch_sorted(self.memory.keys, rank, here), key), BOOL))
             assert same is not None
             statements, value = self.value(rank, active)
             new_total = Call("select", (active, self.sorting.combine(total, value), total), self.dtype)
@@ -365,7 +365,7 @@ class _SortedUpdate:
 
     def value(self, rank: Dim, mask: Code) -> tuple[Body, Code]:
         """Compute the update of the point with a rank."""
-        fetched = Call("cast", (self.sorted(self.memory.numbers, rank, mask),), INT64)
+        fetched = Call("cast", (self.fetch_sorted(self.memory.numbers, rank, mask),), INT64)
         definition, number = self.builder.keep("number", fetched, varying=True)
         statements: list[Statement] = [definition]
         lowering = Lowering(self.kernel.views, self.places, self.builder, {NUMBER: number}, mask, statements)

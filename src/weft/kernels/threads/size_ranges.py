@@ -26,7 +26,7 @@ _COARSE = (1, 8, 64, 512)
 _TOLERANCE = 0.1  # by which a candidate may be slower than the best one
 _MIN_GAIN = 0.05  # of the squared loss, that another range has to save
 _MAX_WEIGHT = 4.0  # of the smallest size, which is the most frequent, and of the largest ones
-_LONG = 25.0  # microseconds from which the weight of a sample grows
+_LONG = 25.0  # microseconds; samples that take longer have more weight
 _MAX_SLOWDOWN = 30.0  # relative to the best time: worse candidates are all treated alike
 _MAX_PRODUCT = 1 << 53  # of a sample's extents: no run computes more, and float64 times are exact up to there
 
@@ -94,7 +94,7 @@ def choose_ranges(
 
 
 def _list_measures(extents: Sequence[Dim], samples: Sequence[Sequence[int]]) -> list[tuple[Dim, Array]]:
-    """List what ranges may be of: dynamic extents, and the product of those except the reduction (the last)."""
+    """List the measures to divide into ranges: dynamic extents, and their product without the reduction (the last)."""
     columns = np.array(samples, dtype=np.int64).T
     dynamic = [number for number, extent in enumerate(extents) if not isinstance(extent, int)]
     measures = {extents[number]: columns[number] for number in reversed(dynamic)}

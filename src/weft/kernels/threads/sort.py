@@ -39,31 +39,31 @@ def key_dtype(dtype: DType) -> DType:
 def order_key(value: Code, descending: bool, builder: KernelBuilder, statements: list[Statement]) -> Code:
     """Compute an integer key with the order of the values; NaN is the greatest number."""
     dtype = value.dtype
-    whole = key_dtype(dtype)
-    lowest = int(whole.limits[0])
+    key_type = key_dtype(dtype)
+    lowest = int(key_type.limits[0])
     if dtype.is_float:
-        key = _float_key(value, whole, builder, statements)
+        key = _float_key(value, key_type, builder, statements)
     elif dtype in (DType.uint32, DType.uint64):
-        key = Call("bit_xor", (Call("bitcast", (value,), whole), Number(lowest, whole)), whole)
+        key = Call("bit_xor", (Call("bitcast", (value,), key_type), Number(lowest, key_type)), key_type)
     else:
-        key = value if dtype is whole else Call("cast", (value,), whole)
-    return Call("bit_not", (key,), whole) if descending else key
+        key = value if dtype is key_type else Call("cast", (value,), key_type)
+    return Call("bit_not", (key,), key_type) if descending else key
 
 
-def _float_key(value: Code, whole: DType, builder: KernelBuilder, statements: list[Statement]) -> Code:
+def _float_key(value: Code, key_type: DType, builder: KernelBuilder, statements: list[Statement]) -> Code:
     """The magnitude bits of a number, negated where it is negative; both zeros have the same key."""
-    number = DType.float64 if whole is INT64 else DType.float32
+    number = DType.float64 if key_type is INT64 else DType.float32
     if value.dtype is not number:
         value = Call("cast", (value,), number)
-    greatest = int(whole.limits[1])
-    infinite = 0x7FF << 52 if whole is INT64 else 0xFF << 23
-    first, bits = builder.keep("bits", Call("bitcast", (value,), whole))
-    second, size = builder.keep("size", Call("bit_and", (bits, Number(greatest, whole)), whole))
+    greatest = int(key_type.limits[1])
+    infinite = 0x7FF << 52 if key_type is INT64 else 0xFF << 23
+    first, bits = builder.keep("bits", Call("bitcast", (value,), key_type))
+    second, size = builder.keep("size", Call("bit_and", (bits, Number(greatest, key_type)), key_type))
     statements += [first, second]
-    positive = Call("greater_equal", (bits, Number(0, whole)), BOOL)
-    key = Call("select", (positive, size, Call("negate", (size,), whole)), whole)
-    nan = Call("greater", (size, Number(infinite, whole)), BOOL)
-    return Call("select", (nan, Number(greatest, whole), key), whole)
+    positive = Call("greater_equal", (bits, Number(0, key_type)), BOOL)
+    key = Call("select", (positive, size, Call("negate", (size,), key_type)), key_type)
+    nan = Call("greater", (size, Number(infinite, key_type)), BOOL)
+    return Call("select", (nan, Number(greatest, key_type), key), key_type)
 
 
 class _SortKernels:
@@ -212,7 +212,7 @@ class _SortKernels:
         return offset([builder.size(stride) for stride in tensor.strides], indices)
 
     def along(self, tensor: StoredTensor, position: Code, builder: KernelBuilder) -> Code:
-        """How far a position that data decides is from the start of its row."""
+        """Return the offset, from the start of its row, of a position that depends on data."""
         stride = builder.size(tensor.strides[self.primitive.axis])
         wide = Call("cast", (position,), INT64)
         return wide if stride == 1 else Call("multiply", (wide, Integer(stride)), INT64)

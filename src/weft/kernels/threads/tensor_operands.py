@@ -1,7 +1,7 @@
-"""Operands on their way into the tiles of a tile product.
+"""Load operands into the tiles of a tile product.
 
 Where neighbours in memory are neighbours in a line of the tile, 16 bytes at a time are moved there as they are.
-Otherwise lanes fetch elements into registers, convert them to the tile's type, and put them down.
+Otherwise lanes fetch elements into registers, convert them to the tile's type, and store them.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ class _StagedTile:
         return self.operand.source.locate(self.source_tile, along.places(line), first)
 
     def mask_across(self, along: TileAxis, within: Dim, mask: Code | None) -> Code | None:
-        """Also mask rows or columns past the end: without, all blocks would read the last one again and again."""
+        """Also mask rows or columns past the end; otherwise all blocks would read the last one repeatedly."""
         if dims.mod(along.count, along.extent) == 0:
             return mask
         count = Integer(self.operand.builder.parameter(f"{along.name}s", along.count))
         return all_of([Call("less", (Integer(along.first + within), count), DType.bool), mask])
 
     def fetches(self, along: TileAxis) -> tuple[list[Statement], list[Statement]]:
-        """Build what fetches chunks into registers, and what puts them into the tiles."""
+        """Build the statements that fetch chunks into registers, and those that put them into the tiles."""
         operand = self.operand
         fetches: list[Statement] = []
         puts: list[Statement] = []

@@ -1,7 +1,7 @@
 """The product kernel on tile products: all lanes of a block multiply tiles of both operands, which a pipeline loads.
 
-The sums end in local memory, from which lanes take neighbours, finish and write them. Operands that are split into
-several numbers give several products per depth tile; these are added up on their own before they are added to the
+The sums are put into local memory; then each lane reads neighbours, applies the epilogue and writes them. Operands that
+are split into planes give several products per depth tile; these are summed separately before they are added to the
 total, so that little precision is lost where sums grow.
 """
 
@@ -56,8 +56,8 @@ class _TensorProductKernel(ProductFrame):
         statements.append(PutSums(sums.name, local_sums.name, 0, pitch))
         run = self.begin_results()
         runs_per_row = self.tile.width // run
-        turns = -(-self.tile.height * runs_per_row // self.tile.lanes)
-        turn = self.builder.variable("turn", 0, turns - 1)
+        iterations = -(-self.tile.height * runs_per_row // self.tile.lanes)
+        turn = self.builder.variable("turn", 0, iterations - 1)
         index: Dim = turn * self.tile.lanes + lane(self.tile.lanes)
         if self.tile.height * runs_per_row % self.tile.lanes:
             index = dims.minimum(index, self.tile.height * runs_per_row - 1)
@@ -73,8 +73,9 @@ class _TensorProductKernel(ProductFrame):
             body = [fetch_run(values, local_sums, row * pitch + column)]
         body += self.write(values, row, column)
         is_short = self.splits > 1 or not self.epilogue_writer.is_long
-        unroll = _UNROLL if is_short and turns % _UNROLL == 0 else 1
-        return self.builder.launch(self.tile.lanes, (*statements, repeat(turn, 0, turns, 1, body, unroll)), self.blocks)
+        unroll = _UNROLL if is_short and iterations % _UNROLL == 0 else 1
+        statements.append(repeat(turn, 0, iterations, 1, body, unroll))
+        return self.builder.launch(self.tile.lanes, statements, self.blocks)
 
     def locate_block(self) -> list[Statement]:
         """Compute which tile, split and grid position a block has.
@@ -141,7 +142,7 @@ class _TensorProductKernel(ProductFrame):
     # -- results -----------------------------------------------------------------------------------------------------
 
     def write(self, values: Sequence[Code], row: Dim, column: Dim) -> list[Statement]:
-        """Write a run of results, if it lies inside of the result."""
+        """Write a run of results, if it is inside the result."""
         tests = [
             Call(
                 "less",

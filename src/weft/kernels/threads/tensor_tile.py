@@ -53,7 +53,7 @@ class ProductScheme:
 
 
 def find_product_scheme(left: DType, right: DType, target: ThreadTarget) -> ProductScheme | None:
-    """How tile products multiply operands of these types, if they do; a float32 operand may have float16 constants."""
+    """Find how tile products multiply operands of these types, if they can; one may be float32, the other float16."""
     if not (DType.float32 in (left, right) and {left, right} <= {DType.float32, DType.float16}):
         tile_product = target.tile_product(left, right)
         is_usable = tile_product is not None and tile_product.sums is sum_dtype(left, right)

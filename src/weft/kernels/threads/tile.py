@@ -59,7 +59,7 @@ class Tile:
         return 1 if self.interleaved else self.high * self.wide
 
     def bytes(self, element: int) -> int:
-        """The most shared memory of a block, for elements of a size."""
+        """Return an upper bound of a block's shared memory, for elements of a size."""
         operands = (self.height + self.width + 2 * RUN) * self.depth if self.shared else 0
         rows, slices, exchange = self.rows, self.slices, 0
         while slices > 1:

@@ -83,7 +83,7 @@ class _TileProductKernel(ProductFrame):
         start, stop, last = self.depth_tiles()
 
         def stage_tiles(hint: str, number: Dim) -> tuple[list[Statement], list[Statement]]:
-            """Build what fetches a depth tile of both operands, and what stores it to shared memory."""
+            """Build statements that fetch a depth tile of both operands, and others that store it to shared memory."""
             depth_tile = self.depth.tile(hint)
             fetches = self.depth.begin(depth_tile, number)
             puts: list[Statement] = []
