@@ -1,1 +1,1 @@
-"""LLVM: what backends that compile through it share: kernels as LLVM IR, and IR as machine code or PTX."""
+"""Code shared by backends that use LLVM: emit kernels as LLVM IR, and compile IR to machine code or PTX."""

@@ -143,24 +143,24 @@ class IRBuilder:
 
     # -- vectors and structures --------------------------------------------------------------------------------------
 
-    def insert_element(self, whole: NamedValue, part: NamedValue, index: NamedValue) -> NamedValue:
-        return self._value(whole.type, f"insertelement {whole}, {part}, {index}")
+    def insert_element(self, vector: NamedValue, element: NamedValue, index: NamedValue) -> NamedValue:
+        return self._value(vector.type, f"insertelement {vector}, {element}, {index}")
 
-    def extract_element(self, whole: NamedValue, index: NamedValue) -> NamedValue:
-        assert isinstance(whole.type, VectorType)
-        return self._value(whole.type.element, f"extractelement {whole}, {index}")
+    def extract_element(self, vector: NamedValue, index: NamedValue) -> NamedValue:
+        assert isinstance(vector.type, VectorType)
+        return self._value(vector.type.element, f"extractelement {vector}, {index}")
 
     def shuffle_vector(self, a: NamedValue, b: NamedValue, mask: NamedValue) -> NamedValue:
         assert isinstance(a.type, VectorType)
         assert isinstance(mask.type, VectorType)
         return self._value(VectorType(a.type.element, mask.type.count), f"shufflevector {a}, {b}, {mask}")
 
-    def insert_value(self, whole: NamedValue, part: NamedValue, index: int) -> NamedValue:
-        return self._value(whole.type, f"insertvalue {whole}, {part}, {index}")
+    def insert_value(self, structure: NamedValue, element: NamedValue, index: int) -> NamedValue:
+        return self._value(structure.type, f"insertvalue {structure}, {element}, {index}")
 
-    def extract_value(self, whole: NamedValue, index: int) -> NamedValue:
-        assert isinstance(whole.type, LiteralStructType)
-        return self._value(whole.type.elements[index], f"extractvalue {whole}, {index}")
+    def extract_value(self, structure: NamedValue, index: int) -> NamedValue:
+        assert isinstance(structure.type, LiteralStructType)
+        return self._value(structure.type.elements[index], f"extractvalue {structure}, {index}")
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

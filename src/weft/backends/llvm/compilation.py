@@ -42,7 +42,7 @@ def compile_module(text: str, processor: Processor) -> bytes:
 
 
 def assembly_text(text: str, processor: Processor) -> str:
-    """Compile a module to assembly, to be read or for a driver that assembles it (PTX)."""
+    """Compile a module to assembly, for display or for a driver that assembles it (PTX)."""
     return _compile(text, processor, _ASSEMBLY).decode()
 
 

@@ -80,7 +80,7 @@ def cast(builder: Builder, value: Value, source: DType, target: DType) -> Value:
 def _float_to_float(builder: Builder, value: Value, source: DType, target: DType) -> Value:
     kind = like(value, register_type(target))
     if source is DType.float64 and (target is DType.float16 or target in MINIFLOATS):
-        # rounding twice; processors without float16 arithmetic convert float64 to it at once only by a library
+        # in two steps: without float16 arithmetic, a direct conversion from float64 would call a library
         value = minifloats.round_to_odd(Term(builder, value)).value
     if _float_bits(value.type) < _float_bits(kind):
         value = builder.fpext(value, kind)
@@ -96,7 +96,7 @@ def cast_within_int32(builder: Builder, value: Value, target: DType) -> Value:
 
 
 def round_within_int32(builder: Builder, value: Value, offset: int, target: DType) -> Value:
-    """Round a float32 to an even integer and add an offset; NaN gives 0.
+    """Round a float32 to the nearest integer (ties to even) and add an offset; NaN gives 0.
 
     |value| < 2**22: a sum with 1.5 * 2**23 has no fraction, and its low bits are those of the integer.
     """
@@ -132,7 +132,7 @@ def _saturate(builder: Builder, value: Value, wide: ir.Type, signed: bool) -> Va
 
 
 def narrow_bfloat16(builder: Builder, value: Value) -> Value:
-    """Round float32 to the bits of the nearest even bfloat16."""
+    """Round float32 to the bits of the nearest bfloat16, ties to even."""
     instruction = builder.bfloat16_bits(value)
     if instruction is not None:
         return instruction

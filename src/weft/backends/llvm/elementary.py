@@ -16,8 +16,8 @@ from weft.backends.numerics.elementary import EXP_ZERO, LOG2_E, Elementary
 from weft.backends.numerics.terms import at_least, choose, fma
 
 _EXP_OVERFLOW = {32: 88.72283935546875, 64: 709.7827128933841}
-_EXP_SMALL = {32: -80.0, 64: -700.0}  # below, results may be subnormal
-_LIFT = 64  # keeps what will be subnormal in the normal range
+_EXP_SMALL = {32: -80.0, 64: -700.0}  # results of smaller arguments may be subnormal
+_LIFT = 64  # keeps results that will be subnormal in the normal range
 
 
 class LlvmElementary(Elementary[Term]):

@@ -132,10 +132,10 @@ class Emitter:
             self.emit_loop(loop.variable, start, stop, loop.step, lambda: self.emit_body(loop.body), loop.body)
             return
         stride = loop.step * loop.unroll
-        room = self.builder.sub(stop, start)
-        whole = self.builder.mul(self.builder.sdiv(room, self.index(stride)), self.index(stride))
+        length = self.builder.sub(stop, start)
+        unrolled_length = self.builder.mul(self.builder.sdiv(length, self.index(stride)), self.index(stride))
         middle = self.builder.add(start, self.builder.select(
-            self.builder.icmp_signed(">", room, self.index(0)), whole, self.index(0)))  # fmt: skip
+            self.builder.icmp_signed(">", length, self.index(0)), unrolled_length, self.index(0)))  # fmt: skip
 
         def emit_copies() -> None:
             base = self.variables[loop.variable]
@@ -171,12 +171,12 @@ class Emitter:
         outside = {register: self.registers[register] for register in carried}
         phis = {register: builder.phi(value.type) for register, value in outside.items()}
         self.registers.update(phis)
-        shadowed, outer = self.variables.get(name), self.loop_variables
+        shadowed, outer_variables = self.variables.get(name), self.loop_variables
         self.variables[name] = number
         self.loop_variables = {name}
         with self.scope(carried):
             body()
-        self.loop_variables = outer
+        self.loop_variables = outer_variables
         following = builder.add(number, self.index(step), flags=["nsw"])
         last = builder.block
         number.add_incoming(following, last)
@@ -224,7 +224,7 @@ class Emitter:
 
     @contextmanager
     def scope(self, carried: Sequence[str] = ()) -> Iterator[None]:
-        """Drop values computed in the `with` block, which need not dominate what follows; keep carried registers."""
+        """Drop values computed in the `with` block, which may not dominate later code; keep carried registers."""
         count, registers, variables = len(self.available), dict(self.registers), dict(self.variables)
         yield
         registers.update((name, self.registers[name]) for name in carried)
@@ -440,8 +440,8 @@ def _match_quantization(code: Code) -> tuple[Code, int] | None:
                     rounded, zero = inner, number
             match rounded:
                 case Call("round_half_even", (value,)) if zero.is_integer() and max(-low, high) + abs(zero) < 1 << 21:
-                    least = Call("maximum", (value, Number(low - zero, DType.float32)), DType.float32)
-                    return Call("minimum", (least, Number(high - zero, DType.float32)), DType.float32), int(zero)
+                    bounded = Call("maximum", (value, Number(low - zero, DType.float32)), DType.float32)
+                    return Call("minimum", (bounded, Number(high - zero, DType.float32)), DType.float32), int(zero)
     return None
 
 

@@ -58,10 +58,10 @@ def _float_remainder(builder: Builder, kind: DType, a: Value, b: Value) -> Value
 def _float_extreme(name: str, order: str) -> Callable[..., Value]:
     def extreme(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
         for constant, other in ((b, a), (a, b)):
-            if isinstance(constant, ir.Constant) and not _has_nan(constant):  # which takes one instruction
+            if isinstance(constant, ir.Constant) and not _has_nan(constant):  # takes one instruction
                 return builder.select(builder.fcmp_ordered(order, constant, other), constant, other)
         function = declare(builder, f"llvm.{name}.{suffix(a.type)}", ir.FunctionType(a.type, [a.type, b.type]))
-        return builder.call(function, [a, b], fastmath=("nsz",))  # either zero will do, which saves instructions
+        return builder.call(function, [a, b], fastmath=("nsz",))  # saves instructions; a zero may have any sign
 
     return extreme
 
@@ -121,7 +121,7 @@ def _integer_divide(builder: Builder, kind: DType, a: Value, b: Value) -> Value:
 
 
 def _make_divisor_safe(builder: Builder, kind: DType, b: Value) -> tuple[Value, Value]:
-    """The divisor, or 1 where a division would trap, and a mask of where it is 0."""
+    """Return the divisor, or 1 where a division would trap, and a mask of the lanes where it is 0."""
     is_zero = builder.icmp_signed("==", b, ir.Constant(b.type, None))
     unsafe = is_zero
     if kind.is_signed:

@@ -1,4 +1,4 @@
-"""Helpers to write instructions: intrinsics, and types and constants of scalars and vectors alike."""
+"""Helpers for instructions: intrinsics, and types and constants for both scalars and vectors."""
 
 from __future__ import annotations
 

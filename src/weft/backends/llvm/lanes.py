@@ -2,7 +2,7 @@
 
 Control flow, index arithmetic and scalar functions are the same for all devices (emit.py). Varying values, function
 prologues, memory accesses and communication between lanes differ: lanes are the elements of vectors on a CPU
-(vector_lanes.py), and threads on a GPU (thread_lanes.py). Lanes have no state of their own.
+(vector_lanes.py), and threads on a GPU (thread_lanes.py). Lanes have no state.
 """
 
 from __future__ import annotations

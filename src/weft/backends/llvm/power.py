@@ -42,7 +42,7 @@ def _root(x: Term) -> Term:
 
 
 def _find_constant(x: Term) -> float | None:
-    """The number in all lanes of a constant; None if there is no such number."""
+    """Return the number that all lanes of a constant have; None if they differ or it is not constant."""
     if not isinstance(x.value, ir.Constant) or x.value.constant is None:
         return None
     numbers = x.value.constant if isinstance(x.value.type, ir.VectorType) else [x.value.constant]
@@ -104,7 +104,7 @@ def _log_pair(x: Term) -> tuple[Term, Term]:
 
 
 def _multiply(a: Term, a_low: Term, b: Term, b_low: Term) -> tuple[Term, Term]:
-    """The product of two sums of two numbers, as such a sum."""
+    """Multiply two numbers that are sums of two floats each; the result is such a sum."""
     high = a * b
     return high, fma(a, b, -high) + (a * b_low + a_low * b)
 
@@ -118,12 +118,12 @@ def _add(a: Term, b: Term) -> tuple[Term, Term]:
 def _finish_power(x: Term, y: Term, magnitude: Term) -> Term:
     """Complete |x|^y with the signs and special cases of C99's pow."""
     size = absolute(x)
-    whole = truncate(y).equals(y)
+    is_integer = truncate(y).equals(y)
     half = y * 0.5
-    odd = whole & ~truncate(half).equals(half)
+    odd = is_integer & ~truncate(half).equals(half)
     magnitude = choose(size.equals(1.0) & absolute(y).equals(inf), 1.0, magnitude)
     result = choose((x.as_integer() < 0) & odd, -magnitude, magnitude)
-    result = choose((x < 0.0) & (size < inf) & ~whole, nan, result)
+    result = choose((x < 0.0) & (size < inf) & ~is_integer, nan, result)
     return choose(x.equals(1.0) | y.equals(0.0), 1.0, result)
 
 
@@ -140,7 +140,7 @@ def normalise(x: Term) -> tuple[Term, Term]:
 
 
 def split_exponent(x: Term) -> tuple[Term, Term]:
-    """(e, m) as above, with an integer e, for a normal x."""
+    """(e, m) like `normalise`, with an integer e, for a normal x."""
     bits = x.as_integer()
     exponent = (bits - _HALF_ROOT_BITS[x.bits]) >> x.fraction
     return exponent, (bits - (exponent << x.fraction)).as_float()

@@ -55,7 +55,7 @@ class Term(terms.Term):
 
     @property
     def magic(self) -> float:
-        """A float whose last place is worth 1: added to a number, it rounds that to an integer in the last bits."""
+        """A float whose last bit is worth 1: adding it rounds a number to an integer, which is in the last bits."""
         return 1.5 * 2.0**self.fraction
 
     def constant(self, number: int | float) -> Term:
@@ -103,7 +103,7 @@ class Term(terms.Term):
         return self._term((builder.fcmp_ordered if self.is_float else builder.icmp_signed)(operation, value, *values))
 
     def is_not_below(self, other: float) -> Term:
-        """Not less, which includes NaN."""
+        """Whether a number is not less than another; true for NaN."""
         return self._term(self.builder.fcmp_unordered(">=", self.value, self._value(other)))
 
     def _term(self, value: Value) -> Term:

@@ -308,8 +308,8 @@ def _shared_name(kernel: Kernel) -> str:
 
 def _reserve_shared(emitter: Emitter, name: str, size: int, alignment: int = LARGEST_ACCESS) -> Value:
     """Return the address of a named range of shared memory; equal names share it."""
-    module, whole = emitter.builder.module, _shared_name(emitter.kernel)
-    memory = module.globals.get(whole) or ir.SharedMemory(module, SHARED, whole)
+    module, memory_name = emitter.builder.module, _shared_name(emitter.kernel)
+    memory = module.globals.get(memory_name) or ir.SharedMemory(module, SHARED, memory_name)
     assert isinstance(memory, ir.SharedMemory)
     return emitter.builder.gep(memory, [INT32(memory.reserve(name, size, alignment))], source_etype=ir.IntType(8))
 
@@ -350,14 +350,14 @@ def _nvptx_builder(emitter: Emitter) -> NvptxBuilder:
 def _exchange(builder: NvptxBuilder, value: Value, distance: int, threads: int) -> Value:
     """Exchange a value of any type with another thread, by 32-bit words."""
     bits = _register_bits(value.type)
-    whole = ir.IntType(bits)
-    raw = builder.bitcast(value, whole)
+    integer_type = ir.IntType(bits)
+    raw = builder.bitcast(value, integer_type)
     if bits == 64:
         low, high = builder.trunc(raw, INT32), builder.trunc(builder.lshr(raw, INT64(32)), INT32)
         parts = [builder.zext(builder.exchange(part, distance, threads), INT64) for part in (low, high)]
         return builder.bitcast(builder.or_(parts[0], builder.shl(parts[1], INT64(32))), value.type)
     word = builder.exchange(raw if bits == 32 else builder.zext(raw, INT32), distance, threads)
-    return builder.bitcast(word if bits == 32 else builder.trunc(word, whole), value.type)
+    return builder.bitcast(word if bits == 32 else builder.trunc(word, integer_type), value.type)
 
 
 def _register_bits(kind: ir.Type) -> int:

@@ -106,8 +106,8 @@ def multiply_by_descriptors(
 ) -> list[list[Value]]:
     """Start one group of asynchronous products of 64 rows, and return their sums.
 
-    A product has descriptors of its operands, what is added to both in each step, and sums; the sums of a `fresh`
-    product start at 0, and only their number counts.
+    A product has descriptors of its operands, the numbers added to both in each step, and sums. If `fresh`, sums start
+    at 0, and only the count of `sums` is used.
     """
     count = len(products[0][3])
     total = count * len(products)

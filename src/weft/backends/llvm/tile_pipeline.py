@@ -91,7 +91,7 @@ class PipelineEmitter:
             emitter.lanes.barrier(emitter)
 
     def hoist_masks(self, statements: tuple[Statement, ...], changing: set[str]) -> tuple[Statement, ...]:
-        """Compute the parts of masks that are the same in all turns now, and replace them by variables."""
+        """Compute parts of masks that are the same in all turns before the loop, and replace them by variables."""
         emitter = self.emitter
 
         def hoist_code(code: Code) -> Code:

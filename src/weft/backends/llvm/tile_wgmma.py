@@ -62,10 +62,10 @@ def _operand(buffer: Buffer) -> WgmmaOperand:
 def _columns(partition: SumPartition, dtype: DType) -> int | None:
     """Return the columns of one wgmma; None if the partition's columns cannot be divided."""
     step = 2 * FRAGMENT_COLUMNS if dtype.is_integer else FRAGMENT_COLUMNS
-    most = _IMPRECISE_COLUMNS if is_imprecise(dtype) else MOST_COLUMNS
+    max_columns = _IMPRECISE_COLUMNS if is_imprecise(dtype) else MOST_COLUMNS
     for parts in range(1, partition.column_tiles + 1):
         columns = partition.columns // parts
-        if partition.columns % parts == 0 and columns <= most and columns % step == 0:
+        if partition.columns % parts == 0 and columns <= max_columns and columns % step == 0:
             return columns
     return None
 
@@ -132,6 +132,6 @@ def _descriptor(emitter: Emitter, operand: WgmmaOperand, start: Value, offset: i
     builder = emitter.builder
     address = broadcast_first_thread(builder, builder.add(start, INT32(offset)))
     units = builder.lshr(builder.and_(address, INT32(_ADDRESS_MASK)), INT32(4))
-    whole = operand.descriptor
-    fixed = INT64(whole - (1 << 64) if whole >> 63 else whole)
+    descriptor = operand.descriptor
+    fixed = INT64(descriptor - (1 << 64) if descriptor >> 63 else descriptor)
     return builder.or_(builder.zext(units, INT64), fixed)

@@ -262,10 +262,10 @@ def hoist(emitter: Emitter, statements: Iterable[Statement], changing: Set[str])
     """
     sums_count = sum(sums.rows * sums.columns for sums in emitter.sums.values()) // emitter.kernel.lanes
     uses_fragments = _lanes(emitter).tile_products == MMA_SYNC
-    room = _REGISTERS - sums_count - (_FRAGMENTS if uses_fragments else 0)
+    free_registers = _REGISTERS - sums_count - (_FRAGMENTS if uses_fragments else 0)
     for statement in statements:
-        room -= _HOISTED
-        if room < 0:
+        free_registers -= _HOISTED
+        if free_registers < 0:
             return
         if isinstance(statement, (MoveRun, PutTile)):
             tile, line, first = statement.tile, statement.line, statement.first

@@ -29,7 +29,7 @@ def reduce_angle(x: Term) -> tuple[Term, Term, Term]:
     shifted = fma(x, 2.0 / pi, x.magic)
     count = shifted - x.magic
     first, second, third, fourth = HALF_PI_PARTS[x.bits]
-    exact = fma(count, -second, fma(count, -first, x))  # exact, since both parts are short
+    exact = fma(count, -second, fma(count, -first, x))  # exact, because both parts have few bits
     rest, low = fma(count, -third, exact), count * -fourth
     quadrant = shifted.as_integer()
     large = absolute(x) > LARGEST_ANGLE[x.bits]
@@ -48,7 +48,7 @@ def reduce_angle(x: Term) -> tuple[Term, Term, Term]:
 
 
 def _reduce_lanes(x: Term) -> tuple[Term, Term]:
-    """Call `weft.reduce` for each lane in turn."""
+    """Call `weft.reduce` for one lane after the other."""
     kind, builder = x.value.type, x.builder
     if not isinstance(kind, ir.VectorType):
         return _reduce_lane(x)

@@ -106,7 +106,7 @@ def pattern_load(
 def _part_mask(
     builder: Builder, lanes: int, length: int, users: dict[int, int], offsets: Sequence[int], mask: Value | None
 ) -> Value | None:
-    """Compute which of a vector of neighbours may be read; None for all. `users` has a lane for each that is used."""
+    """Compute which elements of a vector may be read; None for all. `users` maps each used element to a lane."""
     if mask is None:
         return None if length >= lanes else ir.Constant(vector(BIT, lanes), [lane < length for lane in range(lanes)])
     if len(set(offsets)) < lanes:  # several lanes share an element: any of them may need it
