@@ -1,1 +1,1 @@
-"""Scalar mathematics that is defined once for all languages: elementary functions and narrow floats."""
+"""Scalar functions that are defined once for all languages: elementary functions and narrow floats."""

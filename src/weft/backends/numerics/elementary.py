@@ -1,7 +1,7 @@
 """Elementary functions, each defined once for all languages, for float32 and float64.
 
-A language derives from `Elementary` and adds the steps that it does its own way; `power` is a definition of its own in
-each, since its extra digits come from fma and float64 in LLVM and from split numbers in WGSL. float32 results are
+Each language subclasses `Elementary` and implements the steps that differ. `power` is defined by each language, because
+its extra digits come from fma and float64 in LLVM and from split numbers in WGSL. float32 results are
 within 2 ulp of the true value and float64 results within 4, over the whole range; special values follow C99.
 """
 
@@ -45,7 +45,7 @@ from weft.backends.numerics.terms import (
 
 ELEMENTARY = frozenset("exp log log1p sinh cosh tanh asinh acosh atanh erf power sin cos tan asin acos atan".split())
 LOG2_E = 1.4426950408889634
-EXP_ZERO = {32: -104.0, 64: -746.0}  # where exp is 0 for certain
+EXP_ZERO = {32: -104.0, 64: -746.0}  # exp is 0 at and below these arguments
 LARGEST_ANGLE = {32: 12000.0, 64: 3000000.0}  # beyond it, products with the parts of pi / 2 are inexact
 # by the width of the float: where sinh overflows, and where tanh and erf are 1
 _SINH_OVERFLOW = {32: 89.5, 64: 710.5}
@@ -57,7 +57,7 @@ _ASIN_MIDDLE = 0.6
 class Elementary(ABC, Generic[T]):
     ln2: ClassVar[Mapping[int, tuple[float, ...]]]  # by the width of the float: the high part and the rest
 
-    # -- steps that languages do their own way -----------------------------------------------------------------------
+    # -- steps that each language implements -------------------------------------------------------------------------
 
     @abstractmethod
     def clamp_exponent(self, x: T) -> T:
@@ -65,11 +65,11 @@ class Elementary(ABC, Generic[T]):
 
     @abstractmethod
     def split_by_ln2(self, x: T, accurate: bool = True) -> tuple[T, T]:
-        """(n, r) with x == n ln 2 + r and |r| <= ln 2 / 2; n is in a form that the next three take."""
+        """(n, r) with x == n ln 2 + r and |r| <= ln 2 / 2; n has the form that the next three methods take."""
 
     @abstractmethod
     def scale_exp(self, x: T, mantissa: T, n: T) -> T:
-        """exp(x) == mantissa 2^n for any x: 0, subnormal, infinite or NaN where it has to be."""
+        """exp(x), given as mantissa 2^n, for any x: also where it is 0, subnormal, infinite or NaN."""
 
     @abstractmethod
     def scale(self, x: T, n: T) -> T:
@@ -93,7 +93,7 @@ class Elementary(ABC, Generic[T]):
 
     @abstractmethod
     def multiply_add(self, a: T, b: T, c: float) -> T:
-        """a b + c, rounded as is cheapest."""
+        """a b + c, rounded once or twice, whichever is cheaper."""
 
     @abstractmethod
     def is_finite(self, x: T) -> T:
@@ -101,11 +101,11 @@ class Elementary(ABC, Generic[T]):
 
     @abstractmethod
     def unless_nan(self, x: T, result: T) -> T:
-        """The result; NaN for NaN, where compilers may have made something else of it."""
+        """The result, but NaN if x is NaN, for which compilers may have computed another result."""
 
     @abstractmethod
     def nan_beyond_one(self, y: T, result: T) -> T:
-        """The result, which was computed from the root of a negative number where y > 1; NaN there."""
+        """The result, but NaN where y > 1, because it was computed from the root of a negative number."""
 
     @abstractmethod
     def reduce_angle(self, x: T) -> tuple[T, T | None, T]:
@@ -131,7 +131,7 @@ class Elementary(ABC, Generic[T]):
         return fma(rest * rest, polynomial(rest, EXPM1[x.bits]), rest), scale
 
     def _quarter_exp(self, y: T) -> T:
-        """exp(y) / 4 for y >= 0, or so large a number that twice the result overflows."""
+        """exp(y) / 4 for y >= 0; if that overflows when doubled, any number that does."""
         p, scale = self._expm1_parts(let("bounded", at_most(y, _SINH_OVERFLOW[y.bits])), -2)
         return let("quarter", self.unless_nan(y, fma(scale, p, scale)))
 
@@ -151,7 +151,7 @@ class Elementary(ABC, Generic[T]):
         n, rest = self.split_by_ln2(let("doubled", bounded + bounded), accurate=False)
         grown = let("grown", self.scale(polynomial(rest, EXP[x.bits]), n))
         large = let("large", fma(1.0 / (grown + 1.0), -2.0, 1.0))
-        result = choose(y >= 0.625, large, odd_polynomial(y, TANH[x.bits]))  # NaN comes out of the latter
+        result = choose(y >= 0.625, large, odd_polynomial(y, TANH[x.bits]))  # the polynomial gives NaN for NaN
         return self.unless_nan(x, with_sign(result, x))
 
     def erf(self, x: T) -> T:
@@ -221,7 +221,7 @@ class Elementary(ABC, Generic[T]):
         return choose(odd, -cosine, sine) / choose(odd, sine, cosine)
 
     def _near_angle(self, x: T) -> tuple[T, T, T]:
-        """The sine and cosine of what quarter turns leave of x, and the number of these turns."""
+        """The sine and cosine of x modulo a quarter turn, and the number of quarter turns."""
         rest, low, quadrant = self.reduce_angle(x)
         z = let("z", rest * rest)
         odd = fma(rest * z, polynomial(z, SIN[x.bits]), rest if low is None else low)

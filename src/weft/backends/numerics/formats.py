@@ -34,7 +34,7 @@ class Format:
 
     @property
     def least_nan(self) -> int | None:
-        """The least code from which on all codes are NaN; None in formats without such codes."""
+        """The smallest code such that it and all larger codes are NaN; None in formats without NaN codes."""
         if self.nan_is_negative_zero or self.too_large == self.largest:
             return None
         return self.largest + (2 if self.too_large & (self.sign - 1) == self.largest + 1 != self.nan else 1)

@@ -1,7 +1,7 @@
 """Conversions between float32 and narrower floats, whose codes are in the low bits of 32-bit integers.
 
-All by integers, except for scaling by powers of two that neither begins nor ends among the subnormal numbers of
-float32: a device may flush those to 0.
+They use integers, because a device may flush subnormal float32 numbers to 0. The only float operations scale normal
+numbers by powers of two to normal numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def widen(code: T, form: Format) -> T:
 
 
 def narrow(x: T, form: Format) -> T:
-    """Round float32 to the nearest even code."""
+    """Round float32 to the nearest code, ties to even."""
     if not form.sign:
         return _narrow_power(x, form)
     bits = let("bits", x.as_integer() & _SIZE)
@@ -72,7 +72,7 @@ def widen_bfloat16(code: T) -> T:
 
 
 def round_bfloat16(x: T) -> T:
-    """Round float32 to the nearest even bfloat16, which is in the upper half of the result's bits."""
+    """Round float32 to the nearest bfloat16 (ties to even), in the upper half of the result's bits."""
     bits = let("bits", x.as_integer())
     rounded = let("rounded", bits + ((bits.logical_shift_right(16) & 1) + 0x7FFF))
     quiet = bits | 0x400000
@@ -80,7 +80,7 @@ def round_bfloat16(x: T) -> T:
 
 
 def round_to_odd(x: T) -> T:
-    """Convert float64 to float32, with the last bit 1 where inexact: rounding that again equals rounding at once."""
+    """Convert float64 to float32, with the last bit 1 where inexact: rounding the result again equals rounding once."""
     nearest = let("nearest", x.narrow())
     bits = let("bits", nearest.as_integer())
     back = let("back", nearest.widen())

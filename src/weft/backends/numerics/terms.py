@@ -203,7 +203,7 @@ def is_negative(x: T) -> T:
 
 
 def nearest_multiple(x: T, unit: float) -> T:
-    """Divide by a power of two and round to the nearest even integer; x is positive and the result has few bits."""
+    """Divide by a power of two and round to the nearest integer, ties to even; x is positive, the result short."""
     return x.apply("nearest_multiple", unit)
 
 
