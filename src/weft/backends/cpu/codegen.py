@@ -29,7 +29,7 @@ class LoadedCode:
 
     An address does not keep its code mapped, so every object that may call one refers to this: sections and tapes to
     the code of their model; plans and pools to the runner, which refers to its own. A thread inside a call holds such
-    an object, so the code is unmapped only when no call is left and none can come.
+    an object, so the code is unmapped only when no call is running and none can follow.
     """
 
     addresses: dict[str, int]
@@ -56,7 +56,7 @@ def code_key(text: str, machine: Machine) -> str:
 def code_identity(machine: Machine | None = None) -> str:
     """Digest everything that all code for a machine depends on."""
     machine = machine or host()
-    target = repr(replace(machine.target, features=frozenset()))  # a set has no order, and `features` lists them too
+    target = repr(replace(machine.target, features=frozenset()))  # a set has no order; `machine.features` has them
     compiler = library_version("llvmlite"), PIPELINE
     return key_of(machine.triple, machine.processor, machine.features, target, __version__, *compiler)
 

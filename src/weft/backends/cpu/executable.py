@@ -59,6 +59,6 @@ class CpuExecutable(SectionedExecutable):
 
 
 def _input_symbols(inputs: Sequence[Value]) -> frozenset[str]:
-    """Return the names of the sizes that the shapes of inputs show."""
+    """Return the names of the sizes that the shapes of inputs determine."""
     shapes = [value.known_shape or () for value in inputs]
     return frozenset(symbol.name for shape in shapes for size in shape for symbol in dims.symbols(size))

@@ -2,7 +2,7 @@
 
 Kernels refer to their own constants and to a few system functions, always relative to the instruction, so relocations
 are applied before the image's address is known. Memory is written first and made executable after, never both at once.
-UnsupportedError for what kernels do not need: LLVM's linker loads that.
+Features that kernels do not need raise UnsupportedError; LLVM's linker then loads the code.
 """
 
 from __future__ import annotations

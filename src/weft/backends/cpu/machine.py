@@ -83,20 +83,20 @@ def vector_bytes(features: frozenset[str]) -> int:
 
 def _build_target(triple: str, processor: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
 
-    wide = vector_bytes(features) == WIDEST
+    is_wide = vector_bytes(features) == WIDEST
     arm = is_arm(triple)
     return VectorTarget(
         rates=CORE,
         vector_bytes=vector_bytes(features),
-        vector_registers=32 if wide or arm else 16,
+        vector_registers=32 if is_wide or arm else 16,
         fused_multiply_add="fma" in features or arm,
         alignment=CACHE_LINE,
         cache_bytes=cache_bytes,
-        dot_product_8=wide and "avx512vnni" in features,
+        dot_product_8=is_wide and "avx512vnni" in features,
         unpacks_weights=True,
-        lookup_16=wide,
-        dot_product_16=wide and "avx512bf16" in features,
-        dot_16_rate=2.0 if wide and "avx512bf16" in features and processor.startswith(_DOT_16_AT_FULL_RATE) else 1.0,
+        lookup_16=is_wide,
+        dot_product_16=is_wide and "avx512bf16" in features,
+        dot_16_rate=2.0 if is_wide and "avx512bf16" in features and processor.startswith(_DOT_16_AT_FULL_RATE) else 1.0,
         features=features,
     )
 

@@ -31,12 +31,12 @@ from weft.threads import HelperPool, once, usable_cores
 if TYPE_CHECKING:
     from weft.ir.target import VectorTarget
 
-ROUNDS = 60  # short rounds, of which the best counts
+ROUNDS = 60  # short rounds; the best one counts
 ROUND_SECONDS = 0.002
-BUFFERS_BYTES = 256 * 1024**2  # of all threads together, larger than most caches
-BUFFER_BYTES = (16 * 1024**2, 64 * 1024**2)  # of one thread, least and most
+BUFFERS_BYTES = 256 * 1024**2  # total of all threads, larger than most caches
+BUFFER_BYTES = (16 * 1024**2, 64 * 1024**2)  # of one thread: minimum and maximum
 READ_VECTORS = 8
-CACHED_BYTES = (1 << 20, 4 << 20, 16 << 20)  # of each thread, that may fit into a cache; the first does
+CACHED_BYTES = (1 << 20, 4 << 20, 16 << 20)  # sizes per thread that may fit into a cache; the first does
 CACHE_ROUNDS = 12
 CACHE_LOOPS = 1 << 17  # in a round
 AS_FAST = 0.6  # of the smallest size's rate: a size read at least this fast is in a cache too
@@ -104,7 +104,7 @@ def measure_peak(threads: int) -> Peak:
     signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     multiply, read = (signature(code.addresses[name]) for name in _FUNCTIONS)
     places = [buffer.ctypes.data for buffer in buffers]
-    loops = _loops_for(lambda count: multiply(count, places[0], 0))
+    loops = _count_loops(lambda count: multiply(count, places[0], 0))
     rows = size // (READ_VECTORS * target.vector_bytes)
     multiplying = _run_rounds([partial(multiply, loops, place, 0) for place in places])
     rates = [loops * per_loop / min(end - start for start, end in spans) for spans in zip(*multiplying)]
@@ -128,12 +128,12 @@ def _measure_caches(reread: Callable[[int, int, int], object], places: Sequence[
 
 def _buffer(size: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     """Allocate touched memory that starts at a cache line."""
-    whole = np.ones(size // 4 + CACHE_LINE // 4, np.float32)
-    skipped = -whole.ctypes.data % CACHE_LINE // 4
-    return whole[skipped : skipped + size // 4]
+    memory = np.ones(size // 4 + CACHE_LINE // 4, np.float32)
+    skipped = -memory.ctypes.data % CACHE_LINE // 4
+    return memory[skipped : skipped + size // 4]
 
 
-def _loops_for(run: Callable[[int], object]) -> int:
+def _count_loops(run: Callable[[int], object]) -> int:
     """Find the number of loops that take one round's time."""
     count = 1000
     while True:
@@ -148,7 +148,7 @@ def _loops_for(run: Callable[[int], object]) -> int:
 def _run_rounds(works: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> list[list[tuple[float, float]]]:
     """Return when each thread started and ended in every round; the threads of a round start together."""
 
-    def timed(work: Callable[[], object]) -> tuple[float, float]:
+    def run_timed(work: Callable[[], object]) -> tuple[float, float]:
         barrier.wait()
         start = time.perf_counter()
         work()
@@ -157,7 +157,7 @@ def _run_rounds(works: Sequence[Callable[[], object]], rounds: int = ROUNDS) -> 
     with HelperPool(len(works)) as team:
         works = works[: max(1, team.start_all())]  # as many as threads could be started
         barrier = Barrier(len(works))
-        return [list(team.map(timed, works)) for _ in range(rounds)]
+        return [list(team.map(run_timed, works)) for _ in range(rounds)]
 
 
 @once

@@ -1,7 +1,7 @@
 """Worker threads, shared by all models of the process.
 
 The native side (native/runner.ll) publishes kernels, joins them and sleeps; this module has the pool's memory and
-threads. A forked child starts with a pool of its own, and the interpreter ends the threads when it exits.
+threads. A forked child starts its own pool, and the interpreter ends the threads when it exits.
 
 Ownership of native memory: `NativeRunner.code` owns the runner's code, and everything that calls it refers to the
 `NativeRunner` (plans, sliced runs, pools; workers run a method of their pool). The `WorkerPool`, which lives as long as

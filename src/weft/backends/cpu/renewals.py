@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Key = tuple[int, ...]  # the sizes of a section's symbols
 REMEMBERED = 256  # sets of sizes whose tapes are kept
 MOST_BASES = 4  # plans to renew from
-MOST_FAILURES = 4  # plans that could not be renewed, after which the section is planned anew for all sizes
+MOST_FAILURES = 4  # after this many failed renewals, the section is planned anew for all sizes
 
 
 class SectionRenewals:
@@ -63,7 +63,7 @@ class SectionRenewals:
     def _build_base(self, key: Key, varying: frozenset[str]) -> tuple[Renewal, CpuPlan] | None:
         """Plan the section with a renewal, or return None.
 
-        Sizes that the model's inputs show get no room to grow: `Model.memory` predicts the exact arena for them.
+        Sizes that the model's inputs determine get no room to grow: `Model.memory` predicts the exact arena for them.
         """
         section, sizes = self.section, self._sizes(key)
         roomy = varying_owners(section.section, varying)

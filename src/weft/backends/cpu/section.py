@@ -182,7 +182,7 @@ class CpuSection(DeviceSection[CpuPlan]):
         sizes: Mapping[str, int],
         keep: frozenset[Value] = frozenset(),  # noqa: ARG002
     ) -> list[Array]:
-        """Return the section's outputs; the CPU has no memory of its own to `keep` them in."""
+        """Return the section's outputs; the CPU ignores `keep`, because its outputs are in the host's memory."""
         arrays = [array if isinstance(array, ndarray) else np.asarray(array) for array in inputs]
         return self.load_plan(sizes).run(arrays)
 
@@ -223,7 +223,7 @@ class CpuSection(DeviceSection[CpuPlan]):
         return plan.tape.count
 
     def _plan(self, sizes: Mapping[str, int], steps: Sequence[Sequence[int]] | None = None) -> Plan:
-        """Plan tasks side by side where that saves time and stays within the memory budget."""
+        """Plan tasks to run in parallel where that saves time and stays within the memory budget."""
         plan = super()._plan(sizes, steps)
         if self.threads == 1:
             return plan

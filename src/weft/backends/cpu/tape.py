@@ -86,9 +86,9 @@ class Tape:
         self._steps = _build_steps(launches)
         self.count = len(self._launches)
         self.regions = 1 + int(places[:, 0].max()) if len(places) else 0
-        most = max((len(launch.buffers) for launch in flat), default=0)
+        max_buffers = max((len(launch.buffers) for launch in flat), default=0)
         tables = (self._steps.ctypes.data, len(self._steps), self._launches.ctypes.data, self._places.ctypes.data)
-        self._head = np.array([*tables, most, self.regions, DATA_AT], np.int64)
+        self._head = np.array([*tables, max_buffers, self.regions, DATA_AT], np.int64)
         self._keep = keep
         self.address = self._head.ctypes.data
         self.parallel = any(launch.parts > 1 for launch in flat)
@@ -103,7 +103,7 @@ class Tape:
     def renewed(self, blocks: IndexedValues, parameters: IndexedValues, places: IndexedValues) -> Tape:
         """Return the same launches with some block counts, parameters and buffer offsets replaced.
 
-        Where buffers move, every step waits for all before it.
+        If buffers move, every step waits for all steps before it.
         """
         other = Tape.__new__(Tape)
         other._parameters, other._launches = self._parameters.copy(), self._launches.copy()
@@ -119,7 +119,7 @@ class Tape:
             other._launches[blocks[0], _BLOCKS] = other._launches[blocks[0], _MOST] = blocks[1]
         if len(places[0]) or (len(blocks[0]) and self.parallel):
             other._steps = _replace_steps(self._steps, blocks, wait=len(places[0]) > 0)
-        self._share_rest(other)
+        self._copy_other_fields(other)
         return other
 
     def filled(
@@ -137,12 +137,12 @@ class Tape:
         other._launches[:, _MOST] = most
         other._places[:, 1] = offsets
         other._steps = _build_steps(spread) if spread else _serial_steps(len(blocks))
-        self._share_rest(other)
+        self._copy_other_fields(other)
         other._head[1] = len(other._steps)
         other.parallel = any(launch.parts > 1 for launch in spread)
         return other
 
-    def _share_rest(self, other: Tape) -> None:
+    def _copy_other_fields(self, other: Tape) -> None:
         """Copy everything but the tables to another tape."""
         other._head = self._head.copy()
         steps, launches, spots = address(other._steps), address(other._launches), address(other._places)
@@ -182,7 +182,7 @@ class Tape:
         self._call(addresses, threads, 0, keep)
 
     def run_timed(self, addresses: Sequence[int], threads: int = 1) -> Array:
-        """The same, and when: int64 [launch, thread, (start, end)] in nanoseconds, 0 for a thread without work."""
+        """Run all launches and time them: int64 [launch, thread, (start, end)] in nanoseconds, 0 without work."""
         threads = min(threads, MOST_THREADS)
         times = np.zeros((self.count, threads, 2), np.int64)
         self._call(addresses, threads, times.ctypes.data, times)
@@ -242,7 +242,7 @@ class SlicedRun:
                 if watch is not None:
                     raise_if_abandoned()
             if watch is not None:
-                watch.describe_position = before  # which refers to no arrays of this run
+                watch.describe_position = before  # must not refer to arrays of this run
         except BaseException:
             while True:
                 try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Key = tuple[int, ...]  # the sizes of a section's symbols
 MOST_TEMPLATES = 4
-MOST_MISSES = 6  # beyond the number of hits, after which the section is planned anew for all sizes
+MOST_MISSES = 6  # after this many more misses than hits, the section is planned anew for all sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
