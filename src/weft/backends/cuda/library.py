@@ -125,12 +125,12 @@ def check_process() -> None:
         raise DeviceError("a GPU cannot be used in a process that was forked from one that uses it", hint=hint)
 
 
-def is_own_process(own: Callable[[], int] = os.getpid) -> bool:
+def is_own_process(get_process: Callable[[], int] = os.getpid) -> bool:
     """Tell whether the driver may be called: destructors in a forked child must not.
 
     The default argument keeps this working in destructors at interpreter exit, when module globals may be None.
     """
-    return _owner == own()
+    return _owner == get_process()
 
 
 @once

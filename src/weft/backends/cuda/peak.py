@@ -1,6 +1,6 @@
 """Measure a GPU's peak rates: multiply-adds in registers, tile products, and reads from memory.
 
-The measurements run kernels of the usual form, so that they show what kernels can reach.
+The measurements run kernels of the usual form, so that they show the rates that kernels can reach.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _NEVER = 12345.678  # no result equals it: comparing with it keeps LLVM from dro
 def measure_peak(gpu: CudaGpu) -> Peak:
     """Measure the GPU's peak rates; a rate of tile products is left out if its kernel does not fit."""
     turn_bytes = _LANES * _BLOCKS * _RUN * 4
-    turns = min(_BYTES, gpu.properties.memory_bytes // 8) // turn_bytes
-    size = turns * turn_bytes
+    iterations = min(_BYTES, gpu.properties.memory_bytes // 8) // turn_bytes
+    size = iterations * turn_bytes
     small, large = gpu.buffer(_BLOCKS * _LANES * 4), gpu.buffer(size)
     tiles = build_tile_kernels(gpu)
     kernels = [_fma_kernel(), _read_kernel(), *tiles.values()]
     lanes = choose_lanes(choose_processor(gpu.properties))
     fma, read, *products = zip(kernels, compile_kernels([(kernel, lanes) for kernel in kernels], gpu))
     fma_seconds = _measure_seconds(gpu, *fma, _BLOCKS, [small.address])
-    read_seconds = _measure_seconds(gpu, *read, _BLOCKS, [small.address, large.address, turns])
+    read_seconds = _measure_seconds(gpu, *read, _BLOCKS, [small.address, large.address, iterations])
     peak = 2 * _CHAINS * _TURNS * _LANES * _BLOCKS / fma_seconds, size / read_seconds
     if not tiles:
         return Peak(*peak)
