@@ -67,10 +67,10 @@ def write_module(
     if exact:
         lines.remove(CHECK_BLOCK)
     directives = [line for line in lines if line.startswith("enable ")]
-    rest = [line for line in lines if not line.startswith("enable ")]
+    other_lines = [line for line in lines if not line.startswith("enable ")]
     if abilities.float16 and "enable f16;" not in directives:
         directives.append("enable f16;")
-    return "\n".join([*directives, write_bindings(kernel, shader, bindings, abilities), *rest])
+    return "\n".join([*directives, write_bindings(kernel, shader, bindings, abilities), *other_lines])
 
 
 @dataclass(frozen=True, slots=True)

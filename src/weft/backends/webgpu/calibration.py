@@ -2,8 +2,8 @@
 
 Adapters do not report how many compute units they have. So a GPU is measured once, in less than a second, when kernels
 are first built for it. The result on disk is its class, two powers of two, and stays until the driver changes: the
-choice of kernels depends on it, and with that bits of results and names of cache entries. A GPU that cannot be measured
-is treated as a large one; a software rasteriser is never measured.
+choice of kernels depends on it, and so do the bits of results and the names of cache entries. A GPU that cannot be
+measured is treated as a large one; a software rasteriser is never measured.
 """
 
 from __future__ import annotations

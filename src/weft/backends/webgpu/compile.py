@@ -17,7 +17,7 @@ Progress = Callable[[float], None]
 
 
 def wgsl_text(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> str:
-    """Write a kernel's whole shader, with one binding per buffer, to be read."""
+    """Write a kernel's whole shader, with one binding per buffer, for display."""
     return write_module(kernel, emit(kernel, abilities, subgroup), {}, abilities)
 
 

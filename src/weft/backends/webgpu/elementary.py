@@ -61,18 +61,18 @@ fn weft_log1p_finite_$kind(x: $kind, more: $kind) -> $kind {
 """
 
 _EXP_OVERFLOW = {32: 89.0, 64: 710.0}
-_FAR = {32: 2.0**25, 64: 2.0**54}  # from here on, 1 + x is x
+_FAR = {32: 2.0**25, 64: 2.0**54}  # 1 + x rounds to x from here on
 _SHORT = {32: 15, 64: 41}  # bits, so that products with exponents are exact
 
 
 class WgslElementary(Elementary[Term]):
-    """Compilers may assume that there is no NaN, adapters may flush subnormal numbers to 0: both are found by bits."""
+    """Tests NaN and subnormal numbers by their bits: compilers may assume no NaN, adapters flush subnormals to 0."""
 
     ln2: ClassVar[Mapping[int, tuple[float, ...]]] = {bits: split(ln2(), short) for bits, short in _SHORT.items()}
 
     def clamp_exponent(self, x: Term) -> Term:
-        least, most = EXP_ZERO[x.bits], _EXP_OVERFLOW[x.bits]
-        return let("bounded", choose(x > most, most, choose(x < least, least, x)))
+        low, high = EXP_ZERO[x.bits], _EXP_OVERFLOW[x.bits]
+        return let("bounded", choose(x > high, high, choose(x < low, low, x)))
 
     def split_by_ln2(self, x: Term, accurate: bool = True) -> tuple[Term, Term]:
         """n is a float; `accurate` makes no difference, since the high part of ln 2 is short."""

@@ -1,6 +1,6 @@
 """WGSL of float functions that need no polynomial: extremes, quotients, remainders, signs, tests for NaN.
 
-NaN is found by its bits, since compilers may assume that there is none.
+NaN is tested by its bits, because compilers may assume that there is none.
 """
 
 from __future__ import annotations

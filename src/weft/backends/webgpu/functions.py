@@ -126,14 +126,14 @@ _TABLES = {
     "unsigned_pair": {**_PAIR, "absolute": "{0}"},
 }
 
-# functions of numbers of a type whose results are numbers of it, too; not so for minifloats without NaN or -0
+# functions whose results need no rounding to the type of their arguments, except minifloats without NaN or -0
 _NEVER_ROUNDED = frozenset(["minimum", "maximum", "sign", "floor", "ceil", "round_half_even", "truncate", "fmod"])
 _FLOAT_NEVER_ROUNDED = _NEVER_ROUNDED | {"negate", "absolute"}
 _INTEGER_NEVER_ROUNDED = _NEVER_ROUNDED | {"bit_and", "bit_or", "bit_xor", "remainder", "shift_right"}
 
 _POWERS = {1.0: "{0}", 2.0: "power_2_{kind}", 3.0: "power_3_{kind}"}
 _FLOAT_POWERS = {-1.0: "({one} / {0})", 0.5: "power_half_{kind}", -0.5: "power_minus_half_{kind}"}
-_LARGEST_DIVISOR = 2.0**126  # up to which Vulkan guarantees the accuracy of float32 quotients
+_LARGEST_DIVISOR = 2.0**126  # Vulkan guarantees no accuracy of float32 quotients for larger divisors
 
 
 def apply(
@@ -165,7 +165,7 @@ def apply(
 
 
 def _find_shortcut(function: str, kind: str, dtype: DType, constant: float | None) -> str | None:
-    """A shorter form, where the type or a constant last argument allows one."""
+    """Find a shorter form, if the type or a constant last argument allows one."""
     if function == "divide" and dtype.is_float:
         if constant == 0:
             return None  # compilers evaluate a quotient of two literals, and reject NaN and infinity

@@ -177,16 +177,16 @@ class Gpu:
         return self.buffer(size, usage=wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST)
 
     def write(self, buffer: GpuBuffer, offset: int, data: Any) -> None:
-        """Write a contiguous buffer or array at a multiple of 4; up to 3 bytes behind it may become 0.
+        """Write a contiguous buffer or array at a multiple of 4; up to 3 bytes after it may become 0.
 
         Large data is written in chunks, with a limit on the bytes in flight.
         """
         view = memoryview(data).cast("B") if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8).data
-        whole = len(view) & ~3
-        for start in range(0, whole, _CHUNK):
-            self._write(buffer, offset + start, view[start : min(start + _CHUNK, whole)])
-        if whole < len(view):
-            self._write(buffer, offset + whole, memoryview(bytes(view[whole:]).ljust(4, b"\0")))
+        aligned_size = len(view) & ~3
+        for start in range(0, aligned_size, _CHUNK):
+            self._write(buffer, offset + start, view[start : min(start + _CHUNK, aligned_size)])
+        if aligned_size < len(view):
+            self._write(buffer, offset + aligned_size, memoryview(bytes(view[aligned_size:]).ljust(4, b"\0")))
 
     def _write(self, buffer: GpuBuffer, offset: int, chunk: memoryview) -> None:
         self.call("writing to a buffer", wgpu_native.write, self.queue, buffer.live_handle(), offset, chunk)

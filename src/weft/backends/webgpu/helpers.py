@@ -1,4 +1,4 @@
-"""Collect the WGSL helper functions of a shader: those that it calls, and those that they call in turn.
+"""Collect the WGSL helper functions of a shader: those that it calls, directly or through others.
 
 Modules of this folder define them, with names that begin with `weft_`. In a template for several types, `$name` is a
 value passed to `fill`, and `$NAME(x)` is a polynomial in x.

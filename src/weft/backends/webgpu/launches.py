@@ -134,11 +134,11 @@ class LaunchBinder:
     ) -> None:
         """Raise OutOfMemoryError if tensors are so large that their segments need too many bindings."""
         count = sum(binding.segments for binding in bindings if binding.alias is None)
-        most = self.gpu.limits.max_bindings
-        if count > most and any(binding.segments > 1 for binding in bindings):
+        max_bindings = self.gpu.limits.max_bindings
+        if count > max_bindings and any(binding.segments > 1 for binding in bindings):
             raise OutOfMemoryError(
                 f"a kernel works on {sum(memory.size for memory in slices.values()):,} bytes and would need {count} "
-                f"bindings: {self.gpu.name} has {most}",
+                f"bindings: {self.gpu.name} has {max_bindings}",
                 node=launch.origin or None,
                 hint="use smaller inputs, or another device: see weft.devices()",
             )
@@ -152,11 +152,11 @@ class LaunchBinder:
 
     def _choose_binding(self, buffer: Buffer, memory: BufferSlice, aligned: bool, constant: bool) -> Binding:
         """Split a buffer that is too large for one binding into several."""
-        most = self._most_bytes()
-        count = -(-memory.size // most)
+        max_bytes = self._most_bytes()
+        count = -(-memory.size // max_bytes)
         if count <= 1:
             return Binding(aligned=aligned, constant=constant)
-        return Binding(None, count, most // buffer.dtype.numpy.itemsize, aligned, constant)
+        return Binding(None, count, max_bytes // buffer.dtype.numpy.itemsize, aligned, constant)
 
     # -- recordings --------------------------------------------------------------------------------------------------
 
@@ -250,13 +250,13 @@ class LaunchBinder:
 
     def _ranges(self, bound: BoundLaunch) -> list[tuple[GpuBuffer, int, int]]:
         """List the slices of all bindings, in order."""
-        most = self._most_bytes()
+        max_bytes = self._most_bytes()
         ranges = []
         bindings = [binding for binding in bound.bindings if binding.alias is None]
         for binding, whole in zip(bindings, bound.slices, strict=True):
             for segment in range(binding.segments):
-                size = min(most, whole.size - segment * most) if binding.segments > 1 else whole.size
-                ranges.append((whole.buffer, whole.offset + segment * most, max(-(-size // 16) * 16, 16)))
+                size = min(max_bytes, whole.size - segment * max_bytes) if binding.segments > 1 else whole.size
+                ranges.append((whole.buffer, whole.offset + segment * max_bytes, max(-(-size // 16) * 16, 16)))
         return ranges
 
     def _most_bytes(self) -> int:
@@ -264,10 +264,12 @@ class LaunchBinder:
         return self.gpu.limits.max_binding_bytes // PARAMETER_STRIDE * PARAMETER_STRIDE
 
     def _choose_grid(self, launch: PlannedLaunch) -> tuple[int, int]:
-        most = self.gpu.limits.max_groups
-        rows = max(-(-launch.blocks // most), 1)
-        if rows > most:
-            raise ExecutionError(f"a launch with {launch.blocks:,} blocks: this device allows {most * most:,}")
+        max_groups = self.gpu.limits.max_groups
+        rows = max(-(-launch.blocks // max_groups), 1)
+        if rows > max_groups:
+            raise ExecutionError(
+                f"a launch with {launch.blocks:,} blocks: this device allows {max_groups * max_groups:,}"
+            )
         return -(-launch.blocks // rows), rows
 
 

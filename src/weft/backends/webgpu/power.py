@@ -1,4 +1,4 @@
-"""WGSL of x^y on floats, with a logarithm that has half as many bits more than the result."""
+"""WGSL of x^y on floats, with a logarithm that has 1.5 times the bits of the result."""
 
 from __future__ import annotations
 

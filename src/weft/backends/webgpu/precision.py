@@ -20,7 +20,7 @@ _EXPONENT_BITS = {32: 8, 64: 11}
 
 @cache
 def template_values(bits: int) -> dict[str, str]:
-    """The values of the placeholders that templates share, for floats with this number of bits."""
+    """Return the values of the placeholders that templates share, for floats with this number of bits."""
     fraction = _FRACTION[bits]
     infinity = ((1 << _EXPONENT_BITS[bits]) - 1) << fraction
     half = (fraction + 1) // 2
@@ -56,14 +56,14 @@ def _bits(value: float, bits: int) -> int:
 
 
 def opaque(name: str, copy: int, bits: int) -> str:
-    """A copy of a float that is a short integer; compilers do not see that it is equal, so they merge no products."""
+    """Write a copy of a float that is a short integer, which compilers cannot prove equal: they merge no products."""
     if not copy:
         return name
     return f"bitcast<f{bits}>(bitcast<u{bits}>({name}) & {_unsigned((1 << bits) - (1 << copy), bits)})"
 
 
 def split(value: Fraction, *lengths: int) -> tuple[float, ...]:
-    """Split a number into parts with these numbers of bits and a rest."""
+    """Split a number into parts with these numbers of bits and a remainder."""
     parts = []
     for length in lengths:
         part = _truncate(value, length)

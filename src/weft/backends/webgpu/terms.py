@@ -99,7 +99,7 @@ class Term(terms.Term):
         return self.make(self.kind, f"weft_{function}_{self.kind}({texts})")
 
     def make(self, kind: str, text: str, rank: int = _ATOM) -> Term:
-        """Another term of the same function."""
+        """Create another term of the same function."""
         return Term(self.names, kind, text, rank)
 
     @property
@@ -113,12 +113,12 @@ class Term(terms.Term):
         return self.constant(operand)
 
     def _below(self, rank: int) -> str:
-        """The text, in parentheses unless it binds more tightly than operators of a rank."""
+        """Return the text, in parentheses unless it binds more tightly than operators of a rank."""
         return self.text if self.rank < rank else f"({self.text})"
 
 
 def _literal(value: int | float, kind: str) -> tuple[str, int]:
-    """A constant's text and how tightly it binds; floats are abstract literals."""
+    """Return a constant's text and how tightly it binds; floats are abstract literals."""
     if kind[0] == "u":
         suffix = "u" if kind == "u32" else "lu"
         return (f"{value:#x}{suffix}" if value > 0xFFFF else f"{value}{suffix}"), _ATOM

@@ -117,7 +117,7 @@ def define_functions(bits: int) -> dict[str, str]:
 
 
 def _words(bits: int) -> list[str]:
-    """Cases of a switch: the words of 1 / 2 pi after one of zeros, as far as the largest number needs them."""
+    """Write the cases of a switch: a word of zeros, then as many words of 1 / 2 pi as the largest number needs."""
     _, *wide = INVERSE_PI
     words = wide if bits == 64 else [part for word in wide for part in (word >> 32, word & 0xFFFFFFFF)][:8]
     suffix = "lu" if bits == 64 else "u"

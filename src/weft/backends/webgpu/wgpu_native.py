@@ -86,7 +86,7 @@ except ImportError:
 
 
 class _Quiet(logging.Filter):
-    """Suppresses wgpu's log messages inside of `with QUIET`, about errors that weft handles."""
+    """Suppresses wgpu's log messages about errors that weft handles, inside `with QUIET`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ _process = os.getpid()
 
 
 def keep_callbacks(device: Any) -> None:
-    """Keep the callbacks of a device alive: it may call them after wgpu has freed them, when its last buffer goes."""
+    """Keep the callbacks of a device alive: it may call them when its last buffer is freed; wgpu frees them before."""
     names = ("_device_lost_callback", "_uncaptured_error_callback")
     _callbacks.extend(getattr(device, name, None) for name in names)
 
@@ -326,7 +326,7 @@ class Mapping:
         """Poll in another thread; in this one if no thread can be started."""
 
         def poll() -> None:
-            with suppress(Exception), QUIET:  # the main thread gets the error of a lost device, too
+            with suppress(Exception), QUIET:  # the main thread gets the error of a lost device as well
                 lib.wgpuDevicePoll(device._internal, True, submission)
 
         poller = threading.Thread(target=poll, name="weft-wait", daemon=True)
