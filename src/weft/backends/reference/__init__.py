@@ -1,1 +1,1 @@
-"""The numpy meaning of every primitive and host step: the oracle for all devices and the engine of folding."""
+"""Every primitive and host step in numpy: the oracle for all devices, and the evaluator for constant folding."""

@@ -65,8 +65,8 @@ def _match_entries(load: Load, shape: Sequence[Dim]) -> tuple[Entry, ...] | None
             return None
         entries.append((monomial[0].position, True))
         axes.append(monomial[0].position)
-    rest = [size for axis, size in enumerate(shape) if axis not in axes]
-    return tuple(entries) if axes == sorted(set(axes)) and all(size == 1 for size in rest) else None
+    other_sizes = [size for axis, size in enumerate(shape) if axis not in axes]
+    return tuple(entries) if axes == sorted(set(axes)) and all(size == 1 for size in other_sizes) else None
 
 
 def _match_lookup(index: Scalar) -> tuple[Load, int | None] | None:

@@ -67,10 +67,10 @@ def _extreme(dtype: np.dtype[Any], *, lowest: bool) -> Any:
 
 def arg_reduce(primitive: ArgReduce, x: Array) -> Array:
     function = np.argmax if primitive.kind == "maximum" else np.argmin
-    rest = x.shape[: primitive.axis] + x.shape[primitive.axis + 1 :]
+    other_sizes = x.shape[: primitive.axis] + x.shape[primitive.axis + 1 :]
     if x.size == 0:
-        if 0 in rest:
-            return np.empty(rest, np.int64)
+        if 0 in other_sizes:
+            return np.empty(other_sizes, np.int64)
         raise ExecutionError(f"axis {primitive.axis} has size 0, so it has no extreme element")
     if x.dtype.kind == "V":
         x = x.astype(np.float32)
@@ -130,8 +130,8 @@ def _pad_for_windows(
     for size, k, stride, dilation, (before, _), count in zip(
         x.shape[2:], window, primitive.strides, primitive.dilations, pads, counts
     ):
-        reach = (count - 1) * stride + dilation * (k - 1) + 1
-        after = reach - before - size
+        extent = (count - 1) * stride + dilation * (k - 1) + 1
+        after = extent - before - size
         index.append(slice(max(-before, 0), size + min(after, 0)))
         grow.append((max(before, 0), max(after, 0)))
     return np.pad(x[tuple(index)], grow, constant_values=fill)

@@ -171,7 +171,7 @@ def _select(condition: Array, a: Array, b: Array) -> Array:
 
 
 def _through_float32(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Wrap a function that ml_dtypes' types lack."""
+    """Wrap a function that ml_dtypes does not implement, to compute in float32."""
 
     def call(*arguments: Array) -> Array:
         if arguments[0].dtype.kind == "V":

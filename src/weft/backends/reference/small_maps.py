@@ -1,4 +1,4 @@
-"""Maps of few elements compiled to one Python function: faster than numpy's overhead for so small arrays.
+"""Maps of few elements compiled to one Python function: faster than numpy, whose overhead dominates for small arrays.
 
 Only operations with the same results as numpy's: comparisons, selects, loads and index arithmetic. Everything else,
 large arrays and failures are left to maps.py.

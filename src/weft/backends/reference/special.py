@@ -30,8 +30,8 @@ def _erf(x: Array) -> Array:
     small = size < 1.0
     t = 1.0 / (1.0 + 0.5 * size)
     complement = t * np.exp(-size * size + chebyshev.chebval(2.0 * t - 1.0, tail))
-    inner = np.where(small, size, 0.0)
-    series = inner * chebyshev.chebval(2.0 * inner * inner - 1.0, near)
+    small_size = np.where(small, size, 0.0)
+    series = small_size * chebyshev.chebval(2.0 * small_size * small_size - 1.0, near)
     result = np.copysign(np.where(small, series, 1.0 - complement), x)
     return np.where(np.isnan(x), x, result)
 

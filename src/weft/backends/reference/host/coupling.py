@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.ir.arrays import Array
 
-FEW = 16  # elements of the result, up to which plain Python is faster
+FEW = 16  # elements of the result; plain Python is faster for so few
 
 
 def couple_probabilities(probabilities: Array, *, count: int) -> tuple[Array]:
@@ -49,11 +49,11 @@ def _couple_row(probabilities: list[float], count: int) -> list[float]:
         if not max([abs(each - total) for each in product]) >= 0.005 / count:
             break
         for place, line in enumerate(form):
-            pivot, own = line[place], product[place]
-            change = (total - own) / pivot
+            pivot, current = line[place], product[place]
+            change = (total - current) / pivot
             result[place] += change
             scale = 1.0 + change
-            total = (total + change * (change * pivot + 2.0 * own)) / scale / scale
+            total = (total + change * (change * pivot + 2.0 * current)) / scale / scale
             product = [(each + change * factor) / scale for each, factor in zip(product, line)]
             result = [each / scale for each in result]
     return result

@@ -20,12 +20,12 @@ def murmur_hash_3(x: Array, *, seed: int, signed: bool) -> tuple[Array]:
 
 def _hash(content: bytes, seed: int) -> int:
     state = seed
-    whole = len(content) // 4 * 4
-    for start in range(0, whole, 4):
+    aligned_size = len(content) // 4 * 4
+    for start in range(0, aligned_size, 4):
         word = int.from_bytes(content[start : start + 4], "little")
         state = (_rotate(state ^ _scramble(word), 13) * 5 + 0xE6546B64) % _WORD
-    if whole < len(content):
-        state ^= _scramble(int.from_bytes(content[whole:], "little"))
+    if aligned_size < len(content):
+        state ^= _scramble(int.from_bytes(content[aligned_size:], "little"))
     state ^= len(content)
     state = (state ^ state >> 16) * 0x85EBCA6B % _WORD
     state = (state ^ state >> 13) * 0xC2B2AE35 % _WORD

@@ -35,16 +35,16 @@ def suppress_boxes(
     boxes: Array, scores: Array, limit: Array, overlap: Array, threshold: Array, *, centers: bool
 ) -> tuple[Array]:
     """Select (image, class, box) by non-maximum suppression, best first."""
-    count, most, least = int(limit.reshape(-1)[0]), overlap.reshape(-1)[0], threshold.reshape(-1)[0]
-    if not 0 <= most <= 1:
-        raise ExecutionError(f"iou_threshold must be a number from 0 to 1, not {most}")
+    count, max_overlap, min_score = int(limit.reshape(-1)[0]), overlap.reshape(-1)[0], threshold.reshape(-1)[0]
+    if not 0 <= max_overlap <= 1:
+        raise ExecutionError(f"iou_threshold must be a number from 0 to 1, not {max_overlap}")
     rows: list[Array] = []
     for image in range(scores.shape[0]):
         corners = _corners(boxes[image], centers)
         for kind in range(scores.shape[1]):
-            candidates = np.flatnonzero(scores[image, kind] > least)
+            candidates = np.flatnonzero(scores[image, kind] > min_score)
             order = np.argsort(-scores[image, kind, candidates], kind="stable")
-            chosen = _choose(corners, candidates[order], count, most)
+            chosen = _choose(corners, candidates[order], count, max_overlap)
             rows.append(np.stack([np.full(len(chosen), image), np.full(len(chosen), kind), chosen], axis=1))
     return (np.concatenate(rows).astype(np.int64) if rows else np.zeros((0, 3), np.int64),)
 
@@ -58,12 +58,12 @@ def _corners(boxes: Array, centers: bool) -> Array:
     return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1)
 
 
-def _choose(corners: Array, candidates: Array, count: int, most: Any) -> Array:
+def _choose(corners: Array, candidates: Array, count: int, max_overlap: Any) -> Array:
     chosen: list[int] = []
     while candidates.size and len(chosen) < count:
         best, candidates = candidates[0], candidates[1:]
         chosen.append(int(best))
-        candidates = candidates[_overlaps(corners[best], corners[candidates]) <= most]
+        candidates = candidates[_overlaps(corners[best], corners[candidates]) <= max_overlap]
     return np.array(chosen, np.int64)
 
 

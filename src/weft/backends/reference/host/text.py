@@ -120,7 +120,7 @@ def string_normalize(
 
 
 def _change_case(text: str, case: str, locale: str) -> str:
-    """Change the case of each character on its own, by the locale; no character becomes several."""
+    """Change the case of each character separately, by the locale; no character becomes several."""
     language = locale[:2]
     if text.isascii() and language not in DOTTED:
         return text.lower() if case == "lower" else text.upper()
