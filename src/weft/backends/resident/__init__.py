@@ -1,1 +1,1 @@
-"""Programs on devices with memory of their own: tensors, weights, plans and runs."""
+"""Programs on devices with their own memory: tensors, weights, plans and runs."""

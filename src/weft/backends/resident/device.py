@@ -1,4 +1,4 @@
-"""The interface of an opened device with memory of its own: buffers, copies, launches.
+"""The interface of an opened device with its own memory: buffers, copies, launches.
 
 A device implements `MemoryDevice` and `LaunchCompiler`; the weights, tensors, run memory, plans and executables of this
 folder use these. Buffers are of the device's own type, of which only `size` is used here.
@@ -85,7 +85,7 @@ class MemoryDevice(Protocol):
         ...
 
     def read(self, reads: Sequence[Read]) -> list[Array]:
-        """Read slices, each into an array of its own."""
+        """Read slices, each into a new array."""
         ...
 
     def execute(self, commands: Commands, reads: Sequence[Read], long: bool = False) -> list[Array]:
@@ -121,7 +121,7 @@ class LaunchCompiler(Protocol):
         ...
 
     def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
-        """Compile what these launches need, which serves other sizes with the same bindings too."""
+        """Compile the code that these launches need; launches for other sizes with the same bindings share it."""
         ...
 
     def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range) -> Any:

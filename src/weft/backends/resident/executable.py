@@ -1,4 +1,4 @@
-"""A compiled program loaded on a device with memory of its own."""
+"""A compiled program loaded on a device with its own memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from weft.plan.usual_sizes import usual_sizes
 
 
 class ResidentExecutable(SectionedExecutable):
-    """A program on a device with memory of its own. Several threads may call `run`."""
+    """A program on a device with its own memory. Several threads may call `run`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ResidentExecutable(SectionedExecutable):
         return replace(plan, workspace=max(workspaces, default=0))
 
     def compile(self, sizes: Mapping[str, int]) -> None:
-        """Compile the launches of runs with these sizes, as far as these determine them; the first run does the rest.
+        """Compile the launches that these sizes determine; the first run compiles the others.
 
         GuardError where the program does not apply to the sizes.
         """
@@ -88,7 +88,7 @@ class ResidentExecutable(SectionedExecutable):
             except OutOfMemoryError as error:
                 out_of_memory = error
             except (GuardError, ArithmeticError, ExecutionError):
-                continue  # sizes that make no sense for this model
+                continue  # the model does not support these sizes
         if out_of_memory is not None:
             raise out_of_memory
 
@@ -105,7 +105,7 @@ def _run_host_step(
     sizes: dict[str, int],
     run_body: RunBody | None,
 ) -> list[Any]:
-    """Run a step on the host: on arrays, but what control flow only passes on stays on the device."""
+    """Run a step on the host, on arrays; values that control flow only passes on stay on the device."""
     count = count_read_operands(step)
     contents = [*read_all(operands[:count]), *operands[count:]]
     for number in uploads.get(id(step), ()):  # once, not in every iteration of a loop

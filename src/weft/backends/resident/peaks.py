@@ -15,7 +15,7 @@ ROUNDS = 6  # the first one warms up and does not count
 
 
 def measure_once(measure: Callable[[Device], Peak]) -> Callable[[Device], Peak]:
-    """Cache a measurement for as long as its device is open; threads that ask meanwhile wait for it."""
+    """Cache a measurement for as long as its device is open; other threads wait while it runs."""
     peaks: WeakKeyDictionary[Device, Peak] = WeakKeyDictionary()
     measuring = make_lock()
 

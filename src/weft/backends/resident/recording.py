@@ -1,4 +1,4 @@
-"""Recorded runs on a device with memory of its own: sections log the times of launches by the device's clock.
+"""Recorded runs on a device with its own memory: sections log the times of launches by the device's clock.
 
 In: a compiled program and its inputs. Out: one `RunRecord` per run. Other runs are not slowed down.
 """

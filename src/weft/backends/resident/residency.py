@@ -1,4 +1,4 @@
-"""Which values stay on a device with memory of its own, between sections and through control flow.
+"""Which values stay on a device with its own memory, between sections and through control flow.
 
 Branches and loops run on the host, but the values that they pass on need not be copied there: a value stays on the
 device if only native sections read it, in this program or in a body that it is passed to. So do the results of bodies.

@@ -1,4 +1,4 @@
-"""A native section on a device with memory of its own: its launches are recorded once for each set of sizes.
+"""A native section on a device with its own memory: its launches are recorded once for each set of sizes.
 
 All memory of a run except the weights is one buffer: arena, errors, inputs, outputs. It serves all sections of a
 program, one run at a time. Arrays are written into it, and outputs read from it. Tensors that are on the device, or

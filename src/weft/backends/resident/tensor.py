@@ -1,4 +1,4 @@
-"""Tensors that stay on a device with memory of its own."""
+"""Tensors that stay on a device with its own memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ResidentTensor(DeviceTensor):
 
 
 def resident(home: MemoryDevice, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ResidentTensor:
-    """Make a tensor of the device's own class in a buffer of its own."""
+    """Make a tensor of the device's tensor class that owns its buffer."""
     kind: type[ResidentTensor] = getattr(home, "tensor_kind", ResidentTensor)
     return kind(home, buffer, shape, dtype)
 

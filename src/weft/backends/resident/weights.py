@@ -1,6 +1,6 @@
-"""A program's constants on a device: uploaded once, in buffers of their own.
+"""A program's constants on a device: uploaded once, in separate buffers.
 
-Constants never change. So programs that have the very same array, such as those of a model that was loaded twice or
+Constants never change. So programs that have the same array object, such as those of a model that was loaded twice or
 whose weights were set in part, share it on the device.
 """
 
@@ -89,13 +89,13 @@ class ResidentWeights:
         return uploads
 
 
-def _batches(arrays: Iterable[Array], most: int) -> list[list[Array]]:
+def _batches(arrays: Iterable[Array], max_bytes: int) -> list[list[Array]]:
     batches: list[list[Array]] = []
     left = 0
     for array in arrays:
         if not batches or array.nbytes > left:
             batches.append([])
-            left = most
+            left = max_bytes
         batches[-1].append(array)
         left -= array.nbytes + 256
     return batches
