@@ -1,1 +1,1 @@
-"""One folder a device, and `reference`: the numpy meaning of everything."""
+"""A folder per device. `reference` computes everything in numpy."""

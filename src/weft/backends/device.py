@@ -1,9 +1,9 @@
 """The device contract: what a backend folder, or an installed package, implements so that models run on its devices.
 
 Each backend exports one `Backend` as DEVICE. It lists the devices of its kind as `Device` records and returns the
-`Driver` of one. A driver compiles programs for its device, loads them as `Executable`s and allocates tensors there.
-Nothing here knows an implementation: `runtime/devices.py` has the list, and packages register theirs under the entry
-point group `weft.devices`.
+`Driver` of each. A driver compiles programs for its device, loads them as `Executable`s and allocates tensors there.
+This module does not depend on any implementation: `runtime/devices.py` has the list, and packages register theirs under
+the entry point group `weft.devices`.
 """
 
 from __future__ import annotations
@@ -119,13 +119,13 @@ class Executable(ABC):
     def run(self, inputs: Sequence[Any], keep: Sequence[int] = (), sizes: Mapping[str, int] = NO_SIZES) -> list[Any]:
         """Return the outputs for these inputs; GuardError where the program does not apply to their sizes.
 
-        Where the device has memory of its own, inputs may be tensors there, and the outputs numbered in `keep` stay
-        there if they were computed there. `sizes` are the sizes known outside, where the program is part of another:
-        its inputs need not show them.
+        If the device has its own memory, inputs may be tensors there, and the outputs numbered in `keep` stay there if
+        they were computed there. For a program that is part of another, `sizes` are the sizes that the outer program
+        knows, which may not follow from the inputs' shapes.
         """
 
     def shortcut(self, inputs: Sequence[Any]) -> Shortcut | None:  # noqa: ARG002
-        """Return a function with the least overhead for row-major arrays of the dtypes and shapes of these inputs.
+        """Return a function with little overhead for row-major arrays of the dtypes and shapes of these inputs.
 
         The inputs have been run before. All its results are new arrays, or those offered for them. None: use `run`.
         """
@@ -146,7 +146,7 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A kernel's source in one language, to be read; `lexer` is the language's name for syntax highlighters."""
+    """A kernel's source in one language, for display; `lexer` is the language's name for syntax highlighters."""
 
     title: str
     lexer: str
@@ -157,7 +157,7 @@ class Listing:
 class Driver(ABC):
     """Runs programs on one device and allocates tensors there. A plain `Driver` interprets `TensorProgram`s."""
 
-    has_memory = False  # whether the device has memory of its own, where executables can leave outputs
+    has_memory = False  # whether the device has its own memory, where executables can leave outputs
 
     def __init__(self, name: str) -> None:
         self.name = name  # of the device

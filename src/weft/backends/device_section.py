@@ -19,7 +19,7 @@ from weft.plan.section_dims import SectionDims
 from weft.threads import make_lock
 
 REMEMBERED_PLANS = 64  # sets of sizes whose loaded plans a section keeps
-FEW_SIZES = 2  # after which a section's dims are compiled
+FEW_SIZES = 2  # a section's dims are compiled after this many sets of sizes
 REMEMBERED_LAUNCHES = 1 << 18  # of all these plans together
 DevicePlan = TypeVar("DevicePlan")
 
@@ -45,10 +45,10 @@ class DeviceSection(ABC, Generic[DevicePlan]):
 
     @abstractmethod
     def run(self, inputs: Sequence[Any], sizes: Mapping[str, int], keep: frozenset[Value] = frozenset()) -> list[Any]:
-        """Return the section's outputs; those in `keep` stay on the device if it has memory of its own."""
+        """Return the section's outputs; those in `keep` stay on the device if it has its own memory."""
 
     def bind(self, sizes: Mapping[str, int]) -> Shortcut | None:  # noqa: ARG002
-        """Return a function that runs the section with these sizes; None if it depends on others, or there is none."""
+        """Return a function that runs the section with these sizes; None if it needs others, or is not supported."""
         return None
 
     @abstractmethod
@@ -81,7 +81,7 @@ class DeviceSection(ABC, Generic[DevicePlan]):
         """Plan memory and launches for these sizes; OutOfMemoryError where they do not fit."""
         try:
             plan = self._plan(sizes)
-        except ZeroDivisionError:  # by a size of 0: a program for these very sizes may need no division
+        except ZeroDivisionError:  # by a size of 0: a program traced for these sizes may need no division
             raise
         except ArithmeticError as error:
             raise ExecutionError(f"sizes cannot be computed: {error}") from error

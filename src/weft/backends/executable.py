@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from weft.backends.jit import CompileLate, LateSteps
     from weft.backends.run_function import RunFunction
 
-RUNS_BEFORE_COMPILING = 8  # runs after which one Python function is generated for all sections
-MOST_COMPILED = 1000  # steps and sections of such a function
+RUNS_BEFORE_COMPILING = 8  # one Python function for all sections is generated after this many runs
+MOST_COMPILED = 1000  # steps and sections in a generated function
 REMEMBERED_SHAPES = 256  # sets of shapes whose sizes a program remembers
-BoundSizes = tuple[dict[str, int], tuple[Guard, ...]]  # sizes, and the guards that these do not decide yet
+BoundSizes = tuple[dict[str, int], tuple[Guard, ...]]  # sizes, and the guards that cannot be checked yet
 _NO_VALUES: frozenset[Value] = frozenset()
 
 
@@ -154,17 +154,20 @@ class SectionedExecutable(Executable):
                 self._schedule.append((device_section, operands, results, released_slots))
                 continue
             host_steps = []
-            for row in _join_late_steps(section.steps, late is not None and run_step is None):
-                inputs, outputs = (row[0].operands, row[0].results) if len(row) == 1 else _ends(row, program, sections)
+            for group in _join_late_steps(section.steps, late is not None and run_step is None):
+                if len(group) == 1:
+                    inputs, outputs = group[0].operands, group[0].results
+                else:
+                    inputs, outputs = _find_boundary(group, program, sections)
                 operands = [slots.setdefault(value, len(slots)) for value in inputs]
                 results = [slots.setdefault(value, len(slots)) for value in outputs]
-                guards = [guard for _ in row for guard in guards_after.pop(0)]
-                if late is not None and run_step is None and isinstance(row[0].primitive, Late):
+                guards = [guard for _ in group for guard in guards_after.pop(0)]
+                if late is not None and run_step is None and isinstance(group[0].primitive, Late):
                     from weft.backends.jit import LateSteps
 
-                    run = _run_late(LateSteps(row, inputs, outputs, program.constants, late))
+                    run = _run_late(LateSteps(group, inputs, outputs, program.constants, late))
                 else:
-                    run = prepare_step(row[0], run_step, self.bodies.run, self.bodies.enter)
+                    run = prepare_step(group[0], run_step, self.bodies.run, self.bodies.enter)
                 host_steps.append(_HostStep(run, operands, results, outputs, guards))
             self._schedule.append((host_steps, [], [], [slots[value] for value in released if value in slots]))
         self._outputs = [slots[value] for value in program.outputs]
@@ -328,28 +331,30 @@ def _run_late(steps: LateSteps) -> RunHost:
 
 
 def _join_late_steps(steps: Sequence[Step], can_compile: bool) -> list[list[Step]]:
-    """Put each step in a row of its own, but consecutive late steps, if they can be compiled, in one row."""
-    rows: list[list[Step]] = []
+    """Group steps: consecutive late steps together if they can be compiled, each other step alone."""
+    groups: list[list[Step]] = []
     for step in steps:
-        if can_compile and rows and isinstance(step.primitive, Late) and isinstance(rows[-1][0].primitive, Late):
-            rows[-1].append(step)
+        if can_compile and groups and isinstance(step.primitive, Late) and isinstance(groups[-1][0].primitive, Late):
+            groups[-1].append(step)
         else:
-            rows.append([step])
-    return rows
+            groups.append([step])
+    return groups
 
 
-def _ends(row: Sequence[Step], program: DeviceProgram, sections: Sequence[Section]) -> tuple[list[Value], list[Value]]:
-    """Find the values that a row of steps reads from outside, and those of its results that are read there."""
-    step_ids = {id(step) for step in row}
+def _find_boundary(
+    group: Sequence[Step], program: DeviceProgram, sections: Sequence[Section]
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Find the values that a group of steps reads from outside, and the results that are read outside."""
+    step_ids = {id(step) for step in group}
     read_outside = set(program.outputs)
     for section in sections:
         if isinstance(section, NativeSection):
             read_outside.update(section.inputs)
         else:
             read_outside.update(value for step in section.steps if id(step) not in step_ids for value in step.operands)
-    results = [value for step in row for value in step.results]
-    operands = dict.fromkeys(value for step in row for value in step.operands if value not in results)
-    return list(operands), [value for value in results if value in read_outside]
+    results = [value for step in group for value in step.results]
+    operands = dict.fromkeys(value for step in group for value in step.operands if value not in results)
+    return tuple(operands), tuple(value for value in results if value in read_outside)
 
 
 def _sizes_bound_by(step: Step) -> set[str]:

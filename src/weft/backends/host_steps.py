@@ -28,7 +28,7 @@ UNCOMPUTED = {
     *"text_positions zip_map string_concat string_normalize string_split tokens tf_idf nonzero scalar".split(),
     *(f"sequence_{verb}" for verb in ("construct", "insert", "erase", "at", "length")),
 }  # functions without arithmetic, where numpy raises no warnings
-CHECKS_BEFORE_COMPILING = 8  # checks of the same guards, after which they are compiled
+CHECKS_BEFORE_COMPILING = 8  # guards are compiled after this many checks
 Bounds = tuple[int, str, "int | None", "int | None"]  # an axis, the symbol that is its size, and the symbol's limits
 
 
@@ -103,12 +103,12 @@ def _prepare_loop(step: Step, primitive: Loop, run_body: RunBody, enter: Enter) 
         arrays = type(trips) is np.ndarray and type(going) is np.ndarray
         if not arrays or trips.size != 1 or going.size != 1 or current_watch() is not None:
             return run_on_host(step, operands, sizes, run_body)
-        most, carries, captures = int(trips.item()), operands[2 : 2 + count], operands[2 + count :]
+        max_trips, carries, captures = int(trips.item()), operands[2 : 2 + count], operands[2 + count :]
         rows: list[list[Any]] = []
         iteration = 0
         try:
             run_iteration = enter(body, sizes)
-            while iteration < most and going.item():
+            while iteration < max_trips and going.item():
                 going, *rest = run_iteration([np.array(iteration), going.reshape(()), *carries, *captures])
                 carries = rest[:count]
                 if len(rest) > count:

@@ -172,7 +172,7 @@ def _open_size(number: int, axis: int) -> Dim:
 
 
 def _find_needed_sizes(program: TensorProgram) -> Sizes:
-    """Find the sizes of operands that a program's guards fix, or those of a loop body for what it carries."""
+    """Find the sizes of operands that guards fix: those of the program, or of a loop body for carried values."""
     needed: dict[tuple[int, int], Dim] = {}
     axes: dict[str, tuple[int, int]] = {}  # the operand and axis of each symbol
     for number, value in enumerate(program.inputs):

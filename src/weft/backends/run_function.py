@@ -42,8 +42,8 @@ class RunFunctionBuilder:
     ) -> None:
         """Call a native section.
 
-        One that is `bound` takes no sizes, but the arrays offered for those results that are outputs: `outputs` has
-        their numbers.
+        A `bound` section takes, instead of sizes, the arrays offered for results that are outputs of the program;
+        `outputs` has the output number of each result.
         """
         offered = ", ".join("None" if number is None else f"into[{number}]" for number in outputs)
         more = (f", [{offered}] if into else ()" if offered else "") if bound else ", sizes"

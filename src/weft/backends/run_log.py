@@ -14,7 +14,7 @@ RunStep = Callable[[Step, list[Any], dict[str, int], "RunBody | None"], list[Any
 
 
 class RunLog:
-    """The records of the present run, in the order in which sections and steps ended."""
+    """The records of the current run, in the order in which sections and steps ended."""
 
     def __init__(self) -> None:
         self.records: list[NativeRecord | HostRecord] = []
@@ -33,7 +33,7 @@ class RunLog:
             start = perf_counter_ns()
             results = run_step(step, operands, sizes, run_body)
             end = perf_counter_ns()
-            inside = sum(_own_time(record) for record in self.records[before:])
+            inside = sum(_self_time(record) for record in self.records[before:])
             self.records.append(HostRecord(step.origin, step_name(step), start, end, inside))
             return results
 
@@ -51,6 +51,6 @@ class RunLog:
         return record
 
 
-def _own_time(record: NativeRecord | HostRecord) -> int:
+def _self_time(record: NativeRecord | HostRecord) -> int:
     """Return the time of a record without the records inside it."""
     return record.end - record.start - (record.inside if isinstance(record, HostRecord) else 0)

@@ -1,4 +1,4 @@
-"""Index arithmetic in 32 bits, on devices whose sizes and positions have no more: where that is exact."""
+"""Tell where 32-bit index arithmetic is exact, on devices whose sizes and positions have 32 bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SMALL = range(-(2**31), 2**31)
 
 
 def index_of(code: Code) -> Dim | None:
-    """A value as index arithmetic, if it is that."""
+    """Return a value as index arithmetic; None if it is anything else."""
     match code:
         case Integer(value):
             return value
@@ -39,7 +39,7 @@ def _has_small_numbers(value: Dim) -> bool:
 
 
 def is_short(value: Dim) -> bool:
-    """Whether index arithmetic is a position or a size, perhaps moved a little: what 32 bits hold."""
+    """Whether index arithmetic is a position or a size, perhaps plus a small number, which fits 32 bits."""
     if isinstance(value, int):
         return True
     return all(len(monomial) <= 1 and abs(coefficient) <= (1 << 16) for monomial, coefficient in value.terms) and (
