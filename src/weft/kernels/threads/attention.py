@@ -137,7 +137,7 @@ class StreamingAttention:
         return statements
 
     def row_positions(self, row: Dim) -> dict[int, Dim]:
-        """Positions of a row of the block along all axes but the last, clamped to the last row."""
+        """Return the positions of a row of the block along all axes but the last, clamped to the last row."""
         position = self.first + row
         if not self.is_whole:
             position = dims.minimum(position, self.builder.parameter("last_row", dims.maximum(self.count - 1, 0)))
@@ -236,7 +236,7 @@ class StreamingAttention:
         return to_stop, to_middle, repeat(pass_number, 0, 2, 1, (to_hidden, body))
 
     def clamp_key(self, key: Dim, tile: int) -> Dim:
-        """The position of a key, or of the last one for keys past the end; `tile` keys are processed at once."""
+        """Return the position of a key, or of the last one for keys past the end; `tile` keys are processed at once."""
         if dims.mod(self.attention.shape[-1], tile) == 0:
             return key
         return dims.minimum(key, self.builder.parameter("last_key", dims.maximum(self.attention.shape[-1] - 1, 0)))
@@ -244,7 +244,7 @@ class StreamingAttention:
     # -- softmax -----------------------------------------------------------------------------------------------------
 
     def shift(self, largest: Code) -> Code:
-        """The number to subtract from scores before the exponential."""
+        """Return the number to subtract from scores before the exponential."""
         is_empty = Call("equal", (largest, float32(-inf)), DType.bool)
         return call("select", is_empty, float32(0.0), largest)
 
@@ -296,7 +296,7 @@ def _epilogue(attention: Attention, operands: Sequence[StoredTensor]) -> Epilogu
 
 
 def larger(a: Code, b: Code) -> Code:
-    """The larger of two numbers, ignoring a NaN in `b`: it shows in the sums."""
+    """Return the larger of two numbers, ignoring a NaN in `b`, which makes the sums NaN anyway."""
     return call("select", Call("greater", (b, a), DType.bool), b, a)
 
 

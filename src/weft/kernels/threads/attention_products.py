@@ -413,7 +413,7 @@ class AttentionProducts(StreamingAttention):
         return [*statements, repeat(turn, 0, count, 1, body)] if count > 1 else [*statements, *body]
 
     def split_row(self, row: Dim) -> Dim:
-        """The index of a row of the block among the rows of all splits."""
+        """Return the index of a row of the block among the rows of all splits."""
         heads, count = (
             self.builder.parameter("heads", dims.maximum(self.heads, 1)),
             self.builder.parameter("rows", self.count),

@@ -69,11 +69,11 @@ class ProductShape:
         return self.element is not DType.float32
 
     def deep(self, depth: int) -> int:
-        """The number of tiles along the depth of queries and keys."""
+        """Return the number of tiles along the depth of queries and keys."""
         return -(-depth // self.deep_line)
 
     def across(self, width: int) -> int:
-        """The number of tiles along the width of values."""
+        """Return the number of tiles along the width of values."""
         return -(-width // self.columns)
 
     def bytes(self, depth: int, width: int) -> int:
@@ -126,7 +126,7 @@ def _reads_by_row(attention: Attention) -> bool:
 
 
 def _tile_type(dtype: DType, target: ThreadTarget) -> tuple[DType, int] | None:
-    """The element type of tiles for a type, and the number of planes."""
+    """Return the element type of tiles for a type, and the number of planes."""
     if dtype in _NARROW:
         return dtype, 1
     if dtype is not FLOAT:

@@ -80,7 +80,7 @@ class AttentionTile:
 
 
 def odd(number: int) -> int:
-    """A pitch with which lanes of different rows access different banks of shared memory."""
+    """Return a pitch with which lanes of different rows access different banks of shared memory."""
     return number | 1
 
 
@@ -302,7 +302,7 @@ class AttentionTiles(StreamingAttention):
         return [*statements, put_run(self.exchanges, self.exchange_place(self.wide), row_maxima)]
 
     def exchange_place(self, number: Dim) -> Dim:
-        """The place in the exchange buffer of lane `number` of this lane's group."""
+        """Return the place in the exchange buffer of lane `number` of this lane's group."""
         return (self.high * (self.shape.wide + 1) + number) * self.shape.rows
 
     def read_exchange(self, hint: str, statements: list[Statement]) -> list[list[Code]]:
@@ -355,7 +355,7 @@ class AttentionTiles(StreamingAttention):
         return statements
 
     def column(self, number: int) -> Dim:
-        """The run of columns of a lane, clamped to the last one."""
+        """Return the run of columns of a lane, clamped to the last one."""
         run = self.wide + number * self.shape.wide
         return run if (number + 1) * self.shape.wide <= self.width else dims.minimum(run, self.width - 1)
 

@@ -73,7 +73,7 @@ class _ContractionPlan:
         self.sums = order_sums(self.left, self.right, self.output)
 
     def rank(self) -> tuple[bool, bool, int]:
-        """The smallest rank is best: columns are contiguous in the result, come from a constant, and are many."""
+        """Rank the plan, smallest best: columns are contiguous in the result, come from a constant, and are many."""
         labels = [x for x in (self.output[axis] for axis in self.result.layout.order) if self.size(x) != 1]
         columns = dims.product(self.size(x) for x in self.columns)
         has_strided_columns = bool(labels) and labels[-1] not in self.columns

@@ -54,7 +54,7 @@ class WeightLayout:
 
     @staticmethod
     def of(scheme: ProductScheme) -> WeightLayout:
-        """The layout that tile products read."""
+        """Return the layout that tile products read."""
         return WeightLayout(scheme.right, chunk_length(scheme.right), scheme.planes, not scheme.can_transpose)
 
 
@@ -136,7 +136,7 @@ class _ConvolutionBuilder:
     # -- the weights -------------------------------------------------------------------------------------------------
 
     def right_strides(self, phase: Phase, layout: WeightLayout | None) -> tuple[dict[str, list[Dim]], Dim]:
-        """Strides of taps along each axis, and of channels, features and groups; and the first offset."""
+        """Return the strides of taps along each axis, and of channels, features and groups; and the first offset."""
         if layout is not None:
             _, pitch = self.packed_shape(phase, layout)
             feature: Dim = pitch if layout.is_deep else 1
@@ -156,7 +156,7 @@ class _ConvolutionBuilder:
         return {"taps": taps, "others": [strides[1], strides[0], self.features * strides[0]]}, start
 
     def packed_shape(self, phase: Phase, layout: WeightLayout) -> tuple[int, int]:
-        """The number of lines of the packed weights, and their length."""
+        """Return the number of lines of the packed weights, and their length."""
         groups, channels, features = (constant_size(size) for size in (self.groups, self.channels, self.features))
         sums = prod(constant_size(window.taps) for window in phase) * channels
         lines, length = (features, sums) if layout.is_deep else (sums, features)

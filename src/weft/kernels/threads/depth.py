@@ -79,18 +79,18 @@ class Depth:
         return loops
 
     def outer(self, tile: DepthTile) -> list[Dim]:
-        """Positions along each loop axis that a depth tile's elements share; 0 along the axes in which they differ."""
+        """Return the position along each loop axis that all elements of a depth tile share; 0 where they differ."""
         return [*tile.sums, 0] if self.is_nested else [0] * len(self._sizes)
 
     def inner(self, tile: DepthTile, within: Dim) -> list[Dim]:
-        """Positions along each loop axis of one element, to be added to the outer ones."""
+        """Return the positions along each loop axis of one element, to be added to the outer ones."""
         index = self._index(tile, within)
         if self.is_nested:
             return [*(0 for _ in self._sizes), index]
         return unravel_index(index, self._sizes) if self._sizes else []
 
     def test(self, tile: DepthTile, within: Dim) -> list[Code]:
-        """The condition under which an element exists."""
+        """Return the condition under which an element exists."""
         if self.is_exact:
             return []
         return [Call("less", (Integer(self._index(tile, within)), Integer(self._length)), DType.bool)]

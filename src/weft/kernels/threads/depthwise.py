@@ -354,7 +354,7 @@ class _DepthwiseKernel:
         return (place * self.channels + channel) * features + self.feature
 
     def element_place(self, column: Dim) -> Dim:
-        """The offset of the element of x for the loops' taps, at a column relative to the thread's first."""
+        """Return the offset of the element of x for the loops' taps, at a column relative to the thread's first."""
         positions = [self.clamp(n, tap * self.phase[n].dilation) for n, tap in enumerate(self.outer_taps)]
         positions.append(self.clamp(self.last, column))
         channel = self.feature
@@ -367,7 +367,7 @@ class _DepthwiseKernel:
         return self.bases[axis] + self.places[axis] * self.phase[axis].advance + distance
 
     def clamp(self, axis: int, distance: Dim) -> Dim:
-        """The position to read at: the nearest one inside, where loads do not wait for tests."""
+        """Return the position to read at: the nearest one inside if this kernel clamps positions."""
         position = self.position(axis, distance)
         if not self.clamps:
             return position

@@ -54,7 +54,7 @@ class DirectProduct:
         return [*self.first, repeat(number, *span, 1, (*begin, *self.before, *self.body))]
 
     def inner(self, step: int, within: Dim) -> list[Dim]:
-        """Positions of a step along each reduction axis."""
+        """Return the positions of a step along each reduction axis."""
         positions = self.depth.inner(self.depth_tile, within)
         if self.tile.slices > 1 or len(positions) < 2 or self.depth.is_nested:
             return positions

@@ -47,7 +47,7 @@ class LaneGroup:
         return dims.floordiv(here, self.rows) if self.interleaved else dims.mod(here, self.members)
 
     def partner(self, distance: int) -> Dim:
-        """The lane whose index in the lane group differs in the bit `distance`."""
+        """Return the lane whose index in the lane group differs in the bit `distance`."""
         step = distance * (self.rows if self.interleaved else 1)
         here = lane(self.lanes)
         return here + step - 2 * step * dims.mod(dims.floordiv(here, step), 2)
@@ -107,5 +107,5 @@ def shares(target: ThreadTarget) -> bool:
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is not below a number."""
+    """Return the smallest power of two that is not below a number."""
     return 1 << max(number - 1, 0).bit_length()

@@ -41,7 +41,7 @@ class SortRows:
 
 
 def sort_workspaces(rows: SortRows) -> tuple[Workspace, ...]:
-    """The two pairs of keys and positions; the keys to sort are in the third workspace."""
+    """Return two pairs of workspaces for keys and positions; the keys to sort are in workspace 2."""
     total = rows.rows * rows.size
     return tuple(Workspace(dtype, total) for _ in range(2) for dtype in (rows.dtype, INT32))
 
@@ -49,7 +49,7 @@ def sort_workspaces(rows: SortRows) -> tuple[Workspace, ...]:
 def build_sort_launches(
     rows: SortRows, target: ThreadTarget, workspaces: Sequence[Reference]
 ) -> tuple[list[Launch], Dim]:
-    """Build the launches, and a dim for the pair of workspaces with the sorted rows: 0 or 1. Keys are in the third."""
+    """Build the launches that sort the keys in workspace 2; also return the pair with the sorted rows, 0 or 1."""
     chunk = CHUNK if shares(target) else SMALL_CHUNK
     first, second = tuple(workspaces[:2]), tuple(workspaces[2:])
     launches = [_build_chunk_launch(rows, chunk, target, workspaces[2], first)]
@@ -64,7 +64,7 @@ def build_sort_launches(
 
 
 def _has_several_runs(size: Dim, width: int) -> Dim:
-    """An indicator that is 1 where a row has more than one run of a width."""
+    """Return an indicator that is 1 where a row has more than one run of a width."""
     return dims.minimum(dims.floordiv(dims.maximum(size - 1, 0), width), 1)
 
 
@@ -88,7 +88,7 @@ def _build_chunk_launch(
         start = number - position
         first = dims.floordiv(position, chunk) * chunk
         last = dims.minimum(size, chunk)
-        definition, own = builder.keep("own", fetch(keys, number, mask=mask), varying=True)
+        definition, lane_key = builder.keep("own", fetch(keys, number, mask=mask), varying=True)
 
         def exists(at: Dim) -> Code:
             return _below(first + at, size)
@@ -96,13 +96,13 @@ def _build_chunk_launch(
         def key(at: Dim, _: list[Statement]) -> Code:
             return fetch(keys, start + first + at, mask=and_masks(mask, exists(at)))
 
-        counting, rank = count_before(builder, own, position - first, last, key, exists)
+        counting, rank = count_before(builder, lane_key, position - first, last, key, exists)
         is_result = and_masks(mask, Call("less", (rank, _narrow(count)), BOOL))
         place, step = start + first, Call("cast", (rank,), INT64)
         return (
             definition,
             *counting,
-            put(out_keys, place, own, step, is_result),
+            put(out_keys, place, lane_key, step, is_result),
             put(out_positions, place, _narrow(position), step, is_result),
         )
 
@@ -118,9 +118,9 @@ def count_before(
     key: Callable[[Dim, list[Statement]], Code],
     exists: Callable[[Dim], Code] | None = None,
 ) -> tuple[list[Statement], Register]:
-    """Count the keys 0..last-1 that come before a lane's own, number `position`.
+    """Count the keys 0..last-1 that come before `lane_key`, which is number `position` of them.
 
-    `key` gives the key of a number, and appends the statements that it needs; `exists` tests whether it exists.
+    `key` returns the key with a number, and appends the statements that it needs; `exists` tests whether there is one.
     """
     begin, rank = builder.keep("rank", Number(0, INT32), varying=True)
 
@@ -217,7 +217,7 @@ class _Merge:
         )
 
     def search(self, base: Dim, start: Dim, other: Dim, lane_key: Code, inside: Code) -> tuple[Body, Register]:
-        """Count the keys of the run that starts at `other` that come before a lane's own, by bisection."""
+        """Count by bisection the keys before `lane_key` in the run that starts at `other`."""
         keep = self.builder.keep
         length = dims.maximum(dims.minimum(self.run_results, self.size - other), 0)
         same = Call("equal", (Integer(other), Integer(start)), BOOL)

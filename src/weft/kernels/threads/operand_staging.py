@@ -116,7 +116,7 @@ def _convert_operand(product: Product, scheme: ProductScheme, side: int, target:
 
 
 def _with_converted(product: Product, scheme: ProductScheme, side: int, plane: Dim) -> Product:
-    """The product with an operand in the tiles' type."""
+    """Return the product with an operand in the tiles' type."""
     distance = plane if scheme.planes > 1 else 0
     if side == 0:
         return replace(product, left=scheme.left, planes=(distance, product.planes[1]))

@@ -91,7 +91,7 @@ def clamp_to_bounds(position: Dim, size: Dim, may_leave: tuple[bool, bool]) -> D
 
 
 def minimum_size(size: Dim) -> int:
-    """A size with the smallest values of its symbols."""
+    """Evaluate a size with the smallest values of its symbols."""
     return dims.evaluate(size, {symbol.name: max(symbol.low or 0, 1) for symbol in dims.symbols(size)})
 
 
@@ -120,7 +120,7 @@ def unravel(position: Dim, sizes: Sequence[Dim], builder: KernelBuilder) -> list
 
 
 def divisor(size: Dim, builder: KernelBuilder) -> Dim:
-    """A size as a parameter to divide positions by; 1 instead of 0, as there are no positions then."""
+    """Return a size as a parameter to divide positions by; 1 instead of 0, as there are no positions then."""
     return 1 if size == 0 else builder.size(size)
 
 

@@ -149,7 +149,7 @@ class _PoolKernel:
         return not dims.is_at_least(low, 0), not dims.is_at_least(size - 1, end)
 
     def clamp(self, axis: int, position: Dim, step: Dim) -> Dim:
-        """The position to read at: the nearest one inside, where loads do not wait for tests."""
+        """Return the position to read at: the nearest one inside if this kernel clamps positions."""
         return clamp_to_bounds(position, self.sizes[axis], self.may_leave(axis, step)) if self.clamps else position
 
     def process(

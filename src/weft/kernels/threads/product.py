@@ -70,7 +70,7 @@ class Product:
         return sum_dtype(self.left, self.right)
 
     def extents(self) -> tuple[Dim, Dim, Dim, Dim]:
-        """The sizes of grid, rows, columns and sums."""
+        """Return the sizes of grid, rows, columns and sums."""
         grid, rows, columns, sums = (
             dims.product(loop_axis.size for loop_axis in loop_axes)
             for loop_axes in (self.grid, self.rows, self.columns, self.sums)
@@ -79,7 +79,7 @@ class Product:
 
 
 def sum_dtype(left: DType, right: DType) -> DType:
-    """The type that products of two types are summed in."""
+    """Return the type that products of two types are summed in."""
     if left is right:
         return accumulator_dtype(left)
     return DType.float32 if left.is_float else DType.int32

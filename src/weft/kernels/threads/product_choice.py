@@ -197,7 +197,7 @@ def record_tiling_queries(sizes: Mapping[str, int]) -> Iterator[list[TilingQuery
 
 
 def _name_around_sizes(product: Product, target: ThreadTarget) -> tuple[str, str]:
-    """The text before and after the sizes in a product's name, which tuned choices are stored under.
+    """Return the text before and after the sizes in a product's name, which tuned choices are stored under.
 
     It covers what the speed of tilings depends on: types, staging of operands, epilogue.
     """
@@ -347,7 +347,7 @@ def _list_tensor_candidates(product: Product, target: ThreadTarget) -> list[Tili
 
 
 def _conversion_bytes(product: Product, scheme: ProductScheme, staging: OperandStaging, side: int) -> float:
-    """Bytes read and written to convert an operand, per read of an element by the product."""
+    """Count the bytes read and written to convert an operand, per read of an element by the product."""
     if staging not in (OperandStaging.CONVERTED, OperandStaging.PACKED):
         return 0.0
     grid, rows, columns, sums = map(estimate, product.extents())
@@ -370,7 +370,7 @@ def _list_shared_tiles(product: Product, target: ThreadTarget) -> list[RatedTile
 
 
 def _max_sums(product: Product) -> int:
-    """Sums that a lane may have for the kernel to stay small enough to compile."""
+    """Return the number of sums that a lane may have for the kernel to stay small enough to compile."""
     dtype = product.result.dtype
     if product.type.numpy.itemsize > 4 or (dtype.numpy.itemsize < 4 and dtype is not DType.float16):
         return _MAX_WIDE_SUMS
@@ -379,7 +379,7 @@ def _max_sums(product: Product) -> int:
 
 
 def _row_tile(product: Product, extents: Sequence[int], target: ThreadTarget) -> Tile:
-    """The tile for few rows: every element of the right operand is read once, by lanes that share the sums."""
+    """Choose the tile for few rows: every element of the right operand is read once, by lanes that share the sums."""
     grid, rows, columns, sums = extents
     is_deep = bool(product.sums) and product.sums[-1].right == 1
     is_large = not is_deep and grid * columns >= target.rates.compute_units * _ROW_LANES // 2
@@ -395,7 +395,7 @@ def _row_tile(product: Product, extents: Sequence[int], target: ThreadTarget) ->
 
 
 def _register_tile(product: Product, extents: Sequence[int]) -> Tile:
-    """The tile where lanes read memory directly: as large as registers allow."""
+    """Choose the tile where lanes read memory directly: as large as registers allow."""
     _, rows, columns, _ = extents
     lane_columns = 8 if columns > 32 else 4
     wide = power_of_two(min(max(-(-columns // lane_columns), 8), 16))

@@ -85,7 +85,7 @@ class ProductFrame:
         ]
 
     def depth_range(self, end: Dim) -> tuple[Dim, Dim]:
-        """The first depth tile of this block's split and the one after its last; `end` is the number of all tiles."""
+        """Return the first depth tile of this block's split, and the end; `end` is the number of all depth tiles."""
         if self.splits == 1:
             return 0, end
         per_split = self.builder.parameter("pieces_part", dims.ceildiv(self.depth.tiles, self.splits))
@@ -108,7 +108,7 @@ class ProductFrame:
         return run
 
     def result_axes(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> dict[int, Dim]:
-        """Positions along the result's axes, from those along the loop axes of rows and columns."""
+        """Return the positions along the result's axes, from those along the loop axes of rows and columns."""
         product, axes = self.product, dict(self.result_start)
         loop_axes = [*zip(product.grid, self.grid_positions), *zip(product.rows, rows), *zip(product.columns, columns)]
         for loop_axis, position in loop_axes:

@@ -79,13 +79,13 @@ class ProductOperand:
         return [first, *lets], OperandTile(start, tuple(firsts), tuple(grid), depth, depth_tile)
 
     def locate(self, tile: OperandTile, across: Sequence[Dim], within: Dim) -> tuple[Dim, Code | None]:
-        """The offset of an element, and the condition under which it exists; `within` is its depth in the tile."""
+        """Return an element's offset, and the condition under which it exists; `within` is its depth in the tile."""
         inner = tile.depth.inner(tile.depth_tile, within)
         tests = [*tile.depth.test(tile.depth_tile, within), *self.tests(tile, across, inner)]
         return self.offset(tile, across, inner), all_of(tests)
 
     def offset(self, tile: OperandTile, across: Sequence[Dim], inner: Sequence[Dim]) -> Dim:
-        """The offset of an element, by its positions across and its inner ones (see `Depth.inner`)."""
+        """Return the offset of an element, by its positions across and its inner ones (see `Depth.inner`)."""
         strides = self._strides
         place = tile.base + offset(strides["across"], across)
         if self.order is None:
@@ -94,7 +94,7 @@ class ProductOperand:
         return place + offset(strides["sums"][:-1], inner[:-1]) + dims.substitute(self.order, lambda _: index)
 
     def tests(self, tile: OperandTile, across: Sequence[Dim], inner: Sequence[Dim]) -> list[Code]:
-        """The bounds tests of an element."""
+        """Return the bounds tests of an element."""
         conditions: list[Code] = []
         for first, test in zip(tile.firsts, self._tests):
             place = Integer(first + offset(test.rows, across) + offset(test.sums, inner))
@@ -106,7 +106,7 @@ class ProductOperand:
         return loop_axis.left if self.is_left else loop_axis.right
 
     def _named(self, name: str, value: Dim) -> Dim:
-        """A stride as a parameter; a multiple of a run is written as one, so that alignment is visible."""
+        """Return a stride as a parameter; a multiple of a run is written as one, so that alignment is visible."""
         if value in (0, 1):
             return value
         if self._run == 1:
@@ -128,7 +128,7 @@ class ProductOperand:
 
 
 def run_direction(product: Product, is_left: bool, run: int) -> Literal["across", "deep"] | None:
-    """The direction in which aligned runs of `run` elements are contiguous: across, along the depth, or neither."""
+    """Return the direction in which aligned runs of `run` elements are contiguous; None if there is none."""
     side = 0 if is_left else 1
     across, start = (product.rows, product.left_start) if is_left else (product.columns, product.right_start)
     inside = product.inside if is_left else ()

@@ -64,7 +64,7 @@ def _software_chunk_length(rows: int, is_along_row: bool, target: ThreadTarget) 
 
 
 def _contiguous_chunk_length(rows: int, row: int | None, target: ThreadTarget) -> int | None:
-    """The length of chunks of contiguous rows, with a block for each chunk."""
+    """Choose the length of chunks of contiguous rows, with a block for each chunk."""
     if rows >= enough_blocks(target.rates):
         return None
     min_length = MIN_LANE_ELEMENTS * target.block_threads
@@ -76,7 +76,7 @@ def _contiguous_chunk_length(rows: int, row: int | None, target: ThreadTarget) -
 
 
 def _strided_chunk_length(inner: int, row: int | None, target: ThreadTarget) -> int | None:
-    """The length of chunks of strided rows: few steps per lane, and no more chunks than a row's lanes can add.
+    """Choose the length of chunks of strided rows: few steps per lane, and no more chunks than a row's lanes can add.
 
     It depends only on the shape of neighbouring rows (`inner`), so that outer sizes do not change a row's bits.
     """
@@ -90,6 +90,6 @@ def _strided_chunk_length(inner: int, row: int | None, target: ThreadTarget) -> 
 
 
 def _count_inner_rows(sweep: Sweep) -> int:
-    """The number of rows that are neighbours in memory."""
+    """Return the number of rows that are neighbours in memory."""
     inside = list(takewhile(lambda axis: axis not in sweep.reduced, reversed(_order(sweep))))
     return max(estimate(dims.product(sweep.domain[axis] for axis in inside)), 1)

@@ -89,7 +89,7 @@ def _choose_strided_group(rows: int, length: Dim, max_slots: int, target: Thread
 
 
 def max_members(target: ThreadTarget) -> int:
-    """The number of lanes that may share a row whose elements are strided."""
+    """Return the number of lanes that may share a row whose elements are strided."""
     return max(_clamp_members(target.most_block_threads, target) // min(SIDE_BY_SIDE, target.block_threads), 1)
 
 
@@ -199,7 +199,7 @@ class _SweepKernel:
         return (*statements, *self.run_passes(_Row(tuple(places), chunk, inside, reads)))
 
     def locate_row(self, start: Dim, statements: list[Statement]) -> tuple[list[Dim], Code | None]:
-        """Positions of a lane's row, and whether it exists; the rows of a block are consecutive over all axes."""
+        """Return a lane's row, and whether it exists; the rows of a block are consecutive over all axes."""
         total = dims.product(self.row_sizes)
         number = start * self.lane_group.rows + self.lane_group.row
         is_partial = dims_vary(number) and not (isinstance(total, int) and total % self.lane_group.rows == 0)
@@ -248,7 +248,7 @@ class _SweepKernel:
         return (When(fits, in_registers, self.reread_elements(row)),)
 
     def limit(self, row: _Row) -> Dim:
-        """The number of elements of a row or of its chunk."""
+        """Return the number of elements of a row or of its chunk."""
         row_size = self.builder.size(self.row_size)
         if row.chunk is None or self.chunks is None:
             return row_size
@@ -297,7 +297,7 @@ class _SweepKernel:
         return loads if later_loads and self.shares and slots * len(loads) <= MAX_READ_AHEAD else []
 
     def clamp_position(self, position: Dim, inside: Code | None, row: _Row) -> tuple[Dim, Code | None]:
-        """The position to read at for one that may be past the end of a row, and the mask of the read."""
+        """Return the position to read at for one that may be past the end of a row, and the mask of the read."""
         return (dims.minimum(position, self.limit(row) - 1), None) if self.clamps else (position, inside)
 
     def run_pass_in_registers(
@@ -462,13 +462,13 @@ class _SweepKernel:
     # -- positions ---------------------------------------------------------------------------------------------------
 
     def flat(self, row: _Row, position: Dim) -> list[Dim]:
-        """Positions along the reduced groups of axes, from a position in a row or its chunk."""
+        """Return the positions along the reduced groups of axes, from a position in a row or its chunk."""
         if row.chunk is not None and self.chunks is not None:
             position = row.chunk * self.builder.size(self.chunks.length) + position
         return unravel(position, [self.merged.sizes[number] for number in self.reduced], self.builder)
 
     def groups(self, row: _Row, reduced: Sequence[Dim]) -> list[Dim]:
-        """Positions along all groups of axes, in order."""
+        """Return the positions along all groups of axes, in order."""
         positions: dict[int, Dim] = dict(zip(self.row_groups, row.positions, strict=True))
         positions.update(zip(self.reduced, reduced, strict=True))
         return [positions[number] for number in range(len(self.merged.axes))]

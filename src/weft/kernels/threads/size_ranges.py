@@ -144,7 +144,7 @@ def _trace_ranges(steps: Sequence[Array], choice: Array, count: int) -> list[tup
 
 
 def _range_start(levels: Array, first: int) -> int:
-    """A bound between the last level of one range and the first of the next."""
+    """Return a bound between the last level of one range and the first of the next."""
     if first == 0:
         return 0
     last, level = int(levels[first - 1]), int(levels[first])
@@ -152,17 +152,17 @@ def _range_start(levels: Array, first: int) -> int:
 
 
 def run_where(active: Dim, launch: Launch) -> Launch:
-    """The launch with its blocks where an indicator is 1, and without any elsewhere."""
+    """Return the launch with its blocks where an indicator is 1, and with no blocks elsewhere."""
     return launch if active == 1 else replace(launch, blocks=active * launch.blocks)
 
 
 def equal(extent: Dim, number: int) -> Dim:
-    """An indicator that is 1 where an extent is this number."""
+    """Return an indicator that is 1 where an extent is this number."""
     return int(extent == number) if isinstance(extent, int) else _indicator(extent, number, number + 1)
 
 
 def _indicator(measure: Dim, low: int | None, high: int | None) -> Dim:
-    """A dim that is 1 from `low` to before `high`, 0 for others."""
+    """Return a dim that is 1 from `low` to before `high`, 0 for others."""
     inside: Dim = 1
     if low is not None:
         inside = dims.minimum(inside, measure - low + 1)

@@ -32,7 +32,7 @@ def build_sort(
 
 
 def key_dtype(dtype: DType) -> DType:
-    """The integer type of a type's keys."""
+    """Return the integer type of a type's keys."""
     return INT64 if dtype.numpy.itemsize == 8 else INT32
 
 
@@ -51,7 +51,7 @@ def order_key(value: Code, descending: bool, builder: KernelBuilder, statements:
 
 
 def _float_key(value: Code, key_type: DType, builder: KernelBuilder, statements: list[Statement]) -> Code:
-    """The magnitude bits of a number, negated where it is negative; both zeros have the same key."""
+    """Return the magnitude bits of a number, negated where it is negative; both zeros have the same key."""
     number = DType.float64 if key_type is INT64 else DType.float32
     if value.dtype is not number:
         value = Call("cast", (value,), number)
@@ -200,7 +200,7 @@ class _SortKernels:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def split(self, number: Dim, builder: KernelBuilder) -> tuple[list[Dim], Dim]:
-        """The row of an element, and its position in the row."""
+        """Return the row of an element, and its position in the row."""
         size = divisor(self.size, builder)
         return unravel(dims.floordiv(number, size), self.sizes, builder), dims.mod(number, size)
 

@@ -53,7 +53,7 @@ class TensorOperand:
         self.lane_chunks = -(-self.chunks // tile.lanes)
 
     def locate_chunk(self, number: int) -> tuple[Dim, Dim]:
-        """The line of a lane's chunk, and its start in the line; surplus lanes repeat the chunks of others."""
+        """Return the line of a lane's chunk, and its start in the line; surplus lanes repeat the chunks of others."""
         index: Dim = lane(self.tile.lanes) + number * self.tile.lanes
         if self.chunks % self.tile.lanes:
             index = dims.mod(index, self.chunks)
@@ -94,7 +94,7 @@ class _StagedTile:
         return statements
 
     def locate(self, along: TileAxis, line: Dim, first: Dim, run: int) -> tuple[Dim, Code | None]:
-        """The source offset of an element of the tile, and the condition under which it exists."""
+        """Return the source offset of an element of the tile, and the condition under which it exists."""
         if self.operand.is_transposed:
             return self.operand.source.locate(self.source_tile, along.places(first, run), line)
         return self.operand.source.locate(self.source_tile, along.places(line), first)

@@ -71,12 +71,12 @@ def find_product_scheme(left: DType, right: DType, target: ThreadTarget) -> Prod
 
 
 def chunk_length(element: DType) -> int:
-    """Elements that one instruction moves into a tile."""
+    """Return the number of elements that one instruction moves into a tile."""
     return CHUNK * 8 // element.bits
 
 
 def constant_layout(left: DType, right: DType, target: ThreadTarget) -> tuple[DType | None, int]:
-    """The type that constants are converted to (None: they stay as they are), and the multiple they are padded to."""
+    """Return the type that constants are converted to (None: they are not), and the multiple they are padded to."""
     scheme = find_product_scheme(left, right, target)
     if scheme is None or not scheme.reads_plain_constants:
         return None, RUN

@@ -68,13 +68,13 @@ class Tile:
         return (operands + exchange) * element
 
     def row(self, number: Dim) -> Dim:
-        """The position in the tile of a lane's row, by its number: four neighbours, then four further on."""
+        """Return the position in the tile of a lane's row, by its number: four neighbours, then four further on."""
         group, part = dims.floordiv(number, RUN), dims.mod(number, RUN)
         near, _ = self._warp_shape()
         return self._warp_corner()[0] * self.rows + (group * near + self._in_warp()[0]) * RUN + part
 
     def column(self, number: Dim) -> Dim:
-        """The position in the tile of a lane's column, by its number."""
+        """Return the position in the tile of a lane's column, by its number."""
         group, part = dims.floordiv(number, RUN), dims.mod(number, RUN)
         _, beside = self._warp_shape()
         return self._warp_corner()[1] * self.columns + (group * beside + self._in_warp()[1]) * RUN + part
@@ -89,13 +89,13 @@ class Tile:
         return dims.floordiv(here, self.slices) if self.interleaved else dims.mod(here, self.high * self.wide)
 
     def _warp_corner(self) -> tuple[Dim, Dim]:
-        """The lanes above and to the left of this lane's warp."""
+        """Return the number of lanes above this lane's warp, and to its left."""
         near, beside = self._warp_shape()
         warp = dims.floordiv(self._position(), near * beside)
         per_row = self.wide // beside
         return dims.floordiv(warp, per_row) * near, dims.mod(warp, per_row) * beside
 
     def _in_warp(self) -> tuple[Dim, Dim]:
-        """The position of a lane in its warp."""
+        """Return the position of a lane in its warp."""
         near, beside = self._warp_shape()
         return dims.mod(dims.floordiv(self._position(), beside), near), dims.mod(self._position(), beside)

@@ -42,7 +42,7 @@ class TileAxis:
         self.within = within  # from the number of a lane's row or column to its position in the tile
 
     def places(self, within: Dim, run: int = 1) -> list[Dim]:
-        """Positions along each loop axis of a row or column of the tile, clamped to the last one.
+        """Return the positions along each loop axis of a row or column of the tile, clamped to the last one.
 
         `within` is the first of a run; runs are never cut.
         """

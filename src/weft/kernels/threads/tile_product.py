@@ -100,7 +100,7 @@ class _TileProductKernel(ProductFrame):
         return [*fetches, *puts, repeat(number, start, stop, 1, body)]
 
     def depth_tiles(self) -> tuple[Dim, Dim, Dim]:
-        """The depth tiles of this block's split (the first, and where they end), and the last of all."""
+        """Return the depth tiles of this block's split (the first, and where they end), and the last of all."""
         count, parameter = self.depth.tiles, self.builder.parameter
         last = parameter("last_piece", dims.maximum(count - 1, 0))
         end = last + 1 if dims.is_at_least(count, 1) else parameter("pieces", count)
