@@ -423,7 +423,7 @@ class _Builder:
         places |= {axis: name for axis, (_, name) in lets.items()}
         begin, largest = self.builder.keep("m", _number(-inf), varying=True)
 
-        def take(position: Dim, mask: Code | None) -> Body:
+        def score_keys(position: Dim, mask: Code | None) -> Body:
             statements: list[Statement] = []
             at = number * self.score_row + position
             code: Code = fetch(self.scores, at)
@@ -437,7 +437,7 @@ class _Builder:
                 code = _call("select", mask, code, _number(-inf))
             return *statements, assign(largest, _call("maximum", largest, code))
 
-        loop = build_lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, take)
+        loop = build_lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, score_keys)
         store = put(self.row_values, number, Across("maximum", largest))
         return *(statement for statement, _ in lets.values()), begin, *loop, store
 
@@ -462,7 +462,7 @@ class _Builder:
         begin_by, by = self.builder.keep("by", fetch(self.shifts, number), varying=False)
         begin, total = self.builder.keep("t", _number(0.0), varying=True)
 
-        def take(position: Dim, mask: Code | None) -> Body:
+        def weigh_keys(position: Dim, mask: Code | None) -> Body:
             at = number * self.score_row + position
             weight: Code = _call("exp", _call("subtract", fetch(self.scores, at), by))
             if mask is not None:
@@ -474,7 +474,7 @@ class _Builder:
                 assign(total, _call("add", total, register)),
             )
 
-        loop = build_lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, take)
+        loop = build_lane_loop(self.builder, "j", Span(0, keys.count), self.lanes, weigh_keys)
         return begin_by, begin, *loop, put(self.row_values, number, Across("sum", total))
 
     def add_totals(self, rows: TileRows) -> list[Statement]:

@@ -107,7 +107,7 @@ class _SortBuilder:
         read_new, new = self.builder.keep("new", fetch(self.source, self.place(self.source, places, i)))
         unfilled = Call("less_equal", (Integer(i), Integer(last)), BOOL)
         earlier = logical_or(unfilled, self.precedes(new, fetch(self.best, last)))
-        take = (read_new, When(earlier, self.build_insert(i, last + 1, new)))
+        insert = (read_new, When(earlier, self.build_insert(i, last + 1, new)))
         copy = (
             put(self.values, self.place(self.values, places, k), fetch(self.best, k)),
             put(self.positions, self.place(self.positions, places, k), fetch(self.where, k)),
@@ -115,7 +115,7 @@ class _SortBuilder:
         clear = (put(self.best, k, _zero_of(self.operand.dtype)), put(self.where, k, Number(0, INT64)))
         return (
             repeat(k, 0, last + 1, 1, clear),
-            repeat(i, 0, self.length, 1, take),
+            repeat(i, 0, self.length, 1, insert),
             repeat(k, 0, last + 1, 1, copy),
         )
 
@@ -155,11 +155,11 @@ class _SortBuilder:
         read_new, new = self.builder.keep("new", fetch(self.source, self.place(self.source, places, i)))
         begin, at = self.builder.keep("at", Integer(i))
         better = self.precedes(new, fetch(self.best, 0))
-        take = (read_new, When(better, (begin, *self.build_sift(Number(0, INT64), size, new, at))))
+        insert = (read_new, When(better, (begin, *self.build_sift(Number(0, INT64), size, new, at))))
         last = count - 1 - m
         read_end, end = self.builder.keep("end", fetch(self.best, last))
         read_end_at, end_at = self.builder.keep("end_at", fetch(self.where, last))
-        leave = (
+        pop = (
             put(self.values, self.place(self.values, places, last), fetch(self.best, 0)),
             put(self.positions, self.place(self.positions, places, last), fetch(self.where, 0)),
             read_end,
@@ -169,8 +169,8 @@ class _SortBuilder:
         return (
             repeat(k, 0, count, 1, fill),
             repeat(j, 0, count // 2, 1, order),
-            repeat(i, count, self.length, 1, take),
-            repeat(m, 0, count, 1, leave),
+            repeat(i, count, self.length, 1, insert),
+            repeat(m, 0, count, 1, pop),
         )
 
     def build_sift(self, start: Code, size: Code, new: Register, new_at: Register) -> Body:
@@ -181,8 +181,8 @@ class _SortBuilder:
         begin_going, going = self.builder.keep("going", Number(True, BOOL))
         one = Number(1, INT64)
         below, left = self.builder.keep("left", Call("add", (Call("add", (at, at), INT64), one), INT64))
-        there = Call("minimum", (Call("add", (left, one), INT64), Call("subtract", (size, one), INT64)), INT64)
-        beside, right = self.builder.keep("right", there)
+        right_index = Call("minimum", (Call("add", (left, one), INT64), Call("subtract", (size, one), INT64)), INT64)
+        beside, right = self.builder.keep("right", right_index)
         values = [self.builder.keep("value", fetch(self.best, 0, place)) for place in (left, right)]
         spots = [self.builder.keep("spot", fetch(self.where, 0, place)) for place in (left, right)]
         (read_left, a), (read_right, b) = values
@@ -207,8 +207,8 @@ class _SortBuilder:
     def is_worse(self, a: Code, a_at: Code, b: Code, b_at: Code) -> Code:
         """Test whether a comes after b; of equal elements, the later one does."""
         equal = logical_not(self.precedes(a, b))
-        behind = logical_and(equal, Call("greater", (a_at, b_at), BOOL))
-        return logical_or(self.precedes(b, a), behind)
+        later = logical_and(equal, Call("greater", (a_at, b_at), BOOL))
+        return logical_or(self.precedes(b, a), later)
 
     # -- merging -----------------------------------------------------------------------------------------------------
 
