@@ -201,7 +201,7 @@ class ShownSizes:
         """Set symbols to the sizes of an array."""
         shape = content.shape
         if len(shape) != self.rank:
-            raise InternalError(f"a tensor of shape {shape} where {self.type} was planned")
+            raise InternalError(f"expected a tensor of type {self.type}, got one of shape {shape}")
         for axis, name, low, high in self.bounds:
             if rebind or name not in sizes:
                 size = shape[axis]

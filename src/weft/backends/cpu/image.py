@@ -67,7 +67,7 @@ def load_image(objects: Sequence[bytes], names: Sequence[str]) -> LoadedImage:
     if system.mprotect(start, image.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC) or (
         constants and system.mprotect(start + image.code_bytes, constants, mmap.PROT_READ)  # qemu rejects a length of 0
     ):
-        raise UnsupportedError("the system allows no new code")
+        raise UnsupportedError("the system does not allow executable memory")
     flush(start, start + image.code_bytes)
     return loaded
 

@@ -97,7 +97,7 @@ def runner_text(system: str, arm: bool | None = None) -> str:
         here = platform.machine().lower()
         arm = here in ("aarch64", "arm64")
         if not arm and here not in ("x86_64", "amd64"):
-            raise DeviceError(f"native code is made for x86-64 and 64-bit ARM, not for {platform.machine()}")
+            raise DeviceError(f"native code runs on x86-64 and 64-bit ARM only, not on {platform.machine()}")
     systems = {"darwin": "macos", "win32": "windows"}
     names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "walk", "runner")
     folder = Path(__file__).parent / "native"

@@ -79,7 +79,7 @@ class Tape:
         flat = [launch for entry in launches for launch in _entry_launches(entry)]
         for launch in flat:
             if launch.grain < 1 or launch.blocks >= MOST_BLOCKS:
-                raise InternalError(f"a launch of {launch.blocks} blocks with grains of {launch.grain}")
+                raise InternalError(f"invalid launch: {launch.blocks} blocks, grain {launch.grain}")
         self._parameters = np.array([number for launch in flat for number in launch.parameters], np.int64)
         rows, places = _build_rows(flat, self._parameters.ctypes.data)
         self._launches, self._places = _unroll(launches, rows, places)
@@ -190,7 +190,7 @@ class Tape:
 
     def _call(self, addresses: Sequence[int], threads: int, times: int, keep: object) -> None:
         if len(addresses) < self.regions:
-            raise InternalError(f"a tape over {self.regions} regions was given {len(addresses)}")
+            raise InternalError(f"a tape with {self.regions} regions got {len(addresses)} addresses")
         pool = shared_pool(threads) if threads > 1 else None
         SlicedRun(self, addresses[: self.regions], pool, threads, times, keep).finish()
 

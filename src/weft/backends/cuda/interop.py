@@ -154,7 +154,7 @@ def adopt(gpu: CudaGpu, content: Any) -> CudaTensor | None:
             return None
         if int(number) != gpu.properties.number:
             hint = f"move it there, or load the model with device='cuda:{int(number)}'"
-            raise DeviceError(f"a tensor of GPU {int(number)} for a model on {gpu.device}", hint=hint)
+            raise DeviceError(f"the tensor is on GPU {int(number)}, but the model is on {gpu.device}", hint=hint)
         if getattr(content, "requires_grad", False):
             content = content.detach()
         return _from_dlpack(gpu, content)
@@ -211,7 +211,7 @@ def _check_contiguous(shape: tuple[int, ...], strides: Sequence[int] | None) -> 
     step = 1
     for size, stride in zip(reversed(shape), reversed(strides or ())):
         if size != 1 and stride != step and 0 not in shape:
-            raise InputError("a GPU tensor that is not contiguous", hint="pass tensor.contiguous()")
+            raise InputError("the GPU tensor is not contiguous", hint="pass tensor.contiguous()")
         step *= size
 
 

@@ -58,7 +58,7 @@ def evaluate_scatter(primitive: Scatter, operands: Sequence[Array], sizes: Mappi
         inside &= (index >= 0) & (index < size)
     if not inside.all():
         if primitive.checked:
-            raise ExecutionError("an index to scatter to is out of range")
+            raise ExecutionError("a scatter index is out of range")
         indices = [index[inside] for index in indices]
         update = update[inside]
     combine = _COMBINE.get(primitive.reduction)

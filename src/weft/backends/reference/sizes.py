@@ -44,7 +44,7 @@ def bind_sizes(type: Type, content: Any, sizes: dict[str, int], *, rebind: bool)
     if type.shape is None or not isinstance(content, (np.ndarray, DeviceTensor)):
         return
     if len(type.shape) != content.ndim:
-        raise InternalError(f"a tensor of shape {content.shape} where {type} was planned")
+        raise InternalError(f"expected a tensor of type {type}, got one of shape {content.shape}")
     for dim, size in zip(type.shape, content.shape):
         symbol = dims.as_symbol(dim)
         if symbol is not None and (rebind or symbol.name not in sizes):
