@@ -58,7 +58,7 @@ class SectionTemplates:
 
     def find(self, key: Key) -> CpuPlan | None:
         """Fill in a plan for these sizes; None where the section has to be planned."""
-        order = self._choose(key)
+        order = self._choose_order(key)
         for entry in self._entries:
             if entry.order == order and self._has_same_steps(entry, key):
                 filled = entry.template.fill(key)
@@ -66,14 +66,14 @@ class SectionTemplates:
                 if plan is not None:
                     self._misses -= 1
                     if is_verifying():
-                        self._check(key, plan)
+                        self._verify(key, plan)
                     return plan
         self._misses += 1
         return None
 
     def note(self, key: Key, plan: Plan, tape: Tape) -> None:
         """Make a template of the plan for these sizes."""
-        order = self._choose(key)
+        order = self._choose_order(key)
         if order is None:
             return
         section = self.section
@@ -87,7 +87,7 @@ class SectionTemplates:
                 plan,
                 order,
                 section.alignment,
-                lambda lean: self._steps(lean, key),
+                lambda lean: self._choose_steps(lean, key),
                 may_grow=section.budget.may_grow,
             )
         except (ArithmeticError, KeyError):
@@ -95,13 +95,13 @@ class SectionTemplates:
         if template is not None:
             self._entries = (_TemplateEntry(order, template, tape), *self._entries[: MOST_TEMPLATES - 1])
 
-    def _choose(self, key: Key) -> Order | None:
+    def _choose_order(self, key: Key) -> Order | None:
         if self._order[0] != key or self._order[1] is None:
             assert self._orders is not None
             self._order = key, self._orders.choose(key)
         return self._order[1]
 
-    def _steps(self, lean: Sequence[int], key: Key) -> list[tuple[int, ...]]:
+    def _choose_steps(self, lean: Sequence[int], key: Key) -> list[tuple[int, ...]]:
         section = self.section
         if section.threads == 1:
             return [(task,) for task in lean]
@@ -111,7 +111,7 @@ class SectionTemplates:
 
     def _has_same_steps(self, entry: _TemplateEntry, key: Key) -> bool:
         choice = entry.template.choice
-        return self.section.threads == 1 or self._steps(choice.lean, key) == choice.steps
+        return self.section.threads == 1 or self._choose_steps(choice.lean, key) == choice.steps
 
     def _fill_plan(self, entry: _TemplateEntry, filled: Filled) -> CpuPlan | None:
         section = self.section
@@ -128,7 +128,7 @@ class SectionTemplates:
         count = len(section.section.inputs)
         return CpuPlan(tape, plan, count, section.arenas, threads, blocks or times.is_long, blocks)
 
-    def _check(self, key: Key, filled: CpuPlan) -> None:
+    def _verify(self, key: Key, filled: CpuPlan) -> None:
         """Raise InternalError if a filled plan differs from a new one for these sizes."""
         plan = self.section.make_plan(dict(zip(self.section.symbols, key)))
         exact = self.section.make_tape(plan)
