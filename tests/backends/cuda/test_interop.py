@@ -181,7 +181,7 @@ def test_strides_of_axes_of_size_1(driver: RecordingDriver) -> None:
 
 def test_tensors_of_other_devices(driver: RecordingDriver) -> None:
     gpu = open_gpu()
-    with pytest.raises(DeviceError, match=r"GPU 1 for a model on cuda:0(.|\n)*device='cuda:1'"):
+    with pytest.raises(DeviceError, match=r"GPU 1, but the model is on cuda:0(.|\n)*device='cuda:1'"):
         adopt(gpu, Exporting(upload_tensor(gpu, X), (CUDA, 1)))
     assert adopt(gpu, Exporting(upload_tensor(gpu, X), (1, 0))) is None  # on the host
     assert adopt(gpu, X) is None
