@@ -100,15 +100,15 @@ class LaunchBinder:
             start = span.offset // alignment * alignment
             first = span.offset - start + (-shift * (count - 1) if shift < 0 else 0)
             bases.append([(first + shift * turn) // buffer.dtype.numpy.itemsize for turn in range(count)])
-            whole = BufferSlice(span.buffer, start, span.size + span.offset - start)
+            aligned_slice = BufferSlice(span.buffer, start, span.size + span.offset - start)
             home = homes.setdefault((id(span.buffer), span.offset, shift, buffer.dtype), buffer.name)
             if home != buffer.name and place.region != ABSOLUTE:
                 aliases[buffer.name] = home
-                slices[home] = max(slices[home], whole, key=lambda memory: memory.size)
+                slices[home] = max(slices[home], aligned_slice, key=lambda memory: memory.size)
             else:
-                slices[buffer.name] = whole
+                slices[buffer.name] = aligned_slice
                 regions[buffer.name] = place.region
-            elements = whole.size // buffer.dtype.numpy.itemsize
+            elements = aligned_slice.size // buffer.dtype.numpy.itemsize
             if elements > MOST_ELEMENTS and launch.blocks:
                 raise ExecutionError(
                     f"a tensor of {elements:,} elements: kernels of this device support up to {MOST_ELEMENTS:,}",
@@ -117,8 +117,8 @@ class LaunchBinder:
                 )
         runs = self.shaders[launch.kernel.name].runs
         bindings = []
-        for buffer, place, own in zip(buffers, launch.buffers, bases):
-            aligned = all(base % runs[buffer.name] == 0 for base in own)
+        for buffer, place, buffer_bases in zip(buffers, launch.buffers, bases):
+            aligned = all(base % runs[buffer.name] == 0 for base in buffer_bases)
             if buffer.name in aliases:
                 bindings.append(Binding(alias=aliases[buffer.name], aligned=aligned))
             else:
@@ -152,7 +152,7 @@ class LaunchBinder:
 
     def _choose_binding(self, buffer: Buffer, memory: BufferSlice, aligned: bool, constant: bool) -> Binding:
         """Split a buffer that is too large for one binding into several."""
-        max_bytes = self._most_bytes()
+        max_bytes = self._max_segment_bytes()
         count = -(-memory.size // max_bytes)
         if count <= 1:
             return Binding(aligned=aligned, constant=constant)
@@ -250,7 +250,7 @@ class LaunchBinder:
 
     def _ranges(self, bound: BoundLaunch) -> list[tuple[GpuBuffer, int, int]]:
         """List the slices of all bindings, in order."""
-        max_bytes = self._most_bytes()
+        max_bytes = self._max_segment_bytes()
         ranges = []
         bindings = [binding for binding in bound.bindings if binding.alias is None]
         for binding, whole in zip(bindings, bound.slices, strict=True):
@@ -259,7 +259,7 @@ class LaunchBinder:
                 ranges.append((whole.buffer, whole.offset + segment * max_bytes, max(-(-size // 16) * 16, 16)))
         return ranges
 
-    def _most_bytes(self) -> int:
+    def _max_segment_bytes(self) -> int:
         """Return the largest size of a segment, such that the next one is aligned."""
         return self.gpu.limits.max_binding_bytes // PARAMETER_STRIDE * PARAMETER_STRIDE
 

@@ -107,11 +107,11 @@ class _Region:
     home: BufferSlice
     written: bool
     uses: list[MovableDispatch]
-    reach: int  # bytes from its start to the end of the last binding
+    extent: int  # bytes from its start to the end of the last binding
     read_only: frozenset[int]  # memory bound read-only by these dispatches, which must not be bound read-write as well
 
     def can_bind(self, memory: GpuMemory, target: BufferSlice, alignment: int) -> bool:
-        fits = target.offset % alignment == 0 and target.offset + self.reach <= memory.size
+        fits = target.offset % alignment == 0 and target.offset + self.extent <= memory.size
         return fits and len(self.uses) <= _MOST_USES and memory.serial not in self.read_only
 
 
@@ -188,14 +188,14 @@ def build_movable_regions(
             uses.setdefault(number, []).append(dispatch)
     regions = {}
     for number, region_uses in uses.items():
-        reach = max(
+        extent = max(
             binding.distance + dispatch.ranges[binding.binding][2]
             for dispatch in region_uses
             for binding in dispatch.moved
             if binding.region == number
         )
         constant = frozenset(serial for dispatch in region_uses for serial in dispatch.read_only)
-        regions[number] = _Region(homes[number], number in written, region_uses, reach, constant)
+        regions[number] = _Region(homes[number], number in written, region_uses, extent, constant)
     return MovableRegions(alignment, regions)
 
 
