@@ -55,15 +55,15 @@ def choose_staging(product: Product, scheme: ProductScheme, side: int) -> Operan
     if is_movable and dtype is element and scheme.planes == 1:
         return OperandStaging.MOVED
     grid, rows, columns, sums = map(estimate, product.extents())
-    own_axes, other = (columns, rows) if side else (rows, columns)
-    reads = grid * own_axes * sums
+    extent, other_extent = (columns, rows) if side else (rows, columns)
+    reads = grid * extent * sums
     size = max(estimate(product.elements[side]), 1)
-    if size < _MIN_ELEMENTS or reads / size * max(other / _TILE, 1) < _MIN_READS:
+    if size < _MIN_ELEMENTS or reads / size * max(other_extent / _TILE, 1) < _MIN_READS:
         return OperandStaging.FETCHED
     if is_movable:
         return OperandStaging.CONVERTED
     is_plain = side == 1 or (not product.inside and product.order is None)
-    return OperandStaging.PACKED if is_plain and other >= _MIN_READS * _TILE else OperandStaging.FETCHED
+    return OperandStaging.PACKED if is_plain and other_extent >= _MIN_READS * _TILE else OperandStaging.FETCHED
 
 
 def stage_operands(
@@ -76,7 +76,7 @@ def stage_operands(
 ) -> tuple[Product, Reference, Reference, Work]:
     """Add launches to `work` that convert or pack operands for which it pays; they run where `active` is 1.
 
-    Returns the product that reads the converted operands, where both operands are, and the work.
+    Returns the product that reads the converted operands, references to both operands, and the work.
     """
     references = list(operands)
     for side, staging in enumerate([choose_staging(product, scheme, side) for side in (0, 1)]):

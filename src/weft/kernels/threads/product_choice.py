@@ -219,7 +219,7 @@ def _name_around_sizes(product: Product, target: ThreadTarget) -> tuple[str, str
 
 @memoize
 def choose(product: Product, target: ThreadTarget) -> tuple[Variant, ...]:
-    """One variant where sizes are known, otherwise several; for any sizes exactly one is active."""
+    """Choose one variant if sizes are known, otherwise several; for any sizes exactly one is active."""
     extents = product.extents()
     samples = sample_extents(extents) or [tuple(min(max(estimate(extent), 1), LARGEST_POSITION) for extent in extents)]
     candidates = _list_candidates(product, samples, target)

@@ -84,17 +84,17 @@ class _ContractionPlan:
         self.epilogue, self.target = epilogue, target
         self.words = "" if unsigned is None else "left" if unsigned == rows.number else "right"
         self.prepare: Callable[[Array], Array] | None = None
-        inner = [output[axis] for axis in result.layout.order]
-        self.batch = [x for x in inner if x in rows.labels and x in columns.labels]
-        self.rows = [x for x in inner if x not in columns.labels]
-        self.columns = [x for x in inner if x not in rows.labels]
+        labels = [output[axis] for axis in result.layout.order]
+        self.batch = [x for x in labels if x in rows.labels and x in columns.labels]
+        self.rows = [x for x in labels if x not in columns.labels]
+        self.columns = [x for x in labels if x not in rows.labels]
         self.sums = order_sums(self.left, self.right, self.output)
         column_axes = merge_loop_axes(
             [self.loop_axis(label) for label in self.columns], EpilogueAccess(result, epilogue)
         )
         simple = len(column_axes) == 1
         self.column = column_axes[0] if simple else self.loop_axis(self.columns[-1]) if self.columns else LoopAxis(1)
-        self.outer = [] if simple else self.columns[:-1]
+        self.outer_columns = [] if simple else self.columns[:-1]
         self.merged_columns = self.columns if simple else self.columns[-1:]
         self.panels = choose_panels(target, rows.tensor.dtype, self.column.size)
 
@@ -139,13 +139,13 @@ class _ContractionPlan:
         if self.right.constant is not None:
             return False
         contiguous = self.column.right == 1 or self.column.size == 1
-        large = self.extent(self.sums) * self.extent(self.columns) * (self.right.tensor.dtype.bits // 8)
-        return contiguous and (self.extent(self.rows) < 128 or large <= self.target.cache_bytes // 2)
+        right_bytes = self.extent(self.sums) * self.extent(self.columns) * (self.right.tensor.dtype.bits // 8)
+        return contiguous and (self.extent(self.rows) < 128 or right_bytes <= self.target.cache_bytes // 2)
 
     def cost(self) -> float:
         """Estimate the cost in multiply-adds of whole vectors, packing and scattered writes included."""
         batch, rows, depth = self.extent(self.batch), self.extent(self.rows), self.extent(self.sums)
-        columns, outer = _estimate_size(self.column.size), self.extent(self.outer)
+        columns, outer = _estimate_size(self.column.size), self.extent(self.outer_columns)
         if self.uses_dots:
             loads = depth / self.dot_lanes * (1 + 1 / max(min(rows, MAX_ROWS), 1))
             return batch * rows * columns * outer * (loads + 8)
@@ -220,7 +220,7 @@ class _ContractionPlan:
 
     def loop_axes_in_place(self) -> tuple[tuple[LoopAxis, ...], tuple[LoopAxis, ...], Dim]:
         """Return grid, sums and the distance between panels, with strides into the operand in place."""
-        grid = tuple(self.loop_axis(label) for label in (*self.batch, *self.outer))
+        grid = tuple(self.loop_axis(label) for label in (*self.batch, *self.outer_columns))
         return grid, tuple(self.loop_axis(label) for label in self.sums), self.panels.step
 
     def packed_loop_axes(self) -> tuple[tuple[LoopAxis, ...], tuple[LoopAxis, ...], Dim]:
@@ -255,7 +255,7 @@ class _ContractionPlan:
 
     def constant_labels(self) -> tuple[list[int], list[int]]:
         """Return the labels of the grid and of the sums that the right operand has."""
-        return [*self.batch, *self.outer], [label for label in self.sums if label in self.right.labels]
+        return [*self.batch, *self.outer_columns], [label for label in self.sums if label in self.right.labels]
 
     def pack_constant(self, array: Array) -> Iterator[Array]:
         grid, sums = self.constant_labels()
@@ -270,7 +270,7 @@ class _ContractionPlan:
         """Build the launch that packs to [grid, panels, sums, columns of a panel]; return the packed size as well."""
         tensor = self.right.tensor
         sums = [label for label in self.sums if label in self.right.labels]
-        grid = [*self.batch, *self.outer]
+        grid = [*self.batch, *self.outer_columns]
         columns, step = self.column.size, self.panels.step
         panels = dims.ceildiv(columns, step)
         order: list[int | None] = [*grid, None, *sums]
