@@ -79,7 +79,7 @@ class Tape:
         flat = [launch for entry in launches for launch in _entry_launches(entry)]
         for launch in flat:
             if launch.grain < 1 or launch.blocks >= MOST_BLOCKS:
-                raise InternalError(f"invalid launch: {launch.blocks} blocks, grain {launch.grain}")
+                raise InternalError(f"invalid launch: {launch.blocks} blocks in grains of {launch.grain}")
         self._parameters = np.array([number for launch in flat for number in launch.parameters], np.int64)
         rows, places = _build_rows(flat, self._parameters.ctypes.data)
         self._launches, self._places = _unroll(launches, rows, places)
@@ -242,7 +242,7 @@ class SlicedRun:
                 if watch is not None:
                     raise_if_abandoned()
             if watch is not None:
-                watch.describe_position = before  # must not refer to arrays of this run
+                watch.describe_position = before  # so that nothing refers to the arrays of this run
         except BaseException:
             while True:
                 try:

@@ -1,6 +1,6 @@
 """A program's constants on a device: uploaded once, in separate buffers.
 
-Constants never change. So programs that have the same array object, such as those of a model that was loaded twice or
+Constants never change. So programs with the same array in memory, such as those of a model that was loaded twice or
 whose weights were set in part, share it on the device.
 """
 
