@@ -56,9 +56,7 @@ def test_unknown_names_get_suggestions() -> None:
 
 
 def test_values_inside_bodies_are_explained() -> None:
-    with pytest.raises(
-        weft.InputError, match=r"'ie' is a value inside of a body of If(?s:.)*ask for what the node gives"
-    ):
+    with pytest.raises(weft.InputError, match=r"'ie' is a value inside a body of If(?s:.)*use an output of the node"):
         with_outputs(graph_of(branching()), ["ie"])
 
 

@@ -139,7 +139,7 @@ def test_models_that_run_node_by_node(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_unknown_names_are_refused(device: str) -> None:
     loaded = weft.load(branching(), device=device)
-    with pytest.raises(weft.InputError, match="inside of a body of If"):
+    with pytest.raises(weft.InputError, match="inside a body of If"):
         loaded.run({}, outputs=["ie"])
     with pytest.raises(weft.InputError, match="did you mean"):
         weft.load(network(), device=device, outputs=["positve"])

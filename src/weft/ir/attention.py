@@ -18,10 +18,10 @@ class CausalBound:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """result[places, column] = sum over keys of softmax(score)[places, key] * value[places, key, column].
+    """result[*i, column] = sum over keys of softmax(score)[*i, key] * value[*i, key, column].
 
-    Expressions are over the axes of `shape` (the places, then the keys) and, after these, `depth` (query and key) or
-    `width` (value). Keys and values are constant along the places `rows`. The placeholder `ELEMENT` stands for the
+    Expressions are over the axes of `shape` (i, then the keys) and, after these, `depth` (query and key) or `width`
+    (value). Keys and values are constant along the axes `rows`. The placeholder `ELEMENT` stands for the
     product of query and key in `score`, for the sum of exponentials in `divisor`, and in `epilogue`, over the result's
     axes, for an element of the result.
     """

@@ -19,7 +19,7 @@ from weft.records import dataclass
 
 
 class AwaitedObjects(Sequence[bytes]):
-    """Object code that may still be compiling; access waits for all of it, and raises what compilation raised."""
+    """Object code that may still be compiling; access waits for all of it, and raises the errors of compilation."""
 
     def __init__(self, pending: Sequence[Callable[[], bytes]]) -> None:
         self._pending = tuple(pending)
@@ -40,8 +40,8 @@ class AwaitedObjects(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self._pending if self._objects is None else self._objects)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self.wait()[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self.wait()[index]
 
     def __eq__(self, other: object) -> bool:
         return self.wait() == (other.wait() if isinstance(other, AwaitedObjects) else other)
@@ -104,7 +104,7 @@ def _verify_defined(program: TensorProgram, constants: Mapping[Value, Any], sect
 def _strip_bodies(sections: tuple[Section, ...]) -> tuple[Section, ...]:
     """Drop the steps of nested programs, whose sections replace them."""
     return tuple(
-        replace(_without_bodies(section), symbols=section_symbols(section))
+        replace(_strip_scans(section), symbols=section_symbols(section))
         if isinstance(section, NativeSection)
         else _strip_host_section(section)
         for section in sections
@@ -114,10 +114,10 @@ def _strip_bodies(sections: tuple[Section, ...]) -> tuple[Section, ...]:
 def _strip_host_section(section: HostSection) -> HostSection:
     parts = iter(section.bodies)
 
-    def lean(body: TensorProgram) -> TensorProgram:
+    def strip_body(body: TensorProgram) -> TensorProgram:
         return replace(body, steps=(), constants=_read_constants(body, next(parts)))
 
-    steps = tuple(replace(step, primitive=with_bodies(step.primitive, lean)) for step in section.steps)
+    steps = tuple(replace(step, primitive=with_bodies(step.primitive, strip_body)) for step in section.steps)
     return HostSection(steps, tuple(map(_strip_bodies, section.bodies)))
 
 
@@ -152,8 +152,8 @@ def read_operands(task: Task | ScanTask) -> list[Value]:
     return [task.operands[number] for number in sorted(used)]
 
 
-def _without_bodies(section: NativeSection) -> NativeSection:
-    """Scans' programs without their steps and packed constants: the sections of their bodies say it all."""
+def _strip_scans(section: NativeSection) -> NativeSection:
+    """Drop steps and packed constants from the programs of scans: the sections of their bodies are enough."""
     if not any(isinstance(task, ScanTask) for task in section.tasks):
         return section
     return replace(section, tasks=tuple(_strip_scan(t) if isinstance(t, ScanTask) else t for t in section.tasks))
@@ -164,7 +164,7 @@ def _strip_scan(task: ScanTask) -> ScanTask:
     constants = {value: content for value, content in task.program.constants.items() if value in read}
     program = replace(task.program, steps=(), constants=constants)
     primitive = replace(task.primitive, body=replace(program, constants={}))
-    return replace(task, primitive=primitive, program=program, body=_without_bodies(task.body))
+    return replace(task, primitive=primitive, program=program, body=_strip_scans(task.body))
 
 
 def section_symbols(section: NativeSection) -> tuple[str, ...]:

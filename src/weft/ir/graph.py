@@ -42,7 +42,7 @@ class Node:
     op: str
     domain: str  # "" is ai.onnx
     version: int  # the opset version that the model imports for `domain`
-    name: str  # unique within the model; made up from the op and first output where the file gives none
+    name: str  # unique within the model; derived from the op and first output if the file has none
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
@@ -234,9 +234,9 @@ def _values(graph: Graph) -> dict[str, GraphValue]:
 def _no_such_value(graph: Graph, name: object, values: Mapping[str, GraphValue]) -> InputError:
     for node in graph.nodes:
         if any(name in _names_inside(inner) for inner in subgraphs(node)):
-            problem = f"{short_repr(name)} is a value inside of a body of {node.op}, and exists only while that runs"
+            problem = f"{short_repr(name)} is a value inside a body of {node.op}, and exists only while that runs"
             outer = ", ".join(filter(None, node.outputs))
-            return InputError(problem, node=node.name, hint=f"ask for what the node gives: {outer}")
+            return InputError(problem, node=node.name, hint=f"use an output of the node instead: {outer}")
     from difflib import get_close_matches
 
     close = get_close_matches(name, values, 3) if isinstance(name, str) else []

@@ -50,7 +50,7 @@ def verify_kernel(kernel: Kernel) -> None:
     """Raise InternalError unless every name is introduced before its use and written buffers may be written."""
     buffers = {buffer.name: buffer for buffer in kernel.buffers}
     if len(buffers) != len(kernel.buffers):
-        raise InternalError(f"kernel {kernel.name}: two buffers of one name")
+        raise InternalError(f"kernel {kernel.name}: two buffers have the same name")
     for buffer in kernel.buffers:
         size = None if buffer.tile is None else buffer.tile.rows * buffer.tile.depth
         if size is not None and buffer.local_size != size:
@@ -89,14 +89,16 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
         match statement:
             case Define(name, value, varying):
                 if is_varying(value) and not varying:
-                    raise InternalError(f"kernel {kernel.name}: uniform register {name} given a varying value")
+                    raise InternalError(f"kernel {kernel.name}: uniform register {name} has a varying value")
                 registers[name] = varying
             case Assign(name, value):
                 if name not in registers or (is_varying(value) and not registers[name]):
-                    raise InternalError(f"kernel {kernel.name}: register {name} cannot take this value")
+                    raise InternalError(
+                        f"kernel {kernel.name}: register {name} is undefined, or uniform with a varying value"
+                    )
             case Put(name) | PutRun(name):
                 if name not in buffers or not (buffers[name].written or buffers[name].local_size is not None):
-                    raise InternalError(f"kernel {kernel.name}: buffer {name} is not to be written")
+                    raise InternalError(f"kernel {kernel.name}: buffer {name} is undefined or read-only")
                 _verify_plain(kernel, buffers[name])
             case FetchRun(names, name, _, dtype):
                 if name not in buffers or buffers[name].dtype is not dtype:
@@ -107,16 +109,16 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
                 _verify_body(kernel, inner, scope.inner(name))
             case When(condition, then, otherwise):
                 if is_varying(condition):
-                    raise InternalError(f"kernel {kernel.name}: a condition that varies")
+                    raise InternalError(f"kernel {kernel.name}: a condition varies between lanes")
                 _verify_body(kernel, then, scope.inner())
                 _verify_body(kernel, otherwise, scope.inner())
             case Let(name, value):
                 if dims_vary(value):
-                    raise InternalError(f"kernel {kernel.name}: {name} stands for a value that varies")
+                    raise InternalError(f"kernel {kernel.name}: the value of {name} varies between lanes")
                 variables.add(name)
             case View(name, buffer, place):
                 if buffer not in buffers or dims_vary(place):
-                    raise InternalError(f"kernel {kernel.name}: {name} is no view of {buffer}")
+                    raise InternalError(f"kernel {kernel.name}: {name} is not a valid view of {buffer}")
                 source = buffers[buffer]
                 buffers[name] = source if statement.dtype is None else replace(source, dtype=statement.dtype)
             case Transpose(names):
@@ -128,7 +130,7 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
                 _verify_tile_statement(kernel, statement, scope)
             case TilePipeline(name, start, stop):
                 if dims_vary(start) or dims_vary(stop):
-                    raise InternalError(f"kernel {kernel.name}: a pipeline whose bounds vary between lanes")
+                    raise InternalError(f"kernel {kernel.name}: the bounds of a pipeline vary between lanes")
                 _verify_body(kernel, statement.moves, replace(scope.inner(name), moving=True))
                 _verify_body(kernel, (*statement.fetches, *statement.puts), scope.inner(name))
                 _verify_body(kernel, statement.body, scope.inner(name))
@@ -176,19 +178,19 @@ def _verify_tile_statement(
                 raise InternalError(f"kernel {kernel.name}: {source} is not moved to {tile}")
         case PutTile(tile):
             if tile not in buffers or buffers[tile].tile is None:
-                raise InternalError(f"kernel {kernel.name}: {tile} is no tile")
+                raise InternalError(f"kernel {kernel.name}: {tile} is not a tile")
 
 
 def _verify_plain(kernel: Kernel, buffer: Buffer) -> None:
     if buffer.tile is not None:
-        raise InternalError(f"kernel {kernel.name}: the elements of tile {buffer.name} have no place that is known")
+        raise InternalError(f"kernel {kernel.name}: the order of elements in tile {buffer.name} depends on the device")
 
 
 def _verify_code(kernel: Kernel, code: Code, scope: _Scope) -> None:
     for node in walk_code(code):
         match node:
             case Register(name, _, varying) if scope.registers.get(name) is not varying:
-                raise InternalError(f"kernel {kernel.name}: register {name} is not defined so")
+                raise InternalError(f"kernel {kernel.name}: register {name} is not defined with this type")
             case Fetch(name, offset, dtype):
                 if name not in scope.buffers or scope.buffers[name].dtype is not dtype:
                     raise InternalError(f"kernel {kernel.name}: no buffer {name} of {dtype}")

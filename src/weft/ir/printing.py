@@ -72,12 +72,12 @@ def _section_lines(sections: Iterable[Section], indent: str) -> Iterator[str]:
                 for task in tasks:
                     yield from _task_lines(task, indent + "  ")
                 for value, base in aliases.items():
-                    yield f"{indent}  {value} lies where {base} does"
+                    yield f"{indent}  {value} shares the memory of {base}"
             case HostSection(steps, bodies):
                 yield f"{indent}host:"
                 for step in steps:
-                    what = type(step.primitive).__name__.lower()
-                    yield f"{indent}  {_values(step.results)} = {what}({_values(step.operands)})  # {step.origin}"
+                    name = type(step.primitive).__name__.lower()
+                    yield f"{indent}  {_values(step.results)} = {name}({_values(step.operands)})  # {step.origin}"
                 for body in bodies:
                     yield f"{indent}  body:"
                     yield from _section_lines(body, indent + "    ")
