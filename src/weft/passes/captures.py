@@ -45,26 +45,30 @@ def _embed(step: Step, program: TensorProgram, fold: Callable[[TensorProgram], T
 
 
 def _embed_in_body(
-    step: Step, primitive: Scan | Loop, own: int, program: TensorProgram, fold: Callable[[TensorProgram], TensorProgram]
+    step: Step,
+    primitive: Scan | Loop,
+    input_count: int,
+    program: TensorProgram,
+    fold: Callable[[TensorProgram], TensorProgram],
 ) -> Step:
-    """Embed constants in one body, whose first `own` inputs are not captures."""
-    new, captures = _embed_captures(primitive.body, step.operands[own:], own, program, fold)
+    """Embed constants in one body, whose first `input_count` inputs are not captures."""
+    new, captures = _embed_captures(primitive.body, step.operands[input_count:], input_count, program, fold)
     changed: Primitive = replace(primitive, body=new)
-    return replace(step, primitive=changed, operands=(*step.operands[:own], *captures))
+    return replace(step, primitive=changed, operands=(*step.operands[:input_count], *captures))
 
 
 def _embed_captures(
     body: TensorProgram,
     captured: tuple[Value, ...],
-    own_inputs: int,
+    input_count: int,
     program: TensorProgram,
     fold: Callable[[TensorProgram], TensorProgram],
 ) -> tuple[TensorProgram, tuple[Value, ...]]:
     """Return the body with constant captures embedded, and the remaining captures."""
-    pairs = list(zip(body.inputs[own_inputs:], captured, strict=True))
+    pairs = list(zip(body.inputs[input_count:], captured, strict=True))
     constants = {inner: program.constants[outer] for inner, outer in pairs if outer in program.constants}
     if not constants:
         return body, captured
-    inputs = (*body.inputs[:own_inputs], *(inner for inner, _ in pairs if inner not in constants))
+    inputs = (*body.inputs[:input_count], *(inner for inner, _ in pairs if inner not in constants))
     embedded = replace(body, inputs=inputs, constants={**body.constants, **constants})
     return fold(embedded), tuple(outer for inner, outer in pairs if inner not in constants)

@@ -38,21 +38,19 @@ def _drop_unread_operands(step: Step) -> Step:
 def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorProgram:
     """Keep only the steps that some outputs need.
 
-    Guards stay, with the steps that bind their symbols: a guard may be the only trace of an op.
+    Guards stay, with the steps that bind their symbols: a guard may be all that remains of an op.
     """
     bound_by_inputs = set().union(*(type_symbols(value.type) for value in program.inputs))
     needed: set[Value] = set(outputs)
     sizes = set().union(*map(guard_symbols, program.guards), *(type_symbols(output.type) for output in outputs))
     binding = [bound_symbols(step) - bound_by_inputs for step in program.steps]
-    some_bind = any(
-        binding
-    )  # else no step is steps for the sizes that it shows, and it does not matter which those are
+    has_binding_steps = any(binding)  # otherwise it does not matter which sizes the steps use
     steps: list[Step] = []
     for step, binds in zip(reversed(program.steps), reversed(binding)):
         if needed.intersection(step.results) or binds & sizes:
             steps.append(step)
             needed.update(step.operands)
-            if some_bind:
+            if has_binding_steps:
                 sizes |= step_symbols(step)
     constants = {value: content for value, content in program.constants.items() if value in needed}
     return replace(program, outputs=outputs, steps=tuple(reversed(steps)), constants=constants)

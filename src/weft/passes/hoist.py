@@ -86,11 +86,11 @@ def _inline_body(
 
 @dataclass(slots=True)
 class _Outside:
-    """The values outside of a scan for those of its body; values in `along` have time as their first axis there."""
+    """Maps values of a scan's body to values outside; those of `with_time_axis` have time as their first axis there."""
 
     length: Dim
     values: dict[Value, Value] = field(default_factory=dict)
-    along: set[Value] = field(default_factory=set)
+    with_time_axis: set[Value] = field(default_factory=set)
 
 
 def _hoist_products(step: Step, scan: Scan, constants: dict[Value, Any], numbers: Iterator[int]) -> Iterator[Step]:
@@ -100,7 +100,7 @@ def _hoist_products(step: Step, scan: Scan, constants: dict[Value, Any], numbers
         return
     outside = _Outside(scan.length)
     outside.values.update(zip(scan.body.inputs[scan.carries :], step.operands[scan.carries :], strict=True))
-    outside.along.update(scan.body.inputs[scan.carries : scan.carries + scan.sequences])
+    outside.with_time_axis.update(scan.body.inputs[scan.carries : scan.carries + scan.sequences])
     for part in scan.body.steps:
         if part.results[0] not in hoisted:
             continue
@@ -116,16 +116,16 @@ def _choose_hoisted(scan: Scan) -> set[Value]:
     """Choose the steps to hoist; return their results."""
     body = scan.body
     available = {*body.inputs[scan.carries :], *body.constants}
-    along = set(body.inputs[scan.carries : scan.carries + scan.sequences])
+    with_time_axis = set(body.inputs[scan.carries : scan.carries + scan.sequences])
     hoistable: dict[Value, Step] = {}
     for step in body.steps:
-        if _is_hoistable(step, available, along, scan, body):
+        if _is_hoistable(step, available, with_time_axis, scan, body):
             hoistable[step.results[0]] = step
             available.add(step.results[0])
-            if along.intersection(step.operands):
-                along.add(step.results[0])
+            if with_time_axis.intersection(step.operands):
+                with_time_axis.add(step.results[0])
     hoisted: set[Value] = set()
-    pending = [value for value, step in hoistable.items() if _is_worthwhile(step, along)]
+    pending = [value for value, step in hoistable.items() if _is_worthwhile(step, with_time_axis)]
     while pending:
         value = pending.pop()
         if value in hoistable and value not in hoisted:
@@ -139,11 +139,11 @@ def _choose_hoisted(scan: Scan) -> set[Value]:
     return hoisted
 
 
-def _is_worthwhile(step: Step, along: set[Value]) -> bool:
+def _is_worthwhile(step: Step, with_time_axis: set[Value]) -> bool:
     """Whether a step is a product whose result for all iterations is not much larger than its operands."""
     if not isinstance(step.primitive, Contract):
         return False
-    sizes = [dims.product(operand.shape) for operand in step.operands if operand in along]
+    sizes = [dims.product(operand.shape) for operand in step.operands if operand in with_time_axis]
     return not sizes or any(dims.is_at_least(GROWTH * size, dims.product(step.results[0].shape)) for size in sizes)
 
 
@@ -159,12 +159,14 @@ def _find_dependencies(step: Step, hoistable: Mapping[Value, Step]) -> set[Value
     return values
 
 
-def _is_hoistable(step: Step, available: set[Value], along: set[Value], scan: Scan, body: TensorProgram) -> bool:
+def _is_hoistable(
+    step: Step, available: set[Value], with_time_axis: set[Value], scan: Scan, body: TensorProgram
+) -> bool:
     if not isinstance(step.primitive, HOISTABLE) or not available.issuperset(step.operands):
         return False
     if step.results[0] in body.outputs:
         return False
-    if along.intersection(step.operands) or dims.is_at_least(scan.length, 1):
+    if with_time_axis.intersection(step.operands) or dims.is_at_least(scan.length, 1):
         return True
     checked = isinstance(step.primitive, Map) and any(load.checked for load in loads(step.primitive.expression))
     return not checked  # if the scan does not run, a hoisted check could fail
@@ -173,17 +175,17 @@ def _is_hoistable(step: Step, available: set[Value], along: set[Value], scan: Sc
 def _hoist_step(step: Step, outside: _Outside, number: int) -> Step:
     """Build the hoisted step, for all iterations at once if an operand has time as its first axis."""
     (result,) = step.results
-    at_once = [operand in outside.along for operand in step.operands]
+    has_time_axis = [operand in outside.with_time_axis for operand in step.operands]
     type, primitive = result.type, step.primitive
-    if any(at_once):
-        outside.along.add(result)
+    if any(has_time_axis):
+        outside.with_time_axis.add(result)
         type = TensorType(result.dtype, (outside.length, *result.shape))
         match primitive:
             case Map(expression):
-                primitive = Map(_add_time_axis(expression, at_once, outside.length))
+                primitive = Map(_add_time_axis(expression, has_time_axis, outside.length))
             case Contract(left, right, output):
                 time = (max((*left, *right, *output), default=-1) + 1,)
-                first, second = at_once
+                first, second = has_time_axis
                 primitive = Contract(time + left if first else left, time + right if second else right, time + output)
             case Reduce(kind, axes):
                 primitive = Reduce(kind, tuple(axis + 1 for axis in axes))
@@ -192,7 +194,7 @@ def _hoist_step(step: Step, outside: _Outside, number: int) -> Step:
     return Step(primitive, operands, (outside.values[result],), step.origin)
 
 
-def _add_time_axis(expression: Scalar, at_once: list[bool], length: Dim) -> Scalar:
+def _add_time_axis(expression: Scalar, has_time_axis: list[bool], length: Dim) -> Scalar:
     """Add time as the first axis of the result, and of the operands that have it."""
     now = Index(dims.axis(0, length))
 
@@ -200,7 +202,7 @@ def _add_time_axis(expression: Scalar, at_once: list[bool], length: Dim) -> Scal
         return dims.axis(atom.position + 1, atom.size) if isinstance(atom, Axis) else dims.from_atom(atom)
 
     def index_time(load: Load) -> Scalar:
-        return replace(load, indices=(now, *load.indices)) if at_once[load.operand] else load
+        return replace(load, indices=(now, *load.indices)) if has_time_axis[load.operand] else load
 
     return rebuild(expression, index_time, shift)
 
@@ -212,8 +214,8 @@ def _remove_hoisted(step: Step, scan: Scan, hoisted: set[Value], outside: _Outsi
     needed = {*body.outputs, *(operand for part in steps for operand in part.operands)}
     hoisted_values = [value for part in body.steps for value in part.results if value in hoisted and value in needed]
     used_inputs = [value for value in body.inputs[scan.carries :] if value in needed]
-    sequences = [value for value in (*used_inputs, *hoisted_values) if value in outside.along]
-    captures = [value for value in (*used_inputs, *hoisted_values) if value not in outside.along]
+    sequences = [value for value in (*used_inputs, *hoisted_values) if value in outside.with_time_axis]
+    captures = [value for value in (*used_inputs, *hoisted_values) if value not in outside.with_time_axis]
     inputs = (*body.inputs[: scan.carries], *sequences, *captures)
     operands = (*step.operands[: scan.carries], *(outside.values[value] for value in (*sequences, *captures)))
     constants = {value: content for value, content in body.constants.items() if value in needed}

@@ -1,4 +1,4 @@
-"""Simplify data movement: transposes that cancel, identities, casts there and back, reshapes of reshapes.
+"""Simplify data movement: transposes that cancel, identities, casts and casts back, reshapes of reshapes.
 
 A *movement* is a step that only moves or converts elements: a map that loads one element and perhaps casts it, or a
 reshape that adds and drops dimensions of size 1. Maps that read the result of a movement read its source instead, with
@@ -154,7 +154,7 @@ def _substitute(axes: dict[int, Dim], atom: Symbol | Axis) -> Dim:
 
 
 def _simplify_casts(scalar: Scalar) -> Scalar:
-    """Drop casts to the same type, and lossless casts there and back."""
+    """Drop casts to the same type, and casts to a wider type and back."""
     match scalar:
         case Load(operand, indices, dtype, checked):
             return Load(operand, tuple(_simplify_casts(index) for index in indices), dtype, checked)

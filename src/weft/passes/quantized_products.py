@@ -125,11 +125,11 @@ class _Rewriter:
         if not self.is_zero(x.zero):
             totals, labels = self.sum_numbers(w, {-1})
 
-            def moved(expression: _Expression) -> Scalar:
+            def zero_point_term(expression: _Expression) -> Scalar:
                 point = expression.parameter(x.zero, x.labels)
                 return Apply("multiply", (expression.load(totals, labels), point), INT32)
 
-            total = Apply("subtract", (total, self.add_term(moved, INT32, labels, set(), result)), INT32)
+            total = Apply("subtract", (total, self.add_term(zero_point_term, INT32, labels, set(), result)), INT32)
         if x.scale is not None and w.scale is not None:
             scale = self.build_scale(x, w, result)
             total = Apply("multiply", (Apply("cast", (total,), FLOAT32), scale), FLOAT32)
@@ -212,7 +212,7 @@ class _Rewriter:
         return replace(operand, numbers=moved, zero=_shifted_zero(operand))
 
     def is_zero(self, zero: QuantizationParameter) -> bool:
-        """Whether a zero point is content to be 0 everywhere."""
+        """Whether a zero point is known to be 0 everywhere."""
         if isinstance(zero.scalar, Literal):
             return zero.scalar.value == -zero.offset
         content = self.find_constant(zero.source)
@@ -324,11 +324,11 @@ class _Expression:
     def size(self, label: int) -> Dim:
         return self.shape[self.labels.index(label)]
 
-    def place(self, label: int) -> Dim:
+    def axis(self, label: int) -> Dim:
         return dims.axis(self.labels.index(label), self.size(label))
 
     def load(self, value: Value, labels: Sequence[int]) -> Load:
-        indices = tuple(Index(self.place(label)) for label in labels)
+        indices = tuple(Index(self.axis(label)) for label in labels)
         return Load(self.position(value), indices, value.dtype)
 
     def position(self, value: Value) -> int:
@@ -339,14 +339,14 @@ class _Expression:
     def parameter(self, parameter: QuantizationParameter, labels: tuple[int, ...]) -> Scalar:
         """Build a zero point or scale of the operand whose axes have these labels."""
 
-        def moved(load: Load) -> Scalar:
+        def load_parameter(load: Load) -> Scalar:
             assert parameter.source is not None
             return Load(self.position(parameter.source), load.indices, load.dtype)
 
-        def placed(atom: Symbol | Axis) -> Dim:
-            return self.place(labels[atom.position]) if isinstance(atom, Axis) else dims.from_atom(atom)
+        def substitute_axis(atom: Symbol | Axis) -> Dim:
+            return self.axis(labels[atom.position]) if isinstance(atom, Axis) else dims.from_atom(atom)
 
-        scalar = rebuild(parameter.scalar, moved, placed)
+        scalar = rebuild(parameter.scalar, load_parameter, substitute_axis)
         return Apply("add", (scalar, Literal(parameter.offset, INT32)), INT32) if parameter.offset else scalar
 
 

@@ -29,13 +29,13 @@ FLOAT32 = DType.float32
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """The maps that are joined, their total factor and shift, and the rest of the last one."""
+    """The maps that are joined, their total factor and shift, and the expression of the last one."""
 
     links: tuple[Step, ...]
     factor: Array
     shift: Array
     has_relu: bool
-    rest: Scalar | None  # the last link's expression, in which the joined value replaces `replaced`
+    last_expression: Scalar | None  # of the last link; the joined value replaces its subexpression `replaced`
     replaced: Scalar | None
 
 
@@ -206,7 +206,11 @@ def _build_joined_step(step: Step, chain: _Chain, axis: int, factor: Value, shif
     if chain.has_relu:
         value = Apply("maximum", (value, Literal(0.0, FLOAT32)), FLOAT32)
     last = (step, *chain.links)[-1]
-    expression = value if chain.rest is None else _replace_subtree(chain.rest, chain.replaced, value, last, rebuild_for)
+    expression = (
+        value
+        if chain.last_expression is None
+        else _replace_subtree(chain.last_expression, chain.replaced, value, last, rebuild_for)
+    )
     return Step(
         Map(expression), tuple(operands), last.results, join_origins(link.origin for link in (step, *chain.links))
     )

@@ -76,7 +76,7 @@ def _find_chain(step: Step, readers: Mapping[Value, list[Step]], outputs: set[Va
 
 
 def _common_rows(before: Shape, chain: list[Step]) -> Shape | None:
-    """Return the dimensions of the rows if they agree before and after a chain, and are several."""
+    """Return the dimensions of the rows if they agree before and after a chain, and there are several."""
     after, count_of_rows = chain[-1].results[0].shape, chain[0].operands[0].shape[0]
     for number in range(2, min(len(before), len(after)) + 1):
         if before[:number] != after[:number]:
