@@ -58,15 +58,15 @@ def match_channel_order(step: Step) -> Dim | None:
 
 def find_period(order: Dim) -> tuple[int, int]:
     """Return the period of an order and its advance per period; (0, 0) if there is no short period."""
-    turn = dims.symbol("turn", 0)
+    repetition = dims.symbol("repetition", 0)
 
-    def at(place: Dim) -> Dim:
-        return dims.substitute(order, lambda _: place)
+    def at(channel: Dim) -> Dim:
+        return dims.substitute(order, lambda _: channel)
 
     for period in range(1, MOST_PERIOD + 1):
         advance = at(period) - at(0)
         if isinstance(advance, int) and all(
-            at(turn * period + place) == at(place) + turn * advance for place in range(period)
+            at(repetition * period + channel) == at(channel) + repetition * advance for channel in range(period)
         ):
             return period, advance
     return 0, 0

@@ -149,7 +149,7 @@ class Definitions:
 
 
 def unreshape_indices(places: Sequence[Dim], shape: Shape, source: Shape) -> tuple[Dim, ...]:
-    """Return the indices in the source of an element of a unreshape_indices tensor."""
+    """Return the indices in the source of the element at `places` of a reshaped tensor."""
     flat = offset(row_major(len(shape)).strides(shape), places)
     indices: list[Dim] = []
     for number in reversed(range(len(source))):

@@ -41,7 +41,7 @@ def host_only_reason(step: Step) -> str | None:
         case Observe():
             return "its values become sizes"
         case Branch() | Loop():
-            return "control flow; what is inside is compiled"
+            return "control flow; its bodies are compiled"
         case Host("refuse", attributes):
             return f"a body that raises an error if it runs: {dict(attributes)['problem']}"
         case Host(function):

@@ -64,7 +64,7 @@ class _Narrower:
         return replace(self.program, steps=tuple(self.steps))
 
     def feeds_logarithm(self, value: Value) -> bool:
-        """Whether a logarithm is functions of a value, or of a few products and sums of it, as in a spectrogram.
+        """Whether a logarithm is taken of a value, or of a few products and sums of it, as in a spectrogram.
 
         A logarithm magnifies errors of small numbers; sums of exponentials are not small.
         """

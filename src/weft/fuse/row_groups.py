@@ -111,7 +111,7 @@ class _Finder:
 
     @staticmethod
     def suits_threads(frame: RowFrame) -> bool:
-        """Whether rows are short enough, or enough, to compute each in one thread."""
+        """Whether rows are short or numerous enough to compute each in one thread."""
         rows = dims.product(size for axis, size in enumerate(frame.domain) if axis not in frame.reduced)
         row = dims.product(frame.domain[axis] for axis in frame.reduced)
         return estimate(row) <= LONGEST_ROW or estimate(rows) >= 4
