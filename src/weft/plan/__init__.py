@@ -1,1 +1,1 @@
-"""Bytes and lifetimes: where every value lies while a program runs."""
+"""Plan the memory and the launches of a program for one set of sizes."""

@@ -66,12 +66,12 @@ def _orders(blocks: Sequence[Lifetime], sizes: Sequence[int], busiest: int) -> l
     def length(number: int) -> int:
         return blocks[number].last - blocks[number].first + 1
 
-    def away(number: int) -> int:
+    def distance(number: int) -> int:
         return max(blocks[number].first - busiest, busiest - blocks[number].last, 0)
 
     keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda number: (-sizes[number], blocks[number].first),
-        lambda number: (away(number), -sizes[number]),
+        lambda number: (distance(number), -sizes[number]),
         lambda number: (-sizes[number] * length(number), blocks[number].first),
         lambda number: (blocks[number].first, -sizes[number]),
         lambda number: (-length(number), -sizes[number]),

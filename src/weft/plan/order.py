@@ -40,12 +40,12 @@ class _Graph:
 
 
 def choose_order(section: NativeSection, sizes: Sizes, is_external: Callable[[Value], bool]) -> list[int]:
-    """Choose an order of task numbers; `external` values are not in the arena and do not count."""
+    """Choose an order of task numbers; values that are external are not in the arena and do not count."""
     return _choose(_build_graph(section, sizes, is_external))
 
 
 class OrderChoice:
-    """`choose_order` for a section with ever new sizes. Not thread-safe."""
+    """`choose_order` for a section whose sizes change. Not thread-safe."""
 
     def __init__(self, section: NativeSection, sizes: Sizes, is_external: Callable[[Value], bool]) -> None:
         self._graph = _build_graph(section, sizes, is_external)

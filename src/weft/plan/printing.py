@@ -22,11 +22,11 @@ def _format_lines(plan: ProgramPlan, sizes: Mapping[str, int]) -> Iterator[str]:
     yield f"weights {plan.weights:,}, arena {plan.arena:,}, workspace {plan.workspace:,} bytes"
     yield f"inputs {plan.inputs:,}, outputs {plan.outputs:,} bytes"
     if plan.unplanned:
-        yield f"sizes that only data decide: {', '.join(plan.unplanned)}"
+        yield f"nodes with data-dependent sizes: {', '.join(plan.unplanned)}"
     for number, part in enumerate(plan.sections):
         yield f"section {number}: arena of {part.plan.arena_bytes:,} bytes, lower bound {part.plan.lower_bound:,}"
         yield from _format_launches(part.plan)
-        yield "  memory, with the launches from whose first to whose last it is needed:"
+        yield "  memory: offsets, and the first and last launch that use it"
         yield from (f"    {_format_allocation(allocation)}" for allocation in part.plan.allocations)
 
 
@@ -35,7 +35,7 @@ def _format_launches(plan: Plan) -> Iterator[str]:
         if isinstance(entry, Repeated):
             yield f"  {number:4}: {entry.count} times:"
             for launch, shifts in zip(entry.launches, entry.shifts):
-                yield f"          {_format_launch(launch)}; next time {list(shifts)} bytes further"
+                yield f"          {_format_launch(launch)}; each iteration moves buffers by {list(shifts)} bytes"
         else:
             yield f"  {number:4}: {_format_launch(entry)}"
 

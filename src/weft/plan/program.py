@@ -164,7 +164,7 @@ def _native_sections(
 
 
 def local_bytes(program: CompiledProgram) -> int:
-    """What a thread needs for the local buffers of a kernel."""
+    """Return the bytes that a thread needs for the local buffers of a kernel."""
     return max((_local_bytes(section) for section in program.sections), default=0)
 
 

@@ -28,7 +28,7 @@ FLUID = 16  # blocks per thread from which on threads are assumed to share them 
 
 @dataclass(frozen=True, slots=True)
 class TaskTime:
-    """The time of a task: seconds of one thread, in equal parts. A scan must run `alone`."""
+    """The time of a task: `seconds` on one thread, which `parts` threads can share evenly. A scan must run `alone`."""
 
     seconds: float
     parts: int
@@ -38,7 +38,7 @@ class TaskTime:
 def side_by_side(
     section: NativeSection, order: Sequence[int], number: Callable[[Dim], int], peak: Peak, threads: int
 ) -> list[tuple[int, ...]]:
-    """Group tasks into parallel steps for a number of threads with this peak each; one by one if little is gained."""
+    """Group tasks into parallel steps for threads with this peak each; if little is gained, one task per step."""
     loads = [_estimate_time(task, number, peak) for task in section.tasks]
     alone = [_makespan([task], loads, threads) for task in range(len(loads))]
     before = _find_producers(section)

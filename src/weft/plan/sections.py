@@ -62,7 +62,7 @@ def make_plan(
     planner = _Planner(constants, DimEvaluator(sizes, computed_dims), alignment, roomy)
     planner.check_launches(section)
     if steps is None:
-        steps = planner.lean_steps(section, frozenset(external))
+        steps = planner.low_memory_steps(section, frozenset(external))
     for number, task in enumerate(section.tasks):
         planner.tasks[id(task.work if isinstance(task, Task) else task)] = number
     layout = planner.place_section(section, frozenset(external), steps, 0)
@@ -172,7 +172,7 @@ class _Planner:
                 self.place_scan(task, workspaces[number, -1].offset)
         return _Layout(storage, arena, places, workspaces)
 
-    def lean_steps(self, section: NativeSection, external: frozenset[Value]) -> Sequence[Sequence[int]]:
+    def low_memory_steps(self, section: NativeSection, external: frozenset[Value]) -> Sequence[Sequence[int]]:
         """Order tasks one by one so that they need little memory."""
         section_steps = _serial_steps(section)
         elsewhere = external | self.constants.keys()

@@ -243,7 +243,7 @@ class _Replay:
         """Apply a launch's reads, then its writes; they overlap only where an operand may be overwritten."""
         task = running.task
         for use in reads:
-            # a kernel may go on reading the rest of an operand that it has overwritten in part
+            # a kernel that overwrites part of an operand may still read the remaining part
             content = running.overwritten.get((use.reference, use.place), use.content)
             self.expect(use.place, content, f"{use.reference.kind} {use.reference.number} of {task.origin}")
         for written in writes:
@@ -254,8 +254,8 @@ class _Replay:
                 same = written.place == other.place and written.size == other.size
                 allowed = other.reference.kind == "operand" and other.reference.number in task.work.overwritable
                 if not (same and allowed and written.reference.kind == "result"):
-                    what, over = written.reference, other.reference
-                    raise PlanError(f"{task.origin} writes {what.kind} {what.number} over {over.kind} {over.number}")
+                    new, old = written.reference, other.reference
+                    raise PlanError(f"{task.origin} writes {new.kind} {new.number} over {old.kind} {old.number}")
                 running.overwritten[other.reference, other.place] = written.content
         for written in writes:
             self.write(written.place, written.content)
