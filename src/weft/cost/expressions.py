@@ -27,9 +27,9 @@ def relative_work(expression: Scalar) -> int:
     return 1 + cost(expression) // 16
 
 
-def divides(place: Dim) -> bool:
+def divides(index: Dim) -> bool:
     """Whether an index needs divisions other than shifts, which cost more than loading it."""
-    compounds = [atom for atom in dims.atoms(place) if isinstance(atom, Compound) and atom.operation in ("//", "%")]
+    compounds = [atom for atom in dims.atoms(index) if isinstance(atom, Compound) and atom.operation in ("//", "%")]
     return any(not isinstance(atom.right, int) or atom.right & (atom.right - 1) != 0 for atom in compounds)
 
 

@@ -1,7 +1,7 @@
 """Predict the time of a run on a device from the groups of a program and the device's calibration.
 
 `build_workload` extracts the kind, type, operations and bytes of every group of a fused program, as dims, so that one
-build_workload serves all sizes. `predict` evaluates it for given sizes and a calibration.
+workload serves all sizes. `predict` evaluates it for given sizes and a calibration.
 """
 
 from __future__ import annotations

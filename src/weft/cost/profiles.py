@@ -1,7 +1,7 @@
 """Static profiles of device classes.
 
 Profiles determine which kernels are chosen, and so the bits of results. They are the same for all devices of a kind, or
-scale_profile by powers of two, so that repeated measurements of a device give the same class.
+scaled by powers of two, so that repeated measurements of a device give the same class.
 """
 
 from __future__ import annotations
