@@ -20,7 +20,7 @@ from weft.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A traced function: its graph, the types of its results, and whether it returned one tensor and no list."""
+    """A traced function: its graph, the types of its results, and whether that is a single tensor, not a list."""
 
     graph: Graph
     types: tuple[Type, ...]
@@ -66,7 +66,7 @@ class FunctionAttribute:
 
 
 def _convert_result(draft: Draft, level: GraphLevel, result: Any, others: Sequence[Handle]) -> Handle:
-    """Convert a result of a body to a tensor that a node of the body computes, and no other result is."""
+    """Convert a result of a body to a tensor that a node of the body computes and that is not among `others`."""
     if result is None:
         raise GraphError(f"the body {level.name!r} returns None", hint="return a tensor, or a tuple of tensors")
     if isinstance(result, Handle):

@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 
 
 def control_flow(function: Callable[Concatenate[Draft, Params], Result]) -> Callable[Params, Result]:
-    """Make the public form of a function that takes the draft first; an error undoes all that it added."""
+    """Make the public form of a function that takes the draft first; an error removes all nodes that it added."""
     with_draft = inspect.signature(function)
     signature = with_draft.replace(parameters=list(with_draft.parameters.values())[1:])
 
@@ -65,7 +65,7 @@ def if_(
     """Run `then` if `condition` is true, else `otherwise`; neither takes arguments.
 
     Both must return the same number of tensors, of the same dtypes; shapes may differ. The result is a tensor if both
-    return one tensor and no list, else a tuple.
+    return a single tensor instead of a list, else a tuple.
     """
     definition = _find_definition(draft, "if_")
     first, second = (write_body(draft, key, (), _check_body(each, key))
@@ -180,7 +180,8 @@ def sequence_map(
 ) -> tuple[Tensor, ...]:
     """Run `body` for each element of a sequence, and return sequences of its results.
 
-    others: sequences of the same length, whose elements `body` gets as well, and tensors, which every call gets whole.
+    others: more inputs of `body`: the elements of sequences of the same length, and tensors, which every call gets as
+        they are.
     """
     definition = _find_definition(draft, "sequence_map")
     inputs = [_check_tensor(handle) for handle in as_inputs(draft, definition, (sequence, *others))]

@@ -1,4 +1,4 @@
-"""Turn a draft into a graph with named outputs; a value without a name of the user takes the name of its output."""
+"""Turn a draft into a graph with named outputs; a value that the user did not name takes the name of its output."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """One value. `traced` is its symbolic tensor in the trace of `level`, `type` all that is known of it."""
+    """One value. `traced` is its symbolic tensor in the trace of `level`, `type` its type, as far as it is known."""
 
     __slots__ = ("draft", "level", "name", "traced", "type")
 
