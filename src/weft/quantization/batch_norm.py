@@ -26,7 +26,7 @@ MAX_COPY = 1 << 20  # bytes of weights that are copied where other nodes read th
 
 
 def fold_batch_norms(graph: Graph, constants: Mapping[str, Array]) -> Graph:
-    """Replace each layer and the batch normalisation that alone reads it by one layer."""
+    """Fold each batch normalisation into the layer before it, unless other nodes read that layer."""
     edit = GraphEdit(graph, 0)
     producers = {name: node for node in graph.nodes for name in node.outputs if name}
     uses = _count_uses(graph)

@@ -1,9 +1,10 @@
 """Quantize layers to int8, in QDQ form.
 
-Quantized values pass through QuantizeLinear and DequantizeLinear; weights are int8 with a DequantizeLinear. Quantized
-are the inputs of layers; the outputs of convolutions (after their Relu or Clip), because engines compute in integers
-only between quantized values; and the outputs of nodes that only move, select or add quantized values. The outputs of
-products stay float32: residual sums and normalisation, which follow them in transformers, need more than eight bits.
+Quantized values pass through QuantizeLinear and DequantizeLinear; weights are int8 with a DequantizeLinear. These
+values are quantized: the inputs of layers; the outputs of convolutions (after their Relu or Clip), because engines
+compute in integers only between quantized values; and the outputs of nodes that only move, select or add quantized
+values. The outputs of products stay float32: residual sums and normalisation, which follow them in transformers, need
+more than eight bits.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ IR_VERSIONS = {21: 10, 19: 9}  # the IR version that each opset needs
 
 @dataclass(frozen=True, slots=True)
 class LayerReport:
-    """A layer that can be quantized: whether it is, its error alone, and with those of all layers before it."""
+    """A layer that can be quantized: whether it is, its own error, and its error together with earlier layers."""
 
     node: str
     op: str
