@@ -117,7 +117,7 @@ class SizeWriter:
         return (quotient if is_plain else self._round_down(remainder, right, quotient, "1", "sub")), fault
 
     def _round_down(self, remainder: str, divisor: str, result: str, step: str, verb: str) -> str:
-        """Correct a result that was rounded toward zero, if the remainder has not the sign of the divisor."""
+        """Correct a result that was rounded toward zero, if the remainder differs in sign from the divisor."""
         mixed = self.assign(f"xor i64 {remainder}, {divisor}")
         opposite = self.assign(f"icmp slt i64 {mixed}, 0")
         some = self.assign(f"icmp ne i64 {remainder}, 0")

@@ -20,16 +20,16 @@ FIRST_SIZE_ERROR = 100
 
 COMMON_ERRORS = {
     OK: ("OK", "no error"),
-    NULL_ARGUMENT: ("NULL_ARGUMENT", "a pointer that is needed is NULL"),
+    NULL_ARGUMENT: ("NULL_ARGUMENT", "a required pointer is NULL"),
     NOT_OPEN: ("NOT_OPEN", "the model has no weights: call the function that opens or binds them first"),
-    NO_FILE: ("NO_FILE", "the file of the weights cannot be opened or read"),
-    WRONG_LENGTH: ("WRONG_LENGTH", "the weights are of another length than those that were exported with this code"),
-    WRONG_CONTENT: ("WRONG_CONTENT", "the weights differ from those that were exported with this code"),
-    NO_MEMORY: ("NO_MEMORY", "no memory for the weights"),
+    NO_FILE: ("NO_FILE", "the weights file cannot be opened or read"),
+    WRONG_LENGTH: ("WRONG_LENGTH", "the weights differ in length from those exported with this code"),
+    WRONG_CONTENT: ("WRONG_CONTENT", "the weights differ from those exported with this code"),
+    NO_MEMORY: ("NO_MEMORY", "not enough memory for the weights"),
     SMALL_WORKSPACE: ("SMALL_WORKSPACE", "the workspace has fewer bytes than the model needs for these sizes"),
-    BAD_INDEX: ("BAD_INDEX", "the data is at fault: an index is out of range"),
+    BAD_INDEX: ("BAD_INDEX", "invalid input data: an index is out of range"),
     TOO_LARGE: ("TOO_LARGE", "tensors of these sizes are too large to address"),
-    NO_SENSE: ("NO_SENSE", "for these sizes a dimension inside of the model is negative, or is divided by zero"),
+    NO_SENSE: ("NO_SENSE", "for these sizes, a dimension inside the model is negative or a division by zero occurs"),
 }
 
 _C_TYPES = {
@@ -112,7 +112,7 @@ class Interface:
     def errors(self) -> dict[int, str]:
         """The description of each error."""
         specific = {
-            size.error: f"{size.symbol.name} is not within {size.low}..{size.high}, for which this code was made"
+            size.error: f"{size.symbol.name} is not within {size.low}..{size.high}, the range that this code supports"
             for size in self.sizes
         }
         for error, guard in (*self.guards, *self.inner_guards):

@@ -55,7 +55,7 @@ def emit_constant(name: str, content: bytes) -> str:
 def _emit_error_text(name: str, errors: Mapping[int, str]) -> str:
     """Emit the function that maps an error to its description."""
     lines, cases, blocks = [], [], []
-    for number, text in {**errors, -1: "no error that this code gives"}.items():
+    for number, text in {**errors, -1: "unknown error"}.items():
         data = text.encode() + b"\0"
         escaped = "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:02X}" for byte in data)
         label = "other" if number < 0 else f"error{number}"

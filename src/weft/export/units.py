@@ -89,8 +89,8 @@ class UnitBuilder:
         }
         inside = {
             index: tuple(
-                self._build_inner(items[index], body, parts, which, bindings)
-                for which, (body, parts) in enumerate(programs)
+                self._build_inner(items[index], body, parts, body_index, bindings)
+                for body_index, (body, parts) in enumerate(programs)
             )
             for index, programs in bodies.items()
         }
@@ -114,12 +114,12 @@ class UnitBuilder:
         )
 
     def _build_inner(
-        self, step: Item, body: TensorProgram, parts: Sequence[Section], which: int, outer: Bindings
+        self, step: Item, body: TensorProgram, parts: Sequence[Section], body_index: int, outer: Bindings
     ) -> CodeUnit:
         """Build the unit of a body of a step."""
         assert isinstance(step, Step)
         inner = dict(outer)
-        for inside, outside in zip(body.inputs, _body_operands(step, which)):
+        for inside, outside in zip(body.inputs, _body_operands(step, body_index)):
             if outside is None:
                 continue
             for dim, size in zip((inside.known_shape or ()), bind_shape(outside, outer)):
@@ -180,11 +180,11 @@ def _have_shapes(values: Sequence[Value]) -> bool:
     return all(value.has_shape for value in values)
 
 
-def _body_operands(step: Step, which: int) -> list[Value | None]:
+def _body_operands(step: Step, body_index: int) -> list[Value | None]:
     """Return the outer values of a body's inputs; None for the count and condition of a loop, which are scalars."""
     if isinstance(step.primitive, Branch):
         split = 1 + len(step.primitive.then.inputs)
-        return [*(step.operands[split:] if which else step.operands[1:split])]
+        return [*(step.operands[split:] if body_index else step.operands[1:split])]
     return [None, None, *step.operands[2:]]
 
 
