@@ -185,13 +185,13 @@ def _dropout(_: _Adapter, node: Node) -> Node:
 
 def _spatial(_: _Adapter, node: Node) -> Node:
     if node.attributes.get("spatial", 1) != 1:
-        raise _no_equivalent(node, "statistics of each element")
+        raise _no_equivalent(node, "it has statistics for each element")
     return replace(node, attributes=_without(node, "spatial"))
 
 
 def _inference(_: _Adapter, node: Node) -> Node:
     if any(node.outputs[1:]):
-        raise _no_equivalent(node, "statistics of training as outputs")
+        raise _no_equivalent(node, "it outputs the statistics of training")
     return replace(node, outputs=node.outputs[:1])
 
 
@@ -272,11 +272,11 @@ def _fourier(adapter: _Adapter, node: Node) -> Node:
 
 
 def _reject(_: _Adapter, node: Node) -> Node:
-    raise _no_equivalent(node, "what it meant there")
+    raise _no_equivalent(node, "its meaning changed")
 
 
-def _no_equivalent(node: Node, what: str) -> UnsupportedModelError:
-    problem = f"{node.op} of opset {node.version} cannot be written in a newer opset: {what}"
+def _no_equivalent(node: Node, reason: str) -> UnsupportedModelError:
+    problem = f"{node.op} of opset {node.version} cannot be written in a newer opset: {reason}"
     return UnsupportedModelError(problem, node=node.name, hint="export the model again with a newer opset")
 
 

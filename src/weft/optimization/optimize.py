@@ -118,8 +118,8 @@ def optimize(
     sizes: fixed sizes for dynamic dims of the inputs, by name.
     growth: the largest constant in bytes that folding may create; None: no limit.
     opset: write the model in this opset, if it is newer; None keeps the model's.
-    keep_inputs: keep initializers that are inputs, too, overridable. By default they are, unless all initializers are
-        inputs, as old exporters wrote them.
+    keep_inputs: whether initializers that are also inputs stay overridable. By default they do, unless all initializers
+        are inputs, as old exporters wrote them.
     exact: keep the order of all arithmetic: nothing is folded into weights.
     verify: run both models on random inputs, and raise an error where their results differ.
     """
