@@ -147,7 +147,9 @@ def attention_25(
         offset = past_key.shape[2]
         key, value = concat([past_key, key], 2), concat([past_value, value], 2)
     if nonpad_kv_seqlen is not None:
-        assume_equal(nonpad_kv_seqlen.shape[0], key.shape[0], "nonpad_kv_seqlen has one length for each of the batch")
+        assume_equal(
+            nonpad_kv_seqlen.shape[0], key.shape[0], "nonpad_kv_seqlen has one length for each sequence of the batch"
+        )
         nonpad_kv_seqlen = check_range(nonpad_kv_seqlen, 0, key.shape[2], "nonpad_kv_seqlen")
     rules = Mask(mask, bool(is_causal), left_window_size, right_window_size, offset, nonpad_kv_seqlen)
     products = multiply_heads(query, key)

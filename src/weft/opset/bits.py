@@ -22,7 +22,7 @@ def bit_shift(x: Tensor, amount: Tensor, *, direction: str = REQUIRED) -> Tensor
     width = x.dtype.bits
 
     def shift_signed(v: Element, by: Element) -> Element:
-        """Shift by an amount outside of the width, or a negative one, to copies of the sign, or to zeros."""
+        """Shift; a negative amount, or one of at least the width, gives copies of the sign bit or zeros."""
         inside = (by >= 0) & (by < width)
         if direction == "RIGHT":
             return functions.shift_right(v, where(inside, by, width - 1))

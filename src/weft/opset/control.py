@@ -53,7 +53,7 @@ def _shape_of_one(value: GraphValue) -> tuple[int, ...]:
 
 
 def _scalar(x: Tensor, dtype: DType) -> Tensor:
-    """Return the only element of a tensor; where its type is known only at run time, it is `dtype`."""
+    """Return the only element of a tensor, as `dtype` if its type is known only at run time."""
     if x.value.has_shape:
         return reshape(x, ())
     return host("scalar", [x], [TensorType(x.type.dtype or dtype, ())])[0]

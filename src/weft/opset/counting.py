@@ -123,7 +123,7 @@ def _count_length(again: _SymbolicValue, first: _SymbolicValue, trips: _Symbolic
 
 
 def _find_rate(again: _Positive) -> int | None:
-    """Return by how much the number changes per iteration, as a negative int; None if it does not fall evenly."""
+    """Return by how much the number changes per iteration, as a negative int; None if that is not constant."""
     rate = _at_iteration(again.number, 1) - _at_iteration(again.number, 0)
     if not isinstance(rate, int) or rate >= 0:
         return None
@@ -211,7 +211,7 @@ class _Reader:
             case Apply(function, arguments, dtype):
                 operand_values = [self._read_scalar(argument, operands) for argument in arguments]
                 return self._read_apply(function, operand_values, (dtype, *(argument.dtype for argument in arguments)))
-            case _:  # of a kernel alone
+            case _:  # occurs only in kernels
                 return None
 
     def _read_apply(

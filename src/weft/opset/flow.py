@@ -179,7 +179,7 @@ def _trace_branch(trace: Trace, function: Callable[[], Sequence[Tensor]]) -> Tra
 
 
 def _raise_unless_deferrable(error: WeftError) -> None:
-    """Raise an error that holds for any shapes again; others matter only if the body runs."""
+    """Raise an error that holds for all shapes; others matter only if the body runs."""
     if isinstance(error, (MalformedNodeError, OnlyAtRunError, OpDefinitionError)):
         raise error
 

@@ -103,7 +103,7 @@ class _Walk:
         self.digest = sha256()
         self._roots = roots
         self._numbers: dict[int, int] = {}
-        self._alive: list[Any] = []  # keeps the ids in `_seen` unique
+        self._alive: list[Any] = []  # keeps the ids in `_numbers` unique
 
     def put(self, *parts: str | bytes) -> None:
         for part in parts:

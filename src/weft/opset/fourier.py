@@ -1,7 +1,7 @@
 """Fourier transforms as contractions.
 
 A length radix * rest is split once: sums over the radix, then sums over the rest with matrices that include the twiddle
-factors, so that no pass over the data only applies these. Real and imaginary parts are planes, [rows, part, place].
+factors, so that these need no pass of their own. Real and imaginary parts are planes, [rows, part, place].
 Of a real signal's first sums only half are computed: the others are their conjugates. A long rest is split again;
 a prime or symbolic length is one contraction with the DFT matrix.
 """

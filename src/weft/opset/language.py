@@ -85,12 +85,12 @@ def observe(x: Tensor, hint: str) -> tuple[Dim, ...]:
 
 
 def assume_equal(left: Dim, right: Dim, why: str) -> None:
-    """State that two sizes must be equal: an error now if they never are, a guard if that depends."""
+    """Require that two sizes are equal: raise an error if they never are, add a guard if it depends on the run."""
     current_trace.get().assume_equal(left, right, why)
 
 
 def assume_at_least(left: Dim, right: Dim, why: str) -> None:
-    """State that left >= right: an error now if it never is, a guard if that depends."""
+    """Require that left >= right: raise an error if it never holds, add a guard if it depends on the run."""
     current_trace.get().assume_at_least(left, right, why)
 
 
@@ -397,7 +397,7 @@ def window_count(size: Dim, window: Dim, stride: int, dilation: int, pad: tuple[
             problem = f"a window of {window} elements is larger than the padded input of {size + pad[0] + pad[1]}"
             raise InvalidModelError(problem + (f", with dilations of {dilation}" if dilation > 1 else ""))
         return max(room // stride + 1, 0)
-    assume_at_least(room, 0, "a window as large as the padded input")
+    assume_at_least(room, 0, "a window must not be larger than the padded input")
     return dims.floordiv(room, stride) + 1
 
 
@@ -430,7 +430,7 @@ def sort(x: Tensor, axis: int, *, count: Dim | None = None, descending: bool = F
     axis = normalize_axis(axis, x.rank)
     count = x.shape[axis] if count is None else count
     _assume_countable(x.shape[axis])
-    assume_at_least(x.shape[axis], count, "there are not as many elements to choose from")
+    assume_at_least(x.shape[axis], count, "there are fewer elements than are to be selected")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     types = [TensorType(x.dtype, shape), TensorType(DType.int64, shape)]
     values, positions = current_trace.get().emit(Sort(axis, count, descending), [x], types)

@@ -248,7 +248,7 @@ def local_response_normalization(
 
     def normalized(v: Element, total: Element) -> Element:
         base = total * (alpha / size) + bias
-        if beta == 0.75 and alpha >= 0 and bias >= 0:  # roots are faster, and equal as the base is not negative
+        if beta == 0.75 and alpha >= 0 and bias >= 0:  # the base is not negative; roots are faster than a power
             divisor = sqrt(base) * sqrt(sqrt(base))
         else:
             divisor = base**beta

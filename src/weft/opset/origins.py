@@ -27,7 +27,7 @@ class _Rule:
 
 _WRITE_IT = "define it in Python (docs/guides/writing-an-op.md), or export the model without it"
 _BLOCKED = Origin(
-    "onnxruntime's optimiser, which laid this file out for one machine",
+    "onnxruntime's optimiser, which wrote this file for one machine",
     "let onnxruntime save the model at ORT_ENABLE_EXTENDED or below, or take the file from before it was optimised",
 )
 _TENSORRT = Origin(
@@ -39,7 +39,7 @@ _MODELOPT = Origin(
     "export the quantised model with QuantizeLinear and DequantizeLinear of ai.onnx, or the model before quantisation",
 )
 _ATEN = Origin(
-    "PyTorch, as an operator that the exporter left as it was",
+    "PyTorch, as an operator that the exporter did not convert",
     "export again with torch.onnx.export(..., dynamo=True) and a newer opset, without operator_export_type=ATEN",
 )
 _TORCH = Origin(
@@ -47,7 +47,7 @@ _TORCH = Origin(
     "export again with torch.onnx.export(..., dynamo=True), which writes functions into the file",
 )
 _EXTENSIONS = Origin(
-    "onnxruntime-extensions, a library of custom operators (text, pictures and sound before and after a model)",
+    "onnxruntime-extensions, a library of custom operators (pre- and postprocessing of text, images and audio)",
     "do this step in Python, with the tokenizer or decoder that it stands for, and load the model without it",
 )
 _MMCV = Origin(
@@ -67,12 +67,12 @@ _TENSORFLOW = Origin(
     "convert again without --continue_on_error and with a newer --opset, and freeze or remove the op it then names",
 )
 _CONTEXT = Origin(
-    "an execution provider of onnxruntime: code that is compiled for one device lies in the node",
+    "an execution provider of onnxruntime: the node holds code compiled for one device",
     "take the ONNX file that it was compiled from",
 )
 _TRAINING = Origin("onnxruntime-training", "export the model for inference: model.eval(), and without ORTModule")
 _GENERATION = Origin(
-    "onnxruntime (com.microsoft), as a whole loop of text generation in one node",
+    "onnxruntime (com.microsoft), as one node for a whole text generation loop",
     "export the model without it (the decoder alone), and write the loop around model.run",
 )
 _CONTRIBUTED = Origin(

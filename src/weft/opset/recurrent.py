@@ -236,7 +236,7 @@ def choose_activations(
     betas: Sequence[float] | None,
     clip: float | None,
 ) -> list[list[Activation]]:
-    """Return the activations of each direction; those with an alpha or a beta take the next of the node's in order.
+    """Return the activations of each direction; each takes as many of the node's alphas and betas, in order, as it has.
 
     Only gates are clipped: the first two activations of a direction. A third one is applied to the cell for the output.
     """

@@ -168,7 +168,7 @@ def call(
     version: int,
     enclosing: Any = None,
 ) -> list[Tensor | None]:
-    """Run a definition on traced tensors; defer the op to the run where it needs what is known only then.
+    """Run a definition on traced tensors; an op that needs values known only at run time is deferred to the run.
 
     `output_count`: how many outputs the node uses; None: all that the definition returns.
     """

@@ -443,7 +443,7 @@ def linear_weights(part: Element) -> list[Element]:
 
 
 def cubic_weights(part: Element, a: float) -> list[Element]:
-    """Return the weights of the four neighbours, the second of which is `part` before the sample."""
+    """Return the weights of four neighbours of a sample, which lies at the second one + `part`."""
     return [_cubic_kernel(distance, a) for distance in (part + 1.0, part, 1.0 - part, 2.0 - part)]
 
 

@@ -31,9 +31,11 @@ def reshape_(x: Tensor, shape: Sizes, *, allowzero: int = 0) -> Tensor:
         raise dims.UndecidedError(f"whether {x.size} elements are none")
     unknown = [axis for axis, size in enumerate(sizes) if size == -1]
     for axis, size in enumerate(sizes):
-        if not isinstance(size, int):  # a computed -1 or, mostly, 0 would stand for another size
+        if not isinstance(size, int):  # a computed -1 or, usually, 0 has a special meaning
             means_itself = not unknown and (allowzero or _copies_zero(x.shape[axis : axis + 1], size))
-            assume_at_least(size, 0 if means_itself else 1, "a size of its own")
+            assume_at_least(
+                size, 0 if means_itself else 1, "a computed size must not be 0 or -1, which have a special meaning"
+            )
     require(len(unknown) <= 1, f"only one dimension may be -1, not {tuple(shape)}")
     if unknown:
         others = [size for axis, size in enumerate(sizes) if axis != unknown[0]]

@@ -157,7 +157,7 @@ def mel_weight_matrix(
     (fits,) = observe(build((), lambda: where((edges.at(0) >= 0) & (edges.at(bands + 1) <= last), index(1), 0)), "fits")
     spectrum = f"{last + 1} bins at a sample_rate of {sample_rate[0]}"
     require(fits != 0, f"lower_edge_hertz or upper_edge_hertz lies outside of the spectrum of {spectrum}")
-    assume_at_least(fits, 1, "frequencies in the spectrum")
+    assume_at_least(fits, 1, "the frequencies must lie in the spectrum")
 
     def element(j: Element, band: Element) -> Element:
         low, centre, high = (edges.at(band + offset) for offset in range(3))

@@ -103,7 +103,9 @@ def momentum(
 
 def _group_states(states: Sequence[Tensor], kinds: int) -> list[tuple[Tensor, ...]]:
     """Group the tensors by variable: inputs list all variables, then all gradients, and so on."""
-    require(len(states) % kinds == 0, f"{len(states)} tensors are no multiple of {kinds} per optimised variable")
+    require(
+        len(states) % kinds == 0, f"{len(states)} tensors, which is not a multiple of {kinds} per optimised variable"
+    )
     count = len(states) // kinds
     return [tuple(states[kind * count + number] for kind in range(kinds)) for number in range(count)]
 

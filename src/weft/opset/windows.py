@@ -56,7 +56,7 @@ def resolve_windows(
     ceil_mode: bool = False,
     may_exceed: bool = False,
 ) -> Windows:
-    """Resolve a node's attributes for spatial axes of these sizes; `may_exceed`: see `_count_down`."""
+    """Resolve a node's attributes for spatial axes of these sizes; `may_exceed`: see `_count_fitting`."""
     rank = len(sizes)
     require(len(window) == rank, f"a kernel of {len(window)} dimensions over {rank} spatial axes")
     steps, spread = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)

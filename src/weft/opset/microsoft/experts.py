@@ -62,7 +62,7 @@ class Expert:
     term: Callable[[Row, Element, Element, Element], Any]
 
     def check(self, name: str, experts: Dim, outputs: Dim | None, inputs: Dim) -> None:
-        """State the sizes that the layer must have; `outputs` None: any."""
+        """Require the sizes that the layer must have; `outputs` None: any."""
         assume_equal(self.shape[0], experts, f"{name} has weights for each expert of the router")
         assume_equal(self.shape[2], inputs, f"{name} has a weight for each of its inputs")
         if outputs is not None:
@@ -384,7 +384,7 @@ def _quantized_expert(
 
 
 def _unpack_zero_points(points: Tensor, outputs: Dim, bits: int, dtype: DType) -> Tensor:
-    """Zero points that are packed along the outputs, one for each."""
+    """Unpack zero points that are packed along the outputs, one for each."""
     return build(
         (points.shape[0], outputs), lambda e, n: cast(unpack_element(lambda byte: points.at(e, byte), n, bits), dtype)
     )

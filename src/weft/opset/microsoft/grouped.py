@@ -37,7 +37,7 @@ LARGEST_UNREAD = 1e38  # magnitude of numbers after the tokens of a cache
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths of sequences: `queries` new tokens, at most `total` with those before, `last` + 1 in each of a batch."""
+    """Lengths of sequences: `queries` new tokens, at most `total` tokens with the past, `last` + 1 in each sequence."""
 
     queries: Dim
     total: Dim

@@ -82,7 +82,7 @@ def _make_padding_test(mask: Tensor, batch: Dim, queries: Dim, keys: Dim) -> Cal
 
 
 def _make_length_test(mask: Tensor, batch: Dim, keys: Dim) -> Callable[[tuple[Element, ...]], Any]:
-    """Do so for a mask that holds the ends of the sequences, and optionally their starts."""
+    """Return this test for a mask that holds the ends of the sequences, and optionally their starts."""
     if mask.shape[0] == 3 * batch + 2:
         raise UnsupportedModelError("a mask of cumulated sequence lengths", hint="export with a mask of 0 and 1")
 

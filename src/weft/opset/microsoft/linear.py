@@ -32,7 +32,7 @@ def inverse(x: Tensor) -> Tensor:
 
 @op("Solve")
 def solve(a: Tensor, y: Tensor, *, lower: int = 0, transposed: int = 0) -> Tensor:
-    """Solve a x = y, or that for the transposed a; `lower` has no effect, as all of a is read."""
+    """Solve a x = y, or the same with a transposed; `lower` has no effect, as all of a is read."""
     require(a.rank == 2 and y.rank in (1, 2), f"equations {a.type} with right-hand sides {y.type}")
     size = a.shape[0]
     assume_equal(size, a.shape[1], "as many equations as unknowns")

@@ -29,7 +29,7 @@ def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Ten
 @op("RestorePadding")
 def restore_padding(x: Tensor, token_offset: Tensor) -> Tensor:
     """Put tokens at the positions that `token_offset` begins with, and zeros elsewhere."""
-    require(x.rank == 2 and token_offset.rank == 2, f"tokens {x.type} and offsets {token_offset.type} are no matrices")
+    require(x.rank == 2 and token_offset.rank == 2, f"tokens {x.type} and offsets {token_offset.type} must be matrices")
     batch, length = token_offset.shape
     tokens, hidden = x.shape
     places = reshape(token_offset, (batch * length,))

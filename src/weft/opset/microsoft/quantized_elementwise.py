@@ -122,7 +122,7 @@ def _resolve_axes(axes: Sequence[int] | None, x: Tensor) -> Sequence[int]:
 @op("QLinearConcat")
 def quantized_concat(y_scale: Tensor, y_zero_point: Tensor, *inputs: Tensor, axis: int = REQUIRED) -> Tensor:
     """Concatenate inputs that come in triples: tensor, scale, zero point."""
-    require(len(inputs) > 0 and len(inputs) % 3 == 0, f"{len(inputs)} inputs are no triples")
+    require(len(inputs) > 0 and len(inputs) % 3 == 0, f"inputs must come in triples, not {len(inputs)}")
     parts = [dequantize_tensor(*inputs[start : start + 3]) for start in range(0, len(inputs), 3)]
     return quantize_tensor(concat(parts, axis), y_scale, y_zero_point, y_zero_point.dtype)
 

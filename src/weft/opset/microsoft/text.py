@@ -42,8 +42,8 @@ def tokenizer(
     require(x.dtype is DType.string, f"strings are split into tokens, not {x.type}")
     require(x.rank in (1, 2), f"strings of shape [C] or [N, C] are split into tokens, not {x.type}")
     require(bool(separators) != bool(tokenexp), "a tokenizer takes separators or an expression for tokens")
-    require(mincharnum > 0, f"a token has a character at least, not {mincharnum}")
-    require(mincharnum == 1 or (tokenexp != "." and tuple(separators) != ("",)), "mincharnum is of use for words alone")
+    require(mincharnum > 0, f"mincharnum must be positive, not {mincharnum}")
+    require(mincharnum == 1 or (tokenexp != "." and tuple(separators) != ("",)), "mincharnum applies only to words")
     result = TensorType(DType.string, (*x.shape, current_trace.get().fresh_symbol("tokens")))
     splitting = {"separators": tuple(separators), "expression": tokenexp}
     return host("tokens", [x], [result], marked=bool(mark), least=mincharnum, pad=pad_value, **splitting)[0]
@@ -87,7 +87,7 @@ def n_gram_repeat_block(input_ids: Tensor, scores: Tensor, *, ngram_size: int = 
     """Set the score of each token that would repeat an n-gram to -inf."""
     require(ngram_size > 0, f"ngram_size is {ngram_size}")
     require(
-        input_ids.rank == 2 and scores.rank == 2, f"tokens {input_ids.type} and scores {scores.type} are no batches"
+        input_ids.rank == 2 and scores.rank == 2, f"tokens {input_ids.type} and scores {scores.type} must have rank 2"
     )
     batch, length = input_ids.shape
     prefix = ngram_size - 1
