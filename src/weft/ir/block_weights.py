@@ -48,9 +48,9 @@ def match_block_weights(contract: Step, maker: Step, constants: Mapping[Value, A
     weights = maker.results[0]
     if len(contract.operands) != 2 or contract.operands.count(weights) != 1:
         return None
-    place = contract.operands.index(weights)
+    side = contract.operands.index(weights)
     labels, others = contract.primitive.left, contract.primitive.right
-    if place == 1:
+    if side == 1:
         labels, others = others, labels
     if len(labels) != 2 or len(set(labels)) != 2 or not others or len(set(others)) != len(others):
         return None
@@ -60,7 +60,7 @@ def match_block_weights(contract: Step, maker: Step, constants: Mapping[Value, A
     column = labels[1 - labels.index(summed)]
     if column in others or sorted((*others[:-1], column)) != sorted(contract.primitive.output):
         return None
-    if contract.operands[1 - place].dtype is not DType.float32:
+    if contract.operands[1 - side].dtype is not DType.float32:
         return None
     return _match_map(maker, labels.index(summed))
 
@@ -139,11 +139,13 @@ def _find_block(scale: Scalar, axis: int, depth: int) -> int | None:
     """Return the block length along an axis over which an expression is constant: all of it if it ignores the axis."""
     at = dims.axis(axis, depth)
     used = [index.value for load in loads(scale) for index in load.indices if isinstance(index, Index)]
-    places = [value for value in used if any(isinstance(a, Axis) and a.position == axis for a in dims.atoms(value))]
-    for block in range(1, depth + 1) if places else ():
-        if depth % block == 0 and all(value == dims.floordiv(at, block) for value in places):
+    block_indices = [
+        value for value in used if any(isinstance(a, Axis) and a.position == axis for a in dims.atoms(value))
+    ]
+    for block in range(1, depth + 1) if block_indices else ():
+        if depth % block == 0 and all(value == dims.floordiv(at, block) for value in block_indices):
             return block if _is_constant_in_blocks(scale, axis, block, depth) else None
-    return None if places else depth
+    return None if block_indices else depth
 
 
 def _is_constant_in_blocks(scalar: Scalar, axis: int, block: int, depth: int) -> bool:
@@ -186,16 +188,16 @@ def pack_block_weights(weights: BlockWeights, constants: Sequence[Array]) -> tup
         bytes_ = (codes.astype(np.int16) + offset).astype(np.uint8)
         each = 8 // weights.bits
         packed = np.zeros((weights.columns, weights.depth // each), np.uint8)
-        for place in range(each):
-            packed |= bytes_[:, place::each] << (weights.bits * place)
+        for slot in range(each):
+            packed |= bytes_[:, slot::each] << (weights.bits * slot)
         words = packed.view("<u4")
     columns, firsts = np.arange(weights.columns)[:, np.newaxis], np.arange(0, weights.depth, weights.block)
-    places = {weights.axis: firsts[np.newaxis], 1 - weights.axis: columns}
+    positions = {weights.axis: firsts[np.newaxis], 1 - weights.axis: columns}
     shape = weights.columns, len(firsts)
-    scales = np.broadcast_to(_evaluate(weights.scale, places, operands), shape)
+    scales = np.broadcast_to(_evaluate(weights.scale, positions, operands), shape)
     if weights.zero is None:
         return words, scales, None
-    zeros = np.broadcast_to(_evaluate(weights.zero, places, operands), shape).astype(np.float32)
+    zeros = np.broadcast_to(_evaluate(weights.zero, positions, operands), shape).astype(np.float32)
     return words, scales, zeros + np.float32(2 ** (weights.bits - 1) if weights.signed else 0)
 
 
@@ -211,24 +213,24 @@ _FUNCTIONS = {
 _INDEX_FUNCTIONS = {"//": np.floor_divide, "%": np.mod, "min": np.minimum, "max": np.maximum}
 
 
-def _evaluate(scalar: Scalar, places: Mapping[int, Array], operands: Sequence[Array]) -> Any:
+def _evaluate(scalar: Scalar, positions: Mapping[int, Array], operands: Sequence[Array]) -> Any:
     match scalar:
         case Literal(value, dtype):
             return np.asarray(value, dtype.numpy)
         case Index(value):
-            return _evaluate_index(value, places)
+            return _evaluate_index(value, positions)
         case Load(operand, indices):
-            at = tuple(_evaluate_index(index.value, places) for index in indices if isinstance(index, Index))
+            at = tuple(_evaluate_index(index.value, positions) for index in indices if isinstance(index, Index))
             return operands[operand][at]
         case Apply("cast", (inner,), dtype):
-            return np.asarray(_evaluate(inner, places, operands)).astype(dtype.numpy)
+            return np.asarray(_evaluate(inner, positions, operands)).astype(dtype.numpy)
         case Apply(function, arguments):
-            return _FUNCTIONS[function](*(_evaluate(argument, places, operands) for argument in arguments))  # type: ignore[misc]
+            return _FUNCTIONS[function](*(_evaluate(argument, positions, operands) for argument in arguments))  # type: ignore[misc]
     raise TypeError(f"no value for {scalar}")
 
 
-def _evaluate_index(value: Dim, places: Mapping[int, Any]) -> Any:
+def _evaluate_index(value: Dim, positions: Mapping[int, Any]) -> Any:
     """Evaluate index arithmetic on arrays of positions along the axes."""
     if isinstance(value, int):
         return np.int64(value)
-    return dims.fold(value, lambda atom: places[atom.position if isinstance(atom, Axis) else -1], _INDEX_FUNCTIONS)
+    return dims.fold(value, lambda atom: positions[atom.position if isinstance(atom, Axis) else -1], _INDEX_FUNCTIONS)

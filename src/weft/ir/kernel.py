@@ -557,13 +557,13 @@ class _Printer:
                 case Assign(name, value):
                     write(f"{indent}{name} = {code(value)}")
                 case Put(buffer, offset, value, indirect, mask):
-                    place = index(offset) if indirect is None else f"{index(offset)} + {code(indirect)}"
-                    write(f"{indent}{buffer}[{place}] = {code(value)}{self.mask(mask)}")
+                    address = index(offset) if indirect is None else f"{index(offset)} + {code(indirect)}"
+                    write(f"{indent}{buffer}[{address}] = {code(value)}{self.mask(mask)}")
                 case Let(name, value):
                     write(f"{indent}let {name} = {index(value)}")
-                case View(name, buffer, place, dtype):
+                case View(name, buffer, offset, dtype):
                     write(
-                        f"{indent}view {name} = {buffer} from {index(place)}{'' if dtype is None else f' as {dtype}'}"
+                        f"{indent}view {name} = {buffer} from {index(offset)}{'' if dtype is None else f' as {dtype}'}"
                     )
                 case Repeat(name, start, stop, step, inner, unroll):
                     by = f" by {step}" if step != 1 else ""
@@ -604,8 +604,8 @@ class _Printer:
                 source = f"{count} of {buffer}[{index(offset)}..]{self.mask(mask)}"
                 write(f"{indent}move {tile}[{index(line)}, {index(first)}..] = {source}")
             case PutTile(tile, line, first, values, mask):
-                place = f"{tile}[{index(line)}, {index(first)}..]"
-                write(f"{indent}{place} = {', '.join(map(code, values))}{self.mask(mask)}")
+                line_text = f"{tile}[{index(line)}, {index(first)}..]"
+                write(f"{indent}{line_text} = {', '.join(map(code, values))}{self.mask(mask)}")
             case TilePipeline(name, start, stop):
                 write(f"{indent}pipeline {name} in {index(start)}..{index(stop)}:")
                 parts = ("move", statement.moves), ("fetch", statement.fetches), ("put", statement.puts)
@@ -626,8 +626,8 @@ class _Printer:
             case Integer(value):
                 return self.index(value)
             case Fetch(buffer, offset, _, indirect, mask):
-                place = self.index(offset) if indirect is None else f"{self.index(offset)} + {self.code(indirect)}"
-                return f"{buffer}[{place}]{self.mask(mask)}"
+                address = self.index(offset) if indirect is None else f"{self.index(offset)} + {self.code(indirect)}"
+                return f"{buffer}[{address}]{self.mask(mask)}"
             case Across(kind, value):
                 return f"across.{kind}({self.code(value)})"
 

@@ -116,8 +116,8 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
                 if dims_vary(value):
                     raise InternalError(f"kernel {kernel.name}: the value of {name} varies between lanes")
                 variables.add(name)
-            case View(name, buffer, place):
-                if buffer not in buffers or dims_vary(place):
+            case View(name, buffer, offset):
+                if buffer not in buffers or dims_vary(offset):
                     raise InternalError(f"kernel {kernel.name}: {name} is not a valid view of {buffer}")
                 source = buffers[buffer]
                 buffers[name] = source if statement.dtype is None else replace(source, dtype=statement.dtype)
