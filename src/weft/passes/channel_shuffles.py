@@ -94,11 +94,11 @@ def _match_transpose(step: Step, channels: Dim) -> Dim | None:
     for axis in reversed(factors):
         digits[axis] = dims.mod(rest, shape[axis])
         rest = dims.floordiv(rest, shape[axis])
-    place: Dim = 0
+    channel: Dim = 0
     for axis in factors:
         digit = dims.substitute(indices[axis], lambda atom: digits[atom.position] if isinstance(atom, Axis) else 0)
-        place = place * source[axis] + digit
-    return place
+        channel = channel * source[axis] + digit
+    return channel
 
 
 def _count_factors(shape: Shape, channels: int) -> int:
@@ -130,17 +130,17 @@ def _move(
     channel = shuffle.primitive.expression.indices[CHANNEL]
     assert isinstance(channel, Index)
     order = channel.value
-    places = _evaluate_order(order, value.shape[CHANNEL])
+    source_channels = _evaluate_order(order, value.shape[CHANNEL])
     replacements: dict[Value, list[Step]] = {shuffle.results[0]: []}
     before, current = shuffle.results[0], shuffle.operands[0]
     for link, axes in chain:
-        renamed = {old: _reorder(old, axis, places, constants, numbers) for old, axis in axes.items()}
+        renamed = {old: _reorder(old, axis, source_channels, constants, numbers) for old, axis in axes.items()}
         renamed[before] = current
         before, current = link.results[0], Value(next(numbers), link.results[0].type)
         replacements[before] = [replace(redirect(link, renamed), results=(current,))]
     assert isinstance(end.primitive, Convolve)
     if end.primitive.groups == 1:
-        weights = _reorder(end.operands[1], 0 if end.primitive.transposed else 1, places, constants, numbers)
+        weights = _reorder(end.operands[1], 0 if end.primitive.transposed else 1, source_channels, constants, numbers)
         replacements[end.results[0]] = [replace(end, operands=(current, weights))]
     else:
         replacements[value].append(_build_shuffle(current, value, order, shuffle.origin))
@@ -198,10 +198,12 @@ def _depends_on_channel(scalar: Scalar) -> bool:
     return any(isinstance(atom, Axis) and atom.position == CHANNEL for value in indices for atom in dims.atoms(value))
 
 
-def _reorder(value: Value, axis: int, places: Array, constants: dict[Value, Any], numbers: Iterator[int]) -> Value:
+def _reorder(
+    value: Value, axis: int, source_channels: Array, constants: dict[Value, Any], numbers: Iterator[int]
+) -> Value:
     """Reorder the channels of a constant as in the shuffle's source."""
     array = np.empty_like(constants[value], order="C")
-    array[(slice(None),) * axis + (places,)] = constants[value]
+    array[(slice(None),) * axis + (source_channels,)] = constants[value]
     reordered = Value(next(numbers), value.type)
     constants[reordered] = array
     return reordered

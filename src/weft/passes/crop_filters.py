@@ -65,8 +65,8 @@ def _crop(step: Step, constants: dict[Value, Any]) -> tuple[Any, Pads] | None:
             first, last, remaining = 0, taps - 1, (before, after)
         slices.append(slice(first, last + 1))
         cropped_pads.append(remaining)
-    places = (slice(None), slice(None), *slices)
-    cropped = filters[places]
+    crop = (slice(None), slice(None), *slices)
+    cropped = filters[crop]
     if cropped.size == filters.size or not np.isfinite(filters).all():  # 0 * inf is NaN
         return None
     return np.ascontiguousarray(cropped), tuple(cropped_pads)

@@ -155,7 +155,7 @@ class _Rewriter:
         expression = step.primitive.expression
         if not _is_simple(expression):
             return None
-        places: set[tuple[Value, tuple[Index, ...]]] = set()
+        sources: set[tuple[Value, tuple[Index, ...]]] = set()
         for load in loads(expression):
             value = step.operands[load.operand]
             if value in self.constants:
@@ -166,12 +166,12 @@ class _Rewriter:
             if load.checked or not _is_inside(load, value):
                 return None
             indices = tuple(index for index in load.indices if isinstance(index, Index))
-            places.add(
+            sources.add(
                 (value, indices) if function is None else (function.source, _substitute(function.indices, indices))
             )
-        if len(places) != 1:
+        if len(sources) != 1:
             return None
-        ((source, indices),) = places
+        ((source, indices),) = sources
         if not (_is_bytes(source) or source in self.concats):
             return None
         constants: list[Value] = []
@@ -227,9 +227,9 @@ class _Rewriter:
     def evaluate_all(self, function: _Function, dtype: DType) -> Array | None:
         """Evaluate a function for all bytes, in the order of their bits as unsigned numbers."""
         source = function.source.dtype
-        place = (Index(dims.axis(0, BYTE_VALUES)),)
+        indices = (Index(dims.axis(0, BYTE_VALUES)),)
         moved = rebuild(function.expression, lambda load: Load(1 + load.operand, (), load.dtype))
-        expression = bind_placeholders(moved, {ELEMENT: Load(0, place, source)})
+        expression = bind_placeholders(moved, {ELEMENT: Load(0, indices, source)})
         operands = [_all_bytes(source), *(np.reshape(self.constants[value], ()) for value in function.constants)]
         try:
             (table,) = self.evaluator.evaluate(Map(expression), operands, [TensorType(dtype, (BYTE_VALUES,))])
@@ -286,11 +286,11 @@ def _is_inside(load: Load, value: Value) -> bool:
     )
 
 
-def _substitute(indices: Sequence[Index], places: Sequence[Index]) -> tuple[Index, ...]:
+def _substitute(indices: Sequence[Index], replacements: Sequence[Index]) -> tuple[Index, ...]:
     """Substitute the axes in indices by other indices."""
 
     def replace_axis(atom: Symbol | Axis) -> Dim:
-        return places[atom.position].value if isinstance(atom, Axis) else dims.from_atom(atom)
+        return replacements[atom.position].value if isinstance(atom, Axis) else dims.from_atom(atom)
 
     return tuple(Index(dims.substitute(index.value, replace_axis)) for index in indices)
 

@@ -116,12 +116,12 @@ def _match_epilogue(step: Step, product: Value, constants: Mapping[Value, Any]) 
     shape = product.shape
     if step.results[0].shape != shape or step.results[0].dtype is not product.dtype:
         return None
-    places = identity_indices(shape)
+    identity = identity_indices(shape)
 
     def match(expression: Scalar) -> Epilogue | None:
         match expression:
             case Load(operand, indices) if step.operands[operand] == product:
-                return Epilogue() if indices == places else None
+                return Epilogue() if indices == identity else None
             case Apply("add", (left, right)):
                 for inner, added in ((left, right), (right, left)):
                     bias = match_bias(added)
@@ -135,7 +135,7 @@ def _match_epilogue(step: Step, product: Value, constants: Mapping[Value, Any]) 
         return None
 
     def match_bias(added: Scalar) -> Value | None:
-        if not isinstance(added, Load) or added.indices != places[-1:]:
+        if not isinstance(added, Load) or added.indices != identity[-1:]:
             return None
         value = step.operands[added.operand]
         content = constants.get(value)
@@ -187,8 +187,8 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
     if any(member.epilogue.bias is not None for member in family):
         added = concatenate([_scaled_bias(member, constants) for member in family], 0)
         finished = Value(next(numbers), TensorType(dtype, (*rows, columns)))
-        places = identity_indices((*rows, columns))
-        element = Apply("add", (Load(0, places, dtype), Load(1, places[-1:], dtype)), dtype)
+        identity = identity_indices((*rows, columns))
+        element = Apply("add", (Load(0, identity, dtype), Load(1, identity[-1:], dtype)), dtype)
         steps.append(
             Step(
                 Map(element),
@@ -227,9 +227,9 @@ def _scaled_bias(member: Projection, constants: Mapping[Value, Any]) -> Any:
 def _build_heads(split: Step, whole: Value, rows: int, start: Dim) -> Step:
     """Read the columns from `start` on in the shape of a reshape's result."""
     shape = split.results[0].shape
-    places = axes_of_shape(shape)
+    positions = axes_of_shape(shape)
     column: Dim = 0
-    for place, size in zip(places[rows:], shape[rows:]):
-        column = column * size + place
-    load = Load(0, tuple(map(Index, (*places[:rows], column + start))), whole.dtype)
+    for position, size in zip(positions[rows:], shape[rows:]):
+        column = column * size + position
+    load = Load(0, tuple(map(Index, (*positions[:rows], column + start))), whole.dtype)
     return Step(Map(load), (whole,), split.results, split.origin)

@@ -151,13 +151,13 @@ class _Rewriter:
         befores = (0, 0, *(before for before, _ in pads))
         shape = (*unpadded[:2], *(size + before + after for size, (before, after) in zip(unpadded[2:], pads)))
         expression = _Expression(tuple(range(len(shape))), shape)
-        places = [expression.place(axis) - before for axis, before in enumerate(befores)]
+        positions = [expression.axis(axis) - before for axis, before in enumerate(befores)]
         position = expression.position(x.numbers)
-        value: Scalar = Load(position, tuple(map(Index, places)), x.numbers.dtype)
+        value: Scalar = Load(position, tuple(map(Index, positions)), x.numbers.dtype)
         zero = Apply("cast", (expression.parameter(x.zero, x.labels),), x.numbers.dtype)
-        for place, size in zip(places[2:], unpadded[2:]):
+        for coordinate, size in zip(positions[2:], unpadded[2:]):
             for relation, limit in (("greater_equal", 0), ("less", size)):
-                inside = Apply(relation, (Index(place), Index(limit)), DType.bool)
+                inside = Apply(relation, (Index(coordinate), Index(limit)), DType.bool)
                 value = Apply("select", (inside, value, zero), zero.dtype)
         return self.add(Map(value), tuple(expression.operands), zero.dtype, shape)
 

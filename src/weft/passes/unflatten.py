@@ -126,12 +126,12 @@ def _unflatten_chain(source: Value, rows: Shape, chain: list[Step], numbers: Ite
     for step in maps:
         assert isinstance(step.primitive, Map)
         shape = (*rows, *before.shape[1:])
-        places = identity_indices(shape)
+        identity = identity_indices(shape)
         position = step.operands.index(before)
         expression = rebuild(step.primitive.expression, atom=shift_axis)
         expression = rebuild(
             expression,
-            lambda load: replace(load, indices=places) if load.operand == position else load,  # noqa: B023
+            lambda load: replace(load, indices=identity) if load.operand == position else load,  # noqa: B023
         )
         operands = tuple(now if operand == before else operand for operand in step.operands)
         before, now = step.results[0], unflatten(step.results[0])
