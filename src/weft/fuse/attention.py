@@ -205,10 +205,10 @@ class _Matcher:
                 return score, divisor, shifts_nothing, drops_nan
         raise NotFoundError
 
-    def element(self, value: Value, places: Sequence[Dim]) -> Scalar:
+    def element(self, value: Value, positions: Sequence[Dim]) -> Scalar:
         """Expand a value to an expression of the product, of row values and of unrelated values."""
         inlined: list[Step] = []
-        expression = self.program.element(value, places, self.is_inlined, inlined)
+        expression = self.program.element(value, positions, self.is_inlined, inlined)
         self.steps.update({id(step): step for step in inlined})
         return expression
 
@@ -224,10 +224,10 @@ class _Matcher:
         _require(step is not None and isinstance(step.primitive, Reduce))
         assert step is not None and isinstance(step.primitive, Reduce)
         _require(step.primitive.kind == kind and len(step.primitive.axes) == 1)
-        places = [index.value for index in load.indices if isinstance(index, Index)]
-        places.insert(step.primitive.axes[0], dims.axis(len(self.shape) - 1, self.shape[-1]))
-        _require(len(places) == len(require_shape(step.operands[0])))
-        _require(self.element(step.operands[0], places) == element)
+        positions = [index.value for index in load.indices if isinstance(index, Index)]
+        positions.insert(step.primitive.axes[0], dims.axis(len(self.shape) - 1, self.shape[-1]))
+        _require(len(positions) == len(require_shape(step.operands[0])))
+        _require(self.element(step.operands[0], positions) == element)
         self.steps[id(step)] = step
 
     def find_visible_rows(
@@ -249,12 +249,12 @@ class _Matcher:
         product_loads = {load for load in loads(score) if load.operand == self.product.results[0].number}
         others = {load.operand for load in loads(score)} - {self.product.results[0].number}
         _require(len(product_loads) == 1 and not others & {value.number for value in self.inside})
-        places = [index.value for index in product_loads.pop().indices if isinstance(index, Index)]
-        _require(len(places) == len(contract.output) and len(set(contract.output)) == len(contract.output))
+        positions = [index.value for index in product_loads.pop().indices if isinstance(index, Index)]
+        _require(len(positions) == len(contract.output) and len(set(contract.output)) == len(contract.output))
         last = len(self.shape) - 1
         numbers = {dims.axis(axis, size): axis for axis, size in enumerate(self.shape) if size != 1}
-        at = {label: numbers[place] for label, place in zip(contract.output, places) if place in numbers}
-        _require(len(set(at.values())) == len(numbers) and all(p in numbers or p == 0 for p in places))
+        at = {label: numbers[position] for label, position in zip(contract.output, positions) if position in numbers}
+        _require(len(set(at.values())) == len(numbers) and all(p in numbers or p == 0 for p in positions))
         sides = list(zip((contract.left, contract.right), self.product.operands))
         holds_keys = [any(at.get(label) == last for label in labels) for labels, _ in sides]
         _require(sum(holds_keys) == 1)
@@ -274,9 +274,9 @@ class _Matcher:
     def match_values(self) -> tuple[Scalar, int, set[int]]:
         """Match the contraction with values; return value, width, and the axes along which values change."""
         last = len(self.shape) - 1
-        *places, summed = self.weight_labels
+        *row_labels, summed = self.weight_labels
         _require(len(set(self.weight_labels)) == len(self.shape) and summed not in self.output)
-        _require(set(places) <= set(self.output) and summed in self.value_labels)
+        _require(set(row_labels) <= set(self.output) and summed in self.value_labels)
         columns = [label for label in self.value_labels if label not in self.weight_labels]
         _require(len(columns) == 1 and columns[0] in self.output)
         width = require_shape(self.values)[self.value_labels.index(columns[0])]
@@ -294,13 +294,13 @@ class _Matcher:
         sizes = require_shape(value)
         used = [at[label] if size != 1 and label in at else None for label, size in zip(labels, sizes)]
         _require(all(size == 1 or label in at for label, size in zip(labels, sizes)))
-        places = [0 if axis is None else axes[axis] for axis in used]
+        positions = [0 if axis is None else axes[axis] for axis in used]
         changing = {axis for axis in used if axis is not None}
         last = len(self.shape) - 1
         for can_inline in (self.program.is_private, self.is_moved, lambda _: False):
             inlined: list[Step] = []
             try:
-                expression = self.program.element(value, places, can_inline, inlined)
+                expression = self.program.element(value, positions, can_inline, inlined)
             except NotFoundError:
                 continue
             if _is_linear(expression, {last, last + 1}) and len(set(loads(expression))) <= most_loads:
@@ -335,8 +335,8 @@ class _Matcher:
             step.primitive.expression,
             lambda load: replace(load, operand=numbers_of_operands[load.operand]),
         )
-        places = {load.indices for load in loads(expression) if load.operand == result}
-        order = _match_permutation(places, require_shape(self._result), require_shape(step.results[0]))
+        index_sets = {load.indices for load in loads(expression) if load.operand == result}
+        order = _match_permutation(index_sets, require_shape(self._result), require_shape(step.results[0]))
         if order is None:
             return axes, None
         self.steps[id(step)] = step
@@ -344,8 +344,8 @@ class _Matcher:
         element = Placeholder(ELEMENT, self.final.results[0].dtype)
         epilogue = rebuild(expression, lambda load: element if load.operand == result else load)
         moved = [0] * len(axes)
-        for axis, place in enumerate(order):
-            moved[place] = axes[axis]
+        for axis, source_axis in enumerate(order):
+            moved[source_axis] = axes[axis]
         return tuple(moved), None if epilogue == element else epilogue
 
 
@@ -403,11 +403,11 @@ def _is_linear(expression: Scalar, axes: set[int]) -> bool:
     )
 
 
-def _match_permutation(places: set[tuple[Scalar, ...]], source: Shape, result: Shape) -> list[int] | None:
+def _match_permutation(index_sets: set[tuple[Scalar, ...]], source: Shape, result: Shape) -> list[int] | None:
     """Return the result's axis for each axis of the source if the map only permutes axes."""
-    if len(places) != 1 or sorted(map(str, source)) != sorted(map(str, result)):
+    if len(index_sets) != 1 or sorted(map(str, source)) != sorted(map(str, result)):
         return None
-    (indices,) = places
+    (indices,) = index_sets
     free = list(range(len(result)))
     order: list[int] = []
     for index, size in zip(indices, source):

@@ -21,7 +21,7 @@ def fuse_block_weights(fused: FusedProgram, target: Target) -> FusedProgram:
     for group in fused.groups:
         if not isinstance(group, HeavyGroup) or not isinstance(group.heavy.primitive, Contract):
             continue
-        for place, value in enumerate(group.sources):
+        for source_index, value in enumerate(group.sources):
             maker = makers.get(value)
             if maker is None or len(readers[value]) > 1:
                 continue
@@ -29,7 +29,7 @@ def fuse_block_weights(fused: FusedProgram, target: Target) -> FusedProgram:
             if weights is None:
                 continue
             numbers = maker.steps[0].operands[weights.numbers]
-            sources = (group.sources[1 - place], numbers)
+            sources = (group.sources[1 - source_index], numbers)
             others = [operand for operand in group.operands if operand != value]
             operands = tuple(dict.fromkeys((*others, *maker.operands)))
             steps = (*maker.steps, *group.steps)

@@ -45,7 +45,9 @@ def match_channel_order(step: Step) -> Dim | None:
     if not isinstance(load, Load) or load.checked or len(load.indices) != len(shape) or len(shape) < 3:
         return None
     own_indices = identity_indices(shape)
-    if any(index != place for axis, (index, place) in enumerate(zip(load.indices, own_indices)) if axis != CHANNEL):
+    if any(
+        index != expected for axis, (index, expected) in enumerate(zip(load.indices, own_indices)) if axis != CHANNEL
+    ):
         return None
     source, index = step.operands[0].shape, load.indices[CHANNEL]
     if not isinstance(index, Index) or source[:1] + source[2:] != shape[:1] + shape[2:]:

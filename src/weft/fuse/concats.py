@@ -69,23 +69,23 @@ def _match_parts(step: Step, makers: Mapping[Value, Step], readers: Mapping[Valu
 def _as_map(step: Step, parts: list[Step]) -> Step:
     assert isinstance(step.primitive, Concat)
     axis, shape = step.primitive.axis, step.results[0].shape
-    place = dims.axis(axis, shape[axis])
+    position = dims.axis(axis, shape[axis])
     operands: list[Value] = []
     ends: list[Dim] = []
     expressions: list[Scalar] = []
     for part in parts:
         start: Dim = ends[-1] if ends else 0
         ends.append(start + part.results[0].shape[axis])
-        expressions.append(_shift_part(part, axis, place - start, operands))
+        expressions.append(_shift_part(part, axis, position - start, operands))
     result = expressions[-1]
     for end, expression in zip(reversed(ends[:-1]), reversed(expressions[:-1])):
-        before = Apply("less", (Index(place), Index(end)), DType.bool)
+        before = Apply("less", (Index(position), Index(end)), DType.bool)
         result = Apply("select", (before, expression, result), step.results[0].dtype)
     origin = join_origins([*(part.origin for part in parts), step.origin])
     return Step(Map(result), tuple(operands), step.results, origin)
 
 
-def _shift_part(part: Step, axis: int, place: Dim, operands: list[Value]) -> Scalar:
+def _shift_part(part: Step, axis: int, position: Dim, operands: list[Value]) -> Scalar:
     """Rewrite a part's expression at another position along an axis; add its operands to those of the result."""
     assert isinstance(part.primitive, Map)
 
@@ -96,6 +96,6 @@ def _shift_part(part: Step, axis: int, place: Dim, operands: list[Value]) -> Sca
         return Load(operands.index(value), load.indices, load.dtype, load.checked)
 
     def substitute(atom: Symbol | Axis) -> Dim:
-        return place if isinstance(atom, Axis) and atom.position == axis else dims.from_atom(atom)
+        return position if isinstance(atom, Axis) and atom.position == axis else dims.from_atom(atom)
 
     return rebuild(part.primitive.expression, renumber, substitute)

@@ -83,14 +83,14 @@ class Definitions:
         return isinstance(self.primitive_of(operand), HEAVY) and same and self.only_reader(operand) is step
 
     def element(
-        self, value: Value, places: Sequence[Dim], can_inline: Callable[[Value], bool], inlined: list[Step]
+        self, value: Value, positions: Sequence[Dim], can_inline: Callable[[Value], bool], inlined: list[Step]
     ) -> Scalar:
-        """Expand the element at `places`, inlining values if `can_inline`; their steps are added to `inlined`."""
+        """Expand the element at `positions`, inlining values if `can_inline`; their steps are added to `inlined`."""
         constant = self._as_literal(value)
         if constant is not None:
             return constant
         if not can_inline(value):
-            return Load(value.number, tuple(map(Index, places)), value.dtype)
+            return Load(value.number, tuple(map(Index, positions)), value.dtype)
         step = self.makers[value]
         inlined.append(step)
         if len(inlined) > MOST_INLINED:
@@ -98,17 +98,17 @@ class Definitions:
         match step.primitive:
             case Reshape():
                 source = step.operands[0]
-                moved = unreshape_indices(places, require_shape(value), require_shape(source))
+                moved = unreshape_indices(positions, require_shape(value), require_shape(source))
                 return self.element(source, moved, can_inline, inlined)
             case Map(expression):
-                return self._expand(expression, step, places, can_inline, inlined)
+                return self._expand(expression, step, positions, can_inline, inlined)
         raise NotFoundError
 
     def _expand(
         self,
         expression: Scalar,
         step: Step,
-        places: Sequence[Dim],
+        positions: Sequence[Dim],
         can_inline: Callable[[Value], bool],
         inlined: list[Step],
     ) -> Scalar:
@@ -124,18 +124,18 @@ class Definitions:
             return Load(operand.number, load.indices, load.dtype, load.checked)
 
         def substitute(atom: Symbol | Axis) -> Dim:
-            return places[atom.position] if isinstance(atom, Axis) else dims.from_atom(atom)
+            return positions[atom.position] if isinstance(atom, Axis) else dims.from_atom(atom)
 
         return rebuild(expression, read_operand, substitute)
 
     def expand_load(self, load: Load) -> Scalar:
         """Expand a load of a map's result to the map's expression, if possible."""
         step = self._numbers.get(load.operand)
-        places = [index.value for index in load.indices if isinstance(index, Index)]
-        if step is None or not isinstance(step.primitive, Map) or len(places) < len(load.indices):
+        positions = [index.value for index in load.indices if isinstance(index, Index)]
+        if step is None or not isinstance(step.primitive, Map) or len(positions) < len(load.indices):
             return load
         try:
-            return self._expand(step.primitive.expression, step, places, lambda _: False, [])
+            return self._expand(step.primitive.expression, step, positions, lambda _: False, [])
         except NotFoundError:
             return load
 
@@ -148,9 +148,9 @@ class Definitions:
         return Literal(array.reshape(()).item(), dtype) if dtype.numpy == array.dtype else None
 
 
-def unreshape_indices(places: Sequence[Dim], shape: Shape, source: Shape) -> tuple[Dim, ...]:
-    """Return the indices in the source of the element at `places` of a reshaped tensor."""
-    flat = offset(row_major(len(shape)).strides(shape), places)
+def unreshape_indices(positions: Sequence[Dim], shape: Shape, source: Shape) -> tuple[Dim, ...]:
+    """Return the indices in the source of the element at `positions` of a reshaped tensor."""
+    flat = offset(row_major(len(shape)).strides(shape), positions)
     indices: list[Dim] = []
     for number in reversed(range(len(source))):
         indices.insert(0, dims.mod(flat, source[number]) if number else flat)

@@ -162,8 +162,8 @@ def _inline(outer: _MapInfo, inner: _MapInfo) -> Step:
     order: dict[Value, int] = {}
 
     def number(load: Load, operands: Sequence[Value]) -> Scalar:
-        place = order.setdefault(operands[load.operand], len(order))
-        return load if place == load.operand else Load(place, load.indices, load.dtype, load.checked)
+        slot = order.setdefault(operands[load.operand], len(order))
+        return load if slot == load.operand else Load(slot, load.indices, load.dtype, load.checked)
 
     def renumber(load: Load) -> Scalar:
         return number(load, inner.step.operands)
@@ -173,7 +173,7 @@ def _inline(outer: _MapInfo, inner: _MapInfo) -> Step:
         twice = len(set(inner.step.operands)) < len(inner.step.operands)
         if twice or tuple(order) != inner.step.operands[: len(order)]:
             return False
-        order.update((operand, place) for place, operand in enumerate(inner.step.operands))
+        order.update((operand, slot) for slot, operand in enumerate(inner.step.operands))
         return True
 
     def read_operand(load: Load) -> Scalar:
@@ -181,11 +181,11 @@ def _inline(outer: _MapInfo, inner: _MapInfo) -> Step:
             return number(load, outer.step.operands)
         if load.indices == own_indices:
             return inner.expression if single and keeps_numbers() else rebuild(inner.expression, renumber)
-        places = [index.value for index in load.indices if isinstance(index, Index)]
+        positions = [index.value for index in load.indices if isinstance(index, Index)]
         return rebuild(
             inner.expression,
             renumber,
-            lambda atom: places[atom.position] if isinstance(atom, Axis) else dims.from_atom(atom),
+            lambda atom: positions[atom.position] if isinstance(atom, Axis) else dims.from_atom(atom),
         )
 
     expression = rebuild(outer.expression, read_operand)

@@ -36,7 +36,7 @@ def simplify_quantized(program: TensorProgram, fused_multiply_add: bool) -> Tens
 def find_stored_bytes(program: TensorProgram) -> set[Value]:
     """Find quantized products that a map combines with a later one: they are stored as bytes, not as sums."""
     makers = {result: step for step in program.steps for result in step.results}
-    order = {step.results[0]: place for place, step in enumerate(program.steps) if step.results}
+    order = {step.results[0]: number for number, step in enumerate(program.steps) if step.results}
     stored: set[Value] = set()
     for step in program.steps:
         if not isinstance(step.primitive, Map) or len(step.operands) < 2:
