@@ -45,12 +45,12 @@ class _Adapter:
     def attributes_to_inputs(self, node: Node, names: Mapping[str, int], dtype: DType = DType.int64) -> Node:
         """Turn attributes into constant inputs at the positions in `names`."""
         inputs = list(node.inputs)
-        for name, place in names.items():
+        for name, position in names.items():
             if name in node.attributes:
-                inputs += [""] * (place + 1 - len(inputs))
+                inputs += [""] * (position + 1 - len(inputs))
                 with np.errstate(over="ignore"):
                     content = np.asarray(node.attributes[name]).astype(dtype.numpy)
-                inputs[place] = self.add_constant(f"{node.outputs[0]}_{name}", content)
+                inputs[position] = self.add_constant(f"{node.outputs[0]}_{name}", content)
         return replace(node, inputs=tuple(inputs), attributes=_without(node, *names))
 
     def add_constant(self, stem: str, array: Array) -> str:
