@@ -48,11 +48,11 @@ class Mask:
     offset: Dim = 0
     valid: Tensor | None = None
 
-    def apply(self, score: Element, place: Sequence[Element], queries: Dim, keys: Dim) -> Element:
+    def apply(self, score: Element, indices: Sequence[Element], queries: Dim, keys: Dim) -> Element:
         """Return the score at (batch, head, query, key), -inf where the key is masked."""
-        batch, _, query, key = place
+        batch, _, query, key = indices
         if self.bias is not None:
-            score = self._add_bias(score, self.bias, place, keys)
+            score = self._add_bias(score, self.bias, indices, keys)
         position: Any = query + self.offset
         if self.valid is not None:
             count = cast(self.valid.at(batch), DType.int64)
@@ -67,9 +67,9 @@ class Mask:
         return score
 
     @staticmethod
-    def _add_bias(score: Element, bias: Tensor, place: Sequence[Element], keys: Dim) -> Element:
+    def _add_bias(score: Element, bias: Tensor, indices: Sequence[Element], keys: Dim) -> Element:
         """Add a bias that broadcasts along all axes but the keys; keys beyond its end are masked."""
-        *outer, key = place[len(place) - bias.rank :]
+        *outer, key = indices[len(indices) - bias.rank :]
         picked = bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, outer)), key)
         if bias.dtype is DType.bool:
             score = where(picked, score, -inf)
@@ -174,11 +174,11 @@ def _compute_scores(products: Tensor, factor: Any, softcap: float, mask: Mask, s
         require(1 <= mask.bias.rank <= 4, f"a mask of {mask.bias.type} does not broadcast to the scores")
         broadcast_shapes(products.shape[:3], mask.bias.shape[:-1])
 
-    def element(*place: Element) -> Element:
-        score = products.at(*place) * factor
+    def element(*indices: Element) -> Element:
+        score = products.at(*indices) * factor
         if stage >= 1 and softcap > 0.0:
             score = tanh(score / softcap) * softcap
-        return mask.apply(score, place, *products.shape[2:]) if stage == 2 else score
+        return mask.apply(score, indices, *products.shape[2:]) if stage == 2 else score
 
     return build(products.shape, element)
 
@@ -316,16 +316,16 @@ def rotate(
         assume_equal(cache.shape[-1], half, "a cache has a number for each pair")
 
     def element(*i: Element) -> Element:
-        batch, step, place = i[0], i[2] if heads_first else i[1], i[3]
+        batch, step, column = i[0], i[2] if heads_first else i[1], i[3]
         if interleaved:
-            angle, partner, second = (place // 2) % half, place + 1 - (place % 2) * 2, equal(place % 2, 1)
+            angle, partner, second = (column // 2) % half, column + 1 - (column % 2) * 2, equal(column % 2, 1)
         else:
-            angle, partner, second = place % half, (place + half) % size, place >= half
+            angle, partner, second = column % half, (column + half) % size, column >= half
         row: list[Any] = [batch, step] if positions is None else [positions.at(batch, step)]
         cosine, sine = (cast(cache.at(*row, angle, checked=positions is not None), wide) for cache in (cosines, sines))
         value, other = cast(x.at(*i), wide), cast(x.at(*i[:3], partner), wide)
         result = value * cosine + where(second, other, -other) * sine
-        return cast(result if size == x.shape[3] else where(place < size, result, value), x.dtype)
+        return cast(result if size == x.shape[3] else where(column < size, result, value), x.dtype)
 
     return build(x.shape, element)
 

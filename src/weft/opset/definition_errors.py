@@ -37,13 +37,13 @@ def explain_failure(name: str, function: Callable[..., Any], error: Exception) -
 
     weft's own definitions fail on attributes and shapes that no valid model has; a user's may also be wrong.
     """
-    place = find_place(function, error)
+    location = find_place(function, error)
     if isinstance(error, TracedValueError):
-        return OpDefinitionError(f"{name}{place}: {error}", hint=error.hint or _find_hint(error))
-    if not place:
+        return OpDefinitionError(f"{name}{location}: {error}", hint=error.hint or _find_hint(error))
+    if not location:
         return InvalidModelError(f"{name} cannot be applied here: {type(error).__name__}: {error}")
     kind = OpDefinitionError if isinstance(error, _PROGRAMMING_ERRORS) else InvalidModelError
-    return kind(f"{name}{place}: {type(error).__name__}: {error}", hint=_find_hint(error))
+    return kind(f"{name}{location}: {type(error).__name__}: {error}", hint=_find_hint(error))
 
 
 def check_results(name: str, function: Callable[..., Any], results: list[Any], counts: tuple[int, int] | None) -> None:
@@ -84,13 +84,13 @@ def find_place(function: Callable[..., Any], error: BaseException) -> str:
     code = _find_code(function)
     if code is None or is_own(function):
         return ""
-    place = code.co_firstlineno
+    line = code.co_firstlineno
     traceback = error.__traceback__
     while traceback is not None:
         if traceback.tb_frame.f_code.co_filename == code.co_filename:
-            place = traceback.tb_lineno
+            line = traceback.tb_lineno
         traceback = traceback.tb_next
-    return f" ({code.co_filename}:{place})"
+    return f" ({code.co_filename}:{line})"
 
 
 def _find_code(function: Callable[..., Any]) -> CodeType | None:

@@ -247,8 +247,8 @@ def _weight_adjoint(primitive: Convolve, x: Tensor, g: Tensor, w: Tensor) -> Ten
     channels, kernel, spatial = w.shape[1], w.shape[2:], g.shape[2:]
 
     def window(n: Element, group: Element, c: Element, *i: Element) -> Element:
-        places = _window_positions(primitive, i[rank:], i[:rank])
-        return _load_inside(x, (n, group * channels + c, *places))
+        positions = _window_positions(primitive, i[rank:], i[:rank])
+        return _load_inside(x, (n, group * channels + c, *positions))
 
     windows = build((x.shape[0], groups, channels, *kernel, *spatial), window)
     kernel_labels, spatial_labels = "KLMNO"[:rank], "PQRST"[:rank]

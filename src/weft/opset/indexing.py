@@ -173,6 +173,6 @@ def unique(x: Tensor, *, axis: int | None = None, sorted: int = 1) -> list[Tenso
     axis = normalize_axis(axis, x.rank)
     count = fresh_symbol("count")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    places = TensorType(DType.int64, (count,))
-    types = [TensorType(x.dtype, shape), places, TensorType(DType.int64, (x.shape[axis],)), places]
+    count_type = TensorType(DType.int64, (count,))
+    types = [TensorType(x.dtype, shape), count_type, TensorType(DType.int64, (x.shape[axis],)), count_type]
     return host("unique", [x], types, axis=axis, sorted=bool(sorted))

@@ -146,8 +146,8 @@ def _has_no_end(end: Dim) -> Dim:
     if isinstance(end, int):
         return int(end in (FAR, FARTHEST))
 
-    def reaches(place: int) -> Dim:
-        return dims.minimum(dims.maximum(end - (place - 1), 0), 1)
+    def reaches(limit: int) -> Dim:
+        return dims.minimum(dims.maximum(end - (limit - 1), 0), 1)
 
     return reaches(FAR) - reaches(FAR + 1) + reaches(FARTHEST)
 
@@ -232,8 +232,8 @@ def _pad(x: Tensor, pads: Sequence[Dim], axes: Sequence[int] | None, mode: str, 
 
 
 def _reflect(position: Element, size: Dim) -> Element:
-    place = position % dims.maximum(2 * size - 2, 1)
-    return minimum(place, 2 * size - 2 - place)
+    phase = position % dims.maximum(2 * size - 2, 1)
+    return minimum(phase, 2 * size - 2 - phase)
 
 
 def _edge(position: Element, size: Dim) -> Element:
@@ -261,10 +261,10 @@ def expand_(x: Tensor, shape: Sizes) -> Tensor:
 
 @op("CenterCropPad", since=18)
 def center_crop_pad(x: Tensor, shape: Sizes, *, axes: tuple[int, ...] | None = None) -> Tensor:
-    places = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
-    require(len(shape) == len(places), f"{len(shape)} sizes for {len(places)} axes")
+    cropped_axes = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
+    require(len(shape) == len(cropped_axes), f"{len(shape)} sizes for {len(cropped_axes)} axes")
     amounts: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
-    for axis, target in zip(places, shape):
+    for axis, target in zip(cropped_axes, shape):
         more, less = dims.maximum(target - x.shape[axis], 0), dims.maximum(x.shape[axis] - target, 0)
         before = dims.floordiv(more, 2) - dims.floordiv(less, 2)
         amounts[axis] = (before, target - x.shape[axis] - before)
@@ -329,9 +329,9 @@ def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     number = None if k is None or k.size == 0 else reshape(k, ())  # any int64, not a size
 
     def element(*i: Element) -> Element:
-        place = i[-1] - i[-2]
+        distance = i[-1] - i[-2]
         diagonal = 0 if number is None else number.at()
-        return where(place >= diagonal if upper else place <= diagonal, x.at(*i), 0)
+        return where(distance >= diagonal if upper else distance <= diagonal, x.at(*i), 0)
 
     return build(x.shape, element)
 

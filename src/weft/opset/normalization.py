@@ -141,8 +141,8 @@ def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: f
     average, inverse = _compute_statistics(cast(x, wide), range(2, x.rank), epsilon)
 
     def element(*i: Element) -> Element:
-        place: tuple[Element | int, ...] = (*i[:2], *(0 for _ in i[2:]))
-        normalized = (cast(x.at(*i), wide) - average.at(*place)) * inverse.at(*place)
+        channel_indices: tuple[Element | int, ...] = (*i[:2], *(0 for _ in i[2:]))
+        normalized = (cast(x.at(*i), wide) - average.at(*channel_indices)) * inverse.at(*channel_indices)
         return cast(normalized * cast(scale.at(i[1]), wide) + cast(bias.at(i[1]), wide), x.dtype)
 
     return build(x.shape, element)
@@ -259,8 +259,8 @@ def local_response_normalization(
 
     def element(*i: Element) -> Element:
         total: Any = 0.0
-        for place in (i[1] + number - (size - 1) // 2 for number in range(size)):
-            v = cast(where((place >= 0) & (place < x.shape[1]), x.at(i[0], place, *i[2:]), 0), wide)
+        for channel in (i[1] + number - (size - 1) // 2 for number in range(size)):
+            v = cast(where((channel >= 0) & (channel < x.shape[1]), x.at(i[0], channel, *i[2:]), 0), wide)
             total = v * v + total
         return normalized(x.at(*i), total)
 

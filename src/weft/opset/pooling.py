@@ -75,25 +75,25 @@ def max_pool(
     return [result, _flatten_positions(_pool("argmax", x, layout), x, column_major=bool(storage_order))]
 
 
-def _flatten_positions(places: Tensor, x: Tensor, *, column_major: bool) -> Tensor:
+def _flatten_positions(positions: Tensor, x: Tensor, *, column_major: bool) -> Tensor:
     """Convert positions within *S to positions within the whole tensor."""
     spatial = x.shape[2:]
 
     def element(*i: Element) -> Element:
-        place = places.at(*i)
+        position = positions.at(*i)
         if column_major:
-            rest, place = place, index(0)
+            remaining, position = position, index(0)
             stride: Dim = 1
             coordinates: list[Element] = []
             for size in reversed(spatial):
-                coordinates.append(rest % index(size))
-                rest = rest / index(size)
+                coordinates.append(remaining % index(size))
+                remaining = remaining / index(size)
             for size, coordinate in zip(spatial, reversed(coordinates)):
-                place = place + coordinate * index(stride)
+                position = position + coordinate * index(stride)
                 stride = stride * size
-        return place + (i[0] * x.shape[1] + i[1]) * dims.product(spatial)
+        return position + (i[0] * x.shape[1] + i[1]) * dims.product(spatial)
 
-    return build(places.shape, element)
+    return build(positions.shape, element)
 
 
 @op("LpPool", since=2)

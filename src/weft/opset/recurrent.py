@@ -445,10 +445,10 @@ def _lstm_step(
             fed_back = products.feed_back(output, number)
 
         def gate(position: int, b: Element, h: Element, peephole_cell: Tensor | None) -> Element:
-            place = h + hidden * position
-            total = gates.at(b, place) + fed_back.at(b, place)
+            column = h + hidden * position
+            total = gates.at(b, column) + fed_back.at(b, column)
             if peephole_cell is not None and peepholes is not None:
-                total = total + peepholes.at(place) * peephole_cell.at(b, h)
+                total = total + peepholes.at(column) * peephole_cell.at(b, h)
             return total
 
         def compute_cell(b: Element, h: Element) -> Element:

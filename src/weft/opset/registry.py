@@ -182,17 +182,17 @@ def call(
     try:
         result = function(*_bind_inputs(definition, inputs), **keywords)
     except (NotStaticError, UndecidedError) as reason:
-        trace, place = current_trace.get(), find_place(function, reason)
+        trace, location = current_trace.get(), find_place(function, reason)
         if trace.eager:
-            raise InvalidModelError(f"{name}{place}: {reason}") from reason
+            raise InvalidModelError(f"{name}{location}: {reason}") from reason
         if definition.sees_graph:
-            raise OnlyAtRunError(f"{name}{place}: {reason}") from reason
+            raise OnlyAtRunError(f"{name}{location}: {reason}") from reason
         if output_count is None:
-            problem = f"how many outputs {name}{place} has depends on the run: {reason}"
+            problem = f"how many outputs {name}{location} has depends on the run: {reason}"
             raise InvalidModelError(problem) from reason
-        if place:
+        if location:
             advice = "fix the size, or choose with weft.opset.functions.where"
-            message = f"{name}{place} runs uncompiled, which is slower: {reason}; {advice}"
+            message = f"{name}{location} runs uncompiled, which is slower: {reason}; {advice}"
             warnings.warn(message, FallbackWarning, stacklevel=2)
         del trace.guards[guards:]
         return _defer(definition, inputs, attributes, output_count, version)

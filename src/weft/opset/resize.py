@@ -111,16 +111,16 @@ def resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:
-    places = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
+    resized_axes = normalize_axes(range(x.rank) if axes is None else axes, x.rank)
     crops = coordinate_transformation_mode == "tf_crop_and_resize"
     require(roi is not None or not crops, "tf_crop_and_resize needs the input 'roi'")
-    region = _read_numbers(roi, 2 * len(places)) if crops and roi is not None else None
+    region = _read_numbers(roi, 2 * len(resized_axes)) if crops and roi is not None else None
     if sizes:
-        lines = _resize_axes_by_sizes(x, places, sizes, region, keep_aspect_ratio_policy)
+        lines = _resize_axes_by_sizes(x, resized_axes, sizes, region, keep_aspect_ratio_policy)
     else:
         require(scales is not None, "one of 'scales' and 'sizes' must be given")
         assert scales is not None
-        lines = _resize_axes_by_scales(x, places, _read_numbers(scales, len(places)), region)
+        lines = _resize_axes_by_scales(x, resized_axes, _read_numbers(scales, len(resized_axes)), region)
     sampling = Sampling(
         mode,
         coordinate_transformation_mode,
@@ -173,7 +173,7 @@ def _resize_axes_by_sizes(
         size, scale = x.shape[axis], Ratio(target) / Ratio(x.shape[axis])
         width = Ratio(target)
         if policy != "stretch":
-            scale = _common_scale([x.shape[place] for place in axes], sizes, policy == "not_larger")
+            scale = _common_scale([x.shape[other] for other in axes], sizes, policy == "not_larger")
             width = scale * Ratio(size)
             target = (width + HALF).floor()
         lines.append(_make_line(axis, size, target, scale, width, _select_region(region, number, len(axes))))
@@ -186,7 +186,7 @@ def _common_scale(sizes: Sequence[Dim], targets: Sequence[Dim], smallest: bool) 
     choose = dims.minimum if smallest else dims.maximum
     best: Dim | None = None
     for number, target in enumerate(targets):
-        scaled = target * dims.product(size for place, size in enumerate(sizes) if place != number)
+        scaled = target * dims.product(size for other, size in enumerate(sizes) if other != number)
         best = scaled if best is None else choose(best, scaled)
     require(best is not None, "there is no axis to resize")
     return Ratio(best) * 1 / Ratio(total)
@@ -333,12 +333,12 @@ def _resize_nearest(x: Tensor, lines: Sequence[AxisResize], sampling: Sampling) 
     for line in lines:
         shape[line.axis] = line.target
 
-    def place(line: AxisResize, position: Element) -> Element:
+    def source_position(line: AxisResize, position: Element) -> Element:
         nearest = ROUNDINGS[sampling.nearest](line, _coordinate(line, sampling, position))
         return clamp(nearest, 0, line.size - 1)
 
     tables = {
-        line.axis: _build_position_table(line, partial(place, line))
+        line.axis: _build_position_table(line, partial(source_position, line))
         for line in lines
         if _needs_division(line, sampling)
     }
@@ -347,7 +347,7 @@ def _resize_nearest(x: Tensor, lines: Sequence[AxisResize], sampling: Sampling) 
         positions: list[Element] = list(i)
         for line in lines:
             table = tables.get(line.axis)
-            positions[line.axis] = place(line, i[line.axis]) if table is None else table.at(i[line.axis])
+            positions[line.axis] = source_position(line, i[line.axis]) if table is None else table.at(i[line.axis])
         sample_value = x.at(*positions)
         if sampling.transformation != "tf_crop_and_resize":
             return sample_value
@@ -381,7 +381,7 @@ def _resize_axis(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:
     axis, count = line.axis, 2 if sampling.mode == "linear" else 4
     shape = (*x.shape[:axis], line.target, *x.shape[axis + 1 :])
 
-    def place(number: int, position: Element) -> Element:
+    def source_position(number: int, position: Element) -> Element:
         first = _floor(_coordinate(line, sampling, position))
         return clamp(first + (number - count // 2 + 1), 0, line.size - 1)
 
@@ -391,13 +391,15 @@ def _resize_axis(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:
         weights = linear_weights(part) if sampling.mode == "linear" else cubic_weights(part, sampling.cubic)
         if not sampling.exclude_outside:
             return weights
-        places = [first + (number - count // 2 + 1) for number in range(count)]
-        weights = [where(_is_inside(place, line.size), weight, 0.0) for place, weight in zip(places, weights)]
+        neighbours = [first + (number - count // 2 + 1) for number in range(count)]
+        weights = [
+            where(_is_inside(neighbour, line.size), weight, 0.0) for neighbour, weight in zip(neighbours, weights)
+        ]
         total = sum(weights[1:], weights[0])
         return [weight / total for weight in weights]
 
-    def sample(i: Sequence[Element], places: Sequence[Element], weights: Sequence[Element]) -> Element:
-        loads = [x.at(*i[:axis], place, *i[axis + 1 :]) for place in places]
+    def sample(i: Sequence[Element], positions: Sequence[Element], weights: Sequence[Element]) -> Element:
+        loads = [x.at(*i[:axis], position, *i[axis + 1 :]) for position in positions]
         terms = [load * weight for load, weight in zip(loads, weights)]
         sample_value = sum(terms[1:], terms[0])
         if sampling.transformation != "tf_crop_and_resize":
@@ -405,19 +407,25 @@ def _resize_axis(x: Tensor, line: AxisResize, sampling: Sampling) -> Tensor:
         return _extrapolate(sample_value, line, _coordinate(line, sampling, i[axis]), sampling)
 
     if not _needs_division(line, sampling):
-        return build(shape, lambda *i: sample(i, [place(number, i[axis]) for number in range(count)], weigh(i[axis])))
-    places = [_build_position_table(line, partial(place, number)) for number in range(count)]
+        return build(
+            shape, lambda *i: sample(i, [source_position(number, i[axis]) for number in range(count)], weigh(i[axis]))
+        )
+    position_tables = [_build_position_table(line, partial(source_position, number)) for number in range(count)]
     if sampling.mode == "linear" and not sampling.exclude_outside:
         parts = build((line.target,), lambda i: _fraction(_coordinate(line, sampling, i), x.dtype))
-        return build(shape, lambda *i: sample(i, [t.at(i[axis]) for t in places], linear_weights(parts.at(i[axis]))))
+        return build(
+            shape, lambda *i: sample(i, [t.at(i[axis]) for t in position_tables], linear_weights(parts.at(i[axis])))
+        )
     weights = [build((line.target,), lambda i, number=number: weigh(i)[number]) for number in range(count)]
-    return build(shape, lambda *i: sample(i, *([t.at(i[axis]) for t in tables] for tables in (places, weights))))
+    return build(
+        shape, lambda *i: sample(i, *([t.at(i[axis]) for t in tables] for tables in (position_tables, weights)))
+    )
 
 
-def _build_position_table(line: AxisResize, place: Callable[[Element], Element]) -> Tensor:
+def _build_position_table(line: AxisResize, locate: Callable[[Element], Element]) -> Tensor:
     """Compute the positions of an axis's samples once for all elements."""
     narrow = dims.is_at_least(2**31 - 1, line.size)
-    return build((line.target,), lambda i: cast(place(i), DType.int32 if narrow else DType.int64))
+    return build((line.target,), lambda i: cast(locate(i), DType.int32 if narrow else DType.int64))
 
 
 def _needs_division(line: AxisResize, sampling: Sampling) -> bool:
@@ -434,8 +442,8 @@ def _fraction(coordinate: Any, dtype: DType) -> Element:
     return cast(coordinate - floor(coordinate), dtype)  # type: ignore[no-any-return]
 
 
-def _is_inside(place: Element, size: Dim) -> Element:
-    return (place >= 0) & (place < size)
+def _is_inside(position: Element, size: Dim) -> Element:
+    return (position >= 0) & (position < size)
 
 
 def linear_weights(part: Element) -> list[Element]:
@@ -458,12 +466,12 @@ def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tens
     """Resize with a kernel that is stretched by the scale: a sum over all neighbours under it."""
     if not line.exact:
         raise NotStaticError("antialiasing needs constant scales")
-    axis, reach = line.axis, 1 if sampling.mode == "linear" else 2
+    axis, radius = line.axis, 1 if sampling.mode == "linear" else 2
     stretch = Ratio(dims.maximum(line.scale.numerator, line.scale.denominator), line.scale.numerator)
-    before = (stretch * -reach).floor() + 1
+    before = (stretch * -radius).floor() + 1
     count = 2 - 2 * before
 
-    def place(i: Element, tap: Element) -> Element:
+    def source_position(i: Element, tap: Element) -> Element:
         return _floor(_coordinate(line, sampling, i)) + tap + before  # type: ignore[no-any-return]
 
     def weight(i: Element, tap: Element) -> Element:
@@ -475,7 +483,7 @@ def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tens
         else:
             sample_value = where(distance < 2.0, _cubic_kernel(minimum(distance, 2.0), sampling.cubic), 0.0)
         if sampling.exclude_outside:
-            sample_value = where(_is_inside(place(i, tap), line.size), sample_value, 0.0)
+            sample_value = where(_is_inside(source_position(i, tap), line.size), sample_value, 0.0)
         return sample_value  # type: ignore[no-any-return]
 
     weights = build((line.target, count), weight)
@@ -483,7 +491,7 @@ def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tens
     spread = build(
         (*x.shape[:axis], line.target, count, *x.shape[axis + 1 :]),
         lambda *i: (
-            x.at(*i[:axis], clamp(place(i[axis], i[axis + 1]), 0, line.size - 1), *i[axis + 2 :])
+            x.at(*i[:axis], clamp(source_position(i[axis], i[axis + 1]), 0, line.size - 1), *i[axis + 2 :])
             * weights.at(i[axis], i[axis + 1])
             / totals.at(i[axis])
         ),

@@ -76,7 +76,7 @@ def grid_sample(
     positions = [build(grid.shape[:-1], partial(position, axis)) for axis in range(rank)]
 
     def element(*i: Element) -> Element:
-        coordinates = [place.at(i[0], *i[2:]) for place in positions]
+        coordinates = [table.at(i[0], *i[2:]) for table in positions]
         if mode == "nearest":
             return _load_pixel(x, i[:2], [cast(c, DType.int64) for c in coordinates], borders)
         firsts = [cast(floor(c), DType.int64) for c in coordinates]
@@ -84,8 +84,8 @@ def grid_sample(
         weights = [linear_weights(part) if mode == "linear" else cubic_weights(part, CUBIC) for part in parts]
         terms = []
         for taps in product(range(len(weights[0])), repeat=rank):
-            places = [first + (tap - len(weights[0]) // 2 + 1) for first, tap in zip(firsts, taps)]
-            term = cast(_load_pixel(x, i[:2], places, borders), wide)
+            pixel = [first + (tap - len(weights[0]) // 2 + 1) for first, tap in zip(firsts, taps)]
+            term = cast(_load_pixel(x, i[:2], pixel, borders), wide)
             for tap, weight in zip(taps, weights):
                 term = term * weight[tap]
             terms.append(term)
@@ -102,11 +102,11 @@ class _Border:
     aligned: bool
     padding: str
 
-    def scaled(self, place: Element) -> Element:
+    def scaled(self, coordinate: Element) -> Element:
         """Convert a coordinate in [-1, 1] to a position."""
         if self.aligned:
-            return (place + 1.0) / 2.0 * _to_float(self.size - 1, place.dtype)
-        return ((place + 1.0) * _to_float(self.size, place.dtype) - 1.0) / 2.0
+            return (coordinate + 1.0) / 2.0 * _to_float(self.size - 1, coordinate.dtype)
+        return ((coordinate + 1.0) * _to_float(self.size, coordinate.dtype) - 1.0) / 2.0
 
     def move_inside(self, position: Element) -> Element:
         """Move a position beyond the ends inside, as the padding mode says."""
@@ -137,8 +137,8 @@ def _clamp_to_border(position: Element, border: _Border) -> tuple[Element, Eleme
 
 def _reflect(position: Element, border: _Border) -> tuple[Element, Element | None]:
     last = 2 * border.size - (2 if border.aligned else 1)
-    place = position % dims.maximum(2 * border.size - (2 if border.aligned else 0), 1)
-    return minimum(place, last - place), None
+    phase = position % dims.maximum(2 * border.size - (2 if border.aligned else 0), 1)
+    return minimum(phase, last - phase), None
 
 
 _PADDINGS: dict[str, Callable[[Element, _Border], tuple[Element, Element | None]]] = {
@@ -148,9 +148,11 @@ _PADDINGS: dict[str, Callable[[Element, _Border], tuple[Element, Element | None]
 }
 
 
-def _load_pixel(x: Tensor, outer: Sequence[Element], places: Sequence[Element], borders: Sequence[_Border]) -> Element:
-    inside = [border.inside(place) for border, place in zip(borders, places)]
-    loaded = x.at(*outer, *(place for place, _ in inside))
+def _load_pixel(
+    x: Tensor, outer: Sequence[Element], positions: Sequence[Element], borders: Sequence[_Border]
+) -> Element:
+    inside = [border.inside(position) for border, position in zip(borders, positions)]
+    loaded = x.at(*outer, *(position for position, _ in inside))
     for _, counts in inside:
         if counts is not None:
             loaded = where(counts, loaded, literal("" if x.dtype is DType.string else 0, x.dtype))
@@ -174,9 +176,9 @@ def affine_grid(theta: Tensor, size: Sizes, *, align_corners: int = 0) -> Tensor
         return _to_float(position * 2 + 1 - length, theta.dtype) / _to_float(length, theta.dtype)
 
     def element(*i: Element) -> Element:
-        batch, places, row = i[0], i[1:-1], i[-1]
+        batch, point, row = i[0], i[1:-1], i[-1]
         terms = [theta.at(batch, row, rank)]
-        for axis, (position, length) in enumerate(zip(places, size[2:])):
+        for axis, (position, length) in enumerate(zip(point, size[2:])):
             terms.append(theta.at(batch, row, rank - 1 - axis) * along(position, length))
         return _sum(terms)
 
@@ -271,11 +273,11 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
     taps = [ratio if ratio > 0 else _observe_largest(grid, f"grid{axis}") for axis, grid in enumerate(grids)]
     positions = [regions.positions(axis, grids[axis], taps[axis]) for axis in range(2)]
 
-    def sample(roi: Element, channel: Element, *place: Element) -> Element:
+    def sample(roi: Element, channel: Element, *indices: Element) -> Element:
         counts: list[Element] = []
         ends: list[list[tuple[Element, Element]]] = []
         for axis in range(2):
-            size, position = x.shape[2 + axis], positions[axis].at(roi, place[axis], place[2 + axis])
+            size, position = x.shape[2 + axis], positions[axis].at(roi, indices[axis], indices[2 + axis])
             counts.append((position >= -1.0) & (position <= _to_float(size, wide)))
             position = clamp(position, 0.0, _to_float(size - 1, wide))
             part, first = position - floor(position), cast(floor(position), DType.int64)
@@ -287,7 +289,7 @@ def _roi_align(x: Tensor, regions: _Regions, batch_indices: Tensor, mode: str, r
         ]
         combined = _sum(corners) if mode == "avg" else combine(maximum, corners)
         combined = where(counts[0] & counts[1], combined, 0.0)
-        is_used = (cast(place[2], wide) < grids[0].at(roi)) & (cast(place[3], wide) < grids[1].at(roi))
+        is_used = (cast(indices[2], wide) < grids[0].at(roi)) & (cast(indices[3], wide) < grids[1].at(roi))
         return where(is_used, combined, 0.0 if mode == "avg" else -inf)
 
     samples = build((regions.rois.shape[0], x.shape[1], *regions.bins, *taps), sample)
@@ -333,15 +335,15 @@ def max_roi_pool(
         for axis in range(2)
     ]
 
-    def pixel(roi: Element, channel: Element, *place: Element) -> Element:
+    def pixel(roi: Element, channel: Element, *indices: Element) -> Element:
         positions: list[Element] = []
         tests: list[Element] = []
         for axis in range(2):
-            number, step, offset = cast(place[axis], wide), bin_size(roi, axis), corner(roi, 2 - axis)
+            number, step, offset = cast(indices[axis], wide), bin_size(roi, axis), corner(roi, 2 - axis)
             limit = _to_float(x.shape[2 + axis], wide)
             first = clamp(floor(number * step) + offset, 0.0, limit)
             last = clamp(ceil((number + 1.0) * step) + offset, 0.0, limit)
-            position = first + cast(place[2 + axis], wide)
+            position = first + cast(indices[2 + axis], wide)
             tests.append(position < last)
             positions.append(cast(position, DType.int64))
         return where(tests[0] & tests[1], cast(x.at(images.at(roi), channel, *positions), wide), -inf)
@@ -394,8 +396,8 @@ def deform_conv(
     shape = (batch, offset_group, *kernel, *spatial)
     positions = [build(shape, partial(position, axis)) for axis in range(rank)]
     columns = _sample_columns(x, positions, mask)
-    taps, places = dims.product(kernel), dims.product(spatial)
-    columns = reshape(columns, (batch, group, dims.floordiv(channels, group), taps, places))
+    taps, output_count = dims.product(kernel), dims.product(spatial)
+    columns = reshape(columns, (batch, group, dims.floordiv(channels, group), taps, output_count))
     weights = reshape(cast(w, wide), (group, dims.floordiv(w.shape[0], group), w.shape[1], taps))
     result = contract(columns, weights, "ngckp", "gmck", "ngmp")
     result = reshape(result, (batch, w.shape[0], *spatial))
@@ -418,7 +420,7 @@ def _sample_columns(x: Tensor, positions: Sequence[Tensor], mask: Tensor | None)
             ends.append([(k, where((k >= 0) & (k < size), weight, 0.0)) for k, weight in neighbours])
         terms = []
         for corner in product(*ends):
-            term = cast(x.at(image, channel, *(place for place, _ in corner)), wide)
+            term = cast(x.at(image, channel, *(pixel for pixel, _ in corner)), wide)
             for _, weight in corner:
                 term = term * weight
             terms.append(term)

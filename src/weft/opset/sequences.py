@@ -90,8 +90,8 @@ def sequence_insert(sequence: Tensor, element: Tensor, position: Tensor | None =
     _require_sequence(sequence)
     if sequence.elements is not None and (position is None or position.static_value is not None):
         count = len(sequence.elements)
-        place = count if position is None else _resolve_position(position, count, count + 1)
-        return construct([*sequence.elements[:place], element, *sequence.elements[place:]])
+        number = count if position is None else _resolve_position(position, count, count + 1)
+        return construct([*sequence.elements[:number], element, *sequence.elements[number:]])
     _require_tensor(element)
     type = sequence.type.element if isinstance(sequence.type, SequenceType) else AnyType()
     operands = [sequence, element] if position is None else [sequence, element, position]
@@ -112,10 +112,10 @@ def _require_sequence(sequence: Tensor) -> None:
 def sequence_erase(sequence: Tensor, position: Tensor | None = None) -> Tensor:
     if sequence.elements is not None and (position is None or position.static_value is not None):
         count = len(sequence.elements)
-        place = _resolve_position(position, count, count) if position is not None else count - 1
+        number = _resolve_position(position, count, count) if position is not None else count - 1
         require(count > 0, "nothing can be erased from an empty sequence")
         empty = sequence.type.element if isinstance(sequence.type, SequenceType) else None
-        return construct([*sequence.elements[:place], *sequence.elements[place + 1 :]], empty)
+        return construct([*sequence.elements[:number], *sequence.elements[number + 1 :]], empty)
     operands = [sequence] if position is None else [sequence, position]
     return host("sequence_erase", operands, [sequence.type])[0]
 
@@ -162,10 +162,10 @@ def concat_from_sequence(sequence: Tensor, *, axis: int = REQUIRED, new_axis: in
 
 def _concat_shape(element: Shape, axis: int, new_axis: bool) -> Shape:
     if new_axis:
-        place = normalize_axis(axis, len(element) + 1)
-        return (*element[:place], fresh_symbol("count"), *element[place:])
-    place = normalize_axis(axis, len(element))
-    return (*element[:place], fresh_symbol("size"), *element[place + 1 :])
+        position = normalize_axis(axis, len(element) + 1)
+        return (*element[:position], fresh_symbol("count"), *element[position:])
+    position = normalize_axis(axis, len(element))
+    return (*element[:position], fresh_symbol("size"), *element[position + 1 :])
 
 
 @op("SplitToSequence", since=11)

@@ -189,20 +189,20 @@ def _make_lookup(
     is_packed = data.dtype is DType.uint8
     length = block_size or shape[axis]
 
-    def read(tensor: Tensor, place: Sequence[Element]) -> Element:
+    def read(tensor: Tensor, indices: Sequence[Element]) -> Element:
         if not is_packed:
-            return cast(tensor.at(*place), DType.float32)
-        return cast(unpack_element(lambda byte: tensor.at(*place[:-1], byte), place[-1], bits), DType.float32)
+            return cast(tensor.at(*indices), DType.float32)
+        return cast(unpack_element(lambda byte: tensor.at(*indices[:-1], byte), indices[-1], bits), DType.float32)
 
     def zero(block: Sequence[Element]) -> Any:
         if zero_points is None:
             return float(2 ** (bits - 1)) if is_packed else 0.0
         return read(zero_points, block)
 
-    def element(place: Sequence[Element]) -> Element:
-        block = [_divide_position(p, length) if a == axis else p for a, p in enumerate(place)]
+    def element(indices: Sequence[Element]) -> Element:
+        block = [_divide_position(p, length) if a == axis else p for a, p in enumerate(indices)]
         scale_place = [0 if size == 1 else p for size, p in zip(scales.shape, block)]
-        number = read(data, place)
+        number = read(data, indices)
         centred = number - zero(block) if data.dtype.is_integer else number
         return centred * cast(scales.at(*scale_place), DType.float32)
 

@@ -128,8 +128,8 @@ class Activation:
         width = dims.floordiv(first.shape[-1], 2)
         stride, offset = (2, 1) if self.fusion == 1 else (1, width)
 
-        def element(*place: Element) -> Any:
-            *row, i = place
+        def element(*indices: Element) -> Any:
+            *row, i = indices
             return self._swiglu(first.at(*row, i * stride), first.at(*row, i * stride + offset))
 
         return build((*first.shape[:-1], width), element)

@@ -59,10 +59,10 @@ class Cache:
 
     scale: Tensor | None
 
-    def to_cache_dtype(self, v: Element, place: tuple[Element, ...], dtype: DType) -> Element:
+    def to_cache_dtype(self, v: Element, indices: tuple[Element, ...], dtype: DType) -> Element:
         if self.scale is None:
             return v
-        steps = cast(v, DType.float32) / self._step(place)
+        steps = cast(v, DType.float32) / self._step(indices)
         return cast(clamp(round_half_even(steps), -128.0, 127.0), dtype)
 
     def from_cache_dtype(self, cache: Tensor, dtype: DType) -> Tensor:
@@ -70,9 +70,9 @@ class Cache:
             return cache
         return build(cache.shape, lambda *i: cast(cast(cache.at(*i), DType.float32) * self._step(i), dtype))
 
-    def _step(self, place: tuple[Element, ...]) -> Element:
+    def _step(self, indices: tuple[Element, ...]) -> Element:
         assert self.scale is not None
-        aligned = place[len(place) - self.scale.rank :]
+        aligned = indices[len(indices) - self.scale.rank :]
         return self.scale.at(*(0 if size == 1 else i for size, i in zip(self.scale.shape, aligned)))
 
 
@@ -174,7 +174,7 @@ def _make_rotation(
     def rotate_tokens(x: Tensor) -> Tensor:
         batch = x.shape[0]
         if positions is None:
-            places = build((batch, lengths.queries), lambda b, s: s + lengths.before(b))
+            token_positions = build((batch, lengths.queries), lambda b, s: s + lengths.before(b))
         else:
             require(positions.rank == 2, f"position_ids have two dimensions, not {positions.type}")
             assume_equal(positions.shape[0], batch, "position_ids have a row for each sequence of the batch")
@@ -183,8 +183,8 @@ def _make_rotation(
             def position(b: Element, s: Element) -> Any:
                 return where(lengths.is_first_prompt, positions.at(0, 0) + s, positions.at(b, s))
 
-            places = build((batch, lengths.queries), position)
-        return rotate(x, cosines, sines, places, cosines.shape[1] * 2, interleaved, heads_first=True)
+            token_positions = build((batch, lengths.queries), position)
+        return rotate(x, cosines, sines, token_positions, cosines.shape[1] * 2, interleaved, heads_first=True)
 
     return rotate_tokens
 
@@ -202,10 +202,10 @@ def _extend_cache(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cac
     room = lengths.total if past is None else dims.maximum(past.shape[2], lengths.total)
     dtype = new.dtype if past is None else past.dtype
 
-    def element(*place: Element) -> Any:
-        b, n, t, h = place
+    def element(*indices: Element) -> Any:
+        b, n, t, h = indices
         start = lengths.before(b)
-        fresh = cache.to_cache_dtype(new.at(b, n, t - start, h), place, dtype)
+        fresh = cache.to_cache_dtype(new.at(b, n, t - start, h), indices, dtype)
         is_fresh = (t >= start) & (t < start + index(count))
         old: Any = 0
         if past is not None:
@@ -228,12 +228,12 @@ def _make_mask(bias: Tensor | None, lengths: Lengths, causal: bool, window: int,
         require(bias.rank == 4, f"an attention bias has four dimensions, not {bias.type}")
         assume_equal(bias.shape[3], lengths.total, "an attention bias has a number for each key")
 
-    def adjust(score: Any, place: tuple[Element, ...]) -> Element:
-        batch, _, query, key = place
+    def adjust(score: Any, indices: tuple[Element, ...]) -> Element:
+        batch, _, query, key = indices
         if softcap > 0.0:
             score = tanh(score / softcap) * softcap
         if bias is not None:
-            score = score + cast(bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, place))), score.dtype)
+            score = score + cast(bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, indices))), score.dtype)
         position = query + lengths.before(batch)
         is_visible = key <= position if causal else key <= cast(lengths.last.at(batch), DType.int64)
         if window > 0:

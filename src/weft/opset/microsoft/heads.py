@@ -39,7 +39,7 @@ def attend(
     """Attend with [batch, heads, sequence, size] tensors; `adjust` masks the score at (batch, head, query, key)."""
     products = multiply_heads(query, key)
     factor = scale or default_scale(query.shape[3], products.dtype)
-    scores = build(products.shape, lambda *place: adjust(products.at(*place) * factor, place))
+    scores = build(products.shape, lambda *indices: adjust(products.at(*indices) * factor, indices))
     weights = softmax(scores)
     result = cast(weigh_values(weights, value, merge=True), query.dtype)
     return Attended(result, scores, weights)
@@ -51,12 +51,12 @@ def make_mask(
     """Return a function that adds the bias, and the filter value for padding, and masks later keys if causal."""
     is_padding = None if mask is None else _make_padding_test(mask, batch, queries, keys)
 
-    def adjust(score: Any, place: tuple[Element, ...]) -> Element:
+    def adjust(score: Any, indices: tuple[Element, ...]) -> Element:
         if bias is not None:
-            score = score + cast(bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, place))), score.dtype)
+            score = score + cast(bias.at(*(0 if size == 1 else i for size, i in zip(bias.shape, indices))), score.dtype)
         if is_padding is not None:
-            score = where(is_padding(place), score + filter_value, score)
-        return where(place[3] <= place[2] + (keys - queries), score, -inf) if causal else score
+            score = where(is_padding(indices), score + filter_value, score)
+        return where(indices[3] <= indices[2] + (keys - queries), score, -inf) if causal else score
 
     if bias is not None:
         require(bias.rank == 4, f"an attention bias has four dimensions, not {bias.type}")
@@ -72,12 +72,12 @@ def _make_padding_test(mask: Tensor, batch: Dim, queries: Dim, keys: Dim) -> Cal
     match mask.rank:
         case 2:
             assume_equal(mask.shape[1], keys, "a mask has a number for each key")
-            return lambda place: mask.at(place[0], place[3]) <= 0
+            return lambda indices: mask.at(indices[0], indices[3]) <= 0
         case 3:
             assume_equal(mask.shape[2], keys, "a mask has a number for each key")
-            return lambda place: mask.at(place[0], place[2], place[3]) <= 0
+            return lambda indices: mask.at(indices[0], indices[2], indices[3]) <= 0
         case 4:
-            return lambda place: mask.at(place[0], 0, place[2] + (keys - queries), place[3]) <= 0
+            return lambda indices: mask.at(indices[0], 0, indices[2] + (keys - queries), indices[3]) <= 0
     raise UnsupportedModelError(f"attention takes masks of rank 1 to 4, not {mask.type}")
 
 
@@ -92,9 +92,9 @@ def _make_length_test(mask: Tensor, batch: Dim, keys: Dim) -> Callable[[tuple[El
         return ends.at(position)
 
     if mask.shape[0] == 2 * batch:
-        return lambda place: (place[3] >= bound(place[0])) | (place[3] < bound(place[0] + batch))
+        return lambda indices: (indices[3] >= bound(indices[0])) | (indices[3] < bound(indices[0] + batch))
     assume_equal(mask.shape[0], batch, "a mask has a length for each sequence of the batch")
-    return lambda place: place[3] >= bound(place[0])
+    return lambda indices: indices[3] >= bound(indices[0])
 
 
 def extend_cache(past: Tensor | None, new: Tensor, past_length: Dim | None) -> tuple[Tensor, Tensor]:

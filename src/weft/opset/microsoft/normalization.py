@@ -130,11 +130,11 @@ def embed_layer_normalization(
         positions = build(input_ids.shape[1:], lambda i: i)
     else:
         positions = position_ids
-    places = gather(position_embedding, positions, 0)
+    position_rows = gather(position_embedding, positions, 0)
     segments = None
     if segment_ids is not None and segment_embedding is not None:
         segments = gather(segment_embedding, segment_ids, 0)
-    total = _add_up(words, places, segments)
+    total = _add_up(words, position_rows, segments)
     average, inverse = _compute_statistics(total, epsilon)
     return _scale_rows(total, inverse, gamma, average, beta), _count_words(input_ids, mask), total
 
@@ -206,9 +206,9 @@ def group_norm(
 
     def element(*i: Element) -> Element:
         channel = i[axis]
-        place = [channel // size if a == axis else i[0] if a == 0 else 0 for a in range(grouped.rank)]
-        centred = cast(x.at(*i), DType.float32) - average.at(*place)
-        scale = cast(gamma.at(channel), DType.float32) / sqrt(variance.at(*place) + epsilon)
+        group_indices = [channel // size if a == axis else i[0] if a == 0 else 0 for a in range(grouped.rank)]
+        centred = cast(x.at(*i), DType.float32) - average.at(*group_indices)
+        scale = cast(gamma.at(channel), DType.float32) / sqrt(variance.at(*group_indices) + epsilon)
         result = centred * scale + cast(beta.at(channel), DType.float32)
         return cast(result * sigmoid(result) if activation else result, x.dtype)
 

@@ -17,10 +17,10 @@ def remove_padding(x: Tensor, sequence_token_count: Tensor) -> tuple[Tensor, Ten
     batch, length, _ = x.shape
     counts = check_range(sequence_token_count, 0, length, "sequence_token_count")
     padded = build((batch, length), lambda b, s: cast(s >= counts.at(b), DType.int32))
-    _, places = sort(reshape(padded, (batch * length,)), 0)
+    _, positions = sort(reshape(padded, (batch * length,)), 0)
     total = reduce("sum", counts, [0])
     (tokens,) = observe(total, "tokens")
-    offsets = cast(reshape(places, (batch, length)), DType.int32)
+    offsets = cast(reshape(positions, (batch, length)), DType.int32)
     packed = remove_padding_rows(x, offsets, tokens)
     cumulated = pad(cumulate("sum", sequence_token_count, 0), [(1, 0)])
     return packed, offsets, cumulated, reduce("maximum", sequence_token_count, [0], keep=True)
@@ -32,17 +32,17 @@ def restore_padding(x: Tensor, token_offset: Tensor) -> Tensor:
     require(x.rank == 2 and token_offset.rank == 2, f"tokens {x.type} and offsets {token_offset.type} must be matrices")
     batch, length = token_offset.shape
     tokens, hidden = x.shape
-    places = reshape(token_offset, (batch * length,))
+    positions = reshape(token_offset, (batch * length,))
     rows = full((batch * length, hidden), 0, x.dtype)
-    rows = scatter(rows, (tokens, hidden), lambda t, h: ((cast(places.at(t), DType.int64), h), x.at(t, h)))
+    rows = scatter(rows, (tokens, hidden), lambda t, h: ((cast(positions.at(t), DType.int64), h), x.at(t, h)))
     return reshape(rows, (batch, length, hidden))
 
 
 def remove_padding_rows(x: Tensor, token_offset: Tensor, tokens: Dim) -> Tensor:
     """Take the first `tokens` rows that the offsets point to from [batch, sequence, hidden]."""
     batch, length, hidden = x.shape
-    rows, places = reshape(x, (batch * length, hidden)), reshape(token_offset, (batch * length,))
-    return build((tokens, hidden), lambda t, h: rows.at(places.at(t), h, checked=True))
+    rows, positions = reshape(x, (batch * length, hidden)), reshape(token_offset, (batch * length,))
+    return build((tokens, hidden), lambda t, h: rows.at(positions.at(t), h, checked=True))
 
 
 def compute_lengths(cumulated: Tensor) -> Tensor:

@@ -60,14 +60,14 @@ def _multiply_quantized(x: Tensor, w: Tensor, scale: Tensor, zero_point: Tensor,
     numbers, own_scale, own_zero = dynamic_quantize_linear(x)
     bytes_ = build(w.shape[1:], lambda i, g: w.at(number, i, g))
 
-    def parameter_at(parameter: Tensor, *place: Element) -> Element:
-        return parameter.at(number, *place[: parameter.rank - 1])
+    def parameter_at(parameter: Tensor, *indices: Element) -> Element:
+        return parameter.at(number, *indices[: parameter.rank - 1])
 
     right = build(bytes_.shape, lambda i, g: subtract_zero_point(bytes_.at(i, g), parameter_at(zero_point, g)))
     sums = contract(elementwise(subtract_zero_point, numbers, own_zero), right, labels, "ig", labels[:-1] + "g")
 
-    def element(*place: Element) -> Element:
-        return cast(sums.at(*place), DType.float32) * (own_scale.at() * parameter_at(scale, place[-1]))
+    def element(*indices: Element) -> Element:
+        return cast(sums.at(*indices), DType.float32) * (own_scale.at() * parameter_at(scale, indices[-1]))
 
     return build(sums.shape, element)
 
@@ -81,8 +81,8 @@ def _dequantize_gates_first(w: Tensor, scale: Tensor, zero_point: Tensor) -> Ten
     directions, inputs, gates = w.shape
 
     def element(d: Element, g: Element, i: Element) -> Element:
-        place = (d,) if scale.rank == 1 else (d, g)
-        moved = subtract_zero_point(w.at(d, i, g), zero_point.at(*place[: zero_point.rank]))
-        return cast(moved, DType.float32) * scale.at(*place)
+        indices = (d,) if scale.rank == 1 else (d, g)
+        moved = subtract_zero_point(w.at(d, i, g), zero_point.at(*indices[: zero_point.rank]))
+        return cast(moved, DType.float32) * scale.at(*indices)
 
     return build((directions, gates, inputs), element)

@@ -68,8 +68,8 @@ def gated_relative_position_bias(
     wide = wide_dtype(query_layer.dtype)
 
     def query(b: Element, n: Element, s: Element, h: Element) -> Element:
-        place = n * size + h
-        return cast(query_layer.at(b, s, place), wide) + cast(query_bias.at(place), wide)
+        column = n * size + h
+        return cast(query_layer.at(b, s, column), wide) + cast(query_bias.at(column), wide)
 
     queries = build((batch, num_heads, length, size), query)
     columns = weight.shape[1]

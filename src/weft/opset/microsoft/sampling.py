@@ -30,27 +30,27 @@ def crop_and_resize(
     require(x.rank == 4 and len(crop_size) == 2, f"crops of {len(crop_size)} dimensions from {x.type}")
     wide = wide_dtype(x.dtype)
 
-    def source(roi: Element, axis: int, place: Element) -> Element:
+    def source(roi: Element, axis: int, position: Element) -> Element:
         size, count = x.shape[2 + axis], crop_size[axis]
         start, end = cast(rois.at(roi, axis), wide), cast(rois.at(roi, axis + 2), wide)
         last = cast(index(size - 1), wide)
         step = (end - start) * last / maximum(cast(index(count - 1), wide), 1.0)
-        spread = start * last + cast(place, wide) * step
+        spread = start * last + cast(position, wide) * step
         return where(index(count) > 1, spread, (start + end) * last * 0.5)
 
     def element(roi: Element, channel: Element, row: Element, column: Element) -> Any:
-        places = [source(roi, 0, row), source(roi, 1, column)]
-        inside = _inside(places[0], x.shape[2], wide) & _inside(places[1], x.shape[3], wide)
+        positions = [source(roi, 0, row), source(roi, 1, column)]
+        inside = _is_inside(positions[0], x.shape[2], wide) & _is_inside(positions[1], x.shape[3], wide)
         batch = cast(batch_indices.at(roi), DType.int64)
 
         def at(v: Any, h: Any) -> Any:
             return cast(x.at(batch, channel, cast(v, DType.int64), cast(h, DType.int64)), wide)
 
         if mode == "nearest":
-            sample = at(floor(places[0] + 0.5), floor(places[1] + 0.5))
+            sample = at(floor(positions[0] + 0.5), floor(positions[1] + 0.5))
         else:
-            (top, left), (bottom, right) = map(floor, places), map(ceil, places)
-            down, across = places[0] - top, places[1] - left
+            (top, left), (bottom, right) = map(floor, positions), map(ceil, positions)
+            down, across = positions[0] - top, positions[1] - left
             upper = at(top, left) + (at(top, right) - at(top, left)) * across
             lower = at(bottom, left) + (at(bottom, right) - at(bottom, left)) * across
             sample = upper + (lower - upper) * down
@@ -59,8 +59,8 @@ def crop_and_resize(
     return build((rois.shape[0], x.shape[1], *crop_size), element)
 
 
-def _inside(place: Any, size: Dim, dtype: DType) -> Any:
-    return (place >= 0.0) & (place <= cast(index(size - 1), dtype))
+def _is_inside(position: Any, size: Dim, dtype: DType) -> Any:
+    return (position >= 0.0) & (position <= cast(index(size - 1), dtype))
 
 
 @op("MaxpoolWithMask")
@@ -79,26 +79,26 @@ def max_pool_with_mask(
     layout = resolve_windows(x.shape[2:], kernel_shape, strides=strides, dilations=None, pads=pads, auto_pad=auto_pad)
 
     def element(*i: Element) -> Any:
-        starts = [place * stride - pad[0] for place, stride, pad in zip(i[2:], layout.strides, layout.pads)]
+        starts = [position * stride - pad[0] for position, stride, pad in zip(i[2:], layout.strides, layout.pads)]
         best: Any = None
         for row in product(*map(range, kernel_shape[:-1])):
             going: Any = None
             for tap in range(kernel_shape[-1]):
-                places = [start + offset for start, offset in zip(starts, (*row, tap))]
-                inside = _all_inside(places, x.shape[2:])
-                hidden = not_equal(mask.at(*(0 if s == 1 else k for s, k in zip(mask.shape, i[:2])), *places), 0)
+                positions = [start + offset for start, offset in zip(starts, (*row, tap))]
+                inside = _all_inside(positions, x.shape[2:])
+                hidden = not_equal(mask.at(*(0 if s == 1 else k for s, k in zip(mask.shape, i[:2])), *positions), 0)
                 passed = hidden | ~inside  # padding neither counts nor stops a row
                 going = passed if going is None else going & passed
-                value = where(going & inside, x.at(*i[:2], *places), -inf)
+                value = where(going & inside, x.at(*i[:2], *positions), -inf)
                 best = value if best is None else maximum(best, value)
         return best
 
     return build((*x.shape[:2], *layout.spatial), element)
 
 
-def _all_inside(places: list[Any], sizes: tuple[Dim, ...]) -> Any:
+def _all_inside(positions: list[Any], sizes: tuple[Dim, ...]) -> Any:
     inside: Any = None
-    for place, size in zip(places, sizes):
-        here = (place >= 0) & (place < index(size))
-        inside = here if inside is None else inside & here
+    for position, size in zip(positions, sizes):
+        is_inside = (position >= 0) & (position < index(size))
+        inside = is_inside if inside is None else inside & is_inside
     return inside

@@ -122,9 +122,9 @@ def word_conv_embedding(
     sums = convolve(embedded, weights, strides=(1, 1), dilations=(1, 1), pads=((0, 0), (0, 0)))
     lengths = reduce("sum", elementwise(lambda c: cast(c > 0, DType.int64), sequence), [1])
 
-    def element(word: Element, filter: Element, place: Element) -> Element:
-        used = (place < 1) | (place + window <= lengths.at(word))
-        return where(used, tanh(sums.at(word, filter, place, 0) + bias.at(filter)), -inf)
+    def element(word: Element, filter: Element, position: Element) -> Element:
+        used = (position < 1) | (position + window <= lengths.at(word))
+        return where(used, tanh(sums.at(word, filter, position, 0) + bias.at(filter)), -inf)
 
     best = reduce("maximum", build(sums.shape[:3], element), [2])
     return build(best.shape, lambda word, filter: where(sequence.at(word, 0) > 0, best.at(word, filter), 0.0))

@@ -55,20 +55,20 @@ def from_nodes(
     require(count > 0, "an ensemble without nodes")
     for part in (modes, features, thresholds, *children):
         require(len(part) == count, f"{count} nodes, but {len(part)} of one of their attributes")
-    places = {name: place for place, name in enumerate(names)}
+    node_numbers = {name: number for number, name in enumerate(names)}
     unknown = set(modes) - {*MODES, "LEAF"}
     require(not unknown, f"nodes of unknown mode {', '.join(sorted(unknown))}")
     is_leaf = np.array([mode == "LEAF" for mode in modes])
     itself = np.arange(count)
     true, false = (
-        np.array([_find_child(places, name[0], child, leaf) for name, child, leaf in zip(names, side, is_leaf)])
+        np.array([_find_child(node_numbers, name[0], child, leaf) for name, child, leaf in zip(names, side, is_leaf)])
         for side in children
     )
-    first = {tree: place for place, (tree, _) in reversed(list(enumerate(names)))}
+    first = {tree: number for number, (tree, _) in reversed(list(enumerate(names)))}
     kinds = np.array([0 if mode == "LEAF" else MODES.index(mode) for mode in modes])
     kinds[is_leaf] = kinds[~is_leaf][0] if not is_leaf.all() else 0
     require(len(weights) == len(leaves[0]), f"{len(leaves[0])} leaves have {len(weights)} weights")
-    rows = [_find_leaf(places, tree, node) for tree, node in zip(leaves[0], leaves[1])]
+    rows = [_find_leaf(node_numbers, tree, node) for tree, node in zip(leaves[0], leaves[1])]
     table, present = _build_weights(count, targets, rows, leaves[2], weights, repeated)
     return _build_forest(
         modes=kinds,
@@ -83,20 +83,20 @@ def from_nodes(
     )
 
 
-def _find_child(places: dict[Any, int], tree: int, node: int, leaf: bool) -> int:
+def _find_child(node_numbers: dict[Any, int], tree: int, node: int, leaf: bool) -> int:
     if leaf:
         return 0
-    place = places.get((tree, node))
-    if place is None:
+    number = node_numbers.get((tree, node))
+    if number is None:
         raise InvalidModelError(f"tree {tree} has no node {node}, but one of its nodes leads there")
-    return place
+    return number
 
 
-def _find_leaf(places: dict[Any, int], tree: int, node: int) -> int:
-    place = places.get((tree, node))
-    if place is None:
+def _find_leaf(node_numbers: dict[Any, int], tree: int, node: int) -> int:
+    number = node_numbers.get((tree, node))
+    if number is None:
         raise InvalidModelError(f"a weight belongs to node {node} of tree {tree}, which does not exist")
-    return place
+    return number
 
 
 def from_leaves(
@@ -194,19 +194,19 @@ def _build_weights(
     count: int, targets: int, rows: Sequence[int], columns: Sequence[int], weights: Any, repeated: str
 ) -> tuple[Array, Array]:
     require(all(0 <= column < targets for column in columns), f"a leaf's target is not among the {targets}")
-    values, places = np.asarray(weights), (np.array(rows, np.int64), np.array(columns, np.int64))
+    values, cells = np.asarray(weights), (np.array(rows, np.int64), np.array(columns, np.int64))
     table = np.zeros((count, targets), values.dtype)
     present = np.zeros((count, targets), bool)
-    present[places] = True
+    present[cells] = True
     match repeated:
         case "FIRST":
-            _, first = np.unique(places[0] * targets + places[1], return_index=True)
-            table[places[0][first], places[1][first]] = values[first]
+            _, first = np.unique(cells[0] * targets + cells[1], return_index=True)
+            table[cells[0][first], cells[1][first]] = values[first]
         case "MIN" | "MAX":
-            table[places] = values
-            (np.minimum if repeated == "MIN" else np.maximum).at(table, places, values)
+            table[cells] = values
+            (np.minimum if repeated == "MIN" else np.maximum).at(table, cells, values)
         case _:
-            np.add.at(table, places, values)
+            np.add.at(table, cells, values)
     return table, present
 
 

@@ -122,17 +122,17 @@ def one_hot_encoder(
 ) -> Tensor:
     if x.dtype is DType.string:
         require(cats_strings is not None, "strings are encoded with cats_strings")
-        place = find_positions(x, make_table(cats_strings or (), DType.string))
+        position = find_positions(x, make_table(cats_strings or (), DType.string))
     else:
         require(cats_int64s is not None, "numbers are encoded with cats_int64s")
-        place = find_positions(cast(x, DType.int64), make_table(cats_int64s or (), DType.int64))
+        position = find_positions(cast(x, DType.int64), make_table(cats_int64s or (), DType.int64))
         if x.dtype.is_float:
-            place = elementwise(lambda v, p: where(is_nan(v), -1, p), x, place)
+            position = elementwise(lambda v, p: where(is_nan(v), -1, p), x, position)
     count = len(cats_strings or cats_int64s or ())
-    if not zeros:  # an unknown category must fail: its place, -1, is outside this table
-        places = constant(np.arange(count))
-        place = build(place.shape, lambda *i: places.at(place.at(*i), checked=True))
-    return build((*x.shape, count), lambda *i: cast(equal(place.at(*i[:-1]), i[-1]), DType.float32))
+    if not zeros:  # an unknown category must fail: its position, -1, is outside this table
+        categories = constant(np.arange(count))
+        position = build(position.shape, lambda *i: categories.at(position.at(*i), checked=True))
+    return build((*x.shape, count), lambda *i: cast(equal(position.at(*i[:-1]), i[-1]), DType.float32))
 
 
 def class_labels(integers: Sequence[int] | None, strings: Sequence[str] | None) -> Tensor | None:
@@ -142,9 +142,9 @@ def class_labels(integers: Sequence[int] | None, strings: Sequence[str] | None) 
     return make_table(integers, DType.int64) if integers else None
 
 
-def choose_label(labels: Tensor | None, place: Tensor) -> Tensor:
-    """Return the label at each place, or the place itself if there are no labels."""
-    return place if labels is None else gather(labels, place, 0)
+def choose_label(labels: Tensor | None, position: Tensor) -> Tensor:
+    """Return the label at each position, or the position itself if there are no labels."""
+    return position if labels is None else gather(labels, position, 0)
 
 
 def place_if(condition: Element) -> Element:

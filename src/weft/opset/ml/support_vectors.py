@@ -98,10 +98,10 @@ def svm_classifier(
     vectors = sum(vectors_per_class)
     if not vectors:
         scores = contract(x, constant(leading_rows(coefficients, count, x.shape[1])), "nf", "cf", "nc") + rho[0]
-        place = arg_reduce("maximum", scores, 1)
+        position = arg_reduce("maximum", scores, 1)
         if len(rho) == 1 and count == 1:
-            place = build((x.shape[0],), lambda row: place_if(scores.at(row, 0) > 0.0))
-        return choose_label(labels if count > 1 else None, place), transform_scores(scores, post_transform)
+            position = build((x.shape[0],), lambda row: place_if(scores.at(row, 0) > 0.0))
+        return choose_label(labels if count > 1 else None, position), transform_scores(scores, post_transform)
     require(len(vectors_per_class) == count, f"{count} classes have {len(vectors_per_class)} groups of vectors")
     similarity = _evaluate_kernel(x, _reshape_vectors(support_vectors, vectors), kernel_type, kernel_params)
     pairs = _pair_coefficients(leading_rows(coefficients, max(count - 1, 1), vectors), vectors_per_class)

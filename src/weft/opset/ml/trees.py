@@ -45,7 +45,7 @@ def _walk_trees(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
     packed = pack(forest, x.dtype.numpy)
     tight = tighten(packed, x.dtype.numpy)
     node_of = _loose_nodes(packed, x.dtype) if tight is None else _tight_nodes(tight, x.dtype)
-    place, count = DType.int32 if tight is not None else from_numpy(packed.words.dtype), len(forest.roots)
+    number_type, count = DType.int32 if tight is not None else from_numpy(packed.words.dtype), len(forest.roots)
     kinds = sorted({int(mode) for mode in packed.modes})
     inside = isinstance(x.shape[1], int) and int(forest.features.max()) < x.shape[1] and int(forest.features.min()) >= 0
 
@@ -58,7 +58,7 @@ def _walk_trees(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
                 holds = where(equal(bit_and(mode, TRACKS_MISSING - 1), kind), _compare(kind, value, threshold), holds)
             if packed.tracks_missing:
                 holds = holds | (is_nan(value) & (mode >= TRACKS_MISSING))
-        return children + cast(holds, place)
+        return children + cast(holds, number_type)
 
     def descend(row: Element, node: Element, levels: int) -> Element:
         if not levels:
@@ -74,7 +74,7 @@ def _walk_trees(x: Tensor, forest: Forest) -> tuple[Tensor, Array]:
         return [build(nodes.shape, lambda row, tree: descend(row, nodes.at(row, tree), levels))], []
 
     first = 0 if rounds else levels
-    start = build((x.shape[0], count), lambda row, tree: descend(row, cast(tree, place), first))
+    start = build((x.shape[0], count), lambda row, tree: descend(row, cast(tree, number_type), first))
     if not rounds:
         return start, packed.origins
     final, _ = scan(step, [start], [], rounds)
@@ -175,8 +175,8 @@ def _mask_unscored(scores: Tensor, forest: Forest, walked: tuple[Tensor, Array])
 
 def _has_all_scores(forest: Forest) -> bool:
     """Return whether each class has a tree all of whose leaves have a weight for it."""
-    places = np.arange(len(forest.true))
-    interior = np.flatnonzero((forest.true != places) | (forest.false != places))
+    numbers = np.arange(len(forest.true))
+    interior = np.flatnonzero((forest.true != numbers) | (forest.false != numbers))
     whole = forest.present.copy()
     whole[interior] = True
     for _ in range(forest.depth):
@@ -286,10 +286,10 @@ def tree_ensemble_classifier(
     all_positive = min(weights, default=0.0) >= 0.0
     limit = 0.5 if all_positive else 0.0
     positive = scores.shape[1] - 1
-    place = build((scores.shape[0],), lambda row: place_if(scores.at(row, positive) > limit))
+    position = build((scores.shape[0],), lambda row: place_if(scores.at(row, positive) > limit))
     if one_sided:
-        return choose_label(labels, place), expand_binary_scores(scores, post_transform, complement=all_positive)
-    return choose_label(labels, place), transform_scores(scores, post_transform)
+        return choose_label(labels, position), expand_binary_scores(scores, post_transform, complement=all_positive)
+    return choose_label(labels, position), transform_scores(scores, post_transform)
 
 
 @op("TreeEnsemble", since=5)
