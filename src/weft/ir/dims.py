@@ -193,13 +193,13 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     if isinstance(b, int):
         if b < 0:
             return floordiv(-a, -b)
-        whole, rest = _split_multiples(a, b)
-        if _within(rest, b):
-            return whole
-        common = reduce(gcd, (abs(c) for _, c in _terms(rest)), b)
-        return whole + _divide_remainder(floordiv(rest, common), b // common)
-    whole, rest = _split_symbolic(a, b)
-    return whole if _within(rest, b) else whole + from_atom(Compound("//", rest, b))
+        quotient, remainder = _split_multiples(a, b)
+        if _within(remainder, b):
+            return quotient
+        common = reduce(gcd, (abs(c) for _, c in _terms(remainder)), b)
+        return quotient + _divide_remainder(floordiv(remainder, common), b // common)
+    quotient, remainder = _split_symbolic(a, b)
+    return quotient if _within(remainder, b) else quotient + from_atom(Compound("//", remainder, b))
 
 
 def _divide_remainder(a: Dim, b: int) -> Dim:
@@ -219,10 +219,10 @@ def mod(a: Dim, b: Dim) -> Dim:
     if b == 1 or _divide_exactly(a, b) is not None:
         return 0
     if isinstance(b, int) and b > 0:
-        _, rest = _split_multiples(a, b)
-        return rest if _within(rest, b) else from_atom(Compound("%", rest, b))
-    _, rest = _split_symbolic(a, b)
-    return rest if _within(rest, b) else from_atom(Compound("%", rest, b))
+        _, remainder = _split_multiples(a, b)
+        return remainder if _within(remainder, b) else from_atom(Compound("%", remainder, b))
+    _, remainder = _split_symbolic(a, b)
+    return remainder if _within(remainder, b) else from_atom(Compound("%", remainder, b))
 
 
 def ceildiv(a: Dim, b: Dim) -> Dim:
@@ -525,17 +525,17 @@ def _divide_exactly(a: Dim, b: Dim) -> Dim | None:
     divisor = _terms(b)
     lead, lead_coefficient = divisor[0]
     quotient: Dim = 0
-    rest = a
+    remainder = a
     for _ in range(32):
-        if rest == 0:
+        if remainder == 0:
             return quotient
-        monomial, coefficient = _terms(rest)[0]
+        monomial, coefficient = _terms(remainder)[0]
         remaining = _remove(monomial, lead)
         if remaining is None or coefficient % lead_coefficient:
             return None
         step = _from_terms({remaining: coefficient // lead_coefficient})
         quotient = quotient + step
-        rest = rest - step * b
+        remainder = remainder - step * b
     return None
 
 
@@ -550,29 +550,29 @@ def _remove(monomial: Monomial, factor: Monomial) -> Monomial | None:
 
 def _split_multiples(a: Dim, b: int) -> tuple[Dim, Dim]:
     """(q, r) with a == b * q + r, where r's coefficients lie in [0, b) unless that would lose an exact term."""
-    whole: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
+    quotients: dict[Monomial, int] = {}
+    remainders: dict[Monomial, int] = {}
     for monomial, coefficient in _terms(a):
         quotient, remainder = divmod(coefficient, b)
         if monomial and remainder:  # keep x - 1: rewriting -x as (b-1)x would prevent simplification
             quotient, remainder = 0, coefficient
-        whole[monomial] = quotient
-        rest[monomial] = remainder
-    return _from_terms(whole), _from_terms(rest)
+        quotients[monomial] = quotient
+        remainders[monomial] = remainder
+    return _from_terms(quotients), _from_terms(remainders)
 
 
 def _split_symbolic(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     """(q, r) with a == b * q + r, where q collects the terms that b divides."""
-    whole: Dim = 0
-    rest: Dim = 0
+    total_quotient: Dim = 0
+    remainder: Dim = 0
     for monomial, coefficient in _terms(a):
         term = _from_terms({monomial: coefficient})
         quotient = _divide_exactly(term, b)
         if quotient is None:
-            rest = rest + term
+            remainder = remainder + term
         else:
-            whole = whole + quotient
-    return whole, rest
+            total_quotient = total_quotient + quotient
+    return total_quotient, remainder
 
 
 def _within(a: Dim, b: Dim) -> bool:
