@@ -195,7 +195,11 @@ def _fits(dim: Dim, dtype: DType) -> bool:
     """Whether an integer is certain to fit a type and int64, the type of indices."""
     low, high = dims.bounds(dim)
     limits = [type.limits for type in (dtype, DType.int64)]
-    return low is not None and high is not None and all(least <= low and high <= most for least, most in limits)
+    return (
+        low is not None
+        and high is not None
+        and all(smallest <= low and high <= largest for smallest, largest in limits)
+    )
 
 
 def _as_dim(scalar: Scalar) -> Dim | None:

@@ -90,10 +90,10 @@ def _match_transpose(step: Step, channels: Dim) -> Dim | None:
     if sorted(map(str, indices[1 : 1 + factor_count])) != sorted(map(str, axes[1 : 1 + factor_count])):
         return None
     digits: dict[int, Dim] = {}
-    rest = dims.axis(CHANNEL, channels)
+    remaining = dims.axis(CHANNEL, channels)
     for axis in reversed(factors):
-        digits[axis] = dims.mod(rest, shape[axis])
-        rest = dims.floordiv(rest, shape[axis])
+        digits[axis] = dims.mod(remaining, shape[axis])
+        remaining = dims.floordiv(remaining, shape[axis])
     channel: Dim = 0
     for axis in factors:
         digit = dims.substitute(indices[axis], lambda atom: digits[atom.position] if isinstance(atom, Axis) else 0)
@@ -187,8 +187,13 @@ def _find_constant_axes(
         along = [axis for axis, index in enumerate(node.indices) if _depends_on_channel(index)]
         if not along:
             continue
-        whole = node.indices[along[0]] == own_indices[CHANNEL] and value.shape[along[0]] == shape[CHANNEL]
-        if value not in constants or len(along) > 1 or not whole or axes.setdefault(value, along[0]) != along[0]:
+        spans_channels = node.indices[along[0]] == own_indices[CHANNEL] and value.shape[along[0]] == shape[CHANNEL]
+        if (
+            value not in constants
+            or len(along) > 1
+            or not spans_channels
+            or axes.setdefault(value, along[0]) != along[0]
+        ):
             return None
     return axes
 

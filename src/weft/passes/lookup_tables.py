@@ -190,10 +190,10 @@ class _Rewriter:
                 return Placeholder(ELEMENT, load.dtype)
             return rebuild(inner.expression, lambda load: Load(position(inner.constants[load.operand]), (), load.dtype))
 
-        whole = rebuild(expression, through)
-        if sum(1 for _ in walk(whole)) > LARGEST_EXPRESSION:
+        composed = rebuild(expression, through)
+        if sum(1 for _ in walk(composed)) > LARGEST_EXPRESSION:
             return None
-        return _Function(source, indices, whole, tuple(constants))
+        return _Function(source, indices, composed, tuple(constants))
 
     def build_step(self, function: _Function, result: Value, step: Step) -> Step:
         """Build the step that computes a function: a table lookup, a plain load for the identity, or the expression."""

@@ -100,14 +100,14 @@ def _join_family(family: Sequence[Step], constants: dict[Value, Any], numbers: I
     weights = Value(next(numbers), TensorType(first.operands[1].dtype, stacked.shape))
     constants[weights] = stacked
     rows = first.results[0].shape[:-1]
-    whole = Value(next(numbers), TensorType(first.results[0].dtype, (*rows, stacked.shape[axis])))
-    steps = [Step(contract, (left, weights), (whole,), join_origins(step.origin for step in family))]
+    product = Value(next(numbers), TensorType(first.results[0].dtype, (*rows, stacked.shape[axis])))
+    steps = [Step(contract, (left, weights), (product,), join_origins(step.origin for step in family))]
     start: Dim = 0
     for step in family:
         shape = step.results[0].shape
         axes = axes_of_shape(shape)
         indices = (*axes[:-1], axes[-1] + start)
-        load = Load(0, tuple(map(Index, indices)), whole.dtype)
-        steps.append(Step(Map(load), (whole,), step.results, step.origin))
+        load = Load(0, tuple(map(Index, indices)), product.dtype)
+        steps.append(Step(Map(load), (product,), step.results, step.origin))
         start = start + shape[-1]
     return steps

@@ -181,9 +181,9 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
     rows = first.results[0].shape[:-1]
     widths = [member.product.results[0].shape[-1] for member in family]
     columns: Dim = sum(widths, start=0)
-    whole = Value(next(numbers), TensorType(dtype, (*rows, columns)))
+    product = Value(next(numbers), TensorType(dtype, (*rows, columns)))
     origin = join_origins(member.product.origin for member in family)
-    steps = [Step(contract, (left, weights), (whole,), origin)]
+    steps = [Step(contract, (left, weights), (product,), origin)]
     if any(member.epilogue.bias is not None for member in family):
         added = concatenate([_scaled_bias(member, constants) for member in family], 0)
         finished = Value(next(numbers), TensorType(dtype, (*rows, columns)))
@@ -192,15 +192,15 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
         steps.append(
             Step(
                 Map(element),
-                (whole, added),
+                (product, added),
                 (finished,),
                 join_origins(step.origin for member in family for step in member.maps),
             )
         )
-        whole = finished
+        product = finished
     start: Dim = 0
     for member, width in zip(family, widths):
-        steps.append(_build_heads(member.split, whole, len(rows), start))
+        steps.append(_build_heads(member.split, product, len(rows), start))
         start = start + width
     return steps
 
@@ -224,12 +224,12 @@ def _scaled_bias(member: Projection, constants: Mapping[Value, Any]) -> Any:
     return np.zeros(weights.shape[axis], weights.dtype)
 
 
-def _build_heads(split: Step, whole: Value, rows: int, start: Dim) -> Step:
+def _build_heads(split: Step, product: Value, rows: int, start: Dim) -> Step:
     """Read the columns from `start` on in the shape of a reshape's result."""
     shape = split.results[0].shape
     positions = axes_of_shape(shape)
     column: Dim = 0
     for position, size in zip(positions[rows:], shape[rows:]):
         column = column * size + position
-    load = Load(0, tuple(map(Index, (*positions[:rows], column + start))), whole.dtype)
-    return Step(Map(load), (whole,), split.results, split.origin)
+    load = Load(0, tuple(map(Index, (*positions[:rows], column + start))), product.dtype)
+    return Step(Map(load), (product,), split.results, split.origin)

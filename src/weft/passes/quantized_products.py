@@ -238,12 +238,12 @@ class _Rewriter:
             totals, labels = self.sum_numbers(right, summed)
 
             def column_term(expression: _Expression) -> Scalar:
-                rest: Scalar = expression.load(totals, labels)
+                term: Scalar = expression.load(totals, labels)
                 if not self.is_zero(right.zero):
                     every = Apply("cast", (Index(depth),), INT32)
                     point = expression.parameter(right.zero, right.labels)
-                    rest = Apply("subtract", (rest, Apply("multiply", (every, point), INT32)), INT32)
-                return Apply("multiply", (rest, expression.parameter(left.zero, left.labels)), INT32)
+                    term = Apply("subtract", (term, Apply("multiply", (every, point), INT32)), INT32)
+                return Apply("multiply", (term, expression.parameter(left.zero, left.labels)), INT32)
 
             terms.append(self.add_term(column_term, INT32, labels, left.labels_of(left.zero), result))
         if not self.is_zero(right.zero):
@@ -265,8 +265,8 @@ class _Rewriter:
             return self.add_constant(np.sum(self.constants[numbers], axis=axes, dtype=np.int32), INT32), labels
         shape = numbers.shape
         wide = self.add(Map(Apply("cast", (_element(numbers),), INT32)), (numbers,), INT32, shape)
-        rest = tuple(size for axis, size in enumerate(shape) if axis not in axes)
-        return self.add(Reduce("sum", axes), (wide,), INT32, rest), labels
+        remaining = tuple(size for axis, size in enumerate(shape) if axis not in axes)
+        return self.add(Reduce("sum", axes), (wide,), INT32, remaining), labels
 
     def build_scale(self, left: QuantizedOperand, right: QuantizedOperand, result: _Expression) -> Scalar:
         assert left.scale is not None and right.scale is not None

@@ -91,8 +91,8 @@ class _Rewriter:
 
 def _divide(number: Scalar, divisor: Scalar, reciprocal: Scalar) -> Scalar:
     near = Apply("multiply", (number, reciprocal), FLOAT32)
-    rest = Apply("fma", (Apply("negate", (near,), FLOAT32), divisor, number), FLOAT32)
-    return Apply("fma", (rest, reciprocal, near), FLOAT32)
+    remainder = Apply("fma", (Apply("negate", (near,), FLOAT32), divisor, number), FLOAT32)
+    return Apply("fma", (remainder, reciprocal, near), FLOAT32)
 
 
 def _is_exact_divisor(divisor: Any) -> bool:

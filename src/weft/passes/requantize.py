@@ -111,10 +111,10 @@ def _find_chain(
     scale = head.arguments[1]
     if not isinstance(channels, int) or not depends_only_on_channel(scale, step, constants, axis):
         return None
-    whole = head is step.primitive.expression
-    factor = evaluate_per_channel(scale, step, channels, constants, evaluator, wide=whole)
+    is_head_result = head is step.primitive.expression
+    factor = evaluate_per_channel(scale, step, channels, constants, evaluator, wide=is_head_result)
     shift = np.zeros(channels)
-    if not whole:  # the step quantizes: only evaluate its scale now, unrounded
+    if not is_head_result:  # the step quantizes: only evaluate its scale now, unrounded
         is_plain = isinstance(scale, Load)
         return None if is_plain else _Chain((), factor, shift, False, step.primitive.expression, head)
     links: list[Step] = []

@@ -222,8 +222,8 @@ def _scale_weights(weights: Array, factor: Array, primitive: Convolve) -> Array 
     scaled = np.empty(split.shape, weights.dtype)
     with np.errstate(all="ignore"):
         np.multiply(split, factors, out=scaled, dtype=np.float64, casting="unsafe")
-    whole: Array = scaled.reshape(weights.shape)
-    return whole if is_finite(whole) else None
+    result: Array = scaled.reshape(weights.shape)
+    return result if is_finite(result) else None
 
 
 def _build_bias_map(middle: Value) -> Map:
