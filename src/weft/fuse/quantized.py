@@ -112,8 +112,8 @@ class _Simplifier:
                     case Apply("round_half_even", (value,), DType.float32) if shift == zero and (
                         (low, high) == tuple(map(float, dtype.limits)) and self.is_bounded(value)
                     ):
-                        least, most = Literal(low - shift, FLOAT32), Literal(high - shift, FLOAT32)
-                        return Apply("minimum", (Apply("maximum", (moved, least), FLOAT32), most), FLOAT32)
+                        lower, upper = Literal(low - shift, FLOAT32), Literal(high - shift, FLOAT32)
+                        return Apply("minimum", (Apply("maximum", (moved, lower), FLOAT32), upper), FLOAT32)
         return None
 
     def is_bounded(self, value: Scalar) -> bool:
