@@ -52,12 +52,12 @@ def most_alive(blocks: Sequence[Lifetime]) -> tuple[int, int]:
     for block in blocks:
         changes[block.first] = changes.get(block.first, 0) + block.size
         changes[block.last + 1] = changes.get(block.last + 1, 0) - block.size
-    most = alive = busiest = 0
+    peak = alive = busiest = 0
     for step in sorted(changes):
         alive += changes[step]
-        if alive > most:
-            most, busiest = alive, step
-    return most, busiest
+        if alive > peak:
+            peak, busiest = alive, step
+    return peak, busiest
 
 
 def _orders(blocks: Sequence[Lifetime], sizes: Sequence[int], busiest: int) -> list[list[int]]:
@@ -169,11 +169,11 @@ def _find_overlaps(blocks: Sequence[Lifetime]) -> list[list[int]]:
 
 
 def _find_tightest_gap(occupied: Occupied, size: int) -> int:
-    best, least = -1, 0
+    best, smallest_gap = -1, 0
     end = 0
     for start, stop in occupied:
-        if start - end >= size and (best < 0 or start - end < least):
-            best, least = end, start - end
+        if start - end >= size and (best < 0 or start - end < smallest_gap):
+            best, smallest_gap = end, start - end
         end = max(end, stop)
     return end if best < 0 else best
 

@@ -56,12 +56,12 @@ def check_fits(plan: Plan, budget: MemoryBudget, physical: int) -> None:
 
 def alive_at_peak(plan: Plan) -> list[Allocation]:
     """List the allocations at the step with the most bytes in use, largest first."""
-    most: list[Allocation] = []
+    peak: list[Allocation] = []
     for step in sorted({allocation.first for allocation in plan.allocations}):
         alive = [allocation for allocation in plan.allocations if allocation.first <= step <= allocation.last]
-        if sum(allocation.size for allocation in alive) > sum(allocation.size for allocation in most):
-            most = alive
-    return sorted(most, key=lambda allocation: (-allocation.size, allocation.offset))
+        if sum(allocation.size for allocation in alive) > sum(allocation.size for allocation in peak):
+            peak = alive
+    return sorted(peak, key=lambda allocation: (-allocation.size, allocation.offset))
 
 
 def _advice(plan: Plan) -> str:

@@ -59,18 +59,18 @@ class OrderChoice:
 
 def _choose(graph: _Graph) -> list[int]:
     section_order = list(range(len(graph.nodes)))
-    best, least = section_order, peak_of(graph, section_order)
+    best, lowest_peak = section_order, peak_of(graph, section_order)
     if len(section_order) < 3 or all(len(node.after) <= 1 and len(node.before) <= 1 for node in graph.nodes):
         return best
     bound = _lower_bound(graph)
     for make in (_forward, _depth_first, _backward):
-        if least <= bound:
+        if lowest_peak <= bound:
             return best
         order = make(graph)
         needed = peak_of(graph, order)
-        if needed < least:
-            best, least = order, needed
-    return best if least <= bound else _improve(graph, best, least)
+        if needed < lowest_peak:
+            best, lowest_peak = order, needed
+    return best if lowest_peak <= bound else _improve(graph, best, lowest_peak)
 
 
 def _lower_bound(graph: _Graph) -> int:
@@ -109,7 +109,7 @@ def _build_graph(section: NativeSection, sizes: Sizes, is_external: Callable[[Va
     makers: dict[int, int] = {}
     for task in section.tasks:
         node = _Node()
-        here = len(graph.nodes)
+        task_number = len(graph.nodes)
         for value in read_operands(task):
             while value in section.aliases:
                 value = section.aliases[value]
@@ -118,13 +118,13 @@ def _build_graph(section: NativeSection, sizes: Sizes, is_external: Callable[[Va
         for value in task.results:
             numbers[value] = len(graph.sizes)
             node.writes.append(numbers[value])
-            makers[numbers[value]] = here
+            makers[numbers[value]] = task_number
             graph.sizes.append(0 if is_external(value) else sizes.value_bytes(value))
             graph.readers.append(0)
         for number in node.reads:
             graph.readers[number] += 1
             node.before.add(makers[number])
-            graph.nodes[makers[number]].after.add(here)
+            graph.nodes[makers[number]].after.add(task_number)
         if isinstance(task, ScanTask):
             node.workspace = sizes.scan_bytes(task)
         else:
@@ -213,18 +213,18 @@ def _depth_first(graph: _Graph) -> list[int]:
     return order
 
 
-def _improve(graph: _Graph, order: list[int], least: int) -> list[int]:
+def _improve(graph: _Graph, order: list[int], lowest_peak: int) -> list[int]:
     """Move tasks past the step with the peak, as long as that helps."""
     moves = min(MOST_MOVES, MOST_VISITS // max(len(order), 1))
     while moves > 0:
         use = _use(graph, order)
-        step = use.index(least)
+        step = use.index(lowest_peak)
         better = None
         for moved in _list_moves(graph, order, step):
             moves -= 1
             needed = peak_of(graph, moved)
-            if needed < least:
-                better, least = moved, needed
+            if needed < lowest_peak:
+                better, lowest_peak = moved, needed
                 break
             if moves <= 0:
                 break

@@ -123,10 +123,10 @@ class _Arrangement:
             if len(copies) < len(task.work.launches) or any(self.sizes.number(other.pieces) != 1 for other in copies):
                 continue
             result = task.results[0]
-            whole = self.root(task.operands[copy.operand])
+            home = self.root(task.operands[copy.operand])
             size = self.sizes.number(copy.size) * result.itemsize
-            if self.is_own(whole) and self.sizes.value_bytes(whole.base) == size:
-                self.homes[whole.base] = Home(result, self.sizes.number(copy.target) * result.itemsize)
+            if self.is_own(home) and self.sizes.value_bytes(home.base) == size:
+                self.homes[home.base] = Home(result, self.sizes.number(copy.target) * result.itemsize)
                 self.skipped.add((number, copy.launch))
 
     def is_own(self, home: Home) -> bool:
@@ -147,15 +147,15 @@ class _Arrangement:
         overwriting: set[int] = set()
         for number, task, operand in candidates:
             (result, *others) = task.results
-            whole = self.root(task.operands[operand])
-            if others or number in overwriting or not self.is_own(whole) or self.root(result).base == whole.base:
+            source = self.root(task.operands[operand])
+            if others or number in overwriting or not self.is_own(source) or self.root(result).base == source.base:
                 continue
-            same_size = self.sizes.value_bytes(whole.base) == self.sizes.value_bytes(result)
-            if same_size and self.dies_at(readers[whole.base], number, operand):
-                self.homes[whole.base] = Home(result, 0)
+            same_size = self.sizes.value_bytes(source.base) == self.sizes.value_bytes(result)
+            if same_size and self.dies_at(readers[source.base], number, operand):
+                self.homes[source.base] = Home(result, 0)
                 overwriting.add(number)
                 home = self.root(result).base
-                readers.setdefault(home, []).extend(readers.pop(whole.base))
+                readers.setdefault(home, []).extend(readers.pop(source.base))
 
     def is_skipped(self, number: int, task: Task) -> bool:
         return all((number, launch) in self.skipped for launch in range(len(task.work.launches)))

@@ -347,14 +347,14 @@ class _Replay:
             return (Content(value, 0, self.bytes(value)),)
         return contents[value]
 
-    def expect(self, place: Place, content: Sequence[Content], what: str) -> None:
+    def expect(self, place: Place, content: Sequence[Content], label: str) -> None:
         """Raise PlanError unless a place holds a content."""
         size = sum(part.size for part in content)
-        self.check_range(place, size, what)
+        self.check_range(place, size, label)
         if place.region == ABSOLUTE:
             expected = [Content(CONSTANT, place.offset, size)]
             if size and list(content) != expected:
-                raise PlanError(f"{what}: another constant is at {place.offset}")
+                raise PlanError(f"{label}: another constant is at {place.offset}")
             return
         memory = self.memory.setdefault(place.region, LabelledBytes())
         at = place.offset
@@ -363,7 +363,7 @@ class _Replay:
             for length, actual in memory.find(at, part.size):
                 if actual != Content(part.label, part.start + done, length):
                     there = "nothing was written there" if actual is None else f"{actual.label} is there"
-                    raise PlanError(f"{what}: at byte {at + done} of region {place.region}, {there}")
+                    raise PlanError(f"{label}: at byte {at + done} of region {place.region}, {there}")
                 done += length
             at += part.size
 
@@ -373,7 +373,7 @@ class _Replay:
             self.memory.setdefault(place.region, LabelledBytes()).write(at, part)
             at += part.size
 
-    def check_range(self, place: Place, size: int, what: str) -> None:
+    def check_range(self, place: Place, size: int, label: str) -> None:
         if not size:
             return
         if place.region == ABSOLUTE:
@@ -384,7 +384,7 @@ class _Replay:
         else:
             inside = place.offset >= 0 and place.offset + size <= self.regions.get(place.region, 0)
         if not inside:
-            raise PlanError(f"{what}: {size} bytes from {place.offset} on leave region {place.region}")
+            raise PlanError(f"{label}: {size} bytes from {place.offset} on leave region {place.region}")
 
     def shape(self, value: Value) -> tuple[int, ...]:
         return tuple(map(self.number, value.shape))
@@ -410,9 +410,9 @@ def _find_finished(entries: Sequence[PlannedLaunch | Repeated], steps: Sequence[
                 bits |= done[other] | 1 << other
             done.append(bits)
         else:
-            beside = sum(1 << other for other in range(number) if at[other] == at[number] >= 0)
+            in_parallel = sum(1 << other for other in range(number) if at[other] == at[number] >= 0)
             same_task = sum(1 << other for other in range(number) if _same_task(entries[other], entry))
-            done.append(all_before & ~beside | same_task)
+            done.append(all_before & ~in_parallel | same_task)
     return done
 
 
