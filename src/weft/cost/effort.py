@@ -117,17 +117,17 @@ def _count_operations(expression: Scalar) -> int:
 
 def _elements_read(value: Value, steps: Sequence[Step]) -> Dim:
     """Return how many elements of a value the steps read; a map reads at most one per load and result element."""
-    most: Dim = 0
+    elements: Dim = 0
     for step in steps:
         if value not in step.operands:
             continue
-        whole = count_elements(value)
+        all_elements = count_elements(value)
         if not isinstance(step.primitive, Map):
-            return whole
+            return all_elements
         number = step.operands.index(value)
         count = sum(load.operand == number for load in loads(step.primitive.expression))
-        most = maximum(most, minimum(whole, count * count_elements(step.results[0])))
-    return most
+        elements = maximum(elements, minimum(all_elements, count * count_elements(step.results[0])))
+    return elements
 
 
 def _require_shape(value: Value) -> tuple[Dim, ...]:

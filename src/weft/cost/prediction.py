@@ -308,9 +308,9 @@ def _serial_operations(group: KernelGroup, fused: FusedProgram, flops: Dim) -> D
 def _contiguous_axis(shape: Shape, group: KernelGroup, fused: FusedProgram) -> int:
     """Return the contiguous axis of the operand with this shape."""
     for value in group.operands:
-        layout, own = fused.layouts.get(value), value.known_shape
-        if layout is not None and own is not None and own[: len(shape)] == shape:
-            return next((axis for axis in reversed(layout.order) if own[axis] != 1), 0)
+        layout, value_shape = fused.layouts.get(value), value.known_shape
+        if layout is not None and value_shape is not None and value_shape[: len(shape)] == shape:
+            return next((axis for axis in reversed(layout.order) if value_shape[axis] != 1), 0)
     return len(shape) - 1
 
 
