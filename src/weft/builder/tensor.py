@@ -295,9 +295,9 @@ def _floor_divide(a: GraphTensor, b: GraphTensor) -> GraphTensor:
     zero = a.constant_like(0, a.dtype)
     remainder = ops.mod(a, b, fmod=1)
     quotient = (a - remainder) / b - ops.cast((remainder != zero) & ((remainder < zero) ^ (b < zero)), to=a.dtype)
-    whole = ops.floor(quotient)
-    whole = whole + ops.cast(quotient - whole > a.constant_like(0.5, a.dtype), to=a.dtype)
-    return ops.where(b == zero, a / b, whole)
+    floored = ops.floor(quotient)
+    floored = floored + ops.cast(quotient - floored > a.constant_like(0.5, a.dtype), to=a.dtype)
+    return ops.where(b == zero, a / b, floored)
 
 
 def _remainder(a: GraphTensor, b: GraphTensor) -> GraphTensor:
