@@ -103,14 +103,14 @@ class SizeWriter:
             order = "slt" if atom.operation == "min" else "sgt"
             is_left = self.assign(f"icmp {order} i64 {left}, {right}")
             return self.assign(f"select i1 {is_left}, i64 {left}, i64 {right}"), fault
-        least = bounds(atom.right)[0]
-        if least is None or least <= 0:
+        right_low = bounds(atom.right)[0]
+        if right_low is None or right_low <= 0:
             zero = self.assign(f"icmp eq i64 {right}, 0")
             fault = self.either(fault, zero)
             right = self.assign(f"select i1 {zero}, i64 1, i64 {right}")
         remainder = self.assign(f"srem i64 {left}, {right}")
-        lowest = bounds(atom.left)[0]
-        is_plain = least is not None and least > 0 and lowest is not None and lowest >= 0
+        left_low = bounds(atom.left)[0]
+        is_plain = right_low is not None and right_low > 0 and left_low is not None and left_low >= 0
         if atom.operation == "%":
             return (remainder if is_plain else self._round_down(remainder, right, remainder, right, "add")), fault
         quotient = self.assign(f"sdiv i64 {left}, {right}")
@@ -120,7 +120,7 @@ class SizeWriter:
         """Correct a result that was rounded toward zero, if the remainder differs in sign from the divisor."""
         mixed = self.assign(f"xor i64 {remainder}, {divisor}")
         opposite = self.assign(f"icmp slt i64 {mixed}, 0")
-        some = self.assign(f"icmp ne i64 {remainder}, 0")
-        wrong = self.assign(f"and i1 {opposite}, {some}")
+        is_nonzero = self.assign(f"icmp ne i64 {remainder}, 0")
+        wrong = self.assign(f"and i1 {opposite}, {is_nonzero}")
         moved = self.assign(f"{verb} i64 {result}, {step}")
         return self.assign(f"select i1 {wrong}, i64 {moved}, i64 {result}")

@@ -133,8 +133,8 @@ class DriverWriter(LaunchWriter):
             text.fail_if(text.assign(f"icmp eq ptr %{argument}, null"), NULL_ARGUMENT)
         text.emit("%weights = load ptr, ptr %model, align 8")
         text.fail_if(text.assign("icmp eq ptr %weights, null"), NOT_OPEN)
-        least = HEAD + GAP + self.numbers[root.number].bytes
-        text.fail_if(text.assign(f"icmp ult i64 %bytes, {least}"), SMALL_WORKSPACE)
+        minimum = HEAD + GAP + self.numbers[root.number].bytes
+        text.fail_if(text.assign(f"icmp ult i64 %bytes, {minimum}"), SMALL_WORKSPACE)
         address = text.assign("ptrtoint ptr %workspace to i64")
         gap = text.assign(f"and i64 {text.assign(f'sub i64 0, {address}')}, {ALIGNMENT - 1}")
         text.emit(f"%errors = getelementptr i8, ptr %workspace, i64 {gap}")
@@ -162,8 +162,8 @@ class DriverWriter(LaunchWriter):
             if elements == 0:
                 continue
             if not isinstance(elements, int):
-                some = text.assign(f"icmp ne i64 {self.load_number(elements)}, 0")
-                missing = text.assign(f"and i1 {missing}, {some}")
+                has_elements = text.assign(f"icmp ne i64 {self.load_number(elements)}, 0")
+                missing = text.assign(f"and i1 {missing}, {has_elements}")
             text.fail_if(missing, NULL_ARGUMENT)
 
     # -- units -------------------------------------------------------------------------------------------------------
@@ -256,14 +256,14 @@ class DriverWriter(LaunchWriter):
         trips, condition, *values = operands
         carries, captures = values[: len(pairs)], values[len(pairs) :]
         count, before, after_body = words
-        most = text.assign(f"load i64, ptr {trips.base}, align 8")
+        limit = text.assign(f"load i64, ptr {trips.base}, align 8")
         flag = text.assign(f"load i8, ptr {condition.base}, align 1")
         text.emit(f"store i8 {flag}, ptr {before}, align 1")
-        some = text.assign(f"icmp sgt i64 {most}, 0")
+        is_limit_positive = text.assign(f"icmp sgt i64 {limit}, 0")
         is_true = text.assign(f"icmp ne i8 {flag}, 0")
-        first, turn, inside, latch, after = (text.label(hint) for hint in ("first", "turn", "inside", "latch", "after"))
+        first, loop, inside, latch, after = (text.label(hint) for hint in ("first", "turn", "inside", "latch", "after"))
         skip = text.label("skip")
-        text.branch(text.assign(f"and i1 {some}, {is_true}"), first, skip)
+        text.branch(text.assign(f"and i1 {is_limit_positive}, {is_true}"), first, skip)
         text.start_block(skip)
         text.jump(after)
         text.start_block(first)
@@ -271,8 +271,8 @@ class DriverWriter(LaunchWriter):
         ready = text.label("ready")
         text.jump(ready)
         text.start_block(ready)
-        text.jump(turn)
-        text.start_block(turn)
+        text.jump(loop)
+        text.start_block(loop)
         time, next_time = text.name("time"), text.name("time")
         text.emit(f"{time} = phi i64 [ 0, %{ready} ], [ {next_time}, %{latch} ]")
         text.jump(inside)
@@ -292,18 +292,18 @@ class DriverWriter(LaunchWriter):
         text.emit(f"{next_time} = add i64 {time}, 1")
         flag = text.assign(f"load i8, ptr {after_body}, align 1")
         text.emit(f"store i8 {flag}, ptr {before}, align 1")
-        again = text.assign(f"icmp slt i64 {next_time}, {most}")
+        again = text.assign(f"icmp slt i64 {next_time}, {limit}")
         end = text.label("end")
-        text.branch(text.assign(f"and i1 {again}, {text.assign(f'icmp ne i8 {flag}, 0')}"), turn, end)
+        text.branch(text.assign(f"and i1 {again}, {text.assign(f'icmp ne i8 {flag}, 0')}"), loop, end)
         text.start_block(end)
         text.jump(after)
         text.start_block(after)
-        turns = text.assign(f"phi i64 [ 0, %{skip} ], [ {next_time}, %{end} ]")
-        none = text.assign(f"icmp eq i64 {turns}, 0")
-        last_odd = text.assign(f"trunc i64 {turns} to i1")
+        iterations = text.assign(f"phi i64 [ 0, %{skip} ], [ {next_time}, %{end} ]")
+        never_ran = text.assign(f"icmp eq i64 {iterations}, 0")
+        last_odd = text.assign(f"trunc i64 {iterations} to i1")
         for carry, (even_buffer, odd_buffer), result, size in zip(carries, pairs, results, sizes, strict=True):
             final = text.assign(f"select i1 {last_odd}, ptr {even_buffer}, ptr {odd_buffer}")
-            self.emit_memmove(text.assign(f"select i1 {none}, ptr {carry.base}, ptr {final}"), result.base, size)
+            self.emit_memmove(text.assign(f"select i1 {never_ran}, ptr {carry.base}, ptr {final}"), result.base, size)
 
 
 def _placeholder(unit: int) -> str:

@@ -168,12 +168,12 @@ def _fixed_shapes(inputs: Sequence[GraphValue], sizes: Shapes) -> dict[str, Sequ
     used: set[str] = set()
     dynamic: dict[str, None] = {}
     for value in inputs:
-        whole = sizes.get(value.name)
+        user_shape = sizes.get(value.name)
         shape = value.type.shape if isinstance(value.type, TensorType) else None
-        if isinstance(whole, tuple):
-            if shape is not None and len(shape) != len(whole):
-                raise InputError(f"{len(whole)} sizes for an input of rank {len(shape)}", value=value.name)
-            shapes[value.name] = whole
+        if isinstance(user_shape, tuple):
+            if shape is not None and len(shape) != len(user_shape):
+                raise InputError(f"{len(user_shape)} sizes for an input of rank {len(shape)}", value=value.name)
+            shapes[value.name] = user_shape
             used.add(value.name)
             continue
         fixed: list[int | None] = []

@@ -193,12 +193,12 @@ class LaunchWriter:
             value: number for number, value in enumerate(outputs)
         }  # the last position of a value that occurs twice
 
-        before, turn, inside, after = (text.label(hint) for hint in ("before", "turn", "inside", "after"))
+        before, loop, inside, after = (text.label(hint) for hint in ("before", "turn", "inside", "after"))
         time, next_time = text.name("time"), text.name("time")
         text.emit(f"br label %{before}")
         text.start_block(before)
-        text.emit(f"br label %{turn}")
-        text.start_block(turn)
+        text.emit(f"br label %{loop}")
+        text.start_block(loop)
         latch = text.label("latch")
         text.emit(f"{time} = phi i64 [ 0, %{before} ], [ {next_time}, %{latch} ]")
         more = text.assign(f"icmp slt i64 {time}, {length}")
@@ -236,19 +236,19 @@ class LaunchWriter:
         self.emit_section(task.body, layout.body, pointers, start + layout.base, bindings)
         text.emit(f"br label %{latch}")
         text.start_block(latch)
-        text.emit(f"br label %{turn}")
+        text.emit(f"br label %{loop}")
         text.start_block(after)
-        none = text.assign(f"icmp sle i64 {length}, 0")
+        never_runs = text.assign(f"icmp sle i64 {length}, 0")
         final = text.assign(f"sub i64 {length}, 1")
         for number in range(carries):
             home = homes[outputs[number]]
             size = self.load_number(value_bytes(inputs[number], bindings))
             source = starts[number]
             if home == number:
-                size = text.assign(f"select i1 {none}, i64 {size}, i64 0")
+                size = text.assign(f"select i1 {never_runs}, i64 {size}, i64 0")
             else:
                 address = shifted(ends[home], strides[home], final) if home >= carries else ends[home]
-                source = text.assign(f"select i1 {none}, ptr {source}, ptr {address}")
+                source = text.assign(f"select i1 {never_runs}, ptr {source}, ptr {address}")
             self.emit_memmove(source, ends[number], size)
 
 

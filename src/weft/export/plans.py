@@ -74,9 +74,9 @@ class PlanWriter:
         self._check(unit, numbers, text, write)
         for definition in unit.planner.definitions:
             self._define(definition, text, write)
-        whole = aligned(unit.total + numbers.bytes + (0 if unit.number else self.extra))
-        text.fail_if(write.fault(whole), TOO_LARGE)
-        text.emit(f"store i64 {write.value(whole)}, ptr %total, align 8")
+        total_bytes = aligned(unit.total + numbers.bytes + (0 if unit.number else self.extra))
+        text.fail_if(write.fault(total_bytes), TOO_LARGE)
+        text.emit(f"store i64 {write.value(total_bytes)}, ptr %total, align 8")
         if numbers.count:
             fill, leave = text.label("fill"), text.label("done")
             text.branch(text.assign("icmp ne ptr %numbers, null"), fill, leave)
@@ -120,10 +120,10 @@ class PlanWriter:
                 text.fail_if(write.fault(dim), NO_SENSE)
                 text.fail_if(text.assign(f"icmp slt i64 {write.value(dim)}, 0"), NO_SENSE)
         for port in () if unit.number else (*self.interface.inputs, *self.interface.outputs):
-            whole = dims.product(port.shape) * port.value.itemsize
-            if not isinstance(whole, int):
-                text.fail_if(write.fault(whole), TOO_LARGE)
-                text.fail_if(text.assign(f"icmp ugt i64 {write.value(whole)}, {LARGEST_BYTES}"), TOO_LARGE)
+            port_bytes = dims.product(port.shape) * port.value.itemsize
+            if not isinstance(port_bytes, int):
+                text.fail_if(write.fault(port_bytes), TOO_LARGE)
+                text.fail_if(text.assign(f"icmp ugt i64 {write.value(port_bytes)}, {LARGEST_BYTES}"), TOO_LARGE)
 
     def _load_sizes(self, text: FunctionText, write: SizeWriter) -> None:
         for number, symbol in enumerate(self.interface.symbols):
@@ -158,9 +158,9 @@ class PlanWriter:
                 if width < 64:
                     value = text.assign(f"sext i{width} {value} to i64")
                 low, high = symbol.low, symbol.high
-                least, most = -LARGEST_SIZE if low is None else low, LARGEST_SIZE if high is None else high
-                text.fail_if(text.assign(f"icmp slt i64 {value}, {least}"), NO_SENSE)
-                text.fail_if(text.assign(f"icmp sgt i64 {value}, {most}"), NO_SENSE)
+                lower, upper = -LARGEST_SIZE if low is None else low, LARGEST_SIZE if high is None else high
+                text.fail_if(text.assign(f"icmp slt i64 {value}, {lower}"), NO_SENSE)
+                text.fail_if(text.assign(f"icmp sgt i64 {value}, {upper}"), NO_SENSE)
                 address = text.assign(f"getelementptr i64, ptr %sizes, i64 {number}")
                 text.emit(f"store i64 {value}, ptr {address}, align 8")
                 number += 1
@@ -216,8 +216,8 @@ def _store_row(text: FunctionText, write: SizeWriter, row: ParameterRow, first: 
     values = [write.value(dim) for dim in row.values]
     wrong = write.either(*[write.fault(dim) for dim in row.values])
     if wrong is not None:
-        some = text.assign(f"icmp sgt i64 {write.value(row.blocks)}, 0")
-        text.fail_if(text.assign(f"and i1 {wrong}, {some}"), TOO_LARGE)
+        has_blocks = text.assign(f"icmp sgt i64 {write.value(row.blocks)}, 0")
+        text.fail_if(text.assign(f"and i1 {wrong}, {has_blocks}"), TOO_LARGE)
     for number, value in enumerate(values):
         _store(text, value, first + number)
 

@@ -91,15 +91,15 @@ def _checksum(array: Array, start: int) -> int:
     `start` is the position of the first word. Padding of the last word is 0 and adds nothing.
     """
     content = array.reshape(-1).view(np.uint8)
-    whole = len(content) // 8 * 8
+    aligned_bytes = len(content) // 8 * 8
     total = np.uint64(0)
     with np.errstate(over="ignore"):
-        for first in range(0, whole, 8 * _WORDS):
-            total += _sum_words(content[first : min(first + 8 * _WORDS, whole)].view("<u8"), start + first // 8)
-        if whole < len(content):
+        for first in range(0, aligned_bytes, 8 * _WORDS):
+            total += _sum_words(content[first : min(first + 8 * _WORDS, aligned_bytes)].view("<u8"), start + first // 8)
+        if aligned_bytes < len(content):
             last = np.zeros(8, np.uint8)
-            last[: len(content) - whole] = content[whole:]
-            total += _sum_words(last.view("<u8"), start + whole // 8)
+            last[: len(content) - aligned_bytes] = content[aligned_bytes:]
+            total += _sum_words(last.view("<u8"), start + aligned_bytes // 8)
     return int(total)
 
 
