@@ -79,8 +79,8 @@ class GraphEdit:
 def tidy(graph: Graph) -> Graph:
     """Sort a graph topologically and drop nodes and constants that its outputs do not need."""
     ordered = sort_nodes(list(graph.nodes), [frozenset(needed_names(node)) for node in graph.nodes])
-    whole = replace(graph, nodes=tuple(ordered))
-    return with_outputs(whole, [value.name for value in graph.outputs])
+    sorted_graph = replace(graph, nodes=tuple(ordered))
+    return with_outputs(sorted_graph, [value.name for value in graph.outputs])
 
 
 def with_shown_outputs(graph: Graph, version: int) -> Graph:
