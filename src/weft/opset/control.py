@@ -33,8 +33,10 @@ def loop_(trips: Tensor | None = None, condition: Tensor | None = None, *carries
     require(len(body.outputs) > len(carries), "the body of a loop must return a condition and every carried value")
     shapes = [_shape_of_one(value) for value in body.inputs[:2]]
 
-    def step(iteration: Tensor, going: Tensor, *inputs: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-        counters = [reshape(x, shape) for x, shape in zip((iteration, going), shapes)]
+    def step(
+        iteration: Tensor, condition_in: Tensor, *inputs: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        counters = [reshape(x, shape) for x, shape in zip((iteration, condition_in), shapes)]
         results = body(*counters, *inputs)
         proceed = results[0].type
         if getattr(proceed, "dtype", DType.bool) is not DType.bool:
@@ -120,9 +122,9 @@ def scan_8(
             results = body(*states, *slices)
             if lengths is None:
                 return results[:count], results[count:]
-            going = time < end
-            new_states = [where(going, new, old) for new, old in zip(results, states)]
-            return new_states, [where(going, output, 0) for output in results[count:]]
+            is_running = time < end
+            new_states = [where(is_running, new, old) for new, old in zip(results, states)]
+            return new_states, [where(is_running, output, 0) for output in results[count:]]
 
         final, outputs = scan(step, parts[:count], [times, *sequences])
         return (), [*final, *outputs]
@@ -149,9 +151,11 @@ def sequence_map(sequence: Tensor, *others: Tensor, body: Any = REQUIRED) -> lis
         columns: Any = zip(*rows) if rows else [()] * len(declared)
         return [construct(column, type) for column, type in zip(columns, declared)]
 
-    def step(number: Tensor, going: Tensor, *results: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+    def step(
+        number: Tensor, condition_in: Tensor, *results: Tensor
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
         arguments = [sequence_at(x, number) if is_list else x for x, is_list in zip(inputs, lists)]
-        return going, [sequence_insert(row, new) for row, new in zip(results, body(*arguments))], ()
+        return condition_in, [sequence_insert(row, new) for row, new in zip(results, body(*arguments))], ()
 
     final, _ = loop(sequence_length(sequence), None, [empty_sequence(type) for type in declared], step)
     return final

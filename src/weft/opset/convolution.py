@@ -68,18 +68,18 @@ def conv_transpose(
     steps, spread = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
     extra = output_padding or (0,) * rank
     require(len(extra) == rank and min(extra, default=0) >= 0, f"output_padding {extra} does not fit {rank} axes")
-    whole = [
+    full_sizes = [
         stride * (size - 1) + more + dilation * (kernel - 1) + 1
         for size, stride, more, dilation, kernel in zip(x.shape[2:], steps, extra, spread, w.shape[2:])
     ]
-    spatial, around = _resolve_transposed_windows(x.shape[2:], whole, steps, auto_pad, output_shape, pads)
+    spatial, around = _resolve_transposed_windows(x.shape[2:], full_sizes, steps, auto_pad, output_shape, pads)
     result = convolve(x, w, strides=steps, dilations=spread, pads=around, groups=group, transposed_shape=spatial)
     return result if b is None else add_bias(result, b)
 
 
 def _resolve_transposed_windows(
     sizes: Shape,
-    whole: Sequence[Dim],
+    full_sizes: Sequence[Dim],
     strides: Sequence[int],
     auto_pad: str,
     output_shape: Sequence[int] | None,
@@ -93,10 +93,12 @@ def _resolve_transposed_windows(
         if output_shape:
             spatial = list(output_shape[len(output_shape) - rank :])
         require(len(spatial) == rank, f"output_shape {output_shape} does not fit {rank} axes")
-        return spatial, [split_padding(dims.maximum(full - size, 0), auto_pad) for full, size in zip(whole, spatial)]
+        return spatial, [
+            split_padding(dims.maximum(full - size, 0), auto_pad) for full, size in zip(full_sizes, spatial)
+        ]
     require(min(pads or (0,)) >= 0, f"pads {pads} may not be negative")
     edges: list[tuple[Dim, Dim]] = list(explicit_pads(pads, rank)) if auto_pad == "NOTSET" else [(0, 0)] * rank
-    return [dims.maximum(size - before - after, 0) for size, (before, after) in zip(whole, edges)], edges
+    return [dims.maximum(size - before - after, 0) for size, (before, after) in zip(full_sizes, edges)], edges
 
 
 @op("CausalConvWithState", since=27)
@@ -117,14 +119,16 @@ def causal_convolution_with_state(
         past_state = full((batch, channels, state_size), 0, x.dtype)
     assume_equal(past_state.shape[2], state_size, "the state holds one position less than the kernel")
     assume_equal(weight.shape[0], x.shape[1], "one kernel per channel")
-    whole = concat([past_state, x], 2)
-    result = convolve(whole, weight, strides=(1,), dilations=(1,), pads=((0, 0),), groups=channels, spatial=(length,))
+    with_past = concat([past_state, x], 2)
+    result = convolve(
+        with_past, weight, strides=(1,), dilations=(1,), pads=((0, 0),), groups=channels, spatial=(length,)
+    )
     if bias is not None:
         result = add_bias(result, bias)
     if activation != "none":
         wide = wide_dtype(x.dtype)
         result = elementwise(lambda v: cast(cast(v, wide) * sigmoid(cast(v, wide)), x.dtype), result)
-    return result, slice_axis(whole, 2, length, state_size)
+    return result, slice_axis(with_past, 2, length, state_size)
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:

@@ -259,8 +259,8 @@ def loop(
     types: list[Type] = [carry.type for carry in carries]
     loose: set[Dim] = set()  # sizes that are bound afresh in each iteration
 
-    def flat(iteration: Tensor, going: Tensor, *inputs: Tensor) -> list[Tensor]:
-        proceed, new, outputs = body(iteration, going, *inputs)
+    def flat(iteration: Tensor, condition_in: Tensor, *inputs: Tensor) -> list[Tensor]:
+        proceed, new, outputs = body(iteration, condition_in, *inputs)
         return [proceed, *new, *outputs]
 
     fixed = [(TensorType(DType.int64, ()), "iteration"), (TensorType(DType.bool, ()), "condition")]
@@ -302,12 +302,12 @@ def _loop_without_invariants(
     """Loop with a body that captures the carries it does not change: outside, they may be static."""
 
     def reduced_body(
-        iteration: Tensor, going: Tensor, *moving: Tensor
+        iteration: Tensor, condition_in: Tensor, *moving: Tensor
     ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
         varying = iter(moving)
         proceed, new, outputs = body(
             iteration,
-            going,
+            condition_in,
             *(carry if is_invariant else next(varying) for carry, is_invariant in zip(carries, invariant)),
         )
         return proceed, [value for value, is_invariant in zip(new, invariant) if not is_invariant], outputs
@@ -430,11 +430,11 @@ def _loop_eagerly(
     declared: Sequence[Type | None],
 ) -> tuple[list[Tensor], list[Tensor]]:
     limit = None if trips is None else int(trips.static_value.item())
-    going = constant(np.bool_(True)) if condition is None else condition
+    is_running = constant(np.bool_(True)) if condition is None else condition
     rows: list[Sequence[Tensor]] = []
     iteration = 0
-    while bool(np.all(going.static_value)) and (limit is None or iteration < limit):
-        going, new, outputs = body(constant(np.int64(iteration)), going, *carries)
+    while bool(np.all(is_running.static_value)) and (limit is None or iteration < limit):
+        is_running, new, outputs = body(constant(np.int64(iteration)), is_running, *carries)
         carries = list(new)
         rows.append(outputs)
         iteration += 1

@@ -235,11 +235,11 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     axis = normalize_axis(axis, x.rank)
     size = x.shape[axis]
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-    lone = indices.static_value.item() if indices.static_value is not None and indices.size == 1 else None
+    static_index = indices.static_value.item() if indices.static_value is not None and indices.size == 1 else None
 
     def element(*i: Element) -> Element:
-        if isinstance(lone, int):
-            position = index(lone + size if lone < 0 else lone)
+        if isinstance(static_index, int):
+            position = index(static_index + size if static_index < 0 else static_index)
         else:
             position = wrap_index(indices.at(*i[axis : axis + indices.rank]), size)
         return x.at(*i[:axis], position, *i[axis + indices.rank :], checked=True)

@@ -64,8 +64,8 @@ class Ratio:
 
     def fraction(self, dtype: DType) -> Element:
         """Return the fractional part, in [0, 1)."""
-        rest = self.numerator % self.denominator
-        return cast(_to_element(rest), dtype) / cast(_to_element(self.denominator), dtype)
+        remainder = self.numerator % self.denominator
+        return cast(_to_element(remainder), dtype) / cast(_to_element(self.denominator), dtype)
 
 
 def find_simple_ratio(number: float) -> Ratio:

@@ -123,12 +123,12 @@ def _run_layer(
         final, output = _scan_time(layer, _reverse(layer, sequence) if backward else sequence, states, step(number))
         outputs.append(_reverse(layer, output) if backward else output)
         finals.append(final)
-    whole = stack(outputs, 1)
+    stacked_outputs = stack(outputs, 1)
     lasts = [stack(list(states), 0) for states in zip(*finals)]
     if layer.batch_first:
-        whole = transpose(whole, (2, 0, 1, 3))
+        stacked_outputs = transpose(stacked_outputs, (2, 0, 1, 3))
         lasts = [transpose(last, (1, 0, 2)) for last in lasts]
-    return [cast(tensor, layer.dtype) for tensor in (whole, *lasts)]
+    return [cast(tensor, layer.dtype) for tensor in (stacked_outputs, *lasts)]
 
 
 def _scan_time(layer: Layer, sequence: Tensor, states: list[Tensor], step: Step) -> tuple[list[Tensor], Tensor]:

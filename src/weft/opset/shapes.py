@@ -54,13 +54,13 @@ def _copies_zero(copied: Sequence[Dim], size: Dim) -> bool:
 
 def _infer_size(x: Tensor, others: Sequence[Dim]) -> Dim:
     """Infer the size for -1 from the `others`; zeros among them are ignored if x has the same ones."""
-    rest = dims.product(others)
-    if rest != 0:
-        return dims.floordiv(x.size, rest)
-    whole = dims.product(size for size in x.shape if size != 0)
-    rest = dims.product(size for size in others if size != 0)
-    require(x.size == 0 and dims.mod(whole, rest) == 0, "a dimension of -1 cannot be inferred beside one of size 0")
-    return dims.floordiv(whole, rest)
+    product = dims.product(others)
+    if product != 0:
+        return dims.floordiv(x.size, product)
+    count = dims.product(size for size in x.shape if size != 0)
+    product = dims.product(size for size in others if size != 0)
+    require(x.size == 0 and dims.mod(count, product) == 0, "a dimension of -1 cannot be inferred beside one of size 0")
+    return dims.floordiv(count, product)
 
 
 @op("Squeeze")

@@ -125,8 +125,8 @@ def _cosine_window(size: tuple[Dim, ...], periodic: int, output_datatype: int, f
     def element(i: Element) -> Element:
         angle = cast(i, DType.float64) * (2.0 * pi) / cast(index(period), DType.float64)
         total = cos(angle) * factors[1] + factors[0]
-        for turns, factor in enumerate(factors[2:], start=2):
-            total = total + cos(angle * float(turns)) * factor
+        for periods, factor in enumerate(factors[2:], start=2):
+            total = total + cos(angle * float(periods)) * factor
         return total
 
     return build((size[0],), element, from_number(output_datatype))

@@ -256,7 +256,9 @@ def _make_softmax_with_sink(sink: Callable[[Element], Any]) -> Callable[[Tensor]
         largest = build(highest.shape, lambda b, n, q, k: maximum(highest.at(b, n, q, k), sink(n)))
         powers = elementwise(lambda s, m: exp(s - m), scores, largest)
         total = reduce("sum", powers, [3], keep=True)
-        whole = build(total.shape, lambda b, n, q, k: total.at(b, n, q, k) + exp(sink(n) - largest.at(b, n, q, k)))
-        return elementwise(lambda p, t: p / t, powers, whole)
+        total_with_sink = build(
+            total.shape, lambda b, n, q, k: total.at(b, n, q, k) + exp(sink(n) - largest.at(b, n, q, k))
+        )
+        return elementwise(lambda p, t: p / t, powers, total_with_sink)
 
     return softmax

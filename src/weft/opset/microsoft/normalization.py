@@ -57,8 +57,8 @@ def _scale_rows(
     wide = inverse.dtype
     present = [tensor for tensor in (average, bias) if tensor is not None]
 
-    def element(v: Element, r: Element, s: Element, *rest: Element) -> Element:
-        optional = iter(rest)
+    def element(v: Element, r: Element, s: Element, *parameters: Element) -> Element:
+        optional = iter(parameters)
         centred = cast(v, wide) if average is None else cast(v, wide) - next(optional)
         result = centred * r * cast(s, wide)
         return cast(result if bias is None else result + cast(next(optional), wide), x.dtype)

@@ -82,14 +82,14 @@ def max_pool_with_mask(
         starts = [position * stride - pad[0] for position, stride, pad in zip(i[2:], layout.strides, layout.pads)]
         best: Any = None
         for row in product(*map(range, kernel_shape[:-1])):
-            going: Any = None
+            is_open: Any = None
             for tap in range(kernel_shape[-1]):
                 positions = [start + offset for start, offset in zip(starts, (*row, tap))]
                 inside = _all_inside(positions, x.shape[2:])
                 hidden = not_equal(mask.at(*(0 if s == 1 else k for s, k in zip(mask.shape, i[:2])), *positions), 0)
                 passed = hidden | ~inside  # padding neither counts nor stops a row
-                going = passed if going is None else going & passed
-                value = where(going & inside, x.at(*i[:2], *positions), -inf)
+                is_open = passed if is_open is None else is_open & passed
+                value = where(is_open & inside, x.at(*i[:2], *positions), -inf)
                 best = value if best is None else maximum(best, value)
         return best
 

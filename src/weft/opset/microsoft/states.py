@@ -40,14 +40,14 @@ def causal_conv_with_state(
     state_size = (weight.shape[2] - 1) * dilation
     past = full((batch, channels, state_size), 0, x.dtype) if past_state is None else past_state
     assume_equal(past.shape[2], state_size, "the state holds the positions that the kernel reaches back")
-    whole = concat([past, x], 2)
+    with_past = concat([past, x], 2)
     result = convolve(
-        whole, weight, strides=(1,), dilations=(dilation,), pads=((0, 0),), groups=channels, spatial=(length,)
+        with_past, weight, strides=(1,), dilations=(dilation,), pads=((0, 0),), groups=channels, spatial=(length,)
     )
     result = result if bias is None else add_bias(result, bias)
     if activation != "none":
         result = elementwise_wide(lambda v: v * sigmoid(v), result)
-    state = slice_axis(whole, 2, length, state_size)
+    state = slice_axis(with_past, 2, length, state_size)
     if not channels_last:
         return result, state
     result, state = (transpose(tensor, (0, 2, 1)) for tensor in (result, state))

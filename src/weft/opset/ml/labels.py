@@ -101,7 +101,7 @@ def label_encoder(
     return look_up(x, make_table(keys, x.dtype), values, default, dtype)
 
 
-def _choose_list(what: str, strings: Any, integers: Any, floats: Any, tensor: Array | None) -> tuple[Any, DType]:
+def _choose_list(role: str, strings: Any, integers: Any, floats: Any, tensor: Array | None) -> tuple[Any, DType]:
     """Return the list that is not None, and the type of its elements."""
     if tensor is not None:
         flat = constant(tensor.reshape(-1))
@@ -109,7 +109,7 @@ def _choose_list(what: str, strings: Any, integers: Any, floats: Any, tensor: Ar
     for entries, dtype in ((strings, DType.string), (integers, DType.int64), (floats, DType.float32)):
         if entries is not None:
             return entries, dtype
-    raise InvalidModelError(f"a label encoder without {what}")
+    raise InvalidModelError(f"a label encoder without {role}")
 
 
 @op("OneHotEncoder")

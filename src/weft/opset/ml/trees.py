@@ -177,11 +177,11 @@ def _has_all_scores(forest: Forest) -> bool:
     """Return whether each class has a tree all of whose leaves have a weight for it."""
     numbers = np.arange(len(forest.true))
     interior = np.flatnonzero((forest.true != numbers) | (forest.false != numbers))
-    whole = forest.present.copy()
-    whole[interior] = True
+    is_scored = forest.present.copy()
+    is_scored[interior] = True
     for _ in range(forest.depth):
-        whole[interior] = whole[forest.true[interior]] & whole[forest.false[interior]]
-    return bool(whole[forest.roots].any(axis=0).all())
+        is_scored[interior] = is_scored[forest.true[interior]] & is_scored[forest.false[interior]]
+    return bool(is_scored[forest.roots].any(axis=0).all())
 
 
 def _prefer(tensor: Array | None, values: Any) -> Any:
@@ -262,8 +262,10 @@ def tree_ensemble_classifier(
     base = _prefer(base_values_as_tensor, base_values)
     labels = class_labels(classlabels_int64s, classlabels_strings)
     count = len(classlabels_strings or classlabels_int64s or ())
-    lone = count == 2 and len(set(class_ids)) == 1
-    one_sided = lone and class_ids[0] == 0  # the weights are those of the positive class, whatever their number
+    has_single_class = count == 2 and len(set(class_ids)) == 1
+    one_sided = (
+        has_single_class and class_ids[0] == 0
+    )  # the weights are those of the positive class, whatever their number
     forest = from_nodes(
         ids=(nodes_treeids, nodes_nodeids),
         modes=nodes_modes,
@@ -280,7 +282,7 @@ def tree_ensemble_classifier(
     wide = as_float(x)
     walked = _walk_trees(wide, forest)
     scores = as_float32(_aggregate_leaves(wide, forest, walked, "SUM", base))
-    if not lone:
+    if not has_single_class:
         candidates = scores if base is not None and len(base) else _mask_unscored(scores, forest, walked)
         return choose_label(labels, arg_reduce("maximum", candidates, 1)), transform_scores(scores, post_transform)
     all_positive = min(weights, default=0.0) >= 0.0
