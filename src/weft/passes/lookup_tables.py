@@ -142,9 +142,9 @@ class _Rewriter:
         if isinstance(step.primitive, Pool) and not self.is_monotone(function):
             return
         shape = step.results[0].shape
-        moved = self.new_value(function.source.dtype, shape)
-        self.steps.append(Step(step.primitive, (function.source,), (moved,), step.origin))
-        moved_function = replace(function, source=moved, indices=identity_indices(shape))
+        moved_bytes = self.new_value(function.source.dtype, shape)
+        self.steps.append(Step(step.primitive, (function.source,), (moved_bytes,), step.origin))
+        moved_function = replace(function, source=moved_bytes, indices=identity_indices(shape))
         self.functions[step.results[0]] = self.floats[step.results[0]] = moved_function
 
     # -- functions ---------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class _Rewriter:
                 constants.append(value)
             return constants.index(value)
 
-        def through(load: Load) -> Scalar:
+        def read_source(load: Load) -> Scalar:
             value = step.operands[load.operand]
             if value in self.constants:
                 return Load(position(value), (), load.dtype)
@@ -190,7 +190,7 @@ class _Rewriter:
                 return Placeholder(ELEMENT, load.dtype)
             return rebuild(inner.expression, lambda load: Load(position(inner.constants[load.operand]), (), load.dtype))
 
-        composed = rebuild(expression, through)
+        composed = rebuild(expression, read_source)
         if sum(1 for _ in walk(composed)) > LARGEST_EXPRESSION:
             return None
         return _Function(source, indices, composed, tuple(constants))
@@ -258,12 +258,12 @@ def _compose(outer: _Function, inner: _Function) -> _Function:
     """Compose two functions; the outer one is elementwise."""
     constants = list(dict.fromkeys((*inner.constants, *outer.constants)))
 
-    def renumbered(function: _Function) -> Scalar:
+    def renumber_loads(function: _Function) -> Scalar:
         return rebuild(
             function.expression, lambda load: Load(constants.index(function.constants[load.operand]), (), load.dtype)
         )
 
-    expression = bind_placeholders(renumbered(outer), {ELEMENT: renumbered(inner)})
+    expression = bind_placeholders(renumber_loads(outer), {ELEMENT: renumber_loads(inner)})
     return _Function(inner.source, inner.indices, expression, tuple(constants))
 
 

@@ -40,10 +40,10 @@ def join_parallel_products(program: TensorProgram, evaluator: Evaluator) -> Tens
 def _join_products(program: TensorProgram, numbers: Iterator[int], *, repeated: bool) -> TensorProgram:
     """Join the products of a program; `repeated` says that it is the body of a scan."""
 
-    def inside(step: Step, body: TensorProgram) -> TensorProgram:
+    def join_in_body(step: Step, body: TensorProgram) -> TensorProgram:
         return _join_products(body, numbers, repeated=repeated or isinstance(step.primitive, Scan))
 
-    inner = [replace(s, primitive=with_bodies(s.primitive, partial(inside, s))) for s in program.steps]
+    inner = [replace(s, primitive=with_bodies(s.primitive, partial(join_in_body, s))) for s in program.steps]
     program = replace(program, steps=tuple(inner))
     constants: dict[Value, Any] = dict(program.constants)
     families = {id(member): family for family in _find_families(program, repeated) for member in family}

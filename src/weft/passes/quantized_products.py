@@ -204,12 +204,12 @@ class _Rewriter:
         dtype = DType.int8 if numbers.dtype is DType.uint8 else DType.uint8
         if numbers in self.constants:
             flipped = np.bitwise_xor(np.asarray(self.constants[numbers]).view(np.uint8), np.uint8(SIGN_SHIFT))
-            moved = self.add_constant(flipped.view(dtype.numpy), dtype)
+            shifted_numbers = self.add_constant(flipped.view(dtype.numpy), dtype)
         else:
             bits = Apply("bitcast", (_element(numbers),), DType.uint8)
-            moved_bits = Apply("bit_xor", (bits, Literal(SIGN_SHIFT, DType.uint8)), DType.uint8)
-            moved = self.add(Map(Apply("bitcast", (moved_bits,), dtype)), (numbers,), dtype, numbers.shape)
-        return replace(operand, numbers=moved, zero=_shifted_zero(operand))
+            shifted_bits = Apply("bit_xor", (bits, Literal(SIGN_SHIFT, DType.uint8)), DType.uint8)
+            shifted_numbers = self.add(Map(Apply("bitcast", (shifted_bits,), dtype)), (numbers,), dtype, numbers.shape)
+        return replace(operand, numbers=shifted_numbers, zero=_shifted_zero(operand))
 
     def is_zero(self, zero: QuantizationParameter) -> bool:
         """Whether a zero point is known to be 0 everywhere."""
