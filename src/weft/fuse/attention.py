@@ -343,10 +343,10 @@ class _Matcher:
         self._result = step.results[0]
         element = Placeholder(ELEMENT, self.final.results[0].dtype)
         epilogue = rebuild(expression, lambda load: element if load.operand == result else load)
-        moved = [0] * len(axes)
+        result_axes = [0] * len(axes)
         for axis, source_axis in enumerate(order):
-            moved[source_axis] = axes[axis]
-        return tuple(moved), None if epilogue == element else epilogue
+            result_axes[source_axis] = axes[axis]
+        return tuple(result_axes), None if epilogue == element else epilogue
 
 
 def widen_expression(expression: Scalar) -> Scalar:

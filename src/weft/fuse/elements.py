@@ -98,8 +98,8 @@ class Definitions:
         match step.primitive:
             case Reshape():
                 source = step.operands[0]
-                moved = unreshape_indices(positions, require_shape(value), require_shape(source))
-                return self.element(source, moved, can_inline, inlined)
+                source_positions = unreshape_indices(positions, require_shape(value), require_shape(source))
+                return self.element(source, source_positions, can_inline, inlined)
             case Map(expression):
                 return self._expand(expression, step, positions, can_inline, inlined)
         raise NotFoundError
