@@ -138,20 +138,20 @@ def _move_forward(
     order: Sequence[int], outside: Sequence[int], by: int, overlaps: Sequence[Sequence[int]]
 ) -> list[int]:
     """Move some blocks in the order before the last `by` overlapping blocks that precede them."""
-    moved = list(order)
+    new_order = list(order)
     for number in outside:
-        at = moved.index(number)
+        at = new_order.index(number)
         neighbours = set(overlaps[number])
         left = by
         target = at
         for place in range(at - 1, -1, -1):
-            if moved[place] in neighbours:
+            if new_order[place] in neighbours:
                 target = place
                 left -= 1
                 if not left:
                     break
-        moved.insert(target, moved.pop(at))
-    return moved
+        new_order.insert(target, new_order.pop(at))
+    return new_order
 
 
 def _find_overlaps(blocks: Sequence[Lifetime]) -> list[list[int]]:

@@ -220,11 +220,11 @@ def _improve(graph: _Graph, order: list[int], lowest_peak: int) -> list[int]:
         use = _use(graph, order)
         step = use.index(lowest_peak)
         better = None
-        for moved in _list_moves(graph, order, step):
+        for candidate in _list_moves(graph, order, step):
             moves -= 1
-            needed = peak_of(graph, moved)
+            needed = peak_of(graph, candidate)
             if needed < lowest_peak:
-                better, lowest_peak = moved, needed
+                better, lowest_peak = candidate, needed
                 break
             if moves <= 0:
                 break

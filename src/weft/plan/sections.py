@@ -353,20 +353,24 @@ class _Planner:
         layout, pairs = self.bodies[id(task)]
         steps = ScanPlaces(task, layout.places, pairs, operands, results, length, self.bytes)
 
-        def once(step: int) -> list[PlannedLaunch | Repeated]:
+        def iteration_launches(step: int) -> list[PlannedLaunch | Repeated]:
             return list(self.body_launches(task.body, layout, steps.at(step)))
 
         step = 0
         if length > UNROLLED:
-            yield from once(0)
-            repeated = repeat_launches([*once(1), *once(2)], [*once(3), *once(4)], (length - 2) // 2)
+            yield from iteration_launches(0)
+            repeated = repeat_launches(
+                [*iteration_launches(1), *iteration_launches(2)],
+                [*iteration_launches(3), *iteration_launches(4)],
+                (length - 2) // 2,
+            )
             if repeated is not None:
                 yield repeated
                 step = 1 + 2 * repeated.count
             else:
                 step = 1
         for number in range(step, length):
-            yield from once(number)
+            yield from iteration_launches(number)
         for copy, value, source, result in zip(task.copies, task.results, steps.carries_before(length), results):
             if source != result:
                 effort = Effort(0, 2 * self.bytes(value))

@@ -98,7 +98,6 @@ class _Region:
                 waits.update(readers)
 
     def record(self, use: Use, number: int) -> None:
-        """Record a use."""
         _, start, stop, written = use
         first, last = self._overlapping(start, stop)
         starts, ranges = self.starts, self.ranges
