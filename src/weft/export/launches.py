@@ -210,14 +210,14 @@ class LaunchWriter:
         odd = text.assign(f"trunc i64 {time} to i1")
         previous = text.assign(f"sub i64 {time}, 1")
 
-        def shifted(address: str, stride: str, at: str) -> str:
+        def emit_address(address: str, stride: str, at: str) -> str:
             far = text.assign(f"mul i64 {at}, {stride}")
             return text.assign(f"getelementptr i8, ptr {address}, i64 {far}")
 
         def output_address(number: int, at: str) -> str:
             """Return the address of an output in an iteration, which for a carry is not the last."""
             if number >= carries:
-                return shifted(ends[number], strides[number], at)
+                return emit_address(ends[number], strides[number], at)
             even_first, odd_first = pairs[number] if at == time else reversed(pairs[number])
             return text.assign(f"select i1 {odd}, ptr {odd_first}, ptr {even_first}")
 
@@ -227,7 +227,7 @@ class LaunchWriter:
             carried = output_address(homes[outputs[number]], previous)
             pointers[inputs[number]] = Pointer(text.assign(f"select i1 {first}, ptr {starts[number]}, ptr {carried}"))
         for number in range(carries, carries + sequences):
-            pointers[inputs[number]] = Pointer(shifted(starts[number], steps[number], time))
+            pointers[inputs[number]] = Pointer(emit_address(starts[number], steps[number], time))
         for value, number in homes.items():
             address = output_address(number, time)
             if number < carries:
@@ -247,7 +247,7 @@ class LaunchWriter:
             if home == number:
                 size = text.assign(f"select i1 {never_runs}, i64 {size}, i64 0")
             else:
-                address = shifted(ends[home], strides[home], final) if home >= carries else ends[home]
+                address = emit_address(ends[home], strides[home], final) if home >= carries else ends[home]
                 source = text.assign(f"select i1 {never_runs}, ptr {source}, ptr {address}")
             self.emit_memmove(source, ends[number], size)
 
