@@ -200,12 +200,12 @@ def _spread(tensor: Tensor, x: Tensor, axes: Sequence[int]) -> Tensor:
 def _multiply_others(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Compute, for each element, the product of all others along `axes`, which may be zeros."""
     order = [*(axis for axis in range(x.rank) if axis not in axes), *axes]
-    moved = transpose(x, order)
+    transposed = transpose(x, order)
     outer = x.rank - len(axes)
-    rows = reshape(moved, [*moved.shape[:outer], dims.product(moved.shape[outer:])])
+    rows = reshape(transposed, [*transposed.shape[:outer], dims.product(transposed.shape[outer:])])
     before = cumulate("product", rows, outer, exclusive=True)
     after = cumulate("product", rows, outer, exclusive=True, reverse=True)
-    others = reshape(elementwise(lambda a, b: a * b, before, after), moved.shape)
+    others = reshape(elementwise(lambda a, b: a * b, before, after), transposed.shape)
     return transpose(others, [order.index(axis) for axis in range(x.rank)])
 
 

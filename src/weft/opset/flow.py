@@ -53,14 +53,14 @@ def scan(
     types = [(carry.type, "carry") for carry in carries] + [(type, "slice") for type in slices]
     count = len(carries)
 
-    def flat(*inputs: Tensor) -> list[Tensor]:
+    def flat_body(*inputs: Tensor) -> list[Tensor]:
         new, outputs = body(*inputs)
         for carry, replacement in zip(inputs, new):
             _check_same_type(carry, replacement)
         return [*new, *outputs]
 
     try:
-        traced = trace.body(types, flat)
+        traced = trace.body(types, flat_body)
     except (InvalidModelError, ExecutionError) as error:
         _raise_unless_deferrable(error)
         if dims.is_at_least(length, 1):
@@ -259,19 +259,19 @@ def loop(
     types: list[Type] = [carry.type for carry in carries]
     loose: set[Dim] = set()  # sizes that are bound afresh in each iteration
 
-    def flat(iteration: Tensor, condition_in: Tensor, *inputs: Tensor) -> list[Tensor]:
+    def flat_body(iteration: Tensor, condition_in: Tensor, *inputs: Tensor) -> list[Tensor]:
         proceed, new, outputs = body(iteration, condition_in, *inputs)
         return [proceed, *new, *outputs]
 
     fixed = [(TensorType(DType.int64, ()), "iteration"), (TensorType(DType.bool, ()), "condition")]
     while True:
         try:
-            traced = trace.body([*fixed, *((type, "carry") for type in types)], flat)
+            traced = trace.body([*fixed, *((type, "carry") for type in types)], flat_body)
         except (InvalidModelError, ExecutionError) as error:
             _raise_unless_deferrable(error)
             if types != [carry.type for carry in carries]:  # the first iteration fits, others may not
                 raise NotStaticError(f"a loop whose later iterations do not fit: {error.problem}") from error
-            declared = _infer_rows(trace, fixed, types, flat) or declared
+            declared = _infer_rows(trace, fixed, types, flat_body) or declared
             return _emit_failing_loop(trace, trips, condition, carries, declared, error)
         joined = [join_types(a, b.type, trace, loose) for a, b in zip(types, traced.outputs[1 : 1 + count])]
         if joined == types:

@@ -54,8 +54,8 @@ def quantize(v: Element, zero: Element | None, dtype: DType, saturate: bool = Tr
     """Quantize a number that was divided by its scale: round to even, add the zero point, saturate."""
     if dtype.is_integer:
         rounded = cast(round_half_even(v), DType.float32)
-        moved = rounded if zero is None else rounded + cast(zero, DType.float32)
-        return cast(clamp(moved, *dtype.limits), dtype)
+        shifted = rounded if zero is None else rounded + cast(zero, DType.float32)
+        return cast(clamp(shifted, *dtype.limits), dtype)
     return convert(v if zero is None else v + cast(zero, v.dtype), dtype, saturate)
 
 
@@ -79,8 +79,8 @@ def dequantize_linear(
     pick_zero = None if zero_point is None else make_picker(zero_point, x, axis, block_size)
 
     def element(*i: Element) -> Element:
-        moved = subtract_zero_point(x.at(*i), None if pick_zero is None else pick_zero(i))
-        return cast(cast(moved, DType.float32) * cast(pick_scale(i), DType.float32), dtype)
+        centred = subtract_zero_point(x.at(*i), None if pick_zero is None else pick_zero(i))
+        return cast(cast(centred, DType.float32) * cast(pick_scale(i), DType.float32), dtype)
 
     return build(x.shape, element)
 

@@ -135,27 +135,27 @@ def _scan_time(layer: Layer, sequence: Tensor, states: list[Tensor], step: Step)
     lengths = layer.lengths
     if lengths is None:
 
-        def plain(*inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        def plain_step(*inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
             new = step(inputs[-1], inputs[:-1])
             return new, new[:1]
 
-        finals, outputs = scan(plain, states, [sequence])
+        finals, outputs = scan(plain_step, states, [sequence])
         return finals, outputs[0]
 
-    def bounded(*inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def bounded_step(*inputs: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         *old, gates, time = inputs
         new = step(gates, old)
 
-        def running(b: Element) -> Element:
+        def is_running(b: Element) -> Element:
             return time.at() < cast(lengths.at(b), DType.int64)
 
         def update(before: Tensor, after: Tensor) -> Tensor:
-            return build(before.shape, lambda b, h: where(running(b), after.at(b, h), before.at(b, h)))
+            return build(before.shape, lambda b, h: where(is_running(b), after.at(b, h), before.at(b, h)))
 
-        output = build(new[0].shape, lambda b, h: where(running(b), new[0].at(b, h), 0.0))
+        output = build(new[0].shape, lambda b, h: where(is_running(b), new[0].at(b, h), 0.0))
         return [update(before, after) for before, after in zip(old, new)], [output]
 
-    finals, outputs = scan(bounded, states, [sequence, build(sequence.shape[:1], lambda t: t)])
+    finals, outputs = scan(bounded_step, states, [sequence, build(sequence.shape[:1], lambda t: t)])
     return finals, outputs[0]
 
 
@@ -343,12 +343,12 @@ def _gru_reset_before(layer: Layer, number: int, activations: Sequence[Activatio
         )
         inner = contract(reset, late, "bh", "gh", "bg")
 
-        def new(b: Element, h: Element) -> Element:
+        def new_state(b: Element, h: Element) -> Element:
             update = activate(gates.at(b, h) + fed_back.at(b, h))
             candidate = activate_hidden(gates.at(b, h + hidden * 2) + inner.at(b, h))
             return (1.0 - update) * candidate + update * old.at(b, h)
 
-        return [build(old.shape, new)]
+        return [build(old.shape, new_state)]
 
     return step
 
@@ -362,7 +362,7 @@ def _gru_reset_after(layer: Layer, number: int, activations: Sequence[Activation
         old = states[0]
         fed_back = contract(old, recurrence, "bh", "gh", "bg")
 
-        def new(b: Element, h: Element) -> Element:
+        def new_state(b: Element, h: Element) -> Element:
             update = activate(gates.at(b, h) + fed_back.at(b, h))
             reset = activate(gates.at(b, h + hidden) + fed_back.at(b, h + hidden))
             inner = fed_back.at(b, h + hidden * 2)
@@ -371,7 +371,7 @@ def _gru_reset_after(layer: Layer, number: int, activations: Sequence[Activation
             candidate = activate_hidden(gates.at(b, h + hidden * 2) + reset * inner)
             return (1.0 - update) * candidate + update * old.at(b, h)
 
-        return [build(old.shape, new)]
+        return [build(old.shape, new_state)]
 
     return step
 

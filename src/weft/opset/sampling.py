@@ -36,7 +36,7 @@ from weft.records import dataclass
 CUBIC = -0.75
 
 
-def _wide(dtype: DType) -> DType:
+def _wide_float(dtype: DType) -> DType:
     """Return the float type that values and coordinates of `dtype` are computed in."""
     return DType.float64 if dtype is DType.float64 else DType.float32
 
@@ -65,10 +65,10 @@ def grid_sample(
     assume_equal(grid.shape[0], x.shape[0], "input and grid must have the same batch size")
     shape = (x.shape[0], x.shape[1], *grid.shape[1:-1])
     borders = [_Border(size, bool(align_corners), padding_mode) for size in x.shape[2:]]
-    wide = _wide(x.dtype)
+    wide = _wide_float(x.dtype)
 
     def position(axis: int, *i: Element) -> Element:
-        scaled = borders[axis].scaled(cast(grid.at(*i, rank - 1 - axis), _wide(grid.dtype)))
+        scaled = borders[axis].scaled(cast(grid.at(*i, rank - 1 - axis), _wide_float(grid.dtype)))
         if mode == "cubic":  # its taps are moved inside one by one
             return scaled
         return borders[axis].move_inside(round_half_even(scaled) if mode == "nearest" else scaled)
@@ -169,7 +169,7 @@ def affine_grid(theta: Tensor, size: Sizes, *, align_corners: int = 0) -> Tensor
     for length in size[2:]:
         assume_at_least(length, 1, "the sizes of a grid must be positive")
 
-    def along(position: Element, length: Dim) -> Element:
+    def coordinate(position: Element, length: Dim) -> Element:
         if align_corners:
             last = _to_float(dims.maximum(length - 1, 1), theta.dtype)
             return _to_float(position * 2 - (length - 1), theta.dtype) / last
@@ -179,7 +179,7 @@ def affine_grid(theta: Tensor, size: Sizes, *, align_corners: int = 0) -> Tensor
         batch, point, row = i[0], i[1:-1], i[-1]
         terms = [theta.at(batch, row, rank)]
         for axis, (position, length) in enumerate(zip(point, size[2:])):
-            terms.append(theta.at(batch, row, rank - 1 - axis) * along(position, length))
+            terms.append(theta.at(batch, row, rank - 1 - axis) * coordinate(position, length))
         return _sum(terms)
 
     return build((size[0], *size[2:], rank), element)
@@ -200,7 +200,7 @@ def roi_align_10(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Tensor:
-    regions = _Regions(cast(rois, _wide(x.dtype)), (output_height, output_width), spatial_scale, False)
+    regions = _Regions(cast(rois, _wide_float(x.dtype)), (output_height, output_width), spatial_scale, False)
     return _roi_align(x, regions, batch_indices, mode, sampling_ratio)
 
 
@@ -223,7 +223,7 @@ def roi_align_16(
         f"coordinate_transformation_mode is {coordinate_transformation_mode!r}, not one of {', '.join(kinds)}",
     )
     shift = coordinate_transformation_mode == "half_pixel"
-    regions = _Regions(cast(rois, _wide(x.dtype)), (output_height, output_width), spatial_scale, shift)
+    regions = _Regions(cast(rois, _wide_float(x.dtype)), (output_height, output_width), spatial_scale, shift)
     return _roi_align(x, regions, batch_indices, mode, sampling_ratio)
 
 
@@ -319,7 +319,7 @@ def max_roi_pool(
 ) -> Tensor:
     require(x.rank == 4 and rois.rank == 2, f"ranks must be 4 and 2, not {x.rank} and {rois.rank}")
     require(len(pooled_shape) == 2 and min(pooled_shape) > 0, f"pooled_shape is {pooled_shape}")
-    wide = _wide(x.dtype)
+    wide = _wide_float(x.dtype)
     rois = cast(rois, wide)
 
     def corner(roi: Element, number: int) -> Element:
@@ -385,7 +385,7 @@ def deform_conv(
     for size, expected in zip(offset.shape[2:], spatial):
         assume_equal(size, expected, "there must be offsets for every output position")
     batch, channels = x.shape[:2]
-    wide = _wide(x.dtype)
+    wide = _wide_float(x.dtype)
     offset = reshape(offset, (batch, offset_group, *kernel, rank, *spatial))
     mask = None if mask is None else reshape(mask, (batch, offset_group, *kernel, *spatial))
 

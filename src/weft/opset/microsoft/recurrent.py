@@ -82,7 +82,7 @@ def _dequantize_gates_first(w: Tensor, scale: Tensor, zero_point: Tensor) -> Ten
 
     def element(d: Element, g: Element, i: Element) -> Element:
         indices = (d,) if scale.rank == 1 else (d, g)
-        moved = subtract_zero_point(w.at(d, i, g), zero_point.at(*indices[: zero_point.rank]))
-        return cast(moved, DType.float32) * scale.at(*indices)
+        centred = subtract_zero_point(w.at(d, i, g), zero_point.at(*indices[: zero_point.rank]))
+        return cast(centred, DType.float32) * scale.at(*indices)
 
     return build((directions, gates, inputs), element)
