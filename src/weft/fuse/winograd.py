@@ -120,14 +120,14 @@ def _find_candidates(step: Step) -> list[TileCandidate]:
     image = result.shape[:1] + result.shape[2:]
     sizes = [size if isinstance(size, int) else usual for size, usual in zip(image, _TYPICAL_IMAGE)]
     assert isinstance(step.primitive, Convolve)
-    spread = step.primitive.dilations
-    candidates = [_build_candidate(1, sizes, [(1, taps) for taps in kernel], spread, features, channels)]
+    dilations = step.primitive.dilations
+    candidates = [_build_candidate(1, sizes, [(1, taps) for taps in kernel], dilations, features, channels)]
     runs = find_worthwhile_runs(step.primitive, x.shape[2:], kernel, result.shape[2:])
     if runs is not None:
         candidates[0] = replace(candidates[0], cost=candidates[0].cost * remaining_products(runs, kernel))
     if 4 * prod(sizes) * (features + channels) <= _LARGEST_IMAGE:
         candidates += [
-            _build_candidate(size, sizes, tile_sides(kernel, size), spread, features, channels)
+            _build_candidate(size, sizes, tile_sides(kernel, size), dilations, features, channels)
             for size in SIZES[max(kernel)]
         ]
     return candidates
@@ -137,13 +137,13 @@ def _build_candidate(
     size: int,
     image: Sequence[int],
     sides: Sequence[tuple[int, int]],
-    spread: Sequence[int],
+    dilations: Sequence[int],
     features: int,
     channels: int,
 ) -> TileCandidate:
-    """Build a candidate; `sides` are outputs and inputs of a tile along each axis, `spread` the dilations."""
-    along = [tile_count(extent, outputs, d) for extent, (outputs, _), d in zip(image[1:], sides, spread)]
-    tiles = image[0] * prod(count for count in along if isinstance(count, int))
+    """Build a candidate; `sides` are the outputs and inputs of a tile along each axis."""
+    tile_counts = [tile_count(extent, outputs, d) for extent, (outputs, _), d in zip(image[1:], sides, dilations)]
+    tiles = image[0] * prod(count for count in tile_counts if isinstance(count, int))
     points = prod(side for _, side in sides)
     taps = [inputs - outputs + 1 for outputs, inputs in sides]
     stored_taps = prod(taps) if size > 1 and max(taps) > MOST_RECOVERED_TAPS else 0
