@@ -177,7 +177,7 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
         constants[joined] = content
         return joined
 
-    weights = concatenate([_scaled(constants[m.product.operands[1]], m.epilogue) for m in family], axis)
+    weights = concatenate([_scale(constants[m.product.operands[1]], m.epilogue) for m in family], axis)
     rows = first.results[0].shape[:-1]
     widths = [member.product.results[0].shape[-1] for member in family]
     columns: Dim = sum(widths, start=0)
@@ -205,20 +205,20 @@ def join_projections(family: Sequence[Projection], constants: dict[Value, Any], 
     return steps
 
 
-def _scaled(array: Any, epilogue: Epilogue) -> Any:
+def _scale(array: Any, epilogue: Epilogue) -> Any:
     return array if epilogue.scale == 1 else array * array.dtype.type(epilogue.scale)
 
 
 def _scales_exactly(array: Any, epilogue: Epilogue) -> bool:
     """Whether no element over- or underflows when it is scaled by a power of two."""
     with np.errstate(all="ignore"):
-        return epilogue.scale == 1 or bool((_scaled(array, epilogue) / array.dtype.type(epilogue.scale) == array).all())
+        return epilogue.scale == 1 or bool((_scale(array, epilogue) / array.dtype.type(epilogue.scale) == array).all())
 
 
 def _scaled_bias(member: Projection, constants: Mapping[Value, Any]) -> Any:
     """Return the scaled bias of a projection, or zeros."""
     if member.epilogue.bias is not None:
-        return _scaled(constants[member.epilogue.bias], member.epilogue)
+        return _scale(constants[member.epilogue.bias], member.epilogue)
     axis = member.product.primitive.right.index(member.product.primitive.output[-1])  # type: ignore[union-attr]
     weights = constants[member.product.operands[1]]
     return np.zeros(weights.shape[axis], weights.dtype)

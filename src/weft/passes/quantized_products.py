@@ -240,9 +240,9 @@ class _Rewriter:
             def column_term(expression: _Expression) -> Scalar:
                 term: Scalar = expression.load(totals, labels)
                 if not self.is_zero(right.zero):
-                    every = Apply("cast", (Index(depth),), INT32)
+                    depth_scalar = Apply("cast", (Index(depth),), INT32)
                     point = expression.parameter(right.zero, right.labels)
-                    term = Apply("subtract", (term, Apply("multiply", (every, point), INT32)), INT32)
+                    term = Apply("subtract", (term, Apply("multiply", (depth_scalar, point), INT32)), INT32)
                 return Apply("multiply", (term, expression.parameter(left.zero, left.labels)), INT32)
 
             terms.append(self.add_term(column_term, INT32, labels, left.labels_of(left.zero), result))
