@@ -138,14 +138,14 @@ def _choose_least_divergence(values: ValueRange) -> tuple[float, float]:
         within = np.where((middles >= low) & (middles <= high), shares, 0.0)
         total = np.bincount(levels, within, LEVELS)
         used = np.bincount(levels, within > 0, LEVELS)
-        spread = np.where(within > 0, total[levels] / np.maximum(used[levels], 1), 0.0)
+        quantized = np.where(within > 0, total[levels] / np.maximum(used[levels], 1), 0.0)
         clipped = within.copy()
         for outside, end in ((middles < low, 0), (middles > high, -1)):
             bins = np.flatnonzero(within)
             if outside.any() and bins.size:
                 clipped[bins[end]] += shares[outside].sum()
-        both = (clipped > 0) & (spread > 0)
-        return float((clipped[both] * np.log(clipped[both] / (spread[both] / spread.sum()))).sum())
+        nonzero = (clipped > 0) & (quantized > 0)
+        return float((clipped[nonzero] * np.log(clipped[nonzero] / (quantized[nonzero] / quantized.sum()))).sum())
 
     return _search(values, divergence)
 
