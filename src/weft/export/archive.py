@@ -10,13 +10,13 @@ def make_archive(member: str, content: bytes, symbols: Sequence[str]) -> bytes:
     names = b"".join(symbol.encode() + b"\0" for symbol in symbols)
     index_length = 4 + 4 * len(symbols) + len(names)
     long_name = f"{member}/\n".encode()
-    start = 8 + 60 + _even(index_length) + 60 + _even(len(long_name))
+    start = 8 + 60 + _round_to_even(index_length) + 60 + _round_to_even(len(long_name))
     index = len(symbols).to_bytes(4, "big") + start.to_bytes(4, "big") * len(symbols) + names
     parts = [b"!<arch>\n", *_entry("/", index), *_entry("//", long_name), *_entry("/0", content)]
     return b"".join(parts)
 
 
-def _even(length: int) -> int:
+def _round_to_even(length: int) -> int:
     return length + length % 2
 
 

@@ -62,20 +62,20 @@ class SizeWriter:
         total, fault = "", None
         for number, (monomial, coefficient) in enumerate(dim.terms):
             if not monomial:
-                term, wrong = str(coefficient), None
+                term, term_fault = str(coefficient), None
             else:
-                term, wrong = self._atom(monomial[0])
+                term, term_fault = self._atom(monomial[0])
                 for count, atom in enumerate(monomial[1:], start=2):
-                    factor, also = self._atom(atom)
-                    term, over = self._operation("mul", term, factor, Expr(((monomial[:count], 1),)))
-                    wrong = self.either(wrong, also, over)
+                    factor, factor_fault = self._atom(atom)
+                    term, overflow = self._operation("mul", term, factor, Expr(((monomial[:count], 1),)))
+                    term_fault = self.either(term_fault, factor_fault, overflow)
                 if coefficient != 1:
-                    term, over = self._operation("mul", term, str(coefficient), Expr(((monomial, coefficient),)))
-                    wrong = self.either(wrong, over)
-            fault = self.either(fault, wrong)
+                    term, overflow = self._operation("mul", term, str(coefficient), Expr(((monomial, coefficient),)))
+                    term_fault = self.either(term_fault, overflow)
+            fault = self.either(fault, term_fault)
             if number:
-                total, over = self._operation("add", total, term, Expr(dim.terms[: number + 1]))
-                fault = self.either(fault, over)
+                total, overflow = self._operation("add", total, term, Expr(dim.terms[: number + 1]))
+                fault = self.either(fault, overflow)
             else:
                 total = term
         return total, fault
