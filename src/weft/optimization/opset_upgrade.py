@@ -51,7 +51,7 @@ class _Adapter:
                 with np.errstate(over="ignore"):
                     content = np.asarray(node.attributes[name]).astype(dtype.numpy)
                 inputs[position] = self.add_constant(f"{node.outputs[0]}_{name}", content)
-        return replace(node, inputs=tuple(inputs), attributes=_without(node, *names))
+        return replace(node, inputs=tuple(inputs), attributes=_drop_attributes(node, *names))
 
     def add_constant(self, stem: str, array: Array) -> str:
         name = self.edit.constant(stem, array)
@@ -118,13 +118,13 @@ def _upgrade_node(adapter: _Adapter, node: Node) -> Node:
     return replace(node, version=version)
 
 
-def _without(node: Node, *names: str) -> dict[str, Attribute]:
+def _drop_attributes(node: Node, *names: str) -> dict[str, Attribute]:
     return {name: content for name, content in node.attributes.items() if name not in names}
 
 
 def _as_axes(adapter: _Adapter, node: Node) -> Node:
     if node.op != "Unsqueeze" and not node.attributes.get("axes"):
-        return replace(node, attributes=_without(node, "axes"))  # no axes means all axes, in both forms
+        return replace(node, attributes=_drop_attributes(node, "axes"))  # no axes means all axes, in both forms
     return adapter.attributes_to_inputs(node, {"axes": 1})
 
 
@@ -145,7 +145,7 @@ def _clip(adapter: _Adapter, node: Node) -> Node:
 def _pad(adapter: _Adapter, node: Node) -> Node:
     node = adapter.attributes_to_inputs(node, {"pads": 1})
     if not node.attributes.get("value"):
-        return replace(node, attributes=_without(node, "value"))  # 0 in both forms
+        return replace(node, attributes=_drop_attributes(node, "value"))  # 0 in both forms
     return adapter.attributes_to_inputs(node, {"value": 2}, adapter.input_dtype(node))
 
 
@@ -180,13 +180,13 @@ def _dropout_mask(adapter: _Adapter, node: Node) -> Node:
 
 
 def _dropout(_: _Adapter, node: Node) -> Node:
-    return replace(node, attributes=_without(node, "ratio"))
+    return replace(node, attributes=_drop_attributes(node, "ratio"))
 
 
 def _spatial(_: _Adapter, node: Node) -> Node:
     if node.attributes.get("spatial", 1) != 1:
         raise _no_equivalent(node, "it has statistics for each element")
-    return replace(node, attributes=_without(node, "spatial"))
+    return replace(node, attributes=_drop_attributes(node, "spatial"))
 
 
 def _inference(_: _Adapter, node: Node) -> Node:
