@@ -65,15 +65,15 @@ def conv_transpose(
 ) -> Tensor:
     _check_weights(x, w, group, kernel_shape)
     rank = x.rank - 2
-    steps, spread = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
+    steps, spacings = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
     extra = output_padding or (0,) * rank
     require(len(extra) == rank and min(extra, default=0) >= 0, f"output_padding {extra} does not fit {rank} axes")
     full_sizes = [
         stride * (size - 1) + more + dilation * (kernel - 1) + 1
-        for size, stride, more, dilation, kernel in zip(x.shape[2:], steps, extra, spread, w.shape[2:])
+        for size, stride, more, dilation, kernel in zip(x.shape[2:], steps, extra, spacings, w.shape[2:])
     ]
-    spatial, around = _resolve_transposed_windows(x.shape[2:], full_sizes, steps, auto_pad, output_shape, pads)
-    result = convolve(x, w, strides=steps, dilations=spread, pads=around, groups=group, transposed_shape=spatial)
+    spatial, crops = _resolve_transposed_windows(x.shape[2:], full_sizes, steps, auto_pad, output_shape, pads)
+    result = convolve(x, w, strides=steps, dilations=spacings, pads=crops, groups=group, transposed_shape=spatial)
     return result if b is None else add_bias(result, b)
 
 

@@ -123,10 +123,10 @@ def max_unpool(
         grown = (x.shape[2 + axis] - 1) * strides[axis] + kernel_shape[axis]
         shape[2 + axis] = grown - pads[axis] - pads[rank + axis]
     flat = full((dims.product(shape),), 0, x.dtype)
-    spread = reshape(scatter(flat, x.shape, lambda *i: ((indices.at(*i),), x.at(*i))), shape)
+    unpooled = reshape(scatter(flat, x.shape, lambda *i: ((indices.at(*i),), x.at(*i))), shape)
     if output_shape is None:
-        return spread
+        return unpooled
     require(len(output_shape) == x.rank, f"output_shape has {len(output_shape)} sizes for rank {x.rank}")
     for size, target in zip(shape, output_shape):
         assume_at_least(target, size, "output_shape must be at least the unpooled size")
-    return pad(spread, [(0, target - size) for size, target in zip(shape, output_shape)])
+    return pad(unpooled, [(0, target - size) for size, target in zip(shape, output_shape)])

@@ -45,8 +45,8 @@ def batch_normalization_1(
         return _batch_normalization(x, scale, bias, mean, variance, epsilon, momentum, output_count)
     count = dims.product(x.shape[1:])
     rows = reshape(x, [x.shape[0], count])
-    factor, offset, average, spread = (reshape(tensor, [count]) for tensor in (scale, bias, mean, variance))
-    results = _batch_normalization(rows, factor, offset, average, spread, epsilon, momentum, output_count)
+    factor, offset, average, running_variance = (reshape(tensor, [count]) for tensor in (scale, bias, mean, variance))
+    results = _batch_normalization(rows, factor, offset, average, running_variance, epsilon, momentum, output_count)
     return [reshape(results[0], x.shape), *(reshape(result, scale.shape) for result in results[1:])]
 
 
@@ -126,10 +126,10 @@ def _scale_channels(
 def moments(x: Tensor, axes: Sequence[int], keep: bool = False) -> tuple[Tensor, Tensor]:
     """Compute mean and variance along `axes`, in two passes."""
     average = mean(x, axes, keep=True)
-    spread = mean(elementwise(lambda v, m: (v - m) * (v - m), x, average), axes, keep)
+    variance = mean(elementwise(lambda v, m: (v - m) * (v - m), x, average), axes, keep)
     if keep:
-        return average, spread
-    return reshape(average, spread.shape), spread
+        return average, variance
+    return reshape(average, variance.shape), variance
 
 
 @op("InstanceNormalization")

@@ -115,20 +115,20 @@ def _run_layer(
 
     The recurrent bias of the last `bias_in_step` gates is added by the step.
     """
-    outputs, finals = [], []
+    outputs, final_states = [], []
     for number in range(layer.directions):
         states = [_prepare_state(layer, state, number) for state in initial]
         sequence = _project(layer, number, bias_in_step, products)
         backward = layer.direction == "reverse" or number == 1
         final, output = _scan_time(layer, _reverse(layer, sequence) if backward else sequence, states, step(number))
         outputs.append(_reverse(layer, output) if backward else output)
-        finals.append(final)
+        final_states.append(final)
     stacked_outputs = stack(outputs, 1)
-    lasts = [stack(list(states), 0) for states in zip(*finals)]
+    last_states = [stack(list(states), 0) for states in zip(*final_states)]
     if layer.batch_first:
         stacked_outputs = transpose(stacked_outputs, (2, 0, 1, 3))
-        lasts = [transpose(last, (1, 0, 2)) for last in lasts]
-    return [cast(tensor, layer.dtype) for tensor in (stacked_outputs, *lasts)]
+        last_states = [transpose(state, (1, 0, 2)) for state in last_states]
+    return [cast(tensor, layer.dtype) for tensor in (stacked_outputs, *last_states)]
 
 
 def _scan_time(layer: Layer, sequence: Tensor, states: list[Tensor], step: Step) -> tuple[list[Tensor], Tensor]:

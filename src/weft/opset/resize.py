@@ -488,7 +488,7 @@ def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tens
 
     weights = build((line.target, count), weight)
     totals = reduce("sum", weights, [1])
-    spread = build(
+    weighted = build(
         (*x.shape[:axis], line.target, count, *x.shape[axis + 1 :]),
         lambda *i: (
             x.at(*i[:axis], clamp(source_position(i[axis], i[axis + 1]), 0, line.size - 1), *i[axis + 2 :])
@@ -496,7 +496,7 @@ def _resize_antialiased(x: Tensor, line: AxisResize, sampling: Sampling) -> Tens
             / totals.at(i[axis])
         ),
     )
-    summed = reduce("sum", spread, [axis + 1])
+    summed = reduce("sum", weighted, [axis + 1])
     if sampling.transformation != "tf_crop_and_resize":
         return summed
     return build(

@@ -68,10 +68,10 @@ def grid_sample(
     wide = _wide_float(x.dtype)
 
     def position(axis: int, *i: Element) -> Element:
-        scaled = borders[axis].scaled(cast(grid.at(*i, rank - 1 - axis), _wide_float(grid.dtype)))
+        unbounded = borders[axis].to_position(cast(grid.at(*i, rank - 1 - axis), _wide_float(grid.dtype)))
         if mode == "cubic":  # its taps are moved inside one by one
-            return scaled
-        return borders[axis].move_inside(round_half_even(scaled) if mode == "nearest" else scaled)
+            return unbounded
+        return borders[axis].move_inside(round_half_even(unbounded) if mode == "nearest" else unbounded)
 
     positions = [build(grid.shape[:-1], partial(position, axis)) for axis in range(rank)]
 
@@ -102,7 +102,7 @@ class _Border:
     aligned: bool
     padding: str
 
-    def scaled(self, coordinate: Element) -> Element:
+    def to_position(self, coordinate: Element) -> Element:
         """Convert a coordinate in [-1, 1] to a position."""
         if self.aligned:
             return (coordinate + 1.0) / 2.0 * _to_float(self.size - 1, coordinate.dtype)

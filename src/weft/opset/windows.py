@@ -59,23 +59,23 @@ def resolve_windows(
     """Resolve a node's attributes for spatial axes of these sizes; `may_exceed`: see `_count_fitting`."""
     rank = len(sizes)
     require(len(window) == rank, f"a kernel of {len(window)} dimensions over {rank} spatial axes")
-    steps, spread = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
-    spans = [d * (k - 1) + 1 for k, d in zip(window, spread)]
+    steps, spacings = per_axis("strides", strides, rank), per_axis("dilations", dilations, rank)
+    spans = [d * (k - 1) + 1 for k, d in zip(window, spacings)]
     if is_same_padding(auto_pad):
         spatial = tuple(dims.ceildiv(size, stride) for size, stride in zip(sizes, steps))
         totals = [
             dims.maximum((count - 1) * stride + span - size, 0)
             for size, count, stride, span in zip(sizes, spatial, steps, spans)
         ]
-        return Windows(tuple(window), steps, spread, tuple(split_padding(t, auto_pad) for t in totals), spatial)
-    around = explicit_pads(pads, rank) if auto_pad == "NOTSET" else ((0, 0),) * rank
+        return Windows(tuple(window), steps, spacings, tuple(split_padding(t, auto_pad) for t in totals), spatial)
+    paddings = explicit_pads(pads, rank) if auto_pad == "NOTSET" else ((0, 0),) * rank
     if ceil_mode:
-        spatial = tuple(_count_overhanging(*axis) for axis in zip(sizes, spans, steps, around))
+        spatial = tuple(_count_overhanging(*axis) for axis in zip(sizes, spans, steps, paddings))
     elif may_exceed:
-        spatial = tuple(_count_fitting(*axis) for axis in zip(sizes, window, steps, spread, around))
+        spatial = tuple(_count_fitting(*axis) for axis in zip(sizes, window, steps, spacings, paddings))
     else:
-        spatial = tuple(window_count(*axis) for axis in zip(sizes, window, steps, spread, around))
-    return Windows(tuple(window), steps, spread, around, spatial)
+        spatial = tuple(window_count(*axis) for axis in zip(sizes, window, steps, spacings, paddings))
+    return Windows(tuple(window), steps, spacings, paddings, spatial)
 
 
 def per_axis(name: str, values: Sequence[int] | None, rank: int) -> tuple[int, ...]:

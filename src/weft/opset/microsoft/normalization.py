@@ -228,12 +228,12 @@ def skip_group_norm(
     epsilon: float = 1e-5,
     groups: int = REQUIRED,
 ) -> tuple[Tensor, Tensor]:
-    spread: Callable[[Tensor], Tensor] = lambda tensor: tensor  # noqa: E731
+    add_spatial_axes: Callable[[Tensor], Tensor] = lambda tensor: tensor  # noqa: E731
     if not channels_last:
-        spread = lambda tensor: expand_dims(tensor, range(tensor.rank, tensor.rank + x.rank - 2))  # noqa: E731
+        add_spatial_axes = lambda tensor: expand_dims(tensor, range(tensor.rank, tensor.rank + x.rank - 2))  # noqa: E731
     if skip.rank == 2:
-        skip = expand_dims(skip, range(1, x.rank - 1)) if channels_last else spread(skip)
-    total = _add_up(x, skip, None if bias is None else spread(bias))
+        skip = expand_dims(skip, range(1, x.rank - 1)) if channels_last else add_spatial_axes(skip)
+    total = _add_up(x, skip, None if bias is None else add_spatial_axes(bias))
     result = group_norm(
         total, gamma, beta, activation=activation, channels_last=channels_last, epsilon=epsilon, groups=groups
     )

@@ -35,8 +35,8 @@ def crop_and_resize(
         start, end = cast(rois.at(roi, axis), wide), cast(rois.at(roi, axis + 2), wide)
         last = cast(index(size - 1), wide)
         step = (end - start) * last / maximum(cast(index(count - 1), wide), 1.0)
-        spread = start * last + cast(position, wide) * step
-        return where(index(count) > 1, spread, (start + end) * last * 0.5)
+        source_coordinate = start * last + cast(position, wide) * step
+        return where(index(count) > 1, source_coordinate, (start + end) * last * 0.5)
 
     def element(roi: Element, channel: Element, row: Element, column: Element) -> Any:
         positions = [source(roi, 0, row), source(roi, 1, column)]
