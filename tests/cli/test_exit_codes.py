@@ -52,7 +52,9 @@ def test_wrong_usage(command: str, capsys: Capture) -> None:
 def test_interrupt() -> None:
     """Ctrl-C ends a command without output."""
     code = (
-        "import signal, weft.cli.demo as demo\ndemo.recognize_digits = lambda **_: signal.raise_signal(signal.SIGINT)\n"
+        "import signal, weft.cli.demo as demo\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it\n"
+        "demo.recognize_digits = lambda **_: signal.raise_signal(signal.SIGINT)\n"
     )
     code += "from weft.cli import main; raise SystemExit(main(['demo']))"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
