@@ -27,7 +27,7 @@ def wonnx_form(model: onnx.ModelProto, sizes: Mapping[str, Shape]) -> onnx.Model
     return _written(network)
 
 
-def prepared(source: Path, sizes: Mapping[str, Shape], folder: Path) -> Path:
+def prepare_file(source: Path, sizes: Mapping[str, Shape], folder: Path) -> Path:
     """The file with the form of a model; it is made once, and anew where the model or this code has changed."""
     key = hashlib.sha256(repr(sorted(sizes.items())).encode())
     key.update(f"{source.stat().st_size} {source.stat().st_mtime_ns}".encode())
