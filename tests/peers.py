@@ -16,7 +16,7 @@ from weft.runtime.model_files import is_defined
 
 
 def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    """Return all outputs of onnxruntime without optimisations; it logs nothing."""
+    """Run a model in onnxruntime without optimisations and logs, and return all outputs."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -24,7 +24,7 @@ def onnxruntime_run(built: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
     return session.run(None, feeds)
 
 
-def traced(built: onnx.ModelProto) -> TensorProgram:
+def trace_model(built: onnx.ModelProto) -> TensorProgram:
     """Trace a model into the program before any pass."""
     program = lower(read_model(built, is_defined=is_defined).graph, Interpreter())
     verify(program)

@@ -26,11 +26,11 @@ def support(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_missing_weights_are_drawn(support: Any, tmp_path: Path) -> None:
-    model = support.product_model(2, 3, 4, np.float32, np.zeros((3, 4), np.float32))
+    model = support.build_product_model(2, 3, 4, np.float32, np.zeros((3, 4), np.float32))
     weight = model.graph.initializer[0]
     weight.raw_data, weight.doc_string = b"", "normal 1.0 0.5 7"
     onnx.save(model, tmp_path / "skeleton.onnx")
-    filled = support.load_filled(tmp_path / "skeleton.onnx")
+    filled = support.load_with_weights(tmp_path / "skeleton.onnx")
     actual = onnx.numpy_helper.to_array(filled.graph.initializer[0])
     drawn = np.random.default_rng(7).standard_normal((3, 4), dtype=np.float32)
     np.testing.assert_array_equal(actual, drawn * np.float32(0.5) + np.float32(1))
@@ -38,12 +38,12 @@ def test_missing_weights_are_drawn(support: Any, tmp_path: Path) -> None:
 
 def test_float16_copy_is_valid_and_close(support: Any) -> None:
     weights = np.random.default_rng(1).standard_normal((8, 5)).astype(np.float32)
-    model = support.product_model(3, 8, 5, np.float32, weights)
+    model = support.build_product_model(3, 8, 5, np.float32, weights)
     model.graph.node.append(helper.make_node("Cast", ["n"], ["m"], to=onnx.TensorProto.FLOAT))
     model.graph.node.append(helper.make_node("Add", ["y", "m"], ["z"]))
     model.graph.input.append(helper.make_tensor_value_info("n", onnx.TensorProto.INT64, [5]))
     model.graph.output[0].name = "z"
-    half = support.in_float16(model)
+    half = support.convert_to_float16(model)
     onnx.checker.check_model(half, full_check=True)
     x, n = np.random.default_rng(2).standard_normal((3, 8)).astype(np.float16), np.arange(5)
     session = onnxruntime.InferenceSession(half.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -59,18 +59,20 @@ def test_errors_are_relative_to_the_largest_value(support: Any) -> None:
     assert support.relative_error({"y": np.array([1.0])}, expected) == np.inf
 
 
-def test_overdue_process_is_ended(support: Any) -> None:
-    ended = support.run_limited([sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"], 5)
-    assert ended.code is None
-    assert "here" in ended.said
+def test_overdue_process_is_killed(support: Any) -> None:
+    result = support.run_limited([sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"], 5)
+    assert result.code is None
+    assert "here" in result.output
 
 
 @pytest.mark.parametrize("stage", ["runs", "faults", "interop"])
 def test_stages_on_the_cpu(stage: str, tmp_path: Path) -> None:
     out = tmp_path / "checks.json"
     command = [str(ROOT / "scripts" / "test-cuda"), str(tmp_path), "--device", "cpu", "--stage", stage]
-    ended = subprocess.run([sys.executable, *command, "--json", str(out)], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    process = subprocess.run(
+        [sys.executable, *command, "--json", str(out)], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
     checks = json.loads(out.read_text())["stages"][stage]
     assert checks
     assert not [check for check in checks if check[1] == "FAILED"]
@@ -80,7 +82,7 @@ def test_bench_on_the_cpu(tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     command = [str(ROOT / "scripts" / "bench-gpu"), str(tmp_path), "--device", "cpu", "--peers", "none", "--quick"]
     options = ["--products", "--models", "none", "--precisions", "float32", "--only", "128x768", "--json", str(out)]
-    ended = subprocess.run([sys.executable, *command, *options], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    process = subprocess.run([sys.executable, *command, *options], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
     (case,) = json.loads(out.read_text())["cases"].values()
     assert {"weft strict", "weft float32", "weft float32 constant"} <= case["times"].keys()

@@ -1,4 +1,4 @@
-"""Structures whose sizes are computed, huge or only declared, and files with long unused fields."""
+"""Models with computed, huge or only declared sizes, and files with long unused fields."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 HUGE = (2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1)
 
 
-# -- sizes that are computed with --------------------------------------------------------------------------------------
+# -- computed sizes ----------------------------------------------------------------------------------------------------
 
 
 def shape_sums(size: int) -> ModelProto:
-    """n + n, again and again: a number of 2**size."""
+    """Build n + n repeatedly: 2**size times n."""
     nodes = [helper.make_node("Shape", ["x"], ["v0"])]
     nodes += [helper.make_node("Add", [f"v{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(size)]
     nodes.append(helper.make_node("Cast", [f"v{size}"], ["y"], to=FLOAT))
@@ -37,7 +37,7 @@ def shape_sums(size: int) -> ModelProto:
 
 
 def shape_squares(size: int) -> ModelProto:
-    """n * n, again and again: a power of 2**size."""
+    """Build n * n repeatedly: n to the power of 2**size."""
     nodes = [helper.make_node("Shape", ["x"], ["v0"])]
     nodes += [helper.make_node("Mul", [f"v{i}", f"v{i}"], [f"v{i + 1}"]) for i in range(size)]
     nodes.append(helper.make_node("Cast", [f"v{size}"], ["y"], to=FLOAT))
@@ -45,7 +45,7 @@ def shape_squares(size: int) -> ModelProto:
 
 
 def shape_polynomials(size: int) -> ModelProto:
-    """(1 + a)(1 + b)(1 + c)…: 2**size terms."""
+    """Build (1 + a)(1 + b)(1 + c)…, which has 2**size terms."""
     names = [f"n{i}" for i in range(size)]
     nodes = [helper.make_node("Constant", [], ["v0"], value_ints=[1])]
     for i in range(size):
@@ -57,7 +57,7 @@ def shape_polynomials(size: int) -> ModelProto:
 
 
 def shape_extremes(*ops: str) -> Make:
-    """Quotients of minima of quotients: nested expressions that do not simplify."""
+    """Build nested quotients and minima of sizes, which do not simplify."""
 
     def make(size: int) -> ModelProto:
         nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Identity", ["s"], ["v0"])]
@@ -72,7 +72,7 @@ def shape_extremes(*ops: str) -> Make:
 
 
 def shape_pairs(size: int) -> ModelProto:
-    """v = max(v // 2 + w, w // 3 + v), twice the expression with every link."""
+    """Build v = max(v // 2 + w, w // 3 + v), whose expression doubles with every link."""
     nodes = [helper.make_node("Shape", ["x"], ["v0"]), helper.make_node("Shape", ["z"], ["w0"])]
     for i in range(size):
         nodes.append(helper.make_node("Div", [f"v{i}", "two"], [f"a{i}"]))
@@ -86,7 +86,7 @@ def shape_pairs(size: int) -> ModelProto:
 
 
 def strided(size: int) -> ModelProto:
-    """Pools of stride 2 with odd pads: a floor within a floor."""
+    """Build pools of stride 2 with odd pads: nested floor divisions."""
     return chain(
         size,
         lambda a, b, _: helper.make_node("MaxPool", [a], [b], kernel_shape=[3], strides=[2], pads=[1, 2]),
@@ -106,7 +106,7 @@ def reshapes(size: int) -> ModelProto:
 
 
 def flattened_symbols(size: int) -> ModelProto:
-    """A tensor of many symbolic dims made flat, then cut in two."""
+    """Build a Flatten of many dynamic dims, a Transpose and a Reshape."""
     names = [f"n{i}" for i in range(size)]
     nodes = [helper.make_node("Flatten", ["x"], ["v"], axis=size // 2)]
     nodes.append(helper.make_node("Transpose", ["v"], ["w"]))
@@ -116,7 +116,7 @@ def flattened_symbols(size: int) -> ModelProto:
 
 
 def joined_symbols(size: int) -> ModelProto:
-    """Concat along two axes of inputs with sizes of their own: polynomials of many symbols."""
+    """Build two Concats of inputs with different dynamic dims: polynomials of many symbols."""
     inputs = [value(f"x{i}", (f"a{i}", 2)) for i in range(size)]
     others = [value(f"z{i}", (3, f"b{i}")) for i in range(size)]
     nodes = [
@@ -153,7 +153,7 @@ def einsum_operands(size: int) -> ModelProto:
 
 
 def of_huge(make: Make) -> Make:
-    """`size` chooses among the numbers that fit into no memory."""
+    """Replace `size` by one of the huge numbers."""
     return lambda size: make(HUGE[size % len(HUGE)])
 
 
@@ -208,7 +208,7 @@ def no_output_channels(size: int) -> ModelProto:
 
 
 def claimed(field: str) -> Make:
-    """An initializer that claims more elements than it has data for."""
+    """Build an initializer that declares more elements than it has data for."""
 
     def make(size: int) -> ModelProto:
         built = model([helper.make_node("Add", ["x", "c"], ["y"])])
@@ -231,7 +231,7 @@ def sparse(size: int) -> ModelProto:
 
 
 def computed(op: str, **more: Any) -> Make:
-    """An op whose output's size is a constant."""
+    """Build an op whose output size is given by a constant."""
 
     def make(size: int) -> ModelProto:
         attributes, constants = dict(more), {}
@@ -272,7 +272,7 @@ def computed(op: str, **more: Any) -> Make:
 
 
 def folded(op: str) -> Make:
-    """The same of constants only, reduced to one element: folding would make the whole of it."""
+    """Build the same op on constants, reduced to one element: folding would allocate all of it."""
 
     def make(size: int) -> ModelProto:
         built = computed(op)(size)
@@ -303,7 +303,7 @@ def negative(make: Make) -> Make:
 
 
 def endless_loop(size: int) -> ModelProto:
-    """A loop of `size` iterations; not for a run, which may execute them all."""
+    """Build a loop of `size` iterations, which is loaded but not run."""
     inner = subgraph(
         "body",
         [helper.make_node("Identity", ["c"], ["o"]), helper.make_node("Relu", ["s"], ["r"])],
@@ -314,7 +314,7 @@ def endless_loop(size: int) -> ModelProto:
 
 
 def endless_stack(size: int) -> ModelProto:
-    """A loop of `size` iterations, each of which appends a row."""
+    """Build a loop of `size` iterations that appends a row in each."""
     inner = subgraph(
         "body",
         [helper.make_node("Identity", ["c"], ["o"]), helper.make_node("Relu", ["x"], ["r"])],
@@ -372,12 +372,12 @@ def many_empty_inputs(size: int) -> ModelProto:
 
 
 def same_names(size: int) -> ModelProto:
-    """All nodes have one name."""
+    """Build nodes with equal names."""
     return chain(size, lambda a, b, _: helper.make_node("Relu", [a], [b], name="n"))
 
 
 def shadowed_names(size: int) -> ModelProto:
-    """A value that every branch defines again."""
+    """Build branches that all define a value of the same name."""
     nodes = []
     for i in range(size):
         sides = [
@@ -395,7 +395,7 @@ def aliases(size: int) -> ModelProto:
 
 
 def text(size: int) -> ModelProto:
-    """A tensor of strings, one of them long."""
+    """Build a tensor of strings, one of them long."""
     nodes = [
         helper.make_node("Constant", [], ["c"], value_strings=["a" * size, "b", "c", "d"]),
         helper.make_node("StringConcat", ["x", "c"], ["y"]),

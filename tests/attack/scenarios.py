@@ -1,7 +1,7 @@
-"""Threads, forks, ends and signals at bad moments: each scenario is the life of a process of its own.
+"""Threads, forks, exits and signals at bad moments: each scenario runs in its own process.
 
-`python -m attack.scenarios '{"scenario": …, "seed": …, "threads": …, "device": …, "expected": …}'` ends with status 0
-and "held" as its last line, or says what did not hold. `expected` are digests of results that one thread computed.
+`python -m attack.scenarios '{"scenario": …, "seed": …, "threads": …, "device": …, "expected": …}'` exits with 0 and
+"held" as its last line, or prints what failed. `expected` has digests of results that one thread computed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from weft.errors import DeviceError
 CALLERS = 8
 SIZE = 24
 ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "Softplus", "Erf", "Exp")
-PATIENCE = 120.0  # seconds that a child may take
+CHILD_TIMEOUT = 120.0  # seconds
 Payload = dict[str, Any]
 
 
 def layers(seed: int, count: int = 2, size: int = SIZE, batch: int | str = "n") -> bytes:
-    """Products with activations between them, and a softmax."""
+    """Build products with activations in between, and a softmax."""
     rng = np.random.default_rng(seed)
     nodes, weights, current = [], [], "x"
     for number in range(count):
@@ -66,11 +66,11 @@ def digest(array: np.ndarray[Any, Any]) -> str:
 
 
 BATCHES = (1, 2, 3, 5, 8, 13, 30)
-MODELS = 3  # different ones that a scenario uses
+MODELS = 3  # different models in a scenario
 
 
 class Case:
-    """A scenario's numbers, and what the results of its models must be."""
+    """The parameters of a scenario, and the expected digests of its models."""
 
     def __init__(self, payload: Payload) -> None:
         self.seed = int(payload["seed"])
@@ -86,10 +86,10 @@ class Case:
         number %= MODELS
         result = model.run({"x": feed(self.seed + number, batch)})["y"]
         if digest(result) != self.expected[f"{number} {batch}"]:
-            raise AssertionError(f"model {number} with a batch of {batch} has other bits than alone")
+            raise AssertionError(f"model {number} with a batch of {batch} has other bits than a sequential run")
 
 
-def together(work: Callable[[int], None], count: int = CALLERS, daemon: bool = False) -> None:
+def run_threads(work: Callable[[int], None], count: int = CALLERS, daemon: bool = False) -> None:
     """Call from `count` threads; raise the first exception of any of them."""
     failed: list[BaseException] = []
 
@@ -112,7 +112,7 @@ def together(work: Callable[[int], None], count: int = CALLERS, daemon: bool = F
 
 
 def first_runs(case: Case) -> None:
-    """The first runs of the process, all at once."""
+    """Start the first runs of the process at the same time."""
     sys.setswitchinterval(1e-6)
     barrier = threading.Barrier(CALLERS)
 
@@ -122,18 +122,18 @@ def first_runs(case: Case) -> None:
         for _ in range(3):
             case.check(model, number)
 
-    together(work)
+    run_threads(work)
 
 
 def first_loads(case: Case) -> None:
-    """The same and different models, by all threads, from an empty cache; then again."""
+    """Load equal and different models in all threads, from an empty cache and from a full one."""
     sys.setswitchinterval(1e-6)
     for _ in range(2):
-        together(lambda number: case.check(case.load(number), number))
+        run_threads(lambda number: case.check(case.load(number), number))
 
 
 def unloads(case: Case) -> None:
-    """Models go while others run."""
+    """Release models while others run."""
 
     def work(number: int) -> None:
         for turn in range(4):
@@ -142,11 +142,11 @@ def unloads(case: Case) -> None:
             del model
             gc.collect()
 
-    together(work)
+    run_threads(work)
 
 
 def shapes(case: Case) -> None:
-    """One model, all threads, other shapes each."""
+    """Run one model in all threads, with different shapes."""
     model = case.load(0)
     first = case.random.integers(len(BATCHES), size=CALLERS)
 
@@ -154,27 +154,27 @@ def shapes(case: Case) -> None:
         for turn in range(12):
             case.check(model, 0, BATCHES[(int(first[number]) + turn) % len(BATCHES)])
 
-    together(work)
+    run_threads(work)
 
 
 def no_threads(case: Case) -> None:
-    """The system gives only a few threads, or none."""
-    left = [int(case.random.integers(3))]
+    """Load when the system allows only a few new threads, or none."""
+    remaining = [int(case.random.integers(3))]
     start = threading.Thread.start
 
-    def refusing(thread: threading.Thread) -> None:
-        if left[0] <= 0:
+    def start_or_refuse(thread: threading.Thread) -> None:
+        if remaining[0] <= 0:
             raise RuntimeError("can't start new thread")
-        left[0] -= 1
+        remaining[0] -= 1
         start(thread)
 
-    threading.Thread.start = refusing  # type: ignore[method-assign]
+    threading.Thread.start = start_or_refuse  # type: ignore[method-assign]
     try:
         model = case.load(0, cache=False)
     except DeviceError:
         if case.device == "cpu":
             raise
-        return  # wgpu needs one
+        return  # wgpu needs a thread
     case.check(model, 0)
 
 
@@ -182,14 +182,14 @@ def no_threads(case: Case) -> None:
 
 
 def in_child(work: Callable[[], None], leave: bool) -> int:
-    """Fork, do something there and end at once, or as a program does."""
+    """Fork and work in the child, which then exits at once (`leave`) or normally."""
     child = os.fork()
     if child == 0:
-        faulthandler.dump_traceback_later(PATIENCE / 2)
+        faulthandler.dump_traceback_later(CHILD_TIMEOUT / 2)
         try:
             work()
         except BaseException as error:
-            print(f"in a child: {type(error).__name__}: {error}", flush=True)
+            print(f"child: {type(error).__name__}: {error}", flush=True)
             os._exit(1)
         if leave:
             os._exit(0)
@@ -198,29 +198,29 @@ def in_child(work: Callable[[], None], leave: bool) -> int:
 
 
 def await_children(children: list[int]) -> None:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + CHILD_TIMEOUT
     for child in children:
         while True:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
-                assert status == 0, f"a child ended with {status}"
+                assert status == 0, f"a child exited with {status}"
                 break
             if time.monotonic() > end:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                raise AssertionError("a child did not end")
+                raise AssertionError("a child timed out")
             time.sleep(0.01)
 
 
 def fork_while(case: Case, work: Callable[[], None], child: Callable[[], None]) -> None:
-    """Fork at random moments of some work of other threads."""
-    ends = threading.Event()
+    """Fork at random moments while other threads work."""
+    stop = threading.Event()
 
     def repeat(_: int) -> None:
-        while not ends.is_set():
+        while not stop.is_set():
             work()
 
-    busy = threading.Thread(target=together, args=(repeat, 2))
+    busy = threading.Thread(target=run_threads, args=(repeat, 2))
     busy.start()
     children = []
     try:
@@ -229,7 +229,7 @@ def fork_while(case: Case, work: Callable[[], None], child: Callable[[], None]) 
             children.append(in_child(child, leave=number % 2 == 0))
         await_children(children)
     finally:
-        ends.set()
+        stop.set()
         busy.join()
 
 
@@ -270,7 +270,7 @@ def forks_after_gpu(case: Case) -> None:
                 if "fork" in str(error):
                     continue
                 raise
-            raise AssertionError("a GPU in a forked child")
+            raise AssertionError("a forked child could use the GPU")
         host = weft.load(layers(case.seed), device="cpu")
         host.run({"x": feed(case.seed)})
         gc.collect()
@@ -279,11 +279,11 @@ def forks_after_gpu(case: Case) -> None:
     case.check(model, 0)
 
 
-# -- ends ------------------------------------------------------------------------------------------------------------
+# -- exits -----------------------------------------------------------------------------------------------------------
 
 
 def ends_while_loading(case: Case) -> None:
-    """The process ends while threads compile."""
+    """Exit while threads compile."""
     daemon = bool(case.random.integers(2))
     for number in range(2):
         work = lambda number=number: case.check(case.load(number, cache=False), number)  # noqa: E731
@@ -310,12 +310,12 @@ def ends_while_running(case: Case) -> None:
 
 
 def interrupts(case: Case) -> None:
-    """Ctrl-C at random moments of loads and runs; afterwards all is as before."""
+    """Press Ctrl-C at random moments of loads and runs; later runs must be right."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     size = 256 if case.device != "cpu" else 768
     long = weft.load(layers(case.seed, 4, size, size), device=case.device, threads=case.threads)
     array = feed(case.seed, size, size)
-    alone = digest(long.run({"x": array})["y"])
+    expected_digest = digest(long.run({"x": array})["y"])
     for turn in range(6):
         fired = threading.Event()
 
@@ -331,12 +331,12 @@ def interrupts(case: Case) -> None:
                 if turn % 2:
                     case.check(case.load(turn, cache=False), turn)
                 else:
-                    assert digest(long.run({"x": array})["y"]) == alone
+                    assert digest(long.run({"x": array})["y"]) == expected_digest
         except KeyboardInterrupt:
             assert fired.is_set()
         sender.join()
     case.check(case.load(0, cache=False), 0)
-    assert digest(long.run({"x": array})["y"]) == alone, "other bits after Ctrl-C"
+    assert digest(long.run({"x": array})["y"]) == expected_digest, "other bits after Ctrl-C"
 
 
 SCENARIOS: dict[str, Callable[[Case], None]] = {

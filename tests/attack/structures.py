@@ -1,4 +1,4 @@
-"""Structures that are long, wide or deep, each made by a function of one number: how large it is."""
+"""Long, wide and deep models; each function builds one of the given size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(
 
 
 def one(op: str, constants: dict[str, Any], shape: Sequence[Any] | None = (4,), **attributes: Any) -> ModelProto:
-    """One node of x and some constants, in the order they are given; a name that ends in ? is left empty."""
+    """Build a model of one node; `constants` are its inputs in order, omitted if the name ends in `?`."""
     names = ["" if name.endswith("?") else name for name in constants]
     initializers = {name: content for name, content in constants.items() if not name.endswith("?") and name != "x"}
     inputs = [value("x", shape)]
@@ -71,7 +71,7 @@ def many_constants(size: int) -> ModelProto:
 
 
 def with_input(op: str) -> Make:
-    """Every link takes the model's input as well, so that it lives to the end."""
+    """Build a chain in which every link also reads the model's input, which stays live to the end."""
     return lambda size: chain(size, lambda a, b, _: helper.make_node(op, [a, "x"], [b]))
 
 
@@ -130,12 +130,12 @@ def gathers(size: int) -> ModelProto:
 
 
 def concats(size: int) -> ModelProto:
-    """x grows by a few elements with every link."""
+    """Build a chain that grows by the size of x with every link."""
     return chain(size, lambda a, b, _: helper.make_node("Concat", [a, "x"], [b], axis=0), inputs=[value("x", ("n",))])
 
 
 def doublings(size: int) -> ModelProto:
-    """x grows twofold with every link."""
+    """Build a chain that doubles its size with every link."""
     return chain(size, lambda a, b, _: helper.make_node("Concat", [a, a], [b], axis=0), inputs=[value("x", ("n",))])
 
 
@@ -152,7 +152,7 @@ def softmaxes(size: int) -> ModelProto:
 
 
 def sums_and_reductions(size: int) -> ModelProto:
-    """Each link subtracts its mean: a diamond with a reduction on one side."""
+    """Build a chain whose links subtract the mean: diamonds with a reduction on one side."""
     nodes = []
     for i in range(size):
         before, after = f"v{i}" if i else "x", f"v{i + 1}" if i < size - 1 else "y"
@@ -169,7 +169,7 @@ def casts(size: int) -> ModelProto:
 
 
 def unsorted(size: int) -> ModelProto:
-    """A chain whose last node comes first."""
+    """Build a chain in reverse order."""
     built = unary("Relu")(size)
     nodes = list(reversed(built.graph.node))
     del built.graph.node[:]
@@ -178,19 +178,19 @@ def unsorted(size: int) -> ModelProto:
 
 
 def useless(size: int) -> ModelProto:
-    """Nodes that no output needs."""
+    """Build dead nodes."""
     nodes = [helper.make_node("Exp", ["x"], [f"v{i}"]) for i in range(size)]
     return model([*nodes, helper.make_node("Relu", ["x"], ["y"])])
 
 
 def same(size: int) -> ModelProto:
-    """The same node again and again."""
+    """Build many equal nodes."""
     nodes = [helper.make_node("Exp", ["x"], [f"v{i}"]) for i in range(size)]
     return model([*nodes, helper.make_node("Sum", [f"v{i}" for i in range(size)], ["y"])])
 
 
 def constant_nodes(size: int) -> ModelProto:
-    """A chain of constants, all of it known at load."""
+    """Build a chain that can be folded into a constant."""
     nodes = [helper.make_node("Constant", [], ["v0"], value_floats=[1.0] * 4)]
     nodes += [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"]) for i in range(size)]
     return model([*nodes, helper.make_node("Add", ["x", f"v{size}"], ["y"])])
@@ -216,7 +216,7 @@ def fan_out(size: int) -> ModelProto:
 
 
 def fan_in_out(op: str, **attributes: Any) -> Make:
-    """One value used by many, all joined by one node."""
+    """Build one value that many nodes read, joined by one node."""
 
     def make(size: int) -> ModelProto:
         constants = {f"c{i}": np.full(4, i, np.float32) for i in range(size)}
@@ -228,7 +228,7 @@ def fan_in_out(op: str, **attributes: Any) -> Make:
 
 
 def fan_sum_products(size: int) -> ModelProto:
-    """Many heavy steps whose results are added."""
+    """Build the sum of many products."""
     constants = {f"c{i}": np.full((4, 4), i, np.float32) for i in range(size)}
     nodes = [helper.make_node("MatMul", ["x", f"c{i}"], [f"v{i}"]) for i in range(size)]
     nodes.append(helper.make_node("Sum", [f"v{i}" for i in range(size)], ["y"]))
@@ -241,7 +241,7 @@ def many_inputs(size: int) -> ModelProto:
 
 
 def many_symbols(size: int) -> ModelProto:
-    """Inputs of as many sizes, joined along an axis."""
+    """Build a Concat of inputs with a dynamic dim each."""
     inputs = [value(f"x{i}", (f"n{i}",)) for i in range(size)]
     return model([helper.make_node("Concat", [v.name for v in inputs], ["y"], axis=0)], inputs)
 
@@ -306,7 +306,7 @@ def label_encoder(size: int) -> ModelProto:
 
 
 def tree_ensemble(size: int) -> ModelProto:
-    """A decision tree that is one long chain of nodes."""
+    """Build a decision tree that is one long chain of nodes."""
     count = 2 * size + 1
     modes = ["BRANCH_LEQ" if i % 2 == 0 and i < count - 1 else "LEAF" for i in range(count)]
     node = helper.make_node(
@@ -412,7 +412,7 @@ def loops_after_loops(size: int) -> ModelProto:
 
 
 def functions_doubling(size: int) -> ModelProto:
-    """Each function calls the next twice."""
+    """Build functions that call the next twice."""
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("local", 1)]
     functions = []
     for i in range(size):
@@ -436,7 +436,7 @@ def functions_deep(size: int) -> ModelProto:
 
 
 def functions_in_branches(size: int) -> ModelProto:
-    """Each function calls the next in both branches of an If."""
+    """Build functions that call the next in both branches of an If."""
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("local", 1)]
     functions = []
     for i in range(size):
@@ -455,7 +455,7 @@ def functions_in_branches(size: int) -> ModelProto:
 
 
 def functions_empty(size: int) -> ModelProto:
-    """Functions that call the next one thrice, the last of which do nothing at all."""
+    """Build functions that call the next three times; the last is empty."""
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("local", 1)]
     functions = []
     for i in range(size):
@@ -482,14 +482,14 @@ def deep_type(kind: str) -> Make:
 
 
 def sequences(size: int) -> ModelProto:
-    """A sequence that grows by one with every node."""
+    """Build a sequence that grows by one with every node."""
     nodes = [helper.make_node("SequenceConstruct", ["x"], ["v0"])]
     nodes += [helper.make_node("SequenceInsert", [f"v{i}", "x"], [f"v{i + 1}"]) for i in range(size)]
     return model([*nodes, helper.make_node("ConcatFromSequence", [f"v{size}"], ["y"], axis=0)])
 
 
 def nested_sequences(size: int) -> ModelProto:
-    """Optionals of optionals; onnx allows none of these, weft may."""
+    """Build nested optionals, which ONNX does not allow."""
     nodes = [helper.make_node("Optional", ["x"], ["v0"])]
     nodes += [helper.make_node("Optional", [f"v{i}"], [f"v{i + 1}"]) for i in range(size)]
     nodes.append(helper.make_node("OptionalHasElement", [f"v{size}"], ["b"]))

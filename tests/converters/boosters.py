@@ -1,4 +1,4 @@
-"""Gradient boosting from other packages, through onnxmltools and their own exporters."""
+"""Models of XGBoost, LightGBM and CatBoost, converted by onnxmltools and CatBoost's exporter."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from converters.cases import C2, C3, PROBE, Case, X, Y
 
-HOLES = PROBE.copy()
-HOLES[::2, 1] = np.nan
-WITH_HOLES = X.copy()
-WITH_HOLES[::3, 1] = np.nan
+PROBE_MISSING = PROBE.copy()
+PROBE_MISSING[::2, 1] = np.nan
+X_MISSING = X.copy()
+X_MISSING[::3, 1] = np.nan
 POSITIVE = np.exp(Y * 0.3)
-QUERIES = [10, 10, 10, 10]
+GROUP_SIZES = [10, 10, 10, 10]
 
 
 def cases() -> Iterator[Case]:
@@ -48,16 +48,19 @@ def xgboost_cases() -> Iterator[Case]:
     ):
         yield Case(f"xgboost_{name}", _fit(estimator, X, y), {"X": PROBE}, converter="xgboost")
     yield Case(
-        "xgboost_missing", _fit(xgboost.XGBClassifier(**small), WITH_HOLES, C2), {"X": HOLES}, converter="xgboost"
+        "xgboost_missing",
+        _fit(xgboost.XGBClassifier(**small), X_MISSING, C2),
+        {"X": PROBE_MISSING},
+        converter="xgboost",
     )
     yield Case(
         "xgboost_regressor_missing",
-        _fit(xgboost.XGBRegressor(**small), WITH_HOLES, Y),
-        {"X": HOLES},
+        _fit(xgboost.XGBRegressor(**small), X_MISSING, Y),
+        {"X": PROBE_MISSING},
         converter="xgboost",
     )
     ranker = xgboost.XGBRanker(**small)
-    yield Case("xgboost_ranker", lambda: ranker.fit(X, C3, group=QUERIES), {"X": PROBE}, converter="xgboost")
+    yield Case("xgboost_ranker", lambda: ranker.fit(X, C3, group=GROUP_SIZES), {"X": PROBE}, converter="xgboost")
 
 
 def lightgbm_cases() -> Iterator[Case]:
@@ -88,12 +91,15 @@ def lightgbm_cases() -> Iterator[Case]:
     ):
         yield Case(f"lightgbm_{name}", _fit(estimator, X, y), {"X": PROBE}, converter="lightgbm")
     yield Case(
-        "lightgbm_missing", _fit(lightgbm.LGBMClassifier(**small), WITH_HOLES, C2), {"X": HOLES}, converter="lightgbm"
+        "lightgbm_missing",
+        _fit(lightgbm.LGBMClassifier(**small), X_MISSING, C2),
+        {"X": PROBE_MISSING},
+        converter="lightgbm",
     )
     yield Case(
         "lightgbm_regressor_missing",
-        _fit(lightgbm.LGBMRegressor(**small), WITH_HOLES, Y),
-        {"X": HOLES},
+        _fit(lightgbm.LGBMRegressor(**small), X_MISSING, Y),
+        {"X": PROBE_MISSING},
         converter="lightgbm",
     )
     zeros = np.where(np.abs(PROBE) < 0.4, 0, PROBE).astype(np.float32)
@@ -103,20 +109,20 @@ def lightgbm_cases() -> Iterator[Case]:
         {"X": zeros},
         converter="lightgbm",
     )
-    kinds = X.copy()
-    kinds[:, 2] = np.arange(len(X)) % 7
-    goal = Y + (kinds[:, 2] == 3) * 5 - (kinds[:, 2] == 5) * 4
+    features = X.copy()
+    features[:, 2] = np.arange(len(X)) % 7
+    targets = Y + (features[:, 2] == 3) * 5 - (features[:, 2] == 5) * 4
     probe = PROBE.copy()
     probe[:, 2] = [0, 3, 5, 6, 2, 9, 4]
     estimator = lightgbm.LGBMRegressor(**small, min_data_per_group=1, cat_smooth=1)
     yield Case(
         "lightgbm_categories",
-        lambda: estimator.fit(kinds, goal, categorical_feature=[2]),
+        lambda: estimator.fit(features, targets, categorical_feature=[2]),
         {"X": probe},
         converter="lightgbm",
     )
     ranker = lightgbm.LGBMRanker(**small)
-    yield Case("lightgbm_ranker", lambda: ranker.fit(X, C3, group=QUERIES), {"X": PROBE}, converter="lightgbm")
+    yield Case("lightgbm_ranker", lambda: ranker.fit(X, C3, group=GROUP_SIZES), {"X": PROBE}, converter="lightgbm")
     for zipmap in (False, True):
         yield Case(
             f"lightgbm_zipmap_{zipmap}",
@@ -152,8 +158,8 @@ def catboost_cases() -> Iterator[Case]:
     )
     yield Case(
         "catboost_missing",
-        _fit(catboost.CatBoostRegressor(**small), WITH_HOLES, Y),
-        {"features": HOLES},
+        _fit(catboost.CatBoostRegressor(**small), X_MISSING, Y),
+        {"features": PROBE_MISSING},
         converter="catboost",
     )
     multiple = catboost.CatBoostRegressor(**small, loss_function="MultiRMSE")

@@ -1,4 +1,4 @@
-"""Every numeric estimator that skl2onnx converts, small."""
+"""Small instances of every numeric estimator that skl2onnx converts."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def cases() -> Iterator[Case]:
     yield from outliers_and_clusters()
     yield from transformers()
     yield from compositions()
-    yield from kinds_of_numbers()
+    yield from number_types()
 
 
-def fitted(estimator: Any, x: Array = X, y: Array | None = None) -> Any:
+def _fit(estimator: Any, x: Array = X, y: Array | None = None) -> Any:
     return lambda: estimator.fit(x, y) if y is not None else estimator.fit(x)
 
 
@@ -115,12 +115,11 @@ def classifiers() -> Iterator[Case]:
     }
     for name, estimator in plain.items():
         for kind, y in (("two", C2), ("three", C3), ("words", WORDS[C3])):
-            copied = _copied(estimator)
-            yield Case(f"{name}_{kind}", fitted(copied, X, y), {"X": PROBE})
+            yield Case(f"{name}_{kind}", _fit(_clone(estimator), X, y), {"X": PROBE})
     for name in ("logistic", "random_forest", "svc_probability", "gradient_boosting", "knn", "mlp", "gaussian_nb"):
         for kind, y in (("two", C2), ("words", WORDS[C3])):
-            for way, zipmap in (("plain", False), ("columns", "columns")):
-                yield Case(f"{name}_{kind}_{way}", fitted(_copied(plain[name]), X, y), {"X": PROBE}, {"zipmap": zipmap})
+            for suffix, zipmap in (("plain", False), ("columns", "columns")):
+                yield Case(f"{name}_{kind}_{suffix}", _fit(_clone(plain[name]), X, y), {"X": PROBE}, {"zipmap": zipmap})
     for name in (
         "logistic",
         "gradient_boosting",
@@ -133,10 +132,10 @@ def classifiers() -> Iterator[Case]:
     ):
         for kind, y in (("two", C2), ("three", C3)):
             options = {"raw_scores": True} if name == "linear_svc" else {"zipmap": False, "raw_scores": True}
-            yield Case(f"{name}_{kind}_raw", fitted(_copied(plain[name]), X, y), {"X": PROBE}, options)
+            yield Case(f"{name}_{kind}_raw", _fit(_clone(plain[name]), X, y), {"X": PROBE}, options)
     for name in ("decision_tree", "random_forest", "extra_trees", "extra_tree"):
         options = {"zipmap": False, "decision_leaf": True, "decision_path": True}
-        yield Case(f"{name}_paths", fitted(_copied(plain[name]), X, C3), {"X": PROBE}, options)
+        yield Case(f"{name}_paths", _fit(_clone(plain[name]), X, C3), {"X": PROBE}, options)
     for opset in (
         {"": 9, "ai.onnx.ml": 1},
         {"": 12, "ai.onnx.ml": 2},
@@ -145,38 +144,46 @@ def classifiers() -> Iterator[Case]:
     ):
         for name in ("logistic", "random_forest", "svc_probability", "hist_gradient_boosting", "knn", "gaussian_nb"):
             version = opset[""]
-            yield Case(f"{name}_opset{version}", fitted(_copied(plain[name]), X, C3), {"X": PROBE}, {}, opset)
-    both = np.stack([C2, C3], 1)
+            yield Case(f"{name}_opset{version}", _fit(_clone(plain[name]), X, C3), {"X": PROBE}, {}, opset)
+    two_targets = np.stack([C2, C3], 1)
     yield Case(
         "multi_output_classifier",
-        fitted(multioutput.MultiOutputClassifier(_copied(logistic)), X, both),
+        _fit(multioutput.MultiOutputClassifier(_clone(logistic)), X, two_targets),
         {"X": PROBE},
         {"zipmap": False},
     )
-    yield Case("tree_of_two_outputs", fitted(_copied(plain["decision_tree"]), X, both), {"X": PROBE}, {"zipmap": False})
     yield Case(
-        "forest_of_two_outputs", fitted(_copied(plain["random_forest"]), X, both), {"X": PROBE}, {"zipmap": False}
+        "tree_of_two_outputs",
+        _fit(_clone(plain["decision_tree"]), X, two_targets),
+        {"X": PROBE},
+        {"zipmap": False},
     )
-    yield Case("knn_of_two_outputs", fitted(_copied(plain["knn"]), X, both), {"X": PROBE}, {"zipmap": False})
-    marks = np.stack([C2, 1 - C2, C3 > 1], 1).astype(int)
+    yield Case(
+        "forest_of_two_outputs",
+        _fit(_clone(plain["random_forest"]), X, two_targets),
+        {"X": PROBE},
+        {"zipmap": False},
+    )
+    yield Case("knn_of_two_outputs", _fit(_clone(plain["knn"]), X, two_targets), {"X": PROBE}, {"zipmap": False})
+    labels = np.stack([C2, 1 - C2, C3 > 1], 1).astype(int)
     yield Case(
         "one_vs_rest_multilabel",
-        fitted(multiclass.OneVsRestClassifier(_copied(logistic)), X, marks),
+        _fit(multiclass.OneVsRestClassifier(_clone(logistic)), X, labels),
         {"X": PROBE},
         {"zipmap": False},
     )
-    yield Case("mlp_multilabel", fitted(_copied(plain["mlp"]), X, marks), {"X": PROBE}, {"zipmap": False})
-    yield Case("complement_nb", fitted(naive_bayes.ComplementNB(), POSITIVE, C3), {"X": np.abs(PROBE)})
-    yield Case("multinomial_nb", fitted(naive_bayes.MultinomialNB(), POSITIVE, C3), {"X": np.abs(PROBE)})
-    whole = (POSITIVE * 2).astype(np.int64).clip(0, 3)
+    yield Case("mlp_multilabel", _fit(_clone(plain["mlp"]), X, labels), {"X": PROBE}, {"zipmap": False})
+    yield Case("complement_nb", _fit(naive_bayes.ComplementNB(), POSITIVE, C3), {"X": np.abs(PROBE)})
+    yield Case("multinomial_nb", _fit(naive_bayes.MultinomialNB(), POSITIVE, C3), {"X": np.abs(PROBE)})
+    counts = (POSITIVE * 2).astype(np.int64).clip(0, 3)
     yield Case(
         "categorical_nb",
-        fitted(naive_bayes.CategoricalNB(min_categories=5), whole, C3),
+        _fit(naive_bayes.CategoricalNB(min_categories=5), counts, C3),
         {"X": (np.abs(PROBE) * 2).astype(np.int64).clip(0, 3)},
     )
-    tuned = model_selection.TunedThresholdClassifierCV(_copied(logistic), cv=2)
-    yield Case("tuned_threshold", fitted(tuned, X, C2), {"X": PROBE})
-    yield Case("named_after_classes", fitted(_copied(logistic), X, np.array([-5, 3, 900])[C3]), {"X": PROBE})
+    tuned = model_selection.TunedThresholdClassifierCV(_clone(logistic), cv=2)
+    yield Case("tuned_threshold", _fit(tuned, X, C2), {"X": PROBE})
+    yield Case("named_after_classes", _fit(_clone(logistic), X, np.array([-5, 3, 900])[C3]), {"X": PROBE})
 
 
 def regressors() -> Iterator[Case]:
@@ -242,7 +249,7 @@ def regressors() -> Iterator[Case]:
         "regressor_grid": model_selection.GridSearchCV(linear.Ridge(), {"alpha": [0.1, 1.0]}, cv=2),
     }
     for name, estimator in plain.items():
-        yield Case(name, fitted(_copied(estimator), X, Y), {"X": PROBE})
+        yield Case(name, _fit(_clone(estimator), X, Y), {"X": PROBE})
     for name in (
         "linear",
         "ridge",
@@ -254,11 +261,11 @@ def regressors() -> Iterator[Case]:
         "extra_trees_regressor",
         "gaussian_process",
     ):
-        yield Case(f"{name}_of_two", fitted(_copied(plain[name]), X, Y2), {"X": PROBE})
+        yield Case(f"{name}_of_two", _fit(_clone(plain[name]), X, Y2), {"X": PROBE})
     for name in ("tree_regressor", "forest_regressor"):
         yield Case(
             f"{name}_paths",
-            fitted(_copied(plain[name]), X, Y),
+            _fit(_clone(plain[name]), X, Y),
             {"X": PROBE},
             {"decision_leaf": True, "decision_path": True},
         )
@@ -269,7 +276,7 @@ def regressors() -> Iterator[Case]:
         "multi_task_lasso_cv": linear.MultiTaskLassoCV(cv=2),
         "multi_output_regressor": multioutput.MultiOutputRegressor(svm.SVR()),
     }.items():
-        yield Case(name, fitted(estimator, X, Y2), {"X": PROBE})
+        yield Case(name, _fit(estimator, X, Y2), {"X": PROBE})
     positive = np.exp(Y * 0.3)
     for name, estimator in {
         "gamma": linear.GammaRegressor(),
@@ -278,17 +285,17 @@ def regressors() -> Iterator[Case]:
         "tweedie_identity": linear.TweedieRegressor(power=0, link="identity"),
         "hist_poisson": ensemble.HistGradientBoostingRegressor(loss="poisson", max_iter=5, min_samples_leaf=3),
     }.items():
-        yield Case(name, fitted(estimator, X, positive), {"X": PROBE})
+        yield Case(name, _fit(estimator, X, positive), {"X": PROBE})
     yield Case(
-        "gaussian_process_std", fitted(_copied(plain["gaussian_process"]), X, Y), {"X": PROBE}, {"return_std": True}
+        "gaussian_process_std", _fit(_clone(plain["gaussian_process"]), X, Y), {"X": PROBE}, {"return_std": True}
     )
-    holes = PROBE.copy()
-    holes[::2, 1] = np.nan
-    learned = X.copy()
-    learned[::3, 1] = np.nan
-    yield Case("hist_missing", fitted(_copied(plain["hist_gradient_boosting_regressor"]), learned, Y), {"X": holes})
-    yield Case("tree_missing", fitted(_copied(plain["tree_regressor"]), learned, Y), {"X": holes})
-    yield Case("forest_missing", fitted(_copied(plain["forest_regressor"]), learned, Y), {"X": holes})
+    probe = PROBE.copy()
+    probe[::2, 1] = np.nan
+    x = X.copy()
+    x[::3, 1] = np.nan
+    yield Case("hist_missing", _fit(_clone(plain["hist_gradient_boosting_regressor"]), x, Y), {"X": probe})
+    yield Case("tree_missing", _fit(_clone(plain["tree_regressor"]), x, Y), {"X": probe})
+    yield Case("forest_missing", _fit(_clone(plain["forest_regressor"]), x, Y), {"X": probe})
 
 
 def outliers_and_clusters() -> Iterator[Case]:
@@ -308,37 +315,37 @@ def outliers_and_clusters() -> Iterator[Case]:
         "bayesian_mixture": mixture.BayesianGaussianMixture(n_components=2, random_state=0),
         "nearest_neighbors": neighbors.NearestNeighbors(n_neighbors=3, radius=None),
     }.items():
-        yield Case(name, fitted(estimator), {"X": PROBE}, {}, {"": 18, "ai.onnx.ml": 3})
-    scored = {"score_samples": True}
+        yield Case(name, _fit(estimator), {"X": PROBE}, {}, {"": 18, "ai.onnx.ml": 3})
+    options = {"score_samples": True}
     yield Case(
         "isolation_forest_scores",
-        fitted(ensemble.IsolationForest(n_estimators=5, random_state=0)),
+        _fit(ensemble.IsolationForest(n_estimators=5, random_state=0)),
         {"X": PROBE},
-        scored,
+        options,
         {"": 18, "ai.onnx.ml": 3},
     )
     yield Case(
         "gaussian_mixture_scores",
-        fitted(mixture.GaussianMixture(2, random_state=0)),
+        _fit(mixture.GaussianMixture(2, random_state=0)),
         {"X": PROBE},
-        scored,
+        options,
         {"": 18, "ai.onnx.ml": 3},
     )
     yield Case(
         "local_outlier_scores",
-        fitted(neighbors.LocalOutlierFactor(5, novelty=True)),
+        _fit(neighbors.LocalOutlierFactor(5, novelty=True)),
         {"X": PROBE},
-        scored,
+        options,
         {"": 18, "ai.onnx.ml": 3},
     )
 
 
 def transformers() -> Iterator[Case]:
-    keep = preprocessing.StandardScaler
+    standard_scaler = preprocessing.StandardScaler
     for name, estimator in {
-        "standard": keep(),
-        "standard_mean": keep(with_std=False),
-        "standard_std": keep(with_mean=False),
+        "standard": standard_scaler(),
+        "standard_mean": standard_scaler(with_std=False),
+        "standard_std": standard_scaler(with_mean=False),
         "min_max": preprocessing.MinMaxScaler(),
         "min_max_clip": preprocessing.MinMaxScaler((-1, 1), clip=True),
         "max_abs": preprocessing.MaxAbsScaler(),
@@ -380,13 +387,17 @@ def transformers() -> Iterator[Case]:
         probe = PROBE.copy()
         if "imputer" in name:
             x[::5, 1] = probe[::2, 2] = np.nan
-        yield Case(name, fitted(estimator, x), {"X": probe})
+        yield Case(name, _fit(estimator, x), {"X": probe})
     yield Case(
-        "power_box_cox", fitted(preprocessing.PowerTransformer(method="box-cox"), POSITIVE), {"X": np.abs(PROBE) + 0.01}
+        "power_box_cox",
+        _fit(preprocessing.PowerTransformer(method="box-cox"), POSITIVE),
+        {"X": np.abs(PROBE) + 0.01},
     )
     gram = rbf_kernel(X, X)
     yield Case(
-        "kernel_centerer", fitted(preprocessing.KernelCenterer(), gram), {"X": rbf_kernel(PROBE, X).astype(np.float32)}
+        "kernel_centerer",
+        _fit(preprocessing.KernelCenterer(), gram),
+        {"X": rbf_kernel(PROBE, X).astype(np.float32)},
     )
     for name, estimator in {
         "select_k": feature_selection.SelectKBest(k=2),
@@ -400,18 +411,18 @@ def transformers() -> Iterator[Case]:
         "rfecv": feature_selection.RFECV(linear_model.LogisticRegression(), cv=2),
         "nca": neighbors.NeighborhoodComponentsAnalysis(2, random_state=0),
         "lda_transform": pipeline.make_pipeline(
-            discriminant_analysis.LinearDiscriminantAnalysis(n_components=2), keep()
+            discriminant_analysis.LinearDiscriminantAnalysis(n_components=2), standard_scaler()
         ),
     }.items():
-        yield Case(name, fitted(estimator, X, C3), {"X": PROBE})
+        yield Case(name, _fit(estimator, X, C3), {"X": PROBE})
     yield Case(
         "label_binarizer",
-        fitted(preprocessing.LabelBinarizer(), np.array([3, 5, 7])),
+        _fit(preprocessing.LabelBinarizer(), np.array([3, 5, 7])),
         {"X": np.array([[5], [7], [3], [5]])},
     )
     yield Case(
         "label_encoder_numbers",
-        fitted(preprocessing.LabelEncoder(), np.array([3, 5, 7])),
+        _fit(preprocessing.LabelEncoder(), np.array([3, 5, 7])),
         {"X": np.array([5, 7, 3, 5])},
     )
 
@@ -420,13 +431,13 @@ def compositions() -> Iterator[Case]:
     scaled = pipeline.make_pipeline(
         preprocessing.StandardScaler(), decomposition.PCA(3), linear_model.LogisticRegression()
     )
-    yield Case("pipeline", fitted(scaled, X, C3), {"X": PROBE})
+    yield Case("pipeline", _fit(scaled, X, C3), {"X": PROBE})
     union = pipeline.make_union(decomposition.PCA(2), preprocessing.MinMaxScaler())
-    yield Case("union", fitted(union), {"X": PROBE})
+    yield Case("union", _fit(union), {"X": PROBE})
     weighted = pipeline.FeatureUnion(
         [("a", decomposition.PCA(2)), ("b", "passthrough")], transformer_weights={"a": 2.0, "b": 0.5}
     )
-    yield Case("union_weighted", fitted(weighted), {"X": PROBE})
+    yield Case("union_weighted", _fit(weighted), {"X": PROBE})
     parts = compose.ColumnTransformer(
         [
             ("a", preprocessing.StandardScaler(), [0, 2]),
@@ -435,12 +446,14 @@ def compositions() -> Iterator[Case]:
         remainder="passthrough",
     )
     yield Case(
-        "columns", fitted(pipeline.make_pipeline(parts, ensemble.RandomForestClassifier(**SMALL)), X, C3), {"X": PROBE}
+        "columns",
+        _fit(pipeline.make_pipeline(parts, ensemble.RandomForestClassifier(**SMALL)), X, C3),
+        {"X": PROBE},
     )
     dropped = compose.ColumnTransformer(
         [("a", "passthrough", [3]), ("b", preprocessing.MaxAbsScaler(), slice(0, 2))], remainder="drop"
     )
-    yield Case("columns_dropped", fitted(dropped), {"X": PROBE})
+    yield Case("columns_dropped", _fit(dropped), {"X": PROBE})
     deep = ensemble.StackingClassifier(
         [
             ("f", ensemble.RandomForestClassifier(**SMALL)),
@@ -449,28 +462,28 @@ def compositions() -> Iterator[Case]:
         ensemble.GradientBoostingClassifier(**SMALL),
         cv=2,
     )
-    yield Case("stacked_deep", fitted(deep, X, WORDS[C3]), {"X": PROBE})
+    yield Case("stacked_deep", _fit(deep, X, WORDS[C3]), {"X": PROBE})
     yield Case(
         "calibrated_forest",
-        fitted(calibration.CalibratedClassifierCV(ensemble.RandomForestClassifier(**SMALL), cv=2), X, C2),
+        _fit(calibration.CalibratedClassifierCV(ensemble.RandomForestClassifier(**SMALL), cv=2), X, C2),
         {"X": PROBE},
     )
     yield Case(
         "one_vs_rest_svc",
-        fitted(multiclass.OneVsRestClassifier(svm.SVC(probability=True, random_state=0)), X, C3),
+        _fit(multiclass.OneVsRestClassifier(svm.SVC(probability=True, random_state=0)), X, C3),
         {"X": PROBE},
     )
     yield Case(
         "ada_boost_logistic",
-        fitted(ensemble.AdaBoostClassifier(linear_model.LogisticRegression(), n_estimators=3, random_state=0), X, C3),
+        _fit(ensemble.AdaBoostClassifier(linear_model.LogisticRegression(), n_estimators=3, random_state=0), X, C3),
         {"X": PROBE},
     )
 
 
-def kinds_of_numbers() -> Iterator[Case]:
-    """Models of doubles and of whole numbers."""
-    wide, whole = X.astype(np.float64), (X * 5).astype(np.int64)
-    named = {
+def number_types() -> Iterator[Case]:
+    """Yield models of float64 and int64 features."""
+    doubles, integers = X.astype(np.float64), (X * 5).astype(np.int64)
+    classifiers = {
         "logistic": linear_model.LogisticRegression(),
         "forest": ensemble.RandomForestClassifier(**SMALL),
         "svc": svm.SVC(),
@@ -482,9 +495,9 @@ def kinds_of_numbers() -> Iterator[Case]:
         "bernoulli": naive_bayes.BernoulliNB(),
         "process": gaussian_process.GaussianProcessClassifier(),
     }
-    for name, estimator in named.items():
-        yield Case(f"{name}_double", fitted(_copied(estimator), wide, C3), {"X": PROBE.astype(np.float64)})
-        yield Case(f"{name}_int64", fitted(_copied(estimator), whole, C3), {"X": (PROBE * 5).astype(np.int64)})
+    for name, estimator in classifiers.items():
+        yield Case(f"{name}_double", _fit(_clone(estimator), doubles, C3), {"X": PROBE.astype(np.float64)})
+        yield Case(f"{name}_int64", _fit(_clone(estimator), integers, C3), {"X": (PROBE * 5).astype(np.int64)})
     for name, estimator in {
         "linear": linear_model.LinearRegression(),
         "forest_regressor": ensemble.RandomForestRegressor(**SMALL),
@@ -506,11 +519,11 @@ def kinds_of_numbers() -> Iterator[Case]:
         "imputer": impute.SimpleImputer(missing_values=0, strategy="median"),
         "bins": preprocessing.KBinsDiscretizer(3, encode="onehot-dense", strategy="uniform"),
     }.items():
-        yield Case(f"{name}_double", fitted(_copied(estimator), wide, Y), {"X": PROBE.astype(np.float64)})
-        yield Case(f"{name}_int64", fitted(_copied(estimator), whole, Y), {"X": (PROBE * 5).astype(np.int64)})
+        yield Case(f"{name}_double", _fit(_clone(estimator), doubles, Y), {"X": PROBE.astype(np.float64)})
+        yield Case(f"{name}_int64", _fit(_clone(estimator), integers, Y), {"X": (PROBE * 5).astype(np.int64)})
 
 
-def _copied(estimator: Any) -> Any:
+def _clone(estimator: Any) -> Any:
     from sklearn.base import clone
 
     return clone(estimator)

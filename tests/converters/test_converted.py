@@ -1,7 +1,7 @@
-"""Models of scikit-learn, XGBoost, LightGBM and CatBoost, as their converters write them, compared with onnxruntime.
+"""Converted models of scikit-learn, XGBoost, LightGBM and CatBoost, compared with onnxruntime.
 
-models.zip has them with their inputs and with what onnxruntime made of these, or the estimator itself where onnxruntime
-refuses the model; write_models.py made it.
+models.zip, which write_models.py writes, has the models with inputs and expected outputs: those of onnxruntime, or of
+the estimator if onnxruntime rejects the model.
 """
 
 from __future__ import annotations
@@ -21,76 +21,75 @@ ARCHIVE = Path(__file__).with_name("models.zip")
 INVALID = {
     "catboost_multiple",  # a classifier without labels
     "knn_of_two_outputs",  # probabilities of two and of three classes, joined
-    "outlier_int64",  # the root of whole numbers
+    "outlier_int64",  # the square root of integers
     "polynomial_double",  # floats and doubles, joined
     "stacking_two",  # four columns for a model of two
 }
-"""Models that converters get wrong, which onnxruntime refuses too."""
-UNTYPED = {"one_vs_one_words"}  # is said to give texts, and gives their numbers
+"""Models that the converters get wrong; onnxruntime rejects them, too."""
+WRONG_TYPE = {"one_vs_one_words"}  # declares strings as its output, and returns indices
 
 
-def names() -> list[str]:
+def model_names() -> list[str]:
     with zipfile.ZipFile(ARCHIVE) as archive:
         return sorted(name.removesuffix(".onnx") for name in archive.namelist() if name.endswith(".onnx"))
 
 
-def load(name: str) -> tuple[bytes, dict[str, Array]]:
+def read_model(name: str) -> tuple[bytes, dict[str, Array]]:
     with zipfile.ZipFile(ARCHIVE) as archive:
         arrays = np.load(io.BytesIO(archive.read(f"{name}.npz")))
         return archive.read(f"{name}.onnx"), {key: arrays[key] for key in arrays.files}
 
 
-def feeds(arrays: dict[str, Array]) -> dict[str, Array]:
-    return {key.removeprefix("input."): _objects(array) for key, array in arrays.items() if key.startswith("input.")}
+def select_inputs(arrays: dict[str, Array]) -> dict[str, Array]:
+    return {key.removeprefix("input."): _to_objects(array) for key, array in arrays.items() if key.startswith("input.")}
 
 
-def _objects(array: Array) -> Array:
+def _to_objects(array: Array) -> Array:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
-@pytest.mark.parametrize("name", sorted(set(names()) - INVALID - UNTYPED))
-def test_converted(name: str, request: pytest.FixtureRequest) -> None:
-    model, arrays = load(name)
-    both = request.config.getoption("--slow")
+@pytest.mark.parametrize("name", sorted(set(model_names()) - INVALID - WRONG_TYPE))
+def test_converted_model(name: str, request: pytest.FixtureRequest) -> None:
+    model, arrays = read_model(name)
     devices = ["cpu", "reference"]
-    for device in devices if both else devices[len(name) % 2 :][:1]:
-        results = weft.load(model, device=device).run(feeds(arrays))
-        compared = [_compare(key, array, results) for key, array in arrays.items() if not key.startswith("input.")]
-        assert any(compared), "there is nothing to compare with"
+    for device in devices if request.config.getoption("--slow") else devices[len(name) % 2 :][:1]:
+        results = weft.load(model, device=device).run(select_inputs(arrays))
+        comparisons = [_compare(key, array, results) for key, array in arrays.items() if not key.startswith("input.")]
+        assert any(comparisons), "no expected output was compared"
 
 
 def _compare(key: str, array: Array, results: dict[str, Any]) -> bool:
-    """Compare what others say with the result of that name; False where there is no such result."""
+    """Compare an expected output with the result of that name; return False if there is no such result."""
     kind, _, name = key.partition(".")
     match kind:
         case "output":
-            assert results[name].dtype == _objects(array).dtype, name
-            _close(results[name], array)
+            assert results[name].dtype == _to_objects(array).dtype, name
+            _assert_close(results[name], array)
         case _ if kind.startswith("part"):
-            _close(results[name][int(kind.removeprefix("part"))], array)
+            _assert_close(results[name][int(kind.removeprefix("part"))], array)
         case "keys":
             assert all(list(row) == array.tolist() for row in results[name])
         case "maps":
             assert all(type(number) is float for row in results[name] for number in row.values())
-            _close(np.array([list(row.values()) for row in results[name]]), array)
+            _assert_close(np.array([list(row.values()) for row in results[name]]), array)
         case _:
-            return _compare_estimated(name, array, list(results.values()))
+            return _compare_with_estimator(name, array, list(results.values()))
     return True
 
 
-def _compare_estimated(method: str, array: Array, results: list[Any]) -> bool:
-    """What an estimator says, which may be of another shape and type."""
-    place = 1 if method == "predict_proba" else 0
-    if place >= len(results) or (method == "transform" and len(results) > 1):
+def _compare_with_estimator(method: str, array: Array, results: list[Any]) -> bool:
+    """Compare the output of an estimator, which may have another shape and type."""
+    position = 1 if method == "predict_proba" else 0
+    if position >= len(results) or (method == "transform" and len(results) > 1):
         return False
-    result = results[place]
+    result = results[position]
     if isinstance(result, list) and isinstance(result[0], dict):
         result = np.array([list(row.values()) for row in result])
-    _close(np.asarray(result).reshape(-1), array.reshape(-1), 1e-3)
+    _assert_close(np.asarray(result).reshape(-1), array.reshape(-1), 1e-3)
     return True
 
 
-def _close(actual: Array, expected: Array, tolerance: float = 1e-4) -> None:
+def _assert_close(actual: Array, expected: Array, tolerance: float = 1e-4) -> None:
     assert actual.shape == expected.shape
     if expected.dtype.kind == "f":
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
@@ -99,7 +98,7 @@ def _close(actual: Array, expected: Array, tolerance: float = 1e-4) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(INVALID))
-def test_a_model_that_a_converter_got_wrong_is_refused(name: str) -> None:
-    model, arrays = load(name)
+def test_invalid_model_is_rejected(name: str) -> None:
+    model, arrays = read_model(name)
     with pytest.raises(weft.WeftError):
-        weft.load(model).run(feeds(arrays))
+        weft.load(model).run(select_inputs(arrays))

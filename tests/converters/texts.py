@@ -1,4 +1,4 @@
-"""Pipelines of text and categories."""
+"""Pipelines of text and categorical features."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DOCUMENTS = [
     "",
 ]
 TOPICS = np.array(["animals", "animals", "money", "money", "letters", "food", "abroad", "nothing"])
-ASKED = [
+TEST_DOCUMENTS = [
     "the dog and the fox",
     "Oil prices: 12 dollars!",
     "e-mail, news and butter...",
@@ -52,7 +52,7 @@ def column(strings: list[str]) -> Any:
 
 
 def vectorizers() -> Iterator[Case]:
-    ways: dict[str, dict[str, Any]] = {
+    options_by_name: dict[str, dict[str, Any]] = {
         "words": {},
         "bigrams": {"ngram_range": (1, 2)},
         "only_bigrams": {"ngram_range": (2, 2)},
@@ -72,9 +72,9 @@ def vectorizers() -> Iterator[Case]:
         "accents": {"strip_accents": "unicode"},
         "vocabulary": {"vocabulary": ["dog", "fox", "oil", "day"]},
     }
-    for name, options in ways.items():
-        yield Case(f"count_{name}", _read(CountVectorizer(**options)), {"X": column(ASKED)})
-        yield Case(f"tfidf_{name}", _read(TfidfVectorizer(**options)), {"X": column(ASKED)})
+    for name, options in options_by_name.items():
+        yield Case(f"count_{name}", _fit_documents(CountVectorizer(**options)), {"X": column(TEST_DOCUMENTS)})
+        yield Case(f"tfidf_{name}", _fit_documents(TfidfVectorizer(**options)), {"X": column(TEST_DOCUMENTS)})
     for name, options in {
         "sublinear": {"sublinear_tf": True},
         "no_idf": {"use_idf": False},
@@ -82,12 +82,12 @@ def vectorizers() -> Iterator[Case]:
         "raw": {"norm": None},
         "unsmooth": {"smooth_idf": False},
     }.items():
-        yield Case(f"tfidf_{name}", _read(TfidfVectorizer(**options)), {"X": column(ASKED)})
+        yield Case(f"tfidf_{name}", _fit_documents(TfidfVectorizer(**options)), {"X": column(TEST_DOCUMENTS)})
     counts = CountVectorizer(ngram_range=(1, 2))
     yield Case(
         "tfidf_transformer",
-        _read(pipeline.make_pipeline(counts, TfidfTransformer(sublinear_tf=True))),
-        {"X": column(ASKED)},
+        _fit_documents(pipeline.make_pipeline(counts, TfidfTransformer(sublinear_tf=True))),
+        {"X": column(TEST_DOCUMENTS)},
     )
     for name, model in {
         "logistic": linear_model.LogisticRegression(),
@@ -96,22 +96,22 @@ def vectorizers() -> Iterator[Case]:
         "sgd": linear_model.SGDClassifier(loss="log_loss", random_state=0),
         "forest": ensemble.RandomForestClassifier(n_estimators=4, random_state=0),
     }.items():
-        whole = pipeline.make_pipeline(TfidfVectorizer(ngram_range=(1, 2)), model)
-        yield Case(f"text_{name}", _read(whole), {"X": column(ASKED)})
+        model_pipeline = pipeline.make_pipeline(TfidfVectorizer(ngram_range=(1, 2)), model)
+        yield Case(f"text_{name}", _fit_documents(model_pipeline), {"X": column(TEST_DOCUMENTS)})
     separators = {TfidfVectorizer: {"separators": [" ", "[.]", "\\?", ",", ";", ":", "!"]}}
-    yield Case("tfidf_separators", _read(TfidfVectorizer()), {"X": column(ASKED)}, separators)
+    yield Case("tfidf_separators", _fit_documents(TfidfVectorizer()), {"X": column(TEST_DOCUMENTS)}, separators)
     yield Case(
         "tfidf_tokenexp",
-        _read(TfidfVectorizer()),
-        {"X": column(ASKED)},
+        _fit_documents(TfidfVectorizer()),
+        {"X": column(TEST_DOCUMENTS)},
         {TfidfVectorizer: {"tokenexp": "[a-zA-Z0-9_]+"}},
     )
     for opset in (10, 13, 18):
-        yield Case(f"tfidf_opset{opset}", _read(TfidfVectorizer()), {"X": column(ASKED)}, {}, opset)
-    yield Case("tfidf_flat", _read(TfidfVectorizer()), {"X": np.array(ASKED, object)})
+        yield Case(f"tfidf_opset{opset}", _fit_documents(TfidfVectorizer()), {"X": column(TEST_DOCUMENTS)}, {}, opset)
+    yield Case("tfidf_flat", _fit_documents(TfidfVectorizer()), {"X": np.array(TEST_DOCUMENTS, object)})
 
 
-def _read(estimator: Any) -> Any:
+def _fit_documents(estimator: Any) -> Any:
     return lambda: estimator.fit(DOCUMENTS, TOPICS)
 
 
@@ -123,29 +123,33 @@ COLOURS = [
     ["green", "small"],
     ["blue", "huge"],
 ]
-SEEN = np.array(COLOURS, object)
-WANTED = np.array([["blue", "huge"], ["red", "small"], ["green", "large"]], object)
-STRANGE = np.array([["blue", "tiny"], ["violet", "small"], ["red", ""]], object)
+CATEGORIES = np.array(COLOURS, object)
+KNOWN_CATEGORIES = np.array([["blue", "huge"], ["red", "small"], ["green", "large"]], object)
+UNKNOWN_CATEGORIES = np.array([["blue", "tiny"], ["violet", "small"], ["red", ""]], object)
 NUMBERS = np.array([[1, 10], [2, 20], [3, 10], [1, 30], [2, 20], [3, 30]])
 
 
 def categories() -> Iterator[Case]:
     one_hot, ordinal = preprocessing.OneHotEncoder, preprocessing.OrdinalEncoder
     for name, estimator, x in (
-        ("one_hot", one_hot(), WANTED),
-        ("one_hot_ignored", one_hot(handle_unknown="ignore"), STRANGE),
-        ("one_hot_dense", one_hot(handle_unknown="ignore", sparse_output=False, dtype=np.float32), STRANGE),
-        ("one_hot_first", one_hot(drop="first"), WANTED),
-        ("one_hot_binary", one_hot(drop="if_binary"), WANTED),
-        ("one_hot_int64", one_hot(dtype=np.int64), WANTED),
-        ("one_hot_rare", one_hot(min_frequency=2, handle_unknown="infrequent_if_exist"), STRANGE),
-        ("ordinal", ordinal(), WANTED),
-        ("ordinal_float32", ordinal(dtype=np.float32), WANTED),
-        ("ordinal_unknown", ordinal(handle_unknown="use_encoded_value", unknown_value=-1), STRANGE),
-        ("imputer_frequent", impute.SimpleImputer(strategy="most_frequent", missing_values=""), STRANGE),
-        ("imputer_texts", impute.SimpleImputer(strategy="constant", fill_value="none", missing_values=""), STRANGE),
+        ("one_hot", one_hot(), KNOWN_CATEGORIES),
+        ("one_hot_ignored", one_hot(handle_unknown="ignore"), UNKNOWN_CATEGORIES),
+        ("one_hot_dense", one_hot(handle_unknown="ignore", sparse_output=False, dtype=np.float32), UNKNOWN_CATEGORIES),
+        ("one_hot_first", one_hot(drop="first"), KNOWN_CATEGORIES),
+        ("one_hot_binary", one_hot(drop="if_binary"), KNOWN_CATEGORIES),
+        ("one_hot_int64", one_hot(dtype=np.int64), KNOWN_CATEGORIES),
+        ("one_hot_rare", one_hot(min_frequency=2, handle_unknown="infrequent_if_exist"), UNKNOWN_CATEGORIES),
+        ("ordinal", ordinal(), KNOWN_CATEGORIES),
+        ("ordinal_float32", ordinal(dtype=np.float32), KNOWN_CATEGORIES),
+        ("ordinal_unknown", ordinal(handle_unknown="use_encoded_value", unknown_value=-1), UNKNOWN_CATEGORIES),
+        ("imputer_frequent", impute.SimpleImputer(strategy="most_frequent", missing_values=""), UNKNOWN_CATEGORIES),
+        (
+            "imputer_texts",
+            impute.SimpleImputer(strategy="constant", fill_value="none", missing_values=""),
+            UNKNOWN_CATEGORIES,
+        ),
     ):
-        yield Case(name, _fit(estimator, SEEN), {"X": x})
+        yield Case(name, _fit(estimator, CATEGORIES), {"X": x})
     for name, estimator, x in (
         ("one_hot_numbers", one_hot(), NUMBERS[:3]),
         ("one_hot_numbers_ignored", one_hot(handle_unknown="ignore"), np.array([[9, 10], [1, 99]])),
@@ -163,28 +167,30 @@ def categories() -> Iterator[Case]:
             {"X": x.astype(np.float32)},
         )
     yield Case(
-        "label_encoder", _fit(preprocessing.LabelEncoder(), SEEN[:, 0]), {"X": np.array(["blue", "red"], object)}
+        "label_encoder", _fit(preprocessing.LabelEncoder(), CATEGORIES[:, 0]), {"X": np.array(["blue", "red"], object)}
     )
     yield Case(
         "label_binarizer_texts",
-        _fit(preprocessing.LabelBinarizer(), SEEN[:, 0]),
+        _fit(preprocessing.LabelBinarizer(), CATEGORIES[:, 0]),
         {"X": np.array(["blue", "red"], object)},
     )
     encoder = preprocessing.TargetEncoder(cv=2, target_type="continuous")
-    goal = np.linspace(0, 1, 12)
-    yield Case("target_encoder", lambda: encoder.fit(np.tile(SEEN, (2, 1)), goal), {"X": WANTED})
+    targets = np.linspace(0, 1, 12)
+    yield Case("target_encoder", lambda: encoder.fit(np.tile(CATEGORIES, (2, 1)), targets), {"X": KNOWN_CATEGORIES})
     encoder_numbers = preprocessing.TargetEncoder(cv=2, target_type="continuous")
     yield Case(
-        "target_encoder_numbers", lambda: encoder_numbers.fit(np.tile(NUMBERS, (2, 1)), goal), {"X": NUMBERS[:3]}
+        "target_encoder_numbers", lambda: encoder_numbers.fit(np.tile(NUMBERS, (2, 1)), targets), {"X": NUMBERS[:3]}
     )
     encoder_classes = preprocessing.TargetEncoder(cv=2, target_type="multiclass")
     yield Case(
-        "target_encoder_classes", lambda: encoder_classes.fit(np.tile(SEEN, (2, 1)), np.arange(12) % 3), {"X": WANTED}
+        "target_encoder_classes",
+        lambda: encoder_classes.fit(np.tile(CATEGORIES, (2, 1)), np.arange(12) % 3),
+        {"X": KNOWN_CATEGORIES},
     )
     hasher = feature_extraction.FeatureHasher(8, input_type="string")
-    yield Case("feature_hasher", _fit(hasher, SEEN.tolist()), {"X": WANTED})
+    yield Case("feature_hasher", _fit(hasher, CATEGORIES.tolist()), {"X": KNOWN_CATEGORIES})
     plain = feature_extraction.FeatureHasher(8, input_type="string", alternate_sign=False)
-    yield Case("feature_hasher_plain", _fit(plain, SEEN.tolist()), {"X": WANTED})
+    yield Case("feature_hasher_plain", _fit(plain, CATEGORIES.tolist()), {"X": KNOWN_CATEGORIES})
 
 
 def _fit(estimator: Any, x: Any, y: Any = None) -> Any:
@@ -192,7 +198,7 @@ def _fit(estimator: Any, x: Any, y: Any = None) -> Any:
 
 
 def mixed() -> Iterator[Case]:
-    """Columns of several kinds, each an input of its own."""
+    """Yield models of a table with columns of several types, each an input."""
     import pandas
 
     rows = 24
@@ -205,34 +211,34 @@ def mixed() -> Iterator[Case]:
             "count": generator.integers(0, 5, rows),
             "colour": generator.choice(["red", "green", "blue"], rows),
             "size": generator.choice(["small", "large"], rows),
-            "text": [DOCUMENTS[place % 7] for place in range(rows)],
+            "text": [DOCUMENTS[row % 7] for row in range(rows)],
         }
     )
     table["colour"], table["size"], table["text"] = (table[name].astype(object) for name in ("colour", "size", "text"))
-    goal = np.where(numbers[:, 0] > 0, "yes", "no")
-    asked = {name: table[name].to_numpy()[:6].reshape(-1, 1).copy() for name in table}
-    asked["colour"][2, 0] = "violet"
+    targets = np.where(numbers[:, 0] > 0, "yes", "no")
+    test_table = {name: table[name].to_numpy()[:6].reshape(-1, 1).copy() for name in table}
+    test_table["colour"][2, 0] = "violet"
     numeric = pipeline.make_pipeline(impute.SimpleImputer(strategy="median"), preprocessing.StandardScaler())
-    known = preprocessing.OneHotEncoder(handle_unknown="ignore")
+    one_hot = preprocessing.OneHotEncoder(handle_unknown="ignore")
     for name, last in {
         "logistic": linear_model.LogisticRegression(),
         "boosting": ensemble.GradientBoostingClassifier(n_estimators=4, max_depth=2),
         "forest": ensemble.RandomForestClassifier(n_estimators=4, random_state=0),
     }.items():
-        parts = compose.ColumnTransformer([("n", numeric, ["age", "height"]), ("c", known, ["colour", "size"])])
-        wanted = ["age", "height", "colour", "size"]
-        whole = pipeline.make_pipeline(parts, last)
-        given = {key: asked[key] for key in wanted}
-        yield Case(f"mixed_{name}", _fit(whole, table[wanted], goal), given)
-    parts = compose.ColumnTransformer(
+        transformer = compose.ColumnTransformer([("n", numeric, ["age", "height"]), ("c", one_hot, ["colour", "size"])])
+        names = ["age", "height", "colour", "size"]
+        model_pipeline = pipeline.make_pipeline(transformer, last)
+        inputs = {key: test_table[key] for key in names}
+        yield Case(f"mixed_{name}", _fit(model_pipeline, table[names], targets), inputs)
+    transformer = compose.ColumnTransformer(
         [
             ("n", preprocessing.MinMaxScaler(), ["age"]),
-            ("c", known, ["colour"]),
+            ("c", one_hot, ["colour"]),
             ("t", TfidfVectorizer(), "text"),
             ("o", preprocessing.OrdinalEncoder(), ["size"]),
             ("i", "passthrough", ["count"]),
         ]
     )
-    wanted = ["age", "colour", "text", "size", "count"]
-    whole = pipeline.make_pipeline(parts, linear_model.LogisticRegression())
-    yield Case("mixed_text", _fit(whole, table[wanted], goal), {key: asked[key] for key in wanted})
+    names = ["age", "colour", "text", "size", "count"]
+    model_pipeline = pipeline.make_pipeline(transformer, linear_model.LogisticRegression())
+    yield Case("mixed_text", _fit(model_pipeline, table[names], targets), {key: test_table[key] for key in names})

@@ -1,8 +1,7 @@
-"""Fit and convert all cases, and keep the models with their inputs and with what others make of them.
+"""Fit and convert all cases, and write the models with their inputs and expected outputs.
 
-`python -m converters.write_models tests/converters/models.zip` (with `PYTHONPATH=tests`), in an environment with the
-packages of requirements.txt, where the locale en_US.UTF-8 exists: converted texts name it. Nothing else needs these
-packages: the tests read the archive.
+Run `python -m converters.write_models tests/converters/models.zip` (with `PYTHONPATH=tests`) in an environment with the
+packages of requirements.txt and the locale en_US.UTF-8, which text models name. The tests only read the archive.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from converters.cases import Case
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    onnx.helper.make_attribute = _lenient(onnx.helper.make_attribute)
+    onnx.helper.make_attribute = _accept_bools(onnx.helper.make_attribute)
     onnxruntime.set_default_logger_severity(4)
     written, failed = 0, 0
     with zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -33,13 +32,13 @@ def main() -> None:
                 failed += 1
                 print(f"{case.name}: not converted: {type(error).__name__}: {' '.join(str(error).split())[:160]}")
                 continue
-            keep(archive, case, model, estimator)
+            write_case(archive, case, model, estimator)
             written += 1
-    print(f"{written} models, {failed} not converted")
+    print(f"{written} models written, {failed} not converted")
 
 
-def _lenient(make_attribute: Any) -> Any:
-    """Flags become numbers: skl2onnx gives truth values where newer versions of protobuf want integers."""
+def _accept_bools(make_attribute: Any) -> Any:
+    """Convert bools to integers: skl2onnx passes bools, which newer versions of protobuf reject."""
 
     def make(name: str, value: Any, *others: Any, **named: Any) -> Any:
         if isinstance(value, list) and any(isinstance(item, bool) for item in value):
@@ -59,16 +58,18 @@ def all_cases() -> Iterator[Case]:
 
 def convert(case: Case) -> tuple[onnx.ModelProto, Any]:
     estimator = case.fit()
-    types = [(name, _type(array)) for name, array in case.inputs.items()]
+    types = [(name, _converter_type(array)) for name, array in case.inputs.items()]
     match case.converter:
         case "xgboost":
             from onnxmltools import convert_xgboost
 
-            return convert_xgboost(estimator, initial_types=_common(types), target_opset=15), estimator
+            return convert_xgboost(estimator, initial_types=_onnxmltools_types(types), target_opset=15), estimator
         case "lightgbm":
             from onnxmltools import convert_lightgbm
 
-            return convert_lightgbm(estimator, initial_types=_common(types), target_opset=15, **case.options), estimator
+            return convert_lightgbm(
+                estimator, initial_types=_onnxmltools_types(types), target_opset=15, **case.options
+            ), estimator
         case "catboost":
             import tempfile
 
@@ -84,7 +85,7 @@ def convert(case: Case) -> tuple[onnx.ModelProto, Any]:
     return model, estimator
 
 
-def _type(array: Any) -> Any:
+def _converter_type(array: Any) -> Any:
     from skl2onnx.common import data_types
 
     shape = [None, *array.shape[1:]]
@@ -94,14 +95,14 @@ def _type(array: Any) -> Any:
     return getattr(data_types, f"{kinds[array.dtype.str[1:]]}TensorType")(shape)
 
 
-def _common(types: list[Any]) -> list[Any]:
+def _onnxmltools_types(types: list[Any]) -> list[Any]:
     from onnxmltools.convert.common import data_types
 
     return [(name, getattr(data_types, type(kind).__name__)(kind.shape)) for name, kind in types]
 
 
-def expected(case: Case, estimator: Any) -> dict[str, Any]:
-    """What the estimator itself says; texts as unicode, which needs no pickle."""
+def run_estimator(case: Case, estimator: Any) -> dict[str, Any]:
+    """Return the results of the estimator; strings as unicode arrays, which need no pickle."""
     x: Any = next(iter(case.inputs.values()))
     if len(case.inputs) > 1:
         import pandas
@@ -114,7 +115,7 @@ def expected(case: Case, estimator: Any) -> dict[str, Any]:
         try:
             result = getattr(estimator, method)(x)
             result = result.toarray() if hasattr(result, "toarray") else np.asarray(result)
-        except Exception:  # not every estimator has it, nor is every result one array
+        except Exception:  # the estimator lacks the method, or the result is not one array
             continue
         if result.dtype == object:
             result = result.astype(str)
@@ -122,37 +123,39 @@ def expected(case: Case, estimator: Any) -> dict[str, Any]:
     return results
 
 
-def outputs(case: Case, model: onnx.ModelProto) -> dict[str, Any]:
-    """onnxruntime's results; of a list of maps, the keys and a row of numbers for each. Nothing where it refuses."""
+def run_onnxruntime(case: Case, model: onnx.ModelProto) -> dict[str, Any]:
+    """Return the outputs of onnxruntime, a list of maps as keys and rows; empty if it rejects the model."""
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         results = session.run(None, dict(case.inputs))
     except Exception as error:
-        print(f"{case.name}: onnxruntime refuses: {' '.join(str(error).split())[:160]}")
+        print(f"{case.name}: onnxruntime rejects it: {' '.join(str(error).split())[:160]}")
         return {}
     arrays: dict[str, Any] = {}
     for output, result in zip(session.get_outputs(), results):
         if isinstance(result, list) and not isinstance(result[0], dict):
-            arrays |= {f"part{place}.{output.name}": _plain(part) for place, part in enumerate(result)}
+            arrays |= {f"part{index}.{output.name}": _to_unicode(array) for index, array in enumerate(result)}
         elif isinstance(result, list):
             arrays[f"keys.{output.name}"] = np.array(list(result[0]))
             arrays[f"maps.{output.name}"] = np.array([list(row.values()) for row in result])
         else:
-            arrays[f"output.{output.name}"] = _plain(np.asarray(result))
+            arrays[f"output.{output.name}"] = _to_unicode(np.asarray(result))
     return arrays
 
 
-def keep(archive: zipfile.ZipFile, case: Case, model: onnx.ModelProto, estimator: Any) -> None:
+def write_case(archive: zipfile.ZipFile, case: Case, model: onnx.ModelProto, estimator: Any) -> None:
     model.ClearField("doc_string")
-    arrays = {f"input.{name}": _plain(array) for name, array in case.inputs.items()}
-    arrays |= outputs(case, model) or {f"expected.{name}": array for name, array in expected(case, estimator).items()}
+    arrays = {f"input.{name}": _to_unicode(array) for name, array in case.inputs.items()}
+    arrays |= run_onnxruntime(case, model) or {
+        f"expected.{name}": array for name, array in run_estimator(case, estimator).items()
+    }
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     for name, content in ((f"{case.name}.onnx", model.SerializeToString()), (f"{case.name}.npz", stream.getvalue())):
         archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
 
 
-def _plain(array: Any) -> Any:
+def _to_unicode(array: Any) -> Any:
     return array.astype(str) if array.dtype == object else array
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from frontend.samples import model, node, tensor, value
 from kernels.threads.emulation import SHARING
-from peers import traced
+from peers import trace_model
 
 from weft.backends.reference.interpret import run
 from weft.fuse import fuse
@@ -36,7 +36,7 @@ def concatenating(axis: int, *, shared: bool = False) -> Any:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_operands_are_selected_by_position(axis: int) -> None:
-    program = traced(concatenating(axis))
+    program = trace_model(concatenating(axis))
     fused = inline_concats(FusedProgram(program, tuple(map(single_group, program.steps))), SHARING)
     assert not any(isinstance(step.primitive, Concat) for step in fused.program.steps)
     x = np.random.default_rng(1).standard_normal((3, 4, 5)).astype(np.float32)
@@ -47,11 +47,11 @@ def test_operands_are_selected_by_position(axis: int) -> None:
 
 
 def test_operands_with_other_readers_are_concatenated() -> None:
-    program = traced(concatenating(1, shared=True))
+    program = trace_model(concatenating(1, shared=True))
     fused = fuse(program, SHARING)
     assert any(isinstance(step.primitive, Concat) for step in fused.program.steps)
 
 
 def test_concatenation_becomes_one_map() -> None:
-    fused = fuse(traced(concatenating(2)), SHARING)
+    fused = fuse(trace_model(concatenating(2)), SHARING)
     assert [type(step.primitive) for step in fused.program.steps] == [Map]

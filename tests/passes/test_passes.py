@@ -11,7 +11,7 @@ import onnx
 import pytest
 from frontend.samples import branching, model, node, subgraph, tensor, value
 from onnx import TensorProto, helper
-from peers import onnxruntime_run, traced
+from peers import onnxruntime_run, trace_model
 
 import weft
 from weft.backends.reference.interpret import Interpreter, run
@@ -49,7 +49,7 @@ def check(built: onnx.ModelProto, **feeds: np.ndarray) -> TensorProgram:
     """Return the program after all passes; its results must agree with onnxruntime and with the traced program."""
     loaded = weft.load(built)
     expected = onnxruntime_run(built, feeds)
-    before = traced(built)
+    before = trace_model(built)
     plain = run(before, [feeds[entry.name] for entry in before.inputs])
     for results in (list(loaded.run(feeds).values()), plain):
         for array, reference in zip(results, expected, strict=True):

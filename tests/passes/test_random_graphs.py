@@ -11,7 +11,7 @@ from frontend.samples import model, node, tensor, value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from peers import onnxruntime_run, traced
+from peers import onnxruntime_run, trace_model
 
 import weft
 from weft.backends.reference.interpret import GuardError, Interpreter, run
@@ -207,7 +207,7 @@ def test_random_graphs(case: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> N
     built, feeds = case
     expected = onnxruntime_run(built, feeds)
     loaded = weft.load(built)
-    before = traced(built)
+    before = trace_model(built)
     program = before
     by_stage = {"loaded": list(loaded.run(feeds).values())}
     try:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from frontend.samples import model, node, tensor, value
 from onnx import TensorProto
-from peers import onnxruntime_run, traced
+from peers import onnxruntime_run, trace_model
 
 import weft
 from weft.ir import dims
@@ -45,9 +45,9 @@ def test_sizes_that_may_be_too_large_are_guarded() -> None:
     flat = model([node("Reshape", ["x", "s"], ["a"]), node("ArgMax", ["a"], ["y"], axis=0)], [value("x", ["n", "m"])],
                  [value("y", None, TensorProto.INT64)], [shape])  # fmt: skip
     size = dims.symbol("n") * dims.symbol("m")
-    assert [g for g in traced(flat).guards if g.at_least] == [Guard(2**31 - 1, size, "ArgMax_y", at_least=True)]
+    assert [g for g in trace_model(flat).guards if g.at_least] == [Guard(2**31 - 1, size, "ArgMax_y", at_least=True)]
     plain = model([node("ArgMax", ["x"], ["y"], axis=0)], [value("x", ["n"])], [value("y", None, TensorProto.INT64)])
-    assert traced(plain).guards == ()
+    assert trace_model(plain).guards == ()
 
 
 def test_a_position_beyond_32_bits() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of ops that compute element by element, along axes, or over windows."""
+"""Rewrite ops that are elementwise, reduce axes, or slide windows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from models.wonnx_form.layouts import axis_of, integers, normalized
+from models.wonnx_form.layouts import axis_of, integers, normalize_axis
 from models.wonnx_form.network import NoForm
 from models.wonnx_form.writer import Form, Step, Writer
 
@@ -16,7 +16,7 @@ REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMea
 LARGEST = float(np.finfo(np.float32).max)
 
 
-# -- element by element ------------------------------------------------------------------------------------------------
+# -- elementwise -------------------------------------------------------------------------------------------------------
 
 
 def _single(w: Writer, step: Step) -> None:
@@ -28,12 +28,12 @@ def _pair(w: Writer, step: Step) -> None:
 
 
 def _same(w: Writer, step: Step) -> None:
-    """Dropout, Identity, Cast of float32 to float32, and all that only gives a value another shape."""
+    """Forward the input of Dropout, Identity, a Cast to the same type, or a reshaping op."""
     w.forward(step.inputs[0], step.outputs[0])
 
 
 def _sum(w: Writer, step: Step) -> None:
-    """There is no Sum."""
+    """wonnx lacks Sum."""
     total = step.inputs[0]
     for position, value in enumerate(step.inputs[1:], 2):
         total = w.pair("Add", total, value, step.output if position == len(step.inputs) else "")
@@ -42,7 +42,7 @@ def _sum(w: Writer, step: Step) -> None:
 
 
 def _power(w: Writer, step: Step) -> None:
-    """WGSL's pow gives no number for a base below zero."""
+    """WGSL's pow is undefined for a negative base."""
     base, exponent = step.inputs[:2]
     array = w.constant_of(exponent)
     number = float(array.flat[0]) if array is not None and array.size == 1 else None
@@ -60,7 +60,7 @@ def _power(w: Writer, step: Step) -> None:
 
 
 def _extreme(w: Writer, step: Step) -> None:
-    """There is neither Max nor Min."""
+    """wonnx lacks Max and Min."""
     bound = upper_bound if step.op == "Min" else lower_bound
     bounded = step.inputs[0]
     for position, value in enumerate(step.inputs[1:], 2):
@@ -70,7 +70,7 @@ def _extreme(w: Writer, step: Step) -> None:
 
 
 def lower_bound(w: Writer, value: str, bound: str, output: str = "") -> str:
-    """max(value, bound)."""
+    """Write max(value, bound)."""
     if w.constant_of(value) is not None:
         value, bound = bound, value
     array = w.constant_of(bound)
@@ -78,25 +78,25 @@ def lower_bound(w: Writer, value: str, bound: str, output: str = "") -> str:
         number = float(array.flat[0])
         if number == 0:
             return w.emit("Relu", [value], w.shapes[value], output)
-        if _short(number):
+        if _has_one_decimal(number):
             return _clip_form(w, value, number, LARGEST, output)
     excess = w.pair("Sub", value, bound)
     return w.pair("Add", w.emit("Relu", [excess], w.shapes[excess]), bound, output)
 
 
 def upper_bound(w: Writer, value: str, bound: str, output: str = "") -> str:
-    """min(value, bound)."""
+    """Write min(value, bound)."""
     missing = w.pair("Sub", bound, value)
     return w.pair("Sub", bound, w.emit("Relu", [missing], w.shapes[missing]), output)
 
 
-def _short(number: float) -> bool:
-    """Whether one decimal says it: wonnx writes no more of the bounds of Clip into its shaders."""
+def _has_one_decimal(number: float) -> bool:
+    """Whether one decimal is exact: wonnx prints the bounds of Clip with one decimal into its shaders."""
     return bool(np.float32(f"{number:.1f}") == np.float32(number))
 
 
 def _clip_form(w: Writer, value: str, low: float, high: float, output: str) -> str:
-    """wonnx wants both bounds: it knows no name for infinity."""
+    """Write a Clip. wonnx needs both bounds, and cannot print infinity."""
     bounds = [w.constant(np.array(number, np.float32)) for number in (low, high)]
     return w.emit("Clip", [value, *bounds], w.shapes[value], output)
 
@@ -107,7 +107,7 @@ def _clip(w: Writer, step: Step) -> None:
         limits = [w.scalar(step.attributes[name]) if name in step.attributes else "" for name in ("min", "max")]
     low, high = (_bound(w, name, default) for name, default in zip(limits, (-LARGEST, LARGEST), strict=True))
     value = step.inputs[0]
-    if low is not None and high is not None and _short(low) and _short(high):
+    if low is not None and high is not None and _has_one_decimal(low) and _has_one_decimal(high):
         _clip_form(w, value, low, high, step.output)
     elif high == LARGEST:
         lower_bound(w, value, limits[0], step.output)
@@ -116,13 +116,13 @@ def _clip(w: Writer, step: Step) -> None:
 
 
 def _bound(w: Writer, name: str, default: float) -> float | None:
-    """None where it depends on data."""
+    """Return a bound of Clip, None if it depends on data."""
     array = w.constant_of(name) if name else np.array(default, np.float32)
     return None if array is None else float(np.clip(array, -LARGEST, LARGEST).flat[0])
 
 
 def _leaky(w: Writer, step: Step) -> None:
-    """wonnx fuses it into a convolution before it, where the general kernel then leaves it out."""
+    """wonnx fuses LeakyRelu into a preceding convolution, whose general kernel ignores it."""
     value = step.inputs[0]
     slope = step.attributes.get("alpha", 0.01)
     if value in w.plain_convolutions:
@@ -149,7 +149,7 @@ def _hard_swish(w: Writer, step: Step) -> None:
 
 
 def _softmax(w: Writer, step: Step) -> None:
-    """Before opset 13 it went over all axes from the given one on."""
+    """Before opset 13, Softmax normalizes over all axes from `axis` on."""
     value = step.inputs[0]
     shape = w.shapes[value]
     if step.opset >= 13:
@@ -161,14 +161,14 @@ def _softmax(w: Writer, step: Step) -> None:
 
 
 def _reduction(w: Writer, step: Step) -> None:
-    """As opset 13 has it: the axes of all but one are attributes."""
+    """Write a reduction of opset 13, where axes are attributes except in ReduceSum."""
     value = step.inputs[0]
     shape = w.shapes[value]
     declared_axes = step.attributes.get("axes") or integers(w, step.input(1), "an axis")
     if not declared_axes and step.attributes.get("noop_with_empty_axes"):
         w.forward(value, step.output)
         return
-    axes = sorted(normalized(axis, shape) for axis in declared_axes) or list(range(len(shape)))
+    axes = sorted(normalize_axis(axis, shape) for axis in declared_axes) or list(range(len(shape)))
     keep = step.attributes.get("keepdims", 1)
     if step.op == "ReduceSum":
         inputs = [value, w.constant(np.array(axes, np.int64))]
@@ -184,7 +184,7 @@ def _batch_normalization(w: Writer, step: Step) -> None:
     if len(shape) == 4:
         w.emit(step.op, [value, *parameters], shape, step.outputs[0], epsilon=epsilon)
         return
-    arrays = [w.needed_constant(name, f"a parameter of {step.op}").astype(np.float64) for name in parameters]
+    arrays = [w.require_constant(name, f"a parameter of {step.op}").astype(np.float64) for name in parameters]
     scale, bias, mean, variance = (array.reshape([-1] + [1] * (len(shape) - 2)) for array in arrays)
     factor = scale / np.sqrt(variance + epsilon)
     scaled = w.pair("Mul", value, w.constant(factor.astype(np.float32)))
@@ -192,7 +192,7 @@ def _batch_normalization(w: Writer, step: Step) -> None:
 
 
 def _layer_normalization(w: Writer, step: Step) -> None:
-    """There is no such op."""
+    """wonnx lacks LayerNormalization."""
     value = step.inputs[0]
     shape = w.shapes[value]
     axes = list(range(axis_of(step, shape, -1), len(shape)))
@@ -211,7 +211,7 @@ def _layer_normalization(w: Writer, step: Step) -> None:
 
 
 def explicit_pads(step: Step, sizes: tuple[int, ...], kernel: list[int], outputs: tuple[int, ...]) -> list[int]:
-    """wonnx takes the width for the height where it pads by itself."""
+    """Compute the pads of `auto_pad`, for which wonnx confuses width and height."""
     axes = range(len(kernel))
     automatic = step.attributes.get("auto_pad", b"NOTSET").decode()
     if automatic in ("NOTSET", ""):
@@ -244,7 +244,7 @@ def _pool(w: Writer, step: Step) -> None:
 
 
 def _global_pool(w: Writer, step: Step) -> None:
-    """wonnx has the average only, of rank 4 only."""
+    """wonnx only supports GlobalAveragePool of rank 4."""
     value = step.inputs[0]
     shape, output = w.shapes[value], w.shapes[step.output]
     if step.op == "GlobalAveragePool" and len(shape) == 4:
@@ -255,7 +255,7 @@ def _global_pool(w: Writer, step: Step) -> None:
 
 
 def _local_response(w: Writer, step: Step) -> None:
-    """There is no LRN: the mean of squares over neighbouring channels is a pool whose height are the channels."""
+    """wonnx lacks LRN: pool the squares over neighbouring channels, with channels as height."""
     value = step.inputs[0]
     shape = w.shapes[value]
     size = step.attributes["size"]

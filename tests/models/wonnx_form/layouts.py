@@ -1,4 +1,4 @@
-"""What becomes of ops that move elements: wonnx takes rows of the first axis, and puts whole tensors side by side."""
+"""Rewrite ops that move elements: wonnx gathers along the first axis, and concatenates whole tensors."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 from models.wonnx_form.network import Array, NoForm, Shape
 from models.wonnx_form.writer import Form, Step, Writer
 
-MOST_PARTS = 14  # of Split; wonnx binds no more buffers
+MAX_SPLIT_OUTPUTS = 14  # the number of buffers that wonnx can bind
 
 
-def normalized(axis: int, shape: Shape) -> int:
+def normalize_axis(axis: int, shape: Shape) -> int:
     return axis + len(shape) if axis < 0 else axis
 
 
 def axis_of(step: Step, shape: Shape, default: int) -> int:
-    return normalized(step.attributes.get("axis", default), shape)
+    return normalize_axis(step.attributes.get("axis", default), shape)
 
 
 def integers(w: Writer, value: str, what: str) -> list[int]:
-    """Of a constant; none where there is no such value."""
-    return [int(number) for number in w.needed_constant(value, what).ravel()] if value else []
+    """Return the elements of a constant input, empty if it is omitted."""
+    return [int(number) for number in w.require_constant(value, what).ravel()] if value else []
 
 
-# -- to be used by other forms -----------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------------
 
 
 def gather_axis(w: Writer, value: str, axis: int, indices: Sequence[int], output: str = "") -> str:
-    """Slices of one axis. wonnx's Gather knows the first axis, and indices of 32 bits."""
+    """Gather along an axis. wonnx only supports the first axis and 32-bit indices."""
     shape = w.shapes[value]
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     result = (*shape[:axis], len(indices), *shape[axis + 1 :])
@@ -43,8 +43,8 @@ def gather_axis(w: Writer, value: str, axis: int, indices: Sequence[int], output
     return w.reshape(rows, result, output or "")
 
 
-def joined(w: Writer, values: Sequence[str], axis: int, output: str = "") -> str:
-    """Concat along an axis. wonnx's puts one tensor after the other, whichever axis is meant."""
+def concatenate(w: Writer, values: Sequence[str], axis: int, output: str = "") -> str:
+    """Concatenate along an axis. wonnx appends whole tensors, whatever the axis."""
     shapes = [w.shapes[value] for value in values]
     result = list(shapes[0])
     result[axis] = sum(shape[axis] for shape in shapes)
@@ -58,8 +58,8 @@ def joined(w: Writer, values: Sequence[str], axis: int, output: str = "") -> str
     return w.reshape(rows, result, output)
 
 
-def extended(w: Writer, value: str, axis: int, size: int) -> str:
-    """With zeros at the end of an axis, up to a size."""
+def extend_axis(w: Writer, value: str, axis: int, size: int) -> str:
+    """Append zeros along an axis, up to a size."""
     shape = list(w.shapes[value])
     missing = size - shape[axis]
     if not missing:
@@ -68,11 +68,11 @@ def extended(w: Writer, value: str, axis: int, size: int) -> str:
     if array is not None:
         return w.constant(np.pad(array, [(0, missing if number == axis else 0) for number in range(len(shape))]))
     shape[axis] = missing
-    return joined(w, [value, w.constant(np.zeros(shape, np.float32))], axis)
+    return concatenate(w, [value, w.constant(np.zeros(shape, np.float32))], axis)
 
 
 def gather_per_axis(w: Writer, value: str, indices: Mapping[int, Sequence[int]], output: str) -> None:
-    """Slices along several axes; axes that stay as they are do not count."""
+    """Gather along several axes, except those that do not change."""
     shape = w.shapes[value]
     changing = {
         axis: axis_indices for axis, axis_indices in indices.items() if list(axis_indices) != list(range(shape[axis]))
@@ -96,17 +96,19 @@ def _concat(w: Writer, step: Step) -> None:
     if len(values) == 1:
         w.forward(values[0], step.output)
     else:
-        joined(w, values, axis_of(step, w.shapes[step.output], 0), step.output)
+        concatenate(w, values, axis_of(step, w.shapes[step.output], 0), step.output)
 
 
 def _split(w: Writer, step: Step) -> None:
-    """wonnx takes the lengths of unequal parts for their ends. Parts after the first go through a Reshape, which costs
-    nothing: where they meet the result of another node, wonnx would compute all before them once more, and wrongly.
+    """Write a Split of equal parts; wonnx takes the lengths of unequal parts for their ends.
+
+    Parts after the first get a Reshape, which is free: if another node combines them with other values, wonnx would
+    compute everything before them again, and wrongly.
     """
     value = step.inputs[0]
     axis = axis_of(step, w.shapes[value], 0)
     lengths = [w.shapes[output][axis] for output in step.outputs]
-    if len(set(lengths)) == 1 and len(lengths) <= MOST_PARTS:
+    if len(set(lengths)) == 1 and len(lengths) <= MAX_SPLIT_OUTPUTS:
         first, *others = step.outputs
         parts = w.emit_several("Split", [value], first, [w.shapes[output] for output in others], axis=axis)
         for part, output in zip(parts, others, strict=True):
@@ -119,7 +121,7 @@ def _split(w: Writer, step: Step) -> None:
 
 
 def _slice(w: Writer, step: Step) -> None:
-    """There is no Slice."""
+    """wonnx lacks Slice."""
     value = step.inputs[0]
     shape = w.shapes[value]
     if step.opset < 10:
@@ -127,7 +129,7 @@ def _slice(w: Writer, step: Step) -> None:
         axes, steps = list(step.attributes.get("axes", [])), []
     else:
         starts, ends, axes, steps = (integers(w, step.input(position), "a bound of Slice") for position in range(1, 5))
-    axes = [normalized(axis, shape) for axis in axes] or list(range(len(starts)))
+    axes = [normalize_axis(axis, shape) for axis in axes] or list(range(len(starts)))
     steps = steps or [1] * len(starts)
     indices = {
         axis: range(shape[axis])[start:end:stride]
@@ -146,7 +148,7 @@ def _gather(w: Writer, step: Step) -> None:
 
 
 def _expand(w: Writer, step: Step) -> None:
-    """There is no Expand."""
+    """wonnx lacks Expand."""
     value, shape = step.inputs[0], w.shapes[step.output]
     if w.shapes[value] == shape:
         w.forward(value, step.output)
@@ -155,7 +157,7 @@ def _expand(w: Writer, step: Step) -> None:
 
 
 def _tile(w: Writer, step: Step) -> None:
-    """There is no Tile."""
+    """wonnx lacks Tile."""
     shape = w.shapes[step.inputs[0]]
     counts = integers(w, step.inputs[1], "a count of Tile")
     indices = {axis: list(range(size)) * count for axis, (size, count) in enumerate(zip(shape, counts, strict=True))}
@@ -163,7 +165,7 @@ def _tile(w: Writer, step: Step) -> None:
 
 
 def _pad(w: Writer, step: Step) -> None:
-    """wonnx's Pad is right about zeros, and about at most one of them at the end of an axis."""
+    """wonnx pads correctly with zeros only, and with at most one at the end of an axis."""
     value = step.inputs[0]
     shape = w.shapes[value]
     pads = list(step.attributes.get("pads", [])) or integers(w, step.input(1), "a width of Pad")
@@ -178,15 +180,15 @@ def _pad(w: Writer, step: Step) -> None:
         }
         gather_per_axis(w, value, indices, step.output)
         return
-    if step.attributes.get("value") or (step.input(2) and w.needed_constant(step.inputs[2], "a value").any()):
-        raise NoForm("Pad with something else than zeros")
+    if step.attributes.get("value") or (step.input(2) and w.require_constant(step.inputs[2], "a value").any()):
+        raise NoForm("Pad with values other than zero")
     _pad_with_zeros(w, value, before, after, step.output)
 
 
 def _pad_with_zeros(w: Writer, value: str, before: list[int], after: list[int], output: str) -> None:
     for axis, width in enumerate(after):
         if width > 1:
-            value = extended(w, value, axis, w.shapes[value][axis] + width)
+            value = extend_axis(w, value, axis, w.shapes[value][axis] + width)
     ends = [1 if width == 1 else 0 for width in after]
     if any(before) or any(ends):
         widths = w.constant(np.array([*before, *ends], np.int64))
@@ -196,7 +198,7 @@ def _pad_with_zeros(w: Writer, value: str, before: list[int], after: list[int], 
 
 
 def _resize(w: Writer, step: Step) -> None:
-    """wonnx repeats neighbours a whole number of times; other ways of taking the nearest are slices."""
+    """wonnx only repeats elements by integer factors; write other nearest modes as gathers."""
     value = step.inputs[0]
     shape, result = w.shapes[value], w.shapes[step.output]
     if step.attributes.get("mode", b"nearest") != b"nearest":
@@ -222,12 +224,12 @@ def _resize(w: Writer, step: Step) -> None:
 
 
 def _nearest(step: Step, old: int, new: int) -> list[int]:
-    """The source of every place along an axis."""
+    """Return the source index of every element along an axis."""
     older = step.op == "Upsample" or step.opset < 11
-    way = "asymmetric" if older else step.attributes.get("coordinate_transformation_mode", b"half_pixel").decode()
+    mode = "asymmetric" if older else step.attributes.get("coordinate_transformation_mode", b"half_pixel").decode()
     rounding = "floor" if older else step.attributes.get("nearest_mode", b"round_prefer_floor").decode()
     places = np.arange(new, dtype=np.float64)
-    match way:
+    match mode:
         case "asymmetric":
             sources = places * old / new
         case "half_pixel" | "pytorch_half_pixel":
@@ -235,12 +237,12 @@ def _nearest(step: Step, old: int, new: int) -> list[int]:
         case "align_corners":
             sources = places * (old - 1) / max(new - 1, 1)
         case _:
-            raise NoForm(f"Resize with {way}")
-    return [int(source) for source in np.clip(_rounded(sources, rounding), 0, old - 1)]
+            raise NoForm(f"Resize with {mode}")
+    return [int(source) for source in np.clip(_round(sources, rounding), 0, old - 1)]
 
 
-def _rounded(numbers: Array, way: str) -> Array:
-    match way:
+def _round(numbers: Array, mode: str) -> Array:
+    match mode:
         case "floor":
             return np.floor(numbers)
         case "ceil":
@@ -252,7 +254,7 @@ def _rounded(numbers: Array, way: str) -> Array:
 
 
 def _depth_to_space(w: Writer, step: Step) -> None:
-    """There is no such op."""
+    """wonnx lacks DepthToSpace."""
     value = step.inputs[0]
     batch, channels, height, width = w.shapes[value]
     block = step.attributes["blocksize"]

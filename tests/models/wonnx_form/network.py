@@ -1,4 +1,4 @@
-"""A model whose sizes are fixed: nodes on values of known shapes, and constants for what does not depend on inputs."""
+"""Read a model with fixed input sizes: nodes on values of static shapes, and folded constants."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from onnx.reference import ReferenceEvaluator
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
-LARGE = 4096  # elements; shapes never depend on constants beyond
+LARGE = 4096  # elements; no shape depends on larger constants
 SUBGRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 class NoForm(Exception):  # noqa: N818 (says what it is)
-    """Why a model cannot be put into wonnx's form."""
+    """The reason why a model cannot be rewritten for wonnx."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """All that is left of a model; every value has a shape and is of float32, unless it is a constant."""
+    """A model after folding; every value has a static shape and is float32, except constants."""
 
     nodes: tuple[NodeProto, ...]
     constants: Mapping[str, Array]
@@ -35,7 +35,7 @@ class Network:
 
 
 def read_network(model: onnx.ModelProto, sizes: Mapping[str, Shape]) -> Network:
-    """`sizes` are the shapes of the inputs."""
+    """Read a model for inputs of these shapes."""
     graph = model.graph
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     inputs = [_with_shape(info, sizes[info.name]) for info in graph.input if info.name not in constants]
@@ -43,12 +43,12 @@ def read_network(model: onnx.ModelProto, sizes: Mapping[str, Shape]) -> Network:
     opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     nodes = list(graph.node)
     while True:
-        values = _inferred(nodes, constants, inputs, outputs, opset)
-        left = [node for node in nodes if not _fold(node, constants, values, opset)]
-        if len(left) == len(nodes):
+        values = _infer_values(nodes, constants, inputs, outputs, opset)
+        remaining = [node for node in nodes if not _fold(node, constants, values, opset)]
+        if len(remaining) == len(nodes):
             break
-        nodes = left
-    nodes = _needed(nodes, outputs)
+        nodes = remaining
+    nodes = _live_nodes(nodes, outputs)
     shapes = {name: shape for name, (kind, shape) in values.items() if shape is not None}
     used = {name for node in nodes for name in node.input if name} | set(outputs)
     for name in sorted(used - constants.keys()):
@@ -56,9 +56,9 @@ def read_network(model: onnx.ModelProto, sizes: Mapping[str, Shape]) -> Network:
         if kind is None or shape is None:
             raise NoForm(f"the shape of {name!r} depends on data")
         if kind != TensorProto.FLOAT:
-            raise NoForm(f"{name!r} is of {TensorProto.DataType.Name(kind).lower()}, where wonnx takes float32 only")
+            raise NoForm(f"{name!r} is {TensorProto.DataType.Name(kind).lower()}, but wonnx only supports float32")
     shapes |= {name: array.shape for name, array in constants.items()}
-    trimmed = tuple(_without_unused(node, used) for node in nodes)
+    trimmed = tuple(_remove_unused_outputs(node, used) for node in nodes)
     return Network(trimmed, constants, shapes, tuple(info.name for info in inputs), tuple(outputs), opset)
 
 
@@ -71,17 +71,17 @@ def _with_shape(info: ValueInfoProto, shape: Shape) -> ValueInfoProto:
 
 
 Values = Mapping[str, tuple[int | None, Shape | None]]
-"""The element type and the shape of every value, as far as they are known."""
+"""The element type and the shape of every value, None if unknown."""
 
 
-def _inferred(
+def _infer_values(
     nodes: list[NodeProto],
     constants: Mapping[str, Array],
     inputs: list[ValueInfoProto],
     outputs: list[str],
     opset: int,
 ) -> Values:
-    """Large constants stand as inputs, so that they need not be copied."""
+    """Infer types and shapes. Large constants become inputs, so that they are not copied."""
     small = [numpy_helper.from_array(array, name) for name, array in constants.items() if array.size <= LARGE]
     large = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
@@ -104,10 +104,10 @@ def _shape_of(info: ValueInfoProto) -> Shape | None:
 
 
 def _fold(node: NodeProto, constants: dict[str, Array], values: Values, opset: int) -> bool:
-    """Whether the node's results are constant; if so they are among the constants now."""
+    """Add the results of a node to the constants if they are constant; return whether they are."""
     if node.op_type == "Shape" and (shape := values.get(node.input[0], (None, None))[1]) is not None:
-        chosen = attributes_of(node)
-        constants[node.output[0]] = np.array(shape[chosen.get("start", 0) : chosen.get("end")], np.int64)
+        attributes = attributes_of(node)
+        constants[node.output[0]] = np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)
         return True
     if any(name and name not in constants for name in node.input) or node.op_type.startswith("Random"):
         return False
@@ -121,13 +121,13 @@ def _fold(node: NodeProto, constants: dict[str, Array], values: Values, opset: i
     )
     try:
         results = ReferenceEvaluator(model).run(None, operands)
-    except RuntimeError:  # it does not know every version of every op
+    except RuntimeError:  # the evaluator does not support every version of every op
         return False
     constants |= {info.name: np.asarray(array) for info, array in zip(outputs, results, strict=True)}
     return True
 
 
-def _without_unused(node: NodeProto, used: set[str]) -> NodeProto:
+def _remove_unused_outputs(node: NodeProto, used: set[str]) -> NodeProto:
     """Remove unused trailing results, such as masks."""
     count = max(number for number, name in enumerate(node.output, 1) if name in used)
     if node.op_type == "Split" or count == len(node.output):
@@ -138,8 +138,8 @@ def _without_unused(node: NodeProto, used: set[str]) -> NodeProto:
     return shorter
 
 
-def _needed(nodes: list[NodeProto], outputs: list[str]) -> list[NodeProto]:
-    """Those that the outputs depend on."""
+def _live_nodes(nodes: list[NodeProto], outputs: list[str]) -> list[NodeProto]:
+    """Return the nodes that the outputs depend on."""
     needed = set(outputs)
 
     def backward() -> Iterator[NodeProto]:

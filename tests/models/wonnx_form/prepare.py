@@ -1,4 +1,4 @@
-"""From a model to the one that wonnx loads."""
+"""Rewrite a model, or a file, for wonnx."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ FORMS: Mapping[str, Form] = {**forms.FORMS, **layouts.FORMS, **products.FORMS}
 
 
 def wonnx_form(model: onnx.ModelProto, sizes: Mapping[str, Shape]) -> onnx.ModelProto:
-    """The same model for inputs of these shapes; NoForm where there is none."""
+    """Rewrite a model for inputs of these shapes; raise NoForm if that is impossible."""
     unsupported = sorted({node.op_type for node in model.graph.node if node.domain not in ("", "ai.onnx")})
     if unsupported:
-        raise NoForm(f"{', '.join(unsupported)}: not of ONNX")
+        raise NoForm(f"{', '.join(unsupported)}: not an ONNX operator")
     network = read_network(model, sizes)
     unsupported = sorted({node.op_type for node in network.nodes} - FORMS.keys())
     if unsupported:
-        raise NoForm(f"wonnx has nothing to make {', '.join(unsupported)} of")
-    return _written(network)
+        raise NoForm(f"wonnx does not support {', '.join(unsupported)}")
+    return _write_model(network)
 
 
-def prepared(source: Path, sizes: Mapping[str, Shape], folder: Path) -> Path:
-    """The file with the form of a model; it is made once, and anew where the model or this code has changed."""
+def prepare_file(source: Path, sizes: Mapping[str, Shape], folder: Path) -> Path:
+    """Return the file of the rewritten model; write it if the model or this code has changed."""
     key = hashlib.sha256(repr(sorted(sizes.items())).encode())
     key.update(f"{source.stat().st_size} {source.stat().st_mtime_ns}".encode())
     for code in sorted(Path(__file__).parent.glob("*.py")):
@@ -46,7 +46,7 @@ def prepared(source: Path, sizes: Mapping[str, Shape], folder: Path) -> Path:
     return path
 
 
-def _written(network: Network) -> onnx.ModelProto:
+def _write_model(network: Network) -> onnx.ModelProto:
     writer = Writer(network)
     for node in network.nodes:
         inputs = tuple(writer.name(name) for name in node.input)

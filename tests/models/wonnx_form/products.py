@@ -1,4 +1,4 @@
-"""What becomes of convolutions and products of matrices."""
+"""Rewrite convolutions and matrix products."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.wonnx_form.forms import dilations_of, explicit_pads
-from models.wonnx_form.layouts import extended, gather_axis, joined
+from models.wonnx_form.layouts import concatenate, extend_axis, gather_axis
 from models.wonnx_form.network import Array, NoForm
 from models.wonnx_form.writer import LARGEST_BUFFER, Form, Step, Writer
 
-TILE = 4  # what sizes of products are to be multiples of
+TILE = 4  # sizes of products must be multiples of this
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ TILE = 4  # what sizes of products are to be multiples of
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Over height and width; `pads` are those before both, then those after both."""
+    """A window over height and width; `pads` are (top, left, bottom, right)."""
 
     strides: tuple[int, ...]
     pads: tuple[int, ...]
@@ -31,8 +31,8 @@ class Window:
 
 def _convolution(w: Writer, step: Step) -> None:
     value = step.inputs[0]
-    weights = w.needed_constant(step.inputs[1], "a weight of Conv")
-    bias = w.needed_constant(step.inputs[2], "the bias of Conv") if step.input(2) else None
+    weights = w.require_constant(step.inputs[1], "a weight of Conv")
+    bias = w.require_constant(step.inputs[2], "the bias of Conv") if step.input(2) else None
     shape, output = w.shapes[value], w.shapes[step.output]
     rank = len(shape) - 2
     if rank > 2:
@@ -40,20 +40,22 @@ def _convolution(w: Writer, step: Step) -> None:
     pads = explicit_pads(step, shape[2:], list(weights.shape[2:]), output[2:])
     strides = list(step.attributes.get("strides", [1] * rank))
     dilations = dilations_of(step, rank)
-    if rank == 1:  # wonnx wants a height
+    if rank == 1:  # wonnx needs a height
         value = w.reshape(value, (*shape[:2], 1, shape[2]))
         weights = weights[:, :, None]
         pads, strides, dilations = [0, pads[0], 0, pads[1]], [1, *strides], [1, *dilations]
     window = Window(tuple(strides), tuple(pads), tuple(dilations), step.attributes.get("group", 1))
     if rank == 1:
-        w.reshape(convolved(w, value, weights, bias, window), output, step.output)
+        w.reshape(convolve(w, value, weights, bias, window), output, step.output)
     else:
-        convolved(w, value, weights, bias, window, step.output)
+        convolve(w, value, weights, bias, window, step.output)
 
 
-def convolved(w: Writer, value: str, weights: Array, bias: Array | None, window: Window, output: str = "") -> str:
-    """wonnx has a kernel for windows of 3 by 3, whose weights it lays out anew, if only there is a bias: with none the
-    kernel reads them wrongly, and with dilations another one does.
+def convolve(w: Writer, value: str, weights: Array, bias: Array | None, window: Window, output: str = "") -> str:
+    """Write a convolution.
+
+    wonnx has a kernel for 3×3 windows that needs its weights in another layout. Without a bias it reads them wrongly,
+    and with dilations another kernel does.
     """
     count, _, *kernel = weights.shape
     relaid = kernel == [3, 3] and window.strides == (1, 1) and window.group == 1 and count % 4 == 0
@@ -93,12 +95,10 @@ def _has_vector_kernel(w: Writer, value: str, window: Window, kernel: list[int],
 
 
 def _transposed_convolution(w: Writer, step: Step) -> None:
-    """There is no ConvTranspose: every phase of the output is a convolution, and all of them are one with more
-    channels, which then move to their places.
-    """
+    """wonnx lacks ConvTranspose: convolve with a channel for each phase of the output, and interleave them."""
     value = step.inputs[0]
-    weights = w.needed_constant(step.inputs[1], "a weight of ConvTranspose")
-    bias = w.needed_constant(step.inputs[2], "the bias of ConvTranspose") if step.input(2) else None
+    weights = w.require_constant(step.inputs[1], "a weight of ConvTranspose")
+    bias = w.require_constant(step.inputs[2], "the bias of ConvTranspose") if step.input(2) else None
     shape, result = w.shapes[value], w.shapes[step.output]
     if len(shape) != 4 or dilations_of(step, 2) != [1, 1] or step.attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
         raise NoForm("ConvTranspose of another rank, with dilations or automatic pads")
@@ -124,25 +124,23 @@ def _transposed_convolution(w: Writer, step: Step) -> None:
         raise NoForm("ConvTranspose that cuts more than its kernel reaches")
     window = Window((1, 1), (-first[0], -first[1], after[0], after[1]), (1, 1), group)
     many = None if bias is None else np.repeat(bias, strides[0] * strides[1])
-    computed = convolved(w, value, phases.reshape(-1, channels // group, *kernel), many, window)
+    computed = convolve(w, value, phases.reshape(-1, channels // group, *kernel), many, window)
     parts = w.reshape(computed, (shape[0], result[1], strides[0], strides[1], counts[0], counts[1]))
     w.reshape(w.transpose(parts, (0, 1, 4, 2, 5, 3)), result, step.output)
 
 
 def _taps(size: int, stride: int, pad: int) -> Iterator[tuple[int, int, int]]:
-    """Along an axis: each element of the kernel, the phase of the output that it serves, and how far from there its
-    source is.
-    """
-    for place in range(size):
-        phase = (place - pad) % stride
-        yield place, phase, (phase + pad - place) // stride
+    """Yield each kernel index along an axis, its phase of the output, and the offset of its source."""
+    for index in range(size):
+        phase = (index - pad) % stride
+        yield index, phase, (phase + pad - index) // stride
 
 
-# -- products of matrices ----------------------------------------------------------------------------------------------
+# -- matrix products ---------------------------------------------------------------------------------------------------
 
 
 def _gemm(w: Writer, step: Step) -> None:
-    """wonnx does not transpose, and ignores the shape of C if it has one row."""
+    """wonnx ignores transA and transB, and the shape of C if it has one row."""
     left, right = step.inputs[:2]
     if step.attributes.get("transA"):
         left = w.transpose(left, (1, 0))
@@ -179,71 +177,77 @@ def _matmul(w: Writer, step: Step) -> None:
         else:
             w.reshape(product(w, flat, matrix), (*outer, columns), step.output)
     else:
-        _stacked(w, left, right, step.output)
+        _batched_product(w, left, right, step.output)
 
 
 def product(w: Writer, left: str, right: str, output: str = "", bias: Array | None = None) -> str:
-    """Of two matrices. wonnx computes tiles of 4 by 4, or of 2 by 2 where 2 is all that divides the sizes; what is left
-    over it leaves out. One row it computes 4 elements at a time.
+    """Write the product of two matrices.
+
+    wonnx computes tiles of 4×4, or of 2×2 if 2 is the greatest common divisor of the sizes, and ignores the remainder.
+    It computes a single row 4 elements at a time.
     """
     (rows, depth), columns = w.shapes[left], w.shapes[right][1]
     if rows == 1:
-        return _row_times(w, extended(w, left, 1, _up(depth)), extended(w, right, 0, _up(depth)), output, bias)
+        return _row_times(
+            w, extend_axis(w, left, 1, _round_up(depth)), extend_axis(w, right, 0, _round_up(depth)), output, bias
+        )
     op, inputs = ("MatMul", [left, right]) if bias is None else ("Gemm", [left, right, w.constant(bias)])
     if _fits(rows, depth, columns):
         return w.emit(op, inputs, (rows, columns), output)
-    left = extended(w, extended(w, left, 1, _up(depth)), 0, _up(rows))
-    right = extended(w, extended(w, right, 0, _up(depth)), 1, _up(columns))
+    left = extend_axis(w, extend_axis(w, left, 1, _round_up(depth)), 0, _round_up(rows))
+    right = extend_axis(w, extend_axis(w, right, 0, _round_up(depth)), 1, _round_up(columns))
     inputs = [left, right]
     if bias is not None:
-        inputs.append(w.constant(np.pad(bias, (0, _up(columns) - columns))))
-    whole = w.emit(op, inputs, (_up(rows), _up(columns)))
-    return _cut(w, whole, (rows, columns), output)
+        inputs.append(w.constant(np.pad(bias, (0, _round_up(columns) - columns))))
+    whole = w.emit(op, inputs, (_round_up(rows), _round_up(columns)))
+    return _crop(w, whole, (rows, columns), output)
 
 
 def _row_times(w: Writer, left: str, right: str, output: str, bias: Array | None) -> str:
-    """Matrices that are too large for a buffer are multiplied in parts, of columns."""
+    """Multiply a row by a matrix, in blocks of columns if it is too large for a buffer."""
     depth, columns = w.shapes[right]
     parts = -(-depth * columns * 4 // LARGEST_BUFFER)
     width = -(-columns // parts)
     matrix = w.constant_of(right) if parts > 1 else None
     if parts > 1 and matrix is None:
-        raise NoForm("a product with a computed matrix that is larger than wonnx's buffers may be")
+        raise NoForm("a product with a computed matrix that is larger than wonnx's buffers")
     results = []
     for start in range(0, columns, width):
         part = right if matrix is None else w.constant(matrix[:, start : start + width])
         inputs = [left, part] if bias is None else [left, part, w.constant(bias[start : start + width])]
         op = "MatMul" if bias is None else "Gemm"
         results.append(w.emit(op, inputs, (1, w.shapes[part][1]), output if parts == 1 else ""))
-    return results[0] if parts == 1 else joined(w, results, 1, output)
+    return results[0] if parts == 1 else concatenate(w, results, 1, output)
 
 
-def _stacked(w: Writer, left: str, right: str, output: str) -> None:
-    """One product for each of the outer indices, which must be the same ones."""
+def _batched_product(w: Writer, left: str, right: str, output: str) -> None:
+    """Write a batched product; both operands must have the same batch dims."""
     *outer, rows, depth = w.shapes[left]
     *others, _, columns = w.shapes[right]
     if outer != others:
-        raise NoForm(f"MatMul of {w.shapes[left]} and {w.shapes[right]}, whose stacks differ")
+        raise NoForm(f"MatMul of {w.shapes[left]} and {w.shapes[right]}, whose batch dims differ")
     count = math.prod(outer)
     left, right = w.reshape(left, (count, rows, depth)), w.reshape(right, (count, depth, columns))
     if rows > 1 and _fits(rows, depth, columns):
         whole = w.emit("MatMul", [left, right], (count, rows, columns))
     else:
-        left = extended(w, extended(w, left, 2, _up(depth)), 1, _up(rows))
-        right = extended(w, extended(w, right, 2, _up(columns)), 1, _up(depth))
-        whole = _cut(w, w.emit("MatMul", [left, right], (count, _up(rows), _up(columns))), (count, rows, columns))
+        left = extend_axis(w, extend_axis(w, left, 2, _round_up(depth)), 1, _round_up(rows))
+        right = extend_axis(w, extend_axis(w, right, 2, _round_up(columns)), 1, _round_up(depth))
+        whole = _crop(
+            w, w.emit("MatMul", [left, right], (count, _round_up(rows), _round_up(columns))), (count, rows, columns)
+        )
     w.reshape(whole, w.shapes[output], output)
 
 
-def _cut(w: Writer, value: str, shape: Sequence[int], output: str = "") -> str:
-    """The first of the elements along every axis; at least one axis has more."""
+def _crop(w: Writer, value: str, shape: Sequence[int], output: str = "") -> str:
+    """Cut a value to a smaller shape."""
     axes = [axis for axis, size in enumerate(shape) if size != w.shapes[value][axis]]
     for number, axis in enumerate(axes, 1):
         value = gather_axis(w, value, axis, range(shape[axis]), output if number == len(axes) else "")
     return value if axes or not output else w.reshape(value, shape, output)
 
 
-def _up(size: int) -> int:
+def _round_up(size: int) -> int:
     return -(-size // TILE) * TILE
 
 

@@ -1,4 +1,4 @@
-"""The new model while it is written: nodes, constants, and the shape of every value."""
+"""Build the new model: nodes, constants, and the shape of every value."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from models.wonnx_form.network import Array, Network, NoForm, Shape
 OPSET = 13
 IR_VERSION = 8
 SMALL = 64  # elements
-LARGEST_BUFFER = 128 << 20  # bytes; wonnx asks its device for no more than the default limits
+LARGEST_BUFFER = 128 << 20  # bytes; wonnx uses the default limits of the device
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node of the network; inputs are named as in the new model."""
+    """A node of the network, with the names of its inputs in the new model."""
 
     op: str
     inputs: tuple[str, ...]
@@ -32,11 +32,11 @@ class Step:
     @property
     def output(self) -> str:
         if len(self.outputs) > 1:
-            raise NoForm(f"{self.op} with {len(self.outputs)} results")
+            raise NoForm(f"{self.op} with {len(self.outputs)} outputs")
         return self.outputs[0]
 
     def input(self, position: int) -> str:
-        """Empty where there is none."""
+        """Return the name of an input, empty if omitted."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
 
@@ -45,7 +45,7 @@ class Writer:
 
     def __init__(self, network: Network) -> None:
         self.shapes = dict(network.shapes)
-        self.plain_convolutions: set[str] = set()  # results of the kernel that knows no LeakyRelu
+        self.plain_convolutions: set[str] = set()  # results of the kernel that ignores a fused LeakyRelu
         self._network = network
         self._constants = dict(network.constants)
         self._nodes: list[NodeProto] = []
@@ -57,20 +57,20 @@ class Writer:
     # -- values --------------------------------------------------------------------------------------------------------
 
     def name(self, value: str) -> str:
-        """The value that stands for it in the new model."""
+        """Return the name of a value in the new model."""
         return self._same.get(value, value)
 
     def constant_of(self, value: str) -> Array | None:
         return self._constants.get(value)
 
-    def needed_constant(self, value: str, what: str) -> Array:
+    def require_constant(self, value: str, what: str) -> Array:
         array = self.constant_of(value)
         if array is None:
             raise NoForm(f"{what} depends on data")
         return array
 
     def constant(self, array: Array) -> str:
-        """Small ones that are equal are one; large ones stay apart, as weights of a made-up model may all be equal."""
+        """Add a constant. Equal small ones are shared; large ones are not, because random weights may all be equal."""
         whole = np.ascontiguousarray(array).reshape(array.shape)
         key = (whole.dtype.str, whole.shape, whole.tobytes()) if whole.size <= SMALL else None
         name = self._small.get(key) if key else None
@@ -92,7 +92,7 @@ class Writer:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def emit(self, op: str, inputs: Sequence[str], shape: Sequence[int], output: str = "", **attributes: Any) -> str:
-        """A node with one result; where no name is given for it, it gets one."""
+        """Add a node with one result, and return its name."""
         name = output or self._fresh(op)
         self.shapes[name] = tuple(shape)
         self._nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
@@ -101,14 +101,14 @@ class Writer:
     def emit_several(
         self, op: str, inputs: Sequence[str], output: str, others: Sequence[Sequence[int]], **attributes: Any
     ) -> list[str]:
-        """A node whose first result has a name already; the others, of these shapes, get theirs."""
+        """Add a node whose first result is `output`; name the others, of these shapes, and return their names."""
         names = [self._fresh(op) for _ in others]
         self.shapes |= {name: tuple(shape) for name, shape in zip(names, others, strict=True)}
         self._nodes.append(helper.make_node(op, list(inputs), [output, *names], **attributes))
         return names
 
     def forward(self, value: str, output: str) -> str:
-        """`output` is `value`, maybe in another shape."""
+        """Define `output` as `value`, reshaped if necessary."""
         if self.shapes[value] == self.shapes[output] and output not in self._network.outputs:
             self._same[output] = value
             return value
@@ -133,7 +133,7 @@ class Writer:
         return self.emit("Transpose", [value], shape, output, perm=list(order))
 
     def pair(self, op: str, left: str, right: str, output: str = "") -> str:
-        """An elementwise op of two values that broadcast."""
+        """Add an elementwise op of two values that broadcast."""
         shape = np.broadcast_shapes(self.shapes[left], self.shapes[right])
         return self.emit(op, [left, right], shape, output)
 
@@ -144,7 +144,7 @@ class Writer:
         used = {name for node in self._nodes for name in node.input if name and name not in outputs}
         for name in [*outputs, *used]:
             if math.prod(self.shapes[name]) * 4 > LARGEST_BUFFER:
-                raise NoForm(f"{name!r} is larger than wonnx's buffers may be")
+                raise NoForm(f"{name!r} is larger than wonnx's buffers")
             if 0 in self.shapes[name]:
                 raise NoForm(f"{name!r} is empty")
         graph = helper.make_graph(
@@ -164,4 +164,4 @@ class Writer:
 
 
 Form = Callable[[Writer, Step], object]
-"""Writes what a step becomes; its last node gives the step's output."""
+"""Writes the nodes of a step; the last computes its output."""
