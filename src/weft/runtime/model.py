@@ -22,6 +22,7 @@ from weft.interrupts import Cancellation, await_run, await_to_completion, is_lar
 from weft.ir.tensors import DeviceTensor
 from weft.runtime.device_history import is_device_error
 from weft.runtime.devices import KINDS
+from weft.runtime.model_files import raise_missing_package
 from weft.runtime.named_values import Outputs, Specs
 from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import DeviceOption, Route, route
@@ -407,9 +408,12 @@ class Model(ShownAsTables):
         Costs are for usual sizes of dynamic dims. `print(model.kernels)` shows a table, `model.kernels[0].code` the
         code of one kernel by language.
         """
-        from weft.report.kernel_list import list_kernels
+        try:
+            from weft.report.kernel_list import list_kernels
 
-        return list_kernels(self.session().pipeline, {})
+            return list_kernels(self.session().pipeline, {})
+        except ModuleNotFoundError as error:
+            raise_missing_package(error, self.file)
 
     def explain(self) -> tuple[HostStep, ...]:
         """List the steps that did not become native code: the node of each, and why."""
@@ -463,7 +467,10 @@ class Model(ShownAsTables):
         from weft.runtime.random_inputs import inputs_or_random
 
         feeds = inputs_or_random(self, inputs, batch, shapes, seed)
-        return with_operators(self.session().profile(feeds, repeat), lambda: self.source.graph)
+        try:
+            return with_operators(self.session().profile(feeds, repeat), lambda: self.source.graph)
+        except ModuleNotFoundError as error:
+            raise_missing_package(error, self.file)
 
     def bench(
         self,
@@ -494,9 +501,12 @@ class Model(ShownAsTables):
 
         profile: a result of `model.profile()`, for the times of nodes; measure: profile now, on random inputs.
         """
-        from weft.report.view import view
+        try:
+            from weft.report.view import view
 
-        return view(self, path, profile=profile, measure=measure)
+            return view(self, path, profile=profile, measure=measure)
+        except ModuleNotFoundError as error:
+            raise_missing_package(error, self.file)
 
     def __repr__(self) -> str:
         """File, device, inputs and outputs on one line; `print(model)` shows a table."""

@@ -288,7 +288,7 @@ def read_opened(opened: OpenedModel, folders: Sequence[Path], *, strict: bool = 
     return read_model(opened, is_defined=is_defined, folders=folders, known_attributes=known_attributes, strict=strict)
 
 
-def raise_missing_package(error: ModuleNotFoundError, file: str) -> NoReturn:
+def raise_missing_package(error: ModuleNotFoundError, file: str | None = None, subject: str = "this") -> NoReturn:
     """Raise a DeviceError for a package that an installation with only the runtime lacks; any other error as it is."""
     package = (error.name or "").partition(".")[0]
     if package not in (*COMPILER_PACKAGES, TYPES_PACKAGE):
@@ -296,7 +296,7 @@ def raise_missing_package(error: ModuleNotFoundError, file: str) -> NoReturn:
     hint = f"pip install {package}"
     if package in COMPILER_PACKAGES:
         hint += "; a program that `weft compile` wrote runs without it"
-    raise DeviceError(f"this needs the package {package}, which is not installed", file=file, hint=hint) from error
+    raise DeviceError(f"{subject} needs the package {package}, which is not installed", file=file, hint=hint) from error
 
 
 def model_reader(*, strict: bool) -> Read:
