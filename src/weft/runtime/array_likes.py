@@ -18,7 +18,7 @@ from weft.runtime.foreign_tensors import as_numpy, is_foreign, is_of_torch
 
 _BUFFERS = (memoryview, buffers.array, ctypes.Array)
 _FILL = "fill them, for instance with array.filled(0)"
-_BYTES = "make numbers of it, for instance with np.frombuffer(content, np.uint8)"
+_BYTES = "convert it to numbers, for instance with np.frombuffer(content, np.uint8)"
 
 
 def as_array(content: Any, dtype: DType, what: str, file: str) -> Array:
@@ -59,14 +59,14 @@ def _convert(content: Any, dtype: DType, what: str, file: str) -> Any:
     if isinstance(content, Sequence):
         return _from_python(list(content), dtype)
     kind = "nothing" if content is None else f"a {type(content).__name__}"
-    hint = "pass its toarray()" if hasattr(content, "toarray") else None
+    hint = "pass array.toarray()" if hasattr(content, "toarray") else None
     raise InputError(f"{what} must be an array, not {kind}", file=file, hint=hint)
 
 
 def _to_strings(array: Array, dtype: DType, what: str, file: str) -> Array:
     """Convert any numpy representation of strings to an array of `str` objects."""
     if array.dtype.kind == "O" and dtype is not DType.string:
-        hint = "numpy made Python objects of it; make an array of numbers"
+        hint = "numpy stores it as Python objects; pass an array of numbers or nested lists of equal lengths"
         raise InputError(f"{what} must be {dtype}, not an array of Python objects", file=file, hint=hint)
     try:
         texts = [decode_bytes(item) for item in array.astype(object).flat]
@@ -88,7 +88,7 @@ def decode_bytes(item: Any) -> Any:
 
 
 def is_textual(array: Array) -> bool:
-    """Return whether the elements may be text: strings, bytes, Python objects, or bytes without a type such as `V4`."""
+    """Whether the elements may be text: strings, bytes, Python objects, or bytes without a type such as `V4`."""
     return array.dtype.kind in "OUST" or (array.dtype.type is np.void and array.dtype.names is None)
 
 

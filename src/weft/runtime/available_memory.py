@@ -1,4 +1,4 @@
-"""How much memory this process can still get, and whether that suffices for LLVM, which aborts without it."""
+"""Check how much memory this process can still get: LLVM aborts the process when it runs out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _check(file: str | None, stage: str, needed: int) -> None:
     left = memory_left()
     if left is not None and left < needed:
         raise OutOfMemoryError(
-            f"{stage} may take {needed:,} bytes, and this process can get {max(left, 0):,}",
+            f"{stage} may take {needed:,} bytes, but this process can get only {max(left, 0):,}",
             file=file,
             hint="allow this process more memory; a cached model needs less to load",
         )

@@ -21,7 +21,7 @@ from weft.runtime.session_pool import SessionPool
 
 
 class EndedError(BaseException):
-    """The result of a background thread is not needed any more. No handler on the way may catch it."""
+    """Ends a background thread whose result is no longer needed; nothing on the call stack may catch it."""
 
 
 class BackgroundStages(Stages):

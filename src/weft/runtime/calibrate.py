@@ -37,7 +37,7 @@ from weft.threads import make_lock, usable_cores
 PROBE_SECONDS = 2e-2  # of all runs of a probe, unless the first alone takes longer
 FEWEST_RUNS, MOST_RUNS = 2, 50
 BUDGET = 1.6  # seconds, after which the remaining types count as fast as float32
-LEAST_SECONDS = 1e-8  # of anything
+LEAST_SECONDS = 1e-8  # lower bound of every measured time
 MOST_UNITS = 1 << 16
 SHARING = (0.25e-6, 0.75e-6)  # seconds for each thread that shares work, at least and at most
 LEAST_EFFICIENCY = 0.46  # of a CPU's peak; a lower measurement means that other processes were running
@@ -101,7 +101,7 @@ def known_calibration(device: str, threads: int | None) -> Calibration | None:
 
 
 def device_identity(device: str, threads: int | None) -> str:
-    """Digest what measurements are valid for: hardware and driver, threads, and weft."""
+    """Return a digest of everything that measurements depend on: hardware, driver, threads and weft."""
     info = choose(device)
     opened = driver(info.name)
     hardware = (info.name, info.description, info.kind, info.driver)

@@ -121,7 +121,7 @@ def _json(records: Mapping[str, Any]) -> str:
 
 
 def _identity(device: str, threads: int | None) -> str:
-    """Return what measurements of a device are valid for; its name if it cannot be used (a GPU after a fork)."""
+    """Return the key of a device's measurements; its name if the device cannot be used (a GPU after a fork)."""
     try:
         return device_identity(device, threads)
     except WeftError:

@@ -19,7 +19,7 @@ from weft.ir.types import OptionalType, SequenceType, TensorType
 from weft.quantities import shorten
 from weft.runtime.available_memory import memory_left
 
-USUAL_RATE = 16_000  # samples per second of sound
+USUAL_RATE = 16_000  # samples per second of audio
 _RATES = ("sr", "sample_rate", "sampling_rate", "samplerate")
 RANDOM, ZEROS, ONES = "random", "zeros", "ones"
 
@@ -56,7 +56,7 @@ def _tensor_spec(name: str, type: TensorType, shape: tuple[int, ...] | None) -> 
 
 
 class PlannedInputs(Protocol):
-    """A model with its inputs, and a plan for usual sizes."""
+    """A model with its inputs, and a plan for typical sizes."""
 
     @property
     def inputs(self) -> Sequence[TensorSpec]: ...
@@ -65,7 +65,7 @@ class PlannedInputs(Protocol):
 
 
 def usual_inputs(model: PlannedInputs) -> dict[str, Array]:
-    """Generate inputs of usual sizes."""
+    """Generate inputs of typical sizes."""
     sizes: Mapping[str, int] = {}
     with suppress(WeftError):
         sizes = model.plan()[1]

@@ -61,7 +61,7 @@ class Model(ShownAsTables):
     """A loaded model, ready to run: `model.run({"x": array})`, or `model(array)`.
 
     `inputs` and `outputs` are its specs, with a name, a dtype and a shape; `defaults` are inputs that have a default.
-    `file` is where it came from, `metadata` what the file states about itself, `device` where it runs. `run` may be
+    `file` is its path, `metadata` describes its origin, `device` is where it runs. `run` may be
     called from several threads at once.
     """
 
@@ -109,10 +109,11 @@ class Model(ShownAsTables):
         """Run on inputs by name and return outputs by name.
 
         Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, Python numbers and lists, or tensors on this
-        model's device. Arrays must have the dtype that `inputs` states. A sequence is a list, an empty optional None.
+        model's device. Arrays must have the dtype that `inputs` states. Pass a list for a sequence, None for an
+        empty optional.
 
         outputs: names of outputs, or of any other values of the model's main graph (its inputs, weights and nodes).
-            Each set of inner values has a program, compiled on first use and kept like those for shapes.
+            Each set of inner values needs its own program, which is compiled on first use and cached.
 
         keep: the outputs to leave on the device, by name, or True for all. They are `weft.DeviceTensor`s, on every
             device, which a later run takes without a copy (the state of a loop, a decoder's cache); `numpy()` copies
@@ -405,7 +406,7 @@ class Model(ShownAsTables):
     def kernels(self) -> KernelList:
         """The kernels that the model becomes on its device: nodes, template, cost and code of each.
 
-        Costs are for usual sizes of dynamic dims. `print(model.kernels)` shows a table, `model.kernels[0].code` the
+        Costs are for typical sizes of dynamic dims. `print(model.kernels)` shows a table, `model.kernels[0].code` the
         code of one kernel by language.
         """
         try:
@@ -442,7 +443,7 @@ class Model(ShownAsTables):
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """Compute the memory that a run needs, for sizes of dynamic dims or shapes of inputs, by name.
 
-        Other dynamic dims get usual sizes, which the result states.
+        Other dynamic dims get typical sizes, which the result states.
         """
         return self.session().memory(shapes)
 

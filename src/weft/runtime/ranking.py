@@ -129,7 +129,7 @@ def calibrate_devices(devices: Sequence[str], threads: int | None) -> tuple[dict
 
 
 def likely_sizes(program: TensorProgram, user_sizes: Mapping[str, int]) -> dict[str, int]:
-    """Complete the sizes of dynamic dims by usual ones for which the program's guards hold."""
+    """Complete the sizes of dynamic dims with typical ones for which the program's guards hold."""
     likely: dict[str, int] = {}
     for number, sizes in enumerate(usual_sizes(program.inputs, program.guards, user_sizes)):
         likely = sizes if number == 0 else likely

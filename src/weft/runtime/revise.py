@@ -118,7 +118,7 @@ def _content(constant: Any, weights: set[int]) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownWorks:
-    """What the groups of a compiled program were built to, to build them again with other constants."""
+    """The kernels and works that a compiled program's groups became, to compare with when they are built again."""
 
     target: Target
     kernels: dict[Any, Any] = field(default_factory=dict)  # memoized by builders

@@ -187,7 +187,7 @@ class Session:
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """Compute the memory that a run needs, for sizes of dynamic dims or shapes of inputs, by name.
 
-        Other dynamic dims get usual sizes, which the result states.
+        Other dynamic dims get typical sizes, which the result states.
         """
         plan, sizes = self.plan(shapes)
         bound, _ = bind_shapes(self.whole.program.inputs, whole_shapes(shapes, self.file), self.file)
@@ -270,7 +270,7 @@ class Session:
                 return profile_runs(self.file, self.device, recorder.threads, peak, record, repeat)
             except UNFIT:
                 continue
-        hint = "sizes that depend on data differ from what the model's graph says"
+        hint = "sizes that depend on data differ from those in the model's graph"
         raise DeviceError("there are no kernels to time: the model runs node by node", file=self.file, hint=hint)
 
     def check_names(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:

@@ -58,7 +58,7 @@ class Timed:
     before_seconds: float
     best: str
     best_seconds: float
-    ways: int  # that were timed
+    ways: int  # the number of tilings that were timed
 
 
 @dataclass(frozen=True, slots=True)
