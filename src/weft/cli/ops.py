@@ -44,8 +44,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--missing",
         action="store_true",
-        help="list only operators of onnx that weft lacks or supports in part; with models: the operators that they "
-        "need and weft lacks, and who defines them",
+        help="list only operators of onnx that weft lacks or only partly supports; with models: the operators that "
+        "they need and weft lacks, and who defines them",
     )
     options.add_json(parser)
 
