@@ -106,7 +106,7 @@ class KernelList(Sequence[ModelKernel], ShownAsTables):
 
 
 def list_kernels(pipeline: Pipeline, sizes: Mapping[str, int]) -> KernelList:
-    """Build a model's kernels, with costs for these sizes of dynamic dims and usual sizes of the others."""
+    """Build a model's kernels, with costs for these sizes of dynamic dims and typical sizes of the others."""
     driver = pipeline.driver
     if not isinstance(driver, CompilingDriver):
         problem, hint = f"device {driver.name!r} builds no kernels", "name one that compiles: see weft devices"
