@@ -107,7 +107,7 @@ def from_lists(content: Any, spec: TensorSpec, name: str) -> Array:
         raise InputError(f"{name}: the lists have different lengths") from error
     if element is DType.string:
         if not all(isinstance(item, str) for item in array.reshape(-1)):
-            raise InputError(f"{name}: input {spec.name!r} takes texts")
+            raise InputError(f"{name}: input {spec.name!r} takes strings")
         return array
     if array.dtype.kind == "O" and not all(isinstance(item, (int, float)) for item in array.flat):
         raise InputError(f"{name}: has items that are not numbers, or lists of different lengths")
@@ -271,11 +271,11 @@ def _convert_elements(array: Array, spec: TensorSpec, name: str, notes: list[str
         return array
     if element is DType.string:
         if not is_textual(array):
-            raise InputError(f"{name}: has numbers, but input {spec.name!r} takes texts")
+            raise InputError(f"{name}: has numbers, but input {spec.name!r} takes strings")
         try:
             texts = [str(decode_bytes(item)) for item in array.reshape(-1)]
         except Exception as error:  # numpy does not check the texts in files
-            raise InputError(f"{name}: has invalid texts: {error}") from error
+            raise InputError(f"{name}: has invalid strings: {error}") from error
         result = np.empty(len(texts), object)
         result[:] = texts
         return np.asarray(result.reshape(array.shape))

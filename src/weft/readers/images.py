@@ -113,7 +113,7 @@ def images_to_input(
 def _find_layout(spec: TensorSpec, options: ImageOptions, sizes: Mapping[str, int], name: str) -> _Layout:
     element, shape = spec.element, spec.shape
     if element is None or element is DType.string or element is DType.bool or element.is_complex:
-        raise InputError(f"{name}: input {spec.name!r} takes {spec.type}, which is no image")
+        raise InputError(f"{name}: input {spec.name!r} takes {spec.type}, which is not an image")
     letters = options.layout or (None if shape is None else _guess_layout(shape))
     declared = "of any rank" if shape is None else f"({', '.join(map(str, shape))})"
     if letters is None or (shape is not None and len(letters) != len(shape)):

@@ -32,7 +32,7 @@ def parse_number(text: str) -> int | float:
 
 
 def is_whole(element: DType | None) -> bool:
-    """Return whether elements are integers or booleans."""
+    """Whether elements are integers or booleans."""
     return element is not None and (element.is_integer or element is DType.bool)
 
 
