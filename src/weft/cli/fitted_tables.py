@@ -40,16 +40,16 @@ class FittedTable:
         mark = ellipsis(console)
         room = options.max_width
         if self.title:
-            yield from _unwrapped(wrap(Text(self.title, "bold"), room, mark))
+            yield from _unwrapped_lines(wrap(Text(self.title, "bold"), room, mark))
         widths = self._widths(room)
         if widths is None and self.spare:
             yield from self._without_spare_columns(room, mark)
         elif self.below is not None and self._is_tight(widths, self.columns.index(self.below)):
-            yield from _unwrapped(self._lines_with_column_below(self.columns.index(self.below), room, mark))
+            yield from _unwrapped_lines(self._lines_with_column_below(self.columns.index(self.below), room, mark))
         elif widths is None:
-            yield from _unwrapped(self._stacked(room, mark))
+            yield from _unwrapped_lines(self._stacked(room, mark))
         else:
-            yield from _unwrapped(self._lines(widths, mark))
+            yield from _unwrapped_lines(self._lines(widths, mark))
 
     def _without_spare_columns(self, room: int, mark: str) -> RenderResult:
         """Leave out as few spare columns as possible; if none of that fits, stack the cells of all columns."""
@@ -61,11 +61,11 @@ class FittedTable:
             narrower = FittedTable("", columns, rows, self.right, self.whole, self.below)
             widths = narrower._widths(room)
             if widths is not None:
-                yield from _unwrapped(narrower._lines(widths, mark))
+                yield from _unwrapped_lines(narrower._lines(widths, mark))
                 note = f"not shown in {room} columns: {', '.join(left_out)}"
-                yield from _unwrapped(wrap(Text(note, "dim"), room, mark))
+                yield from _unwrapped_lines(wrap(Text(note, "dim"), room, mark))
                 return
-        yield from _unwrapped(self._stacked(room, mark))
+        yield from _unwrapped_lines(self._stacked(room, mark))
 
     def _is_tight(self, widths: Sequence[int] | None, place: int) -> bool:
         return widths is None or widths[place] < min(
@@ -143,7 +143,7 @@ class Facts:
     rows: Sequence[tuple[str, Text]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _unwrapped(_fact_lines(self.rows, options.max_width, ellipsis(console)))
+        yield from _unwrapped_lines(_fact_lines(self.rows, options.max_width, ellipsis(console)))
 
 
 def ellipsis(console: Console) -> str:
@@ -262,7 +262,7 @@ def _words_with_offsets(plain: str) -> Iterator[tuple[int, str]]:
         start += len(word) + 1
 
 
-def _unwrapped(lines: Iterator[Text]) -> Iterator[Text | Segment]:
+def _unwrapped_lines(lines: Iterator[Text]) -> Iterator[Text | Segment]:
     for line in lines:
         line.no_wrap, line.overflow, line.end = True, "ignore", "\n"
         yield line

@@ -105,7 +105,7 @@ def _from_python(content: Any, dtype: DType) -> Array:
     if array.dtype == object:
         array = _exact_numbers(array, dtype)
     if array.size and array.dtype.kind not in "biufcV":
-        raise ValueError(f"{short_repr(next(_leaves(content)))} is not a number")
+        raise ValueError(f"{short_repr(next(_iterate_leaves(content)))} is not a number")
     if array.dtype.kind == "c" and not dtype.is_complex:
         raise ValueError(f"complex numbers do not fit {dtype}")
     if array.dtype.kind == "f" and not (dtype.is_float or dtype.is_complex):
@@ -130,10 +130,10 @@ def _exact_numbers(array: Array, dtype: DType) -> Array:
     return array.astype(np.float64)
 
 
-def _leaves(content: Any) -> Iterator[Any]:
+def _iterate_leaves(content: Any) -> Iterator[Any]:
     if isinstance(content, (list, tuple)):
         for item in content:
-            yield from _leaves(item)
+            yield from _iterate_leaves(item)
     else:
         yield content
 
@@ -162,16 +162,16 @@ def reshape_hint(array: Array | DeviceTensor, declared: Iterable[int | object]) 
     """Suggest a common step that gives an array the declared shape, in which only integers are fixed."""
     sizes = tuple(declared)
     shape = array.shape
-    if len(shape) == len(sizes) - 1 and _fits((1, *shape), sizes):
+    if len(shape) == len(sizes) - 1 and _fits_shape((1, *shape), sizes):
         return "array[np.newaxis] has one dimension more, for a batch of one"
-    if len(shape) == len(sizes) + 1 and shape[0] == 1 and _fits(shape[1:], sizes):
+    if len(shape) == len(sizes) + 1 and shape[0] == 1 and _fits_shape(shape[1:], sizes):
         return "array[0] has one dimension less"
-    if len(shape) == len(sizes) == 4 and not _fits(shape, sizes):
+    if len(shape) == len(sizes) == 4 and not _fits_shape(shape, sizes):
         for order, how in (((0, 3, 1, 2), "channels before rows"), ((0, 2, 3, 1), "channels last")):
-            if _fits([shape[axis] for axis in order], sizes):
+            if _fits_shape([shape[axis] for axis in order], sizes):
                 return f"array.transpose{order} puts {how}"
     return None
 
 
-def _fits(shape: Sequence[int], sizes: Sequence[int | object]) -> bool:
+def _fits_shape(shape: Sequence[int], sizes: Sequence[int | object]) -> bool:
     return all(not isinstance(size, int) or size == actual for actual, size in zip(shape, sizes, strict=True))

@@ -163,12 +163,12 @@ def _check_declared(array: Array | DeviceTensor, spec: TensorSpec, file: str) ->
         raise InputError(problem, file=file, hint="leave it out of into")
     _check_dtype(array, spec.type.dtype, spec.name, file)
     shape = spec.shape
-    if shape is not None and (len(shape) != array.ndim or any(map(_differ, shape, array.shape))):
+    if shape is not None and (len(shape) != array.ndim or any(map(_are_different, shape, array.shape))):
         problem = f"output {spec.name!r} has shape ({', '.join(map(str, shape))}), the array for it {array.shape}"
         raise InputError(problem, file=file)
 
 
-def _differ(declared: int | str, size: int) -> bool:
+def _are_different(declared: int | str, size: int) -> bool:
     return declared != size and not isinstance(declared, str)
 
 

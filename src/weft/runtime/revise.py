@@ -201,7 +201,7 @@ def _revise_native(
         if isinstance(old, ScanGroup) and isinstance(new, ScanGroup) and isinstance(group, ScanGroup):
             inside = Revision(old.body, new.body, group.body, revision.known_works)
             tasks[place] = _revise_scan(inside, tasks[place])
-        elif not isinstance(group, (ScanGroup, HostGroup)) and _reads(group, changed):
+        elif not isinstance(group, (ScanGroup, HostGroup)) and _reads_any(group, changed):
             works = build_group_works(group, revision.fused, revision.known_works.target)
             those = slice(place + 1 - len(works), place + 1)
             _check_same(works, tasks[those], group.results, revision.known_works)
@@ -237,7 +237,7 @@ def _revise_scan(inside: Revision, task: Task | ScanTask) -> ScanTask:
     return replace(task, body=body, program=replace(task.program, constants=constants))
 
 
-def _reads(group: KernelGroup, changed: set[Value]) -> bool:
+def _reads_any(group: KernelGroup, changed: set[Value]) -> bool:
     inside = (value for step in group.steps for value in step.operands)
     return any(value in changed for value in (*group.operands, *group.inputs, *inside))
 

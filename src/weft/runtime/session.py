@@ -256,7 +256,7 @@ class Session:
         shapes = {name: content.shape for name, content in feeds.items() if has_shape(content)}
         zero_sizes = self._zero_sizes(shapes)
         omitted = self._omitted_inputs(feeds)
-        candidates = [self._ranks(feeds), {**omitted, **shapes}]
+        candidates = [self._open_ranks(feeds), {**omitted, **shapes}]
         if zero_sizes is not None:
             candidates.insert(1, {**omitted, **zero_sizes})
         for sizes in candidates[-1:] if clash else candidates:
@@ -301,7 +301,7 @@ class Session:
         keep = [number for number, name in enumerate(outputs) if name in keep_names] if keep_names else []
         if clash is None:
             try:
-                executable = self._executable(self._ranks(feeds), overridden, outputs)
+                executable = self._executable(self._open_ranks(feeds), overridden, outputs)
                 if self._fixed and executable is self.whole:
                     self._check_fixed(feeds)
                 results = self._execute(executable, feeds, keep)
@@ -336,7 +336,7 @@ class Session:
             if actual != size:
                 raise GuardError(Guard(actual, size, name), actual, size)
 
-    def _ranks(self, feeds: Mapping[str, Any]) -> Shapes | None:
+    def _open_ranks(self, feeds: Mapping[str, Any]) -> Shapes | None:
         """Return the ranks of inputs that declare none, and omitted inputs; each set of them has its own program."""
         omitted = self._omitted_inputs(feeds)
         if not self._rankless and not omitted:
