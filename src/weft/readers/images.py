@@ -371,15 +371,15 @@ def _describe_conversion(
     if len(images) == 1 and (layout.count or 1) > 1:
         more = f", {layout.count} times"
     height, width = size
-    how = {
+    resizing = {
         "crop": "centre crop, resized to",
         "fit": "padded with grey and resized to",
         "stretch": "resized to",
     }[resize]
-    done = "unchanged" if first.size == (width, height) else f"{how} {width} × {height}"
+    change = "unchanged" if first.size == (width, height) else f"{resizing} {width} × {height}"
     colours = _choose_colours(options, hints)
     channels = "BGR" if colours == "bgr" and layout.channels == 3 else CHANNELS[layout.channels]
     return (
-        f"{images[0][0]}{more}: {first.width} × {first.height} pixels, {done}, {channels}, {layout.letters}; "
+        f"{images[0][0]}{more}: {first.width} × {first.height} pixels, {change}, {channels}, {layout.letters}; "
         f"{scaling.note}"
     )

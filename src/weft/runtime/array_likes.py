@@ -72,9 +72,9 @@ def _to_strings(array: Array, dtype: DType, what: str, file: str) -> Array:
         texts = [decode_bytes(item) for item in array.astype(object).flat]
     except ValueError as error:  # of bytes that are not UTF-8, or of a released memoryview
         raise InputError(f"{what} holds bytes that are not UTF-8: {error}", file=file) from error
-    odd = [item for item in texts if not isinstance(item, str)]
-    if odd:
-        raise InputError(f"{what} must hold strings, not {short_repr(odd[0])}", file=file)
+    non_strings = [item for item in texts if not isinstance(item, str)]
+    if non_strings:
+        raise InputError(f"{what} must hold strings, not {short_repr(non_strings[0])}", file=file)
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = [str(text) for text in texts]
     return result
@@ -167,9 +167,9 @@ def reshape_hint(array: Array | DeviceTensor, declared: Iterable[int | object]) 
     if len(shape) == len(sizes) + 1 and shape[0] == 1 and _fits_shape(shape[1:], sizes):
         return "array[0] has one dimension less"
     if len(shape) == len(sizes) == 4 and not _fits_shape(shape, sizes):
-        for order, how in (((0, 3, 1, 2), "channels before rows"), ((0, 2, 3, 1), "channels last")):
+        for order, layout in (((0, 3, 1, 2), "channels before rows"), ((0, 2, 3, 1), "channels last")):
             if _fits_shape([shape[axis] for axis in order], sizes):
-                return f"array.transpose{order} puts {how}"
+                return f"array.transpose{order} puts {layout}"
     return None
 
 

@@ -165,19 +165,19 @@ class _Measurement:
         launch = _clamp_seconds((self._time_probe(probes.chain()) - smallest) / (probes.CHAIN - 1))
         iteration = _clamp_seconds((self._time_probe(probes.iterations()) - smallest) / probes.ITERATIONS)
         upload, download = self._measure_transfers(smallest, launch) if opened.has_memory else (Transfer(), Transfer())
-        moved = upload.seconds + download.seconds
-        interruption = _clamp_seconds(self._time_probe(probes.host_step()) - smallest - moved)
-        there = self._time_probe(probes.smallest(), placed=True)
-        column = self._time_probe(probes.column_sums(), placed=True) - there
+        transfer_seconds = upload.seconds + download.seconds
+        interruption = _clamp_seconds(self._time_probe(probes.host_step()) - smallest - transfer_seconds)
+        overhead = self._time_probe(probes.smallest(), placed=True)
+        column = self._time_probe(probes.column_sums(), placed=True) - overhead
         self.progress("products of float32")
         large = probes.products(DType.float32, peak)
-        rate = large.flops / _clamp_seconds(self._time_probe(large, placed=True) - there)
+        rate = large.flops / _clamp_seconds(self._time_probe(large, placed=True) - overhead)
         rate = rate if is_threads else max(rate, LEAST_EFFICIENCY * peak.flops)
         return Calibration(
             device=opened.name,
             identity=identity,
             peak=peak,
-            products=((DType.float32, rate), *self._measure_other_types(peak, there, target)),
+            products=((DType.float32, rate), *self._measure_other_types(peak, overhead, target)),
             reached=tuple((THREAD_EFFICIENCY if is_threads else VECTOR_EFFICIENCY).items()),
             saturation=SATURATION if waits else 0.0,
             units=units,
@@ -185,7 +185,7 @@ class _Measurement:
             launch_seconds=launch,
             serial_seconds=max(column / probes.COLUMN, 0.0) if waits else 0.0,
             iteration_seconds=iteration,
-            run_seconds=_clamp_seconds(smallest - moved) * (REAL_RUN_FACTOR if opened.has_memory else 1.0),
+            run_seconds=_clamp_seconds(smallest - transfer_seconds) * (REAL_RUN_FACTOR if opened.has_memory else 1.0),
             host_step_seconds=interruption,
             upload=upload,
             download=download,
@@ -209,7 +209,7 @@ class _Measurement:
         low, high = (seconds * (units - 1) for seconds in SHARING)
         return min(max(measured, low), high)
 
-    def _measure_other_types(self, peak: Peak, there: float, target: Target) -> Iterator[tuple[DType, float]]:
+    def _measure_other_types(self, peak: Peak, overhead: float, target: Target) -> Iterator[tuple[DType, float]]:
         """Measure operations per second of products of other types, within the time budget."""
         others: Mapping[DType, Callable[[], Probe]] = {
             DType.int8: lambda: probes.byte_products(peak),
@@ -222,7 +222,7 @@ class _Measurement:
                 self.progress(f"products of {dtype}")
                 with suppress(WeftError):
                     probe = make()
-                    yield dtype, probe.flops / _clamp_seconds(self._time_probe(probe, placed=True) - there)
+                    yield dtype, probe.flops / _clamp_seconds(self._time_probe(probe, placed=True) - overhead)
 
     def _time_probe(self, probe: Probe, *, placed: bool = False) -> float:
         """Measure the seconds of a run; `placed`: on inputs that are on the device already."""
@@ -230,8 +230,8 @@ class _Measurement:
         sections = build_sections(fuse(probe.program, target), target)
         compiled = self.opened.compile(probe.program, sections, True, lambda *_: None)
         executable = self.opened.start(compiled, RunOptions(self.threads))
-        there = placed and self.opened.has_memory
-        return _time_fastest(executable, list(map(self.opened.place, probe.inputs)) if there else probe.inputs)
+        on_device = placed and self.opened.has_memory
+        return _time_fastest(executable, list(map(self.opened.place, probe.inputs)) if on_device else probe.inputs)
 
 
 def _clamp_seconds(seconds: float) -> float:

@@ -99,8 +99,8 @@ def generate_input(
 
 def _is_sample_rate(spec: TensorSpec) -> bool:
     """Whether an input is a sample rate, of which models accept only a few."""
-    wide = spec.element in (DType.int32, DType.int64, DType.uint32, DType.uint64)
-    return wide and spec.name.lower() in _RATES and spec.shape in ((), (1,))
+    is_wide_integer = spec.element in (DType.int32, DType.int64, DType.uint32, DType.uint64)
+    return is_wide_integer and spec.name.lower() in _RATES and spec.shape in ((), (1,))
 
 
 def _available_bytes() -> float:

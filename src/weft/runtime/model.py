@@ -306,8 +306,8 @@ class Model(ShownAsTables):
             if not self._fallbacks:
                 raise DeviceFallbackError(history.attempts, file=self.file) from error
             self.pool.drop(device)
-            fallback, *rest = self._fallbacks
-            self._fallbacks = tuple(rest)
+            fallback, *remaining = self._fallbacks
+            self._fallbacks = tuple(remaining)
             self._switch_device(fallback, f"{device} failed")
             history.warn(fallback, history.attempts[-1:])
             return True

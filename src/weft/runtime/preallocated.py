@@ -140,18 +140,20 @@ def _writable_array(content: Any, name: str, file: str) -> Array:
 
 
 def _shared_array(content: Any, what: str, file: str) -> Array:
-    """Return the memory of another library's tensor; InputError if it gives only copies."""
+    """Return the memory of another library's tensor; InputError if it can only be copied."""
     _check_no_gradient(content, what, file)
     if isinstance(content, (bytes, str, int, float, complex, list, tuple, dict, set, type(None))):
         raise InputError(f"{what} is a {type(content).__name__}, not an array", file=file, hint=_HINT)
     try:
-        array, again = (np.asarray(content) if isinstance(content, memoryview) else as_numpy(content) for _ in "12")
+        array, second_view = (
+            np.asarray(content) if isinstance(content, memoryview) else as_numpy(content) for _ in "12"
+        )
     except (WeftError, MemoryError):
         raise
     except Exception as error:  # any error of a foreign class
         problem = f"{what} is a {type(content).__name__} whose memory is not accessible: {error}"
         raise InputError(problem, file=file, hint=_HINT) from error
-    if not isinstance(array, np.ndarray) or (array.nbytes and not np.may_share_memory(array, again)):
+    if not isinstance(array, np.ndarray) or (array.nbytes and not np.may_share_memory(array, second_view)):
         problem = f"{what} is a {type(content).__name__}, whose memory cannot be shared"
         raise InputError(problem, file=file, hint=_HINT)
     return array

@@ -209,7 +209,7 @@ class _Entry:
 
     names: dict[str, None]
     nodes: tuple[str, ...]
-    places: list[tuple[int, int | None]]
+    positions: list[tuple[int, int | None]]
     flops: float = 0.0
     bytes: float = 0.0
     tiles: TileArithmetic | None = None
@@ -227,12 +227,12 @@ def _group_launches(record: RunRecord) -> dict[Key, _Entry]:
     for number, part in enumerate(record.parts):
         if isinstance(part, HostRecord):
             entry = entries.setdefault(_launch_key(part, None), _Entry({part.step: None}, node_names(part.origin), []))
-            entry.places.append((number, None))
+            entry.positions.append((number, None))
             continue
         for index, launch in enumerate(part.launches):
             entry = entries.setdefault(_launch_key(part, index), _Entry({}, node_names(launch.origin), []))
             entry.names[plain_name(launch.kernel.name)] = None
-            entry.places.append((number, index))
+            entry.positions.append((number, index))
             entry.flops += launch.flops
             entry.bytes += launch.bytes
             entry.tiles = entry.tiles or tile_arithmetic(launch.kernel)
@@ -246,7 +246,7 @@ def _summarize_kernels(
     walls, busy = zip(*(_part_times(record) for record in records), strict=True)
 
     def typical(times: Sequence[Sequence[Array]], entry: _Entry) -> float:
-        sums = [sum(float(run[part][launch or 0]) for part, launch in entry.places) for run in times]
+        sums = [sum(float(run[part][launch or 0]) for part, launch in entry.positions) for run in times]
         return float(np.median(sums)) / _SECOND
 
     seconds = {key: typical(walls, entry) for key, entry in entries.items()}
@@ -255,13 +255,13 @@ def _summarize_kernels(
     kernels = []
     for key in keys:
         entry, time = entries[key], seconds[key]
-        native = entry.places[0][1] is not None
+        native = entry.positions[0][1] is not None
         least = machine.roofline(entry.flops, entry.bytes, entry.tiles)
         kernels.append(
             KernelProfile(
                 name=joined_names(list(entry.names)),
                 nodes=entry.nodes,
-                launches=len(entry.places),
+                launches=len(entry.positions),
                 seconds=time,
                 busy=typical(busy, entry),
                 share=time / total,

@@ -191,8 +191,8 @@ def _has_sizes(group: HeavyGroup, sizes: Mapping[str, int]) -> bool:
 
 
 def _promising_tilings(query: TilingQuery) -> list[str]:
-    most = PROMISING * query.candidates[0][1]
-    return [name for name, seconds in query.candidates if seconds <= most][:MOST_TILINGS]
+    limit = PROMISING * query.candidates[0][1]
+    return [name for name, seconds in query.candidates if seconds <= limit][:MOST_TILINGS]
 
 
 def _time_tilings(
