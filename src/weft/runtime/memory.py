@@ -36,7 +36,7 @@ class Memory(ShownAsTables):
     lower_bound: the most live bytes of the arena at any step, in the chosen order.
     without_reuse: the size of the arena if no two values shared memory.
     sizes: of the dynamic dims.
-    guessed: the names of dims whose sizes were not passed and are typical ones.
+    guessed: the names of dims whose sizes were not passed; these have typical sizes.
     unplanned: nodes whose sizes depend on data; they are not counted.
     """
 

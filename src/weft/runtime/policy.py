@@ -30,13 +30,13 @@ ARGUMENT, DEFAULT = "argument", "default"
 class DevicePolicy:
     """The devices that a model may run on, and how to pick one of them. None leaves a setting to the environment.
 
-    allow: names of devices, or kinds such as "webgpu"; None allows all that "auto" may choose. This may include devices
-        that "auto" does not choose.
+    allow: names of devices, or kinds such as "webgpu", even if "auto" would not choose them; None allows all that
+        "auto" may choose.
     deny: names or kinds that are never chosen.
     prefer: names or kinds to try before all others, in this order, even if they are slower.
     pick: "cost" picks the device with the lowest predicted time, from a calibration of each device; "benchmark" times
         the model itself on each device; "order" takes the best kind (GPUs before the CPU).
-    runs: the least number of runs of "benchmark" on each device.
+    runs: the minimum number of runs on each device, for "benchmark".
     """
 
     allow: str | Sequence[str] | None = None
