@@ -217,7 +217,7 @@ CASES: dict[str, Callable[[], object]] = {
     "a run for these sizes needs … bytes, more than the memory_limit of": lambda: weft.load("model.onnx", **LIMITED)(
         np.zeros((64, 3, 32, 32), np.float32)
     ),
-    "and this process can get": load_with_little_memory,
+    "but this process can get only": load_with_little_memory,
     "since the model was pickled": unpickle_moved_model,
     "weft.load has no argument 'providers'": load("model.onnx", providers=["CPU"]),
     "a weft.Model has no attribute 'predict'": lambda: weft.load("model.onnx", device="cpu").predict,  # type: ignore[attr-defined]

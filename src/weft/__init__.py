@@ -172,13 +172,18 @@ _LAZY = {  # imported on first use, so that `import weft` loads neither the comp
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"weft.{name}")
-    if name in _LAZY:
-        from weft.garbage import collect_rarely
+    try:
+        if name in _MODULES:
+            return import_module(f"weft.{name}")
+        if name in _LAZY:
+            from weft.garbage import collect_rarely
 
-        with collect_rarely(promote=True):
-            return getattr(import_module(_LAZY[name]), name)
+            with collect_rarely(promote=True):
+                return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        from weft.runtime.model_files import raise_missing_package
+
+        raise_missing_package(error, subject=f"weft.{name}")
     if name.startswith("_"):
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     from weft.runtime.suggestions import missing_name

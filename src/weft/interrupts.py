@@ -139,7 +139,7 @@ def run_interruptibly(function: Callable[..., Result], *arguments: Any) -> Resul
     if _thread.watch is not None or threading.get_ident() != threading.main_thread().ident:
         return function(*arguments)
     notifications: SimpleQueue[str] = SimpleQueue()
-    return _await(RunWatch(notifications), notifications, function, arguments, None, None)
+    return _await_result(RunWatch(notifications), notifications, function, arguments, None, None)
 
 
 def run_watched(
@@ -149,15 +149,15 @@ def run_watched(
     notifications: SimpleQueue[str] = SimpleQueue()
     watch = RunWatch(notifications)
     if cancel is None:
-        return _await(watch, notifications, function, arguments, timeout, None)
+        return _await_result(watch, notifications, function, arguments, timeout, None)
     cancel._join(watch)
     try:
-        return _await(watch, notifications, function, arguments, timeout, cancel)
+        return _await_result(watch, notifications, function, arguments, timeout, cancel)
     finally:
         cancel._leave(watch)
 
 
-def _await(
+def _await_result(
     watch: RunWatch,
     notifications: SimpleQueue[str],
     function: Callable[..., Result],

@@ -158,7 +158,7 @@ def test_shapes_of_waveforms() -> None:
     assert "silence" in note
     with pytest.raises(InputError, match="not that of a waveform"):
         convert(90, 1, 80, 3000)
-    with pytest.raises(InputError, match="no waveform"):
+    with pytest.raises(InputError, match="not a waveform"):
         audio_to_input(Audio(np.ones((3, 1)), 8000, "8 bit"), spec(DType.string, "n"), "f", None, {})
     edges = Audio(np.array([[-1.0], [1.0]]), 8000, "8 bit")
     integers, _ = audio_to_input(edges, spec(DType.int16, "n"), "f", None, {})

@@ -218,7 +218,7 @@ def test_files_that_are_no_images(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("declared", "options", "problem"),
     [
-        (spec(DType.string, 1, 3, 8, 8), {}, "which is no image"),
+        (spec(DType.string, 1, 3, 8, 8), {}, "which is not an image"),
         (spec(DType.float32, "n", 10), {}, "cannot convert"),
         (spec(DType.float32, 1, 7, 8, 8), {}, "cannot convert"),
         (spec(DType.float32, 1, 7, 8, 8), {"layout": "NCHW"}, "7 channels"),

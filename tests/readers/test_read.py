@@ -95,7 +95,7 @@ def test_types_and_ranks_that_fit() -> None:
         (b"[" * 40 + b"1" + b"]" * 40, spec(DType.float32, "n"), "deep"),
         (b'{"y": 1}', spec(DType.float32, "n"), "no entry for input 'x'"),
         (b'["a"]', spec(DType.float32, "n"), "has <U1, but"),
-        (b"[1]", spec(DType.string, "n"), "texts"),
+        (b"[1]", spec(DType.string, "n"), "strings"),
         (b"a,b\n1,2\n3\n", spec(DType.float32, "n", 2), "row 3 has 1 cells"),
         (b"a,b\n1,2\n3,x\n", spec(DType.float32, "n", 2), "row 3 has 'x' in column 'b'"),
         (b"a,b\n", spec(DType.float32, "n", 2), "no rows"),
@@ -105,7 +105,7 @@ def test_types_and_ranks_that_fit() -> None:
         (b"", spec(DType.float32, "n"), "empty"),
         (saved(x=ROWS)[:-30], spec(DType.float32, "n", 3), "not a readable"),
         (saved(a=ROWS, b=ROWS), spec(DType.float32, "n", 3), "has no array 'x'"),
-        (saved(np.array(["a"]))[:-1] + b"\xff", spec(DType.string, "n"), "invalid texts"),
+        (saved(np.array(["a"]))[:-1] + b"\xff", spec(DType.string, "n"), "invalid strings"),
         (saved(np.array([1 + 2j])), spec(DType.float32, 1), "complex"),
     ],
 )

@@ -90,7 +90,8 @@ for turn in range(2):
     except weft.ChangedFileError as error:
         print(error)
     if how != "truncated":
-        assert not compare_result(run(weft.load(path, device=device, cache=cache == "True")), new).is_finding, "old weights"
+        model = weft.load(path, device=device, cache=cache == "True")
+        assert not compare_result(run(model), new).is_finding, "old weights"
 """
 
 

@@ -216,7 +216,7 @@ BAD: list[tuple[Any, str]] = [
     ({"y": np.ma.masked_array(X, X > 0)}, "masked"),
     ({"y": None}, "NoneType"),
     ({"y": X.tolist()}, "is a list"),
-    ({"y": np.float32(1)}, "may not be written to|only copies"),
+    ({"y": np.float32(1)}, "may not be written to|cannot be shared"),
     ({"y": object()}, "whose memory is not accessible"),
 ]
 

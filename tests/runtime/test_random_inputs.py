@@ -78,7 +78,7 @@ def test_non_models_are_refused(argument: Any) -> None:
 
 def test_sizes_of_given_inputs_are_refused() -> None:
     loaded = affine()
-    with pytest.raises(weft.InputError, match="batch and shapes are for random inputs"):
+    with pytest.raises(weft.InputError, match="batch and shapes apply only to random inputs"):
         loaded.profile({"x": np.ones((1, 1, 4), np.float32)}, batch=8)
 
 

@@ -103,7 +103,7 @@ def test_unknown_result_names_get_a_suggestion(one: weft.Model) -> None:
                 results[name]
             assert isinstance(caught.value, KeyError)
         for name in (1, "z", None):
-            with pytest.raises(KeyError, match="it gave 'y'"):
+            with pytest.raises(KeyError, match="it returned 'y'"):
                 results[name]
         for other in (pickle.loads(pickle.dumps(results)), copy.deepcopy(results)):
             assert type(other) is dict

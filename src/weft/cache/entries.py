@@ -79,7 +79,7 @@ class PendingEntry:
     def share(self) -> CachedModel | None:
         """Return the model, and share it with later loads; None if the content is not a model."""
         value = serialization.restore(self.structure, self.memory.view)
-        return _share((self.cache.folder, self.key), value, self.objects)
+        return _share_model((self.cache.folder, self.key), value, self.objects)
 
 
 EntryId = tuple[Union[Path, None], str]  # the cache's folder, and the key
@@ -123,7 +123,7 @@ def _write_in_background(entry: EntryId, write: Callable[[], None]) -> Callable[
     return lambda: None
 
 
-def _share(entry: EntryId, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
+def _share_model(entry: EntryId, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
     """Return a restored value and its code as a model that later loads share; None if it is not a model."""
     match value:
         case (Signature() as signature, CompiledProgram() as program):
@@ -134,7 +134,7 @@ def _share(entry: EntryId, value: Any, objects: Sequence[bytes]) -> CachedModel 
     return None
 
 
-def _find(cache: ModelCache, key: str) -> CachedModel | None:
+def _find_model(cache: ModelCache, key: str) -> CachedModel | None:
     """Return a model that is in use in this process or in the cache."""
     entry = (cache.folder, key)
     program = _LOADED.get(entry)
@@ -142,7 +142,7 @@ def _find(cache: ModelCache, key: str) -> CachedModel | None:
         return CachedModel(_SIGNATURES[program], program)
     await_writes(entry)
     content = cache.entry(key)
-    return None if content is None else _share(entry, *content)
+    return None if content is None else _share_model(entry, *content)
 
 
 def serialize_model(cached: CachedModel) -> tuple[serialization.SerializedValue, Sequence[bytes]]:
@@ -164,7 +164,7 @@ class SavedModelCopy:
 
     def get(self) -> CachedModel | None:
         """Return the model if it is in use in this process or in the cache."""
-        return _find(self._cache, self._key)
+        return _find_model(self._cache, self._key)
 
     def put(
         self, structure: bytes, objects: Sequence[bytes], memory: ArraysInMemory, behind: bool
@@ -203,7 +203,7 @@ class CacheEntry:
             external = self._content.external_names(self._cache.locations(self._key))
         except WeftError:  # reading the model raises it again
             return None
-        return _find(self._cache, self._full_key(external))
+        return _find_model(self._cache, self._full_key(external))
 
     def put(
         self,
@@ -244,7 +244,7 @@ class CacheEntry:
         if isinstance(entry, OSError):
             return None
         self._cache.put_about(key, **about)
-        model = _share(entry_id, serialization.restore(saved.structure, entry.arrays), objects)
+        model = _share_model(entry_id, serialization.restore(saved.structure, entry.arrays), objects)
         complete = _write_in_background(entry_id, lambda: entry.finish(objects))
         complete()
         return model

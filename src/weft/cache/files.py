@@ -40,10 +40,10 @@ def cache_folder() -> Path | None:
     return user_folder(VARIABLE, "cache", "XDG_CACHE_HOME", "~/.cache")
 
 
-def user_folder(variable: str, kind: str, linux: str, usual: str) -> Path | None:
+def user_folder(variable: str, kind: str, linux: str, default_parent: str) -> Path | None:
     """Return weft's folder of a platformdirs kind, or the one that an environment variable names; None for none.
 
-    On Linux its parent is named by the variable `linux`, with the default `usual`.
+    On Linux its parent is named by the variable `linux`, by default `default_parent`.
     """
     named = os.environ.get(variable)
     if named is not None:
@@ -51,7 +51,7 @@ def user_folder(variable: str, kind: str, linux: str, usual: str) -> Path | None
     try:
         if sys.platform == "linux":  # the same as platformdirs, which is slow to import
             parent = os.environ.get(linux, "")
-            folder = (Path(parent) if parent.strip() else Path(usual).expanduser()) / "weft"
+            folder = (Path(parent) if parent.strip() else Path(default_parent).expanduser()) / "weft"
         else:
             import platformdirs
 

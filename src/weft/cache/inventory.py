@@ -38,12 +38,12 @@ def list_cache_files(folder: Path) -> list[CacheFile]:
     """Return all files of the cache, the most recently used first."""
     files = [*_list_models(folder / "models"), *_list_code(folder / "code")]
     for name in _NOTE_FOLDERS:
-        files += [CacheFile(NOTES, path, size, used) for path, size, used in _scan(folder / name)]
+        files += [CacheFile(NOTES, path, size, used) for path, size, used in _scan_folder(folder / name)]
     return sorted(files, key=lambda file: -file.used)
 
 
 def _list_models(folder: Path) -> Iterator[CacheFile]:
-    for path, size, changed in _scan(folder):
+    for path, size, changed in _scan_folder(folder):
         if path.suffix == UNFINISHED:
             yield CacheFile(UNDONE, path, size, changed)
         elif path.suffix == ".model":
@@ -65,12 +65,12 @@ def _read_about(entry: Path) -> dict[str, str]:
 
 
 def _list_code(folder: Path) -> Iterator[CacheFile]:
-    for path, size, used in _scan(folder):
+    for path, size, used in _scan_folder(folder):
         if path.suffix in (UNFINISHED, SUFFIX):
             yield CacheFile(CODE if path.suffix == SUFFIX else UNDONE, path, size, used)
 
 
-def _scan(folder: Path) -> list[tuple[Path, int, float]]:
+def _scan_folder(folder: Path) -> list[tuple[Path, int, float]]:
     """Return (path, bytes, time of the last change) of the files in a private folder."""
     files: list[tuple[Path, int, float]] = []
     if is_private(folder):

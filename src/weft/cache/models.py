@@ -215,12 +215,12 @@ class ModelCache:
 
     def trim_after_writing(self, size: int) -> None:
         """Trim the cache if this process has written a sixteenth of its free space since the last time."""
-        place = (self.folder, self.max_bytes)
-        left = _UNTIL_TRIM.get(place, 0) - size
+        key = (self.folder, self.max_bytes)
+        left = _UNTIL_TRIM.get(key, 0) - size
         if left < 0:
             with suppress(OSError):
                 left = (self.max_bytes - self._trim()) // 16
-        _UNTIL_TRIM[place] = left
+        _UNTIL_TRIM[key] = left
 
     def _trim(self) -> int:
         """Remove the least recently used entries, to a little below `max_bytes`, and return the remaining bytes."""

@@ -23,7 +23,7 @@ _MAX_BYTES = 64 << 20
 
 def cached_choices(hardware: str) -> Choices:
     """Return the choices in the cache folder for a kind of hardware."""
-    path = _path(hardware)
+    path = _choices_path(hardware)
     if path is not None:
         with suppress(OSError, InputError):
             return from_text(read_file(path), hardware, str(path))
@@ -32,7 +32,7 @@ def cached_choices(hardware: str) -> Choices:
 
 def store_choices(hardware: str, choices: Choices) -> Path | None:
     """Add choices to the cache folder and return their file, or None if there is no cache folder."""
-    path = _path(hardware)
+    path = _choices_path(hardware)
     if path is not None:
         with suppress(OSError):
             write_file(path, to_text(hardware, merge_choices(cached_choices(hardware), choices)).encode())
@@ -80,6 +80,6 @@ def from_text(data: bytes, hardware: str, name: str) -> Choices:
     return tuple(sorted(choices.items()))
 
 
-def _path(hardware: str) -> Path | None:
+def _choices_path(hardware: str) -> Path | None:
     folder = cache_folder()
     return None if folder is None else folder / "tuning" / f"{key_of(FORMAT, str(VERSION), hardware)[:32]}.json"

@@ -51,9 +51,9 @@ def add_parser(subparsers: Any) -> None:
         subparsers.add_parser(
             "bench",
             help="time models in weft and in other engines",
-            description="Time models in weft and in all other installed engines, in turns, in float32, with the same "
-            "threads and inputs. Inputs are random unless --input names data. Loading time and memory are measured in "
-            "new processes; outputs are compared with those of onnxruntime.",
+            description="Time models in weft and in all other installed engines, which take turns, in float32 with "
+            "the same threads and inputs. Inputs are random unless --input names data. Loading time and memory are "
+            "measured in new processes; outputs are compared with those of onnxruntime.",
         )
     )
 

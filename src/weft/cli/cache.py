@@ -44,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
         description=f"Manage the cache of compiled models, in the folder of {VARIABLE} or in the user's cache folder. "
         "All subcommands take --json.",
     )
-    actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    actions = parser.add_subparsers(dest="what", metavar="ACTION", required=True)
     texts = {
         "dir": "print the folder",
         "size": "show the size of each kind of file",

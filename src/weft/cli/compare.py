@@ -65,7 +65,7 @@ def add_parser(subparsers: Any) -> None:
         "have the tolerance of a model in float16",
     )
     options.add_loading(parser, without=tuple(name for name in options.LOADING if name not in LOAD_OPTIONS))
-    parser.add_argument("--quick", action="store_true", help="do not run every node on its own")
+    parser.add_argument("--quick", action="store_true", help="do not also run each node on its own")
     parser.add_argument("--all", action="store_true", help="list all layers, not only the most important ones")
     options.add_json(parser, "print JSON instead of tables, with all layers")
 

@@ -41,10 +41,10 @@ def print_comparison(comparison: ModelComparison, inputs: Sequence[InputArray], 
 
 
 def _print_layers(comparison: ModelComparison, show_all: bool, console: Console) -> None:
-    many = len(comparison.findings) > 1
+    has_several = len(comparison.findings) > 1
     columns = ["#", "op", "node"]
     for findings in comparison.findings:
-        columns += [findings.contender, "alone"] if many else ["error", "allowed", "jump", "alone"]
+        columns += [findings.contender, "alone"] if has_several else ["error", "allowed", "jump", "alone"]
     rows: list[Sequence[object]] = []
     before = -1
     for number in range(len(comparison.layers)) if show_all else _important_layers(comparison):
@@ -57,7 +57,7 @@ def _print_layers(comparison: ModelComparison, show_all: bool, console: Console)
             deviation = findings.deviations[number]
             error, alone = _error_text(deviation), _alone_text(deviation)
             allowed = Text(f"{deviation.allowed:.1e}" if math.isfinite(deviation.allowed) else NOTHING, "dim")
-            cells += [error, alone] if many else [error, allowed, _jump_text(deviation), alone]
+            cells += [error, alone] if has_several else [error, allowed, _jump_text(deviation), alone]
         rows.append(cells)
     numbers = [column for column in columns if column not in ("op", "node")]
     console.print(output.table(f"error against {comparison.base}", columns, rows, right=numbers))
@@ -200,11 +200,11 @@ def _print_outputs(comparison: ModelComparison, findings: Findings, console: Con
         )
 
 
-def _print_reasons(what: str, reasons: Sequence[str], console: Console) -> None:
+def _print_reasons(problem: str, reasons: Sequence[str], console: Console) -> None:
     reasons = [reason for reason in reasons if reason]
     if reasons:
         listing = "; ".join(list(dict.fromkeys(reasons))[:SHOWN_REASONS])
-        _print_line(console, f"  {len(reasons)} {what}: {listing}", "yellow")
+        _print_line(console, f"  {len(reasons)} {problem}: {listing}", "yellow")
 
 
 def _print_line(console: Console, text: str, style: str = "") -> None:

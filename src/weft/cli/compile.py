@@ -28,10 +28,10 @@ def add_parser(subparsers: Any) -> None:
         help="compile a model ahead of time, into a file that loads in milliseconds",
         description="Compile a model and save the programs, with packed weights and machine code, in one file that "
         "`weft.load` and all commands accept like an ONNX file. Loading it needs neither LLVM nor onnx. Other users "
-        "must state that they trust the file (docs/guides/ahead.md).",
+        "have to load it with trusted=True or --trusted (docs/guides/ahead.md).",
     )
     options.add_model(parser)
-    options.add_output(parser, f"the file to write (default: next to the model, {SUFFIX})")
+    options.add_output(parser, f"the file to write (default: MODEL's name with {SUFFIX}, in the same folder)")
     parser.add_argument(
         "--device", action="append", metavar="D", help=f"device to compile for; may be repeated (default {HOST})"
     )

@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
         description="Print a shell script that completes commands, options, their values, devices, model files, and "
         "the inputs of a model with the Tab key. This needs shtab: pip install 'weft-onnx[completion]'.",
     )
-    parser.add_argument("shell", nargs="?", choices=SHELLS, help="the shell (default: that of SHELL)")
+    parser.add_argument("shell", nargs="?", choices=SHELLS, help="the shell (default: the one that $SHELL names)")
     parser.add_argument("--words", nargs=argparse.REMAINDER, metavar="KIND", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print all commands and their options as JSON")
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     shell = args.shell or PurePath(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
-        raise InputError("cannot tell which shell you use", hint=f"name it: {NAME_SHELL}")
+        raise InputError("cannot find out which shell you use", hint=f"name it: {NAME_SHELL}")
     print(make_script(shell))
     return 0
 

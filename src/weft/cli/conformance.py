@@ -71,7 +71,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="cases that may fail, one 'name  # reason' per line; a case that passes must not be listed",
     )
     parser.add_argument(
-        "--native", action="store_true", help="also fail a case if a step runs on the host that could be a kernel"
+        "--native", action="store_true", help="also fail a case if a kernel is missing, so that a step runs on the host"
     )
     parser.add_argument("--all-ops", action="store_true", help="list all operators, not only those with failures")
 

@@ -93,8 +93,8 @@ def _best_classes(name: str, content: Array, classes: ClassNames, top: int, file
     if not np.isfinite(scores).all():
         return {}
     sums_to_one = bool((scores >= -1e-6).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3))
-    is_named_so = bool(CLASS_OUTPUT.search(name)) and content.ndim > 1  # in one dim, scores may be of samples
-    is_evident = has_names or sums_to_one or count in IMAGENET_CLASSES or is_named_so
+    has_class_name = bool(CLASS_OUTPUT.search(name)) and content.ndim > 1  # in one dim, scores may be of samples
+    is_evident = has_names or sums_to_one or count in IMAGENET_CLASSES or has_class_name
     if not is_evident or count < 2:
         return {}
     in_unit_range = bool((scores >= 0).all() and (scores <= 1).all())

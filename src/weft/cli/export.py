@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
     )
     options.add_model(parser)
     options.add_output(parser, "the folder for the files", "--c", metavar="DIR", required=True)
-    parser.add_argument("--name", metavar="NAME", help="name of functions and files (default: that of the model)")
+    parser.add_argument("--name", metavar="NAME", help="name of functions and files (default: the model's name)")
     parser.add_argument("--target", default=NATIVE, metavar="T", help=f"processor to compile for: {', '.join(TARGETS)}")
     options.add_sizes(parser, "to fix in the library")
     options.add_loading(parser, without=tuple(set(options.LOADING) - {"precision"}))

@@ -40,40 +40,40 @@ class FittedTable:
         mark = ellipsis(console)
         room = options.max_width
         if self.title:
-            yield from _unwrapped(wrap(Text(self.title, "bold"), room, mark))
+            yield from _unwrapped_lines(wrap(Text(self.title, "bold"), room, mark))
         widths = self._widths(room)
         if widths is None and self.spare:
             yield from self._without_spare_columns(room, mark)
         elif self.below is not None and self._is_tight(widths, self.columns.index(self.below)):
-            yield from _unwrapped(self._lines_with_column_below(self.columns.index(self.below), room, mark))
+            yield from _unwrapped_lines(self._lines_with_column_below(self.columns.index(self.below), room, mark))
         elif widths is None:
-            yield from _unwrapped(self._stacked(room, mark))
+            yield from _unwrapped_lines(self._stacked(room, mark))
         else:
-            yield from _unwrapped(self._lines(widths, mark))
+            yield from _unwrapped_lines(self._lines(widths, mark))
 
     def _without_spare_columns(self, room: int, mark: str) -> RenderResult:
         """Leave out as few spare columns as possible; if none of that fits, stack the cells of all columns."""
         for count in range(1, len(self.spare) + 1):
             left_out = self.spare[:count]
-            places = [place for place, column in enumerate(self.columns) if column not in left_out]
-            rows = [[row[place] for place in places] for row in self.rows]
-            columns = [self.columns[place] for place in places]
+            indices = [index for index, column in enumerate(self.columns) if column not in left_out]
+            rows = [[row[index] for index in indices] for row in self.rows]
+            columns = [self.columns[index] for index in indices]
             narrower = FittedTable("", columns, rows, self.right, self.whole, self.below)
             widths = narrower._widths(room)
             if widths is not None:
-                yield from _unwrapped(narrower._lines(widths, mark))
+                yield from _unwrapped_lines(narrower._lines(widths, mark))
                 note = f"not shown in {room} columns: {', '.join(left_out)}"
-                yield from _unwrapped(wrap(Text(note, "dim"), room, mark))
+                yield from _unwrapped_lines(wrap(Text(note, "dim"), room, mark))
                 return
-        yield from _unwrapped(self._stacked(room, mark))
+        yield from _unwrapped_lines(self._stacked(room, mark))
 
-    def _is_tight(self, widths: Sequence[int] | None, place: int) -> bool:
-        return widths is None or widths[place] < min(
-            MIN_BESIDE, max((row[place].cell_len for row in self.rows), default=0)
+    def _is_tight(self, widths: Sequence[int] | None, index: int) -> bool:
+        return widths is None or widths[index] < min(
+            MIN_BESIDE, max((row[index].cell_len for row in self.rows), default=0)
         )
 
-    def _lines_with_column_below(self, place: int, room: int, mark: str) -> Iterator[Text]:
-        others = [number for number in range(len(self.columns)) if number != place]
+    def _lines_with_column_below(self, index: int, room: int, mark: str) -> Iterator[Text]:
+        others = [number for number in range(len(self.columns)) if number != index]
         rows = [[row[number] for number in others] for row in self.rows]
         narrower = FittedTable("", [self.columns[number] for number in others], rows, self.right, self.whole)
         widths = narrower._widths(room)
@@ -83,28 +83,28 @@ class FittedTable:
         yield from narrower._head(widths, mark)
         for row, full_row in zip(narrower.rows, self.rows):
             yield from narrower._row(row, widths, mark)
-            for line in wrap(full_row[place], room - 4, mark):
+            for line in wrap(full_row[index], room - 4, mark):
                 if line.plain:
                     yield Text.assemble("    ", Text(line.plain, "dim"))
 
     def _widths(self, room: int) -> list[int] | None:
         """Return the width of each column in cells; None if the columns do not fit."""
         natural = [
-            max([cell_len(column), *(cell_len(line) for row in self.rows for line in row[place].plain.split("\n"))])
-            for place, column in enumerate(self.columns)
+            max([cell_len(column), *(cell_len(line) for row in self.rows for line in row[index].plain.split("\n"))])
+            for index, column in enumerate(self.columns)
         ]
         room -= GAP * (len(natural) - 1)
         if sum(natural) <= room:
             return natural
-        flexible = [place for place, column in enumerate(self.columns) if column not in self.right | self.whole]
-        room -= sum(width for place, width in enumerate(natural) if place not in flexible)
+        flexible = [index for index, column in enumerate(self.columns) if column not in self.right | self.whole]
+        room -= sum(width for index, width in enumerate(natural) if index not in flexible)
         widths = list(natural)
-        for number, place in enumerate(sorted(flexible, key=lambda place: natural[place])):
+        for number, index in enumerate(sorted(flexible, key=lambda index: natural[index])):
             share = room // (len(flexible) - number)
-            if share < min(natural[place], MIN_COLUMN):
+            if share < min(natural[index], MIN_COLUMN):
                 return None
-            widths[place] = min(natural[place], share)
-            room -= widths[place]
+            widths[index] = min(natural[index], share)
+            room -= widths[index]
         return widths if room >= 0 else None
 
     def _lines(self, widths: Sequence[int], mark: str) -> Iterator[Text]:
@@ -143,7 +143,7 @@ class Facts:
     rows: Sequence[tuple[str, Text]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _unwrapped(_fact_lines(self.rows, options.max_width, ellipsis(console)))
+        yield from _unwrapped_lines(_fact_lines(self.rows, options.max_width, ellipsis(console)))
 
 
 def ellipsis(console: Console) -> str:
@@ -183,7 +183,7 @@ def _words(text: Text) -> Iterator[Text]:
         while end < len(plain) and plain[end] == " ":
             end += 1
         begin = start if start == 0 else end
-        end = next((place for place in range(end, len(plain)) if plain[place] == " "), len(plain))
+        end = next((position for position in range(end, len(plain)) if plain[position] == " "), len(plain))
         if begin < end:
             yield text[begin:end]
         start = end + 1
@@ -208,8 +208,8 @@ def _shorten_path(name: str, width: int, mark: str) -> str | None:
         plain = [part for part in parts[:-1] if part not in ("", mark) and not any(map(str.isdigit, part))]
         if not plain:
             return None
-        place = parts.index(max(plain, key=cell_len))
-        parts[place] = mark
+        longest = parts.index(max(plain, key=cell_len))
+        parts[longest] = mark
         parts = [part for number, part in enumerate(parts) if part != mark or parts[number - 1 : number] != [mark]]
     return "/".join(parts)
 
@@ -262,7 +262,7 @@ def _words_with_offsets(plain: str) -> Iterator[tuple[int, str]]:
         start += len(word) + 1
 
 
-def _unwrapped(lines: Iterator[Text]) -> Iterator[Text | Segment]:
+def _unwrapped_lines(lines: Iterator[Text]) -> Iterator[Text | Segment]:
     for line in lines:
         line.no_wrap, line.overflow, line.end = True, "ignore", "\n"
         yield line

@@ -79,8 +79,8 @@ def _file_facts(source: OnnxModel, inputs: Sequence[TensorSpec], outputs: Sequen
         "ir_version": source.ir_version,
         "opsets": {domain or "ai.onnx": version for domain, version in source.opsets.items()},
         "metadata": dict(source.metadata),
-        "inputs": [_describe(spec) for spec in inputs],
-        "outputs": [_describe(spec) for spec in outputs],
+        "inputs": [_describe_spec(spec) for spec in inputs],
+        "outputs": [_describe_spec(spec) for spec in outputs],
         "nodes": counts.total(),
         "ops": [
             {"domain": domain or "ai.onnx", "op": op, "count": count} for (domain, op), count in counts.most_common()
@@ -128,7 +128,7 @@ def _count_steps(program: TensorProgram) -> int:
     return sum(1 + sum(map(_count_steps, bodies(step.primitive))) for step in program.steps)
 
 
-def _describe(spec: TensorSpec) -> dict[str, Any]:
+def _describe_spec(spec: TensorSpec) -> dict[str, Any]:
     if spec.element is None:
         return {"name": spec.name, "type": str(spec.type)}
     return {"name": spec.name, "dtype": spec.element.value, "shape": spec.shape}
@@ -141,7 +141,7 @@ def _constant_flops(flops: Dim) -> int | None:
 
 def _print(record: dict[str, Any], console: Console) -> None:
     console.print(Text(output.escape_unprintable(record["file"]), "bold"))
-    console.print(output.facts(_facts(record)))
+    console.print(output.facts(_fact_rows(record)))
     for title in ("inputs", "outputs"):
         rows = [
             (
@@ -166,7 +166,7 @@ def _print(record: dict[str, Any], console: Console) -> None:
     console.print(output.table("operators", columns, operators, right=("nodes", "FLOPs")))
 
 
-def _facts(record: dict[str, Any]) -> list[tuple[str, object]]:
+def _fact_rows(record: dict[str, Any]) -> list[tuple[str, object]]:
     opsets = ", ".join(f"{domain} {version}" for domain, version in record["opsets"].items())
     weights = f"{output.format_bytes(record['weight_bytes'])} {', '.join(record['weight_dtypes'])}"
     facts: list[tuple[str, object]] = [

@@ -33,8 +33,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "kernels",
         help="list the kernels of a model: nodes, template, cost, code",
-        description="List the kernels of a model: the nodes that each computes, its template, and its least FLOPs and "
-        "memory traffic. -k also shows why the template was chosen, the kernel's IR and the code for the device.",
+        description="List the kernels of a model: the nodes that each computes, its template, and lower bounds of its "
+        "FLOPs and memory traffic. -k also shows why the template was chosen, the kernel's IR and the code "
+        "for the device.",
     )
     options.add_model(parser)
     parser.add_argument(

@@ -44,8 +44,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--missing",
         action="store_true",
-        help="list only operators of onnx that weft lacks or supports in part; with models: the operators that they "
-        "need and weft lacks, and who defines them",
+        help="list only operators of onnx that weft lacks or only partly supports; with models: the operators that "
+        "they need and weft lacks, and who defines them",
     )
     options.add_json(parser)
 
@@ -56,17 +56,19 @@ def run(args: argparse.Namespace) -> int:
             raise InputError("--domain does not apply to models", hint="weft ops --missing MODEL...")
         return _find_missing(args)
     all_rows = list_coverage(definitions())
-    domains = sorted({_domain(row) for row in all_rows})
+    domains = sorted({_domain_name(row) for row in all_rows})
     if args.domain is not None and args.domain not in domains:
         raise InputError(f"no domain {args.domain!r}", hint=f"there are {', '.join(domains)}")
-    rows = [row for row in all_rows if args.domain in (None, _domain(row))]
+    rows = [row for row in all_rows if args.domain in (None, _domain_name(row))]
     if args.operators:
         return _describe_operators(args, rows)
-    counts = {domain: Counter(row.status for row in rows if _domain(row) == domain) for domain in domains}
+    counts = {domain: Counter(row.status for row in rows if _domain_name(row) == domain) for domain in domains}
     if args.missing:
         rows = [row for row in rows if row.status in ("missing", "partial")]
     if args.json:
-        output.print_json({"summary": {name: count for name, count in counts.items() if count}, "ops": _records(rows)})
+        output.print_json(
+            {"summary": {name: count for name, count in counts.items() if count}, "ops": _coverage_records(rows)}
+        )
     else:
         _print_coverage(rows, counts)
     return 0
@@ -79,7 +81,7 @@ def _describe_operators(args: argparse.Namespace, rows: list[Coverage]) -> int:
     all_definitions = list(definitions())
     facts = [describe_op(row, all_definitions) for row in exact or (matches if len(matches) == 1 else [])]
     if args.json:
-        output.print_json({"ops": _records(matches), "facts": [asdict(each) for each in facts]})
+        output.print_json({"ops": _coverage_records(matches), "facts": [asdict(each) for each in facts]})
         return 0
     console = output.console()
     for number, each in enumerate(facts):
@@ -111,21 +113,21 @@ def _find_operators(text: str, rows: list[Coverage]) -> list[Coverage]:
 
 
 def _is_name_of(text: str, row: Coverage) -> bool:
-    return _normalize(text) in (_normalize(row.name), _normalize(f"{_domain(row)}.{row.name}"))
+    return _normalize(text) in (_normalize(row.name), _normalize(f"{_domain_name(row)}.{row.name}"))
 
 
 def _normalize(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def _domain(row: Coverage) -> str:
+def _domain_name(row: Coverage) -> str:
     return row.domain or "ai.onnx"
 
 
-def _records(rows: list[Coverage]) -> list[dict[str, object]]:
+def _coverage_records(rows: list[Coverage]) -> list[dict[str, object]]:
     return [
         {
-            "domain": _domain(row),
+            "domain": _domain_name(row),
             "op": row.name,
             "status": row.status,
             "since": row.defined,
@@ -140,7 +142,7 @@ def _print_coverage(rows: list[Coverage], counts: dict[str, Counter[str]]) -> No
     console = output.console()
     cells = [
         (
-            _domain(row),
+            _domain_name(row),
             Text(row.name, "dim" if row.deprecated else ""),
             Text(row.status, STYLES[row.status]),
             ", ".join(map(str, row.defined)),

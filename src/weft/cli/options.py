@@ -50,8 +50,7 @@ def add_loading(parser: ArgumentParser, device: str = "where to run", without: t
             "--precision",
             choices=PRECISIONS,
             default=USUAL_PRECISION,
-            help="strict, float32, tf32 or fast: the last two let products round their operands "
-            f"(default {USUAL_PRECISION})",
+            help=f"tf32 and fast let matrix products round their operands (default {USUAL_PRECISION})",
         ),
         "memory_limit": lambda: group.add_argument(
             "--memory-limit",

@@ -76,8 +76,8 @@ def add_parser(subparsers: Any) -> None:
         "--budget",
         type=option_types.positive,
         metavar="ERROR",
-        help="the largest error of an output, relative to its largest magnitude: as many of the worst layers as needed "
-        "are not quantized",
+        help="the largest allowed error of an output, relative to its largest magnitude; the worst layers are left out "
+        "until it is met",
     )
     parser.add_argument(
         "--samples",
@@ -140,7 +140,7 @@ def _print(report: QuantizationReport, budget: float | None) -> None:
     if report.made_up:
         figures = "ranges and errors are" if report.to == "int8" else "errors are"
         warning = f"Without --data, {figures} those of {report.samples} random samples."
-        console.print(Text(f"{warning} Use real samples before you use the result.", "bold yellow"))
+        console.print(Text(f"{warning} Calibrate with real samples before you use the result.", "bold yellow"))
     quantized = sum(layer.narrowed for layer in report.layers)
     rows: list[tuple[str, object, object, object]] = []
     if report.sizes is not None:

@@ -50,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="S",
         help=f"seconds to measure (default {SECONDS:g})",
     )
-    parser.add_argument("--again", action="store_true", help="measure products again that were measured before")
+    parser.add_argument("--again", action="store_true", help="also measure products that were measured before")
     options.add_output(parser, "also write the choices to a file for weft.load(tune=FILE)")
     options.add_loading(parser, "device to measure", without=("strict", "threads", "memory_limit", "prefer", "cache"))
     options.add_json(parser)

@@ -74,7 +74,7 @@ class WeftBackend(Backend):
         outputs_info: OutputInfo | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """Run one node of the opset `opset_version` (default: the newest) on values of its inputs, without gaps."""
+        """Run one node of the opset `opset_version` (default: the newest) ; `inputs` has no entry for omitted ones."""
         values = list(inputs.values()) if isinstance(inputs, Mapping) else list(inputs)
         model = _make_node_model(node, values, outputs_info, kwargs.get("opset_version"))
         return cls.run_model(model, values, device, **kwargs)

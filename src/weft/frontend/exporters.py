@@ -78,7 +78,7 @@ def _is_ir_model(source: object) -> bool:
 
 def _weights_folder(model: Any) -> Path | None:
     """Return the folder of a model's external tensors; None if all are in memory."""
-    tensors = [value.const_value for graph in _graphs(model) for value in graph.initializers.values()]
+    tensors = [value.const_value for graph in _walk_graphs(model) for value in graph.initializers.values()]
     folders = {str(tensor.base_dir) for tensor in tensors if type(tensor).__name__ == "ExternalTensor"}
     if len(folders) > 1:
         hint = "save it as one file, and pass its path"
@@ -86,6 +86,6 @@ def _weights_folder(model: Any) -> Path | None:
     return Path(folders.pop()) if folders else None
 
 
-def _graphs(model: Any) -> list[Any]:
+def _walk_graphs(model: Any) -> list[Any]:
     subgraphs = getattr(model.graph, "subgraphs", None)
     return [model.graph, *(subgraphs() if callable(subgraphs) else ())]

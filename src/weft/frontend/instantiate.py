@@ -87,7 +87,9 @@ def instantiate(
         raise InvalidModelError(f"{label} has two inputs of the same name", node=node_label(call))
     names.update(zip(function.input, call.input, strict=False))
     names.update(_name_results(function, call, fresh, prefix))
-    body = _Body(label, prefix, fresh, {**imports, **read_imports(function.opset_import)}, _bind(function, call))
+    body = _Body(
+        label, prefix, fresh, {**imports, **read_imports(function.opset_import)}, _bind_attributes(function, call)
+    )
     nodes = [body.copy(node, names) for node in function.node]
     return nodes + list(_aliases(function, call, names))
 
@@ -123,7 +125,7 @@ def _aliases(function: onnx.FunctionProto, call: onnx.NodeProto, names: Names) -
             yield onnx.NodeProto(domain=ALIAS_DOMAIN, input=[names[formal]], output=[actual])
 
 
-def _bind(function: onnx.FunctionProto, call: onnx.NodeProto) -> Bindings:
+def _bind_attributes(function: onnx.FunctionProto, call: onnx.NodeProto) -> Bindings:
     return {attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)}
 
 

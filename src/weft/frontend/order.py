@@ -17,14 +17,14 @@ def sort_nodes(nodes: Sequence[Node], uses: Sequence[Collection[str]]) -> list[N
     `uses[i]` are the names that node i and its subgraphs read; names that no node defines come from outside.
     """
     producer = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
-    needs = [{producer[name] for name in names if name in producer} for names in uses]
-    if all(need < index for index, needed in enumerate(needs) for need in needed):
+    sources = [{producer[name] for name in names if name in producer} for names in uses]
+    if all(source < index for index, node_sources in enumerate(sources) for source in node_sources):
         return list(nodes)
     followers: list[list[int]] = [[] for _ in nodes]
-    for index, needed in enumerate(needs):
-        for need in needed:
-            followers[need].append(index)
-    waiting = [len(needed) for needed in needs]
+    for index, node_sources in enumerate(sources):
+        for source in node_sources:
+            followers[source].append(index)
+    waiting = [len(node_sources) for node_sources in sources]
     ready = [index for index, count in enumerate(waiting) if count == 0]
     order: list[int] = []
     while ready:
@@ -35,17 +35,17 @@ def sort_nodes(nodes: Sequence[Node], uses: Sequence[Collection[str]]) -> list[N
             if waiting[follower] == 0:
                 heapq.heappush(ready, follower)
     if len(order) < len(nodes):
-        raise _cycle_error(nodes, needs, set(order))
+        raise _cycle_error(nodes, sources, set(order))
     return [nodes[index] for index in order]
 
 
-def _cycle_error(nodes: Sequence[Node], needs: Sequence[set[int]], sorted_nodes: set[int]) -> InvalidModelError:
+def _cycle_error(nodes: Sequence[Node], sources: Sequence[set[int]], sorted_nodes: set[int]) -> InvalidModelError:
     """Return an error that names one cycle: walking back from any unsorted node must reach one."""
     index = next(index for index in range(len(nodes)) if index not in sorted_nodes)
     path: dict[int, int] = {}
     while index not in path:
         path[index] = len(path)
-        index = min(need for need in needs[index] if need not in sorted_nodes)
+        index = min(source for source in sources[index] if source not in sorted_nodes)
     names = [nodes[member].name for member in list(path)[path[index] :]][::-1]
     shown = [*names[:MAX_CYCLE_NAMES], "…"] if len(names) > MAX_CYCLE_NAMES else [*names, names[0]]
     return InvalidModelError(

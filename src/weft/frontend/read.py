@@ -63,11 +63,11 @@ def read_model(
         opened = make_private(open_source(source), folders)
         ops = OpFacts(is_defined, reject_unknown_attributes if strict else known_attributes)
         try:
-            return _read(opened, *_parse(opened, folders), ops)
+            return _read(opened, *_parse_proto(opened, folders), ops)
         except InvalidModelError:
             if strict:
                 raise
-            proto, storage = _parse(opened, folders)
+            proto, storage = _parse_proto(opened, folders)
             changes = repair_model(proto)
             if not changes:
                 raise
@@ -92,11 +92,11 @@ def _read(source: OpenedModel, proto: onnx.ModelProto, storage: WeightStorage, o
         metadata={entry.key: entry.value for entry in proto.metadata_props},
         external=storage.external,
         weights=tuple(name for name in weights if name in arrays),
-        about=_metadata(proto, imports),
+        about=_read_metadata(proto, imports),
     )
 
 
-def _metadata(proto: onnx.ModelProto, imports: Mapping[str, int]) -> Metadata:
+def _read_metadata(proto: onnx.ModelProto, imports: Mapping[str, int]) -> Metadata:
     return Metadata(
         producer_name=proto.producer_name,
         producer_version=proto.producer_version,
@@ -111,7 +111,7 @@ def _metadata(proto: onnx.ModelProto, imports: Mapping[str, int]) -> Metadata:
     )
 
 
-def _parse(source: OpenedModel, folders: Sequence[Path]) -> tuple[onnx.ModelProto, WeightStorage]:
+def _parse_proto(source: OpenedModel, folders: Sequence[Path]) -> tuple[onnx.ModelProto, WeightStorage]:
     if not len(source.view):
         raise InvalidModelError("the model is empty", hint="fetch or export it again")
     try:

@@ -82,7 +82,7 @@ def save_model(
         return _ModelWriter(source.view, external, changed, data_file).model()
 
     chunks = rewrite(None)
-    if _size(chunks) > MAX_MESSAGE_BYTES:
+    if _total_size(chunks) > MAX_MESSAGE_BYTES:
         unnamed = _DataFile("")
         rewrite(unnamed)
         data_file = _DataFile(f"{path.name}.{unnamed.digest()}.data")
@@ -95,10 +95,10 @@ def save_model(
 def model_parts(source: OpenedModel, external: Mapping[str, memoryview], changed: Mapping[str, Array]) -> Chunks | None:
     """Return the content of a single file with the model, or None if it would exceed what protobuf can read."""
     chunks = _ModelWriter(source.view, external, changed, None).model() if external or changed else [source.view]
-    return chunks if _size(chunks) <= MAX_MESSAGE_BYTES else None
+    return chunks if _total_size(chunks) <= MAX_MESSAGE_BYTES else None
 
 
-def _size(chunks: Chunks) -> int:
+def _total_size(chunks: Chunks) -> int:
     return sum(map(len, chunks))
 
 
@@ -219,7 +219,7 @@ class _ModelWriter:
             new_field = change(number, position, stop) if wire == DELIMITED else None
             if new_field is not None:
                 kind, inner = new_field
-                head = encode_varint(kind << 3 | DELIMITED) + encode_varint(_size(inner))
+                head = encode_varint(kind << 3 | DELIMITED) + encode_varint(_total_size(inner))
                 chunks += [self.file[copied:tag], head, *inner]
                 copied = stop
         return [*chunks, self.file[copied:end]] if chunks else None

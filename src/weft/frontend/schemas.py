@@ -37,7 +37,9 @@ def input_rules(domain: str, op: str, version: int) -> tuple[InputRule, ...]:
     schema = onnx.defs.get_schema(op, version, domain)
     allowed = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
     return tuple(
-        InputRule(each.type_str if each.is_homogeneous else "", _dtypes(allowed.get(each.type_str, [each.type_str])))
+        InputRule(
+            each.type_str if each.is_homogeneous else "", _parse_dtypes(allowed.get(each.type_str, [each.type_str]))
+        )
         for each in schema.inputs
     )
 
@@ -64,7 +66,7 @@ def output_dtypes(
     result: dict[int, DType] = {}
     for number, each in enumerate(schema.outputs):
         names = allowed.get(each.type_str, [each.type_str])
-        dtypes = _dtypes(names)
+        dtypes = _parse_dtypes(names)
         if not all(name in _BY_NAME for name in names):
             continue  # it may be a sequence, an optional or a map
         if each.type_str in bound:
@@ -102,5 +104,5 @@ def newest_installed_opsets() -> dict[str, int]:
     return {"": newest, "ai.onnx": newest, "ai.onnx.ml": onnx.defs.onnx_ml_opset_version()}
 
 
-def _dtypes(names: Sequence[str]) -> frozenset[DType]:
+def _parse_dtypes(names: Sequence[str]) -> frozenset[DType]:
     return frozenset(_BY_NAME[name] for name in names if name in _BY_NAME)

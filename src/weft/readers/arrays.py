@@ -28,7 +28,7 @@ TABLES = "a text for a numeric input must be JSON, or a table with commas, semic
 
 def read_npy(source: DataSource) -> Array:
     """Read a .npy file."""
-    array = _load(source)
+    array = _load_numpy(source)
     if not isinstance(array, np.ndarray):
         raise InputError(f"{source.name}: is an archive, not a single array")
     return array
@@ -64,13 +64,13 @@ def _check_memory(name: str, archive: Any, member: str) -> None:
 
 
 def _open_archive(source: DataSource) -> Any:
-    archive = _load(source)
+    archive = _load_numpy(source)
     if isinstance(archive, np.ndarray):
         raise InputError(f"{source.name}: is a single array, not an archive")
     return archive
 
 
-def _load(source: DataSource) -> Any:
+def _load_numpy(source: DataSource) -> Any:
     try:
         return np.load(source.path if source.buffer is None else io.BytesIO(source.buffer), allow_pickle=False)
     except Exception as error:  # numpy, zipfile, zlib and pickle raise different errors for damaged files
@@ -107,7 +107,7 @@ def from_lists(content: Any, spec: TensorSpec, name: str) -> Array:
         raise InputError(f"{name}: the lists have different lengths") from error
     if element is DType.string:
         if not all(isinstance(item, str) for item in array.reshape(-1)):
-            raise InputError(f"{name}: input {spec.name!r} takes texts")
+            raise InputError(f"{name}: input {spec.name!r} takes strings")
         return array
     if array.dtype.kind == "O" and not all(isinstance(item, (int, float)) for item in array.flat):
         raise InputError(f"{name}: has items that are not numbers, or lists of different lengths")
@@ -238,7 +238,7 @@ def fit_to_input(array: Array, spec: TensorSpec, name: str) -> tuple[Array, list
     shape = spec.shape
     if shape is not None and array.ndim < len(shape):
         ones = (1,) * (len(shape) - array.ndim)
-        extents = next((each for each in (ones + array.shape, array.shape + ones) if _fits(shape, each)), None)
+        extents = next((each for each in (ones + array.shape, array.shape + ones) if _fits_shape(shape, each)), None)
         if extents is not None:
             array = array.reshape(extents)
             notes.append(f"as [{', '.join(map(str, extents))}]")
@@ -248,7 +248,7 @@ def fit_to_input(array: Array, spec: TensorSpec, name: str) -> tuple[Array, list
     return array, notes
 
 
-def _fits(declared: Sequence[int | str], shape: Sequence[int]) -> bool:
+def _fits_shape(declared: Sequence[int | str], shape: Sequence[int]) -> bool:
     """Whether an input takes arrays of a shape."""
     return len(declared) == len(shape) and all(a == b for a, b in zip(declared, shape) if isinstance(a, int))
 
@@ -257,7 +257,7 @@ def _check_shape(array: Array, spec: TensorSpec, name: str) -> None:
     shape = spec.shape
     if shape is None:
         return
-    if not _fits(shape, array.shape):
+    if not _fits_shape(shape, array.shape):
         actual, declared = (", ".join(map(str, dims)) for dims in (array.shape, shape))
         raise InputError(
             f"{name}: has the shape [{actual}], but input {spec.name!r} takes [{declared}]",
@@ -271,11 +271,11 @@ def _convert_elements(array: Array, spec: TensorSpec, name: str, notes: list[str
         return array
     if element is DType.string:
         if not is_textual(array):
-            raise InputError(f"{name}: has numbers, but input {spec.name!r} takes texts")
+            raise InputError(f"{name}: has numbers, but input {spec.name!r} takes strings")
         try:
             texts = [str(decode_bytes(item)) for item in array.reshape(-1)]
         except Exception as error:  # numpy does not check the texts in files
-            raise InputError(f"{name}: has invalid texts: {error}") from error
+            raise InputError(f"{name}: has invalid strings: {error}") from error
         result = np.empty(len(texts), object)
         result[:] = texts
         return np.asarray(result.reshape(array.shape))

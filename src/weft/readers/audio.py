@@ -132,7 +132,7 @@ def audio_to_input(
         notes.append("not resampled (most speech models expect --rate 16000)")
     element = spec.element
     if element is None or not (element.is_float or element.is_integer) or spec.shape is None:
-        raise InputError(f"{name}: input {spec.name!r} takes {spec.type}, which is no waveform")
+        raise InputError(f"{name}: input {spec.name!r} takes {spec.type}, which is not a waveform")
     if element.is_integer:
         limits = np.iinfo(np.int16 if element.numpy.itemsize > 1 else np.int8)
         samples = np.clip(np.round(samples * -float(limits.min)), limits.min, limits.max)
@@ -148,7 +148,7 @@ def _fit_shape(samples: Array, spec: TensorSpec, name: str, sizes: Mapping[str, 
     if axis is None or any(dim != 1 for index, dim in enumerate(shape) if index not in (0, axis)):
         declared = ", ".join(map(str, spec.shape or ()))
         problem = f"{name}: input {spec.name!r} has the shape ({declared}), which is not that of a waveform"
-        raise InputError(problem, hint="compute the features that it takes, and give them as .npy")
+        raise InputError(problem, hint="compute the features that it takes, and pass them as .npy")
     length = shape[axis]
     if not isinstance(length, int):
         return samples.reshape([-1 if index == axis else 1 for index in range(len(shape))]), []

@@ -113,7 +113,7 @@ def images_to_input(
 def _find_layout(spec: TensorSpec, options: ImageOptions, sizes: Mapping[str, int], name: str) -> _Layout:
     element, shape = spec.element, spec.shape
     if element is None or element is DType.string or element is DType.bool or element.is_complex:
-        raise InputError(f"{name}: input {spec.name!r} takes {spec.type}, which is no image")
+        raise InputError(f"{name}: input {spec.name!r} takes {spec.type}, which is not an image")
     letters = options.layout or (None if shape is None else _guess_layout(shape))
     declared = "of any rank" if shape is None else f"({', '.join(map(str, shape))})"
     if letters is None or (shape is not None and len(letters) != len(shape)):
@@ -371,15 +371,15 @@ def _describe_conversion(
     if len(images) == 1 and (layout.count or 1) > 1:
         more = f", {layout.count} times"
     height, width = size
-    how = {
+    resizing = {
         "crop": "centre crop, resized to",
         "fit": "padded with grey and resized to",
         "stretch": "resized to",
     }[resize]
-    done = "unchanged" if first.size == (width, height) else f"{how} {width} × {height}"
+    change = "unchanged" if first.size == (width, height) else f"{resizing} {width} × {height}"
     colours = _choose_colours(options, hints)
     channels = "BGR" if colours == "bgr" and layout.channels == 3 else CHANNELS[layout.channels]
     return (
-        f"{images[0][0]}{more}: {first.width} × {first.height} pixels, {done}, {channels}, {layout.letters}; "
+        f"{images[0][0]}{more}: {first.width} × {first.height} pixels, {change}, {channels}, {layout.letters}; "
         f"{scaling.note}"
     )

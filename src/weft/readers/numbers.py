@@ -32,7 +32,7 @@ def parse_number(text: str) -> int | float:
 
 
 def is_whole(element: DType | None) -> bool:
-    """Return whether elements are integers or booleans."""
+    """Whether elements are integers or booleans."""
     return element is not None and (element.is_integer or element is DType.bool)
 
 
@@ -40,9 +40,9 @@ def as_integer(number: int | float, element: DType) -> int:
     """Return a number as an integer that the type holds; ValueError says why it does not."""
     if isinstance(number, float) and not number.is_integer():
         raise ValueError(f"{number!r} is not a whole number")
-    low, high = _limits(element)
+    low, high = _integer_limits(element)
     if not low <= number <= high:
-        raise ValueError(f"{_brief(number)} is outside {element}'s range")
+        raise ValueError(f"{_shorten_number(number)} is outside {element}'s range")
     return int(number)
 
 
@@ -55,11 +55,11 @@ def integer_array(content: Any, shape: Sequence[int], spec: TensorSpec, name: st
     integers = np.empty(shape, element.numpy)
     for index, item in np.ndenumerate(items):
         if not isinstance(item, (bool, int, float)):
-            raise InputError(f"{name}: {_brief(item)}{_format_index(index)} is not a number")
+            raise InputError(f"{name}: {_shorten_number(item)}{_format_index(index)} is not a number")
         try:
             integers[index] = as_integer(item, element)
         except ValueError as error:
-            raise _misfit(name, spec, f"{error}{_format_index(index)}") from None
+            raise _misfit_error(name, spec, f"{error}{_format_index(index)}") from None
     return integers
 
 
@@ -72,7 +72,7 @@ def convert(array: Array, spec: TensorSpec, name: str) -> Array:
     with np.errstate(all="ignore"):
         converted = array.astype(element.numpy)
         if is_whole(element):
-            low, high = _limits(element)
+            low, high = _integer_limits(element)
             misfits = array != np.trunc(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
             if array.dtype.kind == "f":  # both bounds are powers of 2, or 0
                 misfits |= ~((array >= float(low)) & (array < float(high + 1)))
@@ -87,23 +87,23 @@ def convert(array: Array, spec: TensorSpec, name: str) -> Array:
         number = array[index].item()
         whole = isinstance(number, int) or not is_whole(element) or float(number).is_integer()
         why = f"is outside {element}'s range" if whole else "is not a whole number"
-        raise _misfit(name, spec, f"{_brief(number)}{_format_index(index)} {why}")
+        raise _misfit_error(name, spec, f"{_shorten_number(number)}{_format_index(index)} {why}")
     return np.asarray(converted)
 
 
-def _limits(element: DType) -> tuple[int, int]:
+def _integer_limits(element: DType) -> tuple[int, int]:
     if element is DType.bool:
         return 0, 1
     low, high = element.limits
     return int(low), int(high)
 
 
-def _misfit(name: str, spec: TensorSpec, problem: str) -> InputError:
+def _misfit_error(name: str, spec: TensorSpec, problem: str) -> InputError:
     hint = "round or clip the numbers first" if is_whole(spec.element) else "clip the numbers first"
     return InputError(f"{name}: {problem}, but input {spec.name!r} takes {spec.element}", hint=hint)
 
 
-def _brief(item: Any) -> str:
+def _shorten_number(item: Any) -> str:
     return (
         f"a number of about {item.bit_length()} bits"
         if isinstance(item, int) and item.bit_length() > 128

@@ -72,7 +72,7 @@ class _Label:
 
 def draw_svg(drawing: ArenaMap) -> str:
     """Draw as SVG, in the reader's light or dark scheme; rectangles have tool tips."""
-    height = _height(drawing)
+    height = _drawing_height(drawing)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
         f"<title>{escape(drawing.title)}</title>",
@@ -82,7 +82,7 @@ def draw_svg(drawing: ArenaMap) -> str:
         *(_rectangle(box) for box in _boxes(drawing)),
         *(
             f'<rect x="{_LEFT}" y="{y - 10:.0f}" width="12" height="12" fill="{_hex(_colour(one))}"/>'
-            for y, one in _rows(drawing)
+            for y, one in _listed_tensors(drawing)
         ),
         f'<line class="peak" x1="{_peak_x(drawing):.1f}" y1="{_TOP}" x2="{_peak_x(drawing):.1f}" y2="{_FLOOR}"/>',
         *map(_svg_text, _labels(drawing)),
@@ -130,7 +130,7 @@ def draw_png(drawing: ArenaMap) -> bytes:
     except ImportError as error:
         hint = "pip install 'weft-onnx[image]', or write an .svg file"
         raise InputError("drawing a PNG file needs Pillow", hint=hint) from error
-    image = Image.new("RGB", (WIDTH, _height(drawing)), "white")
+    image = Image.new("RGB", (WIDTH, _drawing_height(drawing)), "white")
     pen = ImageDraw.Draw(image)
     for box in _boxes(drawing):
         right, bottom = max(box.x + box.width - 2, box.x), max(box.y + box.height - 2, box.y)
@@ -138,7 +138,7 @@ def draw_png(drawing: ArenaMap) -> bytes:
     pen.rectangle((_LEFT, _TOP, _END, _FLOOR), outline="#8c959f")
     for top in range(_TOP, _FLOOR, 8):
         pen.line((_peak_x(drawing), top, _peak_x(drawing), min(top + 4, _FLOOR)), fill=_INKS["mark"], width=2)
-    for y, one in _rows(drawing):
+    for y, one in _listed_tensors(drawing):
         pen.rectangle((_LEFT, y - 10, _LEFT + 12, y + 2), fill=_colour(one))
     anchors = {"start": "ls", "middle": "ms", "end": "rs"}
     for label in (label for label in _labels(drawing) if not label.rotated):
@@ -168,7 +168,7 @@ def _labels(drawing: ArenaMap) -> Iterator[_Label]:
     near_end = _peak_x(drawing) > WIDTH - 140
     x = _peak_x(drawing) + (-6 if near_end else 6)
     yield _Label(x, _TOP - 5, "peak", "mark", "end" if near_end else "start")
-    rows = list(_rows(drawing))
+    rows = list(_listed_tensors(drawing))
     count = len(drawing.allocations)
     top = HEIGHT + 16
     head = "tensors" if count <= len(rows) else f"the {len(rows)} largest of {count:,} tensors"
@@ -202,13 +202,13 @@ def _box_labels(box: _Box) -> Iterator[_Label]:
         yield _Label(box.x + 4, middle + 4, label, "inside")
 
 
-def _rows(drawing: ArenaMap) -> Iterator[tuple[float, Allocation]]:
+def _listed_tensors(drawing: ArenaMap) -> Iterator[tuple[float, Allocation]]:
     """Yield the largest tensors, each with its y in the list below the drawing."""
     largest = sorted(drawing.allocations, key=lambda one: (-one.size, one.first, one.offset))[:LISTED]
     yield from ((HEIGHT + 16 + number * _ROW, one) for number, one in enumerate(largest, 1))
 
 
-def _height(drawing: ArenaMap) -> int:
+def _drawing_height(drawing: ArenaMap) -> int:
     return HEIGHT + 36 + _ROW * min(len(drawing.allocations), LISTED)
 
 

@@ -53,7 +53,7 @@ def compare(
 ) -> ModelComparison:
     """Run a model on several devices and compare every value that its nodes compute.
 
-    The result says for each device which value departs first, where errors grow, and which nodes are wrong on their
+    The result says for each device which value differs first, where errors grow, and which nodes are wrong on their
     own, from equal inputs: `weft.compare("model.onnx").agrees`.
 
     source: what `weft.load` takes, or a loaded model with its current weights.

@@ -4,8 +4,8 @@ The result has for every contender the error of every layer, the first layer bey
 which the error grows most.
 
 A value that is an output is not fused into a kernel, so the compared model is not quite the one that runs. Therefore
-the outputs of the unchanged model are compared too. If they depart but no layer does, a bisection with one layer as
-output at a time finds the first that departs, or one that makes the departure vanish.
+the outputs of the unchanged model are compared too. If they differ but no layer does, a bisection with one layer as
+output at a time finds the first that differs, or one that makes the difference vanish.
 """
 
 from __future__ import annotations
@@ -74,11 +74,12 @@ class Deviation:
 
     @property
     def departs(self) -> bool:
+        """Whether the difference exceeds the tolerance."""
         return self.error > self.allowed
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the isolated node departs."""
+        """Whether the isolated node exceeds the tolerance."""
         return self.own is not None and self.own.error > self.own_allowed
 
 
@@ -86,7 +87,7 @@ class Deviation:
 class Hidden:
     """A fault of the unchanged model only.
 
-    first: the first layer that departs when it is the only added output.
+    first: the first layer that differs when it is the only added output.
     cure: a layer that makes the outputs right when it is an output, since it is then not fused.
     """
 
@@ -105,17 +106,17 @@ class Findings:
 
     @property
     def first(self) -> int | None:
-        """The first layer that departs."""
+        """The first layer that exceeds its tolerance."""
         return next((number for number, deviation in enumerate(self.deviations) if deviation.departs), None)
 
     @property
     def wrong(self) -> tuple[int, ...]:
-        """The isolated layers that depart, from equal inputs."""
+        """The isolated layers that exceed their tolerance, from equal inputs."""
         return tuple(number for number, deviation in enumerate(self.deviations) if deviation.is_wrong)
 
     @property
     def steepest(self) -> int | None:
-        """The departing layer with the largest jump."""
+        """The layer with the largest jump among those that exceed their tolerance."""
         departing = (number for number, deviation in enumerate(self.deviations) if deviation.departs)
         return max(departing, key=lambda number: self.deviations[number].jump, default=None)
 
@@ -130,7 +131,7 @@ class ModelComparison(ShownAsTables):
 
     base: what the others are compared with.
     layers: the values that were compared, in the order of the graph.
-    findings: for each of the others the deviation of every layer, and which departs first.
+    findings: for each of the others the deviation of every layer, and which differs first.
     tolerance: of all layers of floats; None: by type and depth.
     narrowed: the products of each device that round their operands.
     """
@@ -143,12 +144,12 @@ class ModelComparison(ShownAsTables):
 
     @property
     def agrees(self) -> bool:
-        """Whether no value departs on any device."""
+        """Whether all values are within their tolerance on every device."""
         return all(findings.agrees for findings in self.findings)
 
     def __repr__(self) -> str:
         results = ", ".join(
-            f"{findings.contender} {'agrees' if findings.agrees else 'departs'}" for findings in self.findings
+            f"{findings.contender} {'agrees' if findings.agrees else 'differs'}" for findings in self.findings
         )
         return f"<weft.ModelComparison of {format_plural(len(self.layers), 'layer')} with {self.base}: {results}>"
 
@@ -166,7 +167,7 @@ class ModelComparison(ShownAsTables):
                     f"{error:.2g}",
                 )
             )
-        columns = ("device", "agrees", "first that departs", "wrong alone", "error of outputs")
+        columns = ("device", "agrees", "first that differs", "wrong alone", "error of outputs")
         yield Table(rows, columns, title=f"{format_plural(len(self.layers), 'layer')}, compared with {self.base}")
 
 
@@ -285,7 +286,7 @@ def _find_hidden_fault(
 ) -> Hidden:
     """Bisect with one layer as added output at a time, which leaves all other kernels unchanged.
 
-    `surprises` are the base's values of the outputs that depart although their layers do not.
+    `surprises` are the base's values of the outputs that differ although their layers do not.
     """
     low, high = 0, len(layers)
     while low < high:
@@ -357,7 +358,7 @@ class _Ruler:
         return Deviation(difference(expected, actual), most, 1.0)
 
     def surprises(self, outputs: Mapping[str, Deviation]) -> list[str]:
-        """Return the outputs that depart in the unchanged model, but not with all layers as outputs."""
+        """Return the outputs that differ in the unchanged model, but not with all layers as outputs."""
         departing = [name for name, deviation in outputs.items() if deviation.departs]
         if any(name not in self.deviations for name in departing):  # an output with another name than its value
             return departing if not any(deviation.departs for deviation in self.deviations.values()) else []

@@ -31,7 +31,7 @@ class ModelKernel:
     template: what built it; reason: why this template was chosen.
     nodes: the ONNX nodes that it computes.
     launches: how often a run launches it; bodies of control flow count once.
-    flops, bytes: the least arithmetic and memory traffic of all launches; None where they depend on data.
+    flops, bytes: lower bounds of the arithmetic and memory traffic of all launches; None where they depend on data.
     lanes: threads, or elements of vectors, in a block.
     """
 
@@ -61,7 +61,7 @@ class ModelKernel:
         return {listing.title: listing.text for listing in self.listings()}
 
     def listings(self) -> Sequence[Listing]:
-        """The same with the names that syntax highlighters have for the languages."""
+        """The code by the language names that syntax highlighters use."""
         return self._driver.listings(self._kernel)
 
 
@@ -106,7 +106,7 @@ class KernelList(Sequence[ModelKernel], ShownAsTables):
 
 
 def list_kernels(pipeline: Pipeline, sizes: Mapping[str, int]) -> KernelList:
-    """Build a model's kernels, with costs for these sizes of dynamic dims and usual sizes of the others."""
+    """Build a model's kernels, with costs for these sizes of dynamic dims and typical sizes of the others."""
     driver = pipeline.driver
     if not isinstance(driver, CompilingDriver):
         problem, hint = f"device {driver.name!r} builds no kernels", "name one that compiles: see weft devices"

@@ -32,7 +32,7 @@ def _page_data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str
         "device": profile.device,
         "threads": profile.threads,
         "runs": len(profile.runs),
-        "length": _microseconds(profile.seconds),
+        "length": _to_microseconds(profile.seconds),
         "flops": profile.flops,
         "peakFlops": profile.machine.flops,
         "peakBandwidth": profile.machine.bandwidth,
@@ -43,8 +43,8 @@ def _page_data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str
                 "name": kernel.name,
                 "nodes": label_nodes(kernel.nodes, ops),
                 "launches": kernel.launches,
-                "time": _microseconds(kernel.seconds),
-                "busy": _microseconds(kernel.busy),
+                "time": _to_microseconds(kernel.seconds),
+                "busy": _to_microseconds(kernel.busy),
                 "share": kernel.share,
                 "flops": kernel.flops_per_second,
                 "bytes": kernel.bytes_per_second,
@@ -59,22 +59,22 @@ def _page_data(profile: Profile, title: str, ops: Mapping[str, str]) -> dict[str
                 span.kernel,
                 names.setdefault(span.name, len(names)),
                 span.thread,
-                _microseconds(span.start),
-                _microseconds(span.end - span.start),
+                _to_microseconds(span.start),
+                _to_microseconds(span.end - span.start),
             ]
             for span in spans
         ],
         "names": list(names),
         "leftOut": len(profile.spans) - len(spans),
         "tensors": [
-            [t.name, label_nodes(t.nodes, ops), t.offset, t.size, _microseconds(t.start), _microseconds(t.end)]
+            [t.name, label_nodes(t.nodes, ops), t.offset, t.size, _to_microseconds(t.start), _to_microseconds(t.end)]
             for t in profile.tensors
         ],
-        "memory": [[_microseconds(point.start), point.bytes, point.kernel] for point in profile.memory],
+        "memory": [[_to_microseconds(point.start), point.bytes, point.kernel] for point in profile.memory],
         "arena": profile.arena_bytes,
-        "peak": None if peak is None else [_microseconds(peak.start), peak.bytes, peak.kernel],
+        "peak": None if peak is None else [_to_microseconds(peak.start), peak.bytes, peak.kernel],
     }
 
 
-def _microseconds(seconds: float) -> float:
+def _to_microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 3)

@@ -152,15 +152,15 @@ def _fill_gaps(paths: Sequence[Path | None], edges: Sequence[tuple[int, int]]) -
     filled = list(paths)
 
     def scopes_around(neighbours: Sequence[int]) -> list[Path]:
-        near = [(n, path) for n in sorted(neighbours) if (path := filled[n])]
-        return [path[:-1] if paths[n] is not None else path for n, path in near]
+        located = [(n, path) for n in sorted(neighbours) if (path := filled[n])]
+        return [path[:-1] if paths[n] is not None else path for n, path in located]
 
     for number in range(len(paths)):
-        if filled[number] is None and (near := scopes_around(before[number])):
-            filled[number] = _scope_of_reader(near)
+        if filled[number] is None and (scopes := scopes_around(before[number])):
+            filled[number] = _scope_of_reader(scopes)
     for number in reversed(range(len(paths))):
-        if filled[number] is None and (near := scopes_around(after[number])):
-            filled[number] = _common_prefix(near)
+        if filled[number] is None and (scopes := scopes_around(after[number])):
+            filled[number] = _common_prefix(scopes)
     return [path or () for path in filled]
 
 
@@ -220,57 +220,57 @@ def _find_entangled(paths: Sequence[Path], edges: Sequence[tuple[int, int]]) -> 
     """Find scopes in cycles with many siblings: modules that all others call, and mere name prefixes."""
     levels: dict[Path, dict[Path | int, set[Path | int]]] = {}
     for source, target in edges:
-        around = _common_prefix((paths[source], paths[target]))
-        one, other = (paths[n][: len(around) + 1] if len(paths[n]) > len(around) else n for n in (source, target))
-        level = levels.setdefault(around, {})
-        level.setdefault(one, set()).add(other)
-        level.setdefault(other, set())
+        common = _common_prefix((paths[source], paths[target]))
+        scope, reader = (paths[n][: len(common) + 1] if len(paths[n]) > len(common) else n for n in (source, target))
+        level = levels.setdefault(common, {})
+        level.setdefault(scope, set()).add(reader)
+        level.setdefault(reader, set())
     sizes = Counter(prefix for path in paths for prefix in _prefixes(path))
     entangled: set[Path] = set()
     for after in levels.values():
         waiting = [set(after)]
         while waiting:
             for cycle in _strong_components(after, waiting.pop()):
-                degrees = {one: len(after[one] & cycle) for one in cycle if isinstance(one, tuple)}
-                worst = max(degrees, key=lambda one: (degrees[one], one), default=None)
+                degrees = {scope: len(after[scope] & cycle) for scope in cycle if isinstance(scope, tuple)}
+                worst = max(degrees, key=lambda scope: (degrees[scope], scope), default=None)
                 if worst is not None and degrees[worst] >= max(ENTANGLED, sizes[worst] // 8):
                     entangled.add(worst)
                     waiting.append(cycle - {worst})
     return entangled
 
 
-def _strong_components(after: Mapping[Path | int, set[Path | int]], among: set[Path | int]) -> list[set[Path | int]]:
+def _strong_components(after: Mapping[Path | int, set[Path | int]], members: set[Path | int]) -> list[set[Path | int]]:
     """Return the strongly connected components of more than one member."""
     order: list[Path | int] = []
     visited: set[Path | int] = set()
-    for start in among:
-        stack = [(start, iter(after[start] & among))] if start not in visited else []
+    for start in members:
+        stack = [(start, iter(after[start] & members))] if start not in visited else []
         visited.add(start)
         while stack:
-            one, successors = stack[-1]
-            following = next((each for each in successors if each not in visited), None)
+            node, successors = stack[-1]
+            following = next((successor for successor in successors if successor not in visited), None)
             if following is None:
-                order.append(one)
+                order.append(node)
                 stack.pop()
             else:
                 visited.add(following)
-                stack.append((following, iter(after[following] & among)))
-    before: dict[Path | int, set[Path | int]] = {one: set() for one in among}
-    for one in among:
-        for each in after[one] & among:
-            before[each].add(one)
+                stack.append((following, iter(after[following] & members)))
+    before: dict[Path | int, set[Path | int]] = {node: set() for node in members}
+    for node in members:
+        for successor in after[node] & members:
+            before[successor].add(node)
     components = []
-    unassigned = set(among)
+    unassigned = set(members)
     for start in reversed(order):
         if start not in unassigned:
             continue
         component, queue = {start}, [start]
         unassigned.remove(start)
         while queue:
-            near = before[queue.pop()] & unassigned
-            unassigned -= near
-            component |= near
-            queue += near
+            predecessors = before[queue.pop()] & unassigned
+            unassigned -= predecessors
+            component |= predecessors
+            queue += predecessors
         if len(component) > 1:
             components.append(component)
     return components

@@ -1,1 +1,1 @@
-"""Time, requests and choices: sessions, devices, progress."""
+"""Loaded models at run time: options, devices, sessions, runs, profiles and progress."""

@@ -16,7 +16,7 @@ Shapes = dict[str, Union[int, tuple[int, ...]]]
 
 def whole_number(value: Any, name: str, file: str | None = None) -> int:
     """Return a positive whole number of any integer type; InputError for anything else."""
-    number = _integer(value)
+    number = _to_integer(value)
     if number is None or number < 1:
         raise InputError(f"{name} must be a positive number, not {short_repr(value)}", file=file)
     return number
@@ -39,13 +39,13 @@ def whole_shapes(shapes: Any, file: str) -> Shapes:
         return {}
     if not isinstance(shapes, Mapping):
         hint = 'for instance {"batch": 8}, or {"x": (8, 3, 224, 224)}'
-        raise InputError(f"shapes must be a dict of sizes by name, not {_kind(shapes)}", file=file, hint=hint)
+        raise InputError(f"shapes must be a dict of sizes by name, not {_describe_value(shapes)}", file=file, hint=hint)
     checked_shapes: Shapes = {}
     for name, value in shapes.items():
         if not isinstance(name, str):
             raise InputError(f"a dim or an input is named by a string, not {short_repr(name)}", file=file)
-        size = _integer(value)
-        sizes = _integers(value) if size is None else None
+        size = _to_integer(value)
+        sizes = _to_integers(value) if size is None else None
         if size is None and sizes is None:
             raise InputError(f"the size or shape of {name!r} must be whole numbers, not {short_repr(value)}", file=file)
         if min(sizes or (size or 0,)) < 0:
@@ -66,21 +66,21 @@ def listed(value: Any, option: str, file: str | None = None) -> tuple[Any, ...]:
             return tuple(name.item() if isinstance(name, np.generic) else name for name in value)
         except Exception:  # any error of an object that cannot be iterated
             pass
-    raise InputError(f"{option} must be a list of names, not {_kind(value)}", file=file, hint=hint)
+    raise InputError(f"{option} must be a list of names, not {_describe_value(value)}", file=file, hint=hint)
 
 
-def _integers(value: Any) -> tuple[int, ...] | None:
+def _to_integers(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return None
     try:
-        items = [_integer(item) for item in value]
+        items = [_to_integer(item) for item in value]
     except Exception:  # an array without dimensions, a closed file
         return None
     numbers = tuple(item for item in items if item is not None)
     return numbers if len(numbers) == len(items) else None
 
 
-def _integer(value: Any) -> int | None:
+def _to_integer(value: Any) -> int | None:
     """Return a whole number of any type but bool as an int; None for anything else."""
     if isinstance(value, bool):
         return None
@@ -90,5 +90,5 @@ def _integer(value: Any) -> int | None:
         return None
 
 
-def _kind(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return f"the string {short_repr(value)}" if isinstance(value, str) else f"a {type(value).__name__}"

@@ -18,7 +18,7 @@ from weft.runtime.foreign_tensors import as_numpy, is_foreign, is_of_torch
 
 _BUFFERS = (memoryview, buffers.array, ctypes.Array)
 _FILL = "fill them, for instance with array.filled(0)"
-_BYTES = "make numbers of it, for instance with np.frombuffer(content, np.uint8)"
+_BYTES = "convert it to numbers, for instance with np.frombuffer(content, np.uint8)"
 
 
 def as_array(content: Any, dtype: DType, what: str, file: str) -> Array:
@@ -59,22 +59,22 @@ def _convert(content: Any, dtype: DType, what: str, file: str) -> Any:
     if isinstance(content, Sequence):
         return _from_python(list(content), dtype)
     kind = "nothing" if content is None else f"a {type(content).__name__}"
-    hint = "pass its toarray()" if hasattr(content, "toarray") else None
+    hint = "pass array.toarray()" if hasattr(content, "toarray") else None
     raise InputError(f"{what} must be an array, not {kind}", file=file, hint=hint)
 
 
 def _to_strings(array: Array, dtype: DType, what: str, file: str) -> Array:
     """Convert any numpy representation of strings to an array of `str` objects."""
     if array.dtype.kind == "O" and dtype is not DType.string:
-        hint = "numpy made Python objects of it; make an array of numbers"
+        hint = "numpy stores it as Python objects; pass an array of numbers or nested lists of equal lengths"
         raise InputError(f"{what} must be {dtype}, not an array of Python objects", file=file, hint=hint)
     try:
         texts = [decode_bytes(item) for item in array.astype(object).flat]
     except ValueError as error:  # of bytes that are not UTF-8, or of a released memoryview
         raise InputError(f"{what} holds bytes that are not UTF-8: {error}", file=file) from error
-    odd = [item for item in texts if not isinstance(item, str)]
-    if odd:
-        raise InputError(f"{what} must hold strings, not {short_repr(odd[0])}", file=file)
+    non_strings = [item for item in texts if not isinstance(item, str)]
+    if non_strings:
+        raise InputError(f"{what} must hold strings, not {short_repr(non_strings[0])}", file=file)
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = [str(text) for text in texts]
     return result
@@ -88,7 +88,7 @@ def decode_bytes(item: Any) -> Any:
 
 
 def is_textual(array: Array) -> bool:
-    """Return whether the elements may be text: strings, bytes, Python objects, or bytes without a type such as `V4`."""
+    """Whether the elements may be text: strings, bytes, Python objects, or bytes without a type such as `V4`."""
     return array.dtype.kind in "OUST" or (array.dtype.type is np.void and array.dtype.names is None)
 
 
@@ -105,7 +105,7 @@ def _from_python(content: Any, dtype: DType) -> Array:
     if array.dtype == object:
         array = _exact_numbers(array, dtype)
     if array.size and array.dtype.kind not in "biufcV":
-        raise ValueError(f"{short_repr(next(_leaves(content)))} is not a number")
+        raise ValueError(f"{short_repr(next(_iterate_leaves(content)))} is not a number")
     if array.dtype.kind == "c" and not dtype.is_complex:
         raise ValueError(f"complex numbers do not fit {dtype}")
     if array.dtype.kind == "f" and not (dtype.is_float or dtype.is_complex):
@@ -130,10 +130,10 @@ def _exact_numbers(array: Array, dtype: DType) -> Array:
     return array.astype(np.float64)
 
 
-def _leaves(content: Any) -> Iterator[Any]:
+def _iterate_leaves(content: Any) -> Iterator[Any]:
     if isinstance(content, (list, tuple)):
         for item in content:
-            yield from _leaves(item)
+            yield from _iterate_leaves(item)
     else:
         yield content
 
@@ -162,16 +162,16 @@ def reshape_hint(array: Array | DeviceTensor, declared: Iterable[int | object]) 
     """Suggest a common step that gives an array the declared shape, in which only integers are fixed."""
     sizes = tuple(declared)
     shape = array.shape
-    if len(shape) == len(sizes) - 1 and _fits((1, *shape), sizes):
+    if len(shape) == len(sizes) - 1 and _fits_shape((1, *shape), sizes):
         return "array[np.newaxis] has one dimension more, for a batch of one"
-    if len(shape) == len(sizes) + 1 and shape[0] == 1 and _fits(shape[1:], sizes):
+    if len(shape) == len(sizes) + 1 and shape[0] == 1 and _fits_shape(shape[1:], sizes):
         return "array[0] has one dimension less"
-    if len(shape) == len(sizes) == 4 and not _fits(shape, sizes):
-        for order, how in (((0, 3, 1, 2), "channels before rows"), ((0, 2, 3, 1), "channels last")):
-            if _fits([shape[axis] for axis in order], sizes):
-                return f"array.transpose{order} puts {how}"
+    if len(shape) == len(sizes) == 4 and not _fits_shape(shape, sizes):
+        for order, layout in (((0, 3, 1, 2), "channels before rows"), ((0, 2, 3, 1), "channels last")):
+            if _fits_shape([shape[axis] for axis in order], sizes):
+                return f"array.transpose{order} puts {layout}"
     return None
 
 
-def _fits(shape: Sequence[int], sizes: Sequence[int | object]) -> bool:
+def _fits_shape(shape: Sequence[int], sizes: Sequence[int | object]) -> bool:
     return all(not isinstance(size, int) or size == actual for actual, size in zip(shape, sizes, strict=True))

@@ -1,4 +1,4 @@
-"""How much memory this process can still get, and whether that suffices for LLVM, which aborts without it."""
+"""Check how much memory this process can still get: LLVM aborts the process when it runs out."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ def memory_left() -> int | None:
             limits.append(limit - pages * os.sysconf("SC_PAGE_SIZE"))
     for most, now in _CGROUP:
         with suppress(OSError, ValueError):
-            limits.append(int(Path(most).read_text()) - int(Path(now).read_text()) + _reclaimable())
+            limits.append(int(Path(most).read_text()) - int(Path(now).read_text()) + _reclaimable_bytes())
     return min(limits, default=None)
 
 
 def check_memory_to_compile(file: str, size: int) -> None:
     """Raise OutOfMemoryError if compiling a model of `size` bytes could exhaust the memory."""
-    _check(file, "compiling", COMPILING + _COPIES * size)
+    _check_memory(file, "compiling", COMPILING + _COPIES * size)
 
 
 def check_memory_to_import() -> None:
     """Raise OutOfMemoryError if a failed import may be due to a lack of memory."""
-    _check(None, "importing the libraries of a device", IMPORTING)
+    _check_memory(None, "importing the libraries of a device", IMPORTING)
 
 
 def check_memory_to_start() -> None:
     """Raise OutOfMemoryError if loading compiled code could exhaust the memory."""
-    _check(None, "loading code", STARTING)
+    _check_memory(None, "loading code", STARTING)
 
 
-def _check(file: str | None, stage: str, needed: int) -> None:
+def _check_memory(file: str | None, stage: str, needed: int) -> None:
     left = memory_left()
     if left is not None and left < needed:
         raise OutOfMemoryError(
-            f"{stage} may take {needed:,} bytes, and this process can get {max(left, 0):,}",
+            f"{stage} may take {needed:,} bytes, but this process can get only {max(left, 0):,}",
             file=file,
             hint="allow this process more memory; a cached model needs less to load",
         )
 
 
-def _reclaimable() -> int:
+def _reclaimable_bytes() -> int:
     """Return the bytes of file pages that a container's usage includes and can reclaim."""
     with suppress(OSError, ValueError):
         for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines():

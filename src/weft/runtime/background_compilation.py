@@ -21,7 +21,7 @@ from weft.runtime.session_pool import SessionPool
 
 
 class EndedError(BaseException):
-    """The result of a background thread is not needed any more. No handler on the way may catch it."""
+    """Ends a background thread whose result is no longer needed; nothing on the call stack may catch it."""
 
 
 class BackgroundStages(Stages):
@@ -57,10 +57,10 @@ def put_ready_device_first(route: Route, is_ready: Callable[[str], bool]) -> tup
     better = route.devices[: route.devices.index(first)]
     if not better:
         return route, ()
-    rest = tuple(device for device in route.devices if device != first)
+    others = tuple(device for device in route.devices if device != first)
     state = "compiled already" if ready else "on the host"
     reason = f"{state}, while {', '.join(better)} gets ready"
-    return replace(route, devices=(first, *rest), explicit_reason=reason), better
+    return replace(route, devices=(first, *others), explicit_reason=reason), better
 
 
 def compile_in_background(model: Model, devices: Sequence[str]) -> threading.Thread | None:

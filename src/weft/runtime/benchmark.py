@@ -83,13 +83,13 @@ def benchmark(model: Model, inputs: Mapping[str, Any], seconds: float, against: 
         name: EngineTimes(spread.median, spread.lower, spread.upper, spread.runs) for name, spread in spreads.items()
     }
     weft_times = times.pop(next(iter(times)))
-    kinds = {name: _kind(content) for name, content in inputs.items()}
+    kinds = {name: _describe_input(content) for name, content in inputs.items()}
     return Benchmark(
         model.file, model.device, kinds, weft_times.median, weft_times.lower, weft_times.upper, weft_times.runs, times
     )
 
 
-def _kind(content: Any) -> str:
+def _describe_input(content: Any) -> str:
     if not hasattr(content, "shape") or not hasattr(content, "dtype"):
         return type(content).__name__
     return f"{content.dtype}[{', '.join(map(str, content.shape))}]"

@@ -37,7 +37,7 @@ from weft.threads import make_lock, usable_cores
 PROBE_SECONDS = 2e-2  # of all runs of a probe, unless the first alone takes longer
 FEWEST_RUNS, MOST_RUNS = 2, 50
 BUDGET = 1.6  # seconds, after which the remaining types count as fast as float32
-LEAST_SECONDS = 1e-8  # of anything
+LEAST_SECONDS = 1e-8  # lower bound of every measured time
 MOST_UNITS = 1 << 16
 SHARING = (0.25e-6, 0.75e-6)  # seconds for each thread that shares work, at least and at most
 LEAST_EFFICIENCY = 0.46  # of a CPU's peak; a lower measurement means that other processes were running
@@ -101,7 +101,7 @@ def known_calibration(device: str, threads: int | None) -> Calibration | None:
 
 
 def device_identity(device: str, threads: int | None) -> str:
-    """Digest what measurements are valid for: hardware and driver, threads, and weft."""
+    """Return a digest of everything that measurements depend on: hardware, driver, threads and weft."""
     info = choose(device)
     opened = driver(info.name)
     hardware = (info.name, info.description, info.kind, info.driver)
@@ -161,55 +161,55 @@ class _Measurement:
         self.progress("arithmetic and memory")
         peak = opened.calibrate(self.threads or usable_cores())
         self.progress("runs and launches")
-        smallest = self._time(probes.smallest())
-        launch = _positive((self._time(probes.chain()) - smallest) / (probes.CHAIN - 1))
-        iteration = _positive((self._time(probes.iterations()) - smallest) / probes.ITERATIONS)
-        upload, download = self._transfers(smallest, launch) if opened.has_memory else (Transfer(), Transfer())
-        moved = upload.seconds + download.seconds
-        interruption = _positive(self._time(probes.host_step()) - smallest - moved)
-        there = self._time(probes.smallest(), placed=True)
-        column = self._time(probes.column_sums(), placed=True) - there
+        smallest = self._time_probe(probes.smallest())
+        launch = _clamp_seconds((self._time_probe(probes.chain()) - smallest) / (probes.CHAIN - 1))
+        iteration = _clamp_seconds((self._time_probe(probes.iterations()) - smallest) / probes.ITERATIONS)
+        upload, download = self._measure_transfers(smallest, launch) if opened.has_memory else (Transfer(), Transfer())
+        transfer_seconds = upload.seconds + download.seconds
+        interruption = _clamp_seconds(self._time_probe(probes.host_step()) - smallest - transfer_seconds)
+        overhead = self._time_probe(probes.smallest(), placed=True)
+        column = self._time_probe(probes.column_sums(), placed=True) - overhead
         self.progress("products of float32")
         large = probes.products(DType.float32, peak)
-        rate = large.flops / _positive(self._time(large, placed=True) - there)
+        rate = large.flops / _clamp_seconds(self._time_probe(large, placed=True) - overhead)
         rate = rate if is_threads else max(rate, LEAST_EFFICIENCY * peak.flops)
         return Calibration(
             device=opened.name,
             identity=identity,
             peak=peak,
-            products=((DType.float32, rate), *self._other_types(peak, there, target)),
+            products=((DType.float32, rate), *self._measure_other_types(peak, overhead, target)),
             reached=tuple((THREAD_EFFICIENCY if is_threads else VECTOR_EFFICIENCY).items()),
             saturation=SATURATION if waits else 0.0,
             units=units,
-            share_seconds=self._sharing(units, rate) if units > 1 else 0.0,
+            share_seconds=self._measure_sharing(units, rate) if units > 1 else 0.0,
             launch_seconds=launch,
             serial_seconds=max(column / probes.COLUMN, 0.0) if waits else 0.0,
             iteration_seconds=iteration,
-            run_seconds=_positive(smallest - moved) * (REAL_RUN_FACTOR if opened.has_memory else 1.0),
+            run_seconds=_clamp_seconds(smallest - transfer_seconds) * (REAL_RUN_FACTOR if opened.has_memory else 1.0),
             host_step_seconds=interruption,
             upload=upload,
             download=download,
         )
 
-    def _transfers(self, smallest: float, launch: float) -> tuple[Transfer, Transfer]:
+    def _measure_transfers(self, smallest: float, launch: float) -> tuple[Transfer, Transfer]:
         """Measure the cost of copying tensors to the device and back."""
         self.progress("transfers")
         several = probes.MANY - 1
-        inputs = (self._time(probes.many_inputs()) - smallest) / several
-        outputs = (self._time(probes.many_outputs()) - smallest) / several - launch
-        large = [self._time(probe) - smallest for probe in (probes.large_input(), probes.large_output())]
-        up, down = (probes.LARGE_BYTES / _positive(seconds) for seconds in large)
+        inputs = (self._time_probe(probes.many_inputs()) - smallest) / several
+        outputs = (self._time_probe(probes.many_outputs()) - smallest) / several - launch
+        large = [self._time_probe(probe) - smallest for probe in (probes.large_input(), probes.large_output())]
+        up, down = (probes.LARGE_BYTES / _clamp_seconds(seconds) for seconds in large)
         return Transfer(max(inputs, 0.0), up), Transfer(max(outputs, 0.0), down)
 
-    def _sharing(self, units: int, rate: float) -> float:
+    def _measure_sharing(self, units: int, rate: float) -> float:
         """Measure the seconds it takes threads to share work, clamped to the likely range."""
         small = probes.small_products()
         alone = small.flops / (rate * VECTOR_EFFICIENCY[WorkKind.PRODUCT])
-        measured = (self._time(small) - self._time(probes.smallest()) - alone) / probes.LAYERS
+        measured = (self._time_probe(small) - self._time_probe(probes.smallest()) - alone) / probes.LAYERS
         low, high = (seconds * (units - 1) for seconds in SHARING)
         return min(max(measured, low), high)
 
-    def _other_types(self, peak: Peak, there: float, target: Target) -> Iterator[tuple[DType, float]]:
+    def _measure_other_types(self, peak: Peak, overhead: float, target: Target) -> Iterator[tuple[DType, float]]:
         """Measure operations per second of products of other types, within the time budget."""
         others: Mapping[DType, Callable[[], Probe]] = {
             DType.int8: lambda: probes.byte_products(peak),
@@ -222,19 +222,19 @@ class _Measurement:
                 self.progress(f"products of {dtype}")
                 with suppress(WeftError):
                     probe = make()
-                    yield dtype, probe.flops / _positive(self._time(probe, placed=True) - there)
+                    yield dtype, probe.flops / _clamp_seconds(self._time_probe(probe, placed=True) - overhead)
 
-    def _time(self, probe: Probe, *, placed: bool = False) -> float:
+    def _time_probe(self, probe: Probe, *, placed: bool = False) -> float:
         """Measure the seconds of a run; `placed`: on inputs that are on the device already."""
         target = self.opened.target("float32")
         sections = build_sections(fuse(probe.program, target), target)
         compiled = self.opened.compile(probe.program, sections, True, lambda *_: None)
         executable = self.opened.start(compiled, RunOptions(self.threads))
-        there = placed and self.opened.has_memory
-        return _time_fastest(executable, list(map(self.opened.place, probe.inputs)) if there else probe.inputs)
+        on_device = placed and self.opened.has_memory
+        return _time_fastest(executable, list(map(self.opened.place, probe.inputs)) if on_device else probe.inputs)
 
 
-def _positive(seconds: float) -> float:
+def _clamp_seconds(seconds: float) -> float:
     return max(seconds, LEAST_SECONDS)
 
 

@@ -64,7 +64,7 @@ class _DeviceChoice:
         """Rank the devices as the policy says."""
         if self.route.pick == COST:
             return self._rank_by_cost()
-        machine = self._machine()
+        machine = self._machine_key()
         ranking = self.cache.get(BENCHMARK, self.devices, self.shapes, machine)
         if ranking is None:
             try:
@@ -78,7 +78,7 @@ class _DeviceChoice:
 
     def cached_ranking(self) -> Ranking | None:
         """Return the cached ranking, by benchmark if there is one."""
-        ranking = self.cache.get(BENCHMARK, self.devices, self.shapes, self._machine())
+        ranking = self.cache.get(BENCHMARK, self.devices, self.shapes, self._machine_key())
         if ranking is not None or self.route.pick == BENCHMARK:
             return ranking
         records: dict[str, Any] = {}
@@ -87,13 +87,13 @@ class _DeviceChoice:
                 calibration = known_calibration(device, self.threads)
                 if calibration is not None:
                     records[device] = to_record(calibration)
-        return self.cache.get(COST, self.devices, self.shapes, _json(records))
+        return self.cache.get(COST, self.devices, self.shapes, _to_json(records))
 
     def _rank_by_cost(self) -> Ranking:
         pool = self.pool
         pool.report_stage("measuring devices")
         calibrations, problems = calibrate_devices(self.devices, self.threads)
-        records = _json({device: to_record(calibration) for device, calibration in calibrations.items()})
+        records = _to_json({device: to_record(calibration) for device, calibration in calibrations.items()})
         ranking = self.cache.get(COST, self.devices, self.shapes, records)
         if ranking is None:
             program = pool.program()
@@ -111,17 +111,17 @@ class _DeviceChoice:
             self.pool.drop(entry.device)
         return ranking
 
-    def _machine(self) -> str:
+    def _machine_key(self) -> str:
         """Return the identities of the devices that a benchmark is valid for."""
-        return " ".join(_identity(device, self.threads) for device in self.devices)
+        return " ".join(_measurement_key(device, self.threads) for device in self.devices)
 
 
-def _json(records: Mapping[str, Any]) -> str:
+def _to_json(records: Mapping[str, Any]) -> str:
     return json.dumps(records, sort_keys=True)
 
 
-def _identity(device: str, threads: int | None) -> str:
-    """Return what measurements of a device are valid for; its name if it cannot be used (a GPU after a fork)."""
+def _measurement_key(device: str, threads: int | None) -> str:
+    """Return the key of a device's measurements; its name if the device cannot be used (a GPU after a fork)."""
     try:
         return device_identity(device, threads)
     except WeftError:

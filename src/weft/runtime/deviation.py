@@ -23,7 +23,7 @@ def output_deviations(results: Mapping[str, Any], exact: Session, inputs: Mappin
     for name, result in results.items():
         pair = [_to_array(content) for content in (result, exact_results[name])]
         if all(array is not None and np.issubdtype(array.dtype, np.floating) for array in pair):
-            deviations[name] = _deviation(*pair)
+            deviations[name] = _relative_difference(*pair)
     return deviations
 
 
@@ -33,7 +33,7 @@ def _to_array(content: Any) -> Array | None:
     return content if isinstance(content, np.ndarray) else None
 
 
-def _deviation(result: Any, expected: Any) -> float:
+def _relative_difference(result: Any, expected: Any) -> float:
     result, expected = result.astype(np.float64), expected.astype(np.float64)
     if result.shape != expected.shape:
         return inf

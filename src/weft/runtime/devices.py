@@ -75,7 +75,7 @@ def choose(name: str) -> Device:
         raise DeviceError(f"there is no device {short_repr(name)}", hint=hint)
     if name == "auto":
         return next(automatic())
-    device = _find(name)
+    device = _find_device(name)
     if device is None:
         names = ", ".join(dict.fromkeys(entry.name for entry in devices()))
         kind = _similar_kind(name.lower())
@@ -117,18 +117,18 @@ def compiling(name: str) -> CompilingDriver:
 def automatic() -> Iterator[Device]:
     """List the devices that "auto" may choose, best first."""
     for kind in _BUILT_IN:
-        with _libraries(kind):
+        with _library_errors(kind):
             candidates = list(_load_built_in(kind).automatic())
         yield from candidates
 
 
-def _find(name: str) -> Device | None:
+def _find_device(name: str) -> Device | None:
     """Return the device that a name selects, available or not."""
     kind, colon, selector = name.partition(":")
     if colon and not selector:
         return None
     if kind in _BUILT_IN:
-        with _libraries(kind):
+        with _library_errors(kind):
             return _load_built_in(kind).find(selector)
     entry = next((entry for entry in _entries() if entry.name == kind), None)
     return None if entry is None else _find_foreign(entry, selector)
@@ -140,13 +140,13 @@ def _built_in() -> Iterator[Backend]:
 
 @cache
 def _load_built_in(kind: str) -> Backend:
-    with _libraries(kind):
+    with _library_errors(kind):
         backend: Backend = import_module(_BUILT_IN[kind]).DEVICE
     return backend
 
 
 @contextmanager
-def _libraries(kind: str) -> Iterator[None]:
+def _library_errors(kind: str) -> Iterator[None]:
     """Turn a failed import of a device's libraries into a DeviceError."""
     try:
         yield
@@ -175,11 +175,11 @@ def _foreign_backend(entry: EntryPoint) -> Backend | Device:
     try:
         backend = entry.load()
     except Exception as error:  # any error of a foreign package
-        return _broken(entry, error)
+        return _broken_device(entry, error)
     if not isinstance(backend, Backend):
-        return _broken(entry, TypeError(f"it is a {type(backend).__name__}, not a weft.backends.device.Backend"))
+        return _broken_device(entry, TypeError(f"it is a {type(backend).__name__}, not a weft.backends.device.Backend"))
     if backend.name != entry.name or ":" in entry.name or entry.name in (*_BUILT_IN, "auto"):
-        return _broken(entry, ValueError(f"a backend {backend.name!r} cannot be listed under this name"))
+        return _broken_device(entry, ValueError(f"a backend {backend.name!r} cannot be listed under this name"))
     return backend
 
 
@@ -188,7 +188,7 @@ def _foreign_devices(entry: EntryPoint) -> list[Device]:
     try:
         return [backend] if isinstance(backend, Device) else list(backend.devices())
     except Exception as error:
-        return [_broken(entry, error)]
+        return [_broken_device(entry, error)]
 
 
 def _find_foreign(entry: EntryPoint, selector: str) -> Device | None:
@@ -198,8 +198,8 @@ def _find_foreign(entry: EntryPoint, selector: str) -> Device | None:
     except WeftError:
         raise
     except Exception as error:
-        return _broken(entry, error)
+        return _broken_device(entry, error)
 
 
-def _broken(entry: EntryPoint, error: Exception) -> Device:
+def _broken_device(entry: EntryPoint, error: Exception) -> Device:
     return Device(entry.name, False, f"{entry.value}, of an installed package: {type(error).__name__}: {error}")

@@ -57,7 +57,7 @@ class StageDump:
                 self.file(f"kernels/{name}{listing.suffix}", lambda: listing.text)  # noqa: B023
 
     def plan(self, make_plan: Callable[[], tuple[ProgramPlan, Mapping[str, int]]]) -> None:
-        """Write the memory plan for usual sizes."""
+        """Write the memory plan for typical sizes."""
         if self.folder is None:
             return
         from weft.plan.printing import format_plan
@@ -65,5 +65,5 @@ class StageDump:
         try:
             text = format_plan(*make_plan())
         except WeftError as error:
-            text = f"no plan for usual sizes: {error.problem}"
+            text = f"no plan for typical sizes: {error.problem}"
         self.stage("plan", lambda: text)

@@ -18,7 +18,7 @@ class Variable:
 
 
 DEVICE = Variable("WEFT_DEVICE", "a device, or auto", 'what device="auto" stands for')
-CHAIN = Variable("WEFT_DEVICE_CHAIN", "devices, with commas", "the same as a chain: the first that works serves")
+CHAIN = Variable("WEFT_DEVICE_CHAIN", "devices, with commas", "the same for a chain: the first that works is used")
 ALLOWED = Variable("WEFT_DEVICES", "devices, with commas", 'what "auto" may choose from; software GPUs too, if named')
 DENIED = Variable("WEFT_DENY_DEVICES", "devices, with commas", 'what "auto" may not choose')
 PICK = Variable("WEFT_PICK", "cost, benchmark or order", 'how "auto" picks one of several')

@@ -19,7 +19,7 @@ from weft.ir.types import OptionalType, SequenceType, TensorType
 from weft.quantities import shorten
 from weft.runtime.available_memory import memory_left
 
-USUAL_RATE = 16_000  # samples per second of sound
+USUAL_RATE = 16_000  # samples per second of audio
 _RATES = ("sr", "sample_rate", "sampling_rate", "samplerate")
 RANDOM, ZEROS, ONES = "random", "zeros", "ones"
 
@@ -56,7 +56,7 @@ def _tensor_spec(name: str, type: TensorType, shape: tuple[int, ...] | None) -> 
 
 
 class PlannedInputs(Protocol):
-    """A model with its inputs, and a plan for usual sizes."""
+    """A model with its inputs, and a plan for typical sizes."""
 
     @property
     def inputs(self) -> Sequence[TensorSpec]: ...
@@ -65,7 +65,7 @@ class PlannedInputs(Protocol):
 
 
 def usual_inputs(model: PlannedInputs) -> dict[str, Array]:
-    """Generate inputs of usual sizes."""
+    """Generate inputs of typical sizes."""
     sizes: Mapping[str, int] = {}
     with suppress(WeftError):
         sizes = model.plan()[1]
@@ -99,8 +99,8 @@ def generate_input(
 
 def _is_sample_rate(spec: TensorSpec) -> bool:
     """Whether an input is a sample rate, of which models accept only a few."""
-    wide = spec.element in (DType.int32, DType.int64, DType.uint32, DType.uint64)
-    return wide and spec.name.lower() in _RATES and spec.shape in ((), (1,))
+    is_wide_integer = spec.element in (DType.int32, DType.int64, DType.uint32, DType.uint64)
+    return is_wide_integer and spec.name.lower() in _RATES and spec.shape in ((), (1,))
 
 
 def _available_bytes() -> float:

@@ -138,7 +138,7 @@ def bind_inputs(
     arrays: dict[str, Any] = {}
     for spec in (*specs, *(spec for spec in optional if spec.name in inputs)):
         content = _on_device(inputs.get(spec.name), spec, file, device)
-        arrays[spec.name] = _convert(spec.type, content, spec, file)
+        arrays[spec.name] = _convert_input(spec.type, content, spec, file)
     return BoundInputs(arrays, _find_clash([spec for spec in (*specs, *optional) if spec.name in arrays], arrays))
 
 
@@ -180,27 +180,27 @@ def _on_device(content: Any, spec: TensorSpec, file: str, device: str, depth: in
     return content.numpy() if spec.element is None else content
 
 
-def _convert(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
+def _convert_input(type: Type, content: Any, spec: TensorSpec, file: str) -> Any:
     match type:
         case TensorType():
-            return _tensor(type, content, spec, file)
+            return _convert_tensor(type, content, spec, file)
         case SequenceType(element):
             if not isinstance(content, (list, tuple)):
                 raise InputError(f"input {spec.name!r} is a {type}: pass a list", file=file)
-            return [_convert(element, item, spec, file) for item in content]
+            return [_convert_input(element, item, spec, file) for item in content]
         case OptionalType(element):
-            return None if content is None else _convert(element, content, spec, file)
+            return None if content is None else _convert_input(element, content, spec, file)
         case MapType():
             key_type = str if type.key is DType.string else (int, np.integer)
             if not isinstance(content, dict) or not all(isinstance(key, key_type) for key in content):
                 keys = "strings" if type.key is DType.string else "whole numbers"
                 raise InputError(f"input {spec.name!r} is a {type}: pass a dict whose keys are {keys}", file=file)
-            return {key: _convert(type.value, item, spec, file) for key, item in content.items()}
+            return {key: _convert_input(type.value, item, spec, file) for key, item in content.items()}
         case _:
             return content
 
 
-def _tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tensor:
+def _convert_tensor(type: TensorType, content: Any, spec: TensorSpec, file: str) -> Tensor:
     what = f"input {spec.name!r}"
     array = content if isinstance(content, DeviceTensor) else as_array(content, type.dtype, what, file)
     actual = onnx_dtype(array, what, file)

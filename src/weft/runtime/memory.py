@@ -36,7 +36,7 @@ class Memory(ShownAsTables):
     lower_bound: the most live bytes of the arena at any step, in the chosen order.
     without_reuse: the size of the arena if no two values shared memory.
     sizes: of the dynamic dims.
-    guessed: the names of dims whose sizes were not shape.
+    guessed: the names of dims whose sizes were not passed; these have typical sizes.
     unplanned: nodes whose sizes depend on data; they are not counted.
     """
 
@@ -63,23 +63,23 @@ class Memory(ShownAsTables):
 
     def _tables(self) -> Iterator[Table]:
         rows = [
-            ("weights", format_bytes(self.weights), "constants, as the device reads them"),
+            ("weights", format_bytes(self.weights), "constants, in the device's layout"),
             (
                 "arena",
                 format_bytes(self.arena),
                 f"intermediate values; {format_bytes(self.without_reuse)} without reuse",
             ),
             ("workspace", format_bytes(self.workspace), "of threads and of the run itself"),
-            ("outputs", format_bytes(self.outputs), "arrays of their own"),
-            ("peak", format_bytes(self.peak), "all of these, and what passes between native code and the host"),
-            ("inputs", format_bytes(self.inputs), "the caller's, not counted"),
+            ("outputs", format_bytes(self.outputs), "new arrays"),
+            ("peak", format_bytes(self.peak), "all of these, and arrays that pass between native code and the host"),
+            ("inputs", format_bytes(self.inputs), "the caller's arrays, not part of the peak"),
         ]
-        yield Table(rows, ("memory", "bytes", "what for"), right=("bytes",), note=self._terms())
+        yield Table(rows, ("memory", "bytes", "purpose"), right=("bytes",), note=self._terms())
 
     def _terms(self) -> str:
-        """Say which sizes this is for, and what is not counted."""
+        """Return a note on the sizes this is for, and on nodes that are not counted."""
         terms = [
-            f"{shorten(name)} = {size}{' (not given)' if name in self.guessed else ''}"
+            f"{shorten(name)} = {size}{' (guessed)' if name in self.guessed else ''}"
             for name, size in self.sizes.items()
         ]
         terms_text = f"For {join_few(terms, _MOST_SIZES)}." if terms else ""

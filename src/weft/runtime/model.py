@@ -22,6 +22,7 @@ from weft.interrupts import Cancellation, await_run, await_to_completion, is_lar
 from weft.ir.tensors import DeviceTensor
 from weft.runtime.device_history import is_device_error
 from weft.runtime.devices import KINDS
+from weft.runtime.model_files import raise_missing_package
 from weft.runtime.named_values import Outputs, Specs
 from weft.runtime.options import USUAL_PRECISION
 from weft.runtime.policy import DeviceOption, Route, route
@@ -60,7 +61,7 @@ class Model(ShownAsTables):
     """A loaded model, ready to run: `model.run({"x": array})`, or `model(array)`.
 
     `inputs` and `outputs` are its specs, with a name, a dtype and a shape; `defaults` are inputs that have a default.
-    `file` is where it came from, `metadata` what the file states about itself, `device` where it runs. `run` may be
+    `file` is its path, `metadata` describes its origin, `device` is where it runs. `run` may be
     called from several threads at once.
     """
 
@@ -108,10 +109,11 @@ class Model(ShownAsTables):
         """Run on inputs by name and return outputs by name.
 
         Inputs are numpy arrays, anything with `__array__` or `__dlpack__`, Python numbers and lists, or tensors on this
-        model's device. Arrays must have the dtype that `inputs` states. A sequence is a list, an empty optional None.
+        model's device. Arrays must have the dtype that `inputs` states. Pass a list for a sequence, None for an
+        empty optional.
 
         outputs: names of outputs, or of any other values of the model's main graph (its inputs, weights and nodes).
-            Each set of inner values has a program, compiled on first use and kept like those for shapes.
+            Each set of inner values needs its own program, which is compiled on first use and cached.
 
         keep: the outputs to leave on the device, by name, or True for all. They are `weft.DeviceTensor`s, on every
             device, which a later run takes without a copy (the state of a loop, a decoder's cache); `numpy()` copies
@@ -304,8 +306,8 @@ class Model(ShownAsTables):
             if not self._fallbacks:
                 raise DeviceFallbackError(history.attempts, file=self.file) from error
             self.pool.drop(device)
-            fallback, *rest = self._fallbacks
-            self._fallbacks = tuple(rest)
+            fallback, *remaining = self._fallbacks
+            self._fallbacks = tuple(remaining)
             self._switch_device(fallback, f"{device} failed")
             history.warn(fallback, history.attempts[-1:])
             return True
@@ -404,12 +406,15 @@ class Model(ShownAsTables):
     def kernels(self) -> KernelList:
         """The kernels that the model becomes on its device: nodes, template, cost and code of each.
 
-        Costs are for usual sizes of dynamic dims. `print(model.kernels)` shows a table, `model.kernels[0].code` the
+        Costs are for typical sizes of dynamic dims. `print(model.kernels)` shows a table, `model.kernels[0].code` the
         code of one kernel by language.
         """
-        from weft.report.kernel_list import list_kernels
+        try:
+            from weft.report.kernel_list import list_kernels
 
-        return list_kernels(self.session().pipeline, {})
+            return list_kernels(self.session().pipeline, {})
+        except ModuleNotFoundError as error:
+            raise_missing_package(error, self.file)
 
     def explain(self) -> tuple[HostStep, ...]:
         """List the steps that did not become native code: the node of each, and why."""
@@ -438,7 +443,7 @@ class Model(ShownAsTables):
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """Compute the memory that a run needs, for sizes of dynamic dims or shapes of inputs, by name.
 
-        Other dynamic dims get usual sizes, which the result states.
+        Other dynamic dims get typical sizes, which the result states.
         """
         return self.session().memory(shapes)
 
@@ -463,7 +468,10 @@ class Model(ShownAsTables):
         from weft.runtime.random_inputs import inputs_or_random
 
         feeds = inputs_or_random(self, inputs, batch, shapes, seed)
-        return with_operators(self.session().profile(feeds, repeat), lambda: self.source.graph)
+        try:
+            return with_operators(self.session().profile(feeds, repeat), lambda: self.source.graph)
+        except ModuleNotFoundError as error:
+            raise_missing_package(error, self.file)
 
     def bench(
         self,
@@ -494,9 +502,12 @@ class Model(ShownAsTables):
 
         profile: a result of `model.profile()`, for the times of nodes; measure: profile now, on random inputs.
         """
-        from weft.report.view import view
+        try:
+            from weft.report.view import view
 
-        return view(self, path, profile=profile, measure=measure)
+            return view(self, path, profile=profile, measure=measure)
+        except ModuleNotFoundError as error:
+            raise_missing_package(error, self.file)
 
     def __repr__(self) -> str:
         """File, device, inputs and outputs on one line; `print(model)` shows a table."""

@@ -35,7 +35,7 @@ Read = Callable[[OpenedModel, Sequence[Path]], "OnnxModel"]
 
 @dataclass(frozen=True, slots=True)
 class PortableSource:
-    """What another process needs to open the same files: their content, or a path and digests."""
+    """A model's files in a form that another process can open: their content, or a path and digests."""
 
     file: str
     path: str | None
@@ -103,7 +103,7 @@ class ModelFiles:
                         raise
                     hint = "load the model again"
                     raise ChangedFileError(
-                        f"since it was loaded: {error.problem}", file=self.file, hint=hint
+                        f"the file has changed since it was loaded: {error.problem}", file=self.file, hint=hint
                     ) from error
             return self._model
 
@@ -188,7 +188,7 @@ class ModelFiles:
 
 
 class ChangedModelFiles(ModelFiles):
-    """Files with other weights. The model with those stays in memory: it is asked for often."""
+    """Files with other weights. The model with those weights stays in memory, since it is needed often."""
 
     def __init__(self, under: ModelFiles, changed: Mapping[str, Array]) -> None:
         super().__init__(under.opened, under._read, under._folder, under._records)
@@ -267,7 +267,7 @@ def reopen_files(
 def missing_file(problem: str, file: str) -> ChangedFileError:
     """Make the error for a file that a pickled model needs."""
     hint = "put the file back, or load the model again; a model that was loaded from bytes needs no file"
-    return ChangedFileError(f"since the model was pickled: {problem}", file=file, hint=hint)
+    return ChangedFileError(f"the file has changed since the model was pickled: {problem}", file=file, hint=hint)
 
 
 def _check_digest(expected: str | None, view: memoryview, name: str, file: str) -> str:
@@ -288,7 +288,7 @@ def read_opened(opened: OpenedModel, folders: Sequence[Path], *, strict: bool = 
     return read_model(opened, is_defined=is_defined, folders=folders, known_attributes=known_attributes, strict=strict)
 
 
-def raise_missing_package(error: ModuleNotFoundError, file: str) -> NoReturn:
+def raise_missing_package(error: ModuleNotFoundError, file: str | None = None, subject: str = "this") -> NoReturn:
     """Raise a DeviceError for a package that an installation with only the runtime lacks; any other error as it is."""
     package = (error.name or "").partition(".")[0]
     if package not in (*COMPILER_PACKAGES, TYPES_PACKAGE):
@@ -296,7 +296,7 @@ def raise_missing_package(error: ModuleNotFoundError, file: str) -> NoReturn:
     hint = f"pip install {package}"
     if package in COMPILER_PACKAGES:
         hint += "; a program that `weft compile` wrote runs without it"
-    raise DeviceError(f"this needs the package {package}, which is not installed", file=file, hint=hint) from error
+    raise DeviceError(f"{subject} needs the package {package}, which is not installed", file=file, hint=hint) from error
 
 
 def model_reader(*, strict: bool) -> Read:

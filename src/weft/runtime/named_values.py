@@ -24,11 +24,11 @@ class Outputs(dict[str, Any]):
 
     def __missing__(self, name: object) -> Any:
         names = join_few(map(repr, self), _MOST_NAMES) or "none"
-        problem = f"this run gave no output {short_repr(name)}"
+        problem = f"this run has no output {short_repr(name)}"
         if isinstance(name, int) and -len(self) <= name < len(self):
             hint = f"outputs have names: write [{list(self)[name]!r}], or call the model, as in model(array)"
             raise UnknownNameError(problem, hint=hint)
-        raise UnknownNameError(problem, hint=f"it gave {names}; outputs=[...] asks for others")
+        raise UnknownNameError(problem, hint=f"it returned {names}; request others with outputs=[...]")
 
     def __repr__(self) -> str:
         """Show a line for each output: type, shape and first numbers."""

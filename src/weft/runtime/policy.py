@@ -30,13 +30,13 @@ ARGUMENT, DEFAULT = "argument", "default"
 class DevicePolicy:
     """The devices that a model may run on, and how to pick one of them. None leaves a setting to the environment.
 
-    allow: names of devices, or kinds such as "webgpu"; None allows all that "auto" may choose. This may include devices
-        that "auto" does not choose.
+    allow: names of devices, or kinds such as "webgpu", even if "auto" would not choose them; None allows all that
+        "auto" may choose.
     deny: names or kinds that are never chosen.
     prefer: names or kinds to try before all others, in this order, even if they are slower.
     pick: "cost" picks the device with the lowest predicted time, from a calibration of each device; "benchmark" times
         the model itself on each device; "order" takes the best kind (GPUs before the CPU).
-    runs: the least number of runs of "benchmark" on each device.
+    runs: the minimum number of runs on each device, for "benchmark".
     """
 
     allow: str | Sequence[str] | None = None
@@ -156,18 +156,20 @@ def resolve_settings(device: DeviceOption = AUTO, variables: Mapping[str, str] |
         named = Setting("device", device if isinstance(device, str) else _check_names(device, "device"), ARGUMENT)
     if isinstance(device, DevicePolicy) and device != DevicePolicy() and named.origin != DEFAULT:
         named = Setting("device", AUTO, ARGUMENT)  # a policy overrides a device of the environment
-    pick = _setting("pick", policy.pick, environment.text_of(environment.PICK, variables), environment.PICK, "cost")
+    pick = _resolve_setting(
+        "pick", policy.pick, environment.text_of(environment.PICK, variables), environment.PICK, "cost"
+    )
     if pick.origin == environment.PICK.name:
         _check_pick(pick.value, environment.PICK.name)
     allowed = environment.listed(environment.ALLOWED, variables)
     denied = environment.listed(environment.DENIED, variables)
     return Settings(
         named,
-        _setting("allow", policy.allow, allowed, environment.ALLOWED, None),
-        _setting("deny", policy.deny, denied, environment.DENIED, ()),
-        _setting("prefer", policy.prefer, None, None, ()),
+        _resolve_setting("allow", policy.allow, allowed, environment.ALLOWED, None),
+        _resolve_setting("deny", policy.deny, denied, environment.DENIED, ()),
+        _resolve_setting("prefer", policy.prefer, None, None, ()),
         pick,
-        _setting("runs", policy.runs, None, None, RUNS),
+        _resolve_setting("runs", policy.runs, None, None, RUNS),
     )
 
 
@@ -193,8 +195,8 @@ def route(device: DeviceOption = AUTO) -> Route:
     else:
         available, absent = [device.name for device in automatic()], ()
     denied, prefer = settings.deny.value, settings.prefer.value
-    available = [name for name in available if not _matches(name, denied)]
-    preferred = list(dict.fromkeys(name for pattern in prefer for name in available if _matches(name, (pattern,))))
+    available = [name for name in available if not _is_selected(name, denied)]
+    preferred = list(dict.fromkeys(name for pattern in prefer for name in available if _is_selected(name, (pattern,))))
     ordered = [*preferred, *(name for name in available if name not in preferred)]
     if not ordered and not absent:
         problem = f"no device is left: {', '.join(denied)} is denied by {settings.deny.origin}"
@@ -214,7 +216,9 @@ def _device_from_environment(variables: Mapping[str, str] | None) -> Setting[str
     return Setting("device", AUTO, DEFAULT) if name is None else Setting("device", name, environment.DEVICE.name)
 
 
-def _setting(name: str, argument: Any, from_variable: Any, variable: Variable | None, default: Any) -> Setting[Any]:
+def _resolve_setting(
+    name: str, argument: Any, from_variable: Any, variable: Variable | None, default: Any
+) -> Setting[Any]:
     if argument is not None:
         return Setting(name, argument, ARGUMENT)
     if from_variable is not None and variable is not None:
@@ -261,13 +265,13 @@ def _require_device(available: Sequence[str], absent: Sequence[Attempt]) -> tupl
     return tuple(available)
 
 
-def _matches(device: str, names: Sequence[str]) -> bool:
+def _is_selected(device: str, names: Sequence[str]) -> bool:
     """Whether one of these names or kinds selects a device."""
     kind = device.partition(":")[0]
-    return any(device == name or kind == name or _selects(name, device) for name in names)
+    return any(device == name or kind == name or _selects_device(name, device) for name in names)
 
 
-def _selects(name: str, device: str) -> bool:
+def _selects_device(name: str, device: str) -> bool:
     try:
         return name.partition(":")[0] == device.partition(":")[0] and choose(name).name == device
     except DeviceError:
@@ -275,7 +279,7 @@ def _selects(name: str, device: str) -> bool:
 
 
 def _without_denied(chain: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
-    allowed = tuple(name for name in chain if not _matches(name, settings.deny.value))
+    allowed = tuple(name for name in chain if not _is_selected(name, settings.deny.value))
     if not allowed:
         problem = f"{settings.device.origin} names {', '.join(chain)}, which {settings.deny.origin} denies"
         raise DeviceError(problem, hint="change one of the two")

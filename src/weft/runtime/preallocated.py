@@ -79,8 +79,8 @@ def check_destinations(
     tensors: dict[str, DeviceTensor] = {}
     for name, content in into.items():
         if name not in names:
-            hint = f"it gives {', '.join(map(str, names)) or 'nothing'}"
-            raise InputError(f"into names {short_repr(name)}, which this run does not give", file=file, hint=hint)
+            hint = f"its outputs are {', '.join(map(str, names)) or 'nothing'}"
+            raise InputError(f"into names {short_repr(name)}, which is not an output of this run", file=file, hint=hint)
         if name in keep_names:
             problem = f"output {name!r} is either kept on the device or written into an array, not both"
             raise InputError(problem, file=file, hint="leave it out of keep or of into")
@@ -140,34 +140,37 @@ def _writable_array(content: Any, name: str, file: str) -> Array:
 
 
 def _shared_array(content: Any, what: str, file: str) -> Array:
-    """Return the memory of another library's tensor; InputError if it gives only copies."""
+    """Return the memory of another library's tensor; InputError if it can only be copied."""
     _check_no_gradient(content, what, file)
     if isinstance(content, (bytes, str, int, float, complex, list, tuple, dict, set, type(None))):
         raise InputError(f"{what} is a {type(content).__name__}, not an array", file=file, hint=_HINT)
     try:
-        array, again = (np.asarray(content) if isinstance(content, memoryview) else as_numpy(content) for _ in "12")
+        array, second_view = (
+            np.asarray(content) if isinstance(content, memoryview) else as_numpy(content) for _ in "12"
+        )
     except (WeftError, MemoryError):
         raise
     except Exception as error:  # any error of a foreign class
         problem = f"{what} is a {type(content).__name__} whose memory is not accessible: {error}"
         raise InputError(problem, file=file, hint=_HINT) from error
-    if not isinstance(array, np.ndarray) or (array.nbytes and not np.may_share_memory(array, again)):
-        raise InputError(f"{what} is a {type(content).__name__}, which gives only copies", file=file, hint=_HINT)
+    if not isinstance(array, np.ndarray) or (array.nbytes and not np.may_share_memory(array, second_view)):
+        problem = f"{what} is a {type(content).__name__}, whose memory cannot be shared"
+        raise InputError(problem, file=file, hint=_HINT)
     return array
 
 
 def _check_declared(array: Array | DeviceTensor, spec: TensorSpec, file: str) -> None:
     if spec.type.dtype is None:
-        problem = f"output {spec.name!r} is a {spec.type}, which no array holds"
+        problem = f"output {spec.name!r} is a {spec.type}, which an array cannot hold"
         raise InputError(problem, file=file, hint="leave it out of into")
     _check_dtype(array, spec.type.dtype, spec.name, file)
     shape = spec.shape
-    if shape is not None and (len(shape) != array.ndim or any(map(_differ, shape, array.shape))):
+    if shape is not None and (len(shape) != array.ndim or any(map(_are_different, shape, array.shape))):
         problem = f"output {spec.name!r} has shape ({', '.join(map(str, shape))}), the array for it {array.shape}"
         raise InputError(problem, file=file)
 
 
-def _differ(declared: int | str, size: int) -> bool:
+def _are_different(declared: int | str, size: int) -> bool:
     return declared != size and not isinstance(declared, str)
 
 
@@ -175,7 +178,7 @@ def _check_result(result: Any, array: Array, name: str, file: str) -> None:
     if result is array:
         return
     if not isinstance(result, np.ndarray):
-        problem = f"output {name!r} came out as a {type(result).__name__}, which no array holds"
+        problem = f"output {name!r} is a {type(result).__name__}, which an array cannot hold"
         raise InputError(problem, file=file, hint="leave it out of into")
     _check_dtype(array, from_numpy(result.dtype), name, file)
     if result.shape != array.shape:

@@ -160,10 +160,10 @@ def profile_runs(
     records = [record() for _ in range(repeat)]
     runs = tuple((run.end - run.start) / _SECOND for run in records)
     median_run = records[runs.index(_lower_median(runs))]
-    comparable = [run for run in records if _structure(run) == _structure(median_run)]
+    comparable = [run for run in records if _run_structure(run) == _run_structure(median_run)]
     entries = _group_launches(median_run)
     order, kernels = _summarize_kernels(entries, comparable, machine)
-    spans = tuple(_spans(median_run, order))
+    spans = tuple(_list_spans(median_run, order))
     busy = [sum(span.end - span.start for span in spans if span.thread == thread) for thread in range(threads)]
     length = max((median_run.end - median_run.start) / _SECOND, 1e-9)
     natives = [part for part in median_run.parts if isinstance(part, NativeRecord)]
@@ -175,7 +175,7 @@ def profile_runs(
         kernels=kernels,
         spans=spans,
         occupancy=tuple(seconds / length for seconds in busy),
-        tensors=tuple(tensor for part in natives for tensor in _tensors(part, median_run.start)),
+        tensors=tuple(tensor for part in natives for tensor in _list_tensors(part, median_run.start)),
         memory=tuple(point for part in natives for point in _live_bytes(part, median_run.start, order)),
         arena_bytes=max((part.arena_bytes for part in natives), default=0),
         machine=machine,
@@ -209,13 +209,13 @@ class _Entry:
 
     names: dict[str, None]
     nodes: tuple[str, ...]
-    places: list[tuple[int, int | None]]
+    positions: list[tuple[int, int | None]]
     flops: float = 0.0
     bytes: float = 0.0
     tiles: TileArithmetic | None = None
 
 
-def _key(part: NativeRecord | HostRecord, launch: int | None) -> Key:
+def _launch_key(part: NativeRecord | HostRecord, launch: int | None) -> Key:
     if isinstance(part, HostRecord) or launch is None:
         assert isinstance(part, HostRecord)
         return (part.step, part.origin)
@@ -226,13 +226,13 @@ def _group_launches(record: RunRecord) -> dict[Key, _Entry]:
     entries: dict[Key, _Entry] = {}
     for number, part in enumerate(record.parts):
         if isinstance(part, HostRecord):
-            entry = entries.setdefault(_key(part, None), _Entry({part.step: None}, node_names(part.origin), []))
-            entry.places.append((number, None))
+            entry = entries.setdefault(_launch_key(part, None), _Entry({part.step: None}, node_names(part.origin), []))
+            entry.positions.append((number, None))
             continue
         for index, launch in enumerate(part.launches):
-            entry = entries.setdefault(_key(part, index), _Entry({}, node_names(launch.origin), []))
+            entry = entries.setdefault(_launch_key(part, index), _Entry({}, node_names(launch.origin), []))
             entry.names[plain_name(launch.kernel.name)] = None
-            entry.places.append((number, index))
+            entry.positions.append((number, index))
             entry.flops += launch.flops
             entry.bytes += launch.bytes
             entry.tiles = entry.tiles or tile_arithmetic(launch.kernel)
@@ -246,7 +246,7 @@ def _summarize_kernels(
     walls, busy = zip(*(_part_times(record) for record in records), strict=True)
 
     def typical(times: Sequence[Sequence[Array]], entry: _Entry) -> float:
-        sums = [sum(float(run[part][launch or 0]) for part, launch in entry.places) for run in times]
+        sums = [sum(float(run[part][launch or 0]) for part, launch in entry.positions) for run in times]
         return float(np.median(sums)) / _SECOND
 
     seconds = {key: typical(walls, entry) for key, entry in entries.items()}
@@ -255,13 +255,13 @@ def _summarize_kernels(
     kernels = []
     for key in keys:
         entry, time = entries[key], seconds[key]
-        native = entry.places[0][1] is not None
+        native = entry.positions[0][1] is not None
         least = machine.roofline(entry.flops, entry.bytes, entry.tiles)
         kernels.append(
             KernelProfile(
                 name=joined_names(list(entry.names)),
                 nodes=entry.nodes,
-                launches=len(entry.places),
+                launches=len(entry.positions),
                 seconds=time,
                 busy=typical(busy, entry),
                 share=time / total,
@@ -324,7 +324,7 @@ def node_names(origin: str) -> tuple[str, ...]:
     return tuple(part for part in origin.split(ORIGINS) if part)
 
 
-def _structure(record: RunRecord) -> list[Key]:
+def _run_structure(record: RunRecord) -> list[Key]:
     """Return what was run; it is the same for all runs unless control flow depends on data."""
     return [
         (part.step, part.origin) if isinstance(part, HostRecord) else (part.section, len(part.launches))
@@ -335,19 +335,19 @@ def _structure(record: RunRecord) -> list[Key]:
 # -- the median run --------------------------------------------------------------------------------------------------
 
 
-def _spans(record: RunRecord, order: dict[Key, int]) -> Iterator[TimeSpan]:
+def _list_spans(record: RunRecord, order: dict[Key, int]) -> Iterator[TimeSpan]:
     for part in record.parts:
         if isinstance(part, HostRecord):
             start, end = ((when - record.start) / _SECOND for when in (part.start, part.end))
-            yield TimeSpan(order[_key(part, None)], part.step, HOST, start, end)
+            yield TimeSpan(order[_launch_key(part, None)], part.step, HOST, start, end)
             continue
         for launch, thread in zip(*np.nonzero(part.times[:, :, 1])):
             start, end = ((int(when) - record.start) / _SECOND for when in part.times[launch, thread])
             name = plain_name(part.launches[launch].kernel.name)
-            yield TimeSpan(order[_key(part, int(launch))], name, int(thread), start, end)
+            yield TimeSpan(order[_launch_key(part, int(launch))], name, int(thread), start, end)
 
 
-def _tensors(part: NativeRecord, origin: int) -> Iterator[TensorProfile]:
+def _list_tensors(part: NativeRecord, origin: int) -> Iterator[TensorProfile]:
     starts, ends = _bounds(part)
     for allocation in part.allocations:
         if allocation.size and allocation.first < len(starts):
@@ -368,7 +368,7 @@ def _live_bytes(part: NativeRecord, origin: int, order: dict[Key, int]) -> Itera
             changes[min(allocation.last + 1, len(starts))] -= allocation.size
     kernel = 0
     for launch, live in enumerate(accumulate(changes[:-1])):
-        kernel = order[_key(part, launch)]
+        kernel = order[_launch_key(part, launch)]
         yield LiveBytes((int(starts[launch]) - origin) / _SECOND, live, kernel)
     if len(starts):
         yield LiveBytes((part.end - origin) / _SECOND, 0, kernel)

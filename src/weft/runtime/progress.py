@@ -242,10 +242,12 @@ def stages(title: str) -> Iterator[Stages]:
 
 def format_times(elapsed: float, left: float | None) -> str:
     """Format the elapsed time and the time left, if known."""
-    return _clock(elapsed) if left is None else f"{_clock(elapsed)}, about {_clock(ceil(left))} left"
+    return (
+        _format_clock(elapsed) if left is None else f"{_format_clock(elapsed)}, about {_format_clock(ceil(left))} left"
+    )
 
 
-def _clock(seconds: float) -> str:
+def _format_clock(seconds: float) -> str:
     whole = int(seconds)
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
@@ -339,13 +341,13 @@ class NotebookLine:
             return
         self._last = text
         if self._handle is None:
-            self._handle = import_module("IPython").display.display(_plain(text), raw=True, display_id=True)
+            self._handle = import_module("IPython").display.display(_as_mime_bundle(text), raw=True, display_id=True)
         else:
-            self._handle.update(_plain(text), raw=True)
+            self._handle.update(_as_mime_bundle(text), raw=True)
 
     def stop(self) -> None:
         self._write("")
 
 
-def _plain(text: str) -> dict[str, str]:
+def _as_mime_bundle(text: str) -> dict[str, str]:
     return {"text/plain": text}

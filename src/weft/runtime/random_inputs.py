@@ -34,7 +34,7 @@ def random_inputs(
 
     batch: the size of the first dim of all inputs.
     shapes: sizes of dynamic dims, or whole shapes of inputs, by name: {"sequence": 128}, {"x": (1, 3, 640, 640)}.
-        Other dims get usual sizes that the model accepts; it may be run to find those.
+        Other dims get typical sizes that the model accepts; it may be run to find those.
     seed: the same seed gives the same data.
     """
     from weft.runtime.model import Model
@@ -58,7 +58,7 @@ def random_inputs(
 def fitting_sizes(
     model: Model, user_sizes: Mapping[str, int], seed: int = 0, shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> dict[str, int]:
-    """Complete the sizes of dynamic dims by usual ones that the model accepts.
+    """Complete the sizes of dynamic dims with typical ones that the model accepts.
 
     The model is run with each candidate until one works; if none does, the likeliest is returned. `shapes` override the
     shapes of single inputs.
@@ -85,7 +85,7 @@ def inputs_or_random(
     if inputs is None:
         return random_inputs(model, batch=batch, shapes=shapes, seed=seed)
     if batch is not None or shapes is not None:
-        problem = "batch and shapes are for random inputs, and inputs are given"
+        problem = "batch and shapes apply only to random inputs, but inputs were passed"
         raise InputError(problem, file=model.file, hint="leave out batch and shapes, or leave out the inputs")
     return inputs
 

@@ -124,12 +124,12 @@ def calibrate_devices(devices: Sequence[str], threads: int | None) -> tuple[dict
         try:
             calibrations[device] = get_calibration(device, threads)
         except Exception as error:  # any error of a foreign driver
-            problems[device] = _problem(error)
+            problems[device] = _describe_error(error)
     return calibrations, problems
 
 
 def likely_sizes(program: TensorProgram, user_sizes: Mapping[str, int]) -> dict[str, int]:
-    """Complete the sizes of dynamic dims by usual ones for which the program's guards hold."""
+    """Complete the sizes of dynamic dims with typical ones for which the program's guards hold."""
     likely: dict[str, int] = {}
     for number, sizes in enumerate(usual_sizes(program.inputs, program.guards, user_sizes)):
         likely = sizes if number == 0 else likely
@@ -235,10 +235,10 @@ def _rank_failed(device: str, error: Exception) -> Ranked:
     """Return the entry of a device that failed; raise an error that other devices would have, too."""
     if not is_device_error(error):
         raise error
-    return Ranked(device, None, _problem(error))
+    return Ranked(device, None, _describe_error(error))
 
 
-def _problem(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return error.problem if isinstance(error, WeftError) else f"{type(error).__name__}: {error}"
 
 
@@ -280,7 +280,7 @@ class RankingCache:
 
 def _to_record(ranking: Ranking) -> list[Any]:
     return [
-        [entry.device, entry.seconds, entry.reason, None if entry.parts is None else list(_numbers(entry.parts))]
+        [entry.device, entry.seconds, entry.reason, None if entry.parts is None else list(_field_values(entry.parts))]
         for entry in ranking.entries
     ]
 
@@ -296,7 +296,7 @@ def _from_record(record: Any, by: str, devices: Sequence[str]) -> Ranking:
     return Ranking(by, tuple(entries))
 
 
-def _numbers(parts: Seconds) -> tuple[float, ...]:
+def _field_values(parts: Seconds) -> tuple[float, ...]:
     return tuple(getattr(parts, name) for name in Seconds.__slots__)
 
 

@@ -110,15 +110,16 @@ def _content(constant: Any, weights: set[int]) -> Any:
         return constant  # compared by value
     if id(constant) in weights:
         return Elements(str(constant.dtype), constant.shape, constant, b"")
-    once = constant[tuple(slice(None) if stride else slice(1) for stride in constant.strides)]  # a broadcast constant
-    digest = sha256(repr(once.shape).encode())
-    digest.update(np.ascontiguousarray(once).reshape(-1).view(np.uint8).data)
+    # a broadcast constant repeats elements: digest each once
+    distinct = constant[tuple(slice(None) if stride else slice(1) for stride in constant.strides)]
+    digest = sha256(repr(distinct.shape).encode())
+    digest.update(np.ascontiguousarray(distinct).reshape(-1).view(np.uint8).data)
     return Elements(str(constant.dtype), constant.shape, None, digest.digest())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownWorks:
-    """What the groups of a compiled program were built to, to build them again with other constants."""
+    """The kernels and works that a compiled program's groups became, to compare with when they are built again."""
 
     target: Target
     kernels: dict[Any, Any] = field(default_factory=dict)  # memoized by builders
@@ -191,21 +192,21 @@ def _revise_native(
     revision: Revision, members: Sequence[Members], section: NativeSection, changed: set[Value]
 ) -> NativeSection:
     tasks = list(section.tasks)
-    places = {task.results: number for number, task in enumerate(tasks)}
+    positions = {task.results: number for number, task in enumerate(tasks)}
     for old, new, group in members:
         if isinstance(group, ReshapeGroup):
             continue
-        place = places.get(group.results)
-        if place is None:
+        position = positions.get(group.results)
+        if position is None:
             raise UnlikeError
         if isinstance(old, ScanGroup) and isinstance(new, ScanGroup) and isinstance(group, ScanGroup):
-            inside = Revision(old.body, new.body, group.body, revision.known_works)
-            tasks[place] = _revise_scan(inside, tasks[place])
-        elif not isinstance(group, (ScanGroup, HostGroup)) and _reads(group, changed):
+            body_revision = Revision(old.body, new.body, group.body, revision.known_works)
+            tasks[position] = _revise_scan(body_revision, tasks[position])
+        elif not isinstance(group, (ScanGroup, HostGroup)) and _reads_any(group, changed):
             works = build_group_works(group, revision.fused, revision.known_works.target)
-            those = slice(place + 1 - len(works), place + 1)
-            _check_same(works, tasks[those], group.results, revision.known_works)
-            tasks[those] = map(_revise_task, tasks[those], works)
+            group_tasks = slice(position + 1 - len(works), position + 1)
+            _check_same(works, tasks[group_tasks], group.results, revision.known_works)
+            tasks[group_tasks] = map(_revise_task, tasks[group_tasks], works)
     return replace(section, tasks=tuple(tasks))
 
 
@@ -229,15 +230,15 @@ def _revise_host(revision: Revision, members: Sequence[Members], section: HostSe
     return HostSection(steps, tuple(new_sections))
 
 
-def _revise_scan(inside: Revision, task: Task | ScanTask) -> ScanTask:
+def _revise_scan(revision: Revision, task: Task | ScanTask) -> ScanTask:
     if not isinstance(task, ScanTask):
         raise UnlikeError
-    (body,), constants = _revise_level(inside, (task.body,), task.program.constants)
+    (body,), constants = _revise_level(revision, (task.body,), task.program.constants)
     assert isinstance(body, NativeSection)
     return replace(task, body=body, program=replace(task.program, constants=constants))
 
 
-def _reads(group: KernelGroup, changed: set[Value]) -> bool:
+def _reads_any(group: KernelGroup, changed: set[Value]) -> bool:
     inside = (value for step in group.steps for value in step.operands)
     return any(value in changed for value in (*group.operands, *group.inputs, *inside))
 

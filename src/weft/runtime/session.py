@@ -187,7 +187,7 @@ class Session:
     def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
         """Compute the memory that a run needs, for sizes of dynamic dims or shapes of inputs, by name.
 
-        Other dynamic dims get usual sizes, which the result states.
+        Other dynamic dims get typical sizes, which the result states.
         """
         plan, sizes = self.plan(shapes)
         bound, _ = bind_shapes(self.whole.program.inputs, whole_shapes(shapes, self.file), self.file)
@@ -256,7 +256,7 @@ class Session:
         shapes = {name: content.shape for name, content in feeds.items() if has_shape(content)}
         zero_sizes = self._zero_sizes(shapes)
         omitted = self._omitted_inputs(feeds)
-        candidates = [self._ranks(feeds), {**omitted, **shapes}]
+        candidates = [self._open_ranks(feeds), {**omitted, **shapes}]
         if zero_sizes is not None:
             candidates.insert(1, {**omitted, **zero_sizes})
         for sizes in candidates[-1:] if clash else candidates:
@@ -270,7 +270,7 @@ class Session:
                 return profile_runs(self.file, self.device, recorder.threads, peak, record, repeat)
             except UNFIT:
                 continue
-        hint = "sizes that depend on data differ from what the model's graph says"
+        hint = "sizes that depend on data differ from those in the model's graph"
         raise DeviceError("there are no kernels to time: the model runs node by node", file=self.file, hint=hint)
 
     def check_names(self, outputs: Sequence[str], option: str = "outputs") -> tuple[str, ...]:
@@ -301,7 +301,7 @@ class Session:
         keep = [number for number, name in enumerate(outputs) if name in keep_names] if keep_names else []
         if clash is None:
             try:
-                executable = self._executable(self._ranks(feeds), overridden, outputs)
+                executable = self._executable(self._open_ranks(feeds), overridden, outputs)
                 if self._fixed and executable is self.whole:
                     self._check_fixed(feeds)
                 results = self._execute(executable, feeds, keep)
@@ -336,7 +336,7 @@ class Session:
             if actual != size:
                 raise GuardError(Guard(actual, size, name), actual, size)
 
-    def _ranks(self, feeds: Mapping[str, Any]) -> Shapes | None:
+    def _open_ranks(self, feeds: Mapping[str, Any]) -> Shapes | None:
         """Return the ranks of inputs that declare none, and omitted inputs; each set of them has its own program."""
         omitted = self._omitted_inputs(feeds)
         if not self._rankless and not omitted:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _TracedModel(NamedTuple):
-    """What was traced to choose a device, kept until one is opened."""
+    """The program traced to choose a device, kept until a session is opened."""
 
     files: ModelFiles  # which have the weights that it was traced with
     program: TensorProgram
@@ -159,7 +159,7 @@ class SessionPool:
         return traced
 
     def _candidate(self, device: str, files: ModelFiles) -> Pipeline:
-        """A pipeline that may not run to its end, and dumps nothing."""
+        """Return a pipeline that may stop early, and that dumps nothing."""
         return Pipeline(files, replace(self.options, dump=None), device, self._progress)
 
     def needs_compilation(self, device: str) -> bool:

@@ -140,16 +140,16 @@ RUNNING = _table(
 
 def example(names: Sequence[str]) -> str:
     """Write a call of `run` with inputs of these names."""
-    few = [f'"{name}": array' for name in names[:_MOST_NAMES]]
-    return f"model.run({{{', '.join([*few, '…'] if len(names) > len(few) else few)}}})"
+    entries = [f'"{name}": array' for name in names[:_MOST_NAMES]]
+    return f"model.run({{{', '.join([*entries, '…'] if len(names) > len(entries) else entries)}}})"
 
 
 def examples(names: Sequence[str]) -> dict[str, str]:
     """Write a call by names, and one by position."""
-    few = ["array" if len(names) == 1 else f"array{number}" for number in range(1, len(names) + 1)]
-    if len(few) > _MOST_NAMES:
-        few = [*few[:_MOST_NAMES], "…"]
-    return {"run": example(names), "call": f"model({', '.join(few)})"}
+    arguments = ["array" if len(names) == 1 else f"array{number}" for number in range(1, len(names) + 1)]
+    if len(arguments) > _MOST_NAMES:
+        arguments = [*arguments[:_MOST_NAMES], "…"]
+    return {"run": example(names), "call": f"model({', '.join(arguments)})"}
 
 
 def missing_attribute(owner: Any, name: str, names: Sequence[str], devices: Iterable[str]) -> MissingAttributeError:

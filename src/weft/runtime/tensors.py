@@ -33,4 +33,4 @@ def placeable(array: Any) -> Array:
             return content if content.dtype.isnative else content.astype(content.dtype.newbyteorder("="))
     except UnsupportedModelError:
         pass
-    raise InputError(f"a device cannot hold an array of {content.dtype}", hint="pass numbers of ONNX's types")
+    raise InputError(f"a device cannot hold an array of {content.dtype}", hint="pass an array of an ONNX type")

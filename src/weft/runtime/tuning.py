@@ -58,7 +58,7 @@ class Timed:
     before_seconds: float
     best: str
     best_seconds: float
-    ways: int  # that were timed
+    ways: int  # the number of tilings that were timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,8 @@ def _has_sizes(group: HeavyGroup, sizes: Mapping[str, int]) -> bool:
 
 
 def _promising_tilings(query: TilingQuery) -> list[str]:
-    most = PROMISING * query.candidates[0][1]
-    return [name for name, seconds in query.candidates if seconds <= most][:MOST_TILINGS]
+    limit = PROMISING * query.candidates[0][1]
+    return [name for name, seconds in query.candidates if seconds <= limit][:MOST_TILINGS]
 
 
 def _time_tilings(
@@ -206,7 +206,7 @@ def _time_tilings(
     """Time the tilings of a product; None if fewer than two could be timed."""
     fused = _program_of_group(candidate.group, candidate.fused)
     random = np.random.default_rng(0)
-    inputs = [generate_input(_spec(value, sizes), {}, random) for value in fused.program.inputs]
+    inputs = [generate_input(_tensor_spec(value, sizes), {}, random) for value in fused.program.inputs]
     before = candidate.query.chosen
     times: dict[str, float] = {}
     for tiling in dict.fromkeys((before, *_promising_tilings(candidate.query))):
@@ -238,7 +238,7 @@ def _program_of_group(group: HeavyGroup, fused: FusedProgram) -> FusedProgram:
     return replace(fused, program=program, groups=(group,))
 
 
-def _spec(value: Value, sizes: Mapping[str, int]) -> TensorSpec:
+def _tensor_spec(value: Value, sizes: Mapping[str, int]) -> TensorSpec:
     return TensorSpec(value.name, tuple(dims.evaluate(dim, sizes) for dim in value.shape), value.type)
 
 

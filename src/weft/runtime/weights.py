@@ -38,7 +38,7 @@ class Weights(Mapping[str, Array]):
         model = self._files().model()
         if name not in model.weights:
             raise UnknownNameError(
-                f"the model has no weight {short_repr(name)}", file=model.file, hint=_hint(name, model)
+                f"the model has no weight {short_repr(name)}", file=model.file, hint=_name_hint(name, model)
             )
         return weight_arrays(model.graph)[name]
 
@@ -79,7 +79,9 @@ def check_weights(weights: Any, files: ModelFiles) -> dict[str, Array]:
     current = weight_arrays(model.graph)
     for name in weights:
         if not isinstance(name, str) or name not in model.weights:
-            raise InputError(f"the model has no weight {short_repr(name)}", file=files.file, hint=_hint(name, model))
+            raise InputError(
+                f"the model has no weight {short_repr(name)}", file=files.file, hint=_name_hint(name, model)
+            )
     return {name: _check_weight(content, current[name], name, files.file) for name, content in weights.items()}
 
 
@@ -101,7 +103,7 @@ def _check_weight(content: Any, current: Array, name: str, file: str) -> Array:
     return copy
 
 
-def _hint(name: object, model: OnnxModel) -> str:
+def _name_hint(name: object, model: OnnxModel) -> str:
     if not model.weights:
         return "the model has no weights"
     nested = [weight for weight in model.weights if isinstance(name, str) and weight.endswith(f"/{name}")]

@@ -6,7 +6,12 @@ with their name. `weft.compat.install()` makes `import onnxruntime` return this 
 
 from __future__ import annotations
 
-from weft.compat.onnxruntime import capi as capi
+from weft.runtime.model_files import raise_missing_package
+
+try:
+    from weft.compat.onnxruntime import capi as capi
+except ModuleNotFoundError as error:
+    raise_missing_package(error, subject="weft.compat.onnxruntime")
 from weft.compat.onnxruntime.binding import IOBinding as IOBinding
 from weft.compat.onnxruntime.binding import SessionIOBinding as SessionIOBinding
 from weft.compat.onnxruntime.capi import onnxruntime_validation as onnxruntime_validation

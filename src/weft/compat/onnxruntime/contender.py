@@ -54,7 +54,7 @@ class OnnxruntimeContender:
 
         graph_inputs = {value.name for value in (*self._graph.input, *self._graph.initializer)}
         feeds = {name: self._inputs[name] for name in names if name in graph_inputs and name in self._inputs}
-        return {**self._missing(names), **feeds, **collect_available(self._computed(names), run_part)}
+        return {**self._missing(names), **feeds, **collect_available(self._computed_names(names), run_part)}
 
     def run_isolated(self, names: Sequence[str], inputs: NodeInputs) -> dict[str, Content]:
         def run_part(part: Sequence[str]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class OnnxruntimeContender:
             results = self._run(model, [isolated_name(name) for name in part], feeds)
             return {name: results[isolated_name(name)] for name in part}
 
-        return {**self._missing(names), **collect_available(self._computed(names), run_part)}
+        return {**self._missing(names), **collect_available(self._computed_names(names), run_part)}
 
     def _isolate_nodes(self, outputs: set[str], inputs: NodeInputs) -> tuple[onnx.ModelProto, list[str]]:
         """Return a model of the nodes of these outputs, each on its own, and its inputs (see `report.isolation`)."""
@@ -91,7 +91,7 @@ class OnnxruntimeContender:
         graph.output.extend(onnx.ValueInfoProto(name=isolated_name(name)) for name in sorted(outputs))
         return model, input_names
 
-    def _computed(self, names: Sequence[str]) -> list[str]:
+    def _computed_names(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self._node_outputs]
 
     def _missing(self, names: Sequence[str]) -> dict[str, Content]:

@@ -40,7 +40,7 @@ def set_default_logger_verbosity(verbosity: int) -> None:
 
 
 def set_seed(seed: int) -> None:
-    log_once("set_seed has no effect: random ops without a seed attribute give other numbers in each run")
+    log_once("set_seed has no effect: random ops without a seed attribute draw new numbers in each run")
 
 
 def disable_telemetry_events() -> None:

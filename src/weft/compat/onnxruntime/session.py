@@ -269,7 +269,10 @@ class InferenceSession:
         return super().__reduce_ex__(protocol)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what reopens the session, with the attributes of derived classes. These may override this method."""
+        """Return everything needed to reopen the session, with the attributes of derived classes.
+
+        Derived classes may override this method.
+        """
         model = self._weft
         requested = [(name, model.choice.options[name]) for name in model.choice.device_names]
         loaded = (model.absolute_source, model.model)

@@ -64,7 +64,7 @@ class SessionModel:
         choice: ProviderChoice,
         unpickled: tuple[Source, Model] | None = None,
     ) -> None:
-        """Load the model, or raise what onnxruntime raises. `unpickled`: the absolute source, and the loaded model."""
+        """Load the model, or raise onnxruntime's exception. `unpickled`: the absolute source, and the loaded model."""
         self.source = source
         self.options = options
         self.choice = choice
@@ -167,7 +167,7 @@ class SessionModel:
     # -- inputs -------------------------------------------------------------------------------------------------------
 
     def convert_feed(self, output_names: Any, feed: Any) -> tuple[list[str], dict[str, Any]]:
-        """Return the names of the outputs, and the inputs as weft takes them; raise what onnxruntime raises."""
+        """Return the names of the outputs, and the inputs as weft takes them; raise onnxruntime's exceptions."""
         if isinstance(output_names, str):
             raise argument_error("run", "a list of names", output_names)
         self.check_required(feed)

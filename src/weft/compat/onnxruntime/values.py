@@ -108,7 +108,7 @@ class OrtDevice:
 
     @property
     def name(self) -> str:
-        """What `OrtValue` calls the kind of device."""
+        """The name of the kind of device, as in `OrtValue`."""
         return self._name
 
 

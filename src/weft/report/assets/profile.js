@@ -10,7 +10,7 @@
     ["One run", time(data.length), `median of ${data.runs}`],
     ["Device", data.device, `${data.threads} ${data.threads === 1 ? "thread" : "threads"}, ${percent(busy)} busy`],
     ["Arithmetic", rate(perSecond, "FLOP/s"), `${percent(perSecond / data.peakFlops)} of ${rate(data.peakFlops, "FLOP/s")}`],
-    ["Most live bytes", bytes(data.peak ? data.peak[1] : 0), `in an arena of ${bytes(data.arena)}`],
+    ["Peak live bytes", bytes(data.peak ? data.peak[1] : 0), `in an arena of ${bytes(data.arena)}`],
   ];
   for (const [name, value, more] of facts) {
     byId("facts").append(element("div", null, element("dt", name), element("dd", value, element("small", more))));
