@@ -190,6 +190,7 @@ def catch_errors(path: str) -> str:
         weft.MissingAttributeError,
         weft.OpDefinitionError,
         weft.MissingFileError,
+        weft.MissingPackageError,
         weft.ModelError,
         weft.OpDefinitionError,
         weft.OutOfMemoryError,

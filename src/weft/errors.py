@@ -131,6 +131,10 @@ class DeviceError(WeftError):
     """The requested device is not available, or does not support the operation."""
 
 
+class MissingPackageError(DeviceError, ImportError):
+    """A package that this operation needs is not installed."""
+
+
 class DeviceLostError(DeviceError):
     """The device failed and its memory is lost. Load the model again, on this or another device."""
 

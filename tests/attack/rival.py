@@ -25,7 +25,7 @@ class RivalError(Exception):
 
 
 def run(model: onnx.ModelProto | bytes, feeds: Mapping[str, Array], outputs: list[str] | None = None) -> list[Any]:
-    """All outputs, without optimisations, or RivalError."""
+    """Return all outputs, computed without optimisations; raise RivalError if there are none."""
     global _process
     if _process is None or _process.poll() is not None:
         command = [sys.executable, "-m", "attack.rival"]
@@ -38,7 +38,7 @@ def run(model: onnx.ModelProto | bytes, feeds: Mapping[str, Array], outputs: lis
     try:
         _process.stdin.write(struct.pack("<Q", len(request)) + request)
         _process.stdin.flush()
-        answer = _read(_process.stdout.fileno())
+        answer = _read_message(_process.stdout.fileno())
     except (OSError, EOFError, TimeoutError) as error:
         _process.kill()
         _process.wait()
@@ -50,12 +50,12 @@ def run(model: onnx.ModelProto | bytes, feeds: Mapping[str, Array], outputs: lis
     return list(results)
 
 
-def _read(descriptor: int) -> bytes:
-    (size,) = struct.unpack("<Q", _exactly(descriptor, 8))
-    return _exactly(descriptor, size)
+def _read_message(descriptor: int) -> bytes:
+    (size,) = struct.unpack("<Q", _read_exactly(descriptor, 8))
+    return _read_exactly(descriptor, size)
 
 
-def _exactly(descriptor: int, size: int) -> bytes:
+def _read_exactly(descriptor: int, size: int) -> bytes:
     parts = bytearray()
     while len(parts) < size:
         if not select.select([descriptor], [], [], SECONDS)[0]:

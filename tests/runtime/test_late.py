@@ -125,7 +125,7 @@ agraph (float[n, 3] x) => (float[n, m] y) {
 
 @pytest.mark.parametrize("device", ["reference", *DEVICES])
 def test_empty_tensor_of_dynamic_size_is_not_folded(device: str) -> None:
-    """n × 0 elements are none, but n is known only at run time."""
+    """The tensor has n × 0 elements, and n is known only at run time."""
     reason = missing(device) if device in DEVICES else None
     if reason:
         pytest.skip(reason)
@@ -136,7 +136,7 @@ def test_empty_tensor_of_dynamic_size_is_not_folded(device: str) -> None:
 
 @pytest.mark.parametrize("device", ["reference", *DEVICES])
 def test_sums_do_not_depend_on_memory_order(device: str) -> None:
-    """Even where numpy computes them, which sums along the fastest axis first."""
+    """This holds for steps that numpy computes, too, although numpy sums along the fastest axis first."""
     reason = missing(device) if device in DEVICES else None
     if reason:
         pytest.skip(reason)

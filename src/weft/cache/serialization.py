@@ -50,7 +50,7 @@ def align_up(size: int) -> int:
 
 
 def serialize(value: Any) -> SerializedValue:
-    """Serialize a value; raise an error of some kind if it contains something else than data."""
+    """Serialize a value; raise an exception if it contains anything but data."""
     stream, outer_stream = io.BytesIO(), io.BytesIO()
     writer = _Writer(stream)
     writer.dump(value)
@@ -61,7 +61,7 @@ def serialize(value: Any) -> SerializedValue:
 
 
 def restore(structure: bytes, arrays: memoryview) -> Any:
-    """Restore a value; its arrays are views. Raise an error of some kind if the structure is invalid."""
+    """Restore a value; its arrays are views. Raise an exception if the structure is invalid."""
     shared, inner = _Reader(structure, (), arrays).load()
     return _Reader(inner, shared, arrays).load()
 
@@ -94,7 +94,7 @@ def add_code(structure: bytes, objects: Sequence[bytes]) -> bytes:
 
 
 def split_code(content: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-    """Split a block into structure and code; raise an error of some kind if it is invalid."""
+    """Split a block into structure and code; raise an exception if it is invalid."""
     structure, objects = _Reader(content, (), memoryview(b"")).load()
     if not isinstance(structure, bytes) or not all(isinstance(code, bytes) for code in objects):
         raise ValueError("not a structure with code")
@@ -109,7 +109,7 @@ def serialize_kernel(kernel: Kernel) -> bytes:
 
 
 def deserialize_kernel(content: bytes) -> Kernel:
-    """Restore a kernel; raise an error of some kind if the content is invalid."""
+    """Restore a kernel; raise an exception if the content is invalid."""
     kernel = _Reader(content, (), memoryview(b"")).load()
     assert isinstance(kernel, Kernel)
     return kernel

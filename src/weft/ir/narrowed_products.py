@@ -50,7 +50,7 @@ def _find_in_sections(sections: Sequence[Section], cache: dict[int, _KernelProdu
 
 
 def _find_in_task(task: Task, cache: dict[int, _KernelProducts]) -> Iterator[NarrowedProduct]:
-    """`cache` holds what kernels multiply by their ids: few kernels serve many launches."""
+    """`cache` maps the ids of kernels to their products: few kernels serve many launches."""
     kernels = {id(launch.kernel): launch.kernel for launch in task.work.launches}
     cache.update((key, _find_kernel_products(kernel)) for key, kernel in kernels.items() if key not in cache)
     tiles = {dtype for key in kernels for dtype in cache[key].tiles}

@@ -1,6 +1,6 @@
 """Quantize the weights of products to int4, with one scale for each block of a row.
 
-A product becomes one node of com.microsoft, or reads its weights from a DequantizeLinear with blocks.
+A product becomes one node of com.microsoft, or reads its weights from a blocked DequantizeLinear.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.quantization.sensitivity import Shadows
 from weft.quantization.weights import QuantizedWeights, as_int4, pack_blocks, quantize_blocks
 
 STANDARD_SINCE = 21  # the first opset with int4 and blocks
-TABLE = -1  # instead of an axis: a table is packed in another shape than weights
+TABLE = -1  # stands for the axis of a table, which is packed in another shape than weights
 
 
 @dataclass(frozen=True, slots=True)

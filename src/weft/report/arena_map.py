@@ -81,8 +81,8 @@ def draw_svg(drawing: ArenaMap) -> str:
         *_grid(drawing),
         *(_rectangle(box) for box in _boxes(drawing)),
         *(
-            f'<rect x="{_LEFT}" y="{y - 10:.0f}" width="12" height="12" fill="{_hex(_colour(one))}"/>'
-            for y, one in _listed_tensors(drawing)
+            f'<rect x="{_LEFT}" y="{y - 10:.0f}" width="12" height="12" fill="{_hex(_colour(allocation))}"/>'
+            for y, allocation in _listed_tensors(drawing)
         ),
         f'<line class="peak" x1="{_peak_x(drawing):.1f}" y1="{_TOP}" x2="{_peak_x(drawing):.1f}" y2="{_FLOOR}"/>',
         *map(_svg_text, _labels(drawing)),
@@ -102,10 +102,10 @@ def _svg_text(label: _Label) -> str:
 
 
 def _rectangle(box: _Box) -> str:
-    one = box.allocation
+    allocation = box.allocation
     tip = (
-        f"{one.name}: {format_bytes(one.size)} ({one.size:,} bytes) at {one.offset:,}, launches {one.first} to "
-        f"{one.last}\n{one.origin}"
+        f"{allocation.name}: {format_bytes(allocation.size)} ({allocation.size:,} bytes) at {allocation.offset:,}, launches {allocation.first} to "
+        f"{allocation.last}\n{allocation.origin}"
     )
     return (
         f'<rect class="box" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
@@ -138,8 +138,8 @@ def draw_png(drawing: ArenaMap) -> bytes:
     pen.rectangle((_LEFT, _TOP, _END, _FLOOR), outline="#8c959f")
     for top in range(_TOP, _FLOOR, 8):
         pen.line((_peak_x(drawing), top, _peak_x(drawing), min(top + 4, _FLOOR)), fill=_INKS["mark"], width=2)
-    for y, one in _listed_tensors(drawing):
-        pen.rectangle((_LEFT, y - 10, _LEFT + 12, y + 2), fill=_colour(one))
+    for y, allocation in _listed_tensors(drawing):
+        pen.rectangle((_LEFT, y - 10, _LEFT + 12, y + 2), fill=_colour(allocation))
     anchors = {"start": "ls", "middle": "ms", "end": "rs"}
     for label in (label for label in _labels(drawing) if not label.rotated):
         font = ImageFont.load_default(_SIZES.get(label.kind, 12))
@@ -175,10 +175,10 @@ def _labels(drawing: ArenaMap) -> Iterator[_Label]:
     yield _Label(_LEFT, top, head, "head")
     yield _Label(_SIZE_COLUMN, top, "size", "quiet", "end")
     yield _Label(_LAUNCH_COLUMN, top, "launches", "quiet", "end")
-    for y, one in rows:
-        yield _Label(_LEFT + 20, y, _shorten(_node_name(one), 100))
-        yield _Label(_SIZE_COLUMN, y, format_bytes(one.size), "", "end")
-        yield _Label(_LAUNCH_COLUMN, y, f"{one.first} to {one.last}", "", "end")
+    for y, allocation in rows:
+        yield _Label(_LEFT + 20, y, _shorten(_node_name(allocation), 100))
+        yield _Label(_SIZE_COLUMN, y, format_bytes(allocation.size), "", "end")
+        yield _Label(_LAUNCH_COLUMN, y, f"{allocation.first} to {allocation.last}", "", "end")
 
 
 def _box_labels(box: _Box) -> Iterator[_Label]:
@@ -204,8 +204,10 @@ def _box_labels(box: _Box) -> Iterator[_Label]:
 
 def _listed_tensors(drawing: ArenaMap) -> Iterator[tuple[float, Allocation]]:
     """Yield the largest tensors, each with its y in the list below the drawing."""
-    largest = sorted(drawing.allocations, key=lambda one: (-one.size, one.first, one.offset))[:LISTED]
-    yield from ((HEIGHT + 16 + number * _ROW, one) for number, one in enumerate(largest, 1))
+    largest = sorted(
+        drawing.allocations, key=lambda allocation: (-allocation.size, allocation.first, allocation.offset)
+    )[:LISTED]
+    yield from ((HEIGHT + 16 + number * _ROW, allocation) for number, allocation in enumerate(largest, 1))
 
 
 def _drawing_height(drawing: ArenaMap) -> int:
@@ -225,11 +227,11 @@ def _ticks(steps: int) -> Iterator[int]:
     yield from range(0, max(steps, 1), every)
 
 
-def _node_name(one: Allocation) -> str:
+def _node_name(allocation: Allocation) -> str:
     """Return the last node of a tensor, which gave it its shape, and the number of others."""
-    nodes = one.origin.split(" + ") if one.origin else []
+    nodes = allocation.origin.split(" + ") if allocation.origin else []
     more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
-    return f"{nodes[-1]}{more}" if nodes else one.name
+    return f"{nodes[-1]}{more}" if nodes else allocation.name
 
 
 def _shorten(text: str, longest: int) -> str:
@@ -249,11 +251,11 @@ def _peak_x(drawing: ArenaMap) -> float:
 def _boxes(drawing: ArenaMap) -> list[_Box]:
     scale = (HEIGHT - _TOP - _BOTTOM) / max(drawing.size, 1)
     boxes = []
-    for one in drawing.allocations:
-        x = _column_x(drawing, one.first)
-        width = _column_x(drawing, one.last + 1) - x
-        top = HEIGHT - _BOTTOM - (one.offset + one.size) * scale
-        boxes.append(_Box(x, top, width, one.size * scale, _colour(one), one))
+    for allocation in drawing.allocations:
+        x = _column_x(drawing, allocation.first)
+        width = _column_x(drawing, allocation.last + 1) - x
+        top = HEIGHT - _BOTTOM - (allocation.offset + allocation.size) * scale
+        boxes.append(_Box(x, top, width, allocation.size * scale, _colour(allocation), allocation))
     return boxes
 
 
@@ -265,11 +267,11 @@ def _step_width(drawing: ArenaMap) -> float:
     return (WIDTH - _LEFT - _RIGHT) / max(drawing.steps, 1)
 
 
-def _colour(one: Allocation) -> tuple[int, int, int]:
+def _colour(allocation: Allocation) -> tuple[int, int, int]:
     """Return a pastel colour by name; workspaces are grey."""
-    if one.name == "workspace":
+    if allocation.name == "workspace":
         return 190, 190, 190
-    first, second, third = sha256(f"{one.name} {one.origin}".encode()).digest()[:3]
+    first, second, third = sha256(f"{allocation.name} {allocation.origin}".encode()).digest()[:3]
     return 120 + first * 110 // 255, 120 + second * 110 // 255, 140 + third * 110 // 255
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from weft.cache.digests import digest, file_digest, is_settled
 from weft.cache.files import is_private
-from weft.errors import ChangedFileError, DeviceError, ModelError
+from weft.errors import ChangedFileError, MissingPackageError, ModelError
 from weft.frontend.files import OpenFile
 from weft.frontend.source import OpenedModel, copy_model, open_model
 from weft.ir.arrays import Array
@@ -289,14 +289,15 @@ def read_opened(opened: OpenedModel, folders: Sequence[Path], *, strict: bool = 
 
 
 def raise_missing_package(error: ModuleNotFoundError, file: str | None = None, subject: str = "this") -> NoReturn:
-    """Raise a DeviceError for a package that an installation with only the runtime lacks; any other error as it is."""
+    """Raise a MissingPackageError for a package that an installation with only the runtime lacks, else the error."""
     package = (error.name or "").partition(".")[0]
     if package not in (*COMPILER_PACKAGES, TYPES_PACKAGE):
         raise error
     hint = f"pip install {package}"
     if package in COMPILER_PACKAGES:
         hint += "; a program that `weft compile` wrote runs without it"
-    raise DeviceError(f"{subject} needs the package {package}, which is not installed", file=file, hint=hint) from error
+    problem = f"{subject} needs the package {package}, which is not installed"
+    raise MissingPackageError(problem, file=file, hint=hint) from error
 
 
 def model_reader(*, strict: bool) -> Read:

@@ -1,8 +1,8 @@
 """Random expressions on tensors of `weft.Graph`: values, shapes and dtypes are numpy's, step by step.
 
-A case is a list of Python expressions, each of which makes the next `a` of the one before and of the inputs. The same
-text is evaluated on tensors of a graph and, with the graph's own result of the step before, on arrays of numpy.
-Deliberate differences: the mean of integers is a float32 (numpy: float64), and what ONNX has no op for is refused.
+A case is a list of Python expressions; each computes the next `a` from the previous one and the inputs. The same text
+is evaluated on tensors of a graph and on numpy arrays, which start each step from the graph's previous result.
+Deliberate differences: the mean of integers is a float32 (numpy: float64), and functions that ONNX lacks are refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 def cases(random: Random, device: str) -> Iterator[Payload]:
-    """Without end."""
+    """Yield random cases, endlessly."""
     assert device
     while True:
         shape = [
@@ -46,7 +46,7 @@ def cases(random: Random, device: str) -> Iterator[Payload]:
             step = _step(random, a)
             try:
                 a = _evaluate(step, a, _inputs(payload))
-            except Exception:  # of numpy's: the case ends with what it refuses
+            except Exception:  # of numpy, which refuses the step: the case ends here
                 payload["steps"].append(step)
                 break
             payload["steps"].append(step)
@@ -55,7 +55,7 @@ def cases(random: Random, device: str) -> Iterator[Payload]:
 
 
 def smaller(payload: Payload) -> Iterator[Payload]:
-    """Without a step, or with fixed sizes."""
+    """Yield cases with one step less, and the case with fixed sizes."""
     for number in range(len(payload["steps"])):
         yield {**payload, "steps": payload["steps"][:number] + payload["steps"][number + 1 :]}
     if payload["open"]:
@@ -87,7 +87,7 @@ def attack(payload: Payload, device: str) -> Verdict:
         actual, step = results[f"y{number}"], payload["steps"][number]
         try:
             expected = _evaluate(step, before, arrays)
-        except Exception as error:  # whatever numpy raises
+        except Exception as error:  # numpy raises many kinds
             return wrong(f"{step} of {before.dtype}{before.shape} is {actual}, and numpy raises {error!r}")
         problem = _difference(actual, expected, _cancellation(step, before))
         if problem:
@@ -101,7 +101,7 @@ def _numpy_refuses(payload: Payload, arrays: list[Array]) -> bool:
     try:
         for step in payload["steps"]:
             a = _evaluate(step, a, arrays)
-    except Exception:  # whatever numpy raises
+    except Exception:  # numpy raises many kinds
         return True
     return False
 
@@ -133,7 +133,7 @@ def _difference(actual: Array, expected: Array, cancellation: float) -> str:
 
 
 def _inputs(payload: Payload) -> list[Array]:
-    """Two arrays of one shape: any numbers, and some that are not 0."""
+    """Return two arrays of one shape: any numbers, and numbers other than 0."""
     random = np.random.default_rng(payload["seed"])
     shape, dtype = payload["shape"], np.dtype(payload["dtype"])
     if dtype.kind == "b":
@@ -233,7 +233,7 @@ def _arithmetic(random: Random, a: Array) -> str:
 
 
 def _other(random: Random, a: Array) -> str:
-    """A number, the other input in a form that a broadcast takes where there is one, or the tensor itself."""
+    """Return a number, the other input in a shape that broadcasts if there is one, or the tensor itself."""
     return _choose(random, _number(random, a), _number(random, a), "x", "a", "a[..., :1]" if a.ndim else "a")
 
 

@@ -17,7 +17,7 @@ OPERAND, RESULT, SPACE = Reference("operand", 0), Reference("result", 0), Refere
 
 
 def build_doubling() -> Launch:
-    """y = 2 x, four elements a block."""
+    """Build y = 2 x, four elements per block."""
     builder = KernelBuilder("doubled")
     x, y = builder.input("x", F32, OPERAND), builder.output("y", F32, RESULT)
     count = builder.parameter("count", dims.symbol("n", 0))
@@ -27,14 +27,14 @@ def build_doubling() -> Launch:
     return builder.launch(4, [repeat(at, block() * 4, count, 4, body)], 1)
 
 
-def test_names_are_made_once() -> None:
+def test_names_are_unique() -> None:
     builder = KernelBuilder("names")
     registers = [builder.register("t", F32) for _ in range(3)]
     variables = builder.variables("k", 2) + builder.variables("k", 2)
     buffers = [builder.local("t", F32, 8) for _ in range(2)]
     for names in ([r.name for r in registers], [str(v) for v in variables], [b.name for b in buffers]):
         assert len(set(names)) == len(names)
-    assert registers[0].name == buffers[0].name == "t"  # which never stand for each other
+    assert registers[0].name == buffers[0].name == "t"  # registers and buffers have separate names
 
 
 def test_suffixed_names_do_not_clash_with_hints() -> None:
