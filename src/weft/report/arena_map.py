@@ -104,8 +104,8 @@ def _svg_text(label: _Label) -> str:
 def _rectangle(box: _Box) -> str:
     allocation = box.allocation
     tip = (
-        f"{allocation.name}: {format_bytes(allocation.size)} ({allocation.size:,} bytes) at {allocation.offset:,}, launches {allocation.first} to "
-        f"{allocation.last}\n{allocation.origin}"
+        f"{allocation.name}: {format_bytes(allocation.size)} ({allocation.size:,} bytes) at {allocation.offset:,}, "
+        f"launches {allocation.first} to {allocation.last}\n{allocation.origin}"
     )
     return (
         f'<rect class="box" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
