@@ -286,5 +286,5 @@ def test_missing_compiler_package_is_named(package: str, tmp_path: Path) -> None
     )
     environment = {**os.environ, "WEFT_CACHE": ""}
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
-    assert f"DeviceError: {path}: this needs the package {package}, which is not installed" in ran.stderr
+    assert f"MissingPackageError: {path}: this needs the package {package}, which is not installed" in ran.stderr
     assert f"hint: pip install {package}" in ran.stderr
