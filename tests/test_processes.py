@@ -24,7 +24,7 @@ PRELUDE = """
 import gc, os, sys, threading, time
 import numpy as np
 import weft, weft.loading
-from attack.scenarios import digest, feed, layers
+from attack.scenarios import digest, feed, layers, press_ctrl_c
 """
 
 
@@ -325,15 +325,10 @@ def test_ctrl_c_while_loading(tmp_path: Path) -> None:
     script = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-def interrupt(delay, caught):
-    # once is not always enough: Python ignores exceptions in callbacks of weak references
-    while not caught.wait(delay):
-        os.kill(os.getpid(), signal.SIGINT)
-        delay = 5
 for delay in (0.05, 0.15, 0.3):
     caught = threading.Event()
     try:
-        thread = threading.Thread(target=interrupt, args=(delay, caught))
+        thread = threading.Thread(target=press_ctrl_c, args=(delay, caught))
         thread.start()
         while True:
             weft.load(layers(1, 4), device="cpu", cache=False)

@@ -309,6 +309,13 @@ def ends_while_running(case: Case) -> None:
 # -- signals ---------------------------------------------------------------------------------------------------------
 
 
+def press_ctrl_c(delay: float, caught: threading.Event) -> None:
+    """Send SIGINT after a delay, and again until it is caught: Python drops exceptions in finalizers and callbacks."""
+    while not caught.wait(delay):
+        os.kill(os.getpid(), signal.SIGINT)
+        delay = 5.0
+
+
 def interrupts(case: Case) -> None:
     """Press Ctrl-C at random moments of loads and runs; later runs must be right."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -317,14 +324,8 @@ def interrupts(case: Case) -> None:
     array = feed(case.seed, size, size)
     expected_digest = digest(long.run({"x": array})["y"])
     for turn in range(6):
-        fired = threading.Event()
-
-        def fire(fired: threading.Event = fired, after: float = float(case.random.random()) * 0.4) -> None:
-            time.sleep(after)
-            fired.set()
-            os.kill(os.getpid(), signal.SIGINT)
-
-        sender = threading.Thread(target=fire)
+        caught = threading.Event()
+        sender = threading.Thread(target=press_ctrl_c, args=(float(case.random.random()) * 0.4, caught))
         try:
             sender.start()
             while True:
@@ -333,7 +334,7 @@ def interrupts(case: Case) -> None:
                 else:
                     assert digest(long.run({"x": array})["y"]) == expected_digest
         except KeyboardInterrupt:
-            assert fired.is_set()
+            caught.set()
         sender.join()
     case.check(case.load(0, cache=False), 0)
     assert digest(long.run({"x": array})["y"]) == expected_digest, "other bits after Ctrl-C"

@@ -100,13 +100,15 @@ model = weft.load(layers(1, 4, 128, 128), device={NAME!r})
 array = feed(1, 128, 128)
 before = digest(model.run({{"x": array}})["y"])
 for delay in (0.02, 0.05, 0.1, 0.1):
+    caught = threading.Event()
+    thread = threading.Thread(target=press_ctrl_c, args=(delay, caught))
     try:
-        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+        thread.start()
         while True:
             assert digest(model.run({{"x": array}})["y"]) == before
     except KeyboardInterrupt:
-        timer.join()
+        caught.set()
+        thread.join()
 print(digest(model.run({{"x": array}})["y"]) == before)
 """
     assert run_script(script, tmp_path) == "True"
