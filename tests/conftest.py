@@ -18,6 +18,7 @@ from fast import LongTests, fast_ones, read_long_tests
 from hypothesis import settings
 
 import weft
+import weft.backends.device_section
 import weft.loading
 import weft.plan.sections
 from weft.ir.verification import VARIABLE
@@ -115,4 +116,5 @@ def _skip_missing_devices(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable plan verification, for tests that count the cost of planning."""
-    monkeypatch.setattr(weft.plan.sections, "is_verifying", lambda: False)
+    for module in (weft.plan.sections, weft.backends.device_section):
+        monkeypatch.setattr(module, "is_verifying", lambda: False)

@@ -20,8 +20,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
-from weft.backends.cpu.machine import host, named
 from weft.backends.cpu.peak import measure_peak, peak_text
+from weft.backends.host.machine import host, named
 from weft.bench import measure, show
 from weft.bench.agreement import difference
 from weft.bench.engines import PEERS, REFERENCE, WEFT, Engine, Setup

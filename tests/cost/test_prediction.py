@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cost.calibrations import PLAIN
 
-from weft.backends.cpu.machine import host
+from weft.backends.host.machine import host
 from weft.backends.reference.interpret import Interpreter
 from weft.cost.calibration import Transfer, WorkKind
 from weft.cost.prediction import ITERATED_LAUNCHES, LAUNCHES, Workload, build_workload, guess_fastest, predict

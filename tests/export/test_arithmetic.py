@@ -8,15 +8,17 @@ import random
 import numpy as np
 import pytest
 
-from weft.backends.cpu.codegen import load_code
-from weft.backends.cpu.machine import host
+from weft.backends.host.codegen import load_code
+from weft.backends.host.machine import host
 from weft.backends.llvm.compilation import compile_module
 from weft.export.arithmetic import CHECKED, SizeWriter
 from weft.export.functions import FunctionText
-from weft.export.memory import ALIGNMENT, Block, MemoryPlanner
 from weft.ir import dims
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.dims import Dim
+from weft.plan.layout import LayoutPlanner
+from weft.plan.plan import ALIGNMENT
+from weft.plan.storage import MemoryBlock
 
 NAMES = ("a", "b", "c")
 SEEDS = range(6)
@@ -107,9 +109,10 @@ def test_live_blocks_never_overlap(seed: int) -> None:
         size: Dim = source.choice(
             (source.randrange(500), 4 * dims.symbol("a") * dims.symbol("b"), 8 * dims.symbol("c"))
         )
-        blocks.append(Block(number, size, first, last))
-    planner = MemoryPlanner({"a": 3, "b": 50, "c": 7})
-    offsets, total = planner.place(blocks)
+        blocks.append(MemoryBlock((number,), size, first, last))
+    planner = LayoutPlanner([{"a": 3, "b": 50, "c": 7}], ALIGNMENT)
+    stack = planner.stack(blocks)
+    offsets = {block.owner: offset for block, offset in zip(blocks, stack.offsets)}
     for _ in range(30):
         number = DimEvaluator({name: source.choice((0, 1, 5, 100, 4000)) for name in NAMES})
         for definition in planner.definitions:
@@ -117,7 +120,7 @@ def test_live_blocks_never_overlap(seed: int) -> None:
         for block in blocks:
             start, end = number(offsets[block.owner]), number(offsets[block.owner]) + number(block.size)
             assert start % ALIGNMENT == 0
-            assert end <= number(total)
+            assert end <= number(stack.total)
             for other in blocks:
                 together = block.first <= other.last and other.first <= block.last
                 begin = number(offsets[other.owner])

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, code_identity, load_code
 from weft.backends.cpu.compile import compile_program
-from weft.backends.cpu.machine import host
 from weft.backends.cpu.tape import Tape, TapeLaunch
 from weft.backends.device import (
     Backend,
@@ -29,6 +27,8 @@ from weft.backends.device import (
     Recorder,
     RunOptions,
 )
+from weft.backends.host.codegen import LoadedCode, code_identity, load_code
+from weft.backends.host.machine import host
 from weft.backends.naming import kernel_names
 from weft.backends.resident.device import BufferSlice, Commands, Find
 from weft.backends.resident.executable import ResidentExecutable

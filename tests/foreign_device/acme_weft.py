@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from weft.backends.cpu.codegen import code_identity
 from weft.backends.cpu.compile import compile_program
 from weft.backends.cpu.executable import CpuExecutable
-from weft.backends.cpu.machine import host
 from weft.backends.device import (
     Backend,
     CompilingDriver,
@@ -23,6 +21,8 @@ from weft.backends.device import (
     Progress,
     RunOptions,
 )
+from weft.backends.host.codegen import code_identity
+from weft.backends.host.machine import host
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
 from weft.ir.target import Target

@@ -79,7 +79,7 @@ def kernels(program: Any, target: Any) -> list[Any]:
 
 def codes(program: Any) -> Iterator[tuple[str, str, str]]:
     """(target, kernel's name, code)"""
-    from weft.backends.cpu.machine import host
+    from weft.backends.host.machine import host
     from weft.backends.llvm.emit import llvm_text
     from weft.backends.llvm.vector_lanes import VECTOR_LANES
     from weft.backends.webgpu.emit import emit

@@ -12,7 +12,7 @@ from frontend.samples import model, node, tensor, value
 from peers import onnxruntime_run
 
 import weft
-from weft.backends.cpu.machine import host
+from weft.backends.host.machine import host
 from weft.fuse import fuse
 from weft.ir.program import Map, Reshape, TensorProgram
 from weft.ir.work import NativeSection

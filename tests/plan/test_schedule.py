@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import numpy as np
 import pytest
 
-from weft.cost import launches as cost
+from weft.cost.launches import LaunchTimes
 from weft.cost.roofline import Peak
+from weft.ir import dims
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Kernel
-from weft.ir.work import Place, PlannedLaunch, Repeated
+from weft.plan.plan import ARENA, FIRST_FREE, SymbolicLaunch, SymbolicLoop, SymbolicPlace
 from weft.plan.waits import with_waits
 
 READ, WRITE = Buffer("r", DType.float32, False), Buffer("w", DType.float32, True)
-Bytes = tuple[int, int, int, bool]  # region, start, stop, written
+Bytes = tuple[int, Dim, Dim, bool]  # region, start, stop, written
 
 
-def a_launch(uses: list[Bytes]) -> PlannedLaunch:
+def a_launch(uses: list[Bytes], block: int = -1) -> SymbolicLaunch:
     kernel = Kernel("k", tuple(WRITE if written else READ for *_, written in uses), (), 1, ())
-    places = tuple(Place(region, start) for region, start, _, _ in uses)
-    return PlannedLaunch(kernel, 1, places, (), sizes=tuple(stop - start for _, start, stop, _ in uses))
+    places = tuple(SymbolicPlace(region, start, block) for region, start, _, _ in uses)
+    return SymbolicLaunch(kernel, 1, places, (), "", 0, 0, 0, tuple(stop - start for _, start, stop, _ in uses))
 
 
 def random_uses(rng: np.random.Generator) -> list[Bytes]:
-    uses = []
+    uses: list[Bytes] = []
     for number in range(int(rng.integers(1, 5))):
         start = int(rng.integers(0, 60))
         stop = start + int(rng.integers(1, 25))
-        uses.append((int(rng.integers(0, 2)), start, stop, number == 0))
+        uses.append((FIRST_FREE + int(rng.integers(0, 2)), start, stop, number == 0))
     return uses
 
 
@@ -46,10 +46,10 @@ def test_conflicts_are_waited_for(seed: int) -> None:
     """A launch waits, directly or indirectly, for all conflicting launches, and directly for no other."""
     rng = np.random.default_rng(seed)
     uses = [random_uses(rng) for _ in range(40)]
-    planned = with_waits([a_launch(use) for use in uses])
+    planned = with_waits([a_launch(use) for use in uses], [])
     before: list[set[int]] = []
     for number, launch in enumerate(planned):
-        assert isinstance(launch, PlannedLaunch)
+        assert isinstance(launch, SymbolicLaunch)
         assert launch.after is not None
         assert all(conflict(uses[number], uses[earlier]) for earlier in launch.after), f"seed {seed}"
         reached = set(launch.after).union(*(before[earlier] for earlier in launch.after))
@@ -58,54 +58,67 @@ def test_conflicts_are_waited_for(seed: int) -> None:
         assert needed <= reached, f"seed {seed}: launch {number} does not wait for {needed - reached}"
 
 
-def test_repeated_launch_covers_all_its_memory() -> None:
-    step = a_launch([(0, 100, 104, True), (1, 50, 54, False)])
-    repeated = Repeated((step,), ((4, -4),), 10)
-    beside = a_launch([(0, 140, 144, True)])
-    inside, below = a_launch([(0, 136, 140, False)]), a_launch([(1, 14, 18, True)])
-    planned = with_waits([repeated, beside, inside, below])
-    assert [entry.after for entry in planned[1:] if isinstance(entry, PlannedLaunch)] == [(), (0,), (0,)]
+def waits_of(*entries: SymbolicLaunch | SymbolicLoop, apart: tuple[int, ...] = ()) -> list[tuple[int, ...] | None]:
+    return [entry.after for entry in with_waits(entries, apart) if isinstance(entry, SymbolicLaunch)]
+
+
+def test_launches_after_a_loop_wait_for_it() -> None:
+    step = a_launch([(3, 100, 104, True), (4, 50, 54, False)])
+    loop = SymbolicLoop((step,), ((4, -4),), 10)
+    assert waits_of(step, loop, step, step) == [(), (1,), (1, 2)]
 
 
 def test_empty_buffers_do_not_conflict() -> None:
-    one = PlannedLaunch(Kernel("k", (WRITE,), (), 1, ()), 1, (Place(2),), (), sizes=(0,))
-    assert [entry.after for entry in with_waits([one, one]) if isinstance(entry, PlannedLaunch)] == [(), ()]
+    one = a_launch([(3, 8, 8, True)])
+    assert waits_of(one, one) == [(), ()]
+
+
+def test_ranges_that_are_apart_for_all_sizes_do_not_conflict() -> None:
+    n = dims.symbol("n")
+    first, second, both = (a_launch([(3, a, b, True)]) for a, b in ((0, n), (n, 3 * n), (0, 3 * n)))
+    assert waits_of(first, second, both) == [(), (), (0, 1)]
+    assert waits_of(first, a_launch([(3, 7, 9, True)])) == [(), (0,)]
+
+
+def test_blocks_that_may_overlap_wait_for_each_other() -> None:
+    first, second = (a_launch([(ARENA, 0, 8, True)], block) for block in (0, 1))
+    assert waits_of(first, second, apart=(0, 0)) == [(), (0,)]
+    assert waits_of(first, second, apart=(2, 1)) == [(), ()]
+    part = a_launch([(ARENA, 8, 16, True)], 1)  # it does not depend on `second`, but on the users of the memory
+    assert waits_of(first, second, part, apart=(0, 0)) == [(), (0,), (0,)]
 
 
 PEAK = Peak(1e11, 2e10)
 
 
-def sized(flops: float, bytes: float, blocks: int = 8, after: tuple[int, ...] | None = None) -> PlannedLaunch:
-    return PlannedLaunch(Kernel("k", (), (), 1, ()), blocks, (), (), flops=flops, bytes=bytes, after=after)
+def times_of(*launches: tuple[float, float, int], repeats: int = 1) -> LaunchTimes:
+    """Return the times of launches with these operations, bytes and blocks."""
+    flops, moved, blocks = (np.array(numbers) for numbers in zip(*launches))
+    return LaunchTimes(blocks.astype(np.int64), flops, moved, np.full(len(blocks), repeats), PEAK)
 
 
 def test_seconds_are_the_maximum_of_arithmetic_and_memory() -> None:
-    assert cost.launch_seconds(sized(6e7, 1e3), PEAK) == pytest.approx(1e-3, rel=0.01)
-    assert cost.launch_seconds(sized(10, 2e7), PEAK) == pytest.approx(1e-3, rel=0.01)
-    assert cost.launch_seconds(sized(0, 0), PEAK) == inf
+    times = times_of((6e7, 1e3, 8), (10, 2e7, 8), (0, 0, 8), (1e9, 1e9, 0)).seconds
+    np.testing.assert_allclose(times, [1e-3, 1e-3, np.inf, 0], rtol=0.01)
 
 
 def test_small_launches_run_on_one_thread() -> None:
-    assert cost.is_worth_sharing(sized(1e7, 1e4), PEAK)
-    assert not cost.is_worth_sharing(sized(1e4, 1e4), PEAK)
-    assert not cost.is_worth_sharing(sized(1e7, 1e4, blocks=1), PEAK)
-    assert cost.is_worth_sharing(sized(0, 0), PEAK)  # nothing is known of it
+    times = times_of((1e7, 1e4, 8), (1e4, 1e4, 8), (1e7, 1e4, 1), (0, 0, 8))
+    assert times.is_worth_sharing.tolist() == [True, False, False, True]  # nothing is known of the last one
 
 
 def test_short_runs_wake_no_workers() -> None:
-    medium = sized(1e6, 0)  # 17 µs
-    assert not cost.is_worth_waking([medium], PEAK)
-    assert cost.is_worth_waking([medium, medium], PEAK)
-    assert cost.is_worth_waking([Repeated((medium,), ((),), 2)], PEAK)
-    assert not cost.is_worth_waking([sized(1e3, 1e3)] * 100, PEAK)
+    medium = (1e6, 0, 8)  # 17 µs
+    assert not times_of(medium).is_worth_waking
+    assert times_of(medium, medium).is_worth_waking
+    assert times_of(medium, repeats=2).is_worth_waking
+    assert not times_of(*[(1e3, 1e3, 8)] * 100).is_worth_waking
 
 
-def test_short_launches_in_a_row_are_joined() -> None:
-    short = [sized(1e3, 1e3, after=(number - 1,) if number else ()) for number in range(5)]
-    assert cost.find_sequences(short, PEAK) == [False, True, True, True, True]
-    apart = [sized(1e3, 1e3, after=()) for _ in range(3)]
-    assert cost.find_sequences(apart, PEAK) == [False, False, False]
-    large = sized(1e8, 0, after=(0,))
-    assert cost.find_sequences([short[0], large, sized(1e3, 1e3, after=(1,))], PEAK) == [False, False, False]
-    many = [sized(1e3, 1e3, after=(number - 1,)) for number in range(300)]
-    assert 2 < cost.find_sequences(many, PEAK).count(False) < 20
+def test_long_runs_and_blocks_are_interruptible() -> None:
+    assert not times_of((1e6, 0, 8)).is_long
+    assert times_of((1e9, 0, 8)).is_long
+    assert times_of((1e6, 0, 8), repeats=1000).is_long
+    assert not times_of((1e9, 0, 1000)).may_block
+    assert times_of((1e9, 0, 2)).may_block
+    assert times_of((6e7, 0, 100), (0, 0, 640), (1e3, 0, 7)).blocks_between_checks.tolist() == [49, 10, 7]

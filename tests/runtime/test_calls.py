@@ -14,9 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import weft
 import weft.backends.cpu.section as cpu_section
-import weft.backends.cpu.templates as cpu_templates
 from weft.backends.cpu import section
-from weft.backends.cpu.pool import runner
+from weft.backends.host.runner import runner
 from weft.cost.roofline import Peak
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.work import NativeSection
@@ -223,8 +222,7 @@ def test_parallel_schedules_are_valid(threads: int) -> None:
 
 def test_speed_preference_uses_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four single-threaded cumulative sums need four times the memory in parallel, which pays on a slow machine."""
-    for user in (cpu_section, cpu_templates):
-        monkeypatch.setattr(user, "assumed_peak", lambda: Peak(1e9, 1e9))
+    monkeypatch.setattr(cpu_section, "assumed_peak", lambda: Peak(1e9, 1e9))
     sizes = [20_000 - number for number in range(4)]
     nodes = [helper.make_node("CumSum", [f"x{n}", "axis"], [f"s{n}"]) for n in range(4)]
     nodes += [helper.make_node("ReduceMax", [f"s{n}"], [f"r{n}"], keepdims=1) for n in range(4)]

@@ -13,8 +13,8 @@ from saved.saved_models import run_in_process, sample, write_model
 
 import weft
 from weft.backends.cpu import portability
-from weft.backends.cpu.elf import AARCH64
-from weft.backends.cpu.image import build_image
+from weft.backends.host.elf import AARCH64
+from weft.backends.host.image import build_image
 from weft.cache import serialization
 from weft.frontend.source import open_model
 from weft.saved.layout import get_content, read_block, read_header

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft.backends.cpu.machine import host
+from weft.backends.host.machine import host
 from weft.bench.engines import Engine
 from weft.threads import usable_cores
 

@@ -6,11 +6,10 @@ threads, or to wake another thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import inf
+import numpy as np
 
 from weft.cost.roofline import Peak
-from weft.ir.work import PlannedLaunch, Repeated
+from weft.ir.arrays import Array
 
 EFFICIENCY = 0.6  # fraction of peak arithmetic that kernels reach
 CACHED_BYTES = 1 << 20  # of a launch that fit in caches
@@ -34,69 +33,47 @@ def seconds(flops: float, bytes: float, peak: Peak) -> float:
     return LAUNCH_OVERHEAD + max(flops / (EFFICIENCY * peak.flops), bytes / speed)
 
 
-def launch_seconds(launch: PlannedLaunch, peak: Peak) -> float:
-    """Estimate the time of a launch on one thread; infinite if its effort is unknown."""
-    if launch.blocks == 0:
-        return 0.0
-    return seconds(launch.flops, launch.bytes, peak) if launch.flops or launch.bytes else inf
+class LaunchTimes:
+    """Estimated times of the launches of a plan, each on one thread; infinite where the effort is unknown."""
 
+    def __init__(self, blocks: Array, flops: Array, bytes: Array, times: Array, peak: Peak) -> None:
+        """`times` says how often each launch is repeated."""
+        self._blocks, self._flops, self._times = blocks, flops, times
+        speed = np.where(bytes <= CACHED_BYTES, peak.bandwidth * CACHE_SPEED, peak.bandwidth)
+        durations = LAUNCH_OVERHEAD + np.maximum(flops / (EFFICIENCY * peak.flops), bytes / speed)
+        durations[(flops == 0) & (bytes == 0)] = np.inf
+        durations[(blocks == 0) | (times == 0)] = 0.0
+        self.seconds = durations
+        self.is_worth_sharing = (blocks > 1) & (durations >= WORTH_SHARING)
 
-def is_worth_sharing(launch: PlannedLaunch, peak: Peak) -> bool:
-    return launch.blocks > 1 and launch_seconds(launch, peak) >= WORTH_SHARING
+    @property
+    def is_worth_waking(self) -> bool:
+        """Whether a run is long enough to wake other threads."""
+        shared = self.is_worth_sharing
+        return bool((self.seconds[shared] * self._times[shared]).sum() >= WORTH_WAKING)
 
+    @property
+    def is_long(self) -> bool:
+        """Whether a run may take long enough, on one thread, that it must be interruptible."""
+        busy = self.seconds > 0
+        return bool((self.seconds[busy] * self._times[busy]).sum() >= LONG)
 
-def is_worth_waking(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
-    """Whether a run is long enough to wake other threads."""
-    total = 0.0
-    for entry in launches:
-        inner, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
-        total += times * sum(launch_seconds(launch, peak) for launch in inner if is_worth_sharing(launch, peak))
-    return total >= WORTH_WAKING
+    @property
+    def may_block(self) -> bool:
+        """Whether a run, or a single block of it, takes so long that another thread should do it.
 
+        Launches of unknown effort are not counted: their effort is that of another launch.
+        """
+        is_known = np.isfinite(self.seconds)
+        most = np.where(self._flops > 0, BLOCKING_BLOCK, BLOCKING_BLOCK_TRAFFIC)
+        is_slow = self.seconds > most * np.maximum(self._blocks, 1)
+        return bool((is_slow & is_known).any() or (self.seconds[is_known] * self._times[is_known]).sum() >= BLOCKING)
 
-def is_long(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
-    """Whether a run may take long enough, on one thread, that it must be interruptible."""
-    total = 0.0
-    for entry in launches:
-        inner, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
-        total += times * sum(launch_seconds(launch, peak) for launch in inner)
-    return total >= LONG
-
-
-def may_block(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> bool:
-    """Whether a run, or a single block of it, takes so long that another thread should do it."""
-    total = 0.0
-    for entry in launches:
-        inner, times = (entry.launches, entry.count) if isinstance(entry, Repeated) else ((entry,), 1)
-        for launch in inner:
-            duration = launch_seconds(launch, peak)
-            if duration == inf:  # its effort is counted with another launch
-                continue
-            total += times * duration
-            if duration / max(launch.blocks, 1) > (BLOCKING_BLOCK if launch.flops else BLOCKING_BLOCK_TRAFFIC):
-                return True
-    return total >= BLOCKING
-
-
-def blocks_between_checks(launch: PlannedLaunch, peak: Peak) -> int:
-    """Return how many blocks of a launch a thread runs between two checks for an interrupt."""
-    duration = launch_seconds(launch, peak)
-    if duration == inf:
-        return max(1, launch.blocks // FEWEST_CHECKS)
-    return launch.blocks if duration <= CHECK_INTERVAL else max(1, int(launch.blocks * CHECK_INTERVAL / duration))
-
-
-def find_sequences(launches: Iterable[PlannedLaunch | Repeated], peak: Peak) -> list[bool]:
-    """Decide which launches the same thread runs right after the previous one: short ones that depend on it."""
-    result: list[bool] = []
-    sequence = inf  # seconds of the current sequence
-    for number, entry in enumerate(launches):
-        if isinstance(entry, Repeated) or is_worth_sharing(entry, peak):
-            sequence = inf
-            result.append(False)
-            continue
-        duration = launch_seconds(entry, peak)
-        follows = entry.after is None or number - 1 in entry.after
-        result.append(follows and sequence + duration <= LONGEST_SEQUENCE)
-        sequence = sequence + duration if result[-1] else duration
-    return result
+    @property
+    def blocks_between_checks(self) -> Array:
+        """The blocks of each launch that a thread runs between two checks for an interrupt."""
+        is_known = np.isfinite(self.seconds)
+        blocks = np.where(is_known, self._blocks, self._blocks // FEWEST_CHECKS)
+        is_long = is_known & (self.seconds > CHECK_INTERVAL)
+        blocks[is_long] = (self._blocks[is_long] * CHECK_INTERVAL / self.seconds[is_long]).astype(np.int64)
+        return np.maximum(blocks, 1)

@@ -13,7 +13,6 @@ from weft.export.functions import FunctionText
 from weft.export.interface import BAD_INDEX, NOT_OPEN, NULL_ARGUMENT, SMALL_WORKSPACE, Interface, Port
 from weft.export.launches import LAUNCH_CODE, NULL, LaunchWriter, Pointer
 from weft.export.library import emit_constant
-from weft.export.memory import ALIGNMENT, value_bytes
 from weft.export.observed import ObservedSizes
 from weft.export.plans import PlanWriter, UnitNumbers, call_sizes, reserve_sizes, size_input_address
 from weft.export.units import HINT, CodeUnit, item_results
@@ -21,6 +20,8 @@ from weft.export.weights import WeightLayout
 from weft.ir import dims
 from weft.ir.program import Branch, Loop, Step
 from weft.ir.work import NativeSection
+from weft.plan.layout import value_bytes
+from weft.plan.plan import ALIGNMENT
 
 HEAD = ALIGNMENT  # bytes of the error word, before the memory of the outermost unit
 GAP = ALIGNMENT  # bytes for the alignment of a workspace
@@ -179,7 +180,7 @@ class DriverWriter(LaunchWriter):
         self.unit_numbers = self.numbers.setdefault(unit.number, UnitNumbers())
         self.arena = self.text.assign(f"getelementptr i8, ptr {base}, i64 {_placeholder(unit.number)}")
         pointers = {owner: Pointer(self.arena, offset) for owner, offset in unit.offsets.items()}
-        pointers.update(self.constant_pointers(unit))
+        pointers.update(self.constant_pointers(unit).items())
         pointers.update(zip(unit.inputs, sources))
         computed = {value for item in unit.items for value in item_results(item)}
         copies = []

@@ -7,9 +7,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from weft.backends.cpu.machine import Machine
 from weft.backends.cpu.targets import cpu_target, driver_for
 from weft.backends.device import NATIVE
+from weft.backends.host.machine import Machine
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import emit

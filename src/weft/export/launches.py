@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.export.functions import FunctionText
-from weft.export.memory import Bindings, ScanLayout, SectionLayout, bind_dim, value_bytes
 from weft.export.plans import ParameterRow, UnitNumbers
 from weft.export.units import CodeUnit
 from weft.export.weights import WeightLayout
 from weft.ir.dims import Dim
 from weft.ir.program import Value
 from weft.ir.work import Launch, NativeSection, Reference, ScanTask, Task
+from weft.plan.layout import Bindings, ScanLayout, SectionLayout, bind_dim, value_bytes
 from weft.records import dataclass
 
 WORTH_SHARING = 1 << 18
@@ -90,7 +90,8 @@ class LaunchWriter:
         bindings: Bindings,
     ) -> None:
         """Emit all tasks; `external` are the pointers to other values, `base` is the offset of the section's memory."""
-        pointers = {owner: Pointer(self.arena, base + offset) for owner, offset in layout.offsets.items()}
+        offsets = layout.offsets
+        pointers = {owner: Pointer(self.arena, base + offset) for owner, offset in offsets.items()}
 
         def locate(value: Value) -> Pointer:
             home = layout.storage.home(value)
@@ -102,7 +103,7 @@ class LaunchWriter:
             self.unit_numbers.note_shapes((*task.operands, *task.results), bindings)
             operands, results = [locate(value) for value in task.operands], [locate(value) for value in task.results]
             if isinstance(task, ScanTask):
-                start = layout.offsets[number, -1] + base
+                start = offsets[number, -1] + base
                 self.emit_scan(task, layout.scans[number], operands, results, start)
                 continue
             spaces = [pointers[number, index] for index in range(len(task.work.workspaces))]

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from weft.export.arithmetic import SizeWriter
 from weft.export.functions import FunctionText
 from weft.export.interface import NO_SENSE, NULL_ARGUMENT, TOO_LARGE, Interface
-from weft.export.memory import ALIGNMENT, LARGEST_BYTES, Bindings, DefinedSize, aligned, bind_shape
 from weft.export.observed import ObservedSizes
 from weft.export.units import CodeUnit
 from weft.ir import dims
 from weft.ir.dims import LARGEST_SIZE, Dim, Expr
 from weft.ir.program import Value
+from weft.plan.layout import LARGEST_BYTES, Bindings, DefinedSize, bind_shape
+from weft.plan.plan import ALIGNMENT
 from weft.records import dataclass
 
 
@@ -74,7 +75,7 @@ class PlanWriter:
         self._check(unit, numbers, text, write)
         for definition in unit.planner.definitions:
             self._define(definition, text, write)
-        total_bytes = aligned(unit.total + numbers.bytes + (0 if unit.number else self.extra))
+        total_bytes = unit.planner.align(unit.total + numbers.bytes + (0 if unit.number else self.extra))
         text.fail_if(write.fault(total_bytes), TOO_LARGE)
         text.emit(f"store i64 {write.value(total_bytes)}, ptr %total, align 8")
         if numbers.count:

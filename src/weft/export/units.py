@@ -6,17 +6,19 @@ unit only knows how many bytes an inner unit needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from weft.errors import UnsupportedModelError
-from weft.export.memory import Bindings, Block, MemoryPlanner, Owner, SectionLayout, bind_dim, bind_shape, value_bytes
 from weft.fuse.host import explain_missing_kernel, host_only_reason
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
 from weft.ir.program import Branch, Guard, Loop, Step, TensorProgram, Value, step_name
 from weft.ir.work import NativeSection, Section
+from weft.plan.layout import Bindings, LayoutPlanner, Owner, SectionLayout, bind_dim, bind_shape, value_bytes
+from weft.plan.plan import ALIGNMENT
+from weft.plan.storage import MemoryBlock
 from weft.records import dataclass
 
 Item = NativeSection | Step
@@ -37,7 +39,7 @@ class CodeUnit:
     constants: Mapping[Value, Any]
     guards: tuple[Guard, ...]
     bindings: Bindings
-    planner: MemoryPlanner
+    planner: LayoutPlanner
     layouts: Mapping[int, SectionLayout]
     inside: Mapping[int, tuple[CodeUnit, ...]]
     offsets: Mapping[Owner, Dim]
@@ -80,10 +82,10 @@ class UnitBuilder:
             for step in section.steps:
                 bodies[len(items)] = [(body, next(parts)) for body in _check_bodies(step)]
                 items.append(step)
-        planner = MemoryPlanner(self._usual)
+        planner = LayoutPlanner([self._usual], ALIGNMENT)
         external = {*program.inputs, *program.constants}
         layouts = {
-            index: planner.lay_out(item, {*item.inputs, *item.outputs, *external}, bindings)
+            index: _lay_out(planner, item, {*item.inputs, *item.outputs, *external}, bindings)
             for index, item in enumerate(items)
             if isinstance(item, NativeSection)
         }
@@ -95,7 +97,8 @@ class UnitBuilder:
             for index, programs in bodies.items()
         }
         blocks = [*_value_blocks(program, items, bindings), *_item_blocks(items, layouts, inside, planner, bindings)]
-        offsets, total = planner.place(blocks)
+        stack = planner.stack(blocks)
+        offsets = {block.owner: offset for block, offset in zip(blocks, stack.offsets)}
         guards = [*more, *(_bind_guard(guard, bindings) for guard in program.guards)]
         self._check_guards(guards)
         return CodeUnit(
@@ -110,7 +113,7 @@ class UnitBuilder:
             layouts,
             inside,
             offsets,
-            total,
+            stack.total,
         )
 
     def _build_inner(
@@ -196,7 +199,13 @@ def _body_results(step: Step, body: TensorProgram) -> list[tuple[Value, Value]]:
     return [*zip(body.outputs, step.results, strict=True)]
 
 
-def _value_blocks(program: TensorProgram, items: Sequence[Item], bindings: Bindings) -> list[Block]:
+def _lay_out(
+    planner: LayoutPlanner, section: NativeSection, external: Collection[Value], bindings: Bindings
+) -> SectionLayout:
+    return planner.lay_out(section, external, planner.choose_steps(section, external, bindings), bindings)
+
+
+def _value_blocks(program: TensorProgram, items: Sequence[Item], bindings: Bindings) -> list[MemoryBlock]:
     """Return the memory of values that one item computes and another reads."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
@@ -207,7 +216,9 @@ def _value_blocks(program: TensorProgram, items: Sequence[Item], bindings: Bindi
             last[value] = index
     outputs = {*program.outputs}
     return [
-        Block(value, value_bytes(value, bindings), first[value], last[value]) for value in first if value not in outputs
+        MemoryBlock(value, value_bytes(value, bindings), first[value], last[value])
+        for value in first
+        if value not in outputs
     ]
 
 
@@ -215,19 +226,21 @@ def _item_blocks(
     items: Sequence[Item],
     layouts: Mapping[int, SectionLayout],
     inside: Mapping[int, tuple[CodeUnit, ...]],
-    planner: MemoryPlanner,
+    planner: LayoutPlanner,
     bindings: Bindings,
-) -> Iterator[Block]:
+) -> Iterator[MemoryBlock]:
     """Yield the memory of items; for a loop, two buffers for each carry, its count and its conditions."""
     for index, item in enumerate(items):
         if isinstance(item, NativeSection):
-            yield Block((index, "section"), layouts[index].total, index, index)
+            yield MemoryBlock((index, "section"), layouts[index].total, index, index)
             continue
-        bytes_inside = planner.largest_unit([(unit.number, unit.planner.usual(unit.total)) for unit in inside[index]])
-        yield Block((index, "inside"), bytes_inside, index, index)
+        bytes_inside = planner.largest_unit(
+            [(unit.number, unit.planner.estimate(unit.total)) for unit in inside[index]]
+        )
+        yield MemoryBlock((index, "inside"), bytes_inside, index, index)
         if isinstance(item.primitive, Loop):
             for word in ("count", "before", "after"):
-                yield Block((index, word), 8, index, index)
+                yield MemoryBlock((index, word), 8, index, index)
             for number, value in enumerate(item.operands[2 : 2 + item.primitive.carries]):
                 for half in range(2):
-                    yield Block((index, number, half), value_bytes(value, bindings), index, index)
+                    yield MemoryBlock((index, number, half), value_bytes(value, bindings), index, index)

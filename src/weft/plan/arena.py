@@ -88,7 +88,7 @@ class _Search:
     def __init__(self, blocks: Sequence[Lifetime], sizes: Sequence[int], lower_bound: int) -> None:
         self.sizes = sizes
         self.lower_bound = lower_bound
-        self.overlaps = _find_overlaps(blocks)
+        self.overlaps = find_overlaps(blocks)
         self.best: tuple[int, list[int]] = (sum(sizes) + 1, [])
         self.best_order: list[int] = []
 
@@ -154,7 +154,7 @@ def _move_forward(
     return new_order
 
 
-def _find_overlaps(blocks: Sequence[Lifetime]) -> list[list[int]]:
+def find_overlaps(blocks: Sequence[Lifetime]) -> list[list[int]]:
     """List for each block the others whose lifetimes overlap its own."""
     overlaps: list[list[int]] = [[] for _ in blocks]
     alive: list[int] = []

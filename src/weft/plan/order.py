@@ -11,14 +11,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from weft.ir.compiled import read_operands
+from weft.ir.dims import Dim
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, ScanTask
-from weft.plan.storage import Sizes
 from weft.records import dataclass
 
 MOST_MOVES = 40
 CHOICE = 24  # ready tasks among which the next one is chosen
 MOST_VISITS = 40_000  # of tasks in the search for a better order
+
+
+@dataclass(frozen=True, slots=True)
+class SizeEstimates:
+    """Functions for one set of sizes: the value of a dim, and the bytes of values and of scan bodies."""
+
+    number: Callable[[Dim], int]
+    value_bytes: Callable[[Value], int]
+    scan_bytes: Callable[[ScanTask], int]
 
 
 @dataclass(slots=True)
@@ -39,22 +48,9 @@ class _Graph:
     readers: list[int]  # how many tasks read each
 
 
-def choose_order(section: NativeSection, sizes: Sizes, is_external: Callable[[Value], bool]) -> list[int]:
+def choose_order(section: NativeSection, sizes: SizeEstimates, is_external: Callable[[Value], bool]) -> list[int]:
     """Choose an order of task numbers; values that are external are not in the arena and do not count."""
     return _choose(_build_graph(section, sizes, is_external))
-
-
-class OrderChoice:
-    """`choose_order` for a section whose sizes change. Not thread-safe."""
-
-    def __init__(self, section: NativeSection, sizes: Sizes, is_external: Callable[[Value], bool]) -> None:
-        self._graph = _build_graph(section, sizes, is_external)
-
-    def choose(self, value_bytes: list[int], workspaces: Sequence[int]) -> list[int]:
-        """Choose an order for these bytes of the tasks' results, in order, and of each task's workspaces."""
-        for node, workspace in zip(self._graph.nodes, workspaces):
-            node.workspace = workspace
-        return _choose(_Graph(self._graph.nodes, value_bytes, self._graph.readers))
 
 
 def _choose(graph: _Graph) -> list[int]:
@@ -103,7 +99,7 @@ def _use(graph: _Graph, order: Sequence[int]) -> list[int]:
     return use
 
 
-def _build_graph(section: NativeSection, sizes: Sizes, is_external: Callable[[Value], bool]) -> _Graph:
+def _build_graph(section: NativeSection, sizes: SizeEstimates, is_external: Callable[[Value], bool]) -> _Graph:
     numbers: dict[Value, int] = {}
     graph = _Graph([], [], [])
     makers: dict[int, int] = {}

@@ -1,312 +1,220 @@
-"""Plan a native section for one set of sizes: an arena with a place for every value, and the launches.
+"""Plan a native section once, for all sizes: an arena with a place for every value, and the launches.
 
 Regions: host addresses (constants), the arena, the error flag, then the section's inputs and outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import and_
 
 import numpy as np
 
-from weft.errors import ExecutionError, UnsupportedModelError
+from weft.errors import UnsupportedModelError
 from weft.ir import dims
 from weft.ir.arrays import Array
 from weft.ir.dim_evaluator import DimEvaluator
-from weft.ir.dims import Expr
+from weft.ir.dims import Dim
 from weft.ir.packing import load_constant
 from weft.ir.program import Value
 from weft.ir.verification import is_verifying
-from weft.ir.work import (
-    Allocation,
-    Effort,
-    NativeSection,
-    Place,
-    PlannedLaunch,
-    Reference,
-    Repeated,
-    ScanTask,
-    Task,
-    Work,
+from weft.ir.work import Effort, NativeSection, Reference, ScanTask, Task, Work
+from weft.plan.layout import (
+    Bindings,
+    LayoutPlanner,
+    ScanLayout,
+    SectionLayout,
+    Steps,
+    bind_body,
+    bind_dim,
+    bind_shape,
+    value_bytes,
 )
-from weft.plan.arena import Lifetime, Placement, place_blocks
-from weft.plan.order import choose_order
-from weft.plan.plan import ABSOLUTE, ALIGNMENT, ARENA, ERRORS, FIRST_FREE, Plan
-from weft.plan.scans import UNROLLED, ScanPlaces, repeat_launches
-from weft.plan.storage import Sizes, StoragePlan, plan_storage
+from weft.plan.plan import (
+    ABSOLUTE,
+    ALIGNMENT,
+    ARENA,
+    ERRORS,
+    FIRST_FREE,
+    Plan,
+    SymbolicBlock,
+    SymbolicLaunch,
+    SymbolicLoop,
+    SymbolicPlace,
+    SymbolicPlan,
+)
+from weft.plan.scans import UNROLLED, ScanPlaces, find_shifts
 from weft.plan.waits import with_waits
 from weft.records import dataclass
 
-Owners = Collection["Value | tuple[int, int]"]  # of memory blocks: values, or (task, workspace) numbers
+GroupTasks = Callable[[Sequence[int], DimEvaluator], Steps]
+"""Groups task numbers in order into steps that run in parallel, for the sizes of an evaluator."""
+
+Entry = SymbolicLaunch | SymbolicLoop
 MOST_LISTED = 1 << 18  # launches of nested loops, which are unrolled
-_NOWHERE = Place(ABSOLUTE)
+_NOWHERE = SymbolicPlace(ABSOLUTE)
+
+
+def plan_section(
+    section: NativeSection,
+    constants: Mapping[Value, Array],
+    sizes: Mapping[str, int],
+    references: Sequence[Mapping[str, int]] = (),
+    *,
+    steps: Steps | None = None,
+    group: GroupTasks | None = None,
+    may_grow: bool = False,
+    alignment: int = ALIGNMENT,
+) -> SymbolicPlan:
+    """Plan places and launches for these sizes and all that meet the plan's conditions.
+
+    The plan depends on the `references`, by default these sizes, and on the conditions, but not otherwise on `sizes`.
+    The first reference determines the order of tasks; memory is laid out for each, and a run takes the smallest.
+    `constants` are those that tasks read from memory. `steps` are task numbers in order; None: one by one, in
+    an order that needs little memory. `group` makes parallel steps of these, which are taken if the arena is not
+    larger or `may_grow`.
+    """
+    planner = LayoutPlanner(references or [sizes], alignment, sizes)
+    external = frozenset((*section.inputs, *section.outputs, *constants))
+    if steps is None:
+        steps = planner.choose_steps(section, external, {})
+    layout = planner.lay_out(section, external, steps, {})
+    if group is not None:
+        grouped = group(layout.order, planner.reference)
+        if len(grouped) != len(steps):
+            parallel = planner.lay_out(section, external, grouped, {})
+            if may_grow or planner.estimate(parallel.total) <= planner.estimate(layout.total):
+                layout = parallel
+    plan = _LaunchBuilder(section, constants, planner).build(layout)
+    if is_verifying():
+        from weft.plan.verify import verify_plan
+
+        verify_plan(section, plan.at(sizes), constants, sizes)
+    return plan
 
 
 def make_plan(
     section: NativeSection,
     constants: Mapping[Value, Array],
     sizes: Mapping[str, int],
-    steps: Sequence[Sequence[int]] | None = None,
+    steps: Steps | None = None,
     alignment: int = ALIGNMENT,
-    roomy: Owners = frozenset(),
-    computed_dims: Mapping[Expr, int] | None = None,
 ) -> Plan:
-    """Plan places and launches for these sizes; `constants` are those that tasks read from memory.
-
-    `steps` are task numbers in order; those of one step may run in parallel. None: one by one, in an order that needs
-    little memory, never more than the section's own order. Owners in `roomy` get room to grow. `computed_dims` are dims
-    with values that were computed before.
-    """
-    external = {value: Place(FIRST_FREE + number) for number, value in enumerate((*section.inputs, *section.outputs))}
-    planner = _Planner(constants, DimEvaluator(sizes, computed_dims), alignment, roomy)
-    planner.check_launches(section)
-    if steps is None:
-        steps = planner.low_memory_steps(section, frozenset(external))
-    for number, task in enumerate(section.tasks):
-        planner.tasks[id(task.work if isinstance(task, Task) else task)] = number
-    layout = planner.place_section(section, frozenset(external), steps, 0)
-    places = {**layout.places, **external}
-    launches: list[PlannedLaunch | Repeated] = []
-    spans: list[tuple[int, int]] = []  # first and last launch of each step
-    count = 0
-    for step in steps:
-        step_launches = [launch for number in step for launch in planner.task_launches(section, number, layout, places)]
-        launches += step_launches
-        first, count = count, count + sum(_count(entry) for entry in step_launches)
-        spans.append((first, max(count - 1, 0)))
-    outputs = tuple((planner.shape(value), value.dtype.numpy) for value in section.outputs)
-    plan = Plan(
-        with_waits(launches),
-        layout.arena.size,
-        outputs,
-        (*constants.values(), *planner.packed_arrays),
-        _allocations(section, layout, spans),
-        layout.arena.lower_bound,
-        planner.sum_bytes(section, layout.storage),
-        tuple(map(tuple, steps)),
-    )
-    if is_verifying():
-        from weft.plan.verify import verify_plan
-
-        verify_plan(section, plan, constants, sizes)
-    return plan
-
-
-def section_storage(
-    section: NativeSection,
-    constants: Mapping[Value, Array],
-    sizes: Mapping[str, int],
-    steps: Sequence[Sequence[int]],
-    roomy: Owners = frozenset(),
-) -> StoragePlan:
-    """Return how values share memory in the plan that `make_plan` makes of the same arguments."""
-    external = frozenset((*section.inputs, *section.outputs))
-    return _Planner(constants, DimEvaluator(sizes), ALIGNMENT, roomy).lay_out(section, external, steps)[0]
-
-
-def storage_choices(
-    section: NativeSection, constants: Mapping[Value, Array], sizes: Mapping[str, int], steps: Sequence[Sequence[int]]
-) -> list[StoragePlan]:
-    """List the storage plans that `make_plan` tries; it takes the first with the smallest arena."""
-    external = frozenset((*section.inputs, *section.outputs))
-    return _Planner(constants, DimEvaluator(sizes), ALIGNMENT).choices(section, external, steps)
-
-
-def bytes_with_room(size: int) -> int:
-    """Return the size of a block with room to grow."""
-    return size + size // 2 + ALIGNMENT
+    """Plan places and launches for one set of sizes."""
+    return plan_section(section, constants, sizes, steps=steps, alignment=alignment).at(sizes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    """The places of a section's values and of its (task, number) workspaces."""
+class _Memory:
+    """The places that the references of a work stand for."""
 
-    storage: StoragePlan
-    arena: Placement
-    places: dict[Value, Place]
-    workspaces: dict[tuple[int, int], Place]
+    operands: Sequence[SymbolicPlace]
+    results: Sequence[SymbolicPlace]
+    workspaces: Sequence[SymbolicPlace]
 
 
-class _Planner:
-    def __init__(
-        self, constants: Mapping[Value, Array], number: DimEvaluator, alignment: int, roomy: Owners = frozenset()
-    ) -> None:
-        self.constants = constants
-        self.number = number
-        self.alignment = alignment
-        self.roomy = roomy
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A section that is being built, or the body of a scan in it, with the places of its blocks by their owners."""
+
+    section: NativeSection
+    layout: SectionLayout
+    bindings: Bindings
+    blocks: Mapping[object, SymbolicPlace]
+
+
+class _LaunchBuilder:
+    def __init__(self, section: NativeSection, constants: Mapping[Value, Array], planner: LayoutPlanner) -> None:
+        self.section, self.constants, self.planner = section, constants, planner
         self.packed_arrays: list[Array] = []  # constants that launches point to
-        self.value_sizes: dict[Value, int] = {}
-        self.packed: dict[tuple[int, int], Place] = {}  # by (id of the work, number)
-        self.tasks: dict[int, int] = {}  # numbers of tasks, by the id of the work
-        self.scan_sizes: dict[int, int] = {}  # bytes of scans, by their id
-        self.bodies: dict[int, tuple[_Layout, list[tuple[Place, Place]]]] = {}  # of scans, by their id
-        self.last_layout: tuple[Sequence[Sequence[int]], tuple[StoragePlan, Placement]] | None = None
+        self.packed: dict[tuple[int, int], SymbolicPlace] = {}  # by (id of the work, number)
+        self.tasks = {
+            id(task.work if isinstance(task, Task) else task): number for number, task in enumerate(section.tasks)
+        }
+        self.shapes: dict[tuple[Dim, ...], tuple[Value, tuple[Dim, ...]]] = {}
+        self.constant_places = {value: SymbolicPlace(ABSOLUTE, array.ctypes.data) for value, array in constants.items()}
 
-    @property
-    def sizes(self) -> Sizes:
-        """Built on demand: storing it would be a reference cycle that keeps the planner and its constants alive."""
-        return Sizes(self.number, self.bytes, self.scan_bytes)
+    def build(self, layout: SectionLayout) -> SymbolicPlan:
+        self.check_launches()
+        section = self.section
+        blocks = enumerate(layout.storage.blocks)
+        part = _Part(section, layout, {}, {block.owner: SymbolicPlace(ARENA, 0, number) for number, block in blocks})
+        external = (*section.inputs, *section.outputs)
+        outside = {value: SymbolicPlace(FIRST_FREE + number) for number, value in enumerate(external)}
+        launches: list[Entry] = []
+        entries: list[int] = []
+        for step in layout.steps:
+            count = len(launches)
+            for number in step:
+                launches += self.task_launches(part, number, outside)
+            entries.append(len(launches) - count)
+        outputs = tuple((value.shape, value.dtype.numpy) for value in section.outputs)
+        stacks = self.planner.stack_alternatives(layout)
+        self.note_shapes(section.outputs, {})
+        return SymbolicPlan(
+            with_waits(launches, _intersect([stack.apart for stack in stacks])),
+            tuple(stacks),
+            outputs,
+            (*self.constants.values(), *self.packed_arrays),
+            tuple(self.describe_blocks(layout)),
+            tuple(self.planner.definitions),
+            tuple(self.planner.conditions),
+            tuple(self.shapes.values()),
+            tuple(self.unshared_bytes(layout)),
+            tuple(map(tuple, layout.steps)),
+            tuple(entries),
+            self.planner.alignment,
+        )
 
-    # -- places ------------------------------------------------------------------------------------------------------
+    def task_launches(self, part: _Part, number: int, outside: Mapping[Value, SymbolicPlace]) -> Iterator[Entry]:
+        """Yield the launches of a task; `outside` are the places of values that are not in the part's own memory."""
+        task, layout = part.section.tasks[number], part.layout
+        inside = part.blocks
 
-    def place_section(
-        self, section: NativeSection, external: frozenset[Value], steps: Sequence[Sequence[int]], base: int
-    ) -> _Layout:
-        """Place the section's internal values in the arena, from `base` on, and its constants."""
-        storage, arena = self.lay_out(section, external, steps)
-        spots = [Place(ARENA, base + offset) for offset in arena.offsets]
-        places: dict[Value, Place] = {}
-        workspaces: dict[tuple[int, int], Place] = {}
-        for block, spot in zip(storage.blocks, spots):
-            if isinstance(block.owner, Value):
-                places[block.owner] = spot
-            else:
-                workspaces[block.owner] = spot
-        for value in {home.base for task in section.tasks for home in map(storage.home, task.operands)}:
-            if value in self.constants:
-                places[value] = Place(ABSOLUTE, self.constants[value].ctypes.data)
-        for number, task in enumerate(section.tasks):
-            if isinstance(task, ScanTask):
-                self.place_scan(task, workspaces[number, -1].offset)
-        return _Layout(storage, arena, places, workspaces)
-
-    def low_memory_steps(self, section: NativeSection, external: frozenset[Value]) -> Sequence[Sequence[int]]:
-        """Order tasks one by one so that they need little memory."""
-        section_steps = _serial_steps(section)
-        elsewhere = external | self.constants.keys()
-        steps = [(number,) for number in choose_order(section, self.sizes, elsewhere.__contains__)]
-        if steps == section_steps:
-            return section_steps
-        least = self.lay_out(section, external, section_steps)[1].lower_bound
-        return steps if self.lay_out(section, external, steps)[1].lower_bound <= least else section_steps
-
-    def lay_out(
-        self, section: NativeSection, external: frozenset[Value], steps: Sequence[Sequence[int]]
-    ) -> tuple[StoragePlan, Placement]:
-        """Plan storage and offsets; concatenated operands lie in the result unless that needs more memory.
-
-        The result for the same steps is cached.
-        """
-        if self.last_layout is None or self.last_layout[0] is not steps:
-            choices = [(storage, self.place(storage)) for storage in self.choices(section, external, steps)]
-            self.last_layout = steps, min(choices, key=lambda pair: pair[1].size)
-        return self.last_layout[1]
-
-    def choices(
-        self, section: NativeSection, external: frozenset[Value], steps: Sequence[Sequence[int]]
-    ) -> list[StoragePlan]:
-        """List storage plans, of which the first with the smallest arena is taken."""
-        spans, elsewhere = _spans(section, steps), external | self.constants.keys()
-        storage = plan_storage(section, self.sizes, spans, elsewhere)
-        if len(storage.skipped) <= 1:
-            return [storage]
-        return [storage, plan_storage(section, self.sizes, spans, elsewhere, join=False)]
-
-    def scan_bytes(self, task: ScanTask) -> int:
-        """Return the bytes of a scan: two sets of carries and its body. Cached."""
-        size = self.scan_sizes.get(id(task))
-        if size is None:
-            size = self.scan_sizes[id(task)] = self.compute_scan_bytes(task)
-        return size
-
-    def compute_scan_bytes(self, task: ScanTask) -> int:
-        self.bind_body(task)
-        carried = sum(self.align(self.bytes(value)) for value in task.program.inputs[: task.primitive.carries])
-        trial = _Planner(self.constants, self.number, self.alignment)
-        trial.scan_sizes = self.scan_sizes
-        external = frozenset((*task.body.inputs, *task.body.outputs))
-        return 2 * carried + trial.lay_out(task.body, external, _serial_steps(task.body))[1].size
-
-    def place_scan(self, task: ScanTask, base: int) -> None:
-        self.bind_body(task)
-        pairs: list[tuple[Place, Place]] = []
-        for value in task.program.inputs[: task.primitive.carries]:
-            size = self.align(self.bytes(value))
-            pairs.append((Place(ARENA, base), Place(ARENA, base + size)))
-            base += 2 * size
-        external = frozenset((*task.body.inputs, *task.body.outputs))
-        self.bodies[id(task)] = self.place_section(task.body, external, _serial_steps(task.body), base), pairs
-
-    def bind_body(self, task: ScanTask) -> None:
-        """Bind the sizes that only the body's inputs show."""
-        primitive = task.primitive
-        for number, (inner, outer) in enumerate(zip(task.program.inputs, task.operands)):
-            shape = self.shape(outer)
-            is_sequence = primitive.carries <= number < primitive.carries + primitive.sequences
-            for dim, size in zip(inner.shape, shape[1:] if is_sequence else shape):
-                symbol = dims.as_symbol(dim)
-                if symbol is not None:
-                    self.number.bind(symbol.name, size)
-        self.value_sizes.clear()
-
-    # -- launches ----------------------------------------------------------------------------------------------------
-
-    def check_launches(self, section: NativeSection) -> None:
-        """Raise UnsupportedModelError for nested loops with too many launches."""
-        for task in section.tasks:
-            if isinstance(task, ScanTask) and self.count_launches(task) > MOST_LISTED:
-                raise UnsupportedModelError(
-                    f"nested loops, which are planned iteration by iteration, make more than {MOST_LISTED:,} steps",
-                    node=task.origin or None,
-                    hint="nest fewer loops, or give them shorter sequences",
-                )
-
-    def count_launches(self, task: Task | ScanTask) -> int:
-        """Return a lower bound on the number of launches listed for a task."""
-        if isinstance(task, Task):
-            return len(task.work.launches)
-        self.bind_body(task)
-        listed = min(self.number(task.primitive.length), UNROLLED - 1)
-        return listed * sum(map(self.count_launches, task.body.tasks))
-
-    def body_launches(
-        self, section: NativeSection, layout: _Layout, places: Mapping[Value, Place]
-    ) -> Iterator[PlannedLaunch | Repeated]:
-        for number in range(len(section.tasks)):
-            yield from self.task_launches(section, number, layout, places)
-
-    def task_launches(
-        self, section: NativeSection, number: int, layout: _Layout, places: Mapping[Value, Place]
-    ) -> Iterator[PlannedLaunch | Repeated]:
-        task = section.tasks[number]
-
-        def locate(value: Value) -> Place:
+        def locate(value: Value) -> SymbolicPlace:
             home = layout.storage.home(value)
-            base = places.get(home.base, _NOWHERE)
-            return Place(base.region, base.offset + home.offset) if home.offset else base
+            base = inside.get(home.base) or outside.get(home.base) or self.constant_places.get(home.base, _NOWHERE)
+            return base.moved(home.offset)
 
+        self.note_shapes((*task.operands, *task.results), part.bindings)
         operands, results = list(map(locate, task.operands)), list(map(locate, task.results))
         if isinstance(task, ScanTask):
-            yield from self.scan_launches(task, operands, results)
+            yield from self.scan_launches(task, layout.scans[number], inside[number, -1], operands, results)
             return
-        spaces = [layout.workspaces[number, index] for index in range(len(task.work.workspaces))]
-        skipped = layout.storage.skipped
-        missing = {launch for launch in range(len(task.work.launches)) if (number, launch) in skipped}
-        yield from self.work_launches(task, _Memory(operands, results, spaces), missing)
+        spaces = [inside[number, index] for index in range(len(task.work.workspaces))]
+        skipped = {launch for launch in range(len(task.work.launches)) if (number, launch) in layout.storage.skipped}
+        yield from self.work_launches(task, _Memory(operands, results, spaces), skipped, part.bindings)
 
-    def work_launches(self, task: Task, memory: _Memory, skipped: set[int]) -> Iterator[PlannedLaunch]:
+    def work_launches(
+        self, task: Task, memory: _Memory, skipped: set[int], bindings: Bindings
+    ) -> Iterator[SymbolicLaunch]:
         work = task.work
         task_number = self.tasks.setdefault(id(work), len(self.tasks))
-        all_blocks = [self.number(launch.blocks) for launch in work.launches]
-        count = max(sum(1 for number, blocks in enumerate(all_blocks) if blocks and number not in skipped), 1)
-        share = self.number(task.effort.flops) / count, self.number(task.effort.bytes) / count
-        for number, (launch, blocks) in enumerate(zip(work.launches, all_blocks)):
-            if number not in skipped:
-                references = launch.references
-                buffers = tuple(self.locate(reference, work, memory) for reference in references)
-                parameters = self.number.parameters(launch.values, blocks)
-                flops, moved = share if blocks else (0.0, 0.0)
-                sizes = tuple(
-                    self.used_bytes(reference, task) if buffer.region != ABSOLUTE else 0
-                    for reference, buffer in zip(references, buffers)
-                )
-                yield PlannedLaunch(
-                    launch.kernel, blocks, buffers, parameters, task.origin, task_number, flops, moved, sizes
-                )
+        count = max(sum(1 for n, launch in enumerate(work.launches) if launch.blocks != 0 and n not in skipped), 1)
+        flops = dims.ceildiv(bind_dim(task.effort.flops, bindings), count)
+        moved = dims.ceildiv(bind_dim(task.effort.bytes, bindings), count)
+        for number, launch in enumerate(work.launches):
+            if number in skipped:
+                continue
+            buffers = tuple(self.locate(reference, work, memory) for reference in launch.references)
+            sizes = tuple(
+                self.used_bytes(reference, task, bindings) if buffer.region != ABSOLUTE else 0
+                for reference, buffer in zip(launch.references, buffers)
+            )
+            yield SymbolicLaunch(
+                launch.kernel,
+                bind_dim(launch.blocks, bindings),
+                buffers,
+                tuple([bind_dim(value, bindings) for value in launch.values]),
+                task.origin,
+                task_number,
+                flops,
+                moved,
+                sizes,
+            )
 
-    def locate(self, reference: Reference, work: Work, memory: _Memory) -> Place:
+    def locate(self, reference: Reference, work: Work, memory: _Memory) -> SymbolicPlace:
         match reference.kind:
             case "operand":
                 return memory.operands[reference.number]
@@ -317,138 +225,137 @@ class _Planner:
             case "constant":
                 return self.pack(work, reference.number)
             case "errors":
-                return Place(ERRORS)
+                return SymbolicPlace(ERRORS)
 
-    def used_bytes(self, reference: Reference, task: Task) -> int:
+    def used_bytes(self, reference: Reference, task: Task, bindings: Bindings) -> Dim:
         """Return the bytes of a reference; 0 for constants and for the error flag, which need no waits."""
         match reference.kind:
             case "operand":
-                return self.bytes(task.operands[reference.number])
+                return value_bytes(task.operands[reference.number], bindings)
             case "result":
-                return self.bytes(task.results[reference.number])
+                return value_bytes(task.results[reference.number], bindings)
             case "workspace":
                 workspace = task.work.workspaces[reference.number]
-                return self.number(workspace.size) * workspace.dtype.numpy.itemsize
+                return bind_dim(workspace.size, bindings) * workspace.dtype.numpy.itemsize
             case "constant" | "errors":
                 return 0
 
-    def pack(self, work: Work, number: int) -> Place:
+    def pack(self, work: Work, number: int) -> SymbolicPlace:
         key = (id(work), number)
         if key not in self.packed:
             array = np.ascontiguousarray(load_constant(work.constants[number]))
             self.packed_arrays.append(array)
-            self.packed[key] = Place(ABSOLUTE, array.ctypes.data)
+            self.packed[key] = SymbolicPlace(ABSOLUTE, array.ctypes.data)
         return self.packed[key]
 
+    # -- scans -------------------------------------------------------------------------------------------------------
+
     def scan_launches(
-        self, task: ScanTask, operands: list[Place], results: list[Place]
-    ) -> Iterator[PlannedLaunch | Repeated]:
-        """Yield the body's launches for every iteration.
+        self,
+        task: ScanTask,
+        layout: ScanLayout,
+        memory: SymbolicPlace,
+        operands: Sequence[SymbolicPlace],
+        results: Sequence[SymbolicPlace],
+    ) -> Iterator[Entry]:
+        """Yield the body's launches: the first iteration, pairs of iterations that repeat, and the last ones.
 
         Carries alternate between two places and sequences advance by a constant, so all iterations but the first and
-        the last are one repeated pair.
+        the last are repeated pairs, and one more if their number is odd.
         """
-        self.bind_body(task)
-        length = self.number(task.primitive.length)
-        layout, pairs = self.bodies[id(task)]
-        steps = ScanPlaces(task, layout.places, pairs, operands, results, length, self.bytes)
+        inner = layout.inner
+        inside = {owner: memory.moved(layout.base + offset) for owner, offset in layout.body.offsets.items()}
+        part = _Part(task.body, layout.body, inner, inside)
+        pairs = [tuple(memory.moved(offset) for offset in pair) for pair in layout.pairs]
+        length = bind_dim(task.primitive.length, inner)
+        is_nested = _is_nested(task)
+        if is_nested:
+            length = self.planner.fix(length)
+        elif not isinstance(length, int):
+            length = next((n for n in (0, 1) if self.planner.is_equal(length, n)), length)
+        places = ScanPlaces(task, pairs, operands, results, length, lambda value: value_bytes(value, inner))
 
-        def iteration_launches(step: int) -> list[PlannedLaunch | Repeated]:
-            return list(self.body_launches(task.body, layout, steps.at(step)))
+        def iterate(step: Dim) -> list[Entry]:
+            outside = places.at(step)
+            return [e for n in range(len(task.body.tasks)) for e in self.task_launches(part, n, outside)]
 
-        step = 0
-        if length > UNROLLED:
-            yield from iteration_launches(0)
-            repeated = repeat_launches(
-                [*iteration_launches(1), *iteration_launches(2)],
-                [*iteration_launches(3), *iteration_launches(4)],
-                (length - 2) // 2,
-            )
-            if repeated is not None:
-                yield repeated
-                step = 1 + 2 * repeated.count
-            else:
-                step = 1
-        for number in range(step, length):
-            yield from iteration_launches(number)
-        for copy, value, source, result in zip(task.copies, task.results, steps.carries_before(length), results):
+        if isinstance(length, int) and (is_nested or length <= UNROLLED):
+            for step in range(length):
+                yield from iterate(step)
+        else:
+            yield from iterate(0)
+            yield _repeat([*iterate(1), *iterate(2)], [*iterate(3), *iterate(4)], (length - 2) // 2)
+            odd = (length - 2) % 2
+            if odd == 1:
+                yield from iterate(length - 2)
+            elif odd != 0:
+                yield _repeat(iterate(length - 2), iterate(length - 2), odd)
+            yield from iterate(length - 1)
+        for copy, value, source, result in zip(task.copies, task.results, places.carries_before(length), results):
             if source != result:
-                effort = Effort(0, 2 * self.bytes(value))
-                moving = Task(copy, (value,), (value,), task.origin, effort)
-                yield from self.work_launches(moving, _Memory([source], [result], []), set())
+                moving = Task(copy, (value,), (value,), task.origin, Effort(0, 2 * value.nbytes))
+                yield from self.work_launches(moving, _Memory([source], [result], []), set(), inner)
 
-    # -- numbers -----------------------------------------------------------------------------------------------------
-
-    def shape(self, value: Value) -> tuple[int, ...]:
-        sizes = tuple(map(self.number, value.shape))
-        if sizes and min(sizes) < 0:
-            raise ExecutionError(f"a dimension of negative size: {value.type} is {sizes}")
-        return sizes
-
-    def bytes(self, value: Value) -> int:
-        size = self.value_sizes.get(value)
-        if size is None:
-            size = self.value_sizes[value] = prod(self.shape(value)) * value.itemsize
-        return size
-
-    def align(self, size: int) -> int:
-        return -(-size // self.alignment) * self.alignment
-
-    def place(self, storage: StoragePlan) -> Placement:
-        return place_blocks(
-            [
-                Lifetime(
-                    bytes_with_room(block.size) if block.owner in self.roomy else block.size, block.first, block.last
+    def check_launches(self) -> None:
+        """Raise UnsupportedModelError for nested loops with too many launches."""
+        for task in self.section.tasks:
+            if isinstance(task, ScanTask) and _is_nested(task) and self.count_listed(task, {}) > MOST_LISTED:
+                raise UnsupportedModelError(
+                    f"nested loops, which are planned iteration by iteration, make more than {MOST_LISTED:,} steps",
+                    node=task.origin or None,
+                    hint="nest fewer loops, or give them shorter sequences",
                 )
-                for block in storage.blocks
-            ],
-            self.alignment,
-        )
 
-    def sum_bytes(self, section: NativeSection, storage: StoragePlan) -> int:
-        """Sum the bytes of a section's own values and workspaces without sharing."""
-        not_own = {*section.outputs, *section.aliases}
-        values = sum(self.align(self.bytes(v)) for task in section.tasks for v in task.results if v not in not_own)
-        spaces = [block.size for block in storage.blocks if not isinstance(block.owner, Value)]
-        return values + sum(map(self.align, spaces))
+    def count_listed(self, task: Task | ScanTask, outer: Bindings) -> int:
+        """Return about how many launches are listed for a task."""
+        if isinstance(task, Task):
+            return len(task.work.launches)
+        inner = bind_body(task, outer)
+        length = self.planner.fix(bind_dim(task.primitive.length, inner)) if _is_nested(task) else UNROLLED
+        return length * sum(self.count_listed(one, inner) for one in task.body.tasks)
 
+    # -- bytes -------------------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """The places that the references of a work stand for."""
+    def note_shapes(self, values: Sequence[Value], bindings: Bindings) -> None:
+        """Remember the shapes that may have a negative size."""
+        for value in values:
+            shape = bind_shape(value, bindings)
+            if shape not in self.shapes and any(type(dim) is not int and _may_be_negative(dim) for dim in shape):
+                self.shapes[shape] = value, shape
 
-    operands: list[Place]
-    results: list[Place]
-    workspaces: list[Place]
+    def describe_blocks(self, layout: SectionLayout) -> Iterator[SymbolicBlock]:
+        origins = {value: task.origin for task in self.section.tasks for value in task.results}
+        for block in layout.storage.blocks:
+            if isinstance(block.owner, Value):
+                name, origin = block.owner.name or str(block.owner), origins.get(block.owner, "")
+            else:
+                assert isinstance(block.owner, tuple)
+                task, index = block.owner
+                name, origin = "scan body" if index == -1 else "workspace", self.section.tasks[task].origin
+            yield SymbolicBlock(name, origin, block.size, block.first, block.last)
 
-
-def _allocations(section: NativeSection, layout: _Layout, spans: Sequence[tuple[int, int]]) -> tuple[Allocation, ...]:
-    origins = {value: task.origin for task in section.tasks for value in task.results}
-
-    def label(owner: Value | tuple[int, int]) -> tuple[str, str]:
-        if isinstance(owner, Value):
-            return owner.name or str(owner), origins.get(owner, "")
-        task, index = owner
-        return "scan body" if index < 0 else "workspace", section.tasks[task].origin
-
-    return tuple(
-        Allocation(*label(block.owner), offset, block.size, spans[block.first][0], spans[block.last][1])
-        for block, offset in zip(layout.storage.blocks, layout.arena.offsets)
-    )
-
-
-def _spans(section: NativeSection, steps: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return the first and the last step of each task."""
-    spans = [(0, 0)] * len(section.tasks)
-    for number, tasks in enumerate(steps):
-        for task in tasks:
-            spans[task] = (number, number)
-    return spans
+    def unshared_bytes(self, layout: SectionLayout) -> Iterator[Dim]:
+        """Yield the bytes of a section's own values and workspaces."""
+        not_own = {*self.section.outputs, *self.section.aliases}
+        yield from (value.nbytes for task in self.section.tasks for value in task.results if value not in not_own)
+        yield from (block.size for block in layout.storage.blocks if not isinstance(block.owner, Value))
 
 
-def _serial_steps(section: NativeSection) -> list[tuple[int]]:
-    return [(number,) for number in range(len(section.tasks))]
+def _intersect(masks: Sequence[Sequence[int]]) -> list[int]:
+    return [reduce(and_, by_stack) for by_stack in zip(*masks)]
 
 
-def _count(entry: PlannedLaunch | Repeated) -> int:
-    return entry.count * len(entry.launches) if isinstance(entry, Repeated) else 1
+def _may_be_negative(dim: Dim) -> bool:
+    low = dims.bounds(dim)[0]
+    return low is None or low < 0
+
+
+def _is_nested(task: ScanTask) -> bool:
+    return any(isinstance(one, ScanTask) for one in task.body.tasks)
+
+
+def _repeat(first: Sequence[Entry], following: Sequence[Entry], count: Dim) -> SymbolicLoop:
+    """Repeat launches; in each iteration buffers move as they do from `first` to `following`."""
+    launches = [entry for entry in first if isinstance(entry, SymbolicLaunch)]
+    after = [entry for entry in following if isinstance(entry, SymbolicLaunch)]
+    return SymbolicLoop(tuple(launches), find_shifts(launches, after), count)

@@ -20,15 +20,15 @@ Span = tuple[int, int]  # first and last step of a task
 @dataclass(frozen=True, slots=True)
 class Home:
     base: Value
-    offset: int  # bytes
+    offset: Dim  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
     """Memory of a value, of a workspace (task and number), or of a whole scan (task and -1)."""
 
-    owner: Value | tuple[int, int]
-    size: int
+    owner: object
+    size: Dim
     first: int
     last: int
 
@@ -43,7 +43,7 @@ class StoragePlan:
 
     def home(self, value: Value) -> Home:
         """Return the value whose memory holds this one, and the offset."""
-        offset = 0
+        offset: Dim = 0
         while (home := self.homes.get(value)) is not None:
             value, offset = home.base, offset + home.offset
         return Home(value, offset)
@@ -51,11 +51,16 @@ class StoragePlan:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Functions for one set of sizes: the value of a dim, and the bytes of values and of scan bodies."""
+    """Functions for the sizes of a plan: the value of a dim, the bytes of values and of scan bodies.
 
-    number: Callable[[Dim], int]
-    value_bytes: Callable[[Value], int]
-    scan_bytes: Callable[[ScanTask], int]
+    These are numbers, or dims for all sizes; two dims that are not known to be equal count as different. `is_one` says
+    whether a number of pieces is 1.
+    """
+
+    number: Callable[[Dim], Dim]
+    value_bytes: Callable[[Value], Dim]
+    scan_bytes: Callable[[ScanTask], Dim]
+    is_one: Callable[[Dim], bool]
 
 
 def plan_storage(
@@ -85,7 +90,7 @@ class _Arrangement:
         self.reading: list[list[int]] = []  # the operands that each task reads after skipping copies
 
     def root(self, value: Value) -> Home:
-        offset = 0
+        offset: Dim = 0
         while (home := self.homes.get(value)) is not None:
             value, offset = home.base, offset + home.offset
         return Home(value, offset)
@@ -97,14 +102,14 @@ class _Arrangement:
             for number, task in enumerate(self.section.tasks)
             if isinstance(task, Task)
             for copy in task.work.copies
-            if self.sizes.number(copy.pieces) == 1
+            if self.is_contiguous(copy)
         ]
 
     def find_slices(self) -> None:
         """Place results that are a contiguous slice of an operand in the operand."""
         for number, task, copy in self.single_copies():
             (result, *others) = task.results
-            if result in self.external or others or len(task.work.launches) > 1 or self.sizes.number(copy.target):
+            if result in self.external or others or len(task.work.launches) > 1 or self.sizes.number(copy.target) != 0:
                 continue
             if self.sizes.number(copy.size) * result.itemsize == self.sizes.value_bytes(result):
                 start = self.sizes.number(copy.source) * result.itemsize
@@ -117,10 +122,10 @@ class _Arrangement:
         All launches must be such copies: which part of the result another launch writes is unknown.
         """
         for number, task, copy in self.single_copies():
-            if (number, copy.launch) in self.skipped or self.sizes.number(copy.source):
+            if (number, copy.launch) in self.skipped or self.sizes.number(copy.source) != 0:
                 continue
             copies = task.work.copies
-            if len(copies) < len(task.work.launches) or any(self.sizes.number(other.pieces) != 1 for other in copies):
+            if len(copies) < len(task.work.launches) or not all(map(self.is_contiguous, copies)):
                 continue
             result = task.results[0]
             home = self.root(task.operands[copy.operand])
@@ -128,6 +133,9 @@ class _Arrangement:
             if self.is_own(home) and self.sizes.value_bytes(home.base) == size:
                 self.homes[home.base] = Home(result, self.sizes.number(copy.target) * result.itemsize)
                 self.skipped.add((number, copy.launch))
+
+    def is_contiguous(self, copy: Copy) -> bool:
+        return self.sizes.is_one(self.sizes.number(copy.pieces))
 
     def is_own(self, home: Home) -> bool:
         """Whether this is an entire value with memory of its own, computed in this section."""

@@ -125,6 +125,18 @@ def likely_sizes(inputs: Sequence[Typed], guards: Sequence[Guard], user_sizes: M
     return next((sizes for sizes in candidates if all(_is_satisfied(guard, sizes) for guard in guards)), candidates[0])
 
 
+def reference_sizes(inputs: Sequence[Typed], guards: Sequence[Guard]) -> list[dict[str, int]]:
+    """Return the sizes for which memory is laid out: usual ones first, then large and small ones."""
+    candidates = list(usual_sizes(inputs, guards, {}))
+    satisfied = [sizes for sizes in candidates if all(_is_satisfied(guard, sizes) for guard in guards)] or candidates
+    chosen = (satisfied[0], max(satisfied, key=_total), min(satisfied, key=_total))
+    return [sizes for number, sizes in enumerate(chosen) if sizes not in chosen[:number]]
+
+
+def _total(sizes: Mapping[str, int]) -> int:
+    return sum(sizes.values())
+
+
 def _is_satisfied(guard: Guard, sizes: Mapping[str, int]) -> bool:
     """Whether sizes satisfy a guard; one that depends on other sizes is assumed to hold."""
     sides = [side if isinstance(side, int) else _evaluate(side, sizes) for side in (guard.left, guard.right)]

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, compile_cached, load_code
-from weft.backends.cpu.machine import host
 from weft.backends.cpu.tape import Place, Tape, TapeLaunch
+from weft.backends.host.codegen import LoadedCode, compile_cached, load_code
+from weft.backends.host.machine import host
 from weft.backends.llvm import compilation
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES

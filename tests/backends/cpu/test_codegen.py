@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from backends.cpu.native import LANES, elementwise, run_elementwise
 
-from weft.backends.cpu.codegen import code_key, compile_cached, load_code
-from weft.backends.cpu.machine import _read_cache_bytes, host, named
-from weft.backends.cpu.pool import runner_text
+from weft.backends.host.codegen import code_key, compile_cached, load_code
+from weft.backends.host.machine import _read_cache_bytes, host, named
+from weft.backends.host.runner import runner_text
 from weft.backends.llvm import compilation
 from weft.backends.llvm.compilation import assembly_text, compile_module
 from weft.backends.llvm.emit import llvm_text

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from backends.cpu.native import LANES, elementwise, run_elementwise
 
-from weft.backends.cpu import codegen, image
-from weft.backends.cpu.codegen import link_code, load_code
-from weft.backends.cpu.elf import AARCH64, X86_64, MalformedError, UnsupportedError, read_object
-from weft.backends.cpu.image import LoadedImage, build_image, find_function, load_image
-from weft.backends.cpu.machine import host, named
+from weft.backends.host import codegen, image
+from weft.backends.host.codegen import link_code, load_code
+from weft.backends.host.elf import AARCH64, X86_64, MalformedError, UnsupportedError, read_object
+from weft.backends.host.image import LoadedImage, build_image, find_function, load_image
+from weft.backends.host.machine import host, named
 from weft.backends.llvm import compilation
 from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import llvm_text

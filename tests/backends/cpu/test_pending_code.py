@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from weft.backends.cpu import compile as compiling
-from weft.backends.cpu.machine import host
+from weft.backends.host.machine import host
 from weft.threads import usable_cores
 
 Begin = Callable[[str], Callable[[], bytes]]

@@ -8,7 +8,7 @@ from threading import get_ident
 import llvmlite.binding
 import pytest
 
-from weft.backends.cpu import processor
+from weft.backends.host import processor
 from weft.backends.llvm.compilation import LLVM
 from weft.cache.files import VARIABLE
 

@@ -16,8 +16,8 @@ from backends.cpu.native import Array, build, elementwise
 from backends.llvm.test_emit import row_sums
 
 from weft.backends.cpu import pool
-from weft.backends.cpu.codegen import LoadedCode
 from weft.backends.cpu.tape import Place, SlicedRun, Tape, TapeLaunch
+from weft.backends.host.codegen import LoadedCode
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Kernel

@@ -17,7 +17,7 @@ from backends.cpu.native import GUARD, compiled, guarded
 from backends.llvm.emulated_tiles import TileMachine
 from backends.llvm.turns import Meeting, Turns
 
-from weft.backends.cpu.codegen import link_code
+from weft.backends.host.codegen import link_code
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.ir.kernel import Kernel

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.backends.cpu import machine
+from weft.backends.host import machine
 from weft.ir.compiled import CompiledProgram
 from weft.ir.work import NativeSection, Task
 

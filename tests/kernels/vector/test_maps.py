@@ -9,7 +9,7 @@ import pytest
 from kernels.reductions import build_reduction
 from kernels.vector.works import TARGET, Array, run_work, tensor_of
 
-from weft.backends.cpu.machine import named
+from weft.backends.host.machine import named
 from weft.backends.llvm.compilation import assembly_text
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.backends.cpu import machine
+from weft.backends.host import machine
 from weft.kernels.vector.pair_products import pack_pairs, round_to_bfloat16
 
 Array = np.ndarray[Any, Any]

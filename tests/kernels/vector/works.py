@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from backends.cpu.native import build
 
-from weft.backends.cpu.machine import host
 from weft.backends.cpu.tape import Place, Tape, TapeLaunch
+from weft.backends.host.machine import host
 from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.layout import Layout, row_major

@@ -14,9 +14,9 @@ from threading import Semaphore
 from types import TracebackType
 from weakref import WeakSet, ref
 
-from weft.backends.cpu.codegen import code_identity
-from weft.backends.cpu.machine import Machine, host
 from weft.backends.device import Compilation
+from weft.backends.host.codegen import code_identity
+from weft.backends.host.machine import Machine, host
 from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import VECTOR_LANES

@@ -7,13 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from weft.backends.cpu import machine
-from weft.backends.cpu.codegen import code_identity, compile_cached
 from weft.backends.cpu.executable import CpuExecutable
 from weft.backends.cpu.peak import known_peak
-from weft.backends.cpu.pool import MOST_THREADS, offer_runner, runner_text
+from weft.backends.cpu.pool import MOST_THREADS
 from weft.backends.cpu.portability import describe_lack, list_needs, rank_needs
-from weft.backends.cpu.processor import describe_processor
 from weft.backends.device import (
     NATIVE,
     Backend,
@@ -28,6 +25,10 @@ from weft.backends.device import (
     RunOptions,
     Standing,
 )
+from weft.backends.host import machine
+from weft.backends.host.codegen import code_identity, compile_cached
+from weft.backends.host.processor import describe_processor
+from weft.backends.host.runner import offer_runner, runner_text
 from weft.cache.code import shared_cache
 from weft.cache.digests import key_of
 from weft.ir.arrays import Array
@@ -36,7 +37,7 @@ from weft.ir.tensors import host_tensor
 from weft.threads import usable_cores
 
 if TYPE_CHECKING:
-    from weft.backends.cpu.machine import Machine
+    from weft.backends.host.machine import Machine
     from weft.cost.roofline import Peak
     from weft.ir.kernel import Kernel
     from weft.ir.program import TensorProgram

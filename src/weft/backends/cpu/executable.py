@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.backends.cpu.codegen import load_program_code
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.backends.cpu.section import CpuSection
 from weft.backends.device import NO_SIZES, RunOptions, Shortcut
 from weft.backends.executable import SectionedExecutable
+from weft.backends.host.codegen import load_program_code
 from weft.backends.naming import kernel_names
-from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import Value
 from weft.ir.work import NativeSection
 from weft.plan.limits import MemoryBudget
 from weft.plan.program import ProgramPlan, local_bytes, weight_bytes
+from weft.plan.usual_sizes import reference_sizes
 
 
 class CpuExecutable(SectionedExecutable):
@@ -41,7 +41,7 @@ class CpuExecutable(SectionedExecutable):
             self.budget = MemoryBudget(may_grow=options.may_grow)
         else:
             self.budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
-        self.input_symbols = _input_symbols(program.inputs)
+        self.references = reference_sizes(program.inputs, program.guards)
         super().__init__(program, program.sections, self._load_section, run_step, late=options.late)
 
     def _load_section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
@@ -56,9 +56,3 @@ class CpuExecutable(SectionedExecutable):
         section = self.sections[0]
         assert isinstance(section, CpuSection)
         return section.load_plan(self.bind(inputs, NO_SIZES)[0]).run
-
-
-def _input_symbols(inputs: Sequence[Value]) -> frozenset[str]:
-    """Return the names of the sizes that the shapes of inputs determine."""
-    shapes = [value.known_shape or () for value in inputs]
-    return frozenset(symbol.name for shape in shapes for size in shape for symbol in dims.symbols(size))

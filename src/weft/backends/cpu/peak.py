@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, load_code
-from weft.backends.cpu.machine import CACHE_LINE, Machine, host
 from weft.backends.cpu.portability import vector_bytes_here
-from weft.backends.cpu.processor import are_names_known
+from weft.backends.host.codegen import LoadedCode, load_code
+from weft.backends.host.machine import CACHE_LINE, Machine, host
+from weft.backends.host.processor import are_names_known
 from weft.cache.digests import key_of
 from weft.cache.files import cache_folder, read_file, write_file
 from weft.cost.roofline import Peak

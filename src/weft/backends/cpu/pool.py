@@ -1,6 +1,6 @@
 """Worker threads, shared by all models of the process.
 
-The native side (native/runner.ll) publishes kernels, joins them and sleeps; this module has the pool's memory and
+The native side (host/native/runner.ll) publishes kernels, joins them and sleeps; this module has the pool's memory and
 threads. A forked child starts its own pool, and the interpreter ends the threads when it exits.
 
 Ownership of native memory: `NativeRunner.code` owns the runner's code, and everything that calls it refers to the
@@ -15,93 +15,20 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import platform
-import sys
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 
-from weft.backends.cpu.codegen import LoadedCode, compile_cached, load_code
-from weft.backends.cpu.machine import CACHE_LINE, host
-from weft.cache.code import shared_cache
-from weft.cache.digests import key_of
-from weft.errors import DeviceError
-from weft.records import dataclass
-from weft.threads import make_lock, once
+from weft.backends.host.machine import CACHE_LINE
+from weft.backends.host.runner import runner
+from weft.threads import make_lock
 
 MOST_THREADS = 64  # that one call can use; the seats of a slot in runner.ll
 
 _SPIN_SECONDS = 50e-6  # that a thread without work stays awake
-_FUNCTIONS = ("weft_call", "weft_go", "weft_leave", "weft_worker", "weft_stop", "weft_pool_bytes", "weft_pause_times")
 _WORKERS_AT = 72  # byte offsets in runner.ll's %Pool
 _PAUSES_AT = 88
-
-
-@dataclass(frozen=True, slots=True)
-class NativeRunner:
-    """The native functions; ctypes releases the GIL around each."""
-
-    call: Callable[[int], int]  # address of tape, pool, threads, times and regions; returns the error flag
-    go: Callable[[int, int], int]  # address of a sliced run, nanoseconds; returns whether there is more to do
-    leave: Callable[[int], None]  # address of a sliced run
-    worker: Callable[[int, int], None]  # pool, number
-    stop: Callable[[int], None]
-    pool_bytes: Callable[[], int]
-    pause: Callable[[int], None]
-    code: LoadedCode
-
-
-_offered: dict[str, Callable[[], bytes]] = {}  # the runner's code from saved files, by the digest of its source
-
-
-def offer_runner(code: Mapping[str, Callable[[], bytes]]) -> None:
-    """Offer compiled code for the runner, which is used if the runner is not loaded yet."""
-    _offered.update(code)
-
-
-def _runner_code() -> bytes:
-    text = runner_text(sys.platform)
-    offered = _offered.get(key_of(text))
-    return compile_cached(text, host(), shared_cache()) if offered is None else offered()
-
-
-@once
-def runner() -> NativeRunner:
-    """Load the native side of pools and tapes."""
-    code = load_code([_runner_code()], _FUNCTIONS)
-    _offered.clear()
-    word, pointer = ctypes.c_int64, ctypes.c_void_p
-
-    def function(name: str, result: Any, *arguments: Any) -> Any:
-        return ctypes.CFUNCTYPE(result, *arguments)(code.addresses[name])
-
-    return NativeRunner(
-        call=function("weft_call", ctypes.c_int32, pointer),
-        go=function("weft_go", ctypes.c_int32, pointer, word),
-        leave=function("weft_leave", None, pointer),
-        worker=function("weft_worker", None, pointer, word),
-        stop=function("weft_stop", None, pointer),
-        pool_bytes=function("weft_pool_bytes", word),
-        pause=function("weft_pause_times", None, word),
-        code=code,
-    )
-
-
-def runner_text(system: str, arm: bool | None = None) -> str:
-    """Return the runner's LLVM IR for an operating system (by Python's name) and a processor, by default this one."""
-    if arm is None:
-        here = platform.machine().lower()
-        arm = here in ("aarch64", "arm64")
-        if not arm and here not in ("x86_64", "amd64"):
-            raise DeviceError(f"native code runs on x86-64 and 64-bit ARM only, not on {platform.machine()}")
-    systems = {"darwin": "macos", "win32": "windows"}
-    names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "walk", "runner")
-    folder = Path(__file__).parent / "native"
-    return "\n".join((folder / f"{name}.ll").read_text(encoding="utf-8") for name in names)
 
 
 class WorkerPool:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from weft.backends.cpu.machine import Machine, host, is_arm, vector_bytes
-from weft.backends.cpu.processor import are_names_known, linux_features, processor_names
+from weft.backends.host.machine import Machine, host, is_arm, vector_bytes
+from weft.backends.host.processor import are_names_known, linux_features, processor_names
 
 _X86_FLAGS = {  # LLVM's names, and Linux's where they differ
     "adx": "", "aes": "", "amx-bf16": "amx_bf16", "amx-int8": "amx_int8", "amx-tile": "amx_tile", "avx": "",

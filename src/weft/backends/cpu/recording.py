@@ -77,5 +77,6 @@ class _RecordedSection(CpuSection):
         key = tuple([sizes[name] for name in self.symbols])
         if self._last_plan is None or self._last_plan[0] != key:
             plan = self.make_plan(sizes)
-            self._last_plan = (key, plan, tuple(unrolled(plan.launches)), self.make_tape(plan))
+            tape = self.fill_tape(*self._evaluate(sizes)).tape
+            self._last_plan = (key, plan, tuple(unrolled(plan.launches)), tape)
         return self._last_plan[1:]

@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy import empty, ndarray
 
 from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, WRITABLE, Arena, Arenas, address_of_word, word
 from weft.backends.cpu.peak import assumed_peak
-from weft.backends.cpu.pool import MOST_THREADS, runner, shared_pool
-from weft.backends.cpu.tape import Tape, TapeLaunch, TapeLoop
+from weft.backends.cpu.pool import MOST_THREADS, shared_pool
+from weft.backends.cpu.tape_form import FilledTape, TapeForm
 from weft.backends.device import Shortcut
-from weft.backends.device_section import FEW_SIZES, DeviceSection
+from weft.backends.device_section import DeviceSection
+from weft.backends.host.numbers import compute_natively
+from weft.backends.host.runner import runner
 from weft.backends.reference.sizes import physical_memory
-from weft.cost.launches import (
-    blocks_between_checks,
-    find_sequences,
-    is_long,
-    is_worth_sharing,
-    is_worth_waking,
-    may_block,
-)
-from weft.cost.roofline import Peak
 from weft.errors import ExecutionError
 from weft.interrupts import run_interruptibly
 from weft.ir.arrays import Array
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.program import Value
-from weft.ir.work import NativeSection, PlannedLaunch, Repeated
-from weft.plan.plan import FIRST_FREE, Plan
+from weft.ir.work import NativeSection
+from weft.plan.plan import FIRST_FREE, SymbolicPlan
+from weft.plan.plan_numbers import Compute, PlanNumbers, SizedNumbers
 
 if TYPE_CHECKING:
     from weft.backends.cpu.executable import CpuExecutable
-    from weft.backends.cpu.renewals import SectionRenewals
-    from weft.backends.cpu.templates import SectionTemplates
-    from weft.plan.sections import Owners
 
 
 class CpuPlan:
@@ -59,34 +50,23 @@ class CpuPlan:
 
     def __init__(
         self,
-        tape: Tape,
-        plan: Plan,
+        filled: FilledTape,
+        numbers: SizedNumbers,
         inputs: int,
         arenas: Arenas,
-        threads: int,
-        long: bool,  # whether Ctrl-C should interrupt a run instead of waiting for its end
-        blocks: bool = False,  # whether one block alone takes that long, so that a helper thread has to run it
     ) -> None:
-        self.tape = tape
-        self.arena_bytes = plan.arena_bytes
+        self.tape = filled.tape
+        self.arena_bytes = numbers.arena_bytes
         self.arenas = arenas
-        self.threads = min(threads, MOST_THREADS) if tape.parallel else 1
-        self.regions = FIRST_FREE + inputs + len(plan.outputs)
+        self.threads = min(filled.threads, MOST_THREADS) if self.tape.parallel else 1
+        outputs = numbers.outputs
+        self.regions = FIRST_FREE + inputs + len(outputs)
         first = FIRST_REGION + FIRST_FREE + inputs
-        self._outputs = tuple((first + number, shape, dtype) for number, (shape, dtype) in enumerate(plan.outputs))
-        self.long = long
-        self.blocks = blocks
+        self._outputs = tuple([(first + number, shape, dtype) for number, (shape, dtype) in enumerate(outputs)])
+        self.long = filled.is_long  # whether Ctrl-C should interrupt a run instead of waiting for its end
+        self.blocks = filled.may_block  # whether a helper thread has to run it, since a block may take that long
         self._native = runner()
         self._call = self._native.call
-
-    def renewed(self, tape: Tape, shapes: Sequence[tuple[int, ...]]) -> CpuPlan:
-        """Return the plan for other sizes, with their tape and output shapes."""
-        other = CpuPlan.__new__(CpuPlan)
-        other.tape, other.arena_bytes, other.arenas = tape, self.arena_bytes, self.arenas
-        other.threads, other.regions, other.long, other.blocks = self.threads, self.regions, self.long, self.blocks
-        other._native, other._call = self._native, self._call
-        other._outputs = tuple([(place, shape, dtype) for (place, _, dtype), shape in zip(self._outputs, shapes)])
-        return other
 
     def run(self, inputs: Sequence[Array], into: Sequence[Array | None] = ()) -> list[Array]:
         """Return the section's outputs: new arrays, or those of `into` that kernels can write to directly."""
@@ -146,35 +126,11 @@ class CpuSection(DeviceSection[CpuPlan]):
     """One native section on the CPU. Several threads may call `run` at once."""
 
     def __init__(self, section: NativeSection, constants: Mapping[Value, Any], executable: CpuExecutable) -> None:
-        super().__init__(section, constants, executable.budget, physical_memory())
+        super().__init__(section, constants, executable.budget, physical_memory(), executable.references)
         self.threads = executable.threads
         self.code = executable.code
         self.arenas = executable.arenas
-        self.input_symbols = executable.input_symbols
-        self.renewals: SectionRenewals | None = None
-        self.templates: SectionTemplates | None = None
-
-    def load_plan(self, sizes: Mapping[str, int]) -> CpuPlan:
-        """Return the plan for these sizes: a remembered one, one renewed from other sizes, or a new one."""
-        latest = self._latest
-        key = tuple([sizes[name] for name in self.symbols])
-        if latest is not None and latest is self._plans.get(key):
-            return latest
-        renewals = self.renewals
-        if renewals is not None:
-            plan = renewals.find(key)
-            if plan is not None:
-                return plan
-        plan = super().load_plan(sizes)
-        if len(self._plans) > 1 and not plan.long and self.budget.limit is None:
-            if renewals is None:
-                from weft.backends.cpu.renewals import SectionRenewals
-
-                with self._lock:
-                    first = next(iter(self._plans))
-                self.renewals = renewals = SectionRenewals(self, first)
-            renewals.note(key)
-        return plan
+        self._forms: WeakKeyDictionary[PlanNumbers, TapeForm] = WeakKeyDictionary()
 
     def run(
         self,
@@ -189,73 +145,37 @@ class CpuSection(DeviceSection[CpuPlan]):
     def bind(self, sizes: Mapping[str, int]) -> Shortcut | None:
         return self.load_plan(sizes).run if sizes.keys() >= set(self.symbols) else None
 
-    def _build_plan(self, sizes: Mapping[str, int]) -> CpuPlan:
-        if len(self._plans) < FEW_SIZES or not self.symbols:
-            return self._load(self.make_plan(sizes))
-        key = tuple([sizes[name] for name in self.symbols])
-        if self.templates is None:
-            from weft.backends.cpu.templates import SectionTemplates
+    def fill_tape(self, slots: PlanNumbers, numbers: SizedNumbers) -> FilledTape:
+        """Build the tape of a plan for some sizes."""
+        form = self._forms.get(slots)
+        if form is None:
+            form = self._forms[slots] = TapeForm(slots, self.code.addresses, (self.code, slots.plan.constants))
+        return form.fill(numbers, self.threads, assumed_peak())
 
-            self.templates = SectionTemplates(self, key)
-        cpu_plan = self.templates.find(key) if self.templates.is_of_use else None
-        if cpu_plan is None:
-            plan = self.make_plan(sizes)
-            cpu_plan = self._load(plan)
-            if self.templates.is_of_use:
-                self.templates.note(key, plan, cpu_plan.tape)
-        return cpu_plan
+    def _load_numbers(self, slots: PlanNumbers, numbers: SizedNumbers) -> CpuPlan:
+        return CpuPlan(self.fill_tape(slots, numbers), numbers, len(self.section.inputs), self.arenas)
 
-    def _load(self, plan: Plan) -> CpuPlan:
-        count = len(self.section.inputs)
-        threads = self.threads if is_worth_waking(plan.launches, assumed_peak()) else 1
-        blocks = may_block(plan.launches, assumed_peak())
-        long = blocks or is_long(plan.launches, assumed_peak())
-        return CpuPlan(self.make_tape(plan), plan, count, self.arenas, threads, long, blocks)
-
-    def make_roomy(self, sizes: Mapping[str, int], roomy: Owners) -> tuple[CpuPlan, Plan]:
-        """Plan the section for these sizes, with room for some of its values and workspaces to grow."""
-        from weft.plan.sections import make_plan
-
-        plan = make_plan(self.section, self.constants, sizes, None, self.alignment, roomy)
-        return self._load(plan), plan
+    def _compute(self) -> Compute:
+        return compute_natively
 
     def _count_launches(self, plan: CpuPlan) -> int:
         return plan.tape.count
 
-    def _plan(self, sizes: Mapping[str, int], steps: Sequence[Sequence[int]] | None = None) -> Plan:
+    def _plan_section(self, sizes: Mapping[str, int]) -> SymbolicPlan:
         """Plan tasks to run in parallel where that saves time and stays within the memory budget."""
-        plan = super()._plan(sizes, steps)
-        if self.threads == 1:
-            return plan
-        order = [task for step in plan.steps for task in step]
+        from weft.plan.sections import plan_section
+
+        return plan_section(
+            self.section,
+            self.constants,
+            sizes,
+            self.references,
+            group=None if self.threads == 1 else self._group_tasks,
+            may_grow=self.budget.may_grow,
+            alignment=self.alignment,
+        )
+
+    def _group_tasks(self, order: Sequence[int], number: DimEvaluator) -> list[tuple[int, ...]]:
         from weft.plan.schedule import side_by_side
 
-        steps = side_by_side(self.section, order, DimEvaluator(sizes), assumed_peak(), self.threads)
-        if len(steps) == len(order):
-            return plan
-        other = super()._plan(sizes, steps)
-        return other if self.budget.may_grow or other.arena_bytes <= plan.arena_bytes else plan
-
-    def make_tape(self, plan: Plan) -> Tape:
-        """Build the tape of a plan's launches."""
-        peak = assumed_peak()
-        launches: list[TapeLaunch | TapeLoop] = []
-        for entry, is_joined in zip(plan.launches, find_sequences(plan.launches, peak)):
-            if isinstance(entry, Repeated):
-                inside = tuple(self._tape_launch(launch, peak) for launch in entry.launches)
-                launches.append(TapeLoop(inside, entry.shifts, entry.count))
-            else:
-                launches.append(replace(self._tape_launch(entry, peak), joined=is_joined))
-        return Tape(launches, keep=(self.code, plan.constants))
-
-    def _tape_launch(self, planned: PlannedLaunch, peak: Peak) -> TapeLaunch:
-        return TapeLaunch(
-            self.code.addresses[planned.kernel.name],
-            planned.blocks,
-            planned.buffers,
-            planned.parameters,
-            parallel=is_worth_sharing(planned, peak),
-            after=planned.after,
-            most=blocks_between_checks(planned, peak),
-            origin=planned.origin,
-        )
+        return side_by_side(self.section, order, number, assumed_peak(), self.threads)

@@ -3,8 +3,8 @@
 A launch's buffers are places: (region, byte offset). A call passes the addresses of the regions (arena, constants,
 inputs, outputs), so one tape serves any number of calls at the same time, each with its own arena.
 
-Threads walk along the tape in order (native/walk.ll). A launch waits only for the launches that it names, so that one
-thread may continue while others finish earlier ones.
+Threads walk along the tape in order (host/native/walk.ll). A launch waits only for the launches that it names, so that
+one thread may continue while others finish earlier ones.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.backends.cpu.memory import DATA_AT, address
-from weft.backends.cpu.pool import MOST_THREADS, WorkerPool, runner, shared_pool
+from weft.backends.cpu.pool import MOST_THREADS, WorkerPool, shared_pool
+from weft.backends.host.runner import runner
 from weft.errors import InternalError
 from weft.interrupts import current_watch, raise_if_abandoned
 from weft.ir.arrays import Array
 from weft.ir.work import Place
 from weft.records import dataclass
-
-IndexedValues = tuple[Array, Sequence[int]]  # indices into a table, and the new value at each
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,17 @@ class SpreadLaunch(NamedTuple):
 
     blocks: int
     parts: int
-    after: Collection[int]
+    after: Collection[int] | None
     joined: bool
     grain: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadLoop:
+    """How threads share the launches of a loop."""
+
+    launches: Sequence[SpreadLaunch]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,10 @@ class TapeLoop:
     count: int
 
 
+Origins = Sequence[tuple[Sequence[str], int]]
+"""For each entry of a tape, the nodes of its launches, and how often these are repeated."""
+
+
 class Tape:
     """Launches as tables for the native runner; `keep` are objects that must live as long, such as the code."""
 
@@ -80,88 +91,41 @@ class Tape:
         for launch in flat:
             if launch.grain < 1 or launch.blocks >= MOST_BLOCKS:
                 raise InternalError(f"invalid launch: {launch.blocks} blocks in grains of {launch.grain}")
-        self._parameters = np.array([number for launch in flat for number in launch.parameters], np.int64)
-        rows, places = _build_rows(flat, self._parameters.ctypes.data)
-        self._launches, self._places = _unroll(launches, rows, places)
-        self._steps = _build_steps(launches)
-        self.count = len(self._launches)
-        self.regions = 1 + int(places[:, 0].max()) if len(places) else 0
-        max_buffers = max((len(launch.buffers) for launch in flat), default=0)
-        tables = (self._steps.ctypes.data, len(self._steps), self._launches.ctypes.data, self._places.ctypes.data)
-        self._head = np.array([*tables, max_buffers, self.regions, DATA_AT], np.int64)
-        self._keep = keep
-        self.address = self._head.ctypes.data
-        self.parallel = any(launch.parts > 1 for launch in flat)
-        self._origins = [
-            (
-                tuple([launch.origin for launch in _entry_launches(entry)]),
-                entry.count if isinstance(entry, TapeLoop) else 1,
-            )
+        parameters = np.array([number for launch in flat for number in launch.parameters], np.int64)
+        rows, places = _build_rows(flat, parameters.ctypes.data)
+        origins = [
+            ([launch.origin for launch in _entry_launches(entry)], entry.count if isinstance(entry, TapeLoop) else 1)
             for entry in launches
         ]
+        loops = [(n, entry) for n, entry in enumerate(launches) if isinstance(entry, TapeLoop)]
+        for number, loop in reversed(loops):
+            first = sum(len(_entry_launches(entry)) for entry in launches[:number])
+            shifts = np.array([shift for by_buffer in loop.shifts for shift in by_buffer], np.int64)
+            rows, places = unroll_loop(rows, places, first, len(loop.launches), shifts, loop.count)
+        self._set_tables(rows, places, parameters, build_steps(launches), origins, keep)
 
-    def renewed(self, blocks: IndexedValues, parameters: IndexedValues, places: IndexedValues) -> Tape:
-        """Return the same launches with some block counts, parameters and buffer offsets replaced.
-
-        If buffers move, every step waits for all steps before it.
-        """
-        other = Tape.__new__(Tape)
-        other._parameters, other._launches = self._parameters.copy(), self._launches.copy()
-        other._places, other._steps = self._places, self._steps
-        moved = address(other._parameters) - address(self._parameters)
-        other._launches[:, _PARAMETERS_AT] += moved
-        if len(parameters[0]):
-            other._parameters[parameters[0]] = parameters[1]
-        if len(places[0]):
-            other._places = self._places.copy()
-            other._places[places[0], 1] = places[1]
-        if len(blocks[0]):
-            other._launches[blocks[0], _BLOCKS] = other._launches[blocks[0], _MOST] = blocks[1]
-        if len(places[0]) or (len(blocks[0]) and self.parallel):
-            other._steps = _replace_steps(self._steps, blocks, wait=len(places[0]) > 0)
-        self._copy_other_fields(other)
-        return other
-
-    def filled(
-        self, blocks: Array, parameters: Array, offsets: Array, most: Array, spread: Sequence[SpreadLaunch]
+    @classmethod
+    def from_tables(
+        cls, rows: Array, places: Array, parameters: Array, steps: Array, origins: Origins, keep: object
     ) -> Tape:
-        """Return the same launches with all block counts, parameters, buffer offsets and `most` replaced.
+        """Return the tape of these rows, to whose memory the launches refer."""
+        tape = cls.__new__(cls)
+        tape._set_tables(rows, places, parameters, steps, origins, keep)
+        return tape
 
-        `spread` says how threads share each launch; if it is empty, one thread runs all.
-        """
-        other = Tape.__new__(Tape)
-        other._parameters = parameters
-        other._launches, other._places = self._launches.copy(), self._places.copy()
-        other._launches[:, _PARAMETERS_AT] += address(parameters) - address(self._parameters)
-        other._launches[:, _BLOCKS] = blocks
-        other._launches[:, _MOST] = most
-        other._places[:, 1] = offsets
-        other._steps = _build_steps(spread) if spread else _serial_steps(len(blocks))
-        self._copy_other_fields(other)
-        other._head[1] = len(other._steps)
-        other.parallel = any(launch.parts > 1 for launch in spread)
-        return other
-
-    def _copy_other_fields(self, other: Tape) -> None:
-        """Copy everything but the tables to another tape."""
-        other._head = self._head.copy()
-        steps, launches, spots = address(other._steps), address(other._launches), address(other._places)
-        other._head[0], other._head[2], other._head[3] = steps, launches, spots
-        other.count, other.regions, other._keep, other.parallel = self.count, self.regions, self._keep, self.parallel
-        other.address = address(other._head)
-        other._origins = self._origins
-
-    def does_the_same(self, other: Tape) -> bool:
-        """Whether both run the same launches on the same places; constants may be copies."""
-        busy = self._launches[:, _BLOCKS] > 0
-        buffers = np.repeat(busy, self._launches[:, _BUFFERS]) & (self._places[:, 0] > 0)
-        return (
-            np.array_equal(self._launches[:, :4], other._launches[:, :4])
-            and np.array_equal(self._parameters, other._parameters)
-            and np.array_equal(self._places[:, 0], other._places[:, 0])
-            and np.array_equal(self._places[buffers], other._places[buffers])
-            and (not self.parallel or np.array_equal(self._steps, other._steps))
-        )
+    def _set_tables(
+        self, rows: Array, places: Array, parameters: Array, steps: Array, origins: Origins, keep: object
+    ) -> None:
+        self._launches, self._places, self._parameters, self._steps = rows, places, parameters, steps
+        self.count = len(rows)
+        self.regions = 1 + int(places[:, 0].max()) if len(places) else 0
+        most_buffers = int(rows[:, BUFFERS].max()) if len(rows) else 0
+        tables = (address(steps), len(steps), address(rows), address(places))
+        self._head = np.array([*tables, most_buffers, self.regions, DATA_AT], np.int64)
+        self._keep = keep
+        self.address = address(self._head)
+        self.parallel = bool((steps[:, _PARTS] > 1).any())
+        self._origins = origins
 
     def describe_step(self, step: int) -> str:
         """Describe the first launch of a step."""
@@ -270,22 +234,9 @@ _NO_END = 1 << 62
 
 VISIBLE = 32  # the window of steps that threads look at; a step can wait only for steps in it
 MOST_BLOCKS = 1 << 32
-_BLOCKS, _FIRST_PLACE, _BUFFERS, _PARAMETERS_AT, _MOST = 1, 2, 3, 4, 5  # columns of a launch's row
+FUNCTION, BLOCKS, FIRST_PLACE, BUFFERS, PARAMETERS_AT, MOST = range(6)  # columns of a launch's row
+_PARTS = 4  # column of a step's row
 _ALL = (1 << VISIBLE) - 1
-
-
-def _replace_steps(steps: Array, blocks: IndexedValues, *, wait: bool) -> Array:
-    """Copy steps with new block counts for some launches; with `wait`, each step waits for all before it."""
-    steps = steps.copy()
-    if wait:
-        steps[:, 5] = _ALL
-    first = {int(row[0]): row for row in steps if row[4] > 1}
-    for launch, count in zip(blocks[0], blocks[1]):
-        row = first.get(int(launch))
-        if row is not None:
-            parts = max(count // int(row[3]), 1)
-            row[2:5] = (count, row[3], parts) if parts > 1 else (1, 1, 1)
-    return steps
 
 
 def _entry_launches(entry: TapeLaunch | TapeLoop) -> tuple[TapeLaunch, ...]:
@@ -306,33 +257,27 @@ def _build_rows(launches: Sequence[TapeLaunch], parameters_at: int) -> tuple[Arr
     return np.array(rows, np.int64).reshape(-1, 6), np.array(places, np.int64).reshape(-1, 2)
 
 
-def _unroll(entries: Sequence[TapeLaunch | TapeLoop], rows: Array, places: Array) -> tuple[Array, Array]:
-    """Repeat the rows and places of loops as often as they run."""
-    if not any(isinstance(entry, TapeLoop) for entry in entries):
-        return rows, places
-    all_rows, all_places = [], []
-    row = place = total = 0  # total: places after unrolling
-    for entry in entries:
-        launches = _entry_launches(entry)
-        entry_rows = rows[row : row + len(launches)].copy()
-        count = sum(len(launch.buffers) for launch in launches)
-        spots = places[place : place + count]
-        entry_rows[:, _FIRST_PLACE] += total - place
-        if isinstance(entry, TapeLoop):
-            times = np.arange(entry.count)
-            shifts = np.array([(0, shift) for by_buffer in entry.shifts for shift in by_buffer], np.int64).reshape(
-                -1, 2
-            )
-            spots = (spots[None] + times[:, None, None] * shifts[None]).reshape(-1, 2)
-            entry_rows = np.tile(entry_rows, (entry.count, 1))
-            entry_rows[:, _FIRST_PLACE] += np.repeat(times * count, len(launches))
-        all_rows.append(entry_rows)
-        all_places.append(spots)
-        row, place, total = row + len(launches), place + count, total + len(spots)
-    return np.concatenate(all_rows), np.ascontiguousarray(np.concatenate(all_places))
+def unroll_loop(
+    rows: Array, places: Array, first: int, launches: int, shifts: Array, count: int
+) -> tuple[Array, Array]:
+    """Repeat the rows of launches, and their places, `count` times; each time, buffers move by `shifts` bytes.
+
+    Loops are unrolled from the last to the first, so that the launches before them keep their numbers.
+    """
+    stop = first + launches
+    start = int(rows[first, FIRST_PLACE]) if launches else 0
+    end = start + int(rows[first:stop, BUFFERS].sum())
+    times = np.arange(count)
+    loop_rows = np.tile(rows[first:stop], (count, 1))
+    loop_rows[:, FIRST_PLACE] += np.repeat(times * (end - start), launches)
+    loop_places = np.tile(places[start:end], (count, 1))
+    loop_places[:, 1] += (times[:, None] * shifts[None]).reshape(-1)
+    rest = rows[stop:].copy()
+    rest[:, FIRST_PLACE] += (count - 1) * (end - start)
+    return np.concatenate([rows[:first], loop_rows, rest]), np.concatenate([places[:start], loop_places, places[end:]])
 
 
-def _build_steps(entries: Sequence[TapeLaunch | TapeLoop | SpreadLaunch]) -> Array:
+def build_steps(entries: Sequence[TapeLaunch | TapeLoop | SpreadLaunch | SpreadLoop]) -> Array:
     """Build a row for each step: first launch, number of launches, blocks, grain, parts, wait mask."""
     steps: list[list[int]] = []
     step_of: list[int] = []  # the step that each entry ends with
@@ -346,14 +291,14 @@ def _build_steps(entries: Sequence[TapeLaunch | TapeLoop | SpreadLaunch]) -> Arr
             case TapeLaunch() | SpreadLaunch():
                 steps.append(_step(entry, launches, _wait_mask(entry, len(steps), step_of)))
                 launches += 1
-            case TapeLoop():
+            case TapeLoop() | SpreadLoop():
                 steps += _loop_steps(entry, launches)
                 launches += entry.count * len(entry.launches)
         step_of.append(len(steps) - 1)
     return np.array(steps, np.int64).reshape(-1, 6)
 
 
-def _serial_steps(launches: int) -> Array:
+def serial_steps(launches: int) -> Array:
     steps = np.ones((launches, 6), np.int64)
     steps[:, 0] = np.arange(launches)
     steps[:, 5] = _ALL
@@ -374,12 +319,13 @@ def _wait_mask(launch: TapeLaunch | SpreadLaunch, step: int, step_of: Sequence[i
     return sum(1 << (VISIBLE - distance) for distance in before if 0 < distance <= VISIBLE)
 
 
-def _loop_steps(loop: TapeLoop, number: int) -> list[list[int]]:
+def _loop_steps(loop: TapeLoop | SpreadLoop, number: int) -> list[list[int]]:
     """Build the steps of a loop: each waits for the one before it; launches that are not spread are joined."""
-    if all(launch.parts == 1 for launch in loop.launches):
+    launches: Sequence[TapeLaunch | SpreadLaunch] = loop.launches
+    if all(launch.parts == 1 for launch in launches):
         return [[number, loop.count * len(loop.launches), 1, 1, 1, _ALL]]
     once: list[list[int]] = []
-    for index, launch in enumerate(loop.launches):
+    for index, launch in enumerate(launches):
         if once and once[-1][4] == launch.parts == 1:
             once[-1][1] += 1
         else:

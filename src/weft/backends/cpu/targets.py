@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weft.backends.cpu.device import CpuDriver
-from weft.backends.cpu.machine import NAMED, Machine, host, named
 from weft.backends.device import NATIVE
+from weft.backends.host.machine import NAMED, Machine, host, named
 
 TARGETS = (NATIVE, *NAMED)
 

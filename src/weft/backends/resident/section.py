@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from weft.backends.device_section import DeviceSection
+from weft.backends.host.numbers import compute_natively
 from weft.backends.resident.device import BufferSlice, Commands, Copy, Find, MemoryDevice, Read
 from weft.backends.resident.tensor import ResidentTensor, resident
 from weft.errors import ExecutionError
@@ -24,6 +25,7 @@ from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
+from weft.plan.plan_numbers import Compute, PlanNumbers, SizedNumbers
 from weft.records import dataclass
 from weft.threads import make_reentrant_lock
 
@@ -70,7 +72,7 @@ class ResidentSection(DeviceSection[ResidentPlan]):
     """One native section on the device. Several threads may call `run`; one at a time gets the device."""
 
     def __init__(self, section: NativeSection, constants: Mapping[Value, Any], executable: ResidentExecutable) -> None:
-        super().__init__(section, constants, executable.budget, executable.device.largest_buffer)
+        super().__init__(section, constants, executable.budget, executable.device.largest_buffer, executable.references)
         self.alignment = executable.device.alignment
         self.device = executable.device
         self.memory = executable.memory
@@ -95,8 +97,12 @@ class ResidentSection(DeviceSection[ResidentPlan]):
 
     # -- for a set of sizes ------------------------------------------------------------------------------------------
 
-    def _build_plan(self, sizes: Mapping[str, int]) -> ResidentPlan:
-        plan = self.make_plan(sizes)
+    def _compute(self) -> Compute:
+        return compute_natively
+
+    def _load_numbers(self, slots: PlanNumbers, numbers: SizedNumbers) -> ResidentPlan:
+        sizes = numbers.sizes
+        plan = slots.plan.at(sizes)
         self._weights.add(plan.constants)
         reports = any(place.region == ERRORS for launch in _launches(plan) for place in launch.buffers)
         return ResidentPlan(plan, *self._place_regions(plan, sizes), reports, sum(1 for _ in unrolled(plan.launches)))

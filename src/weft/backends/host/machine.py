@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.backends.cpu.processor import processor_names
+from weft.backends.host.processor import processor_names
 from weft.cost.profiles import CORE
 from weft.errors import DeviceError
 from weft.ir.target import VectorTarget

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from weft.backends.cpu.elf import AARCH64, X86_64, ElfObject, MalformedError, UnsupportedError, read_object
+from weft.backends.host.elf import AARCH64, X86_64, ElfObject, MalformedError, UnsupportedError, read_object
 from weft.records import dataclass
 
 _MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}

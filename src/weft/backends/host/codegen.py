@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from weft.backends.cpu.elf import MalformedError, UnsupportedError
-from weft.backends.cpu.image import load_image
-from weft.backends.cpu.machine import Machine, host
+from weft.backends.host.elf import MalformedError, UnsupportedError
+from weft.backends.host.image import load_image
+from weft.backends.host.machine import Machine, host
 from weft.backends.llvm.pass_pipeline import PIPELINE
 from weft.cache.code import CodeCache
 from weft.cache.digests import key_of

@@ -1,0 +1,1 @@
+"""Native code on the host: machines, object code, and functions in memory."""
