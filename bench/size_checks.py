@@ -1,21 +1,22 @@
 """The random part of scripts/sizes: many sizes through ten models, compared with fresh models.
 
 Checks that bits equal those of a fresh model, predictions of memory are exact, resident and device memory stay flat,
-and no program is compiled after the first.
+and no program is compiled after the first. Needs Linux, for resident memory.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import resource
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
-from changing_sizes import is_prediction_exact, record_run_memory
+from changing_sizes import agrees_with_prediction, record_run_memory
 from models.catalog import CatalogModel, random_inputs
 from size_visits import Row, Settings, find_model, measure_all
 
@@ -72,14 +73,14 @@ class Memory:
     on_device: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._process = psutil.Process()
         kind, _, selector = self.device.partition(":")
         self._gpu: Any = None
         if kind in ("cuda", "webgpu"):
             self._gpu = importlib.import_module(f"weft.backends.{kind}.gpu").open_gpu(selector)
 
     def record(self) -> None:
-        self.resident.append(self._process.memory_info().rss / 1e6)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        self.resident.append(pages * resource.getpagesize() / 1e6)
         self.on_device.append(0.0 if self._gpu is None else self._gpu.allocated / 1e6)
 
 
@@ -143,7 +144,7 @@ def _run_sizes(entry: CatalogModel, settings: Settings, random: np.random.Genera
             outputs = model.run(inputs)
         if prediction is not None:
             unplanned |= bool(prediction.unplanned)
-            figures["inexact"] += not is_prediction_exact(prediction, arenas, outputs, settings.device)
+            figures["inexact"] += not agrees_with_prediction(prediction, arenas, outputs, settings.device)
         if number in fresh:
             expected = weft.load(entry.file, device=settings.device).run(inputs)
             figures["other_bits"] += any(expected[key].tobytes() != outputs[key].tobytes() for key in expected)

@@ -195,8 +195,12 @@ def record_run_memory() -> Iterator[list[int]]:
         yield sizes
 
 
-def is_prediction_exact(memory: weft.Memory, sizes: list[int], outputs: Mapping[str, Array], device: str) -> bool:
-    """Whether a run took the memory that was predicted: its arena on the CPU, all its regions on other devices."""
+def agrees_with_prediction(memory: weft.Memory, sizes: list[int], outputs: Mapping[str, Array], device: str) -> bool:
+    """Whether a run took the memory that was predicted.
+
+    On the CPU, the arena must be exactly as large. On a device with its own memory, one buffer holds the arena, inputs
+    and outputs; the prediction also counts parameters of launches, so the buffer must not exceed it.
+    """
     if memory.unplanned:
         return True
     is_planned = memory.outputs == sum(array.nbytes for array in outputs.values())

@@ -63,7 +63,7 @@ def test_random_sizes(script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(size_checks, "RANGES", {name: {"N": (1, 20)}})
     assert run(script, monkeypatch, "random", "--sizes", "12") == 0
     assert "pass" in capsys.readouterr().out
-    monkeypatch.setattr(size_checks, "is_prediction_exact", lambda *_: False)
+    monkeypatch.setattr(size_checks, "agrees_with_prediction", lambda *_: False)
     assert run(script, monkeypatch, "random", "--sizes", "12") == 1
     assert "12 of 12 predictions wrong" in " ".join(capsys.readouterr().out.split())
 

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = np.ndarray[Any, Any]
 MICROSOFT = "com.microsoft"
+REVISION = 1  # raise it when graphs or weights change, so that files are built again
 POSITIONS = 4096  # of the rotary tables and of GPT-2's position embedding
 BLOCK = 32  # elements of a quantized block
 STD = 0.02  # of random weights
@@ -178,7 +179,7 @@ def decoder_inputs(name: str, tokens: Array, past_length: int) -> dict[str, Arra
 def build_decoder(name: str, form: DecoderForm, folder: Path, dtype: str = "float32") -> Path:
     """Return the file of a decoder, built on first use; `dtype` is that of activations."""
     shape = form.shape
-    stem = f"{name}-{dtype}-{shape.layers}x{shape.hidden}-{shape.vocabulary}"
+    stem = f"{name}-{dtype}-{shape.layers}x{shape.hidden}-{shape.vocabulary}-r{REVISION}"
     path, data = folder / f"{stem}.onnx", folder / f"{stem}.data"
     if path.is_file() and data.is_file():
         return path
