@@ -6,6 +6,7 @@ and no program is compiled after the first. Needs Linux, for resident memory.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import resource
@@ -92,6 +93,7 @@ def compare_quarters(amounts: Sequence[float]) -> tuple[float, float]:
 
 def check_model(name: str, settings: Settings) -> Row:
     """Run a model with random sizes and check every promise."""
+    gc.collect()  # memory of models before this one would hide growth
     entry, runs = find_model(name), max(4, settings.sizes // len(RANGES))
     random = np.random.default_rng([settings.seed, *name.encode()])
     log = CompilationLog()
