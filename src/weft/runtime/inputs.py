@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy import ndarray
 
 from weft.errors import DeviceError, InputError, WeftError, short_repr
 from weft.ir.arrays import Array
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, HostTensor
@@ -18,7 +19,6 @@ from weft.runtime.array_likes import as_array, conversion_hint, onnx_dtype, resh
 
 Tensor = Union[Array, DeviceTensor]
 PlainShapes = tuple[tuple[int, ...], ...]  # of inputs that are arrays as declared, in order
-CACHED_SHAPES = 256  # sets of shapes that were checked
 _STRINGS, _STRING = np.dtype(object), {str}
 
 
@@ -37,7 +37,7 @@ class BoundInputs(NamedTuple):
 
 
 class InputBinder:
-    """Checks the inputs of one model, with a fast path for arrays of shapes that were checked before."""
+    """Checks the inputs of one model, with a fast path for arrays of the declared dtypes."""
 
     def __init__(
         self, specs: Sequence[TensorSpec], optional: Sequence[TensorSpec], file: str, device: str, adopt: Adopt
@@ -50,7 +50,7 @@ class InputBinder:
         self.adopt = adopt
         self._dtypes = [(spec.name, spec.dtype) for spec in specs]
         self._scalars = [number for number, spec in enumerate(specs) if spec.element and spec.shape == ()]
-        self._checked_shapes: set[PlainShapes | None] = set()
+        self._fits: Callable[..., bool] | None = None  # whether shapes are as declared, once compiled
 
     def __call__(
         self, inputs: Mapping[str, Any], plain: Sequence[Tensor] | None, absent: Collection[str] = ()
@@ -59,17 +59,16 @@ class InputBinder:
 
         `plain` is the result of the method `plain`; inputs that are `absent` are not bound.
         """
-        shapes = None if plain is None else tuple([array.shape for array in plain])
-        if plain is not None and shapes in self._checked_shapes:
+        if plain is not None and self._has_declared_shapes(plain):
             return BoundInputs({name: array for (name, _), array in zip(self._dtypes, plain)}, None)
         inputs = {name: self._adopt_tensor(name, content) for name, content in inputs.items() if name not in absent}
         specs = tuple(spec for spec in self.specs if spec.name not in absent) if absent else self.specs
-        bound = bind_inputs(specs, self.optional, inputs, self.file, self.device)
-        if shapes is not None and bound.clash is None:
-            if len(self._checked_shapes) >= CACHED_SHAPES:
-                self._checked_shapes.clear()
-            self._checked_shapes.add(shapes)
-        return bound
+        return bind_inputs(specs, self.optional, inputs, self.file, self.device)
+
+    def _has_declared_shapes(self, plain: Sequence[Tensor]) -> bool:
+        if self._fits is None:
+            self._fits = compile_shape_check([spec.type.shape for spec in self.specs])
+        return self._fits(*[array.shape for array in plain])
 
     def plain(self, inputs: Mapping[str, Any]) -> list[Tensor] | None:
         """Return the inputs in order if all are arrays, or tensors on the device, of the declared dtypes.
@@ -128,12 +127,13 @@ def bind_inputs(
 ) -> BoundInputs:
     """Check inputs and convert them to arrays (or tensors, lists, None, dicts) by name."""
     all_specs = {spec.name: spec for spec in (*specs, *optional)}
-    takes = ", ".join(map(str, all_specs.values())) or "no inputs"
     for name in inputs:
         if name not in all_specs:
+            takes = _list_specs(all_specs.values())
             raise InputError(f"the model has no input {short_repr(name)}", file=file, hint=f"it takes {takes}")
     for spec in specs:
         if spec.name not in inputs and not isinstance(spec.type, OptionalType):
+            takes = _list_specs(all_specs.values())
             raise InputError(f"input {spec.name!r} is missing", file=file, hint=f"the model takes {takes}")
     arrays: dict[str, Any] = {}
     for spec in (*specs, *(spec for spec in optional if spec.name in inputs)):
@@ -142,16 +142,45 @@ def bind_inputs(
     return BoundInputs(arrays, _find_clash([spec for spec in (*specs, *optional) if spec.name in arrays], arrays))
 
 
+def _list_specs(specs: Iterable[TensorSpec]) -> str:
+    return ", ".join(map(str, specs)) or "no inputs"
+
+
+def compile_shape_check(shapes: Sequence[Sequence[Dim] | None]) -> Callable[..., bool]:
+    """Compile a function of the shapes of all inputs: whether they have these ranks, fixed sizes and equal dims."""
+    names: dict[str, str] = {}  # of dims: the variable with their first size
+    lines: list[str] = []
+    tests: list[str] = []
+    for number, shape in enumerate(shapes):
+        if shape is None:
+            continue
+        sizes = []
+        for axis, dim in enumerate(shape):
+            size = f"d{number}_{axis}"
+            sizes.append(size)
+            first = str(dim) if isinstance(dim, int) else names.setdefault(str(dim), size)
+            if first != size:
+                tests.append(f"{size} == {first}")
+        lines.append(f"[{', '.join(sizes)}] = s{number}")
+    parameters = ", ".join(f"s{number}" for number in range(len(shapes)))
+    body = "".join(f"        {line}\n" for line in (*lines, f"return {' and '.join(tests) or True}"))
+    scope: dict[str, Any] = {}
+    exec(f"def fits({parameters}):\n    try:\n{body}    except ValueError:\n        return False\n", {}, scope)
+    fits: Callable[..., bool] = scope["fits"]
+    return fits
+
+
 def _find_clash(specs: Sequence[TensorSpec], arrays: Mapping[str, Any]) -> str | None:
-    sizes: dict[str, tuple[int, str]] = {}
+    sizes: dict[str, tuple[int, int, str]] = {}
     for spec in specs:
         content = arrays[spec.name]
         if spec.type.shape is None or not has_shape(content):
             continue
         for axis, (dim, size) in enumerate(zip(spec.type.shape, content.shape)):
-            other, where = sizes.setdefault(str(dim), (size, f"dimension {axis} of input {spec.name!r}"))
+            other, at, name = sizes.setdefault(str(dim), (size, axis, spec.name))
             if other != size:
-                return f"{str(dim)!r} is {other} in {where} but {size} in dimension {axis} of input {spec.name!r}"
+                first = f"{str(dim)!r} is {other} in dimension {at} of input {name!r}"
+                return f"{first} but {size} in dimension {axis} of input {spec.name!r}"
     return None
 
 
