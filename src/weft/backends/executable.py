@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from weft.backends.device import NO_SIZES, DeviceProgram, Executable, Shortcut
 from weft.backends.device_section import DeviceSection
-from weft.backends.host_steps import GuardCheck, RunHost, is_gradual, prepare_step, shown_sizes
+from weft.backends.host_steps import GuardCheck, RunHost, SizeBinding, is_gradual, prepare_step, shown_sizes
 from weft.backends.reference.sizes import GuardError, check_guards, in_order
 from weft.errors import InternalError
 from weft.interrupts import raise_if_abandoned
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 RUNS_BEFORE_COMPILING = 8  # one Python function for all sections is generated after this many runs
 MOST_COMPILED = 1000  # steps and sections in a generated function
-REMEMBERED_SHAPES = 256  # sets of shapes whose sizes a program remembers
 BoundSizes = tuple[dict[str, int], tuple[Guard, ...]]  # sizes, and the guards that cannot be checked yet
 _NO_VALUES: frozenset[Value] = frozenset()
 
@@ -60,32 +59,15 @@ class HostBodies:
         """Run a body once; `sizes` are those known outside."""
         raise_if_abandoned()
         body = self.by_id[id(program)]
-        outer = body._outer
-        if outer[0] is not sizes or outer[1] != len(sizes):  # names are only added, and not while a step runs
-            outer = body._outer = (sizes, len(sizes), {})
-        bound_by_shapes = outer[2]
-        key = tuple([getattr(content, "shape", None) for content in inputs])
-        bound = bound_by_shapes.get(key)
-        if bound is None:
-            bound = body.bind(inputs, sizes)
-            if len(bound_by_shapes) < REMEMBERED_SHAPES:
-                bound_by_shapes[key] = bound
-        return body.run_bound(inputs, *bound)
+        return body.run_bound(inputs, *body.bind(inputs, sizes))
 
     def enter(self, program: TensorProgram, sizes: Mapping[str, int]) -> Callable[[list[Any]], list[Any]]:
         """Return a function that runs a body repeatedly while the sizes outside stay the same."""
         body = self.by_id[id(program)]
-        shown = [number for number, _ in body._shown]
-        bound_by_shapes: dict[Any, BoundSizes] = {}
 
         def run_iteration(inputs: list[Any]) -> list[Any]:
             raise_if_abandoned()
-            key = tuple([inputs[number].shape for number in shown])
-            bound = bound_by_shapes.get(key)
-            if bound is None:
-                bound = body.bind(inputs, sizes)
-                if len(bound_by_shapes) < REMEMBERED_SHAPES:
-                    bound_by_shapes[key] = bound
+            bound = body.bind(inputs, sizes)
             compiled = body._compiled
             return body.run_bound(inputs, *bound) if compiled is None else compiled(inputs, *bound)
 
@@ -113,9 +95,10 @@ class SectionedExecutable(Executable):
         self.bodies = HostBodies()
         self.sections: list[DeviceSection[Any] | HostSection] = []
         self.is_body = isinstance(program, TensorProgram)
-        shown = [shown_sizes(value.type) for value in program.inputs]
-        self._shown = [(number, sizes) for number, sizes in enumerate(shown) if sizes is not None]
-        known_sizes = outer_sizes.union(bound[1] for _, sizes in self._shown for bound in sizes.bounds)
+        types = [shown_sizes(value.type) for value in program.inputs]
+        shown = [(number, sizes) for number, sizes in enumerate(types) if sizes is not None]
+        self._bind_sizes = SizeBinding(shown)
+        known_sizes = outer_sizes.union(bound[1] for _, sizes in shown for bound in sizes.bounds)
         steps = [step for section in sections if isinstance(section, HostSection) for step in section.steps]
         inner_sizes = known_sizes.union(*map(_sizes_bound_by, steps))
         for section in sections:
@@ -133,8 +116,6 @@ class SectionedExecutable(Executable):
         self._runs = 0
         self._compiled: RunFunction | None = None
         self._adds_sizes = any(map(_sizes_bound_by, steps))
-        self._bound: dict[Any, BoundSizes] = {}  # by shapes and outer sizes
-        self._outer: tuple[Any, int, dict[Any, BoundSizes]] = (None, 0, {})  # outer sizes of a body, and those bound
         host_values = _values_on_host(program, sections)
         constants = [value for value in program.constants if value in host_values]
         self._constants = [program.constants[value] for value in constants]
@@ -229,25 +210,11 @@ class SectionedExecutable(Executable):
 
     def bind(self, inputs: Sequence[Any], outer: Mapping[str, int]) -> BoundSizes:
         """Return the sizes that inputs show, and the guards that cannot be checked yet."""
-        key = None
-        if not self.is_body:
-            key = (tuple([getattr(content, "shape", None) for content in inputs]), tuple(outer.items()))
-            bound = self._bound.get(key)
-            if bound is not None:
-                return bound
         if len(inputs) != len(self._inputs):
             raise InternalError(f"{len(inputs)} inputs for a program that takes {len(self._inputs)}")
         sizes = dict(outer)
-        for number, shown in self._shown:
-            content = inputs[number]
-            if isinstance(content, (ndarray, DeviceTensor)):
-                shown.bind(content, sizes, rebind=True)
-        bound = sizes, self._first_guards(sizes)
-        if key is not None:
-            if len(self._bound) >= REMEMBERED_SHAPES:
-                self._bound.clear()
-            self._bound[key] = bound
-        return bound
+        self._bind_sizes(inputs, sizes)
+        return sizes, self._first_guards(sizes)
 
     def run_bound(
         self,

@@ -17,6 +17,7 @@ from weft.interrupts import current_watch, is_large
 from weft.ir import dims
 from weft.ir.formulas import compile_guards
 from weft.ir.program import Branch, Guard, Host, Loop, Map, Observe, Reshape, Step, TensorProgram
+from weft.ir.tensors import DeviceTensor
 from weft.ir.types import Type
 from weft.records import dataclass
 
@@ -219,6 +220,53 @@ def shown_sizes(type: Type) -> ShownSizes | None:
     symbols = [(axis, dims.as_symbol(dim)) for axis, dim in enumerate(type.shape)]
     bounds = tuple((axis, symbol.name, symbol.low, symbol.high) for axis, symbol in symbols if symbol is not None)
     return ShownSizes(len(type.shape), bounds, type) if bounds else None
+
+
+class SizeBinding:
+    """Sets symbols to the sizes that inputs show, by their numbers. Several threads may use it at once."""
+
+    __slots__ = ("_compiled", "_count", "shown")
+
+    def __init__(self, shown: Sequence[tuple[int, ShownSizes]]) -> None:
+        self.shown = shown
+        self._count = 0
+        self._compiled: Callable[[Sequence[Any], Sizes], bool] | None = None
+
+    def __call__(self, inputs: Sequence[Any], sizes: Sizes) -> None:
+        """Add the sizes that inputs show; inputs that are no tensors show none."""
+        if self._compiled is not None:
+            try:
+                if self._compiled(inputs, sizes):
+                    return
+            except (AttributeError, ValueError, TypeError):
+                pass  # not a tensor, or one of another rank: what follows handles it
+        else:
+            self._count += 1
+            if self._count >= CHECKS_BEFORE_COMPILING:
+                self._compiled = compile_sizes(self.shown)
+        for number, shown in self.shown:
+            if isinstance(inputs[number], (np.ndarray, DeviceTensor)):
+                shown.bind(inputs[number], sizes, rebind=True)
+
+
+def compile_sizes(shown: Sequence[tuple[int, ShownSizes]]) -> Callable[[Sequence[Any], Sizes], bool]:
+    """Compile a function that adds the sizes that inputs show; it returns False where one is out of bounds."""
+    lines: list[str] = []
+    for number, sizes in shown:
+        names = ["_"] * sizes.rank
+        tests, assignments = [], []
+        for axis, name, low, high in sizes.bounds:
+            variable = names[axis] = f"d{axis}"
+            tests += [f"{variable} < {low}"] if low is not None else []
+            tests += [f"{variable} > {high}"] if high is not None else []
+            assignments.append(f"sizes[{name!r}] = {variable}")
+        lines.append(f"[{', '.join(names)}] = inputs[{number}].shape")
+        lines += [f"if {' or '.join(tests)}: return False"] if tests else []
+        lines += assignments
+    scope: dict[str, Any] = {}
+    exec("def bind(inputs, sizes):\n" + "".join(f"    {line}\n" for line in (*lines, "return True")), {}, scope)
+    bind: Callable[[Sequence[Any], Sizes], bool] = scope["bind"]
+    return bind
 
 
 class GuardCheck:
