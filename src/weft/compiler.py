@@ -78,12 +78,13 @@ class Pipeline:
 
     def trace(
         self,
-        shapes: Mapping[str, Sequence[int | None] | None] | None = None,
+        shapes: Mapping[str, Sequence[int | str | None] | None] | None = None,
         overridden: Sequence[str] = (),
         outputs: Sequence[str] | None = None,
     ) -> TensorProgram:
         """Graph -> TensorProgram, for any input shapes or for these, with the model's outputs or other values."""
         from weft.ir.printing import format_model
+        from weft.opset.equal_sizes import find_equal_sizes
         from weft.opset.lower import lower
 
         graph = self._graph(outputs)
@@ -92,6 +93,8 @@ class Pipeline:
         self.dump.stage("graph", lambda: format_model(self.read()))
         self.progress.stage("tracing")
         program = lower(graph, self._evaluator, sizes=shapes, overridden=overridden, progress=self.progress.update)
+        if shapes is not None and (equal_sizes := find_equal_sizes(program)):
+            program = lower(graph, self._evaluator, sizes=shapes, overridden=overridden, equal_sizes=equal_sizes)
         self.dump.stage("traced", lambda: program)
         return program
 
@@ -178,7 +181,7 @@ class Pipeline:
 
     def specialise(
         self,
-        shapes: Mapping[str, Sequence[int | None] | None] | None,
+        shapes: Mapping[str, Sequence[int | str | None] | None] | None,
         overridden: Sequence[str],
         outputs: Sequence[str] | None = None,
     ) -> TensorProgram:

@@ -187,7 +187,8 @@ def _symbols(section: NativeSection) -> set[str]:
             expressions.update(launch.values)
         expressions.update(workspace.size for workspace in task.work.workspaces)
         expressions.update((task.effort.flops, task.effort.bytes))
-    expressions.update(dim for value in section.outputs for dim in value.shape)
+    for value in (*section.outputs, *section.aliases, *section.aliases.values()):
+        expressions.update(value.shape)
     return inner | _symbol_names(expressions)
 
 

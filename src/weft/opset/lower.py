@@ -17,9 +17,10 @@ from weft.errors import InvalidModelError, MalformedNodeError, UnsupportedModelE
 from weft.ir import dims
 from weft.ir.dims import Dim, Symbol
 from weft.ir.graph import Graph, GraphValue, Node, free_names
-from weft.ir.program import Guard, Host, Step, TensorProgram, Value
+from weft.ir.program import Guard, Host, Reshape, Step, TensorProgram, Value
 from weft.ir.types import AnyType, TensorType, Type
 from weft.opset import registry
+from weft.opset.equal_sizes import replace_sizes
 from weft.opset.missing import build_missing_error, name_all_missing
 from weft.opset.tensor import Tensor, current_trace
 from weft.opset.trace import Evaluator, Trace
@@ -85,14 +86,16 @@ def lower(
     graph: Graph,
     evaluator: Evaluator,
     *,
-    sizes: Mapping[str, Sequence[int | None] | None] | None = None,
+    sizes: Mapping[str, Sequence[int | str | None] | None] | None = None,
     overridden: Sequence[str] = (),
+    equal_sizes: Mapping[str, Dim] | None = None,
     progress: Progress | None = None,
 ) -> TensorProgram:
     """Trace a whole graph.
 
-    `sizes` fixes the shapes of inputs by name (a size of None stays dynamic; an input whose shape is None is left out);
-    `overridden` names defaults that become inputs.
+    `sizes` fixes the shapes of inputs by name. A size of None stays as declared, and a name is a dynamic dim of that
+    name; an input whose shape is None is left out. `overridden` names defaults that become inputs.
+    `equal_sizes` are expressions for sizes of inputs, by name, which become guards.
     """
     trace = Trace(evaluator, budget=MOST_TRACED + TRACES_PER_NODE * _count_nodes(graph))
     scope: Scope = {}
@@ -102,10 +105,11 @@ def lower(
             scope[value.name] = None
             continue
         try:
-            scope[value.name] = trace.input(_input_type(value, (sizes or {}).get(value.name)), value.name)
+            tensor = trace.input(_input_type(value, (sizes or {}).get(value.name)), value.name)
         except WeftError as error:
             raise error.at(value=value.name) from error.__cause__
-        trace.symbol_names.update(_collect_symbols(scope[value.name]))
+        trace.symbol_names.update(_collect_symbols(tensor))
+        scope[value.name] = _equate_sizes(trace, tensor, equal_sizes) if equal_sizes else tensor
     try:
         with trace.active():
             outputs = trace_graph(graph, scope, progress)
@@ -205,19 +209,37 @@ def _find_tensor(scope: Scope, name: str, user: str) -> Tensor:
     return tensor
 
 
-def _input_type(value: GraphValue, sizes: Sequence[int | None] | None) -> Type:
+def _input_type(value: GraphValue, sizes: Sequence[int | str | None] | None) -> Type:
     if value.type is None:
         raise InvalidModelError("an input of the model has no type", value=value.name)
     if sizes is not None and isinstance(value.type, TensorType):
         declared: Sequence[Dim] = value.type.shape or [
             dims.symbol(f"{value.name}.{axis}") for axis in range(len(sizes))
         ]
-        return TensorType(value.type.dtype, tuple(d if s is None else int(s) for d, s in zip(declared, sizes)))
+        return TensorType(value.type.dtype, tuple(map(_choose_dim, declared, sizes)))
     return value.type
 
 
-def _collect_symbols(tensor: Tensor | None) -> set[str]:
-    if tensor is None or not tensor.value.has_shape:
+def _choose_dim(declared: Dim, size: int | str | None) -> Dim:
+    if size is None:
+        return declared
+    return dims.symbol(size) if isinstance(size, str) else int(size)
+
+
+def _equate_sizes(trace: Trace, tensor: Tensor, equal_sizes: Mapping[str, Dim]) -> Tensor:
+    """Return an input with its sizes replaced by equal ones, which is recorded as guards."""
+    if not isinstance(tensor.type, TensorType) or tensor.type.shape is None:
+        return tensor
+    shape = tuple(replace_sizes(dim, equal_sizes) for dim in tensor.shape)
+    if shape == tensor.shape:
+        return tensor
+    for dim, equal in zip(tensor.shape, shape):
+        trace.assume_equal(dim, equal, f"sizes of input {tensor.value.name!r}")
+    return trace.emit(Reshape(), [tensor], [TensorType(tensor.type.dtype, shape)])[0]
+
+
+def _collect_symbols(tensor: Tensor) -> set[str]:
+    if not tensor.value.has_shape:
         return set()
     return {atom.name for dim in tensor.shape for atom in dims.atoms(dim) if isinstance(atom, Symbol)}
 
