@@ -66,7 +66,7 @@ def test_one_program_is_compiled_for_each_rank() -> None:
     loaded = weft.load(FIXED["convolution"].built("no rank"), device="cpu")
     loaded.run({"x": IMAGE})
     loaded.run({"x": IMAGE[:1, :, 1:]})
-    (prepared,) = loaded.session()._programs.values()
+    (prepared,) = loaded.session().programs
     assert explain(prepared.program) == ()
     assert loaded.memory({"x": (2, 8, 6, 7)}).unplanned == ()
 

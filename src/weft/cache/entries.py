@@ -17,7 +17,7 @@ import numpy as np
 from weft.cache import serialization
 from weft.cache.digests import key_of
 from weft.cache.memory import ArraysInMemory
-from weft.cache.models import ModelCache, UnfinishedEntry, shared_models
+from weft.cache.models import ModelCache, UnfinishedEntry, program_key, shared_models
 from weft.cache.sources import definitions_digest, libraries, package_digest
 from weft.errors import WeftError
 from weft.ir.compiled import CompiledProgram
@@ -180,11 +180,15 @@ class SavedModelCopy:
 
 
 class CacheEntry:
-    """The entry of one model in the cache."""
+    """The entry of one model in the cache: its program for any shapes, or one of its other programs."""
 
-    def __init__(self, content: NamedFiles, device: str, *dependencies: str) -> None:
-        """`dependencies`: what the entry depends on besides the model's content; the device's identity and options."""
+    def __init__(self, content: NamedFiles, device: str, *dependencies: str, program: str = "") -> None:
+        """`dependencies`: what the entry depends on besides the model's content; the device's identity and options.
+
+        `program` identifies a program of the model that is not the one for any shapes.
+        """
         self._content = content
+        self._program = program
         self._device = device
         self._cache: ModelCache = shared_models()
         self._key: str | None = None
@@ -251,7 +255,8 @@ class CacheEntry:
 
     def _full_key(self, external: list[str]) -> str:
         assert self._key is not None
-        return key_of(self._key, *external) if external else self._key
+        key = key_of(self._key, *external) if external else self._key
+        return program_key(key, self._program) if self._program else key
 
 
 def _pack_and_write(

@@ -5,7 +5,9 @@ and the code. Arrays are written first, while code is still being compiled (memo
 is complete. The checksum of the structure is verified at every use, that of the arrays once per change of the file,
 which a small file in the same folder records; the time of that file is the last use. The least recently used entries
 are removed when all together grow too large. Entries are mapped, so they are replaced and removed, but never changed.
-Disk errors and damaged entries are not raised, and files that other users could have written are not used (files.py).
+Each program of a model is an entry. The names of all but the first start with that of the first (`program_key`), and
+the least recently used of these are removed when a model has too many. Disk errors and damaged entries are not raised,
+and files that other users could have written are not used (files.py).
 """
 
 from __future__ import annotations
@@ -43,11 +45,13 @@ from weft.records import dataclass
 
 MAX_BYTES = 4 * 1024**3
 MAX_SHARE = 2  # an entry may take 1/MAX_SHARE of the cache; larger models are compiled from cached code instead
+MAX_PROGRAMS = 16  # of a model, besides the one for any shapes
 MAX_RECORDS = 4096  # file digests
 _MAGIC = b"weft\x00m04"
 _HEAD = struct.Struct("<8s32s32sQQQ")  # magic, checksum of all but the arrays, checksum of the arrays, sizes
 _CHECKED = 8 + 32  # bytes of the header that the first checksum does not cover
 _PAGE = 4096
+_PROGRAM = "-"  # between the key of a model and the digest of a program
 _LONG_AGO = 86_400  # seconds
 _UNTIL_TRIM: dict[tuple[Path | None, int], int] = {}  # bytes that may be written before a cache is scanned again
 
@@ -245,6 +249,18 @@ class ModelCache:
         self._trim_records()
         return total
 
+    def trim_programs(self, key: str) -> None:
+        """Remove the least recently used programs of a model if it has too many; `key` is that of a new program."""
+        assert self.folder is not None
+        model, separator, _ = key.partition(_PROGRAM)
+        if separator:
+            with suppress(OSError):
+                programs = list(self.folder.glob(f"{model}{_PROGRAM}*.model"))
+                if len(programs) > MAX_PROGRAMS:
+                    programs.sort(key=_last_use)
+                    for path in programs[:-MAX_PROGRAMS]:
+                        self.remove(path)
+
     def _trim_records(self) -> None:
         assert self.records is not None
         with suppress(OSError):
@@ -321,6 +337,7 @@ class UnfinishedEntry:
         self._path.replace(path)
         status = path.stat()
         self._cache.set_verified(self._key, status)
+        self._cache.trim_programs(self._key)
         self._cache.trim_after_writing(status.st_size)
         CACHE.debug("wrote %s: %s", path, format_bytes(status.st_size))
 
@@ -329,6 +346,18 @@ class UnfinishedEntry:
         with suppress(OSError):
             self._file.close()
         self._cache.remove(self._path)
+
+
+def program_key(model: str, program: str) -> str:
+    """Return the key of one of a model's programs, which starts with the key of the model."""
+    return f"{model}{_PROGRAM}{sha256(program.encode()).hexdigest()[:32]}"
+
+
+def _last_use(entry: Path) -> float:
+    """Return the time of the last use of an entry; one without a record counts as unused."""
+    with suppress(OSError):
+        return entry.with_suffix(".used").stat().st_mtime
+    return 0.0
 
 
 def _checksum(key: str, *parts: bytes | memoryview) -> bytes:

@@ -1,4 +1,4 @@
-"""Find a compiled model in its own file or in the cache, or compile and cache it.
+"""Find a compiled model in its own file or in the cache, or compile and cache it; also its programs for other shapes.
 
 A model whose weights were set has no cache entry: there would be one for each set of weights. It reuses the code of the
 entry with the file's own weights where it can.
@@ -49,6 +49,33 @@ def find_or_compile(pipeline: Pipeline, device: LoadingDriver) -> tuple[Signatur
     return cached.signature, cached.program
 
 
+def find_program(pipeline: Pipeline, name: str) -> CompiledProgram | None:
+    """Return one of the model's other programs from the cache, by a name that covers what it is compiled for."""
+    entry = _program_entry(pipeline, name)
+    cached = None if entry is None else entry.get()
+    return None if cached is None else cached.program
+
+
+def compile_program(pipeline: Pipeline, traced: TensorProgram, specs: Signature, name: str) -> DeviceProgram:
+    """Compile one of the model's other programs, and cache it under its name."""
+    compiled = pipeline.compile(traced)
+    entry = _program_entry(pipeline, name)
+    if entry is None or isinstance(compiled, TensorProgram):
+        return compiled
+    cached = entry.put(CachedModel(specs, compiled), memory_left())
+    return pipeline.compile(traced) if cached is None else cached.program
+
+
+def _program_entry(pipeline: Pipeline, name: str) -> CacheEntry | None:
+    device = pipeline.driver
+    if not isinstance(device, LoadingDriver):
+        return None
+    try:
+        return _cache_entry(pipeline, device, name)
+    except ModuleNotFoundError:  # an installation without a compiler, which cannot name the processor
+        return None
+
+
 def needs_compilation(pipeline: Pipeline) -> bool:
     """Whether loading the model on this device would compile it."""
     device = pipeline.driver
@@ -82,15 +109,16 @@ def _find_in_file(pipeline: Pipeline, device: LoadingDriver) -> CachedModel | No
     return pipeline.files.prepared(device, pipeline.precision, options.outputs)
 
 
-def _cache_entry(pipeline: Pipeline, device: LoadingDriver) -> CacheEntry | None:
-    """Return the model's cache entry; None if it may not have one."""
+def _cache_entry(pipeline: Pipeline, device: LoadingDriver, program: str = "") -> CacheEntry | None:
+    """Return the model's cache entry, or that of one of its other programs; None if it may not have one."""
     options = pipeline.options
     if not options.cache or options.dump is not None or pipeline.files.changed:
         return None
     variant = ("strict",) if options.strict else ()  # other loads may repair the file
     if options.outputs is not None:
         variant = (*variant, "outputs", *options.outputs)
-    return CacheEntry(pipeline.files, device.name, device.identity(), pipeline.precision, *variant)
+    dependencies = (device.identity(), pipeline.precision, *variant)
+    return CacheEntry(pipeline.files, device.name, *dependencies, program=program)
 
 
 def _report_packing(progress: Stages, done: int, size: int) -> None:

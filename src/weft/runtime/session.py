@@ -5,11 +5,10 @@ Failures of the device are raised here; `runtime/model.py` falls back to another
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from weft.errors import (
     ExecutionError,
     InputError,
     ModelError,
-    OnlyAtRunError,
     OutOfMemoryError,
     WeftError,
 )
@@ -27,14 +25,14 @@ from weft.ir.program import Guard, TensorProgram
 from weft.ir.specs import TensorSpec
 from weft.ir.tensors import DeviceTensor, owned
 from weft.ir.types import OptionalType
-from weft.logs import COMPILING, INFO
+from weft.logs import COMPILING
 from weft.plan.program import weight_bytes
-from weft.quantities import format_shape, join_few
 from weft.runtime.arguments import listed, whole_number, whole_shapes
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
 from weft.runtime.memory import bind_shapes, summarize
 from weft.runtime.named_values import Outputs
-from weft.threads import make_lock
+from weft.runtime.programs import UNFIT, SessionPrograms
+from weft.runtime.shape_classes import InputShapes, ShapeClass, bind_input_sizes, list_shape_classes
 
 if TYPE_CHECKING:
     from weft.backends.device import DeviceProgram, Driver, Executable, Shortcut
@@ -48,13 +46,7 @@ if TYPE_CHECKING:
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
 
-Shapes = Mapping[str, Union[tuple["int | None", ...], None]]  # None: any size, or an input that is left out
-
-CACHED_PROGRAMS = 16  # for special shapes or outputs
 CACHED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
-# A program does not serve these sizes: a guard fails, arithmetic on them has no result or overflows 64 bits, or it
-# depends on data that is needed now.
-UNFIT = (GuardError, ArithmeticError, OnlyAtRunError)
 
 
 class RunRequest(NamedTuple):
@@ -86,9 +78,8 @@ class Session:
         self._fixed = _fixed_sizes(signature, whole.program)
         self.pipeline = pipeline
         self._inner: frozenset[str] = frozenset()  # names of inner values, once one was requested
-        self._programs: OrderedDict[Any, Executable] = OrderedDict()
+        self.programs: SessionPrograms = SessionPrograms(signature, pipeline)
         self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
-        self._lock = make_lock()
 
     @property
     def driver(self) -> Driver:
@@ -209,13 +200,13 @@ class Session:
                     return self._plan_program(self.whole, sizes), sizes
                 except (GuardError, ArithmeticError, ExecutionError) as error:
                     first_error = first_error or error
-        if complete:  # the programs that a run would fall back to
-            zero_sizes = None if clash else self._zero_sizes(input_shapes)
-            if zero_sizes is not None:
-                with suppress(GuardError, ArithmeticError, ModelError, ExecutionError):
-                    return self._plan_program(self._executable(zero_sizes, (), self._names), bound), {}
-            with suppress(GuardError, ArithmeticError, ModelError):
-                return self._plan_program(self._executable(input_shapes, (), self._names), {}), {}
+        if complete:  # the programs that a run would take
+            with suppress(ModelError, InputError):
+                detail = "dims of the same name differ" if clash else None
+                for executable in self._find_programs(input_shapes, {}, detail, (), self._names):
+                    with suppress(GuardError, ArithmeticError, ExecutionError):
+                        sizes = bind_input_sizes(executable.program.inputs, input_shapes)
+                        return self._plan_program(executable, sizes), {}
         hint = "pass sizes that the model accepts"
         raise InputError(f"there is no plan for these shapes: {first_error}", file=self.file, hint=hint)
 
@@ -253,15 +244,8 @@ class Session:
         self.answer(request)  # raises errors of the inputs
         feeds, clash = request.bound
         overridden = tuple(spec.name for spec in self.defaults if spec.name in feeds)
-        shapes = {name: content.shape for name, content in feeds.items() if has_shape(content)}
-        zero_sizes = self._zero_sizes(shapes)
-        omitted = self._omitted_inputs(feeds)
-        candidates = [self._open_ranks(feeds), {**omitted, **shapes}]
-        if zero_sizes is not None:
-            candidates.insert(1, {**omitted, **zero_sizes})
-        for sizes in candidates[-1:] if clash else candidates:
+        for executable in self._candidates(feeds, clash, overridden, self._names):
             try:
-                executable = self._executable(sizes, overridden, self._names)
                 if executable is self.whole:
                     self._check_fixed(feeds)
                 recorder = self.pipeline.record(executable.program)
@@ -291,42 +275,63 @@ class Session:
         return names
 
     def _run(self, request: RunRequest) -> list[Any]:
-        """Run the program for any shapes; if a guard fails, one for these shapes; as the last resort, node by node.
-
-        The guard that fails most often is that no size is 0: a program in which only those sizes are fixed serves all
-        other sizes.
-        """
+        """Run the program for any shapes, or one for a class of shapes if a guard fails, or else node by node."""
         (feeds, clash), plain, outputs, keep_names = request
         overridden = tuple(spec.name for spec in self.defaults if spec.name in feeds) if self.defaults else ()
         keep = [number for number, name in enumerate(outputs) if name in keep_names] if keep_names else []
-        if clash is None:
+        reason: Exception | None = None
+        for executable in self._candidates(feeds, clash, overridden, outputs):
             try:
-                executable = self._executable(self._open_ranks(feeds), overridden, outputs)
                 if self._fixed and executable is self.whole:
                     self._check_fixed(feeds)
-                results = self._execute(executable, feeds, keep)
-            except UNFIT:
-                pass
-            else:
-                if plain is not None and executable is self.whole:
-                    self._cache_shortcut(feeds, tuple([array.shape for array in plain]))
-                return results
+                results = executable.run([feeds[name] for name in executable.input_names], keep)
+            except UNFIT as error:
+                reason = error
+                continue
+            if plain is not None and executable is self.whole:
+                self._cache_shortcut(feeds, tuple([array.shape for array in plain]))
+            return results
+        COMPILING.info("%s: this run is computed node by node: %s", self.file, reason)
+        return self.pipeline.run_eagerly(on_host(feeds), outputs)
+
+    def _candidates(
+        self, feeds: Mapping[str, Any], clash: str | None, overridden: tuple[str, ...], outputs: tuple[str, ...]
+    ) -> Iterator[Executable]:
+        """Yield the programs that may serve a run: first that for any shapes, unless dims of the same name differ."""
         omitted = self._omitted_inputs(feeds)
+        if clash is None and not omitted and not self._rankless and not overridden and outputs == self._names:
+            yield self.whole
         shapes = {name: content.shape for name, content in feeds.items() if has_shape(content)}
-        zero_sizes = None if clash else self._zero_sizes(shapes)
-        if zero_sizes is not None:
-            with suppress(*UNFIT, ModelError):
-                return self._execute(self._executable({**omitted, **zero_sizes}, overridden, outputs), feeds, keep)
+        yield from self._find_programs(shapes, omitted, clash, overridden, outputs)
+
+    def _find_programs(
+        self,
+        shapes: InputShapes,
+        omitted: ShapeClass,
+        clash: str | None,
+        overridden: tuple[str, ...],
+        outputs: tuple[str, ...],
+    ) -> Iterator[Executable]:
+        """Yield programs other than `whole` for inputs of these shapes; each set of ranks has its own.
+
+        Raise InputError if the model does not take these shapes.
+        """
+        ranks = {name: (None,) * len(shapes[name]) for name in self._rankless if name in shapes}
+        base = {**omitted, **ranks}
+        is_whole = not base and not overridden and outputs == self._names
+        if not is_whole and clash is None:
+            yield from self.programs.find([base or None], overridden, outputs, shapes)
+        specs = (*self.inputs, *self.defaults)
+        guards = () if base else self.whole.program.guards
+        classes = list_shape_classes(specs, shapes, base, clash is not None, guards)
+        if not self._fixed:  # otherwise `whole` is not the program for any shapes
+            classes = [form for form in classes if form != base]
         try:
-            return self._execute(self._executable({**omitted, **shapes}, overridden, outputs), feeds, keep)
-        except UNFIT as error:
-            COMPILING.info("%s: this run is computed node by node: %s", self.file, error)
-            return self.pipeline.run_eagerly(on_host(feeds), outputs)
+            yield from self.programs.find(classes, overridden, outputs, shapes)
         except ModelError as error:
-            detail = f": {clash}" if clash else ""
             passed = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
             hint = f"you passed {passed}; the model takes {', '.join(map(str, self.inputs))}"
-            problem = f"the inputs' shapes do not fit together{detail}. {error.problem}"
+            problem = f"the inputs' shapes do not fit together{f': {clash}' if clash else ''}. {error.problem}"
             raise InputError(problem, node=error.node, hint=hint) from error
 
     def _check_fixed(self, feeds: Mapping[str, Any]) -> None:
@@ -336,24 +341,9 @@ class Session:
             if actual != size:
                 raise GuardError(Guard(actual, size, name), actual, size)
 
-    def _open_ranks(self, feeds: Mapping[str, Any]) -> Shapes | None:
-        """Return the ranks of inputs that declare none, and omitted inputs; each set of them has its own program."""
-        omitted = self._omitted_inputs(feeds)
-        if not self._rankless and not omitted:
-            return None
-        return {**omitted, **{name: (None,) * feeds[name].ndim for name in self._rankless if name in feeds}}
-
-    def _omitted_inputs(self, feeds: Mapping[str, Any]) -> Shapes:
+    def _omitted_inputs(self, feeds: Mapping[str, Any]) -> ShapeClass:
         """Return None as the shape of each input without a value."""
         return {name: None for name in self._order if name not in feeds} if len(feeds) < len(self._order) else {}
-
-    def _zero_sizes(self, shapes: Mapping[str, Sequence[int]]) -> Shapes | None:
-        """Return shapes in which only sizes of 0 are fixed; None if there are none."""
-        if not any(0 in shape for shape in shapes.values()):
-            return None
-        ranks = {name: (None,) * len(shapes[name]) for name in self._rankless if name in shapes}
-        zeros = {name: tuple(None if size else 0 for size in shape) for name, shape in shapes.items() if 0 in shape}
-        return {**ranks, **zeros}
 
     def _locate_error(self, request: RunRequest) -> None:
         """Raise the error of the node that cannot take these inputs: native code does not say which."""
@@ -373,47 +363,6 @@ class Session:
         if len(shortcuts) >= CACHED_SHORTCUTS:
             shortcuts.clear()
         shortcuts[shapes] = whole.shortcut([feeds[name] for name in self._order])
-
-    def _execute(self, executable: Executable, feeds: Mapping[str, Any], keep: Sequence[int]) -> list[Any]:
-        return executable.run([feeds[name] for name in executable.input_names], keep)
-
-    def _executable(self, shapes: Shapes | None, overridden: tuple[str, ...], outputs: tuple[str, ...]) -> Executable:
-        """Return the program for these shapes, overridden defaults and outputs, compiled on first use."""
-        names = self._names
-        if shapes is None and not overridden and (outputs is names or outputs == names):
-            return self.whole
-        key = (None if shapes is None else tuple(sorted(shapes.items())), overridden, outputs)
-        with self._lock:
-            if key not in self._programs:
-                self._log_compilation(shapes, overridden, outputs)
-                self._programs[key] = self.pipeline.prepare(self._trace(shapes, overridden, outputs))
-                while len(self._programs) > CACHED_PROGRAMS:
-                    self._programs.popitem(last=False)
-            self._programs.move_to_end(key)
-            return self._programs[key]
-
-    def _log_compilation(self, shapes: Shapes | None, overridden: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        if not COMPILING.is_enabled_for(INFO):
-            return
-        sizes = "any shapes"
-        if shapes is not None:
-            sizes = join_few(
-                f"{name} {'left out' if size is None else format_shape(size)}" for name, size in shapes.items()
-            )
-        details = f", with {join_few(overridden)} given" if overridden else ""
-        details += "" if outputs == self._names else f", giving {join_few(outputs)}"
-        COMPILING.info("%s: one more program is compiled for %s: for %s%s", self.file, self.device, sizes, details)
-
-    def _trace(self, shapes: Shapes | None, overridden: tuple[str, ...], outputs: tuple[str, ...]) -> TensorProgram:
-        """Trace the program that computes these outputs, or inner values."""
-        from weft.passes.dead_code import with_outputs
-
-        if not set(outputs) <= set(self._names):
-            return self.pipeline.specialise(shapes, overridden, outputs)
-        any_shape = shapes is None and not overridden
-        whole = self.program if any_shape else self.pipeline.specialise(shapes, overridden)
-        values = dict(zip(self._names, whole.outputs))
-        return with_outputs(whole, tuple(values[name] for name in outputs))
 
 
 def _fixed_sizes(signature: Signature, program: DeviceProgram) -> tuple[tuple[str, int, int], ...]:
