@@ -29,7 +29,7 @@ from weft.frontend.files import OpenFile, open_path
 from weft.ir import dims
 from weft.ir.compiled import CompiledProgram
 from weft.ir.dtypes import DType
-from weft.ir.packing import Packing, iterate_chunks, release_array_pages, release_pages
+from weft.ir.packing import Packing, iterate_chunks, load_constant, release_array_pages, release_pages
 from weft.ir.program import Value
 from weft.ir.types import TensorType
 from weft.kernels import sections as building
@@ -305,6 +305,32 @@ def test_values_survive_serialization() -> None:
 
 
 # -- the disk --------------------------------------------------------------------------------------------------------
+
+
+def test_equal_arrays_are_shared() -> None:
+    random = np.random.default_rng(11)
+    first = [random.integers(0, 255, size, np.uint8) for size in (4096, 8192, 8192, 100)]
+    memory = memoryview(b"".join(array.tobytes() for array in first))
+    offsets = np.cumsum([0, *(array.size for array in first)])
+    views = [np.frombuffer(memory, np.uint8, array.size, offset) for array, offset in zip(first, offsets)]
+    shared = serialization.SharedArrays(memory, [*views, np.zeros(4096, np.uint8)])
+    different = first[1].copy()
+    different[-1] ^= 1
+    packing = Packing(first[2].view(np.float32), lambda array: iter((array[:5], array[5:])), (2048,), np.dtype("f4"))
+    values = (first[1].view(np.int64).reshape(64, 16), packing, different, first[3].copy(), np.zeros(4096, np.uint8))
+    saved = serialization.serialize(values, shared)
+    assert [array.nbytes for array in saved.arrays] == [8192, 100, 4096]
+    stored = bytearray(saved.array_bytes)
+    for array, offset in zip(saved.arrays, (0, 8192, 8192 + 128)):
+        stored[offset : offset + array.nbytes] = load_constant(array).tobytes()
+    restored = serialization.restore(saved.structure, memoryview(stored), memory)
+    for mine, value in zip(restored, (values[0], first[2].view(np.float32), *values[2:]), strict=True):
+        assert mine.dtype == value.dtype
+        np.testing.assert_array_equal(mine, value)
+    assert np.shares_memory(restored[0], views[1])
+    assert np.shares_memory(restored[1], views[2])
+    with pytest.raises(ValueError, match="buffer"):
+        serialization.restore(saved.structure, memoryview(stored))
 
 
 def test_size_is_limited_and_the_least_recently_used_entries_go(tmp_path: Path) -> None:

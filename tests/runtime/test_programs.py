@@ -161,6 +161,12 @@ def test_memory_of_shapes_that_break_guards() -> None:
     assert model.profile({name: values(*shape) for name, shape in shapes.items()}, repeat=1).kernels
 
 
+def wide_product() -> onnx.ModelProto:
+    """Build (x + y) @ w, where y may broadcast."""
+    nodes = [helper.make_node("Add", ["x", "y"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["z"])]
+    return build(nodes, {"x": ["a", 256], "y": ["b", 256]}, ["z"], {"w": values(256, 256)})
+
+
 # -- the cache -------------------------------------------------------------------------------------------------------
 
 _PROCESS = """
@@ -256,6 +262,42 @@ def test_a_model_has_a_limited_number_of_programs(
     with caplog.at_level(logging.INFO, "weft.compiling"):
         weft.load(path, device="cpu").run(feeds, outputs=["c1"])
     assert count_programs(caplog) == 0
+
+
+def test_programs_share_weights(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(wide_product(), path)
+    model = weft.load(path, device="cpu")
+    feeds = {"x": values(3, 256), "y": values(1, 256)}
+    expected = run_model(model)(feeds)
+    check(expected, peer(wide_product())(feeds))
+    (program,) = programs_in(folder)
+    (whole,) = set(folder.glob("*.model")) - {program}
+    assert whole.stat().st_size > 256 * 256 * 4 > 4 * program.stat().st_size
+    del model
+    np.testing.assert_array_equal(run_model(weft.load(path, device="cpu"))(feeds)[0], expected[0])
+
+
+@pytest.mark.parametrize("failure", ["no room", "no disk", "no memory"])
+def test_programs_that_cannot_be_cached(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(wide_product(), path)
+    run, feeds = run_model(weft.load(path, device="cpu")), {"x": values(3, 256), "y": values(1, 256)}
+    cache_entries.await_writes()
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space left")
+
+    if failure == "no room":
+        monkeypatch.setattr(models.ModelCache, "has_room", lambda *_: False)
+    else:
+        monkeypatch.setattr(cache_entries, "ArraysInMemory", fail)
+    if failure == "no disk":
+        monkeypatch.setattr(models.UnfinishedEntry, "_write", fail)
+    check(run(feeds), peer(wide_product())(feeds))
+    assert len(programs_in(folder)) == (1 if failure == "no memory" else 0)
 
 
 def test_programs_of_changed_weights_are_not_cached(tmp_path: Path, folder: Path) -> None:

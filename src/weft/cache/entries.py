@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from weft.cache import serialization
-from weft.cache.digests import key_of
+from weft.cache.digests import digest, key_of
 from weft.cache.memory import ArraysInMemory
 from weft.cache.models import ModelCache, UnfinishedEntry, program_key, shared_models
 from weft.cache.sources import definitions_digest, libraries, package_digest
@@ -67,6 +67,7 @@ class PendingEntry:
     structure: bytes
     objects: Sequence[bytes]
     memory: ArraysInMemory
+    shared_arrays: memoryview = serialization.NO_ARRAYS
 
     def write(self) -> None:
         """Write the entry as its arrays are filled."""
@@ -78,14 +79,16 @@ class PendingEntry:
 
     def share(self) -> CachedModel | None:
         """Return the model, and share it with later loads; None if the content is not a model."""
-        value = serialization.restore(self.structure, self.memory.view)
-        return _share_model((self.cache.folder, self.key), value, self.objects)
+        value = serialization.restore(self.structure, self.memory.view, self.shared_arrays)
+        return _share_model((self.cache.folder, self.key), value, self.objects, self.memory.view)
 
 
 EntryId = tuple[Union[Path, None], str]  # the cache's folder, and the key
 _LOADED: WeakValueDictionary[EntryId, CompiledProgram] = WeakValueDictionary()
 """Programs in use in this process; loading one again shares its weights."""
 _SIGNATURES: WeakKeyDictionary[CompiledProgram, Signature] = WeakKeyDictionary()
+_ARRAYS: WeakKeyDictionary[CompiledProgram, memoryview] = WeakKeyDictionary()
+_ARRAYS_DIGESTS: WeakKeyDictionary[CompiledProgram, str] = WeakKeyDictionary()
 
 
 _WRITERS: dict[EntryId, Thread] = {}
@@ -123,32 +126,61 @@ def _write_in_background(entry: EntryId, write: Callable[[], None]) -> Callable[
     return lambda: None
 
 
-def _share_model(entry: EntryId, value: Any, objects: Sequence[bytes]) -> CachedModel | None:
+def _share_model(entry: EntryId, value: Any, objects: Sequence[bytes], arrays: memoryview) -> CachedModel | None:
     """Return a restored value and its code as a model that later loads share; None if it is not a model."""
     match value:
         case (Signature() as signature, CompiledProgram() as program):
             program = replace(program, objects=objects)
             _SIGNATURES[program] = signature
+            _ARRAYS[program] = arrays
             _LOADED[entry] = program
             return CachedModel(signature, program)
     return None
 
 
-def _find_model(cache: ModelCache, key: str) -> CachedModel | None:
-    """Return a model that is in use in this process or in the cache."""
+def _arrays_of(program: CompiledProgram | None) -> memoryview:
+    """Return the arrays of a program that is in the cache; none of another program."""
+    return serialization.NO_ARRAYS if program is None else _ARRAYS.get(program, serialization.NO_ARRAYS)
+
+
+def _digest_arrays(program: CompiledProgram) -> str:
+    """Return the digest of a program's arrays, or "" for a program that is not in the cache."""
+    if program not in _ARRAYS_DIGESTS:
+        _ARRAYS_DIGESTS[program] = digest(_ARRAYS[program]) if program in _ARRAYS else ""
+    return _ARRAYS_DIGESTS[program]
+
+
+def _find_model(cache: ModelCache, key: str, first: CompiledProgram | None = None) -> CachedModel | None:
+    """Return a model that is in use in this process or in the cache; it may refer to arrays of `first`."""
     entry = (cache.folder, key)
     program = _LOADED.get(entry)
     if program is not None:
         return CachedModel(_SIGNATURES[program], program)
     await_writes(entry)
-    content = cache.entry(key)
-    return None if content is None else _share_model(entry, *content)
+    content = cache.entry(key, _arrays_of(first))
+    if content is None:
+        return None
+    model = _share_model(entry, content.value, content.objects, content.arrays)
+    if model is not None:
+        _ARRAYS_DIGESTS[model.program] = content.arrays_digest
+    return model
 
 
-def serialize_model(cached: CachedModel) -> tuple[serialization.SerializedValue, Sequence[bytes]]:
+def serialize_model(
+    cached: CachedModel, shared: serialization.SharedArrays | None = None
+) -> tuple[serialization.SerializedValue, Sequence[bytes]]:
     """Return a serialized model and its code; raise an error of some kind if it cannot be serialized."""
     program = cached.program
-    return serialization.serialize((cached.signature, replace(program, objects=()))), program.objects
+    return serialization.serialize((cached.signature, replace(program, objects=())), shared), program.objects
+
+
+def _find_shared_arrays(first: CompiledProgram | None) -> serialization.SharedArrays | None:
+    """Return the arrays that other programs of a model can refer to."""
+    memory = _arrays_of(first)
+    if first is None or not memory.nbytes:
+        return None
+    arrays = serialization.serialize((first.constants, first.sections)).arrays
+    return serialization.SharedArrays(memory, arrays)
 
 
 class SavedModelCopy:
@@ -179,16 +211,28 @@ class SavedModelCopy:
         return model
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OtherProgram:
+    """A program of a model that is not the first one, which is for any shapes; it shares the arrays of the first."""
+
+    name: str
+    first: CompiledProgram
+
+    def key(self, model: str) -> str:
+        """Return the key of its entry, which covers the arrays of the first program."""
+        return program_key(model, key_of(self.name, _digest_arrays(self.first)))
+
+
 class CacheEntry:
     """The entry of one model in the cache: its program for any shapes, or one of its other programs."""
 
-    def __init__(self, content: NamedFiles, device: str, *dependencies: str, program: str = "") -> None:
-        """`dependencies`: what the entry depends on besides the model's content; the device's identity and options.
-
-        `program` identifies a program of the model that is not the one for any shapes.
-        """
+    def __init__(
+        self, content: NamedFiles, device: str, *dependencies: str, program: OtherProgram | None = None
+    ) -> None:
+        """`dependencies`: what the entry depends on besides the model's content; the device's identity and options."""
         self._content = content
         self._program = program
+        self._first = None if program is None else program.first
         self._device = device
         self._cache: ModelCache = shared_models()
         self._key: str | None = None
@@ -207,7 +251,7 @@ class CacheEntry:
             external = self._content.external_names(self._cache.locations(self._key))
         except WeftError:  # reading the model raises it again
             return None
-        return _find_model(self._cache, self._full_key(external))
+        return _find_model(self._cache, self._full_key(external), self._first)
 
     def put(
         self,
@@ -218,21 +262,24 @@ class CacheEntry:
         """Store the model in the background, if possible, and return the one to use; its code may still be compiling.
 
         The arrays of the returned model are in memory until the entry is written. If they would take too much of the
-        memory that is left, they are written first and mapped from the entry. Return None if the disk fails at that:
-        arrays that had to be packed are lost then. `report` gets (bytes packed, total bytes).
+        memory that is left, they are written first and mapped from the entry. Return None if the disk fails at that, or
+        has no room for a program that shares arrays: arrays that had to be packed are lost then. `report` gets (bytes
+        packed, total bytes).
         """
         if self._key is None:
             return cached
         locations = self._content.locations()
+        shared = _find_shared_arrays(self._first)
+        unwritten = cached if shared is None else None
         try:
-            saved, objects = serialize_model(cached)
+            saved, objects = serialize_model(cached, shared)
         except (pickle.PicklingError, TypeError, ValueError, RecursionError, MemoryError):
-            return cached
+            return unwritten
         if locations:
             self._cache.put_locations(self._key, locations)
         key = self._full_key(self._content.external_names(locations))
         if not self._cache.has_room(saved):
-            return cached
+            return unwritten
         about = {"file": self._content.file, "device": self._device}
         entry_id = (self._cache.folder, key)
         memory = None
@@ -240,15 +287,16 @@ class CacheEntry:
             with suppress(OSError):
                 memory = ArraysInMemory(saved.array_bytes)
         if memory is not None:
-            pending = PendingEntry(self._cache, key, about, saved.structure, objects, memory)
+            pending = PendingEntry(self._cache, key, about, saved.structure, objects, memory, _arrays_of(self._first))
             return _pack_and_write(entry_id, pending, saved, report)
         entry = self._cache.begin(key, saved)
         if entry is None:
-            return cached
+            return unwritten
         if isinstance(entry, OSError):
             return None
         self._cache.put_about(key, **about)
-        model = _share_model(entry_id, serialization.restore(saved.structure, entry.arrays), objects)
+        value = serialization.restore(saved.structure, entry.arrays, _arrays_of(self._first))
+        model = _share_model(entry_id, value, objects, entry.arrays)
         complete = _write_in_background(entry_id, lambda: entry.finish(objects))
         complete()
         return model
@@ -256,7 +304,7 @@ class CacheEntry:
     def _full_key(self, external: list[str]) -> str:
         assert self._key is not None
         key = key_of(self._key, *external) if external else self._key
-        return program_key(key, self._program) if self._program else key
+        return key if self._program is None else self._program.key(key)
 
 
 def _pack_and_write(

@@ -6,8 +6,8 @@ is complete. The checksum of the structure is verified at every use, that of the
 which a small file in the same folder records; the time of that file is the last use. The least recently used entries
 are removed when all together grow too large. Entries are mapped, so they are replaced and removed, but never changed.
 Each program of a model is an entry. The names of all but the first start with that of the first (`program_key`), and
-the least recently used of these are removed when a model has too many. Disk errors and damaged entries are not raised,
-and files that other users could have written are not used (files.py).
+the least recently used of these are removed when a model has too many; they refer to equal arrays of the first. Disk
+errors and damaged entries are not raised, and files that other users could have written are not used (files.py).
 """
 
 from __future__ import annotations
@@ -57,6 +57,16 @@ _UNTIL_TRIM: dict[tuple[Path | None, int], int] = {}  # bytes that may be writte
 
 
 @dataclass(frozen=True, slots=True)
+class EntryContent:
+    """The value and the code of an entry, its arrays, and their digest."""
+
+    value: Any
+    objects: tuple[bytes, ...]
+    arrays: memoryview
+    arrays_digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCache:
     """A folder of entries, or none."""
 
@@ -71,10 +81,10 @@ class ModelCache:
     def get(self, key: str) -> Any:
         """Return the value of an entry, or None if it is missing or damaged."""
         entry = self.entry(key)
-        return None if entry is None else entry[0]
+        return None if entry is None else entry.value
 
-    def entry(self, key: str) -> tuple[Any, tuple[bytes, ...]] | None:
-        """Return the value and the code of an entry, or None if it is missing or damaged."""
+    def entry(self, key: str, shared_arrays: memoryview = serialization.NO_ARRAYS) -> EntryContent | None:
+        """Return the content of an entry, or None if it is missing or damaged; it may refer to `shared_arrays`."""
         if self.folder is None:
             return None
         path = self.path(key)
@@ -88,13 +98,13 @@ class ModelCache:
         try:
             whole, arrays = self._verify(key, content, status)
             structure, objects = serialization.split_code(whole)
-            value = serialization.restore(structure, arrays)
+            value = serialization.restore(structure, arrays, shared_arrays)
         except Exception as error:  # damaged data raises errors of many kinds
             CACHE.warning("%s is damaged and removed: %s: %s", path, type(error).__name__, error)
             self.remove(path)
             return None
         self._touch(key)
-        return value, objects
+        return EntryContent(value, objects, arrays, _HEAD.unpack_from(content)[2].hex())
 
     def put(self, key: str, saved: serialization.SerializedValue) -> bool:
         """Store a value, if it is not too large and the disk allows it.
@@ -350,7 +360,7 @@ class UnfinishedEntry:
 
 def program_key(model: str, program: str) -> str:
     """Return the key of one of a model's programs, which starts with the key of the model."""
-    return f"{model}{_PROGRAM}{sha256(program.encode()).hexdigest()[:32]}"
+    return f"{model}{_PROGRAM}{program[:32]}"
 
 
 def _last_use(entry: Path) -> float:

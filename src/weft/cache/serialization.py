@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -21,11 +21,38 @@ from weft.ir.arrays import Array
 from weft.ir.dims import Expr
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.kernel import Kernel
-from weft.ir.packing import Constant, Packing
+from weft.ir.packing import Constant, Packing, iterate_chunks
 from weft.ir.work import Reference
 from weft.records import dataclass
 
 ALIGNMENT = 64
+LEAST_SHARED = 4096  # bytes of an array that is looked for among those of another value
+NO_ARRAYS = memoryview(b"")
+
+
+class SharedArrays:
+    """The arrays of another value, to which a value can refer instead of holding equal ones."""
+
+    def __init__(self, memory: memoryview, arrays: Iterable[Constant]) -> None:
+        """`arrays` that are views of `memory` can be shared."""
+        start, self._by_size = np.frombuffer(memory, np.uint8).ctypes.data, dict[int, list[tuple[int, Array]]]()
+        for array in arrays:
+            offset = array.ctypes.data - start if isinstance(array, np.ndarray) else -1
+            if array.nbytes >= LEAST_SHARED and 0 <= offset <= len(memory) - array.nbytes:
+                content = np.frombuffer(memory, np.uint8, array.nbytes, offset)
+                self._by_size.setdefault(array.nbytes, []).append((offset, content))
+
+    def has_size(self, nbytes: int) -> bool:
+        """Whether there are arrays of this size."""
+        return nbytes in self._by_size
+
+    def find(self, array: Array) -> int | None:
+        """Return the offset of an array with the same bytes."""
+        content = array.reshape(-1).view(np.uint8)
+        for offset, candidate in self._by_size.get(array.nbytes, ()):
+            if np.array_equal(candidate[:ALIGNMENT], content[:ALIGNMENT]) and np.array_equal(candidate, content):
+                return offset
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +76,13 @@ def align_up(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def serialize(value: Any) -> SerializedValue:
-    """Serialize a value; raise an exception if it contains anything but data."""
+def serialize(value: Any, shared: SharedArrays | None = None) -> SerializedValue:
+    """Serialize a value; raise an exception if it contains anything but data.
+
+    With `shared`, refer to equal arrays there. Arrays that may be equal are packed now, which makes the value unusable.
+    """
     stream, outer_stream = io.BytesIO(), io.BytesIO()
-    writer = _Writer(stream)
+    writer = _Writer(stream, shared_arrays=shared)
     writer.dump(value)
     outer_writer = _Writer(outer_stream, share=False)
     outer_writer.dump((tuple(writer.shared), stream.getvalue()))
@@ -60,10 +90,10 @@ def serialize(value: Any) -> SerializedValue:
     return SerializedValue(outer_stream.getvalue(), tuple(writer.arrays), records)
 
 
-def restore(structure: bytes, arrays: memoryview) -> Any:
-    """Restore a value; its arrays are views. Raise an exception if the structure is invalid."""
+def restore(structure: bytes, arrays: memoryview, shared_arrays: memoryview = NO_ARRAYS) -> Any:
+    """Restore a value; raise an exception if the structure is invalid. Arrays are views, also of `shared_arrays`."""
     shared, inner = _Reader(structure, (), arrays).load()
-    return _Reader(inner, shared, arrays).load()
+    return _Reader(inner, shared, arrays, shared_arrays).load()
 
 
 def find_unknown_record(records: Mapping[str, str]) -> str | None:
@@ -116,14 +146,22 @@ def deserialize_kernel(content: bytes) -> Kernel:
 
 
 class _Writer(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, share: bool = True, bodies: bool = False) -> None:
+    def __init__(
+        self,
+        stream: io.BytesIO,
+        share: bool = True,
+        bodies: bool = False,
+        shared_arrays: SharedArrays | None = None,
+    ) -> None:
         super().__init__(stream, protocol=5)
+        self._shared_arrays = shared_arrays
         self._bodies = bodies  # whether to write the bodies of kernels
         self.shared: dict[Any, int] = {}  # values that are written once and referenced by number
         self._share = share
         self.arrays: list[Constant] = []
         self._references: dict[Any, Any] = {}
         self._alive: list[Array] = []  # so that no other array gets the address of one of these
+        self._packings: list[Packing] = []  # so that no other packing gets the id of one of these
         self._end = 0
         self.kinds: set[type] = set()  # the record classes
 
@@ -131,11 +169,11 @@ class _Writer(pickle.Pickler):
         if self._share and isinstance(value, (Expr, Reference)):
             return self.shared.setdefault(value, len(self.shared))
         if isinstance(value, Packing):
-            return ("array", *self._reference_packing(value))
+            return self._reference_packing(value)
         if isinstance(value, np.generic):
-            return ("scalar", *self._reference_array(np.asarray(value)))
+            return ("scalar", *self._reference_array(np.asarray(value))[1:])
         if isinstance(value, np.ndarray) and value.dtype != object:
-            return ("array", *self._reference_array(value))
+            return self._reference_array(value)
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -158,27 +196,42 @@ class _Writer(pickle.Pickler):
         if key not in self._references:
             self._alive.append(array)
             kind = from_numpy(array.dtype).value
-            self._references[key] = (self._append(np.ascontiguousarray(array)), kind, array.shape)
+            self._references[key] = (*self._place(np.ascontiguousarray(array)), kind, array.shape)
         return self._references[key]
 
     def _reference_packing(self, packing: Packing) -> Any:
-        if id(packing) not in self._references:  # `arrays` keeps it alive
+        if id(packing) not in self._references:
             kind = from_numpy(packing.dtype).value
-            self._references[id(packing)] = (self._append(packing), kind, packing.shape)
+            self._packings.append(packing)
+            self._references[id(packing)] = (*self._place(packing), kind, packing.shape)
         return self._references[id(packing)]
 
-    def _append(self, array: Constant) -> int:
+    def _place(self, array: Constant) -> tuple[str, int]:
+        """Find an equal array among shared ones, or append this one; return where it is, and its offset there."""
+        if self._shared_arrays is not None and self._shared_arrays.has_size(array.nbytes):
+            if isinstance(array, Packing):
+                array = np.concatenate(list(iterate_chunks(array)))
+            shared_offset = self._shared_arrays.find(array)
+            if shared_offset is not None:
+                return "shared", shared_offset
         offset = self._end
         self.arrays.append(array)
         self._end += align_up(array.nbytes)
-        return offset
+        return "array", offset
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, structure: bytes, shared: Sequence[Any], arrays: memoryview) -> None:
+    def __init__(
+        self,
+        structure: bytes,
+        shared: Sequence[Any],
+        arrays: memoryview,
+        shared_arrays: memoryview = NO_ARRAYS,
+    ) -> None:
         super().__init__(io.BytesIO(structure))
         self._shared = shared
         self._arrays = arrays
+        self._shared_arrays = shared_arrays
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -193,7 +246,8 @@ class _Reader(pickle.Unpickler):
         numpy_dtype, count = DType(dtype).numpy, prod(shape)
         if not count:
             return np.zeros(shape, numpy_dtype)
-        array = np.frombuffer(self._arrays, numpy_dtype, count, offset).reshape(shape)
+        memory = self._shared_arrays if kind == "shared" else self._arrays
+        array = np.frombuffer(memory, numpy_dtype, count, offset).reshape(shape)
         return array[()] if kind == "scalar" else array
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from weft.backends.device import LoadingDriver
-from weft.cache.entries import CachedModel, CacheEntry
+from weft.cache.entries import CachedModel, CacheEntry, OtherProgram
 from weft.compiler import Pipeline
 from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
@@ -49,29 +49,34 @@ def find_or_compile(pipeline: Pipeline, device: LoadingDriver) -> tuple[Signatur
     return cached.signature, cached.program
 
 
-def find_program(pipeline: Pipeline, name: str) -> CompiledProgram | None:
-    """Return one of the model's other programs from the cache, by a name that covers what it is compiled for."""
-    entry = _program_entry(pipeline, name)
+def find_program(pipeline: Pipeline, whole: DeviceProgram, name: str) -> CompiledProgram | None:
+    """Return one of the model's other programs from the cache, by a name that covers what it is compiled for.
+
+    `whole` is the program for any shapes, whose weights the others share.
+    """
+    entry = _program_entry(pipeline, whole, name)
     cached = None if entry is None else entry.get()
     return None if cached is None else cached.program
 
 
-def compile_program(pipeline: Pipeline, traced: TensorProgram, specs: Signature, name: str) -> DeviceProgram:
+def compile_program(
+    pipeline: Pipeline, traced: TensorProgram, specs: Signature, whole: DeviceProgram, name: str
+) -> DeviceProgram:
     """Compile one of the model's other programs, and cache it under its name."""
     compiled = pipeline.compile(traced)
-    entry = _program_entry(pipeline, name)
+    entry = _program_entry(pipeline, whole, name)
     if entry is None or isinstance(compiled, TensorProgram):
         return compiled
     cached = entry.put(CachedModel(specs, compiled), memory_left())
     return pipeline.compile(traced) if cached is None else cached.program
 
 
-def _program_entry(pipeline: Pipeline, name: str) -> CacheEntry | None:
+def _program_entry(pipeline: Pipeline, whole: DeviceProgram, name: str) -> CacheEntry | None:
     device = pipeline.driver
-    if not isinstance(device, LoadingDriver):
+    if not isinstance(device, LoadingDriver) or not isinstance(whole, CompiledProgram):
         return None
     try:
-        return _cache_entry(pipeline, device, name)
+        return _cache_entry(pipeline, device, OtherProgram(name, whole))
     except ModuleNotFoundError:  # an installation without a compiler, which cannot name the processor
         return None
 
@@ -109,7 +114,7 @@ def _find_in_file(pipeline: Pipeline, device: LoadingDriver) -> CachedModel | No
     return pipeline.files.prepared(device, pipeline.precision, options.outputs)
 
 
-def _cache_entry(pipeline: Pipeline, device: LoadingDriver, program: str = "") -> CacheEntry | None:
+def _cache_entry(pipeline: Pipeline, device: LoadingDriver, program: OtherProgram | None = None) -> CacheEntry | None:
     """Return the model's cache entry, or that of one of its other programs; None if it may not have one."""
     options = pipeline.options
     if not options.cache or options.dump is not None or pipeline.files.changed:

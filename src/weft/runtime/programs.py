@@ -18,7 +18,7 @@ from weft.runtime.shape_classes import InputShapes, ShapeClass, Size, can_serve
 from weft.threads import make_lock
 
 if TYPE_CHECKING:
-    from weft.backends.device import Executable
+    from weft.backends.device import DeviceProgram, Executable
     from weft.compiler import Pipeline
     from weft.ir.program import TensorProgram
     from weft.ir.specs import Signature
@@ -50,8 +50,10 @@ class ProgramKey(NamedTuple):
 class SessionPrograms:
     """The programs of one session, loaded on its device. Several threads may use it at once."""
 
-    def __init__(self, signature: Signature, pipeline: Pipeline) -> None:
+    def __init__(self, signature: Signature, whole: DeviceProgram, pipeline: Pipeline) -> None:
+        """`whole` is the program for any shapes."""
         self._signature = signature
+        self._whole = whole
         self._pipeline = pipeline
         self._names = tuple(spec.name for spec in signature.outputs)
         self._loaded: OrderedDict[ProgramKey, Executable | None] = OrderedDict()  # None: the class cannot be traced
@@ -102,7 +104,7 @@ class SessionPrograms:
         with self._lock:
             if key in self._loaded:
                 return self._loaded[key]
-            program = find_program(self._pipeline, repr(key))
+            program = find_program(self._pipeline, self._whole, repr(key))
             if program is None:
                 return None
             self._log(CACHE, "one more program for %s is taken from the cache", key)
@@ -125,7 +127,7 @@ class SessionPrograms:
                 self._traced = key, traced
                 return None
             self._log(COMPILING, "one more program is compiled for %s", key)
-            program = compile_program(self._pipeline, traced, self._signature, repr(key))
+            program = compile_program(self._pipeline, traced, self._signature, self._whole, repr(key))
             return self._keep(key, self._pipeline.start(program))
 
     def _keep(self, key: ProgramKey, executable: Executable | None) -> Executable | None:

@@ -78,7 +78,7 @@ class Session:
         self._fixed = _fixed_sizes(signature, whole.program)
         self.pipeline = pipeline
         self._inner: frozenset[str] = frozenset()  # names of inner values, once one was requested
-        self.programs: SessionPrograms = SessionPrograms(signature, pipeline)
+        self.programs: SessionPrograms = SessionPrograms(signature, whole.program, pipeline)
         self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
 
     @property
