@@ -146,6 +146,17 @@ def test_states_that_start_as_one_number(
     assert count_programs(caplog) == programs
 
 
+def test_bits_do_not_depend_on_earlier_sizes() -> None:
+    videos = [frames(1, 16, 24), frames(2, 12, 18), frames(1, 32, 20)]
+    states = [[np.zeros((len(video[0]), 1, 1, 1), np.float32)] * 2 for video in videos]
+    results = []
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        run = run_model(weft.load(matting(True), device="cpu", cache=False))
+        played = {number: play(run, videos[number], states[number]) for number in order}
+        results.append([output.tobytes() for _, video in sorted(played.items()) for row in video for output in row])
+    assert results[0] == results[1] == results[2]
+
+
 def test_states_of_a_wrong_size_are_refused() -> None:
     run = run_model(weft.load(matting(True), device="cpu", cache=False))
     video = frames(1, 16, 24)

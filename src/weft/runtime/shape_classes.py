@@ -30,7 +30,8 @@ def list_shape_classes(
     `base` has the ranks of inputs that declare none, and the inputs that are left out. `has_clash`: dims of the same
     name have different sizes. `guards` are those of the program for any shapes.
     """
-    declared = {spec.name: _dim_names(spec, shapes) for spec in specs if spec.name in shapes}
+    tensors = [spec for spec in specs if spec.name in shapes and spec.element is not None]
+    declared = {spec.name: _dim_names(spec, shapes) for spec in tensors}
     separate = _separate_dims(declared, shapes) if has_clash else {}
     sizes = {dim: size for name, names in declared.items() for dim, size in zip(names, shapes[name])}
     broken = set() if has_clash else _find_broken_dims(guards, sizes)
