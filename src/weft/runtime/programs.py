@@ -36,6 +36,11 @@ class ProgramKey(NamedTuple):
     overridden: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    @staticmethod
+    def of_class(form: ShapeClass | None, overridden: tuple[str, ...], outputs: tuple[str, ...]) -> ProgramKey:
+        """Return the key of the program for a class of shapes."""
+        return ProgramKey(None if form is None else tuple(sorted(form.items())), overridden, outputs)
+
     def describe(self, names: tuple[str, ...]) -> str:
         """Describe the program for logs; `names` are the outputs of the model."""
         sizes = "any shapes"
@@ -64,21 +69,12 @@ class SessionPrograms:
         with self._lock:
             return iter([program for program in self._loaded.values() if program is not None])
 
-    def find(
-        self,
-        classes: Sequence[ShapeClass | None],
-        overridden: tuple[str, ...],
-        outputs: tuple[str, ...],
-        shapes: InputShapes,
-    ) -> Iterator[Executable]:
+    def find(self, keys: Sequence[ProgramKey], shapes: InputShapes) -> Iterator[Executable]:
         """Yield programs for classes that contain these shapes: those in memory, then cached ones, then new ones.
 
         A run may find that a program does not serve its data, and take the next one. Raise ModelError if the model does
         not take shapes of the last class.
         """
-        keys = [
-            ProgramKey(None if form is None else tuple(sorted(form.items())), overridden, outputs) for form in classes
-        ]
         yielded_keys: set[ProgramKey] = set()
         lookups: tuple[Callable[[ProgramKey], Executable | None], ...] = (self._find_loaded, self._find_cached)
         for lookup in lookups:

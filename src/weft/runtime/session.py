@@ -31,7 +31,7 @@ from weft.runtime.arguments import listed, whole_number, whole_shapes
 from weft.runtime.inputs import BoundInputs, InputBinder, PlainShapes, Tensor, has_shape
 from weft.runtime.memory import bind_shapes, summarize
 from weft.runtime.named_values import Outputs
-from weft.runtime.programs import UNFIT, SessionPrograms
+from weft.runtime.programs import UNFIT, ProgramKey, SessionPrograms
 from weft.runtime.shape_classes import InputShapes, ShapeClass, bind_input_sizes, list_shape_classes
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Session:
         self.pipeline = pipeline
         self._inner: frozenset[str] = frozenset()  # names of inner values, once one was requested
         self.programs: SessionPrograms = SessionPrograms(signature, whole.program, pipeline)
+        self._last_keys: tuple[Any, Sequence[ProgramKey]] = (None, ())  # the last request, and keys of its programs
         self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
 
     @property
@@ -320,14 +321,18 @@ class Session:
         base = {**omitted, **ranks}
         is_whole = not base and not overridden and outputs == self._names
         if not is_whole and clash is None:
-            yield from self.programs.find([base or None], overridden, outputs, shapes)
-        specs = (*self.inputs, *self.defaults)
-        guards = () if base else self.whole.program.guards
-        classes = list_shape_classes(specs, shapes, base, clash is not None, guards)
-        if not self._fixed:  # otherwise `whole` is not the program for any shapes
-            classes = [form for form in classes if form != base]
+            yield from self.programs.find([ProgramKey.of_class(base or None, overridden, outputs)], shapes)
+        request = (shapes, base, clash is None, overridden, outputs)
+        last_request, keys = self._last_keys
+        if request != last_request:
+            specs = (*self.inputs, *self.defaults)
+            guards = () if base else self.whole.program.guards
+            classes = list_shape_classes(specs, shapes, base, clash is not None, guards)
+            # With fixed sizes, `whole` is not the program for any shapes.
+            keys = [ProgramKey.of_class(form, overridden, outputs) for form in classes if self._fixed or form != base]
+            self._last_keys = request, keys
         try:
-            yield from self.programs.find(classes, overridden, outputs, shapes)
+            yield from self.programs.find(keys, shapes)
         except ModelError as error:
             passed = ", ".join(f"{name}: {list(shape)}" for name, shape in shapes.items())
             hint = f"you passed {passed}; the model takes {', '.join(map(str, self.inputs))}"

@@ -89,12 +89,15 @@ def _find_broken_dims(guards: Iterable[Guard], sizes: Mapping[str, int]) -> set[
     broken: set[str] = set()
     groups: list[set[str]] = []
     for guard in guards:
-        names = {symbol.name for side in (guard.left, guard.right) for symbol in dims.symbols(side)}
-        groups.append({name for name in names if sizes.get(name) == 1})
+        names = dims.symbol_names(guard.left) | dims.symbol_names(guard.right)
+        group = {name for name in names if sizes.get(name) == 1}
+        if not group:
+            continue
+        groups.append(group)
         try:
             check_guards((guard,), sizes)
         except (GuardError, ArithmeticError):
-            broken |= groups[-1]
+            broken |= group
     while related := [group for group in groups if group & broken and not group <= broken]:
         broken = broken.union(*related)
     return broken
