@@ -89,11 +89,11 @@ def test_once_does_not_cache_an_error() -> None:
 
 def test_models_keep_their_native_code_alive(tmp_path: Path) -> None:
     script = """
-from weft.backends.cpu import pool
+from weft.backends.host import runner
 for threads in (1, 4):
     model = weft.load(layers(1), device="cpu", threads=threads)
     before = [digest(model.run({"x": feed(1, batch)})["y"]) for batch in (3, 3, 300)]
-    pool.runner.cache_clear()
+    runner.runner.cache_clear()
     gc.collect()
     assert [digest(model.run({"x": feed(1, batch)})["y"]) for batch in (3, 3, 300)] == before
     shortcut = model.session().whole.shortcut([feed(1)])
@@ -107,13 +107,13 @@ print("same")
 
 def test_concurrent_first_runs_of_a_process(tmp_path: Path) -> None:
     script = """
-from weft.backends.cpu import pool
-load_code, loaded = pool.load_code, []
+from weft.backends.host import runner
+load_code, loaded = runner.load_code, []
 def slowly(*arguments):
     time.sleep(0.1)  # so that other threads arrive before it is done
     loaded.append(load_code(*arguments))
     return loaded.pop()
-pool.load_code = slowly
+runner.load_code = slowly
 barrier, results = threading.Barrier(8), []
 def work():
     model = weft.load(layers(1), device="cpu", threads=2)
