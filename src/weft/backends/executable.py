@@ -167,12 +167,15 @@ class SectionedExecutable(Executable):
         computed = {value for section in self._native_sections() for value in section.section.outputs}
         outputs = self.program.outputs
         maybe_shared = [n for n, value in enumerate(outputs) if value not in computed or value in outputs[:n]]
-        compiled = self._compile(self._read, sizes) if self._can_compile else None
+        compiled: RunFunction | None = None
 
         def run(inputs: Sequence[Any], into: Sequence[Any] = ()) -> list[Any]:
-            if compiled is None:
+            nonlocal compiled
+            if not self._can_compile:
                 results = self.run_bound(inputs, sizes, pending)
             else:
+                if compiled is None:
+                    compiled = self._compile(self._read, sizes)
                 results = compiled(inputs, sizes, pending, into)
             for number in maybe_shared:
                 results[number] = owned(results[number], [*inputs, *results[:number]])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from numpy import ndarray
@@ -71,7 +73,7 @@ class RunFunctionBuilder:
     def build(self, outputs: Sequence[int]) -> RunFunction:
         """Compile the function."""
         lines = [*self._lines, f"return [{_list_slots(outputs)}]"]
-        exec("def run(inputs, sizes, pending, into=()):\n" + "".join(f"    {line}\n" for line in lines), self._names)
+        exec(_compile_run("".join(f"    {line}\n" for line in lines)), self._names)
         run: RunFunction = self._names.pop("run")  # its globals must not refer to it: no reference cycle
         return run
 
@@ -82,6 +84,12 @@ class RunFunctionBuilder:
         name = f"f{len(self._names)}"
         self._names[name] = function
         return name
+
+
+@lru_cache(maxsize=256)
+def _compile_run(body: str) -> CodeType:
+    """Compile the function with this body: functions of one program differ only in the sizes that they are bound to."""
+    return compile(f"def run(inputs, sizes, pending, into=()):\n{body}", "<run>", "exec")
 
 
 def _list_slots(slots: Sequence[int]) -> str:
