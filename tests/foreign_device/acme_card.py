@@ -6,6 +6,7 @@ and launch.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -15,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.compile import compile_program
-from weft.backends.cpu.tape import Tape, TapeLaunch
 from weft.backends.device import (
     Backend,
     CompilingDriver,
@@ -40,10 +40,11 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
 from weft.ir.target import Target
 from weft.ir.tensors import DeviceTensor
-from weft.ir.work import Place, PlannedLaunch, Repeated, Section, unrolled
+from weft.ir.work import PlannedLaunch, Repeated, Section, unrolled
 
 MEMORY = 64 << 20  # bytes of the card
 ALIGNMENT = 256
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class CardBuffer:
@@ -64,19 +65,33 @@ class CardBuffer:
     __del__ = release
 
 
+@dataclass(frozen=True)
+class CardLaunch:
+    """A launch with the addresses of its buffers; `keep` are objects that must live as long."""
+
+    kernel: Any
+    blocks: int
+    buffers: Any
+    parameters: Any
+    keep: object
+
+    def run(self) -> None:
+        self.kernel(0, self.blocks, self.buffers, self.parameters)
+
+
 class CardRecording:
     """Launches on the card, and the times when they ran."""
 
-    def __init__(self, tapes: Sequence[Tape]) -> None:
-        self.tapes = tapes
+    def __init__(self, launches: Sequence[CardLaunch]) -> None:
+        self.launches = launches
         self.seconds = inf
         self.began: list[int] = []
 
     def run(self) -> None:
         self.began = []
-        for tape in self.tapes:
+        for launch in self.launches:
             self.began.append(perf_counter_ns())
-            tape.run([0])
+            launch.run()
         self.began.append(perf_counter_ns())
 
     def ticks(self) -> Any:
@@ -148,15 +163,14 @@ class CardLaunches:
         """Nothing to do: kernels are compiled with the program."""
 
     def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range) -> CardRecording:
-        return CardRecording([self._tape(launch, find) for launch in unrolled(launches) if launch.blocks])
+        return CardRecording([self._bind(launch, find) for launch in unrolled(launches) if launch.blocks])
 
-    def _tape(self, launch: PlannedLaunch, find: Find) -> Tape:
+    def _bind(self, launch: PlannedLaunch, find: Find) -> CardLaunch:
         slices = [find(place, size) for place, size in zip(launch.buffers, launch.sizes, strict=True)]
-        places = tuple(Place(0, _address(part)) for part in slices)
-        address = self.code.addresses[launch.kernel.name]
-        return Tape(
-            [TapeLaunch(address, launch.blocks, places, launch.parameters, parallel=False)], (self.code, slices)
-        )
+        buffers = (ctypes.c_uint64 * len(slices))(*map(_address, slices))
+        parameters = (ctypes.c_int64 * len(launch.parameters))(*launch.parameters)
+        kernel = KERNEL(self.code.addresses[launch.kernel.name])
+        return CardLaunch(kernel, launch.blocks, buffers, parameters, (self.code, slices))
 
 
 def _address(part: BufferSlice) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.cost.launches import LaunchTimes
+from weft.cost.launches import seconds
 from weft.cost.roofline import Peak
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -88,37 +88,7 @@ def test_blocks_that_may_overlap_wait_for_each_other() -> None:
     assert waits_of(first, second, part, apart=(0, 0)) == [(), (0,), (0,)]
 
 
-PEAK = Peak(1e11, 2e10)
-
-
-def times_of(*launches: tuple[float, float, int], repeats: int = 1) -> LaunchTimes:
-    """Return the times of launches with these operations, bytes and blocks."""
-    flops, moved, blocks = (np.array(numbers) for numbers in zip(*launches))
-    return LaunchTimes(blocks.astype(np.int64), flops, moved, np.full(len(blocks), repeats), PEAK)
-
-
 def test_seconds_are_the_maximum_of_arithmetic_and_memory() -> None:
-    times = times_of((6e7, 1e3, 8), (10, 2e7, 8), (0, 0, 8), (1e9, 1e9, 0)).seconds
-    np.testing.assert_allclose(times, [1e-3, 1e-3, np.inf, 0], rtol=0.01)
-
-
-def test_small_launches_run_on_one_thread() -> None:
-    times = times_of((1e7, 1e4, 8), (1e4, 1e4, 8), (1e7, 1e4, 1), (0, 0, 8))
-    assert times.is_worth_sharing.tolist() == [True, False, False, True]  # nothing is known of the last one
-
-
-def test_short_runs_wake_no_workers() -> None:
-    medium = (1e6, 0, 8)  # 17 µs
-    assert not times_of(medium).is_worth_waking
-    assert times_of(medium, medium).is_worth_waking
-    assert times_of(medium, repeats=2).is_worth_waking
-    assert not times_of(*[(1e3, 1e3, 8)] * 100).is_worth_waking
-
-
-def test_long_runs_and_blocks_are_interruptible() -> None:
-    assert not times_of((1e6, 0, 8)).is_long
-    assert times_of((1e9, 0, 8)).is_long
-    assert times_of((1e6, 0, 8), repeats=1000).is_long
-    assert not times_of((1e9, 0, 1000)).may_block
-    assert times_of((1e9, 0, 2)).may_block
-    assert times_of((6e7, 0, 100), (0, 0, 640), (1e3, 0, 7)).blocks_between_checks.tolist() == [49, 10, 7]
+    peak = Peak(1e11, 2e10)
+    assert seconds(6e7, 1e3, peak) == pytest.approx(1e-3, rel=0.01)
+    assert seconds(10, 2e7, peak) == pytest.approx(1e-3, rel=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 
 import numpy as np
@@ -59,14 +60,45 @@ def test_tables_compute_dims(seed: int) -> None:
     for _ in range(40):
         sizes = [source.choice((0, 1, 2, 7, 1000, 2**31, 2**62)) for _ in NAMES]
         native, plain = table.start(sizes), table.start(sizes)
-        compute_natively(table, native)
-        table.compute(plain)
+        assert compute_natively(table, native)
+        assert table.compute(plain)
         np.testing.assert_array_equal(native, plain)
         for dim, result in zip(expressions, native[slots].tolist()):
             if result != INVALID:
                 assert result == DimEvaluator(dict(zip(NAMES, sizes)))(dim), (dim, sizes)
             else:
                 assert max(sizes) > 1000 or 0 in sizes, (dim, sizes)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tables_check_dims(seed: int) -> None:
+    """Native code and Python agree with the relations of dims; invalid numbers pass only checks that are lifted."""
+    print(f"seed {seed}")
+    source = random.Random(seed)
+    compare = {">=": operator.ge, "==": operator.eq, "!=": operator.ne}
+    outcomes = set()
+    for _ in range(60):
+        write = NumberTableBuilder(NAMES, ())
+        checks = [(random_dim(source, 2), source.choice(list(compare)), source.choice((0, 1, 7))) for _ in range(2)]
+        valid, lifting = random_dim(source, 3), random_dim(source, 1)
+        for dim, relation, number in checks:
+            write.check(write.slot(dim), relation, number)
+        write.check_valid([write.slot(valid)], unless=write.slot(lifting))
+        dims_of = [*[dim for dim, _, _ in checks], valid, lifting]
+        slots = [write.slot(dim) for dim in dims_of]
+        table, resolved = write.build(), write.resolve(slots)
+        for _ in range(10):
+            sizes = [source.choice((0, 1, 7, 2**62)) for _ in NAMES]
+            native, plain = table.start(sizes), table.start(sizes)
+            holds = compute_natively(table, native)
+            assert table.compute(plain) == holds
+            first, second, checked, lifted = native[resolved].tolist()
+            expected = checked != INVALID or lifted == 0
+            for value, (_, relation, number) in zip((first, second), checks):
+                expected &= value != INVALID and compare[relation](value, number)
+            assert holds == expected, (checks, valid, lifting, sizes)
+            outcomes.add(holds)
+    assert outcomes == {False, True}
 
 
 def sections_of(model: weft.Model) -> list[CpuSection]:

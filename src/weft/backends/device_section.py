@@ -13,13 +13,12 @@ from weft.ir.compiled import section_constants, section_symbols
 from weft.ir.program import Value
 from weft.ir.verification import is_verifying
 from weft.ir.work import NativeSection
-from weft.plan.limits import MemoryBudget, check_fits
+from weft.plan.limits import MemoryBudget, check_fits, surely_fits
 from weft.plan.plan import ALIGNMENT, Plan, SymbolicPlan
 from weft.plan.plan_numbers import Compute, PlanNumbers, SizedNumbers, list_launches
 from weft.threads import make_lock
 
 REMEMBERED_PLANS = 64  # sets of sizes whose device plans a section keeps
-REMEMBERED_LAUNCHES = 1 << 18  # of all these plans together
 MOST_VARIANTS = 16  # plans for different conditions on the sizes
 UNKNOWN_SIZE = 64  # the reference size of a symbol that no input shows
 DevicePlan = TypeVar("DevicePlan")
@@ -33,6 +32,7 @@ class DeviceSection(ABC, Generic[DevicePlan]):
     """
 
     alignment = ALIGNMENT  # bytes; every buffer of a launch starts at a multiple of it
+    remembered_launches = 1 << 18  # of all device plans together
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class DeviceSection(ABC, Generic[DevicePlan]):
         self.references = [{name: sizes.get(name, UNKNOWN_SIZE) for name in self.symbols} for sizes in references]
         self._variants: list[PlanNumbers] = []
         self._plans: OrderedDict[tuple[int, ...], DevicePlan] = OrderedDict()
+        self._launches_held = 0  # by these plans
         self._latest: DevicePlan | None = None  # the one used last
         self._lock = make_lock()
 
@@ -93,9 +94,11 @@ class DeviceSection(ABC, Generic[DevicePlan]):
             if is_verifying():
                 self._verify(slots, numbers, sizes)
             plan = self._latest = self._plans[key] = self._load_numbers(slots, numbers)
-            launches = sum(map(self._count_launches, self._plans.values()))
-            while len(self._plans) > 1 and (len(self._plans) > REMEMBERED_PLANS or launches > REMEMBERED_LAUNCHES):
-                launches -= self._count_launches(self._plans.popitem(last=False)[1])
+            self._launches_held += self._count_launches(plan)
+            while len(self._plans) > 1 and (
+                len(self._plans) > REMEMBERED_PLANS or self._launches_held > self.remembered_launches
+            ):
+                self._launches_held -= self._count_launches(self._plans.popitem(last=False)[1])
             return plan
 
     def make_plan(self, sizes: Mapping[str, int]) -> Plan:
@@ -120,12 +123,8 @@ class DeviceSection(ABC, Generic[DevicePlan]):
 
     def _check_memory(self, plan: SymbolicPlan, numbers: SizedNumbers, sizes: Mapping[str, int]) -> None:
         """Raise OutOfMemoryError unless a run fits; the details of the error need the whole plan."""
-        sized = Plan((), numbers.arena_bytes, numbers.outputs, (), (), 0, 0, ())
-        try:
-            check_fits(sized, self.budget, self.capacity)
-        except Exception:
+        if not surely_fits(numbers.arena_bytes, numbers.outputs, self.budget, self.capacity):
             self._check_plan(plan, sizes)
-            raise
 
     def _check_plan(self, symbolic_plan: SymbolicPlan, sizes: Mapping[str, int]) -> Plan:
         try:

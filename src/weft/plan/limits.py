@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from weft.errors import ExecutionError, OutOfMemoryError
 from weft.ir.work import Allocation
@@ -28,6 +32,17 @@ class MemoryBudget:
 
 def output_bytes(plan: Plan) -> int:
     return sum(prod(shape) * dtype.itemsize for shape, dtype in plan.outputs)
+
+
+def surely_fits(
+    arena_bytes: int, outputs: Iterable[tuple[tuple[int, ...], np.dtype[Any]]], budget: MemoryBudget, physical: int
+) -> bool:
+    """Whether the arena and the outputs of a section fit; if not, `check_fits` decides, and says why."""
+    needed = arena_bytes
+    for shape, dtype in outputs:
+        needed += prod([size or 1 for size in shape]) * dtype.itemsize  # numpy refuses a large shape without elements
+    limit = budget.limit
+    return needed <= physical and (limit is None or budget.weights + needed + budget.workspace <= limit)
 
 
 def check_fits(plan: Plan, budget: MemoryBudget, physical: int) -> None:

@@ -1,7 +1,8 @@
 """The numbers of a plan as a table of operations on 64-bit integers, which native code evaluates in microseconds.
 
 A slot holds a number: a constant, a size of the run, or the result of an operation on two earlier slots. Numbers that
-no 64-bit integer holds, and divisions by zero, give `INVALID`, which spreads to everything computed from it.
+no 64-bit integer holds, and divisions by zero, give `INVALID`, which spreads to everything computed from it. Checks say
+which sizes the numbers are for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from weft.records import dataclass
 
 INVALID = -(1 << 63)
 ADD, MULTIPLY, DIVIDE, REMAINDER, MINIMUM, MAXIMUM = range(6)
+AT_LEAST, EQUAL, DIFFERENT, VALID = range(4)
+_RELATIONS = {">=": AT_LEAST, "==": EQUAL, "!=": DIFFERENT}
 _OPERATIONS = {"//": DIVIDE, "%": REMAINDER, "min": MINIMUM, "max": MAXIMUM}
 
 
@@ -24,10 +27,12 @@ _OPERATIONS = {"//": DIVIDE, "%": REMAINDER, "min": MINIMUM, "max": MAXIMUM}
 class NumberTable:
     """Operations in order: rows of an operation and the slots of its operands, whose results are the last slots.
 
-    `values` has the constants, then zeros for sizes and results.
+    `values` has the constants, then zeros for sizes and results. A check compares the numbers in two slots, neither of
+    which may be invalid, unless the number in a third slot is 0.
     """
 
     operations: Array  # int32 [n, 3]
+    checks: Array  # int32 [n, 4]: relation, and three slots
     values: Array  # int64, by slot
     first_size: int
     first_result: int
@@ -38,13 +43,23 @@ class NumberTable:
         values[self.first_size : self.first_result] = sizes
         return values
 
-    def compute(self, values: Array) -> None:
-        """Evaluate all operations in Python; native code does the same."""
+    def compute(self, values: Array) -> bool:
+        """Evaluate all operations in Python, and return whether all checks hold; native code does the same."""
         operations = self.operations.tolist()
         slots = values.tolist()
         for number, (operation, left, right) in enumerate(operations, self.first_result):
             slots[number] = _evaluate(operation, slots[left], slots[right])
         values[:] = slots
+        return all(
+            not slots[unless] or _holds(relation, slots[left], slots[right])
+            for relation, left, right, unless in self.checks.tolist()
+        )
+
+
+def _holds(relation: int, left: int, right: int) -> bool:
+    if INVALID in (left, right):
+        return False
+    return {AT_LEAST: left >= right, EQUAL: left == right, DIFFERENT: left != right, VALID: True}[relation]
 
 
 def _evaluate(operation: int, left: int, right: int) -> int:
@@ -73,6 +88,7 @@ class NumberTableBuilder:
         self._sizes = {name: number for number, name in enumerate(symbols)}
         self._constants: dict[int, int] = {}
         self._operations: list[tuple[int, int, int]] = []
+        self._checks: dict[tuple[int, int, int, int], None] = {}
         self._slots: dict[object, int] = {}
         for definition in definitions:
             slots = [self.slot(part) for part in definition.parts]
@@ -99,6 +115,15 @@ class NumberTableBuilder:
     def slots(self, dims: Sequence[Dim]) -> list[int]:
         return [self.slot(dim) for dim in dims]
 
+    def check(self, slot: int, relation: str, number: int) -> None:
+        """Check the number in a slot: ">=", "==" or "!=" some number."""
+        self._checks[_RELATIONS[relation], slot, self.slot(number), self.slot(1)] = None
+
+    def check_valid(self, slots: Sequence[int], unless: int | None = None) -> None:
+        """Check that the numbers in slots are valid, unless the one in another slot is 0."""
+        always = self.slot(1) if unless is None else unless
+        self._checks.update({(VALID, slot, slot, always): None for slot in slots})
+
     def build(self) -> NumberTable:
         operations = np.array([(op, 0, 0) for op, _, _ in self._operations], np.int32).reshape(-1, 3)
         operations[:, 1] = self.resolve([left for _, left, _ in self._operations])
@@ -107,7 +132,12 @@ class NumberTableBuilder:
         first_result = first_size + len(self._sizes)
         values = np.zeros(first_result + len(operations), np.int64)
         values[:first_size] = [max(number, INVALID) if number < 1 << 63 else INVALID for number in self._constants]
-        return NumberTable(operations, values, first_size, first_result)
+        checks = np.array(list(self._checks), np.int32).reshape(-1, 4)
+        for column in range(1, 4):
+            checks[:, column] = self.resolve([check[column] for check in self._checks])
+        is_known = (checks[:, 0] == VALID) & (checks[:, 1] < first_size) & (values[checks[:, 1]] != INVALID)
+        checks = np.ascontiguousarray(checks[~is_known])
+        return NumberTable(operations, checks, values, first_size, first_result)
 
     def resolve(self, slots: Sequence[int]) -> Array:
         """Return the final numbers of slots, once all dims are known."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 
 from weft.ir.arrays import Array
 from weft.ir.work import PlannedLaunch, Repeated
-from weft.plan.numbers import INVALID, NumberTable, NumberTableBuilder
+from weft.plan.numbers import NumberTable, NumberTableBuilder
 from weft.plan.plan import SymbolicLaunch, SymbolicLoop, SymbolicPlan
 from weft.records import dataclass
 
-Compute = Callable[[NumberTable, Array], None]
-"""Evaluates the operations of a table on its slots."""
+Compute = Callable[[NumberTable, Array], bool]
+"""Evaluates the operations of a table on its slots, and returns whether all checks hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,30 +43,42 @@ class PlanNumbers:
         blocks = write.slots([launch.blocks for launch in self.launches])
         flops = write.slots([launch.flops for launch in self.launches])
         moved = write.slots([launch.bytes for launch in self.launches])
-        parameters = write.slots([value for launch in self.launches for value in launch.parameters])
+        parameters = [write.slots(launch.parameters) for launch in self.launches]
         offsets = write.slots([place.offset for launch in self.launches for place in launch.buffers])
         used = write.slots([size for launch in self.launches for size in launch.sizes])
         shapes = [write.slots(shape) for shape, _ in plan.outputs]
         sizes = write.slots([dim for _, shape in plan.shapes for dim in shape])
-        conditions = [(write.slot(c.dim), c.relation, c.number) for c in plan.conditions]
-        stacks = [(write.slot(stack.total), write.slots([*stack.offsets, 0])) for stack in plan.stacks]
+        totals = write.slots([stack.total for stack in plan.stacks])
+        starts = [write.slots([*stack.offsets, 0]) for stack in plan.stacks]
         loops = _loop_slots(plan, write)
+        for condition in plan.conditions:
+            write.check(write.slot(condition.dim), condition.relation, condition.number)
+        for slot in (*sizes, *blocks, *[count for _, _, count, _ in loops]):
+            write.check(slot, ">=", 0)
+        write.check_valid([*totals, *offsets, *[slot for slots in (*starts, *shapes) for slot in slots]])
+        for slot, slots in zip(blocks, parameters):  # without blocks, parameters may divide by a size of 0
+            write.check_valid(slots, unless=slot)
+        for _, _, count, shifts in loops:
+            write.check_valid(shifts, unless=count)
         self.table = write.build()
         resolve = write.resolve
-        self._blocks, self._flops, self._bytes = resolve(blocks), resolve(flops), resolve(moved)
-        self._parameters, self._offsets, self._used = resolve(parameters), resolve(offsets), resolve(used)
-        self._shapes = [(resolve(slots), dtype) for slots, (_, dtype) in zip(shapes, plan.outputs)]
-        self._sizes = resolve(sizes)
-        self._conditions = [(int(resolve([slot])[0]), relation, number) for slot, relation, number in conditions]
-        self._stacks = [(int(resolve([total])[0]), resolve(starts)) for total, starts in stacks]
-        blocks_of = [place.block for launch in self.launches for place in launch.buffers]
-        self._block_of = np.array(blocks_of, np.intp)  # -1, the last, for buffers outside of the arena
+        self.block_slots, self.flop_slots, self.byte_slots = resolve(blocks), resolve(flops), resolve(moved)
+        self.parameter_slots = resolve([slot for slots in parameters for slot in slots])
+        self.offset_slots, self.used_slots = resolve(offsets), resolve(used)
+        self.shape_slots = [(resolve(slots).tolist(), dtype) for slots, (_, dtype) in zip(shapes, plan.outputs)]
+        self.total_slots: list[int] = resolve(totals).tolist()
+        self.start_slots = [resolve(slots) for slots in starts]  # by stack; the last is that of a 0
+        places = [place for launch in self.launches for place in launch.buffers]
+        self.block_of = np.array([place.block for place in places], np.intp)
+        self.block_of[self.block_of < 0] = len(
+            plan.stacks[0].offsets
+        )  # for buffers outside of the arena: they start at 0
         self.loops = [
             LoopSlots(first, stop, int(resolve([count])[0]), resolve(shifts)) for first, stop, count, shifts in loops
         ]
         self.buffers = np.array([len(launch.buffers) for launch in self.launches], np.int64)
         self.parameters = np.array([len(launch.parameters) for launch in self.launches], np.int64)
-        self.regions = np.array([place.region for launch in self.launches for place in launch.buffers], np.int64)
+        self.regions = np.array([place.region for place in places], np.int64)
 
     def evaluate(self, sizes: Mapping[str, int]) -> SizedNumbers | None:
         """Evaluate the numbers for sizes; None if the plan does not apply to them or a number is invalid."""
@@ -73,58 +86,56 @@ class PlanNumbers:
             values = self.table.start([sizes[name] for name in self._symbols])
         except OverflowError:
             return None
-        self._compute(self.table, values)
-        for slot, relation, number in self._conditions:
-            value = values.item(slot)
-            is_equal = value == number
-            if value == INVALID or (value < number if relation == ">=" else is_equal != (relation == "==")):
-                return None
-        numbers = SizedNumbers(self, values, sizes)
-        return numbers if numbers.are_valid() else None
+        return SizedNumbers(self, values, sizes) if self._compute(self.table, values) else None
 
 
 class SizedNumbers:
-    """The numbers of a plan for one set of sizes."""
+    """The numbers of a plan for one set of sizes; `values` has those of all slots, arrays are taken from it lazily."""
 
     def __init__(self, slots: PlanNumbers, values: Array, sizes: Mapping[str, int]) -> None:
-        self._slots, self._values, self.sizes = slots, values, sizes
-        self.blocks = values.take(slots._blocks)
-        self.has_blocks = self.blocks > 0
-        self.parameters = values.take(slots._parameters)
-        if not self.has_blocks.all():  # their parameters may divide by a size of 0
-            self.parameters *= self.has_blocks.repeat(slots.parameters)
-        self.arena_bytes, starts = min([(values.item(total), n) for n, (total, _) in enumerate(slots._stacks)])
-        self.offsets = values.take(slots._offsets) + values.take(slots._stacks[starts][1])[slots._block_of]
+        self._slots, self.values, self.sizes = slots, values, sizes
+        item = values.item
+        totals: list[int] = [item(slot) for slot in slots.total_slots]
+        self.arena_bytes = min(totals)
+        self._stack = totals.index(self.arena_bytes)
+        self.outputs = tuple([(tuple([item(slot) for slot in shape]), dtype) for shape, dtype in slots.shape_slots])
 
-    def are_valid(self) -> bool:
-        slots, values = self._slots, self._values
-        if len(slots._sizes) and values.take(slots._sizes).min() < 0:
-            return False
-        smallest = [array.min(initial=0) for array in (self.parameters, self.offsets)]
-        return min(*smallest, self.arena_bytes) > INVALID and bool(self.blocks.min(initial=0) >= 0)
+    @cached_property
+    def blocks(self) -> Array:
+        return self.values.take(self._slots.block_slots)
+
+    @cached_property
+    def has_blocks(self) -> Array:
+        return self.blocks > 0
+
+    @cached_property
+    def parameters(self) -> Array:
+        """The parameters of all launches; 0 for those without blocks."""
+        return self.values.take(self._slots.parameter_slots) * self.has_blocks.repeat(self._slots.parameters)
+
+    @cached_property
+    def offsets(self) -> Array:
+        slots, values = self._slots, self.values
+        return values.take(slots.offset_slots) + values.take(slots.start_slots[self._stack])[slots.block_of]
 
     @property
     def flops(self) -> Array:
-        return self._values.take(self._slots._flops) * self.has_blocks
+        return self.values.take(self._slots.flop_slots) * self.has_blocks
 
     @property
     def bytes(self) -> Array:
-        return self._values.take(self._slots._bytes) * self.has_blocks
+        return self.values.take(self._slots.byte_slots) * self.has_blocks
 
     @property
     def used(self) -> Array:
         """The bytes of each buffer; 0 for those that no launch writes."""
-        return self._values.take(self._slots._used)
-
-    @property
-    def outputs(self) -> tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]:
-        return tuple((tuple(self._values.take(slots).tolist()), dtype) for slots, dtype in self._slots._shapes)
+        return self.values.take(self._slots.used_slots)
 
     def loop_count(self, loop: LoopSlots) -> int:
-        return int(self._values[loop.count])
+        return int(self.values[loop.count])
 
     def loop_shifts(self, loop: LoopSlots) -> Array:
-        return self._values.take(loop.shifts)
+        return self.values.take(loop.shifts)
 
 
 @overload

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from backends.cpu.tapes import TapeLaunch, build_tape
 
-from weft.backends.cpu.tape import Place, Tape, TapeLaunch
+from weft.backends.cpu.tape import Tape
 from weft.backends.host.codegen import LoadedCode, compile_cached, load_code
 from weft.backends.host.machine import host
 from weft.backends.llvm import compilation
@@ -25,6 +26,7 @@ from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Call, Code, Fetch, Integer, Kernel, Put
 from weft.ir.kernel_verify import verify_kernel
+from weft.ir.work import Place
 
 Array = np.ndarray[Any, Any]
 LANES = 16
@@ -59,7 +61,7 @@ def tape_of(
     numbers = tuple((parameters or {})[name] for name in kernel.parameters)
     shared = [buffer for buffer in kernel.buffers if buffer.local_size is None]
     places = tuple(Place(index) for index in range(len(shared)))
-    return Tape([TapeLaunch(code.addresses[kernel.name], blocks, places, numbers, grain=grain)], code)
+    return build_tape([TapeLaunch(code.addresses[kernel.name], blocks, places, numbers, grain=grain)], code)
 
 
 def run_kernel(

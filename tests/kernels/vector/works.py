@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 from backends.cpu.native import build
+from backends.cpu.tapes import TapeLaunch, build_tape
 
-from weft.backends.cpu.tape import Place, Tape, TapeLaunch
 from weft.backends.host.machine import host
 from weft.ir import dims
 from weft.ir.dtypes import DType, from_numpy
 from weft.ir.layout import Layout, row_major
 from weft.ir.packing import load_constant
+from weft.ir.work import Place
 from weft.kernels.lower.tensors import StoredTensor, Work
 
 Array = np.ndarray[Any, Any]
@@ -94,6 +95,6 @@ def run_work(
         numbers = tuple(dims.evaluate(value, bound) for value in launch.values)
         launches.append(TapeLaunch(code.addresses[kernel.name], blocks, places, numbers, parallel=threads > 1))
         codes.append(code)
-    Tape(launches, codes).run(regions, threads)
+    build_tape(launches, codes).run(regions, threads)
     arrays = [from_memory(output.array, result.layout).copy() for output, result in zip(outputs, results, strict=True)]
     return arrays, int(errors[0].array[0])

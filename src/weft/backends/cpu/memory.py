@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.backends.host.addresses import DATA_AT, ask_address, pointer_at
 from weft.ir.arrays import Array
 
 ALIGNMENT = 64
@@ -17,37 +18,12 @@ IN_ORDER = 0x101  # numpy's flags for row-major and aligned
 WRITABLE = IN_ORDER | 0x400  # and writable
 ARENA_OVERHEAD = _HEAD + ALIGNMENT  # bytes of an arena's memory besides the arena
 _MOST_SPARE = 16  # unused arenas to keep for later runs
-
-_pointer_at = ctypes.c_void_p.from_address
-
-
-def _find_data_offset() -> int:
-    """Find the offset of the data pointer in numpy's array objects: after CPython's object header; 0 if unknown."""
-    try:
-        head = object.__basicsize__
-        samples = [np.empty(size, dtype)[1:] for size in (1, 1000) for dtype in (np.uint8, np.float64)]
-        matches = all(_pointer_at(id(array) + head).value == array.ctypes.data for array in samples)
-        return head if matches and hasattr(ctypes, "pythonapi") else 0
-    except (TypeError, ValueError):
-        return 0
-
-
-def _ask_address(array: Array) -> int:
-    return array.ctypes.data
-
-
-def _read_address(array: Array) -> int:
-    return _pointer_at(id(array) + DATA_AT).value or 0
-
-
-DATA_AT = _find_data_offset()  # offset in an array object at which native code reads the data pointer itself
-address = _read_address if DATA_AT else _ask_address
-word: Callable[[Array], int] = id if DATA_AT else _ask_address  # how an array is passed to native code
+word: Callable[[Array], int] = id if DATA_AT else ask_address  # how an array is passed to native code
 
 
 def address_of_word(word: int) -> int:
     """Return the address of an array's elements from its `word`."""
-    return _pointer_at(word + DATA_AT).value or 0 if DATA_AT else word
+    return pointer_at(word + DATA_AT).value or 0 if DATA_AT else word
 
 
 def contiguous(array: Any) -> Array:

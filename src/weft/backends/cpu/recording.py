@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from weft.backends.cpu.executable import CpuExecutable
-from weft.backends.cpu.memory import ALIGNMENT, address, contiguous
+from weft.backends.cpu.memory import ALIGNMENT, contiguous
 from weft.backends.cpu.section import CpuSection
 from weft.backends.cpu.tape import Tape
+from weft.backends.host.addresses import address
 from weft.backends.reference.interpret import run_step
 from weft.backends.run_log import RunLog
 from weft.errors import ExecutionError
@@ -77,6 +78,6 @@ class _RecordedSection(CpuSection):
         key = tuple([sizes[name] for name in self.symbols])
         if self._last_plan is None or self._last_plan[0] != key:
             plan = self.make_plan(sizes)
-            tape = self.fill_tape(*self._evaluate(sizes)).tape
+            tape = self.fill_tape(*self._evaluate(sizes))
             self._last_plan = (key, plan, tuple(unrolled(plan.launches)), tape)
         return self._last_plan[1:]

@@ -13,7 +13,8 @@ from numpy import empty, ndarray
 from weft.backends.cpu.memory import FIRST_REGION, IN_ORDER, WRITABLE, Arena, Arenas, address_of_word, word
 from weft.backends.cpu.peak import assumed_peak
 from weft.backends.cpu.pool import MOST_THREADS, shared_pool
-from weft.backends.cpu.tape_form import FilledTape, TapeForm
+from weft.backends.cpu.tape import Tape
+from weft.backends.cpu.tape_form import TapeForm
 from weft.backends.device import Shortcut
 from weft.backends.device_section import DeviceSection
 from weft.backends.host.numbers import compute_natively
@@ -41,30 +42,20 @@ class CpuPlan:
         "_outputs",
         "arena_bytes",
         "arenas",
-        "blocks",
-        "long",
         "regions",
         "tape",
         "threads",
     )
 
-    def __init__(
-        self,
-        filled: FilledTape,
-        numbers: SizedNumbers,
-        inputs: int,
-        arenas: Arenas,
-    ) -> None:
-        self.tape = filled.tape
+    def __init__(self, tape: Tape, numbers: SizedNumbers, threads: int, inputs: int, arenas: Arenas) -> None:
+        self.tape = tape
         self.arena_bytes = numbers.arena_bytes
         self.arenas = arenas
-        self.threads = min(filled.threads, MOST_THREADS) if self.tape.parallel else 1
+        self.threads = min(threads, MOST_THREADS) if tape.parallel else 1
         outputs = numbers.outputs
         self.regions = FIRST_FREE + inputs + len(outputs)
         first = FIRST_REGION + FIRST_FREE + inputs
         self._outputs = tuple([(first + number, shape, dtype) for number, (shape, dtype) in enumerate(outputs)])
-        self.long = filled.is_long  # whether Ctrl-C should interrupt a run instead of waiting for its end
-        self.blocks = filled.may_block  # whether a helper thread has to run it, since a block may take that long
         self._native = runner()
         self._call = self._native.call
 
@@ -84,7 +75,7 @@ class CpuPlan:
                 copies.append(array)
             call[place] = word(array)
             place += 1
-        if into and not self.blocks:  # else an abandoned helper may still be writing
+        if into and not self.tape.may_block:  # else an abandoned helper may still be writing
             outputs = [
                 offered if offered is not None and _can_write(offered, shape, dtype) else empty(shape, dtype)
                 for offered, (_, shape, dtype) in zip(into, self._outputs, strict=True)
@@ -97,7 +88,9 @@ class CpuPlan:
                 array = empty(shape, dtype)
                 call[place] = word(array)
                 outputs.append(array)
-        failed = self._run_in_slices(arena, (inputs, copies, outputs)) if self.long else self._call(arena.call_at)
+        failed = (
+            self._run_in_slices(arena, (inputs, copies, outputs)) if self.tape.is_long else self._call(arena.call_at)
+        )
         self.arenas.give(arena)
         if failed:
             raise ExecutionError("an index is out of range")
@@ -108,7 +101,7 @@ class CpuPlan:
         words = arena.call[FIRST_REGION : FIRST_REGION + self.tape.regions]
         regions = [*words[:FIRST_FREE], *map(address_of_word, words[FIRST_FREE:])]
         run = partial(self.tape.run, regions, self.threads, keep=(arena, arrays))
-        if self.blocks:
+        if self.tape.may_block:
             run_interruptibly(run)
         else:
             run()
@@ -124,6 +117,8 @@ def _can_write(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bo
 
 class CpuSection(DeviceSection[CpuPlan]):
     """One native section on the CPU. Several threads may call `run` at once."""
+
+    remembered_launches = 1 << 13  # a tape is filled again sooner than fresh memory for one more is mapped
 
     def __init__(self, section: NativeSection, constants: Mapping[Value, Any], executable: CpuExecutable) -> None:
         super().__init__(section, constants, executable.budget, physical_memory(), executable.references)
@@ -145,15 +140,16 @@ class CpuSection(DeviceSection[CpuPlan]):
     def bind(self, sizes: Mapping[str, int]) -> Shortcut | None:
         return self.load_plan(sizes).run if sizes.keys() >= set(self.symbols) else None
 
-    def fill_tape(self, slots: PlanNumbers, numbers: SizedNumbers) -> FilledTape:
+    def fill_tape(self, slots: PlanNumbers, numbers: SizedNumbers) -> Tape:
         """Build the tape of a plan for some sizes."""
         form = self._forms.get(slots)
         if form is None:
-            form = self._forms[slots] = TapeForm(slots, self.code.addresses, (self.code, slots.plan.constants))
-        return form.fill(numbers, self.threads, assumed_peak())
+            keep = (self.code, slots.plan.constants)
+            form = self._forms[slots] = TapeForm(slots, self.code.addresses, self.threads, assumed_peak(), keep)
+        return form.fill(numbers)
 
     def _load_numbers(self, slots: PlanNumbers, numbers: SizedNumbers) -> CpuPlan:
-        return CpuPlan(self.fill_tape(slots, numbers), numbers, len(self.section.inputs), self.arenas)
+        return CpuPlan(self.fill_tape(slots, numbers), numbers, self.threads, len(self.section.inputs), self.arenas)
 
     def _compute(self) -> Compute:
         return compute_natively

@@ -1,4 +1,4 @@
-"""The native functions that run tapes and compute the numbers of plans (native/*.ll), loaded once per process."""
+"""The native functions that compute numbers of plans, fill and run tapes (native/*.ll), loaded once per process."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ _FUNCTIONS = (
     "weft_pool_bytes",
     "weft_pause_times",
     "weft_compute",
+    "weft_fill",
 )
 
 
@@ -40,7 +41,8 @@ class NativeRunner:
     stop: Callable[[int], None]
     pool_bytes: Callable[[], int]
     pause: Callable[[int], None]
-    compute: Callable[[int, int, int, int], None]  # operations, their number, values, results
+    compute: Callable[[int, int, int, int, int, int], int]  # operations, count, values, results, checks, count
+    fill: Callable[[int, int, int, int], int]  # form, values, block of words, their number; returns the words it needs
     code: LoadedCode
 
 
@@ -76,7 +78,8 @@ def runner() -> NativeRunner:
         stop=function("weft_stop", None, pointer),
         pool_bytes=function("weft_pool_bytes", word),
         pause=function("weft_pause_times", None, word),
-        compute=function("weft_compute", None, pointer, word, pointer, pointer),
+        compute=function("weft_compute", ctypes.c_int32, pointer, word, pointer, pointer, pointer, word),
+        fill=function("weft_fill", word, pointer, pointer, pointer, word),
         code=code,
     )
 
@@ -89,6 +92,6 @@ def runner_text(system: str, arm: bool | None = None) -> str:
         if not arm and here not in ("x86_64", "amd64"):
             raise DeviceError(f"native code runs on x86-64 and 64-bit ARM only, not on {platform.machine()}")
     systems = {"darwin": "macos", "win32": "windows"}
-    names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "walk", "runner", "numbers")
+    names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "walk", "runner", "numbers", "tapes")
     folder = Path(__file__).parent / "native"
     return "\n".join((folder / f"{name}.ll").read_text(encoding="utf-8") for name in names)

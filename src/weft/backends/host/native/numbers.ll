@@ -1,8 +1,9 @@
 ; Compute the numbers of a plan. An operation is three words: what to do, and the slots of its operands; its result goes
 ; to the next slot. A result that does not fit into 64 bits, or of a division by zero, is the smallest integer, and so is
-; everything that is computed from it.
+; everything that is computed from it. A check is four words: how two slots compare, these, and a slot whose 0 lifts it.
 
-define void @weft_compute(ptr %operations, i64 %count, ptr %values, ptr %results) nounwind {
+; Compute all operations; whether all checks hold.
+define i32 @weft_compute(ptr %operations, i64 %count, ptr %values, ptr %results, ptr %checks, i64 %check.count) nounwind {
 entry:
   %any = icmp sgt i64 %count, 0
   br i1 %any, label %visit, label %end
@@ -12,15 +13,9 @@ visit:
   %operation.at = getelementptr i32, ptr %operations, i64 %row
   %operation = load i32, ptr %operation.at, align 4
   %left.at = getelementptr i32, ptr %operation.at, i64 1
-  %left.slot = load i32, ptr %left.at, align 4
-  %left.index = zext i32 %left.slot to i64
-  %left.from = getelementptr i64, ptr %values, i64 %left.index
-  %left = load i64, ptr %left.from, align 8
+  %left = call i64 @slot_at(ptr %left.at, ptr %values)
   %right.at = getelementptr i32, ptr %operation.at, i64 2
-  %right.slot = load i32, ptr %right.at, align 4
-  %right.index = zext i32 %right.slot to i64
-  %right.from = getelementptr i64, ptr %values, i64 %right.index
-  %right = load i64, ptr %right.from, align 8
+  %right = call i64 @slot_at(ptr %right.at, ptr %values)
   %left.wrong = icmp eq i64 %left, -9223372036854775808
   %right.wrong = icmp eq i64 %right, -9223372036854775808
   %wrong = or i1 %left.wrong, %right.wrong
@@ -78,6 +73,54 @@ store:
   %number.next = add i64 %number, 1
   %again = icmp slt i64 %number.next, %count
   br i1 %again, label %visit, label %end
+
 end:
-  ret void
+  br label %check.visit
+check.visit:
+  %check = phi i64 [ 0, %end ], [ %check.next, %check.passed ]
+  %check.more = icmp slt i64 %check, %check.count
+  br i1 %check.more, label %check.look, label %pass
+check.look:
+  %check.row = mul i64 %check, 4
+  %relation.at = getelementptr i32, ptr %checks, i64 %check.row
+  %relation = load i32, ptr %relation.at, align 4
+  %unless.at = getelementptr i32, ptr %relation.at, i64 3
+  %unless = call i64 @slot_at(ptr %unless.at, ptr %values)
+  %lifted = icmp eq i64 %unless, 0
+  br i1 %lifted, label %check.passed, label %compare
+compare:
+  %one.at = getelementptr i32, ptr %relation.at, i64 1
+  %one = call i64 @slot_at(ptr %one.at, ptr %values)
+  %other.at = getelementptr i32, ptr %relation.at, i64 2
+  %other = call i64 @slot_at(ptr %other.at, ptr %values)
+  %one.valid = icmp ne i64 %one, -9223372036854775808
+  %other.valid = icmp ne i64 %other, -9223372036854775808
+  %both.valid = and i1 %one.valid, %other.valid
+  %at.least = icmp sge i64 %one, %other
+  %equal = icmp eq i64 %one, %other
+  %different = xor i1 %equal, true
+  %is.at.least = icmp eq i32 %relation, 0
+  %is.equal = icmp eq i32 %relation, 1
+  %is.different = icmp eq i32 %relation, 2
+  %holds.2 = select i1 %is.different, i1 %different, i1 true
+  %holds.1 = select i1 %is.equal, i1 %equal, i1 %holds.2
+  %holds.0 = select i1 %is.at.least, i1 %at.least, i1 %holds.1
+  %holds = and i1 %both.valid, %holds.0
+  br i1 %holds, label %check.passed, label %fail
+check.passed:
+  %check.next = add i64 %check, 1
+  br label %check.visit
+pass:
+  ret i32 1
+fail:
+  ret i32 0
+}
+
+; The number in the slot that a word names.
+define internal i64 @slot_at(ptr %word.at, ptr %values) alwaysinline nounwind {
+  %slot = load i32, ptr %word.at, align 4
+  %index = zext i32 %slot to i64
+  %from = getelementptr i64, ptr %values, i64 %index
+  %number = load i64, ptr %from, align 8
+  ret i64 %number
 }
