@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.backends.cpu.memory import Arenas
+from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
 from weft.cache import code, entries, files
 from weft.cli import main
 from weft.runtime.memory import parse_bytes
@@ -97,7 +97,9 @@ def test_invalid_amounts_of_memory(text: int | str, file: Path) -> None:
         weft.load(file, memory_limit=text)
 
 
-def test_prediction_equals_allocation(dynamic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def arena_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """List the bytes of the arenas that runs take, with their overhead."""
     arena_sizes: list[int] = []
     take = Arenas.take
 
@@ -107,18 +109,53 @@ def test_prediction_equals_allocation(dynamic: Path, monkeypatch: pytest.MonkeyP
         return arena
 
     monkeypatch.setattr(Arenas, "take", note)
+    return arena_sizes
+
+
+def test_prediction_equals_allocation(dynamic: Path, arena_sizes: list[int]) -> None:
     model = weft.load(dynamic, device="cpu", threads=1)
     for batch in (1, 3):
         memory = model.memory({"batch": batch})
         assert memory == model.memory({"x": (batch, 8, SIDE, SIDE)})
         assert not arena_sizes
         outputs = model.run({"x": data(batch)})
-        assert arena_sizes == [memory.arena + memory.workspace] or memory.workspace > 128
-        assert memory.arena <= arena_sizes.pop() <= memory.arena + memory.workspace
+        local = model.session().whole.workspace - ARENA_OVERHEAD  # of the thread
+        assert arena_sizes == [memory.arena + memory.workspace - local]
+        assert memory.arena <= arena_sizes.pop() <= 1.125 * memory.arena + ARENA_OVERHEAD
         assert memory.outputs == sum(array.nbytes for array in outputs.values())
         assert memory.peak == memory.weights + memory.arena + memory.workspace + memory.outputs
         assert memory.lower_bound <= memory.arena <= 1.01 * memory.lower_bound < memory.without_reuse
         arena_sizes.clear()
+
+
+def test_arenas_of_limited_and_fixed_sizes_are_exact(dynamic: Path, file: Path, arena_sizes: list[int]) -> None:
+    for path, limit in ((dynamic, "4GB"), (file, None)):
+        model = weft.load(path, device="cpu", threads=1, memory_limit=limit)
+        model.run({"x": data(1)})
+        assert arena_sizes.pop() == model.memory().arena + ARENA_OVERHEAD
+        assert model.memory().workspace == model.session().whole.workspace
+
+
+def test_growing_sizes_share_arenas() -> None:
+    arenas = Arenas()
+    arenas.are_rounded = True
+    allocated = set()
+    for size in range(100_000, 200_000, 100):
+        arena = arenas.take(size, 3)
+        assert arena.size >= size
+        allocated.add(arena.size)
+        arenas.give(arena)
+    assert len(allocated) <= 9
+
+
+def test_arenas_are_at_most_an_eighth_larger() -> None:
+    arenas = Arenas()
+    assert [arenas.round(size) for size in range(100)] == list(range(100))
+    arenas.are_rounded = True
+    rounded = [arenas.round(size) for size in range(1 << 14)]
+    assert all(size <= larger <= size * 1.125 for size, larger in enumerate(rounded))
+    assert len(set(rounded)) <= 8 * 14
+    assert rounded == sorted(rounded)
 
 
 def test_guessed_sizes_are_reported(dynamic: Path) -> None:

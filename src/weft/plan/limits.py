@@ -30,6 +30,12 @@ class MemoryBudget:
     may_grow: bool = False
 
 
+def choose_capacity(size: int, alignment: int = 1) -> int:
+    """Round up the bytes of a buffer, by at most 1/8 beyond its alignment, so that many sizes have few capacities."""
+    step = max(1 << max(size.bit_length() - 4, 0), alignment)
+    return -(-size // step) * step
+
+
 def output_bytes(plan: Plan) -> int:
     return sum(prod(shape) * dtype.itemsize for shape, dtype in plan.outputs)
 

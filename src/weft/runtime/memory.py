@@ -29,7 +29,8 @@ class Memory(ShownAsTables):
 
     weights: constants, in the layout that the device reads.
     arena: all intermediate values and the workspaces of kernels, which share memory.
-    workspace: additional memory of threads and of the run.
+    workspace: additional memory of threads and of the run. On the CPU, the arena of a model with dynamic sizes is up to
+        1/8 larger without a memory limit, so that larger sizes find room in it.
     inputs: the caller's arrays, which are not part of the peak.
     outputs: new arrays, including those that pass between native code and the host.
     peak: the sum of all but the inputs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.backends.cpu.memory import ARENA_OVERHEAD, Arenas
@@ -43,12 +44,15 @@ class CpuExecutable(SectionedExecutable):
             self.budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
         self.references = reference_sizes(program.inputs, program.guards)
         super().__init__(program, program.sections, self._load_section, run_step, late=options.late)
+        has_dynamic_sizes = any(section.symbols for section in self.all_sections())
+        self.arenas.are_rounded = has_dynamic_sizes and options.memory_limit is None
 
     def _load_section(self, section: NativeSection, constants: Mapping[Value, Any]) -> CpuSection:
         return CpuSection(section, constants, self)
 
     def plan(self, sizes: Mapping[str, int]) -> ProgramPlan:
-        return self.plan_sections(sizes, self.workspace)
+        plan = self.plan_sections(sizes, self.workspace)
+        return replace(plan, workspace=self.workspace + self.arenas.round(plan.arena) - plan.arena)
 
     def shortcut(self, inputs: Sequence[Any]) -> Shortcut | None:
         if not self.is_one_section:

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.backends.host.addresses import DATA_AT, ask_address, pointer_at
 from weft.ir.arrays import Array
+from weft.plan.limits import choose_capacity
 
 ALIGNMENT = 64
 _HEAD = ALIGNMENT  # bytes before an arena's start; the first four are the error flag
@@ -60,22 +61,31 @@ class Arena:
 
 
 class Arenas:
-    """The arenas that no run uses. A run takes one that is large enough and gives it back."""
+    """The arenas that no run uses. A run takes one that is large enough and gives it back.
+
+    `are_rounded`: arenas are up to 1/8 larger, so that few are allocated, and few pages touched for the first time,
+    while sizes grow from run to run.
+    """
 
     def __init__(self) -> None:
+        self.are_rounded = False
         self._spare: list[Arena] = []  # a list's pop and append are atomic
+
+    def round(self, size: int) -> int:
+        """Return the bytes that are allocated for an arena."""
+        return choose_capacity(size) if self.are_rounded else size
 
     def take(self, size: int, regions: int) -> Arena:
         """Take an arena of at least `size` bytes; a spare one that is too small is replaced."""
         try:
             arena = self._spare.pop()
         except IndexError:
-            return Arena(size, regions)
+            return Arena(self.round(size), regions)
         if arena.size >= size and arena.regions >= regions:
             return arena
         size, regions = max(size, arena.size), max(regions, arena.regions)
         del arena  # before the larger one is allocated
-        return Arena(size, regions)
+        return Arena(self.round(size), regions)
 
     def give(self, arena: Arena) -> None:
         if len(self._spare) < _MOST_SPARE:
