@@ -182,8 +182,10 @@ class Session:
         Other dynamic dims get typical sizes, which the result states.
         """
         plan, sizes = self.plan(shapes)
-        bound, _ = bind_shapes(self.whole.program.inputs, whole_shapes(shapes, self.file), self.file)
-        return summarize(plan, sizes, [name for name in sizes if name not in bound])
+        inputs, user_shapes = self.whole.program.inputs, whole_shapes(shapes, self.file)
+        bound, _ = bind_shapes(inputs, user_shapes, self.file)
+        is_complete = all(not isinstance(user_shapes.get(value.name, 0), int) for value in inputs)
+        return summarize(plan, sizes, [] if is_complete else [name for name in sizes if name not in bound])
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """Return the memory plan that `memory` sums up, and its sizes of dynamic dims."""
@@ -207,7 +209,7 @@ class Session:
                 for executable in self._find_programs(input_shapes, {}, detail, (), self._names):
                     with suppress(GuardError, ArithmeticError, ExecutionError):
                         sizes = bind_input_sizes(executable.program.inputs, input_shapes)
-                        return self._plan_program(executable, sizes), {}
+                        return self._plan_program(executable, sizes), sizes
         hint = "pass sizes that the model accepts"
         raise InputError(f"there is no plan for these shapes: {first_error}", file=self.file, hint=hint)
 
