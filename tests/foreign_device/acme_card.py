@@ -40,7 +40,8 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.program import TensorProgram
 from weft.ir.target import Target
 from weft.ir.tensors import DeviceTensor
-from weft.ir.work import PlannedLaunch, Repeated, Section, unrolled
+from weft.ir.work import PlannedLaunch, Section, unrolled
+from weft.plan.plan_numbers import PlanNumbers, SizedNumbers
 
 MEMORY = 64 << 20  # bytes of the card
 ALIGNMENT = 256
@@ -159,10 +160,11 @@ class CardLaunches:
     code: LoadedCode
     parameter_bytes: int = 0
 
-    def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
+    def compile(self, slots: PlanNumbers, numbers: SizedNumbers, find: Find) -> None:
         """Nothing to do: kernels are compiled with the program."""
 
-    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range) -> CardRecording:
+    def record(self, slots: PlanNumbers, numbers: SizedNumbers, find: Find, movable: range) -> CardRecording:
+        launches = slots.plan.at(numbers.sizes).launches
         return CardRecording([self._bind(launch, find) for launch in unrolled(launches) if launch.blocks])
 
     def _bind(self, launch: PlannedLaunch, find: Find) -> CardLaunch:

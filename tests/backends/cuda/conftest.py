@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from backends.cuda.recording_driver import A100, H200, T4, RecordingDriver
 
-from weft.backends.cuda import device, discovery, gpu, library
+from weft.backends.cuda import device, discovery, gpu, launches, library
 from weft.backends.cuda.discovery import GpuProperties
 from weft.cache.code import shared_cache
 
@@ -40,6 +40,12 @@ def attach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Attach]:
 def driver(attach: Attach) -> RecordingDriver:
     """The recording driver of an H200."""
     return attach(H200)
+
+
+@pytest.fixture
+def graphs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first run of some sizes build a graph."""
+    monkeypatch.setattr(launches, "_RUNS_BEFORE_GRAPH", 0)
 
 
 @pytest.fixture(params=GPUS)

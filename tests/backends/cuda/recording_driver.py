@@ -15,13 +15,17 @@ from itertools import count
 from typing import Any
 
 from weft.backends.cuda.discovery import ATTRIBUTES, GpuProperties
-from weft.backends.cuda.launches import KernelNodeParams
+from weft.backends.cuda.graphs import KernelNodeParams
 from weft.backends.cuda.library import OUT_OF_MEMORY
 
 H200 = GpuProperties(0, "NVIDIA H200", (9, 0), 140 << 30, 13000, 132, 232448, 3201000, 6144, True)
 A100 = GpuProperties(0, "NVIDIA A100", (8, 0), 80 << 30, 12000, 108, 166912, 1593000, 5120, True)
 T4 = GpuProperties(0, "Tesla T4", (7, 5), 16 << 30, 12000, 40, 65536, 5001000, 256, True)
 _ALIGNMENT = 256
+_LAUNCH_KERNEL = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+)
+"""CUresult cuLaunchKernel(CUfunction, 3 × grid, 3 × block, shared bytes, CUstream, void **parameters, void **extra)."""
 
 
 @dataclass
@@ -53,12 +57,13 @@ class RecordingDriver:
     freed: int = 0
     waits: list[tuple[int, int]] = field(default_factory=list)  # (stream, stream that it waits for)
     updated: list[int] = field(default_factory=list)  # nodes whose parameters were set anew
-    submitted: list[str] = field(default_factory=list)  # kernels that were launched without a graph
+    submitted: list[Node] = field(default_factory=list)  # launches without a graph
     modules: dict[int, bytes] = field(default_factory=dict)
     graphs: dict[int, list[Node]] = field(default_factory=dict)
     launched: list[int] = field(default_factory=list)  # graphs
     names: dict[int, str] = field(default_factory=dict)  # of functions
     texts: list[str] = field(default_factory=list)  # of PTX
+    _launch_kernel: Any = None  # the callback that native code calls
     _numbers: Any = field(default_factory=lambda: count(1))
     _linked: dict[int, bytes] = field(default_factory=dict)
     _events: dict[int, int] = field(default_factory=dict)  # the streams that they were recorded on
@@ -178,8 +183,21 @@ class RecordingDriver:
         self.names[handle._obj.value] = kernel
         self.parameters[handle._obj.value] = int(count)
 
-    def cuLaunchKernel(self, function: Any, *_: Any) -> None:
-        self.submitted.append(self.names[function.value])
+    def address(self, name: str) -> int:
+        """Return the address of cuLaunchKernel, for native code."""
+        assert name == "cuLaunchKernel"
+        if self._launch_kernel is None:
+            self._launch_kernel = _LAUNCH_KERNEL(self.function(name))
+        return ctypes.cast(self._launch_kernel, ctypes.c_void_p).value or 0
+
+    def cuLaunchKernel(self, function: int, *grid_and_shared: int) -> None:
+        x, y, z, lanes, lanes_y, lanes_z, shared_bytes, stream, parameters, extra = grid_and_shared
+        assert (y, z, lanes_y, lanes_z) == (1, 1, 1, 1)
+        assert stream
+        assert not extra
+        assert x > 0
+        words = self._read_words(function, parameters)
+        self.submitted.append(Node(0, (), function, x, lanes, shared_bytes, words))
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -227,9 +245,12 @@ class RecordingDriver:
     def _fill(self, node: Node, params: KernelNodeParams) -> None:
         node.function, node.blocks, node.lanes = params.function, params.grid_x, params.block_x
         node.shared_bytes = params.shared_bytes
-        count = self.parameters.get(params.function, 0)
-        pointers = (ctypes.c_void_p * count).from_address(params.parameters) if count else ()
-        node.words = tuple(ctypes.c_uint64.from_address(place).value for place in pointers)
+        node.words = self._read_words(params.function, params.parameters)
+
+    def _read_words(self, function: int, parameters: int) -> tuple[int, ...]:
+        count = self.parameters.get(function, 0)
+        pointers = (ctypes.c_void_p * count).from_address(parameters) if count else ()
+        return tuple(ctypes.c_uint64.from_address(place).value for place in pointers)
 
 
 def parameter_count(name: str, ptx: str) -> int:

@@ -14,7 +14,7 @@ from frontend.samples import model, node, tensor, value
 from test_api import X, affine
 
 import weft
-from weft.backends.cuda import launches
+from weft.backends.cuda import launch_form
 from weft.backends.cuda.device import DEVICE
 from weft.backends.device import Standing
 from weft.errors import DeviceError
@@ -104,7 +104,7 @@ def test_code_for_large_tensors(attach: Attach, monkeypatch: pytest.MonkeyPatch,
     """Models from the cache recompile their kernels with 64-bit indices, too."""
     driver = attach(H200)
     loaded = weft.load(affine(), device="cuda", cache=cache)
-    monkeypatch.setattr(launches, "_MOST_SHORT", 1)
+    monkeypatch.setattr(launch_form, "_MOST_SHORT", 1)
     driver.texts.clear()
     loaded.run({"x": X})
     assert driver.texts

@@ -16,7 +16,7 @@ from backends.cuda.recording_driver import H200, RecordingDriver
 from test_api import X, Y, affine
 
 import weft
-from weft.backends.cuda import device, discovery, gpu, library
+from weft.backends.cuda import device, discovery, gpu, launches, library
 from weft.backends.cuda.gpu import open_gpu
 from weft.errors import DeviceError, DeviceLostError, FallbackWarning, KernelError
 
@@ -159,15 +159,19 @@ def test_code_that_the_driver_does_not_take(driver: RecordingDriver, code: int, 
 # -- while it runs ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["cuGraphLaunch", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2"])
-def test_a_fault_that_the_gpu_does_not_recover_from(driver: RecordingDriver, where: str) -> None:
+@pytest.mark.parametrize("where", ["cuLaunchKernel", "cuGraphLaunch", "cuStreamSynchronize", "cuMemcpyDtoHAsync_v2"])
+def test_a_fault_that_the_gpu_does_not_recover_from(
+    driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    if where == "cuGraphLaunch":
+        monkeypatch.setattr(launches, "_RUNS_BEFORE_GRAPH", 0)
     loaded, other = weft.load(affine(), device="cuda"), weft.load(affine(), device="cuda")
     output = loaded.run({"x": X}, keep=["y"])["y"]
     driver.fails_once[where] = 700
     message = "is lost(.|\n)*start another process"
     with pytest.raises(DeviceLostError, match=message):
         loaded.run({"x": X})
-    launched = len(driver.launched)
+    launched = len(driver.launched), len(driver.submitted)
     for lost in (loaded, other):
         with pytest.raises(DeviceLostError, match=message):
             lost.run({"x": X})
@@ -175,13 +179,13 @@ def test_a_fault_that_the_gpu_does_not_recover_from(driver: RecordingDriver, whe
         output.numpy()
     with pytest.raises(DeviceLostError):
         weft.load(affine(), device="cuda", cache=False)
-    assert len(driver.launched) == launched
+    assert (len(driver.launched), len(driver.submitted)) == launched
 
 
 def test_the_next_device_takes_over(driver: RecordingDriver) -> None:
     loaded = weft.load(affine(), device=["cuda", "cpu"])
     loaded.run({"x": X})
-    driver.fails_once["cuGraphLaunch"] = 700
+    driver.fails_once["cuLaunchKernel"] = 700
     with pytest.warns(FallbackWarning, match="cuda:0 failed, cpu is used instead"):
         outputs = loaded.run({"x": X})
     np.testing.assert_allclose(outputs["y"], Y, rtol=1e-6)
@@ -195,8 +199,8 @@ def test_the_next_device_takes_over(driver: RecordingDriver) -> None:
 
 def test_a_fault_that_passes(driver: RecordingDriver) -> None:
     loaded = weft.load(affine(), device="cuda")
-    driver.fails_once["cuGraphLaunch"] = 701
-    with pytest.raises(DeviceError, match="error 701") as raised:
+    driver.fails_once["cuLaunchKernel"] = 701
+    with pytest.raises(DeviceError, match=r"cuLaunchKernel of \w+.*error 701") as raised:
         loaded.run({"x": X})
     assert not isinstance(raised.value, DeviceLostError)
     loaded.run({"x": X})

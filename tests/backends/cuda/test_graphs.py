@@ -16,13 +16,19 @@ import weft
 from weft.backends.cuda import launches
 from weft.backends.cuda.compile import KernelCode
 from weft.backends.cuda.gpu import CudaGpu, open_gpu
-from weft.backends.cuda.launches import CudaLaunchCompiler, GraphRecording, reduce_waits
+from weft.backends.cuda.graphs import reduce_waits
+from weft.backends.cuda.launches import CudaLaunchCompiler, CudaRecording
 from weft.backends.resident.device import BufferSlice
 from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Kernel, Number, Put
-from weft.ir.work import Place, PlannedLaunch, Repeated, unrolled
+from weft.ir.work import PlannedLaunch, Repeated, unrolled
+from weft.plan.layout import BlockStack
+from weft.plan.numbers import NumberTable
+from weft.plan.plan import SymbolicLaunch, SymbolicLoop, SymbolicPlace, SymbolicPlan
+from weft.plan.plan_numbers import PlanNumbers, SizedNumbers
 
+pytestmark = pytest.mark.usefixtures("graphs_at_once")
 Plan = Sequence[PlannedLaunch | Repeated]
 ONE = Kernel(
     "one",
@@ -73,13 +79,14 @@ def scanning() -> onnx.ModelProto:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, GraphRecording]]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, CudaRecording]]:
     """Recorded plans and their recordings."""
-    recordings: list[tuple[Plan, GraphRecording]] = []
+    recordings: list[tuple[Plan, CudaRecording]] = []
     real = CudaLaunchCompiler.record
 
-    def record(self: CudaLaunchCompiler, plan: Plan, *arguments: Any) -> GraphRecording:
-        recordings.append((plan, real(self, plan, *arguments)))
+    def record(self: CudaLaunchCompiler, slots: PlanNumbers, numbers: SizedNumbers, *arguments: Any) -> CudaRecording:
+        plan = slots.plan.at(numbers.sizes).launches
+        recordings.append((plan, real(self, slots, numbers, *arguments)))
         return recordings[-1][1]
 
     monkeypatch.setattr(CudaLaunchCompiler, "record", record)
@@ -129,7 +136,7 @@ def check_graph(nodes: Sequence[Node], plan: Plan) -> None:
 
 
 def test_a_graph_has_the_order_of_its_plan(
-    any_driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]
+    any_driver: RecordingDriver, recorded: list[tuple[Plan, CudaRecording]]
 ) -> None:
     loaded = weft.load(branching(), device="cuda")
     loaded.run({"x": np.ones((300, 64), np.float32)})
@@ -146,7 +153,7 @@ def test_a_graph_has_the_order_of_its_plan(
 
 
 def test_addresses_are_inside_of_the_right_buffers(
-    any_driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]
+    any_driver: RecordingDriver, recorded: list[tuple[Plan, CudaRecording]]
 ) -> None:
     loaded = weft.load(branching(), device="cuda")
     x = loaded.to_device(np.ones((300, 64), np.float32))
@@ -167,7 +174,7 @@ def test_addresses_are_inside_of_the_right_buffers(
     assert writers
 
 
-def test_only_what_moved_is_bound_again(driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]) -> None:
+def test_only_what_moved_is_bound_again(driver: RecordingDriver, recorded: list[tuple[Plan, CudaRecording]]) -> None:
     loaded = weft.load(branching(), device="cuda")
     array = np.ones((300, 64), np.float32)
     first, second = loaded.to_device(array), loaded.to_device(array)
@@ -177,17 +184,23 @@ def test_only_what_moved_is_bound_again(driver: RecordingDriver, recorded: list[
     loaded.run({"x": second})
     ((_, recording),) = recorded
     (nodes,) = driver.graphs.values()
-    region = min(recording.movable)
-    moved = [nodes[use.launch].number for use in recording.movable[region]]
-    assert driver.updated == sorted(set(moved))
-    for use in recording.movable[region]:
-        place = second.place_on(second.home)
-        assert nodes[use.launch].words[use.parameter] == place.buffer.address + place.offset + use.offset
+    first_region = min(recording.movable.starts)
+    uses = np.flatnonzero(recording.movable.regions == first_region)
+    node_of = dict(zip(recording.table.list_filled(), nodes, strict=True))
+    place = second.place_on(second.home)
+    addresses = place.buffer.address + place.offset + recording.movable.offsets[uses]
+    moved = [
+        (node_of[number], address)
+        for number, address in zip(recording.movable.launches[uses].tolist(), addresses.tolist())
+        if number in node_of
+    ]
+    assert driver.updated == sorted({kernel_node.number for kernel_node, _ in moved})
+    assert all(address in kernel_node.words for kernel_node, address in moved)
     assert len(driver.launched) == 3
     assert driver.calls["cuGraphCreate"] == 1
 
 
-def test_a_scan(driver: RecordingDriver, recorded: list[tuple[Plan, GraphRecording]]) -> None:
+def test_a_scan(driver: RecordingDriver, recorded: list[tuple[Plan, CudaRecording]]) -> None:
     loaded = weft.load(scanning(), device="cuda")
     for steps in (5, 40):
         loaded.run({"s": np.ones((1, 8), np.float32), "x": np.ones((steps, 1, 8), np.float32)})
@@ -207,8 +220,10 @@ def test_very_many_launches_go_one_by_one(driver: RecordingDriver, monkeypatch: 
     (nodes,) = driver.graphs.values()
     monkeypatch.setattr(launches, "_MOST_NODES", len(nodes) - 1)
     loaded.run({"x": x})
-    assert driver.submitted == [driver.names[kernel_node.function] for kernel_node in nodes]
-    assert len(driver.launched) == 1
+    assert len(driver.launched) == 2  # there is a graph already
+    loaded.run({"x": np.ones((301, 64), np.float32)})
+    assert [node.function for node in driver.submitted] == [node.function for node in nodes]
+    assert len(driver.launched) == 2
 
 
 # -- random plans ------------------------------------------------------------------------------------------
@@ -219,13 +234,22 @@ def open_compiler() -> tuple[CudaGpu, CudaLaunchCompiler, BufferSlice]:
     return gpu, CudaLaunchCompiler(gpu, {"one": KernelCode(0, b"one 3")}), BufferSlice(gpu.buffer(1 << 16), 0, 1 << 16)
 
 
-def plan_launch(blocks: int, after: tuple[int, ...] | None, offset: int = 0) -> PlannedLaunch:
-    return PlannedLaunch(ONE, blocks, (Place(0, offset), Place(1, offset)), (7,), sizes=(128, 128), after=after)
+def plan_launch(blocks: int, after: tuple[int, ...] | None, offset: int = 0) -> SymbolicLaunch:
+    places = SymbolicPlace(1, offset), SymbolicPlace(2, offset)
+    return SymbolicLaunch(ONE, blocks, places, (7,), "", 0, 0, 0, (128, 128), after)
 
 
-def record_graph(plan: Plan, driver: RecordingDriver) -> list[Node]:
+def number_plan(entries: Sequence[SymbolicLaunch | SymbolicLoop]) -> PlanNumbers:
+    stack = BlockStack((), 0, ())
+    plan = SymbolicPlan(tuple(entries), (stack,), (), (), (), (), (), (), (), (), (), 64)
+    return PlanNumbers(plan, (), NumberTable.compute)
+
+
+def record_graph(slots: PlanNumbers, driver: RecordingDriver) -> list[Node]:
     gpu, compiler, memory = open_compiler()
-    recording = compiler.record(plan, lambda place, size: BufferSlice(memory.buffer, place.offset, size))
+    numbers = slots.evaluate({})
+    assert numbers is not None
+    recording = compiler.record(slots, numbers, lambda place, size: BufferSlice(memory.buffer, place.offset, size))
     with gpu.activate() as called:
         recording.launch(called, gpu.stream)  # type: ignore[arg-type]
     return list(driver.graphs.values())[-1]  # before the recording frees it
@@ -236,24 +260,26 @@ def test_random_plans(driver: RecordingDriver, seed: int) -> None:
     """Plans with empty launches, and repetitions of any count including 0."""
     print(f"seed {seed}")
     random = np.random.default_rng(seed)
-    plan: list[PlannedLaunch | Repeated] = []
+    plan: list[SymbolicLaunch | SymbolicLoop] = []
     for number in range(int(random.integers(1, 25))):
         blocks = int(random.integers(0, 4))
         if random.random() < 0.15:
             inner = tuple(plan_launch(int(random.integers(0, 3)), None) for _ in range(int(random.integers(1, 3))))
-            plan.append(Repeated(inner, ((128, 64),) * len(inner), int(random.integers(0, 4))))
+            plan.append(SymbolicLoop(inner, ((128, 64),) * len(inner), int(random.integers(0, 4))))
         elif random.random() < 0.2:
             plan.append(plan_launch(blocks, None))
         else:
             after = random.choice(number, int(random.integers(0, min(number, 4) + 1)), replace=False) if number else []
             plan.append(plan_launch(blocks, tuple(sorted(map(int, after)))))
-    nodes = record_graph(plan, driver)
+    slots = number_plan(plan)
+    nodes = record_graph(slots, driver)
     order = closure(node_waits(nodes))
-    assert all(expected <= actual for expected, actual in zip(planned_order(plan), order, strict=True))
+    planned = planned_order(slots.plan.at({}).launches)
+    assert all(expected <= actual for expected, actual in zip(planned, order, strict=True))
 
 
 def test_each_turn_of_a_repetition_lies_further(driver: RecordingDriver) -> None:
-    nodes = record_graph([Repeated((plan_launch(1, None, 256),), ((128, 64),), 3)], driver)
+    nodes = record_graph(number_plan([SymbolicLoop((plan_launch(1, None, 256),), ((128, 64),), 3)]), driver)
     start = nodes[0].words[0] - 256
     assert [kernel_node.words[:2] for kernel_node in nodes] == [
         (start + 256 + 128 * turn, start + 256 + 64 * turn) for turn in range(3)

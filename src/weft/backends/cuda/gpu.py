@@ -42,6 +42,7 @@ _DEFAULT_SHARED_BYTES = 48 << 10  # launches that need more set the attribute
 _POOL_SHARE = 16  # the pool keeps freed memory up to 1/16 of all memory
 _MOST_SPARE_BYTES = 64 << 20  # freed memory kept here, without returning it to the pool
 _LEAST_BUFFER = 16
+_SPIN_SECONDS = 2e-2  # of a wait that may be long, before it sleeps between polls
 _POLL_SECONDS = 2e-3  # how often a long wait gives Ctrl-C a chance
 
 
@@ -395,10 +396,15 @@ class CudaGpu:
             driver("cuStreamSynchronize", self._stream)
 
     def _poll(self, driver: DriverLibrary) -> None:
-        """Wait in a way that Ctrl-C can interrupt; the device continues."""
+        """Wait in a way that Ctrl-C can interrupt; the device continues.
+
+        At first this spins, as the driver does: the first run of some sizes is not known to be long.
+        """
         query = driver.function("cuStreamQuery")
+        end = time.perf_counter() + _SPIN_SECONDS
         while (code := query(self._stream)) == _NOT_READY:
-            time.sleep(_POLL_SECONDS)
+            if time.perf_counter() > end:
+                time.sleep(_POLL_SECONDS)
         if code:
             raise driver.fault("cuStreamQuery", code)
 

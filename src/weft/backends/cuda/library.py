@@ -108,6 +108,10 @@ class DriverLibrary:
             self._functions[name] = function
         return function
 
+    def address(self, name: str) -> int:
+        """Return the address of a function, for native code."""
+        return ctypes.cast(self.function(name), ctypes.c_void_p).value or 0
+
     def fault(self, name: str, code: int) -> DriverError:
         text = c_char_p()
         self._handle.cuGetErrorString(c_int(code), byref(text))

@@ -11,7 +11,8 @@ import numpy as np
 
 from weft.backends.cuda.compile import KernelCode, compile_kernels
 from weft.backends.cuda.gpu import CudaGpu
-from weft.backends.cuda.launches import GraphRecording, bind_launch
+from weft.backends.cuda.launch_table import repeat_launch
+from weft.backends.cuda.launches import TimedRecording
 from weft.backends.cuda.processors import build_target, choose_lanes, choose_processor
 from weft.backends.resident.peaks import ROUNDS, best_seconds, measure_once
 from weft.cost.roofline import Peak, TilePeak, tile_kind
@@ -64,8 +65,7 @@ def measure_peak(gpu: CudaGpu) -> Peak:
 
 def _measure_seconds(gpu: CudaGpu, kernel: ir.Kernel, code: KernelCode, blocks: int, values: Sequence[int]) -> float:
     function = gpu.load(kernel.name, kernel.name, code.code, code.shared_bytes)
-    launch = bind_launch(function, blocks, kernel.lanes, values)
-    recording = GraphRecording(gpu, [launch] * ROUNDS, {}).timed()
+    recording = TimedRecording(gpu, repeat_launch(function, blocks, kernel.lanes, values, ROUNDS))
     with gpu.guard("measuring the GPU") as driver:
         recording.launch(driver, gpu.stream)
     gpu.wait()

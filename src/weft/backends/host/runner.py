@@ -27,6 +27,7 @@ _FUNCTIONS = (
     "weft_pause_times",
     "weft_compute",
     "weft_fill",
+    "weft_submit",
 )
 
 
@@ -43,6 +44,7 @@ class NativeRunner:
     pause: Callable[[int], None]
     compute: Callable[[int, int, int, int, int, int], int]  # operations, count, values, results, checks, count
     fill: Callable[[int, int, int, int], int]  # form, values, block of words, their number; returns the words it needs
+    submit: Callable[[int, int, int, int], int]  # cuLaunchKernel, stream, launches, their number
     code: LoadedCode
 
 
@@ -80,6 +82,7 @@ def runner() -> NativeRunner:
         pause=function("weft_pause_times", None, word),
         compute=function("weft_compute", ctypes.c_int32, pointer, word, pointer, pointer, pointer, word),
         fill=function("weft_fill", word, pointer, pointer, pointer, word),
+        submit=function("weft_submit", word, pointer, pointer, pointer, word),
         code=code,
     )
 
@@ -92,6 +95,6 @@ def runner_text(system: str, arm: bool | None = None) -> str:
         if not arm and here not in ("x86_64", "amd64"):
             raise DeviceError(f"native code runs on x86-64 and 64-bit ARM only, not on {platform.machine()}")
     systems = {"darwin": "macos", "win32": "windows"}
-    names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "walk", "runner", "numbers", "tapes")
+    names = (systems.get(system, "linux"), "aarch64" if arm else "x86_64", "walk", "runner", "numbers", "cuda", "tapes")
     folder = Path(__file__).parent / "native"
     return "\n".join((folder / f"{name}.ll").read_text(encoding="utf-8") for name in names)

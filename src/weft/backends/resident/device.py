@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from weft.ir.arrays import Array
-from weft.ir.work import Place, PlannedLaunch, Repeated
+from weft.ir.work import Place
+from weft.plan.plan_numbers import PlanNumbers, SizedNumbers
 from weft.records import dataclass
 
 Copy = tuple[Any, int, Any, int, int]  # source buffer and offset, destination buffer and offset, bytes
@@ -120,10 +121,13 @@ class LaunchCompiler(Protocol):
         """The bytes on the device for a launch's parameters."""
         ...
 
-    def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
-        """Compile the code that these launches need; launches for other sizes with the same bindings share it."""
+    def compile(self, slots: PlanNumbers, numbers: SizedNumbers, find: Find) -> None:
+        """Compile the code that a plan needs for some sizes; other sizes with the same bindings share it."""
         ...
 
-    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range) -> Any:
-        """Record launches in order, as a LaunchRecording; `movable` regions may be bound to other memory later."""
+    def record(self, slots: PlanNumbers, numbers: SizedNumbers, find: Find, movable: range) -> Any:
+        """Record the launches of a plan for some sizes, in order, as a LaunchRecording.
+
+        `movable` regions may be bound to other memory later.
+        """
         ...

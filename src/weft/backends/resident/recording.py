@@ -59,7 +59,7 @@ class _RecordedSection(ResidentSection):
         self.device.wait()
         end = perf_counter_ns()
         resident_plan = self.load_plan(sizes)
-        plan = resident_plan.plan
+        plan = resident_plan.slots.plan.at(sizes)
         launches = tuple(unrolled(plan.launches))
         times = _launch_times(launches, self.memory.recordings[resident_plan].ticks(), end)
         record = NativeRecord(self.number, launches, times, plan.allocations, plan.arena_bytes, start, end)

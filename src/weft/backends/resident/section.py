@@ -7,7 +7,7 @@ stay there, are bound in place if the device can, and otherwise copied into and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from weft.errors import ExecutionError
 from weft.ir.arrays import Array
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.program import Value
-from weft.ir.work import NativeSection, Place, PlannedLaunch, Repeated, unrolled
+from weft.ir.work import NativeSection, Place, unrolled
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.plan.plan_numbers import Compute, PlanNumbers, SizedNumbers
 from weft.records import dataclass
@@ -32,6 +32,9 @@ from weft.threads import make_reentrant_lock
 if TYPE_CHECKING:
     from weft.backends.resident.executable import ResidentExecutable
 
+Outputs = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+"""The shape and dtype of each output."""
+
 _LONG = 0.1  # seconds; Ctrl-C interrupts the wait for a longer run
 _BIND_ALIGNMENT = 16  # bytes; the widest access of a kernel to a tensor that is bound in place
 _REGION_ALIGNMENT = 256  # bytes; enough for every device
@@ -39,9 +42,11 @@ _REGION_ALIGNMENT = 256  # bytes; enough for every device
 
 @dataclass(frozen=True, eq=False)
 class ResidentPlan:
-    """The plan of a section for one set of sizes, and the offsets of its regions in a run's buffer."""
+    """The plan of a section with its numbers for one set of sizes, and the offsets of its regions in a run's buffer."""
 
-    plan: Plan
+    slots: PlanNumbers
+    numbers: SizedNumbers
+    outputs: Outputs
     starts: tuple[int, ...]  # of the arena, the errors, inputs and outputs
     size: int
     reports: bool  # whether kernels report indices out of range
@@ -93,7 +98,7 @@ class ResidentSection(DeviceSection[ResidentPlan]):
         """Compile the launches for these sizes, and for others with the same bindings, and upload constants."""
         with self.memory.lock:
             plan = self.load_plan(sizes)
-            self._launches.compile(plan.plan.launches, self._make_finder(plan, None))
+            self._launches.compile(plan.slots, plan.numbers, self._make_finder(plan, None))
 
     # -- for a set of sizes ------------------------------------------------------------------------------------------
 
@@ -101,35 +106,37 @@ class ResidentSection(DeviceSection[ResidentPlan]):
         return compute_natively
 
     def _load_numbers(self, slots: PlanNumbers, numbers: SizedNumbers) -> ResidentPlan:
-        sizes = numbers.sizes
-        plan = slots.plan.at(sizes)
-        self._weights.add(plan.constants)
-        reports = any(place.region == ERRORS for launch in _launches(plan) for place in launch.buffers)
-        return ResidentPlan(plan, *self._place_regions(plan, sizes), reports, sum(1 for _ in unrolled(plan.launches)))
+        self._weights.add(slots.plan.constants)
+        outputs = numbers.outputs
+        starts, size = self._place_regions(numbers.arena_bytes, outputs, numbers.sizes)
+        reports = bool((slots.regions == ERRORS).any())
+        return ResidentPlan(slots, numbers, outputs, starts, size, reports, _count_launches(slots, numbers))
 
     def _count_launches(self, plan: ResidentPlan) -> int:
         return plan.launches
 
-    def _place_regions(self, plan: Plan, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], int]:
+    def _place_regions(
+        self, arena_bytes: int, outputs: Outputs, sizes: Mapping[str, int]
+    ) -> tuple[tuple[int, ...], int]:
         """Return the offset of each region in a run's buffer, and the size of the buffer."""
         number = DimEvaluator(sizes)
         inputs = [number(value.nbytes) for value in self.section.inputs]
         starts, size = [], 0
-        for region in (plan.arena_bytes, 4, *inputs, *_output_bytes(plan)):
+        for region in (arena_bytes, 4, *inputs, *_output_bytes(outputs)):
             starts.append(size)
             size += -(-max(region, 16) // _REGION_ALIGNMENT) * _REGION_ALIGNMENT
         return tuple(starts), size
 
     def workspace(self, plan: Plan, sizes: Mapping[str, int]) -> int:
         """Return the bytes of a run besides weights, arena and outputs: copies of inputs, and parameters."""
-        _, size = self._place_regions(plan, sizes)
+        _, size = self._place_regions(plan.arena_bytes, plan.outputs, sizes)
         launches = sum(1 for _ in unrolled(plan.launches))
-        return size - plan.arena_bytes - sum(_output_bytes(plan)) + launches * self._launches.parameter_bytes
+        return size - plan.arena_bytes - sum(_output_bytes(plan.outputs)) + launches * self._launches.parameter_bytes
 
     def _record(self, plan: ResidentPlan, memory: Any) -> Any:
         count = len(self.section.inputs) + len(self.section.outputs)
         movable = range(FIRST_FREE, FIRST_FREE + count) if self.device.binds_in_place else range(0)
-        return self._launches.record(plan.plan.launches, self._make_finder(plan, memory), movable)
+        return self._launches.record(plan.slots, plan.numbers, self._make_finder(plan, memory), movable)
 
     def _make_finder(self, plan: ResidentPlan, memory: Any) -> Find:
         def find(place: Place, size: int) -> BufferSlice:
@@ -163,7 +170,7 @@ class ResidentSection(DeviceSection[ResidentPlan]):
         reads: list[Read] = [(error.buffer, error.offset, error.size) for error in errors]
         after: list[Copy] = []
         places = plan.starts[first + len(self.section.inputs) :]
-        outputs = zip(self.section.outputs, places, plan.plan.outputs)
+        outputs = zip(self.section.outputs, places, plan.outputs)
         for region, (value, start, (shape, dtype)) in enumerate(outputs, FIRST_FREE + len(self.section.inputs)):
             size = prod(shape) * dtype.itemsize
             bound[region] = BufferSlice(memory, start, size)
@@ -202,10 +209,11 @@ class ResidentSection(DeviceSection[ResidentPlan]):
         ]
 
 
-def _output_bytes(plan: Plan) -> list[int]:
-    return [prod(shape) * dtype.itemsize for shape, dtype in plan.outputs]
+def _output_bytes(outputs: Outputs) -> list[int]:
+    return [prod(shape) * dtype.itemsize for shape, dtype in outputs]
 
 
-def _launches(plan: Plan) -> Iterator[PlannedLaunch]:
-    for entry in plan.launches:
-        yield from entry.launches if isinstance(entry, Repeated) else (entry,)
+def _count_launches(slots: PlanNumbers, numbers: SizedNumbers) -> int:
+    """Return the number of launches of a run, those of loops as often as they are repeated."""
+    repeated = sum((numbers.loop_count(loop) - 1) * (loop.stop - loop.first) for loop in slots.loops)
+    return len(slots.launches) + repeated

@@ -24,6 +24,7 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Buffer
 from weft.ir.work import Place, PlannedLaunch, Repeated
 from weft.plan.plan import ABSOLUTE
+from weft.plan.plan_numbers import PlanNumbers, SizedNumbers
 from weft.records import dataclass
 
 PARAMETER_STRIDE = 256  # bytes between the parameters of launches: an alignment that all adapters support
@@ -295,10 +296,10 @@ class WebGpuLaunchCompiler:
         codes = zip(kernel_names(program.sections), program.objects, strict=True)
         return cls(gpu, {name: Shader.decode(code) for name, code in codes})
 
-    def compile(self, launches: Sequence[PlannedLaunch | Repeated], find: Find) -> None:
+    def compile(self, slots: PlanNumbers, numbers: SizedNumbers, find: Find) -> None:
         binder = LaunchBinder(self.gpu, self.shaders, find)
-        binder.pipelines(binder.bind(launches, idle=True))
+        binder.pipelines(binder.bind(slots.plan.at(numbers.sizes).launches, idle=True))
 
-    def record(self, launches: Sequence[PlannedLaunch | Repeated], find: Find, movable: range = range(0)) -> Recording:
+    def record(self, slots: PlanNumbers, numbers: SizedNumbers, find: Find, movable: range = range(0)) -> Recording:
         binder = LaunchBinder(self.gpu, self.shaders, find)
-        return binder.record(binder.bind(launches), movable)
+        return binder.record(binder.bind(slots.plan.at(numbers.sizes).launches), movable)
