@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -84,6 +84,7 @@ class ResidentSection(DeviceSection[ResidentPlan]):
         self.resident_outputs = executable.residency.outputs[id(section)]  # that stay on the device for other sections
         self._launches = executable.launches
         self._weights = executable.weights
+        self._uploaded: WeakSet[PlanNumbers] = WeakSet()  # plans whose constants are on the device
 
     def run(self, inputs: Sequence[Any], sizes: Mapping[str, int], keep: frozenset[Value] = frozenset()) -> list[Any]:
         with self.memory.lock:
@@ -106,7 +107,9 @@ class ResidentSection(DeviceSection[ResidentPlan]):
         return compute_natively
 
     def _load_numbers(self, slots: PlanNumbers, numbers: SizedNumbers) -> ResidentPlan:
-        self._weights.add(slots.plan.constants)
+        if slots not in self._uploaded:
+            self._weights.add(slots.plan.constants)
+            self._uploaded.add(slots)
         outputs = numbers.outputs
         starts, size = self._place_regions(numbers.arena_bytes, outputs, numbers.sizes)
         reports = bool((slots.regions == ERRORS).any())
