@@ -223,7 +223,8 @@ def _pack(
     lines = convert_array(packed.reshape(shape[0], -1), element, planes)
     if planes > 1:
         lines = lines.reshape(planes * shape[0], lines.shape[-1])
-    yield np.pad(lines, ((0, 0), (0, shape[1] - lines.shape[1])))
+    padding = shape[1] - lines.shape[1]
+    yield np.pad(lines, ((0, 0), (0, padding))) if padding else lines
 
 
 def _count_elements(side: ContractOperand) -> Dim:
