@@ -28,7 +28,7 @@ from weft.ir.work import Section
 
 
 class CudaDriver(TunableDriver):
-    """Compiles programs for a GPU, and runs them as CUDA graphs."""
+    """Compiles programs for a GPU, and runs them."""
 
     has_memory = True
 
