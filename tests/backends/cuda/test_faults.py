@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -154,6 +155,11 @@ def test_code_that_the_driver_does_not_take(driver: RecordingDriver, code: int, 
     assert [(attempt.device, attempt.stage) for attempt in loaded.report().attempts] == [("cuda:0", "loading")]
     driver.fail.clear()
     assert weft.load(affine(), device="cuda").report().device == "cuda:0"
+
+
+def test_native_code_gets_the_address_of_a_function() -> None:
+    address = library.DriverLibrary(ctypes.pythonapi).address("Py_GetVersion")
+    assert (ctypes.PYFUNCTYPE(ctypes.c_char_p)(address)() or b"").decode() == sys.version
 
 
 # -- while it runs ---------------------------------------------------------------------------------------------------

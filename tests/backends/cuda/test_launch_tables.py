@@ -226,6 +226,20 @@ def test_sizes_that_return(driver: RecordingDriver, monkeypatch: pytest.MonkeyPa
     assert driver.calls["cuGraphCreate"] == 4  # of 300 twice
 
 
+def test_sizes_that_alternate(driver: RecordingDriver) -> None:
+    """Without a third run in a row, sizes get a graph when they have been run often."""
+    loaded = weft.load(branching(), device="cuda")
+    for run in range(1, 12):
+        for size in (300, 200):
+            loaded.run({"x": np.ones((size, 64), np.float32)})
+        assert len(driver.graphs) == (2 if run > 8 else 0)
+    loaded.run({"x": np.ones((100, 64), np.float32)})
+    loaded.run({"x": np.ones((100, 64), np.float32)})
+    loaded.run({"x": np.ones((300, 64), np.float32)})  # has a graph
+    loaded.run({"x": np.ones((100, 64), np.float32)})
+    assert len(driver.graphs) == 2
+
+
 def test_constants_of_launches_that_are_left_out(driver: RecordingDriver) -> None:
     """Nothing looks for the constants of loops without iterations, or of launches without blocks."""
     gpu, compiler, memory = open_compiler()

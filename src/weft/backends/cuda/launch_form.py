@@ -114,6 +114,7 @@ class LaunchForm:
         self._constants = np.flatnonzero(self.regions == ABSOLUTE)
         self._constant_places = np.zeros((3, 0), np.int64)  # host addresses, device addresses, bytes
         self._layout: tuple[list[int], _Layout] | None = None  # by the counts of loops
+        self.latest: object = None  # the recording that ran last
 
     def count_loops(self, numbers: SizedNumbers) -> list[int]:
         return [numbers.loop_count(loop) for loop in self.loop_slots]

@@ -7,18 +7,18 @@ indices and aligned runs; a launch that needs 64 bits or has unaligned buffers g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import byref, c_uint, c_void_p
 from dataclasses import replace
 from functools import partial
 from math import inf
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from weft.backends.cuda.compile import KernelCode, compile_kernels
 from weft.backends.cuda.gpu import CudaFunction, CudaGpu, elapsed_nanoseconds
-from weft.backends.cuda.graphs import LaunchGraph, Waits
+from weft.backends.cuda.graphs import LaunchGraph
 from weft.backends.cuda.launch_form import NO_MOVABLE_WORDS, LaunchForm, LoadedKernel, MovableWords
 from weft.backends.cuda.launch_table import FUNCTION, SHARED_BYTES, LaunchTable
 from weft.backends.cuda.library import DriverLibrary
@@ -31,7 +31,8 @@ from weft.ir.compiled import CompiledProgram
 from weft.ir.kernel import Kernel
 from weft.plan.plan_numbers import PlanNumbers, SizedNumbers
 
-_RUNS_BEFORE_GRAPH = 2  # runs of the same sizes that are submitted launch by launch
+_RUNS_BEFORE_GRAPH = 8  # of the same sizes; building a graph takes as long as tens of runs
+_RUNS_IN_A_ROW = 2  # the same, with no other sizes between them
 _MOST_NODES = 1 << 15  # plans with more launches are never recorded as graphs
 _MOST_NODES_TOGETHER = 1 << 14  # of all graphs of a program, unless a single one has more
 
@@ -90,29 +91,39 @@ class CudaRecording(BoundLaunches):
         gpu: CudaGpu,
         table: LaunchTable,
         movable: MovableWords,
-        find_waits: Callable[[], Waits],
-        describe: Callable[[int], str],
+        form: LaunchForm,
+        loop_counts: Sequence[int],
         limit: GraphLimit,
     ) -> None:
-        """`find_waits` returns the waits of launches with blocks, `describe` the nodes of a launch."""
         super().__init__(gpu, table, movable)
-        self._find_waits, self._describe, self._limit = find_waits, describe, limit
-        self._runs = 0
+        self._form, self._loop_counts, self._limit = form, loop_counts, limit
+        self._self = ref(self)
+        self._runs = self._runs_in_a_row = 0
 
     def launch(self, driver: DriverLibrary, stream: c_void_p) -> None:
         """Submit all launches; the GPU's context must be current."""
-        if self._graph is None and (self._runs < _RUNS_BEFORE_GRAPH or len(self.table.rows) > _MOST_NODES):
-            self._runs += 1
-            self.table.submit(driver, stream, self._describe)
+        self._count_run()
+        if self._graph is None and not self._is_worth_a_graph():
+            self.table.submit(driver, stream, partial(self._form.describe, self._loop_counts))
             return
         if self._graph is None:
-            self._graph = LaunchGraph(self.gpu, self.table, self._find_waits())
+            waits = self._form.list_waits(self._loop_counts, self.table)
+            self._graph = LaunchGraph(self.gpu, self.table, waits)
         self._limit.use(self, self._graph.node_count)
         self._graph.launch(driver, stream)
 
+    def _count_run(self) -> None:
+        self._runs += 1
+        self._runs_in_a_row = self._runs_in_a_row + 1 if self._form.latest is self._self else 1
+        self._form.latest = self._self
+
+    def _is_worth_a_graph(self) -> bool:
+        repeats = self._runs > _RUNS_BEFORE_GRAPH or self._runs_in_a_row > _RUNS_IN_A_ROW
+        return repeats and len(self.table.rows) <= _MOST_NODES
+
     def drop_graph(self) -> None:
         """Free the graph; if these sizes repeat again, there will be another."""
-        self._graph, self._runs = None, 0
+        self._graph, self._runs, self._runs_in_a_row = None, 0, 0
 
     def timed(self) -> TimedRecording:
         return TimedRecording(self.gpu, self.table, self.movable)
@@ -176,9 +187,7 @@ class CudaLaunchCompiler:
                 table.rows[number, [FUNCTION, SHARED_BYTES]] = function.handle, function.shared_bytes
                 functions.append(function)
             table = replace(table, functions=functions)
-        counts = form.count_loops(numbers)
-        find_waits = partial(form.list_waits, counts, table)
-        return CudaRecording(self.gpu, table, movable_words, find_waits, partial(form.describe, counts), self._limit)
+        return CudaRecording(self.gpu, table, movable_words, form, form.count_loops(numbers), self._limit)
 
     def _make_form(self, slots: PlanNumbers) -> LaunchForm:
         form = self._forms.get(slots)
