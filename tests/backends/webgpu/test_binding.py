@@ -35,7 +35,7 @@ def gpu() -> Gpu:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count created bind groups, created buffers and copies."""
     counts: Counter[str] = Counter()
-    make, copy, create = wgpu_native.bind_group, wgpu_native.Encoder.copy_buffer_to_buffer, Gpu.buffer
+    copy, create = wgpu_native.Encoder.copy_buffer_to_buffer, Gpu.buffer
 
     def count_calls(name: str, function: Any) -> Any:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -44,7 +44,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    monkeypatch.setattr(wgpu_native, "bind_group", count_calls("groups", make))
+    for name in ("bind_group", "bind_groups"):
+        monkeypatch.setattr(wgpu_native, name, count_calls("groups", getattr(wgpu_native, name)))
     monkeypatch.setattr(wgpu_native.Encoder, "copy_buffer_to_buffer", count_calls("copies", copy))
     monkeypatch.setattr(Gpu, "buffer", count_calls("buffers", create))
     return counts

@@ -16,7 +16,7 @@ from onnx import TensorProto
 from test_api import X, Y, affine
 
 import weft
-from weft.backends.webgpu import launches
+from weft.backends.webgpu import launch_table, launches
 from weft.backends.webgpu.gpu import open_gpu
 from weft.backends.webgpu.recordings import ShaderSource
 from weft.errors import DeviceError, DeviceLostError, ExecutionError, KernelError, OutOfMemoryError
@@ -183,7 +183,7 @@ def test_profile_needs_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_elements_than_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = weft.load(outer(), device=DEVICE, cache=False)
-    monkeypatch.setattr(launches, "MOST_ELEMENTS", 2500)
+    monkeypatch.setattr(launch_table, "MOST_ELEMENTS", 2500)
     with pytest.raises(ExecutionError, match=r"3,0\d\d elements.*support up to 2,500"):
         loaded.run({"x": np.ones((3, 1), np.float32)})
     assert loaded.run({"x": np.ones((2, 1), np.float32)})["y"].shape == (2, 1000)

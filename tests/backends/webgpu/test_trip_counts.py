@@ -9,7 +9,7 @@ import pytest
 from frontend.samples import model, node, value
 
 import weft
-from weft.backends.webgpu import launches
+from weft.backends.webgpu import launch_table
 from weft.backends.webgpu.trip_counts import MOST_TRIPS, count_trips, describe_loops
 from weft.errors import ExecutionError
 from weft.ir import dims
@@ -26,7 +26,8 @@ def kernel(*body: object) -> Kernel:
 
 
 def count(built: Kernel, blocks: int, *parameters: int) -> int:
-    return count_trips(describe_loops(built.body), built, blocks, parameters)
+    counts = count_trips(describe_loops(built.body), built, np.array([blocks, 1]), np.array([parameters, (1, 1)]))
+    return int(counts[0])
 
 
 def test_loops_in_loops_and_after_each_other() -> None:
@@ -68,7 +69,7 @@ def test_long_row_is_correct_or_refused(length: int) -> None:
 
 
 def test_too_many_iterations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "MOST_TRIPS", 2)
+    monkeypatch.setattr(launch_table, "MOST_TRIPS", 2)
     built = model([node("ReduceSum", ["x"], ["y"], keepdims=0)], [value("x", [64, 64])], [value("y", [])])
     with pytest.raises(ExecutionError, match="loop iterations"):
         weft.load(built, device=GPU)(np.ones((64, 64), np.float32))

@@ -13,7 +13,7 @@ from kernels.vector.works import run_work as run_on_cpu
 from weft.backends.resident.device import BufferSlice
 from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.gpu import Gpu, open_gpu
-from weft.backends.webgpu.launches import LaunchBinder
+from weft.backends.webgpu.launches import PlanRecorder
 from weft.backends.webgpu.targets import build_target
 from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
@@ -21,9 +21,12 @@ from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout
 from weft.ir.packing import load_constant
 from weft.ir.target import ThreadTarget
-from weft.ir.work import Place, PlannedLaunch
 from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.tensors import StoredTensor, Work
+from weft.plan.layout import BlockStack
+from weft.plan.numbers import NumberTable
+from weft.plan.plan import FIRST_FREE, SymbolicLaunch, SymbolicPlace, SymbolicPlan
+from weft.plan.plan_numbers import PlanNumbers
 
 Array = np.ndarray[Any, Any]
 GUARD = 256  # bytes on either side of an array that must stay as they are
@@ -66,7 +69,7 @@ def run_work(
     memory: list[Any] = []
     for kind, listed in arrays.items():
         for number, array in enumerate(listed):
-            regions[kind, number] = len(memory)
+            regions[kind, number] = FIRST_FREE + len(memory)
             padded = -(-array.nbytes // 4) * 4
             content = np.full(padded + 2 * GUARD, POISON, np.uint8)
             content[GUARD : GUARD + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
@@ -77,18 +80,24 @@ def run_work(
         kernel = replace(insert_barriers(launch.kernel), name=f"{launch.kernel.name}{index}")
         verify_kernel(kernel)
         shaders[kernel.name] = emit(kernel, gpu.abilities)
-        places = tuple(Place(regions[reference.kind, reference.number], GUARD) for reference in launch.references)
+        places = tuple(
+            SymbolicPlace(regions[reference.kind, reference.number], GUARD) for reference in launch.references
+        )
         numbers = tuple(dims.evaluate(value, bound) for value in launch.values)
         blocks = dims.evaluate(launch.blocks, bound)
-        written = tuple(memory[place.region][1].nbytes - 2 * GUARD for place in places)
-        launches.append(PlannedLaunch(kernel, blocks, places, numbers, sizes=written))
-    binder = LaunchBinder(
-        gpu, shaders, lambda place, size: BufferSlice(memory[place.region][0], place.offset, max(size, 4))
+        written = tuple(memory[place.region - FIRST_FREE][1].nbytes - 2 * GUARD for place in places)
+        launches.append(SymbolicLaunch(kernel, blocks, places, numbers, "", 0, 0, 0, written))
+    plan = SymbolicPlan(tuple(launches), (BlockStack((), 0, ()),), (), (), (), (), (), (), (), (), (), GUARD)
+    slots = PlanNumbers(plan, (), NumberTable.compute)
+    sized = slots.evaluate({})
+    assert sized is not None
+    recording = PlanRecorder(gpu, shaders, slots).record(
+        sized, lambda place, size: BufferSlice(memory[place.region - FIRST_FREE][0], place.offset, max(size, 4))
     )
     reads = [(buffer, 0, content.nbytes) for buffer, content in memory]
-    contents = gpu.run(binder.record(binder.bind(launches)), reads)
+    contents = gpu.run(recording, reads)
     for (kind, number), region in regions.items():
-        before, after = memory[region][1], contents[region]
+        before, after = memory[region - FIRST_FREE][1], contents[region - FIRST_FREE]
         end = GUARD + arrays[kind][number].nbytes
         if kind in ("operand", "constant"):
             assert np.array_equal(after, before), f"{kind} {number} was changed"
@@ -96,9 +105,9 @@ def run_work(
         assert np.all(after[end:] == before[end:]), f"after {kind} {number}"
     outputs = []
     for number, (result, shape) in enumerate(zip(results, shapes)):
-        raw = contents[regions["result", number]][GUARD : GUARD + arrays["result"][number].nbytes]
+        raw = contents[regions["result", number] - FIRST_FREE][GUARD : GUARD + arrays["result"][number].nbytes]
         outputs.append(from_memory(raw.view(result.dtype.numpy).reshape(shape), result.layout).copy())
-    return outputs, int(contents[regions["errors", 0]][GUARD : GUARD + 4].view(np.int32)[0])
+    return outputs, int(contents[regions["errors", 0] - FIRST_FREE][GUARD : GUARD + 4].view(np.int32)[0])
 
 
 __all__ = ["run_on_cpu", "run_work", "software", "targets"]

@@ -29,7 +29,7 @@ from weft.backends.webgpu.recordings import (
     ShaderSource,
     TimedRecording,
 )
-from weft.backends.webgpu.wgpu_native import QUIET
+from weft.backends.webgpu.wgpu_native import QUIET, BindGroup, GroupSlot
 from weft.errors import DeviceError, DeviceLostError, KernelError, OutOfMemoryError, WeftError
 from weft.ir.arrays import Array
 from weft.threads import HelperPool, make_lock
@@ -257,16 +257,26 @@ class Gpu:
         layout = self.call(action, device.create_pipeline_layout, **options, raises=KernelError)
         return self._layouts.setdefault(key, (group, layout))
 
-    def bind_group(self, pipeline: ComputePipeline, slices: Sequence[tuple[GpuBuffer, int, int]]) -> Any:
+    def bind_group(self, pipeline: ComputePipeline, slices: Sequence[tuple[GpuBuffer, int, int]]) -> GroupSlot:
         """Create a bind group from a slice (buffer, offset, size) per binding, aligned as the limits require.
 
         A group can be used by all pipelines with the same bindings.
         """
-        return self.bind_handles(pipeline, [(buffer.live_handle(), offset, size) for buffer, offset, size in slices])
+        handles = [(buffer.live_handle(), offset, size) for buffer, offset, size in slices]
+        return GroupSlot(self.bind_handles(pipeline, handles))
 
-    def bind_handles(self, pipeline: ComputePipeline, slices: Sequence[wgpu_native.Slice]) -> Any:
+    def bind_handles(self, pipeline: ComputePipeline, slices: Sequence[wgpu_native.Slice]) -> BindGroup:
         """Create a bind group from slices of wgpu's buffers."""
-        return self.call("creating a bind group", wgpu_native.bind_group, self.handle, pipeline.layout, slices)
+        action = "creating a bind group"
+        return BindGroup(self.call(action, wgpu_native.bind_group, self.handle, pipeline.layout, slices))
+
+    def bind_groups(
+        self, pipelines: Sequence[ComputePipeline], entries: wgpu_native.BindGroupEntries
+    ) -> list[BindGroup]:
+        """Create a bind group for each pipeline."""
+        layouts = [pipeline.layout for pipeline in pipelines]
+        groups = self.call("creating bind groups", wgpu_native.bind_groups, self.handle, layouts, entries)
+        return [BindGroup(group) for group in groups]
 
     # ---- running
 

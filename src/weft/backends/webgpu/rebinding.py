@@ -13,12 +13,12 @@ from weakref import ref
 
 from weft.backends.resident.device import BufferSlice
 from weft.backends.webgpu.allocations import GpuMemory
-from weft.backends.webgpu.wgpu_native import BindGroup, GroupSlot
+from weft.backends.webgpu.wgpu_native import BindGroup, GroupSlot, Slice
 from weft.errors import DeviceError
 from weft.records import dataclass
 
 if TYPE_CHECKING:
-    from weft.backends.webgpu.gpu import Gpu, GpuBuffer
+    from weft.backends.webgpu.gpu import Gpu
     from weft.backends.webgpu.recordings import ComputePipeline
 
 _MOST_GROUPS = 16  # cached bind groups per dispatch
@@ -55,18 +55,19 @@ class MovableDispatch:
         self,
         gpu: Gpu,
         pipeline: ComputePipeline,
-        ranges: Sequence[tuple[GpuBuffer, int, int]],
+        ranges: Sequence[Slice],
+        initial: BindGroup,
         moved: Sequence[MovableBinding],
         read_only: frozenset[int],
     ) -> None:
-        """`ranges` are the initial ones of all bindings; `read_only` are serials of memory."""
+        """`ranges` are those of the initial bind group; `read_only` are serials of memory."""
         self.read_only = read_only
         self.moved = moved
         self.ranges = ranges
         self.regions = tuple(dict.fromkeys(binding.region for binding in moved))
         self._gpu = gpu
         self._pipeline = pipeline
-        self._initial = BindGroup(gpu.bind_group(pipeline, ranges))
+        self._initial = initial
         self._cache: OrderedDict[tuple[tuple[int, int] | None, ...], BindGroup] = OrderedDict()
         self.slot = GroupSlot(self._initial)
 
@@ -86,7 +87,7 @@ class MovableDispatch:
         self.slot.group = group
 
     def _create_group(self, locations: Mapping[int, _Location]) -> BindGroup:
-        entries = [(buffer.handle, offset, size) for buffer, offset, size in self.ranges]
+        entries = [*self.ranges]
         used: list[GpuMemory] = []
         for number, region, distance in self.moved:
             location = locations.get(region)
@@ -94,7 +95,7 @@ class MovableDispatch:
                 memory = location.live()
                 entries[number] = memory.handle, location.offset + distance, entries[number][2]
                 used.append(memory)
-        group = BindGroup(self._gpu.bind_handles(self._pipeline, entries))
+        group = self._gpu.bind_handles(self._pipeline, entries)
         for memory in used:
             memory.attach_group(group)
         return group

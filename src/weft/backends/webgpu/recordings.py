@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import wgpu
 
 from weft.backends.resident.device import BufferSlice
 from weft.backends.webgpu import wgpu_native
-from weft.backends.webgpu.wgpu_native import BindGroup, GroupSlot
+from weft.backends.webgpu.wgpu_native import GroupSlot
 from weft.ir.arrays import Array
 from weft.records import dataclass
 
@@ -46,15 +46,14 @@ class ComputePipeline:
     layout: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """A launch of x * y * z workgroups. `offset` is that of the DYNAMIC binding, a multiple of 256.
 
-    Immediates are bytes, a multiple of 4. The group is wgpu's, or a slot whose group may change.
+    Immediates are bytes, a multiple of 4. The group of the slot may change.
     """
 
     pipeline: ComputePipeline
-    group: Any
+    slot: GroupSlot
     x: int
     y: int = 1
     z: int = 1
@@ -62,28 +61,42 @@ class Dispatch:
     immediates: bytes = b""
 
 
+class ParameterBuffer:
+    """A uniform buffer with the parameters of one recording at a time."""
+
+    __slots__ = ("_gpu", "_rows", "buffer")
+
+    def __init__(self, gpu: Gpu, size: int) -> None:
+        self._gpu = gpu
+        self._rows: Array | None = None
+        self.buffer = gpu.uniform(size)
+
+    def load(self, rows: Array) -> None:
+        """Write parameters for later submissions, unless they are there."""
+        if self._rows is not rows:
+            self._rows = None
+            self._gpu.write(self.buffer, 0, rows)
+            self._rows = rows
+
+
 class Recording:
     """Dispatches in order, prepared to be encoded quickly."""
 
-    __slots__ = ("count", "dispatches", "regions", "seconds", "steps")
+    __slots__ = ("count", "dispatches", "parameters", "regions", "seconds", "steps")
 
-    def __init__(self, dispatches: Sequence[Dispatch], regions: MovableRegions | None = None) -> None:
-        """`regions` are those that some of the dispatches have slots for."""
+    def __init__(
+        self,
+        dispatches: Sequence[Dispatch],
+        regions: MovableRegions | None = None,
+        parameters: tuple[ParameterBuffer, Array] | None = None,
+    ) -> None:
+        """`regions` are those that some of the dispatches have slots for; `parameters` are loaded before each run."""
         self.dispatches = dispatches
         self.regions = regions
+        self.parameters = parameters
         self.seconds = inf  # duration of the last run
         self.count = len(dispatches)
-        steps = []
-        before: Dispatch | None = None
-        for entry in dispatches:
-            same = before is not None and before.pipeline is entry.pipeline
-            bound = same and before is not None and before.group is entry.group and before.offset == entry.offset
-            pipeline, slot = None if same else entry.pipeline.handle, None if bound else _slot(entry.group)
-            steps.append(
-                wgpu_native.EncodedDispatch(pipeline, slot, entry.offset, entry.immediates, entry.x, entry.y, entry.z)
-            )
-            before = entry
-        self.steps = wgpu_native.Steps(steps)
+        self.steps = wgpu_native.Steps(dispatches)
 
     def bind(self, regions: Mapping[int, BufferSlice]) -> None:
         """Move inputs and outputs, by the numbers of their regions, to other memory."""
@@ -91,6 +104,9 @@ class Recording:
             self.regions.bind(regions)
 
     def __call__(self, encoder: Any) -> None:
+        if self.parameters is not None:
+            buffer, rows = self.parameters
+            buffer.load(rows)
         if self.regions is not None:
             self.regions.copy_in(encoder)
         if self.count:
@@ -111,7 +127,7 @@ class TimedRecording(Recording):
 
     def __init__(self, gpu: Gpu, recording: Recording) -> None:
         dispatches = recording.dispatches
-        super().__init__(dispatches, recording.regions)
+        super().__init__(dispatches, recording.regions, recording.parameters)
         gpu.check_can_time()
         self._gpu = gpu
         self._parts = []
@@ -138,7 +154,3 @@ class TimedRecording(Recording):
         times = [*(row[:count] for row, count in zip(content, counts)), content[-1, counts[-1] : counts[-1] + 1]]
         period = wgpu_native.timestamp_period(self._gpu.queue)
         return (np.concatenate(times) * period).astype(np.int64)
-
-
-def _slot(group: Any) -> GroupSlot:
-    return group if isinstance(group, GroupSlot) else GroupSlot(BindGroup(group))

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from weft.errors import InternalError
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.kernel import BLOCK, LANE, Kernel, Let, Repeat, Statement, When
 
 MOST_TRIPS = 65535
+_SAMPLES = 5  # of a range of numbers
+Number = Any  # an int, or an array of them
 
 
 def describe_loops(body: tuple[Statement, ...]) -> str:
@@ -50,18 +56,27 @@ def _text(value: Dim) -> str:
     return re.sub(r"[A-Za-z_]\w*", lambda word: word[0] if word[0] in ("min", "max") else _name(word[0]), str(value))
 
 
-def count_trips(description: str, kernel: Kernel, blocks: int, parameters: tuple[int, ...]) -> int:
-    """Return the most iterations of an invocation, among samples of blocks, lanes and outer iterations."""
-    if not description:
-        return 0
-    loops = _parse_loops(description)
-    variables = dict(zip(map(_name, kernel.parameters), parameters))
-    pairs = [(block, lane) for block in _sample(blocks) for lane in _sample(kernel.lanes)]
-    return max(_count_trips(loops, {**variables, _name(BLOCK): block, _name(LANE): lane}) for block, lane in pairs)
+def count_trips(description: str, kernel: Kernel, blocks: Array, parameters: Array) -> Array:
+    """Return the most iterations of an invocation for each launch, among samples of blocks, lanes and outer iterations.
+
+    `parameters` has a row for each launch.
+    """
+    if not description or not len(blocks):
+        return np.zeros(len(blocks), np.int64)
+    variables = {_name(name): parameters[:, number] for number, name in enumerate(kernel.parameters)}
+    lanes = _sample(np.full(len(blocks), kernel.lanes))
+    variables |= {_name(BLOCK): _sample(blocks)[:, None], _name(LANE): lanes}
+    trips = _count_trips(_parse_loops(description), variables, 3)
+    most: Array = np.broadcast_to(trips, (_SAMPLES, _SAMPLES, len(blocks))).max(axis=(0, 1))
+    return most
 
 
-def _sample(count: int) -> set[int]:
-    return {number for number in (0, 1, count // 2, count - 2, count - 1) if 0 <= number < max(count, 1)}
+def _sample(counts: Array) -> Array:
+    """Return some of the numbers from 0 to each count, along a new first axis."""
+    samples: Array = np.empty((_SAMPLES, *counts.shape), np.int64)
+    samples[0], samples[1], samples[2], samples[3], samples[4] = 0, 1, counts >> 1, counts - 2, counts - 1
+    np.minimum(samples, counts - 1, out=samples)
+    return np.maximum(samples, 0, out=samples)
 
 
 @lru_cache(maxsize=1024)
@@ -85,26 +100,30 @@ def _parse_expression(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def _count_trips(loops: list[Any], variables: Mapping[str, int]) -> int:
+def _count_trips(loops: list[Any], variables: Mapping[str, Number], rank: int) -> Number:
+    """Return the iterations of loops for arrays of variables with up to `rank` axes."""
     variables = dict(variables)
-    total = 0
+    total: Number = 0
     for entry in loops:
         match entry:
             case [str(name), value]:
                 variables[name] = _evaluate(value, variables)
             case [str(name), start, count, step, inner]:
-                trips, first = max(_evaluate(count, variables), 0), _evaluate(start, variables)
-                if trips:
-                    values = [first + step * trip for trip in _sample(trips)] if inner else []
-                    total += trips * (
-                        1 + max((_count_trips(inner, {**variables, name: value}) for value in values), default=0)
-                    )
+                trips = _larger(_evaluate(count, variables), 0)
+                each: Number = 1
+                if inner:
+                    counts = np.asarray(trips)
+                    samples = _sample(counts.reshape((1,) * (rank - counts.ndim) + counts.shape))
+                    values = _evaluate(start, variables) + step * samples
+                    inner_trips = _count_trips(inner, {**variables, name: values}, rank + 1)
+                    each = 1 + (inner_trips.max(axis=0) if np.ndim(inner_trips) > rank else inner_trips)
+                total = total + trips * each
             case [first, second]:
-                total += max(_count_trips(first, variables), _count_trips(second, variables))
+                total = total + _larger(*(_count_trips(branch, variables, rank) for branch in (first, second)))
     return total
 
 
-def _evaluate(node: ast.expr, variables: Mapping[str, int]) -> int:
+def _evaluate(node: ast.expr, variables: Mapping[str, Number]) -> Number:
     """Evaluate index arithmetic."""
     match node:
         case ast.Constant(int(value)):
@@ -113,17 +132,38 @@ def _evaluate(node: ast.expr, variables: Mapping[str, int]) -> int:
             return variables[name]
         case ast.UnaryOp(ast.USub(), operand):
             return -_evaluate(operand, variables)
-        case ast.BinOp(left, operator, right):
-            return _OPERATORS[type(operator)](_evaluate(left, variables), _evaluate(right, variables))
+        case ast.BinOp(left, operation, right):
+            return _OPERATORS[type(operation)](_evaluate(left, variables), _evaluate(right, variables))
         case ast.Call(ast.Name(name), [left, right]):
-            return (min if name == "min" else max)(_evaluate(left, variables), _evaluate(right, variables))
+            function = _smaller if name == "min" else _larger
+            return function(_evaluate(left, variables), _evaluate(right, variables))
     raise InternalError(f"not index arithmetic: {ast.dump(node)}")
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b if b else 0,
-    ast.Mod: lambda a, b: a % b if b else 0,
+def _smaller(left: Number, right: Number) -> Number:
+    return min(left, right) if isinstance(left, int) and isinstance(right, int) else np.minimum(left, right)
+
+
+def _larger(left: Number, right: Number) -> Number:
+    return max(left, right) if isinstance(left, int) and isinstance(right, int) else np.maximum(left, right)
+
+
+def _divide(left: Number, right: Number) -> Number:
+    if isinstance(right, int):
+        return left // right if right else 0
+    return left // np.where(right == 0, 1, right) * (right != 0)
+
+
+def _remainder(left: Number, right: Number) -> Number:
+    if isinstance(right, int):
+        return left % right if right else 0
+    return left % np.where(right == 0, 1, right) * (right != 0)
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: _divide,
+    ast.Mod: _remainder,
 }

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import wgpu
 
 from weft.ir.arrays import Array
+from weft.records import dataclass
+
+if TYPE_CHECKING:
+    from weft.backends.webgpu.recordings import Dispatch
 
 Slice = tuple[Any, int, int]  # wgpu's buffer, offset, size
 
@@ -30,6 +35,19 @@ class BindGroup:
         self.handle = handle
 
 
+class _BindGroupHandle:
+    """A handle of wgpu-native, released with the last reference to it, unless the process exits."""
+
+    __slots__ = ("_internal",)
+
+    def __init__(self, handle: Any) -> None:
+        self._internal = handle
+
+    def __del__(self, is_exiting: Callable[[], bool] = sys.is_finalizing) -> None:  # modules may be gone by then
+        if not is_exiting() and _process == os.getpid() and hasattr(self, "_internal"):
+            lib.wgpuBindGroupRelease(self._internal)
+
+
 class GroupSlot:
     """The bind group that a dispatch uses when it is encoded."""
 
@@ -39,23 +57,12 @@ class GroupSlot:
         self.group = group
 
 
-class EncodedDispatch(NamedTuple):
-    """A dispatch. Pipeline and bind group are None if they are those of the dispatch before."""
-
-    pipeline: Any
-    slot: GroupSlot | None
-    offset: int | None  # of the binding with a dynamic offset
-    immediates: bytes
-    x: int
-    y: int
-    z: int
-
-
 try:
-    from wgpu.backends.wgpu_native import GPUBindGroup, GPUShaderModule, ffi, lib
+    from wgpu.backends.wgpu_native import GPUShaderModule, ffi, lib
     from wgpu.backends.wgpu_native._api import libf  # the functions of lib, with errors as exceptions
 
     _NEEDED = (
+        "wgpuBindGroupRelease",
         "wgpuBufferGetMappedRange",
         "wgpuBufferMapAsync",
         "wgpuBufferUnmap",
@@ -129,6 +136,24 @@ def create_shader_module(device: Any, name: str, source: str, checked: bool) -> 
     return GPUShaderModule(name, module, device)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BindGroupEntries:
+    """The bindings of many bind groups, one group after the other: a memory, offset and size for each."""
+
+    counts: Array  # of the bindings of each group
+    memories: Sequence[Any]  # wgpu's buffers
+    memory: Array  # indices of `memories`
+    offset: Array
+    size: Array
+
+    def slices(self, group: int) -> list[Slice]:
+        """Return the bindings of a group as slices of wgpu's buffers."""
+        first = int(self.counts[:group].sum())
+        part = slice(first, first + int(self.counts[group]))
+        columns = self.memory[part].tolist(), self.offset[part].tolist(), self.size[part].tolist()
+        return [(self.memories[memory], offset, size) for memory, offset, size in zip(*columns)]
+
+
 def bind_group(device: Any, layout: Any, slices: Sequence[Slice]) -> Any:
     """Create a bind group with slices of buffers as bindings 0, 1, …"""
     if not DIRECT:
@@ -143,7 +168,44 @@ def bind_group(device: Any, layout: Any, slices: Sequence[Slice]) -> Any:
         entry.binding, entry.buffer, entry.offset, entry.size = number, buffer._internal, offset, size
     descriptor = ffi.new("WGPUBindGroupDescriptor *")
     descriptor.layout, descriptor.entries, descriptor.entryCount = layout._internal, table, len(slices)
-    return GPUBindGroup("", libf.wgpuDeviceCreateBindGroup(device._internal, descriptor), device)
+    return _BindGroupHandle(libf.wgpuDeviceCreateBindGroup(device._internal, descriptor))
+
+
+def bind_groups(device: Any, layouts: Sequence[Any], entries: BindGroupEntries) -> list[Any]:
+    """Create bind groups, one for each layout."""
+    firsts = np.cumsum(entries.counts) - entries.counts
+    if not DIRECT:
+        return [bind_group(device, layout, entries.slices(group)) for group, layout in enumerate(layouts)]
+    table = ffi.new("WGPUBindGroupEntry[]", len(entries.memory))
+    rows = np.frombuffer(ffi.buffer(table), _ENTRY)
+    rows["binding"] = np.arange(len(rows)) - np.repeat(firsts, entries.counts)
+    rows["buffer"] = _addresses([buffer._internal for buffer in entries.memories])[entries.memory]
+    rows["offset"], rows["size"] = entries.offset, entries.size
+    descriptors = ffi.new("WGPUBindGroupDescriptor[]", len(layouts))
+    columns = np.frombuffer(ffi.buffer(descriptors), _DESCRIPTOR)
+    columns["layout"] = _addresses([layout._internal for layout in layouts])
+    columns["entries"] = int(ffi.cast("uintptr_t", table)) + ffi.sizeof("WGPUBindGroupEntry") * firsts
+    columns["entryCount"] = entries.counts
+    create, handle = libf.wgpuDeviceCreateBindGroup, device._internal
+    return [_BindGroupHandle(create(handle, descriptors + number)) for number in range(len(layouts))]
+
+
+def _addresses(handles: Sequence[Any]) -> Array:
+    addresses = {handle: int(ffi.cast("uintptr_t", handle)) for handle in set(handles)}
+    return np.array([addresses[handle] for handle in handles], np.uintp)
+
+
+def _struct_type(name: str, **fields: str) -> np.dtype[Any]:
+    """Return some fields of a C struct as a dtype."""
+    offsets = [ffi.offsetof(name, field) for field in fields]
+    return np.dtype(
+        {"names": [*fields], "formats": [*fields.values()], "offsets": offsets, "itemsize": ffi.sizeof(name)}
+    )
+
+
+if DIRECT:
+    _ENTRY = _struct_type("WGPUBindGroupEntry", binding="u4", buffer="u8", offset="u8", size="u8")
+    _DESCRIPTOR = _struct_type("WGPUBindGroupDescriptor", layout="u8", entries="u8", entryCount="u8")
 
 
 def write(queue: Any, buffer: Any, offset: int, data: memoryview) -> None:
@@ -228,13 +290,24 @@ def wait(device: Any, submission: Any) -> None:
 
 
 class Steps:
-    """Dispatches, prepared to be encoded repeatedly."""
+    """Dispatches, prepared to be encoded repeatedly. Pipelines and bind groups are set where they change."""
 
     __slots__ = ("_dispatches", "_steps")
 
-    def __init__(self, dispatches: Sequence[EncodedDispatch]) -> None:
+    def __init__(self, dispatches: Sequence[Dispatch]) -> None:
         self._dispatches = dispatches  # keeps the objects of the handles alive
-        self._steps = [_handles(dispatch) for dispatch in dispatches] if DIRECT else []
+        self._steps: list[tuple[Any, ...]] = []
+        if not DIRECT:
+            return
+        offsets = ffi.new("uint32_t[]", [entry.offset or 0 for entry in dispatches])
+        last: tuple[Any, ...] = (None, None, None)
+        for number, (pipeline, slot, x, y, z, offset, immediates) in enumerate(dispatches):
+            handle = None if pipeline is last[0] else pipeline.handle._internal
+            is_bound = slot is last[1] and offset == last[2] and handle is None
+            place = (ffi.NULL, 0) if offset is None else (offsets + number, 1)
+            content = ffi.from_buffer(immediates) if immediates else None
+            self._steps.append((handle, None if is_bound else slot, *place, content, x, y, z, offsets))
+            last = (pipeline, slot, offset)
 
     def encode(self, compute_pass: Any) -> None:
         if not DIRECT:
@@ -245,7 +318,7 @@ class Steps:
         set_immediates = lib.wgpuComputePassEncoderSetImmediates
         dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
         handle = compute_pass._internal
-        for pipeline, slot, offsets, count, immediates, x, y, z in self._steps:
+        for pipeline, slot, offsets, count, immediates, x, y, z, _ in self._steps:
             if pipeline is not None:
                 set_pipeline(handle, pipeline)
             if slot is not None:
@@ -263,25 +336,10 @@ class Steps:
         stamp(compute_pass._internal, query._internal, len(self._dispatches))
 
 
-def _handles(step: EncodedDispatch) -> tuple[Any, ...]:
-    return (
-        None if step.pipeline is None else step.pipeline._internal,
-        step.slot,
-        ffi.NULL if step.offset is None else ffi.new("uint32_t[]", [step.offset]),
-        0 if step.offset is None else 1,
-        ffi.from_buffer(step.immediates) if step.immediates else None,
-        step.x,
-        step.y,
-        step.z,
-    )
-
-
-def _encode(compute_pass: Any, step: EncodedDispatch) -> None:
+def _encode(compute_pass: Any, step: Dispatch) -> None:
     """Encode a dispatch through wgpu's Python API."""
-    if step.pipeline is not None:
-        compute_pass.set_pipeline(step.pipeline)
-    if step.slot is not None:
-        compute_pass.set_bind_group(0, step.slot.group.handle, () if step.offset is None else (step.offset,))
+    compute_pass.set_pipeline(step.pipeline.handle)
+    compute_pass.set_bind_group(0, step.slot.group.handle, () if step.offset is None else (step.offset,))
     if step.immediates:
         compute_pass.set_immediates(0, step.immediates, 0, len(step.immediates))
     compute_pass.dispatch_workgroups(step.x, step.y, step.z)
