@@ -24,6 +24,7 @@ from weft.ir.arrays import Array
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.ir.program import Value
 from weft.ir.work import NativeSection, Place, unrolled
+from weft.plan.limits import choose_capacity
 from weft.plan.plan import ABSOLUTE, ARENA, ERRORS, FIRST_FREE, Plan
 from weft.plan.plan_numbers import Compute, PlanNumbers, SizedNumbers
 from weft.records import dataclass
@@ -48,7 +49,7 @@ class ResidentPlan:
     numbers: SizedNumbers
     outputs: Outputs
     starts: tuple[int, ...]  # of the arena, the errors, inputs and outputs
-    size: int
+    size: int  # of the buffer: its capacity
     reports: bool  # whether kernels report indices out of range
     launches: int
 
@@ -121,17 +122,23 @@ class ResidentSection(DeviceSection[ResidentPlan]):
     def _place_regions(
         self, arena_bytes: int, outputs: Outputs, sizes: Mapping[str, int]
     ) -> tuple[tuple[int, ...], int]:
-        """Return the offset of each region in a run's buffer, and the size of the buffer."""
+        """Return the offset of each region in a run's buffer, and the capacity of the buffer."""
         number = DimEvaluator(sizes)
         inputs = [number(value.nbytes) for value in self.section.inputs]
         starts, size = [], 0
         for region in (arena_bytes, 4, *inputs, *_output_bytes(outputs)):
             starts.append(size)
             size += -(-max(region, 16) // _REGION_ALIGNMENT) * _REGION_ALIGNMENT
+        if self.symbols and self.budget.limit is None:
+            capacity = choose_capacity(size, _REGION_ALIGNMENT)
+            size = max(size, min(capacity, self.device.largest_buffer))
         return tuple(starts), size
 
     def workspace(self, plan: Plan, sizes: Mapping[str, int]) -> int:
-        """Return the bytes of a run besides weights, arena and outputs: copies of inputs, and parameters."""
+        """Return the bytes of a run besides weights, arena and outputs.
+
+        These are copies of inputs, parameters, and the unused part of the buffer's capacity.
+        """
         _, size = self._place_regions(plan.arena_bytes, plan.outputs, sizes)
         launches = sum(1 for _ in unrolled(plan.launches))
         return size - plan.arena_bytes - sum(_output_bytes(plan.outputs)) + launches * self._launches.parameter_bytes
