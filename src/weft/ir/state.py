@@ -24,13 +24,14 @@ class HeldInput:
     """An input that became a buffer, and the sizes that a run binds.
 
     `rooms` are sizes that are the capacity minus a length after the run, with that length; there are several if
-    branches compute it.
+    branches compute it. `reads_beyond`: kernels may read elements after the last ones, which must be finite.
     """
 
     name: str
     axis: int
     length: str  # the size that is the number of elements
     rooms: tuple[tuple[str, Dim], ...]
+    reads_beyond: bool = False
 
     @property
     def length_after(self) -> Dim | None:

@@ -121,7 +121,8 @@ class _Holding:
             updates, self.buffers[source], output, self.makers, self.uses
         )
         rooms = ((room, output.shape[axis]),)
-        self.held_inputs.append(HeldInput(source.name, axis, str(source.shape[axis]), rooms))
+        reads_beyond = isinstance(step.primitive, Scatter)  # shorter sequences of a batch end before the others
+        self.held_inputs.append(HeldInput(source.name, axis, str(source.shape[axis]), rooms, reads_beyond))
 
     def find_updates(
         self, source: Value, step: Step, axis: int, makers: Mapping[Value, Step], uses: Counter[Value]
@@ -201,7 +202,8 @@ class _Holding:
             size = dims.symbol(f"{source.shape[axis]}.capacity", 0)
             self.buffers[source] = self.new_buffer(source, axis, size)
             rooms = tuple(body.rooms[source] for body in (then, otherwise))
-            self.held_inputs.append(HeldInput(source.name, axis, str(source.shape[axis]), rooms))
+            reads_beyond = then.reads_beyond or otherwise.reads_beyond
+            self.held_inputs.append(HeldInput(source.name, axis, str(source.shape[axis]), rooms, reads_beyond))
             self.removed.add(output)
         new_lengths = {name: self.new_value(TensorType(DType.int64, (1,))) for name in then.lengths}
         self.lengths |= new_lengths
@@ -239,6 +241,7 @@ class _HeldBody:
     uses: Counter[Value] = field(default_factory=Counter)
     replaced_steps: dict[int, list[Step]] = field(default_factory=dict)
     added_steps: list[Step] = field(default_factory=list)
+    reads_beyond: bool = False  # see HeldInput
 
     def hold(self, pairs: Sequence[Pair]) -> _HeldBody | None:
         """Write all outputs of the pairs into buffers; None if one does not allow it."""
@@ -299,6 +302,7 @@ class _HeldBody:
         updates = None if maker is None else self.outer.find_updates(inner, maker, axis, self.makers, self.uses)
         if maker is None or updates is None:
             return False
+        self.reads_beyond |= isinstance(maker.primitive, Scatter)
         self.replaced_steps[id(maker)] = self.outer.write_updates(updates, buffer, result, self.makers, self.uses)
         return True
 

@@ -54,6 +54,7 @@ class State:
         self._lengths: dict[str, int] = dict(growing)
         self._contents: dict[str, Array | DeviceTensor] = {}
         self._buffers: frozenset[str] = frozenset()  # the inputs whose contents have room for `capacity` elements
+        self._cleared: frozenset[str] = frozenset()  # of these, those whose elements after the last must be 0
         self._changed: dict[str, int] = {}  # the length at which inputs of fixed size were last replaced
         self._shown = [
             (spec.name, axis, symbol.name)
@@ -224,9 +225,14 @@ class State:
             room: self._capacity[entry.length] - number(after) for entry in layout.inputs for room, after in entry.rooms
         }
         held_names = frozenset(entry.name for entry in layout.inputs)
+        self._cleared = frozenset(entry.name for entry in layout.inputs if entry.reads_beyond)
         self._prepare(session, held_names, sizes)
         run_sizes = {**self._lengths, **rooms}
-        self._check_limit(session, executable, {**sizes, **run_sizes})
+        limit = self._model.pool.options.bytes_limit
+        if limit is not None:
+            from weft.runtime.state_memory import check_limit
+
+            check_limit(executable, {**sizes, **run_sizes}, self.nbytes, limit, session.file)
         inputs = {**bound.arrays, **self._contents}
         carried = range(len(names), len(names) + len(layout.carried))
         keep = [number for number, name in enumerate(names) if name in keep_names] + list(carried)
@@ -322,22 +328,6 @@ class State:
                 )
                 hint = "make a state with a larger capacity, or forget elements with state.truncate"
                 raise InputError(problem, file=self._model.file, hint=hint)
-
-    def _check_limit(self, session: Session, executable: Executable, sizes: Mapping[str, int]) -> None:
-        """Raise OutOfMemoryError if the run and the state do not fit into the memory limit together."""
-        limit = self._model.pool.options.bytes_limit
-        if limit is None:
-            return
-        from weft.runtime.memory import summarize
-
-        plan = executable.plan(sizes)
-        needed = self.nbytes + (0 if plan is None else summarize(plan, sizes, ()).peak)
-        if needed > limit:
-            problem = (
-                f"a run for these sizes needs {needed:,} bytes, more than the memory_limit of {limit:,}: "
-                f"{self.nbytes:,} of them hold the state"
-            )
-            raise OutOfMemoryError(problem, file=session.file, hint="raise the limit, or use a smaller capacity")
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -438,8 +428,10 @@ class State:
         self._contents[pair.input] = content
 
     def _forget(self, name: str, axis: int, count: int) -> None:
-        """Clear the elements after the first ones: kernels may read, but not use, those of shorter sequences."""
+        """Forget the elements after the first ones; kernels may read, but not use, those of shorter sequences."""
         content = self._contents[name]
+        if name in self._buffers and name not in self._cleared:
+            return
         if isinstance(content, np.ndarray) and name in self._buffers:
             content[_between(axis, count, content.shape[axis])] = 0
             return
@@ -469,7 +461,7 @@ class State:
 
     def _take(self, other: State, arrays: Mapping[str, Array]) -> None:
         self._contents = {name: self._place(array) for name, array in arrays.items()}
-        self._buffers, self._lengths = other._buffers, dict(other._lengths)
+        self._buffers, self._lengths, self._cleared = other._buffers, dict(other._lengths), other._cleared
         self._changed = dict(other._changed)
 
     def _check_content(self, name: str, array: Array, lengths: Mapping[str, int]) -> None:

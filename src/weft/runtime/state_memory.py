@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.errors import DeviceError, ExecutionError, InputError
+from weft.errors import DeviceError, ExecutionError, InputError, OutOfMemoryError
 from weft.ir import dims
 from weft.ir.dim_evaluator import DimEvaluator
 from weft.plan.usual_sizes import usual_sizes
@@ -61,6 +61,18 @@ def plan_stateful_run(
         return replace(memory, state=state_bytes, peak=memory.peak + state_bytes, inputs=memory.inputs - state_bytes)
     hint = "pass sizes that the model accepts"
     raise InputError(f"there is no plan for these shapes: {first_error}", file=session.file, hint=hint)
+
+
+def check_limit(executable: Executable, sizes: Mapping[str, int], state_bytes: int, limit: int, file: str) -> None:
+    """Raise OutOfMemoryError if a run and the state do not fit into the memory limit together."""
+    plan = executable.plan(sizes)
+    needed = state_bytes + (0 if plan is None else summarize(plan, sizes, ()).peak)
+    if needed > limit:
+        problem = (
+            f"a run for these sizes needs {needed:,} bytes, more than the memory_limit of {limit:,}: "
+            f"{state_bytes:,} of them hold the state"
+        )
+        raise OutOfMemoryError(problem, file=file, hint="raise the limit, or use a smaller capacity")
 
 
 def _candidates(
