@@ -121,6 +121,24 @@ def run_model(model: weft.Model, x: Array) -> Array:
     return into
 
 
+def continue_state(folder: Path) -> int:
+    """Hold a state between runs."""
+    graph = weft.Graph("memory")
+    past = graph.input("past", ("length", 4), "float32")
+    graph.output(weft.ops.concat(past, graph.input("x", (1, 4), "float32"), axis=0), "present")
+    model = graph.compile(device="cpu")
+    state = model.state(capacity={"length": 8}, pairs={"past": "present"})
+    assert_type(state, weft.State)
+    model.run({"x": np.ones((1, 4), np.float32)}, state=state)
+    other: weft.State = state.copy()
+    state.truncate(state.length - 1)
+    other.save(folder / "memory.state")
+    state.load(folder / "memory.state")
+    assert_type(other.numpy(), dict[str, Array])
+    assert_type(state.length, int)
+    return model.memory(state=other).state
+
+
 async def run_in_event_loop(model: weft.Model, x: Array) -> dict[str, Any]:
     results = await model.run_async({"x": x})
     assert_type(results, dict[str, Any])

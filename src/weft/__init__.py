@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from weft.runtime.policy import DevicePolicy
     from weft.runtime.profile import Profile
     from weft.runtime.random_inputs import random_inputs
+    from weft.runtime.state import State
     from weft.runtime.tensors import to_device
     from weft.version import __version__
 
@@ -113,6 +114,7 @@ __all__ = [
     "QuantizationReport",
     "RunCancelledError",
     "RunTimeoutError",
+    "State",
     "Tensor",
     "TensorSpec",
     "UnknownNameError",
@@ -148,6 +150,7 @@ _LAZY = {  # imported on first use, so that `import weft` loads neither the comp
     "Device": "weft.backends.device",
     "Cancellation": "weft.interrupts",
     "Benchmark": "weft.runtime.benchmark",
+    "State": "weft.runtime.state",
     "DevicePolicy": "weft.runtime.policy",
     "DeviceReport": "weft.runtime.device_report",
     "to_device": "weft.runtime.tensors",

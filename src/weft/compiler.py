@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +82,12 @@ class Pipeline:
         shapes: Mapping[str, Sequence[int | str | None] | None] | None = None,
         overridden: Sequence[str] = (),
         outputs: Sequence[str] | None = None,
+        state_axes: Mapping[str, int] | None = None,
     ) -> TensorProgram:
-        """Graph -> TensorProgram, for any input shapes or for these, with the model's outputs or other values."""
+        """Graph -> TensorProgram, for any input shapes or for these, with the model's outputs or other values.
+
+        `state_axes`: the inputs whose memory a state holds, and the axis along which each grows.
+        """
         from weft.ir.printing import format_model
         from weft.opset.equal_sizes import find_equal_sizes
         from weft.opset.lower import lower
@@ -92,9 +97,10 @@ class Pipeline:
         self.dump.restart()
         self.dump.stage("graph", lambda: format_model(self.read()))
         self.progress.stage("tracing")
-        program = lower(graph, self._evaluator, sizes=shapes, overridden=overridden, progress=self.progress.update)
+        trace = partial(lower, graph, self._evaluator, sizes=shapes, overridden=overridden, state_axes=state_axes)
+        program = trace(progress=self.progress.update)
         if shapes is not None and (equal_sizes := find_equal_sizes(program)):
-            program = lower(graph, self._evaluator, sizes=shapes, overridden=overridden, equal_sizes=equal_sizes)
+            program = trace(equal_sizes=equal_sizes)
         self.dump.stage("traced", lambda: program)
         return program
 

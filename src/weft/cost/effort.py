@@ -51,6 +51,10 @@ def estimate_effort(steps: Sequence[Step], operands: Sequence[Value], results: S
 def count_bytes_moved(steps: Sequence[Step], operands: Sequence[Value], results: Sequence[Value]) -> Dim:
     """Return the bytes that a group reads and writes."""
     moved: Dim = 0
+    first = steps[0].primitive
+    if isinstance(first, Scatter) and first.in_place:
+        operands, results = operands[1:], ()
+        moved = product(first.domain) * steps[0].results[0].itemsize
     for value in operands:
         moved = moved + value.itemsize * _elements_read(value, steps)
     for value in results:

@@ -14,6 +14,7 @@ from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.narrowed_products import NarrowedProduct, find_narrowed_products
 from weft.ir.program import Guard, TensorProgram, Value, with_bodies
+from weft.ir.state import StateLayout
 from weft.ir.work import HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
 
@@ -54,7 +55,8 @@ class CompiledProgram:
     """Sections with unique kernel names, and the object files that define these kernels.
 
     `constants` are those that sections read without packing, and those that are outputs. `narrowed` are the products
-    that round their operands. The class has no slots, so that sessions can share one through a weak reference.
+    that round their operands. `state` describes the inputs that runs change. The class has no slots, so that sessions
+    can share one through a weak reference.
     """
 
     inputs: tuple[Value, ...]
@@ -64,6 +66,7 @@ class CompiledProgram:
     sections: tuple[Section, ...]
     objects: Sequence[bytes]
     narrowed: tuple[NarrowedProduct, ...] = ()
+    state: StateLayout | None = None
 
 
 def build_compiled_program(

@@ -53,6 +53,10 @@ class Packing:
                 self._packed = packed.reshape(self.shape)
             return self._packed
 
+    def discard(self) -> None:
+        """Free the packed array; nothing may use it afterwards."""
+        self._packed = self._recipe = None
+
     def chunks(self) -> Iterator[Array]:
         """Yield the packed array in chunks without keeping it; this works only once."""
         if self._packed is not None:

@@ -192,6 +192,9 @@ class Scatter:
     `indices` and `update` are scalars over the domain's axes that load from the operands. Reductions: none (the last
     point in row-major order wins), add, multiply, minimum, maximum. Points outside the tensor raise an error if
     `checked`, and are ignored otherwise.
+
+    `in_place`: the result is the memory of operand 0 itself, which is an input of the program, or the result of another
+    such scatter, and has no other reader. Only `passes/hold_state.py` creates these.
     """
 
     domain: tuple[Dim, ...]
@@ -199,6 +202,7 @@ class Scatter:
     update: Scalar
     reduction: str
     checked: bool = True
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from weft.ir.groups import (
     stretches,
 )
 from weft.ir.layout import Layout, row_major
-from weft.ir.program import Scan, TensorProgram, Value, join_origins
+from weft.ir.program import Scan, Scatter, TensorProgram, Value, join_origins
 from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import TensorType
 from weft.ir.verification import verified
@@ -147,6 +147,9 @@ class _SectionBuilder:
         self.tasks.append(
             Task(last.work, last_operands, group.results, origin, group_effort, choice.template, choice.reason)
         )
+        primitive = group.steps[0].primitive
+        if isinstance(primitive, Scatter) and primitive.in_place:
+            self.aliases[group.results[0]] = operands[0]
 
     def add_scan(self, group: ScanGroup) -> None:
         (step,) = group.steps

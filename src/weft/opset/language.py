@@ -97,6 +97,11 @@ def assume_at_least(left: Dim, right: Dim, why: str) -> None:
 # -- data movement ---------------------------------------------------------------------------------------------------
 
 
+def is_held(x: Tensor) -> bool:
+    """Whether a tensor is an input whose memory a state holds, so that rows may be written after its own."""
+    return x.trace.parent is None and x.value.name in x.trace.state_inputs and x.value in x.trace.inputs
+
+
 def reshape(x: Tensor, shape: Sequence[Dim]) -> Tensor:
     """Reshape to a shape with the same number of elements."""
     shape = tuple(shape)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from weft.errors import InvalidModelError, MalformedNodeError, UnsupportedModelError, WeftError
 from weft.ir import dims
-from weft.ir.dims import Dim, Symbol
+from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.graph import Graph, GraphValue, Node, free_names
 from weft.ir.program import Guard, Host, Reshape, Step, TensorProgram, Value
 from weft.ir.types import AnyType, TensorType, Type
@@ -89,6 +89,7 @@ def lower(
     sizes: Mapping[str, Sequence[int | str | None] | None] | None = None,
     overridden: Sequence[str] = (),
     equal_sizes: Mapping[str, Dim] | None = None,
+    state_axes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
 ) -> TensorProgram:
     """Trace a whole graph.
@@ -96,8 +97,11 @@ def lower(
     `sizes` fixes the shapes of inputs by name. A size of None stays as declared, and a name is a dynamic dim of that
     name; an input whose shape is None is left out. `overridden` names defaults that become inputs.
     `equal_sizes` are expressions for sizes of inputs, by name, which become guards.
+    `state_axes` are the inputs whose memory a state holds, and the axis along which each grows, from a size of 0 on.
     """
-    trace = Trace(evaluator, budget=MOST_TRACED + TRACES_PER_NODE * _count_nodes(graph))
+    graph = _start_empty(graph, state_axes) if state_axes else graph
+    budget = MOST_TRACED + TRACES_PER_NODE * _count_nodes(graph)
+    trace = Trace(evaluator, budget=budget, state_inputs=frozenset(state_axes or ()))
     scope: Scope = {}
     inputs = [*graph.inputs, *(value for value in graph.defaults if value.name in overridden)]
     for value in inputs:
@@ -236,6 +240,23 @@ def _equate_sizes(trace: Trace, tensor: Tensor, equal_sizes: Mapping[str, Dim]) 
     for dim, equal in zip(tensor.shape, shape):
         trace.assume_equal(dim, equal, f"sizes of input {tensor.value.name!r}")
     return trace.emit(Reshape(), [tensor], [TensorType(tensor.type.dtype, shape)])[0]
+
+
+def _start_empty(graph: Graph, state_axes: Mapping[str, int]) -> Graph:
+    """Let the sizes along which inputs grow be 0."""
+    shapes = {value.name: value.type.shape for value in graph.inputs if value.type is not None and value.type.shape}
+    growing = {dims.as_symbol(shapes[name][axis]) for name, axis in state_axes.items()}
+
+    def relax(atom: Symbol | Axis) -> Dim:
+        return dims.symbol(atom.name, 0, atom.high) if atom in growing else dims.from_atom(atom)
+
+    def relax_input(value: GraphValue) -> GraphValue:
+        if not isinstance(value.type, TensorType) or value.type.shape is None:
+            return value
+        shape = tuple(dims.substitute(dim, relax) for dim in value.type.shape)
+        return replace(value, type=TensorType(value.type.dtype, shape))
+
+    return replace(graph, inputs=tuple(map(relax_input, graph.inputs)))
 
 
 def _collect_symbols(tensor: Tensor) -> set[str]:

@@ -76,6 +76,7 @@ class Trace:
     budget: float = inf  # how many nodes may still be traced
     is_void: bool = False  # a guard can never hold: the program runs for no sizes, and each run traces its own
     inner: list[Trace] = field(default_factory=list)  # traces of bodies
+    state_inputs: frozenset[str] = frozenset()  # whose memory a state holds; see passes/hold_state.py
 
     # -- making tensors ----------------------------------------------------------------------------------------------
 

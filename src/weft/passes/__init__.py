@@ -13,6 +13,7 @@ from weft.passes.crop_filters import crop_filters
 from weft.passes.dead_code import drop_unused
 from weft.passes.dedupe import merge_duplicates
 from weft.passes.empty_tensors import fold_empty_tensors
+from weft.passes.equal_sizes import unify_sizes
 from weft.passes.fold import fold_constants
 from weft.passes.hoist import hoist_products
 from weft.passes.host_steps import group_host_steps
@@ -28,6 +29,7 @@ from weft.passes.scales import fold_scales
 from weft.passes.unflatten import unflatten_rows
 
 PIPELINE: tuple[Pass, ...] = (
+    unify_sizes,
     fold_empty_tensors,
     embed_bytes,
     use_integer_products,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.ir import dims
-from weft.ir.program import Guard, Observe, Primitive, Scan, Step, TensorProgram, Value, bodies
+from weft.ir.program import Guard, Observe, Primitive, Scan, Scatter, Step, TensorProgram, Value, bodies
 from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, walk
 from weft.ir.types import Type
 from weft.opset.trace import Evaluator
@@ -38,7 +38,8 @@ def _drop_unread_operands(step: Step) -> Step:
 def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorProgram:
     """Keep only the steps that some outputs need.
 
-    Guards stay, with the steps that bind their symbols: a guard may be all that remains of an op.
+    Guards stay, with the steps that bind their symbols: a guard may be all that remains of an op. So do scatters in
+    place, which change an input.
     """
     bound_by_inputs = set().union(*(type_symbols(value.type) for value in program.inputs))
     needed: set[Value] = set(outputs)
@@ -47,7 +48,8 @@ def with_outputs(program: TensorProgram, outputs: tuple[Value, ...]) -> TensorPr
     has_binding_steps = any(binding)  # otherwise it does not matter which sizes the steps use
     steps: list[Step] = []
     for step, binds in zip(reversed(program.steps), reversed(binding)):
-        if needed.intersection(step.results) or binds & sizes:
+        in_place = isinstance(step.primitive, Scatter) and step.primitive.in_place
+        if needed.intersection(step.results) or binds & sizes or in_place:
             steps.append(step)
             needed.update(step.operands)
             if has_binding_steps:

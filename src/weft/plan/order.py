@@ -107,7 +107,7 @@ def _build_graph(section: NativeSection, sizes: SizeEstimates, is_external: Call
         node = _Node()
         task_number = len(graph.nodes)
         for value in read_operands(task):
-            while value in section.aliases:
+            while value not in numbers and value in section.aliases:
                 value = section.aliases[value]
             if value in numbers and numbers[value] not in node.reads:
                 node.reads.append(numbers[value])
@@ -115,7 +115,8 @@ def _build_graph(section: NativeSection, sizes: SizeEstimates, is_external: Call
             numbers[value] = len(graph.sizes)
             node.writes.append(numbers[value])
             makers[numbers[value]] = task_number
-            graph.sizes.append(0 if is_external(value) else sizes.value_bytes(value))
+            elsewhere = is_external(value) or value in section.aliases
+            graph.sizes.append(0 if elsewhere else sizes.value_bytes(value))
             graph.readers.append(0)
         for number in node.reads:
             graph.readers[number] += 1

@@ -342,6 +342,8 @@ class _Replay:
         self, value: Value, section: NativeSection, contents: Mapping[Value, tuple[Content, ...]]
     ) -> tuple[Content, ...]:
         while value not in contents and value in section.aliases:
+            if any(value in task.results for task in section.tasks):
+                raise PlanError(f"{value} is read before it is written in place")
             value = section.aliases[value]
         if value not in contents:  # never read from memory: a packed constant, or an operand that only has a size
             return (Content(value, 0, self.bytes(value)),)

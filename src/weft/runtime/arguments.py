@@ -14,11 +14,12 @@ from weft.errors import InputError, short_repr
 Shapes = dict[str, Union[int, tuple[int, ...]]]
 
 
-def whole_number(value: Any, name: str, file: str | None = None) -> int:
-    """Return a positive whole number of any integer type; InputError for anything else."""
+def whole_number(value: Any, name: str, file: str | None = None, least: int = 1) -> int:
+    """Return a whole number of any integer type from `least` on; InputError for anything else."""
     number = _to_integer(value)
-    if number is None or number < 1:
-        raise InputError(f"{name} must be a positive number, not {short_repr(value)}", file=file)
+    if number is None or number < least:
+        description = "a positive number" if least == 1 else f"a whole number from {least} on"
+        raise InputError(f"{name} must be {description}, not {short_repr(value)}", file=file)
     return number
 
 

@@ -64,11 +64,20 @@ def compile_program(
 ) -> DeviceProgram:
     """Compile one of the model's other programs, and cache it under its name."""
     compiled = pipeline.compile(traced)
+    if isinstance(compiled, TensorProgram):
+        return compiled
+    return store_program(pipeline, compiled, specs, whole, name) or pipeline.compile(traced)
+
+
+def store_program(
+    pipeline: Pipeline, compiled: CompiledProgram, specs: Signature, whole: DeviceProgram, name: str
+) -> CompiledProgram | None:
+    """Cache one of the model's other programs under its name; return the one to use, None if its arrays are lost."""
     entry = _program_entry(pipeline, whole, name)
-    if entry is None or isinstance(compiled, TensorProgram):
+    if entry is None:
         return compiled
     cached = entry.put(CachedModel(specs, compiled), memory_left())
-    return pipeline.compile(traced) if cached is None else cached.program
+    return None if cached is None else cached.program
 
 
 def _program_entry(pipeline: Pipeline, whole: DeviceProgram, name: str) -> CacheEntry | None:

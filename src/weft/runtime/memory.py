@@ -39,6 +39,7 @@ class Memory(ShownAsTables):
     sizes: of the dynamic dims.
     guessed: the names of dims whose sizes were not passed; these have typical sizes.
     unplanned: nodes whose sizes depend on data; they are not counted.
+    state: the memory of a `weft.State`, for `model.memory(..., state=state)`.
     """
 
     weights: int
@@ -52,9 +53,10 @@ class Memory(ShownAsTables):
     sizes: Mapping[str, int]
     guessed: tuple[str, ...]
     unplanned: tuple[str, ...]
+    state: int = 0
 
     def __repr__(self) -> str:
-        named = ("peak", "weights", "arena", "workspace", "outputs")
+        named = ("peak", "weights", "arena", "workspace", "outputs", *(["state"] * bool(self.state)))
         parts = [f"{name}={format_bytes(getattr(self, name))}" for name in named]
         parts += [f"sizes={{{join_few(f'{shorten(name)!r}: {size}' for name, size in self.sizes.items())}}}"] * bool(
             self.sizes
@@ -72,6 +74,7 @@ class Memory(ShownAsTables):
             ),
             ("workspace", format_bytes(self.workspace), "of threads and of the run itself"),
             ("outputs", format_bytes(self.outputs), "new arrays"),
+            *([("state", format_bytes(self.state), "what the model remembers between runs")] * bool(self.state)),
             ("peak", format_bytes(self.peak), "all of these, and arrays that pass between native code and the host"),
             ("inputs", format_bytes(self.inputs), "the caller's arrays, not part of the peak"),
         ]

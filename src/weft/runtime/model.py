@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
     from weft.runtime.session_pool import SessionPool
+    from weft.runtime.state import State
     from weft.runtime.weights import Weights
 
 
@@ -104,6 +106,7 @@ class Model(ShownAsTables):
         timeout: float | None = None,
         cancel: Cancellation | None = None,
         into: Mapping[str, Any] | None = None,
+        state: State | None = None,
         **unknown: Any,
     ) -> dict[str, Any]:
         """Run on inputs by name and return outputs by name.
@@ -131,13 +134,20 @@ class Model(ShownAsTables):
         into: arrays for outputs, by name, of exactly their dtypes and shapes: numpy arrays, or tensors of other
             libraries on the host or on the device. Results are computed in place where possible, otherwise copied, and
             `run` returns these arrays under their names. After an error their content is undefined.
+
+        state: the state from `model.state(...)` that the run continues. It replaces the inputs that it holds, and its
+            outputs are returned only if `outputs` names them. After an error the state is as before.
         """
         if unknown:
             raise self._unknown_option(unknown)
+        if state is not None:
+            self._check_state(state)
+            if outputs is None:
+                outputs = state.output_names(self.session(), None)
         if into is not None:
-            return run_into(self, (inputs, outputs, keep, stream, timeout, cancel), into)
+            return run_into(self, (inputs, outputs, keep, stream, timeout, cancel), into, state)
         if timeout is not None or cancel is not None:
-            return run_with_limits(self, (inputs, outputs, keep, stream), timeout, cancel)
+            return run_with_limits(self, (inputs, outputs, keep, stream), timeout, cancel, state)
         feeds = {} if inputs is None else inputs
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             from weft.runtime.suggestions import inputs_without_names
@@ -145,7 +155,9 @@ class Model(ShownAsTables):
             raise inputs_without_names(feeds, outputs, self._input_names, self.file)
         session = self._sessions.get(self._device) or self.session()
         if stream is not None:
-            return run_on_stream(self, session, (feeds, outputs, keep), stream)
+            return run_on_stream(self, session, (feeds, outputs, keep), stream, state)
+        if state is not None:
+            return state.run(session, feeds, outputs, keep)
         arrays = session.bind.plain(feeds)
         if arrays is not None and outputs is None and keep is False:
             shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
@@ -178,6 +190,7 @@ class Model(ShownAsTables):
         timeout: float | None = None,
         cancel: Cancellation | None = None,
         into: Mapping[str, Any] | None = None,
+        state: State | None = None,
         **unknown: Any,
     ) -> dict[str, Any]:
         """Run without blocking the event loop: `await model.run_async({"x": array})`; takes what `run` takes.
@@ -187,12 +200,17 @@ class Model(ShownAsTables):
         """
         if unknown:
             raise self._unknown_option(unknown)
+        if state is not None:
+            self._check_state(state)
+            if outputs is None:
+                outputs = state.output_names(await await_run(self.session), None)
         destinations = None if into is None else await await_run(find_destinations, self, outputs, keep, into)
         seconds = validate_timeout(timeout, cancel, self.file)
         try:
             if destinations is not None:
                 keep = destinations.keep_names or False
-            results = await await_run(self.run, inputs, outputs, keep, stream, timeout=seconds, cancel=cancel)
+            run = self.run if state is None else partial(self.run, state=state)
+            results = await await_run(run, inputs, outputs, keep, stream, timeout=seconds, cancel=cancel)
         except (RunTimeoutError, RunCancelledError) as error:
             raise error.at(file=self.file) from None
         if destinations is None:
@@ -200,6 +218,36 @@ class Model(ShownAsTables):
         if is_large([*destinations.arrays.values()]):
             return await await_to_completion(destinations.fill, results)
         return destinations.fill(results)
+
+    def state(
+        self,
+        capacity: int | Mapping[str, int] | None = None,
+        *,
+        pairs: Mapping[str, str] | None = None,
+    ) -> State:
+        """Make a state: inputs that come back as outputs, such as a decoder's keys and values, held on the device.
+
+        `model.run(inputs, state=state)` continues it: new elements are written behind the old ones.
+
+        capacity: the most elements along the dim that grows, by its name, as in {"past_sequence_length": 4096}, or as a
+            number for all dims that grow. Sizes of other dims of the state, such as a batch, may be given too;
+            otherwise the first run determines them.
+
+        pairs: the inputs of the state and the outputs in which they come back, by name. By default they are found in
+            the graph, and by the names that exporters use.
+        """
+        from weft.runtime.make_state import make_state
+
+        return make_state(self, capacity, pairs)
+
+    def _check_state(self, state: Any) -> None:
+        from weft.runtime.state import State
+
+        if not isinstance(state, State):
+            problem = f"state must be a weft.State, not {short_repr(state)}"
+            raise InputError(problem, file=self.file, hint="model.state(capacity=...) makes one")
+        if not state.belongs_to(self):
+            raise InputError("this state belongs to another model", file=self.file, hint="make one: model.state(...)")
 
     def _unknown_option(self, keywords: Mapping[str, Any]) -> WeftError:
         from weft.runtime.suggestions import RUNNING, unknown_option
@@ -440,12 +488,17 @@ class Model(ShownAsTables):
         exact = self.pool.open_in_precision(self.device, USUAL_PRECISION)
         return output_deviations(self.run(feeds), exact, feeds)
 
-    def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> Memory:
+    def memory(self, shapes: Mapping[str, int | Sequence[int]] | None = None, *, state: State | None = None) -> Memory:
         """Compute the memory that a run needs, for sizes of dynamic dims or shapes of inputs, by name.
 
         Other dynamic dims get typical sizes, which the result states.
+
+        state: a state that the run continues, whose memory is counted too.
         """
-        return self.session().memory(shapes)
+        if state is None:
+            return self.session().memory(shapes)
+        self._check_state(state)
+        return state.memory(self.session(), shapes)
 
     def plan(self, shapes: Mapping[str, int | Sequence[int]] | None = None) -> tuple[ProgramPlan, dict[str, int]]:
         """Return the memory plan that `memory` sums up, and its sizes of dynamic dims."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import InputError, RunCancelledError, RunTimeoutError, WeftError, short_repr
@@ -17,8 +18,17 @@ from weft.runtime.session import Session
 
 if TYPE_CHECKING:
     from weft.runtime.model import Model
+    from weft.runtime.state import State
 
-OPTIONS = {"outputs": None, "keep": None, "stream": None, "timeout": None, "cancel": None, "into": None}.keys()
+OPTIONS = {
+    "outputs": None,
+    "keep": None,
+    "stream": None,
+    "timeout": None,
+    "cancel": None,
+    "into": None,
+    "state": None,
+}.keys()
 """The options of `Model.run`."""
 
 
@@ -45,7 +55,9 @@ def inputs_by_name(
     return inputs
 
 
-def run_into(model: Model, arguments: tuple[Any, ...], into: Mapping[str, Any]) -> dict[str, Any]:
+def run_into(
+    model: Model, arguments: tuple[Any, ...], into: Mapping[str, Any], state: State | None = None
+) -> dict[str, Any]:
     """Run with arrays for the outputs; `arguments` are those of `run` before `into`.
 
     A run with a timeout or cancellation computes into arrays of its own: the caller may return first and reuse these.
@@ -56,7 +68,8 @@ def run_into(model: Model, arguments: tuple[Any, ...], into: Mapping[str, Any]) 
         if results is not None:
             return results
     destinations = find_destinations(model, outputs, keep, into)
-    results = destinations.fill(model.run(inputs, outputs, destinations.keep_names or False, stream, timeout, cancel))
+    keep = destinations.keep_names or False
+    results = destinations.fill(model.run(inputs, outputs, keep, stream, timeout, cancel, state=state))
     if destinations.tensors and stream is not None:
         model.session().driver.lead(stream)
     return results
@@ -94,25 +107,32 @@ def find_destinations(
     return check_destinations(into, names, keep_names, model.outputs, model.file, session.driver.adopt)
 
 
-def run_on_stream(model: Model, session: Session, arguments: tuple[Any, ...], stream: int) -> dict[str, Any]:
+def run_on_stream(
+    model: Model, session: Session, arguments: tuple[Any, ...], stream: int, state: State | None = None
+) -> dict[str, Any]:
     """Run after the work on a stream so far, and order later work on it after the run."""
     if not isinstance(stream, int):
         raise InputError(
             f"stream must be the handle of a CUDA stream as a number, not {short_repr(stream)}", file=model.file
         )
     session.driver.follow(stream)
-    results = model.run(*arguments)
+    feeds, outputs, keep = arguments
+    results = model.run(feeds, outputs, keep, state=state)
     session.driver.lead(stream)
     return results
 
 
 def run_with_limits(
-    model: Model, arguments: tuple[Any, ...], timeout: float | None, cancel: Cancellation | None
+    model: Model,
+    arguments: tuple[Any, ...],
+    timeout: float | None,
+    cancel: Cancellation | None,
+    state: State | None = None,
 ) -> dict[str, Any]:
     """Run with a timeout or a cancellation."""
     seconds = validate_timeout(timeout, cancel, model.file)
     try:
-        return run_watched(model.run, *arguments, timeout=seconds, cancel=cancel)
+        return run_watched(partial(model.run, state=state), *arguments, timeout=seconds, cancel=cancel)
     except (RunTimeoutError, RunCancelledError) as error:
         raise error.at(file=model.file) from None
 

@@ -41,10 +41,12 @@ if TYPE_CHECKING:
     from weft.ir.narrowed_products import NarrowedProduct
     from weft.ir.program import TensorProgram
     from weft.ir.specs import Signature
+    from weft.ir.state import StatePair
     from weft.plan.program import ProgramPlan
     from weft.runtime.explain import HostStep
     from weft.runtime.memory import Memory
     from weft.runtime.profile import Profile
+    from weft.runtime.stateful_program import StatefulPrograms
 
 CACHED_SHORTCUTS = 4  # sets of shapes; each keeps a tape alive
 
@@ -80,6 +82,7 @@ class Session:
         self._inner: frozenset[str] = frozenset()  # names of inner values, once one was requested
         self.programs: SessionPrograms = SessionPrograms(signature, whole.program, pipeline)
         self._last_keys: tuple[Any, Sequence[ProgramKey]] = (None, ())  # the last request, and keys of its programs
+        self._stateful_programs: StatefulPrograms | None = None
         self.shortcuts: dict[PlainShapes | None, Shortcut | None] = {}
 
     @property
@@ -144,13 +147,17 @@ class Session:
             raise OutOfMemoryError("there is not enough memory for this run", file=self.file, hint=hint) from error
 
     def _name_results(self, request: RunRequest, results: Sequence[Any]) -> dict[str, Any]:
-        """Return results by name, which share memory neither with each other nor with inputs."""
-        arrays = list(request.bound.arrays.values())
+        return self.name_outputs(request.outputs, results, list(request.bound.arrays.values()), request.keep)
+
+    def name_outputs(
+        self, names: Sequence[str], results: Sequence[Any], arrays: list[Any], keep: Sequence[str]
+    ) -> dict[str, Any]:
+        """Return results by name, which share memory neither with each other nor with the inputs in `arrays`."""
         outputs = Outputs()
-        for name, result in zip(request.outputs, results):
+        for name, result in zip(names, results):
             output = owned(result, arrays)
             arrays.append(output)
-            outputs[name] = self._keep_on_device(output) if name in request.keep else output
+            outputs[name] = self._keep_on_device(output) if name in keep else output
         return outputs
 
     def _is_model_error(self, error: WeftError) -> bool:
@@ -370,6 +377,17 @@ class Session:
         if len(shortcuts) >= CACHED_SHORTCUTS:
             shortcuts.clear()
         shortcuts[shapes] = whole.shortcut([feeds[name] for name in self._order])
+
+    def stateful_program(
+        self, pairs: tuple[StatePair, ...], outputs: tuple[str, ...], overridden: tuple[str, ...]
+    ) -> Executable | None:
+        """Return the program that holds a state and has these outputs, compiled on first use; None if there is none."""
+        programs = self._stateful_programs
+        if programs is None:
+            from weft.runtime.stateful_program import StatefulPrograms
+
+            programs = self._stateful_programs = StatefulPrograms(self.signature, self.whole.program, self.pipeline)
+        return programs.find(pairs, outputs, overridden)
 
 
 def _fixed_sizes(signature: Signature, program: DeviceProgram) -> tuple[tuple[str, int, int], ...]:

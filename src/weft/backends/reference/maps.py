@@ -45,12 +45,12 @@ def evaluate_map_symbolic(primitive: Map, operands: Sequence[Array], shape: tupl
 
 
 def evaluate_scatter(primitive: Scatter, operands: Sequence[Array], sizes: Mapping[str, int]) -> Array:
-    """Copy operand 0 and apply the updates, in row-major order of the domain."""
+    """Copy operand 0, unless the scatter is in place, and apply the updates, in row-major order of the domain."""
     domain = tuple(dims.evaluate(size, sizes) for size in primitive.domain)
+    result = operands[0] if primitive.in_place else np.array(operands[0])
     if 0 in domain:
-        return np.array(operands[0])
+        return result
     evaluation = _Evaluation(operands, domain, sizes)
-    result = np.array(operands[0])
     indices = [np.broadcast_to(evaluation.scalar(index), domain) for index in primitive.indices]
     update = np.broadcast_to(evaluation.scalar(primitive.update), domain)
     inside = np.ones(domain, bool)

@@ -1,7 +1,8 @@
 """Points of a scatter: which element of the result each one updates.
 
 Two points of the domain update the same element only if all their indices agree. An axis of the domain is disjoint if
-one of the indices is the axis itself: points that differ along it never update the same element.
+one of the indices is the axis itself, or the axis shifted by what depends only on other disjoint axes: points that
+differ along it never update the same element.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from weft.ir import dims
-from weft.ir.dims import Dim
+from weft.ir.dims import Axis, Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer
 from weft.ir.layout import offset
 from weft.ir.program import Scatter
-from weft.ir.scalar import Index, Scalar
+from weft.ir.scalar import Apply, Index, Scalar, walk
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.operations import and_masks, logical_and, logical_not
 from weft.kernels.lower.tensors import StoredTensor
@@ -42,8 +43,31 @@ def find_index_axes(primitive: Scatter) -> list[int | None]:
 
 def find_disjoint_axes(primitive: Scatter) -> list[int]:
     """Return the axes along which no two points update the same element."""
-    index_axes = find_index_axes(primitive)
-    return [axis for axis in range(len(primitive.domain)) if axis in index_axes]
+    disjoint = {axis for axis in find_index_axes(primitive) if axis is not None}
+    for axis, size in enumerate(primitive.domain):
+        position = dims.axis(axis, size)
+        if axis not in disjoint and any(_is_shifted(index, position, disjoint) for index in primitive.indices):
+            disjoint.add(axis)
+    return sorted(disjoint)
+
+
+def _is_shifted(index: Scalar, position: Dim, fixed: set[int]) -> bool:
+    """Whether an index is a position plus what depends only on data and on the `fixed` axes."""
+    match index:
+        case Index(value):
+            return position != 0 and _used_axes(Index(value - position)) <= fixed
+        case Apply("add", (left, right)):
+            return any(
+                _is_shifted(term, position, fixed) and _used_axes(shift) <= fixed
+                for term, shift in ((left, right), (right, left))
+            )
+        case _:
+            return False
+
+
+def _used_axes(scalar: Scalar) -> set[int]:
+    indices = [node.value for node in walk(scalar) if isinstance(node, Index)]
+    return {atom.position for value in indices for atom in dims.atoms(value) if isinstance(atom, Axis)}
 
 
 def find_contiguous_axis(primitive: Scatter, result: StoredTensor) -> int | None:

@@ -29,7 +29,11 @@ def build_scatter_work(
     """Build the copy, the updates, and for reductions of narrow floats a final rounding.
 
     `updates` builds a family's launches that change the copy, and their workspaces, numbered from its last argument on.
+    In place there is no copy: the result is the memory of operand 0.
     """
+    if primitive.in_place:
+        launches, workspaces = updates(primitive, operands, result, target, RESULT, 0)
+        return Work(tuple(launches), workspaces)
     combines = primitive.reduction != "none"
     sum_dtype = reduction_dtype("sum", result.dtype) if combines else result.dtype
     indices = identity_indices(result.shape)
@@ -38,12 +42,12 @@ def build_scatter_work(
     spaces: tuple[Workspace, ...] = (Workspace(sum_dtype, dims.product(result.shape)),) if narrow else ()
     place = Reference("workspace", 0) if narrow else RESULT
     copy = map_launch(_cast(Load(0, indices, result.dtype), sum_dtype), operands[:1], copied, target, None)
-    changes, workspaces = updates(primitive, operands, copied, target, place, len(spaces))
-    launches = [copy.rebound({RESULT: place}), *changes]
+    changes, change_spaces = updates(primitive, operands, copied, target, place, len(spaces))
+    all_launches = [copy.rebound({RESULT: place}), *changes]
     if narrow:
         back = map_launch(_cast(Load(0, indices, sum_dtype), result.dtype), [copied], result, target, None)
-        launches.append(back.rebound({Reference("operand", 0): place}))
-    return Work(tuple(launches), (*spaces, *workspaces))
+        all_launches.append(back.rebound({Reference("operand", 0): place}))
+    return Work(tuple(all_launches), (*spaces, *change_spaces))
 
 
 def _cast(value: Scalar, dtype: DType) -> Scalar:

@@ -21,8 +21,10 @@ from weft.opset.language import (
     check_range,
     elementwise,
     index,
+    is_held,
     reduce,
     reshape,
+    scatter,
     slice_axis,
     split,
 )
@@ -196,6 +198,8 @@ def _extend_cache(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cac
     values. Where the cache grows, they are 0, as in onnxruntime. A buffer may be uninitialized memory: NaN in it become
     0, since attention multiplies masked values by 0.
     """
+    if past is not None and is_held(past):
+        return _write_rows(past, new, lengths, cache)
     batch, heads, count, size = new.shape
     if past is not None:
         assume_at_least(past.shape[2], lengths.total - count, "the past has a row for each token before the new ones")
@@ -215,6 +219,22 @@ def _extend_cache(past: Tensor | None, new: Tensor, lengths: Lengths, cache: Cac
         return where(is_fresh, fresh, old)
 
     return build((batch, heads, room, size), element)
+
+
+def _write_rows(past: Tensor, new: Tensor, lengths: Lengths, cache: Cache) -> Tensor:
+    """Write the new rows into a past that a state holds; no query sees the rows after the new ones of its sequence."""
+    batch, heads, count, size = new.shape
+    assume_at_least(lengths.total, past.shape[2], "a cache that a state holds grows")
+    assume_at_least(past.shape[2], lengths.total - count, "the past has a row for each token before the new ones")
+
+    def read(b: Element, n: Element, t: Element, h: Element) -> Any:
+        return where(t < past.shape[2], past.at(b, n, t, h), 0)
+
+    def place(b: Element, n: Element, s: Element, h: Element) -> tuple[tuple[Any, ...], Any]:
+        indices = b, n, s + lengths.before(b), h
+        return indices, cache.to_cache_dtype(new.at(b, n, s, h), indices, past.dtype)
+
+    return scatter(build((batch, heads, lengths.total, size), read), new.shape, place, checked=False)
 
 
 def _without_nonfinite(v: Element) -> Element:
