@@ -12,8 +12,11 @@ from weft.ir.dims import Axis, Dim, Symbol
 from weft.ir.program import TensorProgram
 
 
-def find_equal_sizes(program: TensorProgram) -> dict[str, Dim]:
-    """Return sizes of the inputs, by name, with an equal expression of the other sizes of inputs."""
+def find_equal_sizes(program: TensorProgram, *, only_sums: bool = False) -> dict[str, Dim]:
+    """Return sizes of the inputs, by name, with an equal expression of the other sizes of inputs.
+
+    `only_sums`: only those that equal a sum of several sizes, or of a size and a number.
+    """
     order: dict[str, int] = {}
     for value in program.inputs:
         for dim in value.type.shape or ():
@@ -24,6 +27,8 @@ def find_equal_sizes(program: TensorProgram) -> dict[str, Dim]:
             continue
         sides = replace_sizes(guard.left, equal), replace_sizes(guard.right, equal)
         pairs = [(side, other) for side, other in (sides, sides[::-1]) if _is_replaceable(side, other, order)]
+        if only_sums:
+            pairs = [(side, other) for side, other in pairs if _is_sum(other)]
         if pairs:  # of two plain sizes, that of the later input is replaced
             side, other = max(pairs, key=lambda pair: order[str(pair[0])])
             replacement = {str(side): other}
@@ -39,12 +44,19 @@ def _is_replaceable(side: Dim, other: Dim, order: Mapping[str, int]) -> bool:
     return symbol.name not in names and all(name in order for name in names)
 
 
-def replace_sizes(dim: Dim, equal: Mapping[str, Dim]) -> Dim:
-    """Replace sizes by name."""
+def _is_sum(dim: Dim) -> bool:
+    if isinstance(dim, int) or dims.as_symbol(dim) is not None:
+        return False
+    sizes = [(monomial, coefficient) for monomial, coefficient in dim.terms if monomial]
+    return all(len(monomial) == coefficient == 1 and isinstance(monomial[0], Symbol) for monomial, coefficient in sizes)
+
+
+def replace_sizes(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
+    """Replace sizes by name, also those of axes."""
 
     def replace(atom: Symbol | Axis) -> Dim:
         if isinstance(atom, Axis):
-            return dims.axis(atom.position, atom.size)
-        return equal.get(atom.name, dims.from_atom(atom))
+            return dims.axis(atom.position, dims.substitute(atom.size, replace))
+        return sizes.get(atom.name, dims.from_atom(atom))
 
-    return dims.substitute(dim, replace)
+    return dims.substitute(dim, replace) if sizes.keys() & dims.symbol_names(dim) else dim

@@ -7,15 +7,16 @@ that equal one other size stay: each input shows its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from weft.ir import dims
-from weft.ir.dims import Axis, Dim, Expr, Symbol
+from weft.ir.dims import Dim, Expr
 from weft.ir.program import HOST_STEPS, Reshape, Scan, Step, TensorProgram, Value
 from weft.ir.scalar import Apply, Index, Literal, Load, rebuild
 from weft.ir.types import TensorType
+from weft.opset.equal_sizes import find_equal_sizes, replace_sizes
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere, next_number
 
@@ -25,12 +26,12 @@ Substitute = Callable[[Dim], Dim]
 def unify_sizes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
     """Replace sizes of inputs by sums that guards say they equal; a reshape gives such an input its new shape."""
     program = everywhere(unify_sizes, program, evaluator)
-    sizes = find_equal_sizes(program)
+    sizes = find_equal_sizes(program, only_sums=True)
     if not sizes:
         return program
 
     def substitute(dim: Dim) -> Dim:
-        return substitute_sizes(dim, sizes)
+        return replace_sizes(dim, sizes)
 
     values: dict[Value, Value] = {}
     inputs = frozenset(program.inputs)
@@ -43,44 +44,6 @@ def unify_sizes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
     steps = [_rewrite_step(step, substitute, values, inputs) for step in program.steps]
     outputs = tuple(value if value in inputs else values.get(value, value) for value in program.outputs)
     return replace(program, steps=(*reshapes, *steps), outputs=outputs)
-
-
-def substitute_sizes(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
-    """Replace sizes by name, also those of axes."""
-
-    def replace_atom(atom: Symbol | Axis) -> Dim:
-        if isinstance(atom, Axis):
-            return dims.axis(atom.position, dims.substitute(atom.size, replace_atom))
-        return sizes.get(atom.name, dims.from_atom(atom))
-
-    return dims.substitute(dim, replace_atom) if sizes.keys() & dims.symbol_names(dim) else dim
-
-
-def find_equal_sizes(program: TensorProgram) -> dict[str, Dim]:
-    """Find the sizes of inputs that equal a sum of other sizes of inputs, and these sums."""
-    shapes = [value.shape for value in program.inputs if value.has_shape]
-    shown = {symbol.name for shape in shapes for dim in shape if (symbol := dims.as_symbol(dim)) is not None}
-    equal_sizes: dict[str, Dim] = {}
-    for guard in program.guards:
-        left, right = (substitute_sizes(side, equal_sizes) for side in (guard.left, guard.right))
-        for side, other in ((left, right), (right, left)):
-            symbol = dims.as_symbol(side)
-            if guard.at_least or symbol is None or symbol.name not in shown or not _is_sum(other):
-                continue
-            if dims.symbol_names(other) <= shown - {symbol.name}:
-                for name, dim in equal_sizes.items():
-                    equal_sizes[name] = substitute_sizes(dim, {symbol.name: other})
-                equal_sizes[symbol.name] = other
-                break
-    return equal_sizes
-
-
-def _is_sum(dim: Dim) -> bool:
-    """Whether a dim adds several sizes, or a number to one."""
-    if isinstance(dim, int) or dims.as_symbol(dim) is not None:
-        return False
-    sizes = [(monomial, coefficient) for monomial, coefficient in dim.terms if monomial]
-    return all(len(monomial) == coefficient == 1 and isinstance(monomial[0], Symbol) for monomial, coefficient in sizes)
 
 
 def _rewrite_step(step: Step, substitute: Substitute, values: dict[Value, Value], inputs: frozenset[Value]) -> Step:

@@ -9,7 +9,7 @@ from weft.errors import InputError, short_repr
 from weft.ir import dims
 from weft.ir.program import Branch, bodies
 from weft.ir.state import StatePair
-from weft.passes.equal_sizes import find_equal_sizes, substitute_sizes
+from weft.opset.equal_sizes import find_equal_sizes, replace_sizes
 from weft.quantities import join_few
 from weft.runtime.arguments import whole_number
 from weft.runtime.state import State
@@ -48,7 +48,7 @@ class _Growth:
 
     def __init__(self, program: TensorProgram) -> None:
         self._program = program
-        self._equal_sizes = find_equal_sizes(program)
+        self._equal_sizes = find_equal_sizes(program, only_sums=True)
 
     def find_axes(self, source: Value, output: Value) -> list[tuple[int, str, bool]]:
         """List the axes along which an input may grow, the names of the dims, and whether it certainly grows."""
@@ -57,9 +57,9 @@ class _Growth:
         for axis, dim in enumerate(source.shape if source.has_shape else ()):
             if dims.as_symbol(dim) is None:
                 continue
-            before = substitute_sizes(dim, self._equal_sizes)
+            before = replace_sizes(dim, self._equal_sizes)
             sizes = [
-                substitute_sizes(value.shape[axis], self._equal_sizes)
+                replace_sizes(value.shape[axis], self._equal_sizes)
                 for value in results
                 if value.has_shape and value.rank == source.rank
             ]
