@@ -1,7 +1,7 @@
 """Record the launches of a plan as dispatches, with pipelines, bind groups and parameters.
 
 A plan has one buffer of parameters for all sizes, which dispatches read at dynamic offsets. For other sizes arrays are
-computed (launch_table.py) and bind groups created, about 5 µs for each launch in all.
+computed (launch_table.py) and bind groups created, about 6 µs for each launch in all.
 """
 
 from __future__ import annotations
