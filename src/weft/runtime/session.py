@@ -299,7 +299,7 @@ class Session:
                 reason = error
                 continue
             if plain is not None and executable is self.whole:
-                self._cache_shortcut(feeds, tuple([array.shape for array in plain]))
+                self.cache_shortcut(plain)
             return results
         COMPILING.info("%s: this run is computed node by node: %s", self.file, reason)
         return self.pipeline.run_eagerly(on_host(feeds), outputs)
@@ -369,14 +369,18 @@ class Session:
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
 
-    def _cache_shortcut(self, feeds: Mapping[str, Any], shapes: PlainShapes) -> None:
-        """Keep the shortcut for inputs of these shapes, after a run of the program for any shapes."""
+    def cache_shortcut(self, arrays: Sequence[Tensor]) -> None:
+        """Keep the shortcut for inputs of these shapes, in order, from their second run on."""
         shortcuts, whole = self.shortcuts, self.whole
-        if shapes in shortcuts or whole.input_names != self._order:
+        if whole.input_names != self._order:
+            return
+        shapes = tuple([array.shape for array in arrays])
+        if shapes in shortcuts:
+            shortcuts[shapes] = whole.shortcut(arrays)
             return
         if len(shortcuts) >= CACHED_SHORTCUTS:
             shortcuts.clear()
-        shortcuts[shapes] = whole.shortcut([feeds[name] for name in self._order])
+        shortcuts[shapes] = None
 
     def stateful_program(
         self, pairs: tuple[StatePair, ...], outputs: tuple[str, ...], overridden: tuple[str, ...]
