@@ -19,7 +19,7 @@ import weft
 
 Inputs = Mapping[str, Any]
 WEFT, ONNXRUNTIME, TORCH = "weft", "onnxruntime", "torch"
-PAUSE = 0.004  # seconds between engines, in which the threads of the other one stop spinning
+PAUSE = 0.1  # seconds between engines; onnxruntime's threads spin for tens of milliseconds after a run
 
 
 def has_own_memory(device: str) -> bool:

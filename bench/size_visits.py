@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,6 @@ from size_engines import (
 BUILT = FETCHED / "built"
 PROMPT = 8  # tokens
 BLOCK = 10  # tokens that an engine generates in a row
-REPEATS = 3
 QUICK_VOCABULARY = 8192
 Row = dict[str, Any]
 
@@ -157,10 +155,8 @@ def _visit(
                 run = partial(engine.time_run, prepared[engine.name][number])
                 if visit == "repeated":
                     run()
-                    seconds = statistics.median(run() for _ in range(REPEATS))
-                else:
-                    seconds = run()
-                times[engine.name, visit][number] = seconds
+                    time.sleep(PAUSE)
+                times[engine.name, visit][number] = run()
     return times
 
 
