@@ -15,7 +15,8 @@ import onnx
 import onnxruntime
 import pytest
 from cache.test_model_cache import DAMAGES
-from onnx import helper
+from onnx import helper, parser
+from peers import onnxruntime_run
 from runtime.recurrent_models import build, frames, matting, play
 
 import weft
@@ -321,3 +322,19 @@ def test_programs_of_changed_weights_are_not_cached(tmp_path: Path, folder: Path
     assert programs_in(folder) == []
     fresh = play(run_model(weft.load(path, device="cpu")), frames(1, 16, 24))
     assert all(outputs[0].any() for outputs in fresh)
+
+
+def test_other_sizes_stay_dynamic_where_one_breaks_a_guard(caplog: pytest.LogCaptureFixture) -> None:
+    """A window that is larger than the image in one dim fixes that dim only."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 18]>
+        agraph (float[n, 2, h, w] x) => (float[n, 2, p, q] y) {
+            y = MaxPool<kernel_shape = [4, 2], strides = [2, 2], ceil_mode = 1, pads = [1, 0, 1, 0]>(x)
+        }
+    """)
+    loaded = weft.load(model, device="cpu", cache=False)
+    with caplog.at_level(logging.INFO, "weft.compiling"):
+        for n, w in ((1, 8), (2, 9), (3, 20), (1, 31)):
+            x = np.random.default_rng(w).standard_normal((n, 2, 1, w)).astype(np.float32)
+            np.testing.assert_allclose(loaded.run({"x": x})["y"], onnxruntime_run(model, {"x": x})[0])
+    assert count_programs(caplog) == 1

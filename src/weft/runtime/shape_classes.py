@@ -2,8 +2,9 @@
 
 The program for any shapes assumes that no size is 0, that sizes which broadcast together are equal, and that dims of
 the same name have the same size. Shapes that break an assumption belong to a class in which the sizes of 0 or 1 are
-fixed, or in which dims of the same name are separate. Classes follow from shapes and from the guards of the program
-for any shapes alone, so that a later process finds the program of a class without tracing.
+fixed, or those in the guards that fail, or in which dims of the same name are separate. Classes follow from shapes and
+from the guards of the program for any shapes alone, so that a later process finds the program of a class without
+tracing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def list_shape_classes(
     separate = _separate_dims(declared, shapes) if has_clash else {}
     sizes = {dim: size for name, names in declared.items() for dim, size in zip(names, shapes[name])}
     broken = set() if has_clash else _find_broken_dims(guards, sizes)
+    failing = set() if has_clash else _find_failing_dims(guards, sizes)
 
     def fix(is_fixed: Callable[[str, int], bool]) -> ShapeClass:
         fixed: dict[str, tuple[Size, ...] | None] = dict(base)
@@ -51,6 +53,7 @@ def list_shape_classes(
         fix(lambda _, size: size == 0),
         fix(lambda dim, size: size == 0 or dim in broken),
         fix(lambda _, size: size <= 1),
+        fix(lambda dim, size: size == 0 or dim in failing),
         {**base, **{name: tuple(shape) for name, shape in shapes.items()}},
     ]
     return [form for number, form in enumerate(classes) if form not in classes[:number]]
@@ -101,6 +104,19 @@ def _find_broken_dims(guards: Iterable[Guard], sizes: Mapping[str, int]) -> set[
     while related := [group for group in groups if group & broken and not group <= broken]:
         broken = broken.union(*related)
     return broken
+
+
+def _find_failing_dims(guards: Iterable[Guard], sizes: Mapping[str, int]) -> set[str]:
+    """Return the names of the dims in guards that do not hold, such as a height at which a pooled tensor is empty."""
+    failing: set[str] = set()
+    for guard in guards:
+        names = dims.symbol_names(guard.left) | dims.symbol_names(guard.right)
+        if names <= sizes.keys():
+            try:
+                check_guards((guard,), sizes)
+            except (GuardError, ArithmeticError):
+                failing |= names
+    return failing
 
 
 def bind_input_sizes(inputs: Sequence[Value], shapes: InputShapes) -> dict[str, int]:
