@@ -82,10 +82,7 @@ def _run_in_place(model: Model, inputs: Any, into: Any) -> dict[str, Any] | None
     if arrays is None:
         return None
     names = [spec.name for spec in model.outputs]
-    shapes = tuple([array.shape for array in arrays])
-    if shapes in session.shortcuts and session.shortcuts[shapes] is None:
-        session.cache_shortcut(arrays)
-    shortcut = session.shortcuts.get(shapes)
+    shortcut = session.shortcuts.get(tuple([array.shape for array in arrays]))
     arrays_by_name = None if shortcut is None else separate_arrays(into, names, arrays, model.file)
     if shortcut is None or arrays_by_name is None:
         return None

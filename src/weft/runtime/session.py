@@ -299,7 +299,7 @@ class Session:
                 reason = error
                 continue
             if plain is not None and executable is self.whole:
-                self.cache_shortcut(plain)
+                self._cache_shortcut(feeds, tuple([array.shape for array in plain]))
             return results
         COMPILING.info("%s: this run is computed node by node: %s", self.file, reason)
         return self.pipeline.run_eagerly(on_host(feeds), outputs)
@@ -369,18 +369,14 @@ class Session:
         except WeftError as error:
             raise error.at(file=self.file) from error.__cause__
 
-    def cache_shortcut(self, arrays: Sequence[Tensor]) -> None:
-        """Keep the shortcut for inputs of these shapes, in order, from their second run on."""
+    def _cache_shortcut(self, feeds: Mapping[str, Any], shapes: PlainShapes) -> None:
+        """Keep the shortcut for inputs of these shapes, after a run of the program for any shapes."""
         shortcuts, whole = self.shortcuts, self.whole
-        if whole.input_names != self._order:
-            return
-        shapes = tuple([array.shape for array in arrays])
-        if shapes in shortcuts:
-            shortcuts[shapes] = whole.shortcut(arrays)
+        if shapes in shortcuts or whole.input_names != self._order:
             return
         if len(shortcuts) >= CACHED_SHORTCUTS:
             shortcuts.clear()
-        shortcuts[shapes] = None
+        shortcuts[shapes] = whole.shortcut([feeds[name] for name in self._order])
 
     def stateful_program(
         self, pairs: tuple[StatePair, ...], outputs: tuple[str, ...], overridden: tuple[str, ...]
