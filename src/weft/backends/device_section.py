@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from weft.backends.device import Shortcut
+from weft.backends.device import DeviceProgram, Shortcut
 from weft.errors import ExecutionError, InternalError
 from weft.ir.compiled import section_constants, section_symbols
 from weft.ir.program import Value
@@ -40,18 +40,18 @@ class DeviceSection(ABC, Generic[DevicePlan]):
         constants: Mapping[Value, Any],
         budget: MemoryBudget,
         capacity: int,
-        references: Sequence[Mapping[str, int]],
+        program: DeviceProgram,
     ) -> None:
         """`capacity`: the bytes that the device has for a run, independent of the budget.
 
-        `references` are sizes of the program's inputs, for which the order of tasks and of memory is chosen.
+        `program` is the whole program; usual sizes of its inputs determine the order of tasks and of memory.
         """
         self.section = section
         self.budget = budget
         self.capacity = capacity
         self.symbols = section_symbols(section) if section.symbols is None else section.symbols
         self.constants = section_constants(section, constants)
-        self.references = [{name: sizes.get(name, UNKNOWN_SIZE) for name in self.symbols} for sizes in references]
+        self._program = program
         self._variants: list[PlanNumbers] = []
         self._plans: OrderedDict[tuple[int, ...], DevicePlan] = OrderedDict()
         self._launches_held = 0  # by these plans
@@ -169,4 +169,11 @@ class DeviceSection(ABC, Generic[DevicePlan]):
         """Plan the section for these sizes and all others that meet the same conditions."""
         from weft.plan.sections import plan_section
 
-        return plan_section(self.section, self.constants, sizes, self.references, alignment=self.alignment)
+        return plan_section(self.section, self.constants, sizes, self._find_references(), alignment=self.alignment)
+
+    def _find_references(self) -> list[dict[str, int]]:
+        """Return the sizes for which the order of tasks and of memory is chosen."""
+        from weft.plan.usual_sizes import reference_sizes
+
+        references = reference_sizes(self._program.inputs, self._program.guards)
+        return [{name: sizes.get(name, UNKNOWN_SIZE) for name in self.symbols} for sizes in references]

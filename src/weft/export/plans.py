@@ -16,8 +16,8 @@ from weft.export.units import CodeUnit
 from weft.ir import dims
 from weft.ir.dims import LARGEST_SIZE, Dim, Expr
 from weft.ir.program import Value
-from weft.plan.layout import LARGEST_BYTES, Bindings, DefinedSize, bind_shape
-from weft.plan.plan import ALIGNMENT
+from weft.plan.layout import LARGEST_BYTES, Bindings, bind_shape
+from weft.plan.plan import ALIGNMENT, DefinedSize
 from weft.records import dataclass
 
 

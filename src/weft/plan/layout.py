@@ -25,6 +25,7 @@ from weft.ir.program import Value
 from weft.ir.work import NativeSection, ScanTask
 from weft.plan.arena import Lifetime, Placement, find_overlaps, most_alive, place_blocks
 from weft.plan.order import SizeEstimates, choose_order
+from weft.plan.plan import BlockStack, Condition, DefinedSize
 from weft.plan.storage import MemoryBlock, Sizes, StoragePlan, plan_storage
 from weft.records import dataclass
 
@@ -42,30 +43,6 @@ Steps = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class DefinedSize:
-    """The definition of a symbol: the largest of some dims, or the most bytes that one of some units needs."""
-
-    name: str
-    parts: tuple[Dim, ...]
-    units: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What a layout assumes of sizes: that a dim equals a number, differs from it, or is at least as large."""
-
-    dim: Expr
-    relation: str  # "==", "!=" or ">="
-    number: int
-
-    def holds(self, number: DimEvaluator) -> bool:
-        value = number(self.dim)
-        if self.relation == ">=":
-            return value >= self.number
-        return (value == self.number) == (self.relation == "==")
-
-
-@dataclass(frozen=True, slots=True)
 class ScanLayout:
     """The two buffers of each carry, as offsets in a scan's memory, and the offset of its body's memory."""
 
@@ -73,15 +50,6 @@ class ScanLayout:
     pairs: tuple[tuple[Dim, Dim], ...]
     base: Dim
     body: SectionLayout
-
-
-@dataclass(frozen=True, slots=True)
-class BlockStack:
-    """The offset of each block, the total, and for each block a bit mask of the blocks that it never overlaps."""
-
-    offsets: tuple[Dim, ...]
-    total: Dim
-    apart: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

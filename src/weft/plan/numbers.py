@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.ir.arrays import Array
 from weft.ir.dims import Compound, Dim, Symbol
-from weft.plan.layout import DefinedSize
+from weft.plan.plan import DefinedSize
 from weft.records import dataclass
 
 INVALID = -(1 << 63)

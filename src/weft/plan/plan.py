@@ -10,12 +10,10 @@ import numpy as np
 from weft.errors import ExecutionError
 from weft.ir.arrays import Array
 from weft.ir.dim_evaluator import DimEvaluator
-from weft.ir.dims import Dim
+from weft.ir.dims import Dim, Expr
 from weft.ir.kernel import Kernel
 from weft.ir.program import Value
 from weft.ir.work import Allocation, Place, PlannedLaunch, Repeated
-from weft.plan.arena import Lifetime, most_alive
-from weft.plan.layout import BlockStack, Condition, DefinedSize
 from weft.records import dataclass
 
 ALIGNMENT = 64  # bytes; blocks of memory start at multiples of it
@@ -41,6 +39,39 @@ class Plan:
 
 
 # -- for all sizes ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedSize:
+    """The definition of a symbol: the largest of some dims, or the most bytes that one of some units needs."""
+
+    name: str
+    parts: tuple[Dim, ...]
+    units: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a layout assumes of sizes: that a dim equals a number, differs from it, or is at least as large."""
+
+    dim: Expr
+    relation: str  # "==", "!=" or ">="
+    number: int
+
+    def holds(self, number: DimEvaluator) -> bool:
+        value = number(self.dim)
+        if self.relation == ">=":
+            return value >= self.number
+        return (value == self.number) == (self.relation == "==")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStack:
+    """The offset of each block, the total, and for each block a bit mask of the blocks that it never overlaps."""
+
+    offsets: tuple[Dim, ...]
+    total: Dim
+    apart: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +178,8 @@ class SymbolicPlan:
 
     def at(self, sizes: Mapping[str, int]) -> Plan:
         """Return the plan for one set of sizes; ExecutionError for a tensor of negative size."""
+        from weft.plan.arena import Lifetime, most_alive
+
         number = self.evaluator(sizes)
         for value, symbolic_shape in self.shapes:
             shape = tuple(map(number, symbolic_shape))

@@ -22,8 +22,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.kernel import Kernel
 from weft.ir.work import PlannedLaunch, Repeated
-from weft.plan.layout import BlockStack
-from weft.plan.plan import ARENA, Plan, SymbolicLaunch, SymbolicLoop, SymbolicPlace, SymbolicPlan
+from weft.plan.plan import ARENA, BlockStack, Plan, SymbolicLaunch, SymbolicLoop, SymbolicPlace, SymbolicPlan
 from weft.plan.plan_numbers import PlanNumbers, list_launches
 
 PEAK = Peak(1e11, 2e10)

@@ -23,9 +23,8 @@ from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, Kernel, Number, Put
 from weft.ir.work import PlannedLaunch, Repeated, unrolled
-from weft.plan.layout import BlockStack
 from weft.plan.numbers import NumberTable
-from weft.plan.plan import SymbolicLaunch, SymbolicLoop, SymbolicPlace, SymbolicPlan
+from weft.plan.plan import BlockStack, SymbolicLaunch, SymbolicLoop, SymbolicPlace, SymbolicPlan
 from weft.plan.plan_numbers import PlanNumbers, SizedNumbers
 
 pytestmark = pytest.mark.usefixtures("graphs_at_once")

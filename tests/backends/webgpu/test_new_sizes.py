@@ -24,9 +24,8 @@ from weft.backends.webgpu import launches, wgpu_native
 from weft.backends.webgpu.gpu import Gpu, open_gpu
 from weft.backends.webgpu.launch_table import LaunchTable
 from weft.backends.webgpu.launches import WebGpuLaunchCompiler
-from weft.plan.layout import BlockStack
 from weft.plan.numbers import NumberTable
-from weft.plan.plan import SymbolicPlan
+from weft.plan.plan import BlockStack, SymbolicPlan
 from weft.plan.plan_numbers import PlanNumbers
 
 GPU = "webgpu:llvmpipe"

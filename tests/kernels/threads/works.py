@@ -23,9 +23,8 @@ from weft.ir.packing import load_constant
 from weft.ir.target import ThreadTarget
 from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.tensors import StoredTensor, Work
-from weft.plan.layout import BlockStack
 from weft.plan.numbers import NumberTable
-from weft.plan.plan import FIRST_FREE, SymbolicLaunch, SymbolicPlace, SymbolicPlan
+from weft.plan.plan import FIRST_FREE, BlockStack, SymbolicLaunch, SymbolicPlace, SymbolicPlan
 from weft.plan.plan_numbers import PlanNumbers
 
 Array = np.ndarray[Any, Any]

@@ -17,7 +17,6 @@ from weft.ir.program import Value
 from weft.ir.work import NativeSection
 from weft.plan.limits import MemoryBudget
 from weft.plan.program import ProgramPlan, local_bytes, weight_bytes
-from weft.plan.usual_sizes import reference_sizes
 
 
 class CpuExecutable(SectionedExecutable):
@@ -42,7 +41,6 @@ class CpuExecutable(SectionedExecutable):
             self.budget = MemoryBudget(may_grow=options.may_grow)
         else:
             self.budget = MemoryBudget(options.memory_limit, weight_bytes(program), self.workspace)
-        self.references = reference_sizes(program.inputs, program.guards)
         super().__init__(program, program.sections, self._load_section, run_step, late=options.late)
         has_dynamic_sizes = any(section.symbols for section in self.all_sections())
         self.arenas.are_rounded = has_dynamic_sizes and options.memory_limit is None

@@ -121,7 +121,7 @@ class CpuSection(DeviceSection[CpuPlan]):
     remembered_launches = 1 << 13  # a tape is filled again sooner than fresh memory for one more is mapped
 
     def __init__(self, section: NativeSection, constants: Mapping[Value, Any], executable: CpuExecutable) -> None:
-        super().__init__(section, constants, executable.budget, physical_memory(), executable.references)
+        super().__init__(section, constants, executable.budget, physical_memory(), executable.program)
         self.threads = executable.threads
         self.code = executable.code
         self.arenas = executable.arenas
@@ -165,7 +165,7 @@ class CpuSection(DeviceSection[CpuPlan]):
             self.section,
             self.constants,
             sizes,
-            self.references,
+            self._find_references(),
             group=None if self.threads == 1 else self._group_tasks,
             may_grow=self.budget.may_grow,
             alignment=self.alignment,

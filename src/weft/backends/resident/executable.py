@@ -26,7 +26,7 @@ from weft.ir.program import Step, Value
 from weft.ir.work import NativeSection
 from weft.plan.limits import MemoryBudget
 from weft.plan.program import ProgramPlan, weight_bytes
-from weft.plan.usual_sizes import reference_sizes, usual_sizes
+from weft.plan.usual_sizes import usual_sizes
 
 
 class ResidentExecutable(SectionedExecutable):
@@ -44,7 +44,6 @@ class ResidentExecutable(SectionedExecutable):
         self.device, self.launches = device, launches
         self.weights, self.memory = ResidentWeights(device), RunMemory(device)
         self.budget = MemoryBudget() if memory_limit is None else MemoryBudget(memory_limit, weight_bytes(program))
-        self.references = reference_sizes(program.inputs, program.guards)
         self.residency = find_residency(program)
         run_step: RunStep = partial(_run_host_step, device, self.residency.uploads)
         if wrap_steps is not None:

@@ -78,7 +78,7 @@ class ResidentSection(DeviceSection[ResidentPlan]):
     """One native section on the device. Several threads may call `run`; one at a time gets the device."""
 
     def __init__(self, section: NativeSection, constants: Mapping[Value, Any], executable: ResidentExecutable) -> None:
-        super().__init__(section, constants, executable.budget, executable.device.largest_buffer, executable.references)
+        super().__init__(section, constants, executable.budget, executable.device.largest_buffer, executable.program)
         self.alignment = executable.device.alignment
         self.device = executable.device
         self.memory = executable.memory
