@@ -164,9 +164,10 @@ def test_a_function_as_an_attribute_is_traced_when_its_op_calls_it() -> None:
     assert y.shape == (1, 2, 4, 8)
     graph.output(y, "y")
     x = np.random.default_rng(0).normal(size=(1, 2, 4, 8)).astype(np.float32)
-    scores = x @ x.swapaxes(-1, -2) / np.sqrt(np.float32(8)) * np.float32(0.5)
+    exact = x.astype(np.float64)
+    scores = exact @ exact.swapaxes(-1, -2) / np.sqrt(8) * 0.5
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    expected = weights / weights.sum(-1, keepdims=True) @ x
+    expected = weights / weights.sum(-1, keepdims=True) @ exact
     np.testing.assert_allclose(graph.compile(device="reference").run({"q": x})["y"], expected, rtol=1e-5)
 
 

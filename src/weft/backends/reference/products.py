@@ -43,10 +43,13 @@ def _common_dtype(left: Array, right: Array) -> np.dtype[Any]:
 
 
 def in_wide_type(multiply: Callable[[Array, Array], Array], a: Array, b: Array, depth: int) -> Array:
-    """Multiply in a wider type that is fast: narrow floats in float32, integers in float64 where sums stay exact."""
+    """Multiply floats up to 32 bits in float64, and integers where sums stay exact.
+
+    BLAS rounds sums differently for equal rows and for other numbers of threads; float64 keeps that out of the result.
+    """
     dtype = a.dtype
-    if dtype.kind == "V" or dtype == np.float16:
-        return multiply(a.astype(np.float32), b.astype(np.float32)).astype(dtype)
+    if dtype.kind == "V" or dtype in (np.float16, np.float32):
+        return multiply(a.astype(np.float64), b.astype(np.float64)).astype(dtype)
     if dtype.kind in "iu" and a.size and b.size:
         bound = float(np.abs(a.astype(np.float64)).max()) * float(np.abs(b.astype(np.float64)).max()) * depth
         if bound < _EXACT:
@@ -83,8 +86,6 @@ def convolve(primitive: Convolve, x: Array, w: Array, groups: int, pads: list[tu
     def multiply(a: Array, b: Array) -> Array:
         return compute(primitive, a, b, groups, pads, shape)
 
-    if x.dtype == np.float32:  # BLAS rounds equal rows differently, which some networks amplify to wrong results
-        return multiply(x.astype(np.float64), w.astype(np.float64)).astype(np.float32)
     return in_wide_type(multiply, x, w, depth)
 
 
