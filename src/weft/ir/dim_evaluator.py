@@ -12,10 +12,9 @@ class DimEvaluator:
 
     __slots__ = ("_values", "sizes")
 
-    def __init__(self, sizes: Mapping[str, int], values: Mapping[Expr, int] | None = None) -> None:
-        """`values` are precomputed values of dims for these sizes."""
+    def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = dict(sizes)
-        self._values: dict[Expr, int] = {} if values is None else dict(values)
+        self._values: dict[Expr, int] = {}
 
     def bind(self, name: str, size: int) -> None:
         """Set the size of a symbol; a changed size clears the computed values."""

@@ -1,4 +1,4 @@
-"""Compile dims and guards to Python functions, to evaluate them for many sets of sizes."""
+"""Compile guards to Python functions, to check them for many sets of sizes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Check = Callable[[Mapping[str, int]], int]
 class FormulaWriter:
     """Writes dims as Python expressions; each compound subexpression gets a variable and is computed once."""
 
-    def __init__(self, symbol: Callable[[str], str], fixed: Callable[[Expr], int | None] = lambda _: None) -> None:
-        """`symbol` returns the text for a symbol's name, `fixed` the value of a dim that is a constant here."""
-        self.symbol, self.fixed = symbol, fixed
+    def __init__(self, symbol: Callable[[str], str]) -> None:
+        """`symbol` returns the text for a symbol's name."""
+        self.symbol = symbol
         self.lines: list[str] = []
         self._names: dict[Expr | Compound, str] = {}
 
@@ -25,9 +25,7 @@ class FormulaWriter:
         if isinstance(dim, int):
             return f"({dim})"
         if dim not in self._names:
-            value = self.fixed(dim)
-            terms = " + ".join(self._term(*term) for term in dim.terms) if value is None else f"({value})"
-            self._names[dim] = self._assign(terms)
+            self._names[dim] = self._assign(" + ".join(self._term(*term) for term in dim.terms))
         return self._names[dim]
 
     def define(self, function: str, parameters: str, result: str) -> Callable[..., Any]:
@@ -58,15 +56,6 @@ class FormulaWriter:
             return text
         self.lines.append(f"t{len(self.lines)} = {text}")
         return f"t{len(self.lines) - 1}"
-
-
-def compile_dims(expressions: Sequence[Expr]) -> Callable[[Mapping[str, int]], list[int]]:
-    """Compile dims to a function from sizes by name to their values; it raises KeyError for a missing size."""
-    names = sorted({symbol.name for dim in expressions for symbol in dims.symbols(dim)})
-    texts = {name: f"s{number}" for number, name in enumerate(names)}
-    write = FormulaWriter(texts.__getitem__)
-    write.lines += [f"{text} = sizes[{name!r}]" for name, text in texts.items()]
-    return write.define("numbers", "sizes", f"[{', '.join([write(dim) for dim in expressions])}]")
 
 
 def compile_guards(guards: Sequence[Guard]) -> Check:

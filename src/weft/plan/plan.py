@@ -52,17 +52,14 @@ class DefinedSize:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a layout assumes of sizes: that a dim equals a number, differs from it, or is at least as large."""
+    """What a layout assumes of sizes: that a dim equals a number, or differs from it."""
 
     dim: Expr
-    relation: str  # "==", "!=" or ">="
+    relation: str  # "==" or "!="
     number: int
 
     def holds(self, number: DimEvaluator) -> bool:
-        value = number(self.dim)
-        if self.relation == ">=":
-            return value >= self.number
-        return (value == self.number) == (self.relation == "==")
+        return (number(self.dim) == self.number) == (self.relation == "==")
 
 
 @dataclass(frozen=True, slots=True)
