@@ -24,6 +24,9 @@ class Attention:
     (value). Keys and values are constant along the axes `rows`. The placeholder `ELEMENT` stands for the
     product of query and key in `score`, for the sum of exponentials in `divisor`, and in `epilogue`, over the result's
     axes, for an element of the result.
+
+    With a `block_size`, keys and values are in blocks: their expressions are linear in key // block_size and key %
+    block_size instead of the key, and the former may index a table of blocks.
     """
 
     shape: Shape
@@ -38,5 +41,8 @@ class Attention:
     shifts_nothing: bool  # a row of only -inf is shifted by 0; otherwise its scores become NaN
     drops_nan: bool  # NaN weights are replaced by 0
     causal_bounds: tuple[CausalBound, ...]
+    loaded_bounds: tuple[Scalar, ...]  # as causal bounds with a score of -inf, but they depend on data
+    loaded_starts: tuple[Scalar, ...]  # keys before these have a score of -inf; they depend on data
     axes: tuple[int, ...]  # of the result, as indices of the axes above
     epilogue: Scalar | None
+    block_size: int | None = None

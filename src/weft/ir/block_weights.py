@@ -171,6 +171,20 @@ def _is_constant_in_blocks(scalar: Scalar, axis: int, block: int, depth: int) ->
 # -- packing ---------------------------------------------------------------------------------------------------------
 
 
+def pack_block_words(weights: BlockWeights, numbers: Array) -> Array:
+    """Pack numbers as unsigned codes in words [columns, words]."""
+    if weights.packed:
+        return np.ascontiguousarray(numbers[:, : weights.depth * weights.bits // 8]).view("<u4")
+    codes = numbers if weights.axis == 1 else numbers.T
+    offset = 2 ** (weights.bits - 1) if weights.signed else 0
+    bytes_ = (codes.astype(np.int16) + offset).astype(np.uint8)
+    each = 8 // weights.bits
+    packed = np.zeros((weights.columns, weights.depth // each), np.uint8)
+    for slot in range(each):
+        packed |= bytes_[:, slot::each] << (weights.bits * slot)
+    return packed.view("<u4")
+
+
 def pack_block_weights(weights: BlockWeights, constants: Sequence[Array]) -> tuple[Array, Array, Array | None]:
     """Pack numbers as unsigned codes in words [columns, words], with scales and zero points [columns, blocks].
 
@@ -178,19 +192,7 @@ def pack_block_weights(weights: BlockWeights, constants: Sequence[Array]) -> tup
     """
     operands = list(constants[1:])
     operands.insert(weights.numbers, constants[0])
-    numbers = constants[0]
-    if weights.packed:
-        used = np.ascontiguousarray(numbers[:, : weights.depth * weights.bits // 8])
-        words = used.view("<u4")
-    else:
-        codes = numbers if weights.axis == 1 else numbers.T
-        offset = 2 ** (weights.bits - 1) if weights.signed else 0
-        bytes_ = (codes.astype(np.int16) + offset).astype(np.uint8)
-        each = 8 // weights.bits
-        packed = np.zeros((weights.columns, weights.depth // each), np.uint8)
-        for slot in range(each):
-            packed |= bytes_[:, slot::each] << (weights.bits * slot)
-        words = packed.view("<u4")
+    words = pack_block_words(weights, constants[0])
     columns, firsts = np.arange(weights.columns)[:, np.newaxis], np.arange(0, weights.depth, weights.block)
     positions = {weights.axis: firsts[np.newaxis], 1 - weights.axis: columns}
     shape = weights.columns, len(firsts)

@@ -94,6 +94,17 @@ class OnnxModel:
         return f"<ONNX model {shorten(self.file)}: {self.graph!r}>"
 
 
+def with_constant_inputs(graph: Graph, constants: Mapping[str, Array]) -> Graph:
+    """Replace inputs by constants, in the dtype of each input."""
+    arrays: dict[str, Array] = {}
+    for value in graph.inputs:
+        if value.name in constants:
+            dtype = None if value.type is None else value.type.dtype
+            arrays[value.name] = constants[value.name].astype(dtype.numpy if dtype is not None else None)
+    inputs = tuple(value for value in graph.inputs if value.name not in arrays)
+    return replace(graph, inputs=inputs, initializers={**graph.initializers, **arrays})
+
+
 def weight_arrays(graph: Graph, prefix: str = "") -> dict[str, Array]:
     """Return the arrays of initializers and constant nodes by name.
 

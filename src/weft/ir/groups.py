@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Union
 
 from weft.ir.attention import Attention
+from weft.ir.block_rows import BlockRows
 from weft.ir.block_weights import BlockWeights
 from weft.ir.dims import Dim
 from weft.ir.layout import Layout, row_major
@@ -66,6 +67,7 @@ class HeavyGroup:
 
     With `channel_order`, a convolution reads channel `channel_order` of its input in place of channel i1. With
     `block_weights`, a map before a contraction dequantizes its weights; sources are the other operand and the numbers.
+    With `block_rows`, another map multiplies the codes and scales of the other operand, which are sources in its place.
     """
 
     steps: tuple[Step, ...]
@@ -76,6 +78,7 @@ class HeavyGroup:
     epilogue: FusedMap | None
     channel_order: Dim | None = None
     block_weights: BlockWeights | None = None
+    block_rows: BlockRows | None = None
 
     @property
     def inputs(self) -> Values:

@@ -96,6 +96,9 @@ class Call:
     - `small_half_bits`: the same for numbers within the range of bfloat16
     - `emulated_half_bits`: the same for other targets; it keeps subnormals
     - `code4` (`code2`): the lowest four (two) bits of an int32, minus 8 (2), as a float32
+    - `fma_bfloat16x2` (`fma_float16x2`) of three int32 with two bfloat16 (float16) each: a * b + c of both pairs, which
+      must be exact; only for targets with tile products
+    - `and_or` of three int32: a & b | c in one instruction; only for targets with tile products
     """
 
     function: str
@@ -201,9 +204,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class FetchRun:
-    """Load consecutive elements of a buffer into new varying registers; `offset` is a multiple of their number.
+    """Load consecutive elements of a buffer into new varying registers.
 
-    Lanes where `mask` is false read nothing; their values are 0.
+    The first is at `offset`, plus `indirect` as for a `Fetch`, which together are a multiple of their number. Lanes
+    where `mask` is false read nothing; their values are 0.
     """
 
     registers: tuple[str, ...]
@@ -211,6 +215,7 @@ class FetchRun:
     offset: Dim
     dtype: DType
     mask: Code | None = None
+    indirect: Code | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +281,34 @@ class MultiplyTiles:
     sums: str
     left: str
     right: str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyFragments:
+    """Add products of fragments in registers: each warp of 32 lanes multiplies matrices of its own.
+
+    An int32 register holds two neighbours along the sums, of type `dtype`. Lane 4 * g + q of a warp holds
+
+    - of a left fragment (16 rows), four registers: row g, row g + 8, row g, row g + 8;
+    - of a right fragment (8 columns), two registers of column g;
+    - of their product, four float32 registers: row g, columns 2 * q and 2 * q + 1; row g + 8, the same columns.
+
+    The first two left registers and the first right one are at the same place along the sums, the others at another.
+    `left` and `right` have the registers of one fragment after the other along the sums; each left fragment is
+    multiplied by `planes` right ones in a row. The sums of left i and right j are `sums[i * len(right) + j]`. Every
+    product is added in this order, whatever the numbers of fragments.
+    """
+
+    sums: tuple[tuple[str, ...], ...]
+    left: tuple[tuple[str, ...], ...]
+    right: tuple[tuple[str, ...], ...]
+    planes: int
+    dtype: DType
+
+    @property
+    def steps(self) -> int:
+        """Left fragments along the sums."""
+        return len(self.left[0]) // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +387,9 @@ class TilePipeline:
     body: tuple[Statement, ...]
 
 
-TileStatement = Union[Sums, MultiplyTiles, AddSums, ScaleSums, PutSums, MoveRun, PutTile, TilePipeline]
+TileStatement = Union[
+    Sums, MultiplyTiles, MultiplyFragments, AddSums, ScaleSums, PutSums, MoveRun, PutTile, TilePipeline
+]
 Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose, FetchRun, PutRun, Barrier, TileStatement]
 
 
@@ -437,7 +472,9 @@ def statement_codes(statement: Statement) -> list[Code]:
             return [*values, *(() if mask is None else (mask,))]
         case PutTile(_, _, _, values, mask):
             return [*values, *(() if mask is None else (mask,))]
-        case FetchRun(mask=mask) | MoveRun(mask=mask):
+        case FetchRun(mask=mask, indirect=indirect):
+            return [part for part in (indirect, mask) if part is not None]
+        case MoveRun(mask=mask):
             return [] if mask is None else [mask]
         case When(condition):
             return [condition]
@@ -537,6 +574,10 @@ def _buffer_kind(buffer: Buffer) -> str:
     return "out" if buffer.written else "in"
 
 
+def _names(fragments: tuple[tuple[str, ...], ...]) -> str:
+    return "; ".join(", ".join(names) for names in fragments)
+
+
 class _Printer:
     """Prints statements, and collects the index arithmetic in them."""
 
@@ -578,8 +619,9 @@ class _Printer:
                         self.body(otherwise, indent + "  ")
                 case Transpose(names):
                     write(f"{indent}transpose {', '.join(names)}")
-                case FetchRun(names, buffer, offset, _, mask):
-                    write(f"{indent}varying {', '.join(names)} = {buffer}[{index(offset)}..]{self.mask(mask)}")
+                case FetchRun(names, buffer, offset, _, mask, indirect):
+                    place = self.address(offset, indirect)
+                    write(f"{indent}varying {', '.join(names)} = {buffer}[{place}..]{self.mask(mask)}")
                 case PutRun(buffer, offset, values, mask):
                     write(f"{indent}{buffer}[{index(offset)}..] = {', '.join(map(code, values))}{self.mask(mask)}")
                 case Barrier():
@@ -594,6 +636,8 @@ class _Printer:
                 write(f"{indent}sums {name}[{rows}, {columns}]: {dtype}")
             case MultiplyTiles(sums, left, right):
                 write(f"{indent}{sums} += {left} @ {right}")
+            case MultiplyFragments(sums, left, right, planes, dtype):
+                write(f"{indent}{_names(sums)} += {_names(left)} @ {_names(right)} of {dtype}, {planes} planes")
             case AddSums(sums, other):
                 write(f"{indent}{sums} += {other}")
             case ScaleSums(sums, buffer, offset):
@@ -626,10 +670,12 @@ class _Printer:
             case Integer(value):
                 return self.index(value)
             case Fetch(buffer, offset, _, indirect, mask):
-                address = self.index(offset) if indirect is None else f"{self.index(offset)} + {self.code(indirect)}"
-                return f"{buffer}[{address}]{self.mask(mask)}"
+                return f"{buffer}[{self.address(offset, indirect)}]{self.mask(mask)}"
             case Across(kind, value):
                 return f"across.{kind}({self.code(value)})"
+
+    def address(self, offset: Dim, indirect: Code | None) -> str:
+        return self.index(offset) if indirect is None else f"{self.index(offset)} + {self.code(indirect)}"
 
     def mask(self, mask: Code | None) -> str:
         return "" if mask is None else f" where {self.code(mask)}"

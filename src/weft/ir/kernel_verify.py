@@ -21,6 +21,7 @@ from weft.ir.kernel import (
     Kernel,
     Let,
     MoveRun,
+    MultiplyFragments,
     MultiplyTiles,
     Put,
     PutRun,
@@ -128,12 +129,25 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
                 scope.sums[name] = statement
             case MultiplyTiles() | AddSums() | ScaleSums() | PutSums() | MoveRun() | PutTile():
                 _verify_tile_statement(kernel, statement, scope)
+            case MultiplyFragments():
+                _verify_fragments(kernel, statement, registers)
             case TilePipeline(name, start, stop):
                 if dims_vary(start) or dims_vary(stop):
                     raise InternalError(f"kernel {kernel.name}: the bounds of a pipeline vary between lanes")
                 _verify_body(kernel, statement.moves, replace(scope.inner(name), moving=True))
                 _verify_body(kernel, (*statement.fetches, *statement.puts), scope.inner(name))
                 _verify_body(kernel, statement.body, scope.inner(name))
+
+
+def _verify_fragments(kernel: Kernel, statement: MultiplyFragments, registers: dict[str, bool]) -> None:
+    """Verify that registers vary, and that there is one for each element of a lane."""
+    sums, left, right, steps = statement.sums, statement.left, statement.right, statement.steps
+    names = [name for fragments in (sums, left, right) for fragment in fragments for name in fragment]
+    fits = len(sums) == len(left) * len(right) and all(len(fragment) == 4 for fragment in sums)
+    fits = fits and steps > 0 and all(len(fragment) == 4 * steps for fragment in left)
+    fits = fits and all(len(fragment) == 2 * steps * statement.planes for fragment in right)
+    if not fits or kernel.lanes % 32 or not all(registers.get(name, False) for name in names):
+        raise InternalError(f"kernel {kernel.name}: fragments take varying registers for each element of a lane")
 
 
 def _verify_tile_statement(

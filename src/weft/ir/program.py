@@ -193,6 +193,9 @@ class Scatter:
     point in row-major order wins), add, multiply, minimum, maximum. Points outside the tensor raise an error if
     `checked`, and are ignored otherwise.
 
+    `distinct`: the indices of no two points inside the tensor are equal, so that points need no order. The pass that
+    sets it guarantees it for all runs; what follows from the indices alone (`ir/scatter_points.py`) needs no mark.
+
     `in_place`: the result is the memory of operand 0 itself, which is an input of the program, or the result of another
     such scatter, and has no other reader. Only `passes/hold_state.py` creates these.
     """
@@ -203,6 +206,7 @@ class Scatter:
     reduction: str
     checked: bool = True
     in_place: bool = False
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)

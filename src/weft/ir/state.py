@@ -40,12 +40,24 @@ class HeldInput:
 
 
 @dataclass(frozen=True, slots=True)
+class PagedInput:
+    """An input that became a pool of blocks of `block_size` elements along `axis` (`passes/page_state.py`)."""
+
+    name: str
+    axis: int
+    length: str  # the size that is the largest number of elements before the run in a sequence of the batch
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class StateLayout:
     """The inputs that a program changes in place, and what it returns after the outputs that were asked for.
 
-    These are the outputs of the pairs in `carried`, and the new lengths of the sizes in `lengths`.
+    These are the outputs of the pairs in `carried`, and the new lengths of the sizes in `lengths`. `pages` are inputs
+    that became pools of blocks.
     """
 
     inputs: tuple[HeldInput, ...]
     carried: tuple[StatePair, ...] = ()
     lengths: tuple[str, ...] = ()
+    pages: tuple[PagedInput, ...] = ()

@@ -40,6 +40,7 @@ class Target:
     alignment: int  # of every buffer's start, in bytes
     dot_product_8: bool = False  # four products of uint8 and int8 added to an int32, for all lanes in one instruction
     unpacks_weights: bool = False  # quantized weights stay packed in memory until they are multiplied
+    widens_weights: bool = False  # weights of 16 bits stay so in memory until float32 values are multiplied by them
     most_buffers: int = 1 << 30  # of a kernel
     parameter_bits: int = 64  # of a kernel's parameters; with 32, sizes and indices of all tensors must fit
     missing_types: frozenset[DType] = frozenset()  # without arithmetic on this target
@@ -93,6 +94,7 @@ class ThreadTarget(Target):
     tile_line_bytes: int = 128  # of one line of a tile in shared memory
     float32_products: Float32Products = Float32Products.EXACT
     tuned: Choices = ()
+    fixed_order: bool = False  # reductions, products by constants and attention sum in an order that ignores other rows
 
     def tile_product(self, left: DType, right: DType) -> TileProduct | None:
         """Return the fastest tile product for these types."""

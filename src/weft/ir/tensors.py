@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -49,6 +49,10 @@ class DeviceTensor:
         """Copy its elements to a new array."""
         self.check_usable()
         return self._read() if self.size else np.empty(self.shape, self.dtype)
+
+    def start_read(self) -> Callable[[], Array]:
+        """Begin to copy its elements; return a function that waits for the copy, but not for later work."""
+        return self.numpy
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as an array, since another process cannot use this device memory."""
