@@ -105,3 +105,18 @@ def test_own_elements_of_a_stride(step: int) -> None:
     again = Repeat("i", 0, variable("n"), step, (Assign("x", Fetch("io", place, F32)),))
     shapes = shape(read(), turn, again)
     assert ("barrier" in shapes) == (step == 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "expected"),
+    [
+        (2 * ME, 2 * ME + 1, "put put barrier define"),
+        (ME, ME + 1, "put barrier put define"),  # a lane reads its own second element
+        (ME, ME + LANES, "put put barrier define"),
+        (4 * dims.mod(ME, 8), 4 * dims.floordiv(ME, 8) + 2, "put put barrier define"),
+        (4 * dims.mod(ME, 8), 4 * dims.floordiv(ME, 8), "put barrier put barrier define"),
+    ],
+)
+def test_writes_to_other_places_need_no_barrier(place: dims.Dim, other: dims.Dim, expected: str) -> None:
+    puts = [Put("shared", at, Fetch("io", ME, F32)) for at in (place, other)]
+    assert shape(*puts, Define("x", Fetch("shared", NEXT, F32), True)) == expected

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from kernels.threads.works import run_on_cpu, run_work, targets
 from kernels.vector import test_attention as written
-from kernels.vector.test_attention import Array, attention_model, close, exact, program_of, qkv
+from kernels.vector.test_attention import Array, attention_model, close, exact, node, program_of, qkv
 
 import weft
 from weft.backends.webgpu import targets as targets_module
@@ -85,6 +85,29 @@ def test_sizes(sizes: tuple[int, ...]) -> None:
     inputs = qkv(np.random.default_rng(1), *sizes)
     built = attention_model({name: array.shape for name, array in inputs.items()})
     close(Alone(built, inputs).run(targets()["sharing"]), exact(inputs))
+
+
+def test_split_keys_in_a_fixed_order() -> None:
+    """Splits have one length: a row has the same bits in any batch, among any rows, and before keys that are hidden."""
+    target = replace(targets()["sharing"], fixed_order=True)
+    inputs = qkv(np.random.default_rng(5), 2, 2, 40, 1100, 16, 9)
+    bias = np.zeros((1, 1, 1, 1100), np.float32)
+
+    def run(batch: slice, rows: slice, keys: int, visible: int) -> Array:
+        chosen = {name: array[batch, rows if name == "q" else slice(keys)] for name, array in inputs.items()}
+        chosen["bias"] = np.where(np.arange(keys) < visible, bias[..., :keys], np.float32(-np.inf))
+        scores = [node("Mul", ["qk", "scale"], ["scaled"]), node("Add", ["scaled", "bias"], ["s"])]
+        shapes = {name: array.shape for name, array in chosen.items()}
+        return Alone(attention_model(shapes, scores), chosen, AttentionSupport(fewest_rows=1)).run(target)
+
+    every = run(slice(2), slice(40), 1100, 1100)
+    close(every, exact(inputs))
+    for row in (0, 39):
+        assert run(slice(1, 2), slice(row, row + 1), 1100, 1100).tobytes() == every[1:2, row : row + 1].tobytes()
+    assert run(slice(1), slice(3, 12), 1100, 1100).tobytes() == every[:1, 3:12].tobytes()
+    for visible in (300, 600):
+        short = run(slice(1), slice(8), visible, visible)
+        assert short.tobytes() == run(slice(1), slice(8), 1100, visible).tobytes()
 
 
 @pytest.mark.parametrize("queries", ["gone", "kept"])

@@ -86,6 +86,26 @@ def test_split_keys(products: Float32Products, sizes: tuple[int, ...]) -> None:
     close(emulated(alone, target), exact(inputs), WITHIN[products])
 
 
+@pytest.mark.parametrize("products", [PARTS, HALVES])
+def test_bits_do_not_depend_on_other_rows_in_a_fixed_order(products: Float32Products) -> None:
+    """Splits of the keys have one length, whatever the batch and the number of queries."""
+    target = replace(with_products(products), fixed_order=True)
+    inputs = qkv(np.random.default_rng(5), 2, 1, 66, 1100, 16, 8)
+
+    def run(batch: slice, rows: slice) -> Array:
+        chosen = {name: array[batch, rows] if name == "q" else array[batch] for name, array in inputs.items()}
+        shapes = {name: array.shape for name, array in chosen.items()}
+        alone = Alone(attention_model(shapes), chosen, attention_support(target))
+        assert len(launches_of(alone, target)) == 2
+        return emulated(alone, target)
+
+    every = run(slice(2), slice(66))
+    close(every, exact(inputs), WITHIN[products])
+    for row in (0, 65):
+        assert run(slice(1, 2), slice(row, row + 1)).tobytes() == every[1:2, row : row + 1].tobytes()
+    assert run(slice(1), slice(3, 9)).tobytes() == every[:1, 3:9].tobytes()
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(3, 700), (70, 100), (1, 1), (64, 512)])
 def test_all_sizes_dynamic(queries: int, keys: int) -> None:
     inputs = qkv(np.random.default_rng(3), 1, 2, queries, keys, 24, 20)

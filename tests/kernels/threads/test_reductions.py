@@ -142,6 +142,52 @@ def test_argmax_of_a_long_row(last: bool) -> None:
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.parametrize("dtype", [F32, DType.float16, DType.int32])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", ["maximum", "minimum"])
+def test_positions_in_chunks_of_long_rows(kind: str, last: bool, dtype: DType) -> None:
+    """Ties across chunks, rows of one value only, infinities and NaN, for any number of rows."""
+    length, sign = 40000, 1 if kind == "maximum" else -1
+    rng = np.random.default_rng(5)
+    array = rng.integers(0, 900, (9, length)).astype(dtype.numpy)
+    array[1] = 3
+    array[2, [17, 8192, 39999]] = 1000 * sign
+    if dtype.is_float:
+        array[3], array[4] = -np.inf, np.inf
+        array[5, [12345, 30000]] = np.nan
+        array[6, 20000:] = -np.inf * sign
+        array[7, 39999] = np.inf * sign
+    result, target = StoredTensor(I64, (dims.symbol("n"),), row_major(1)), target_named("sharing")
+    primitive = ArgReduce(kind, 1, last)
+    domain = (dims.symbol("n"), length)
+    negated = Epilogue(Apply("negate", (Placeholder(ELEMENT, I64),), I64), ())
+    operands = [tensor_of(array, shape=domain)]
+    work = build_reduction(primitive, plain(domain, dtype), domain, operands, result, target, negated)
+    assert len(work.launches) == 2
+    (expected,) = evaluate(primitive, [array], [TensorType(I64, (9,))], {})
+    for rows in (array, array[5:6], array[:3]):
+        (actual,), _ = run_work(work, [(rows, row_major(2))], [result], {"n": len(rows)})
+        (expected,) = evaluate(primitive, [rows], [TensorType(I64, (len(rows),))], {})
+        np.testing.assert_array_equal(actual, -expected)
+
+
+def test_long_sums_in_a_fixed_order() -> None:
+    """The bits of a row do not depend on the number of rows, whether that is static or not."""
+    array = np.random.default_rng(6).normal(size=(130, 200000)).astype(np.float32)
+    target = replace(target_named("sharing"), fixed_order=True)
+    sums = []
+    for rows in (1, 3, 130):
+        domain = (rows, 200000)
+        result = StoredTensor(F32, (rows,), row_major(1))
+        operands = [tensor_of(array[:rows])]
+        work = build_reduction(Reduce("sum", (1,)), plain(domain, F32), domain, operands, result, target)
+        (actual,), _ = run_work(work, [(array[:rows], row_major(2))], [result])
+        sums.append(actual)
+    np.testing.assert_array_equal(sums[0], sums[2][:1])
+    np.testing.assert_array_equal(sums[1], sums[2][:3])
+    np.testing.assert_allclose(sums[2], array.sum(axis=1, dtype=np.float64), 1e-4, 1e-3)
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (3, 0, 4)])
 def test_empty_reductions(shape: tuple[int, ...]) -> None:
     for dtype in (F32, DType.int32, BOOL):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kernels.threads.test_reductions import target_named
@@ -10,12 +12,13 @@ from kernels.vector.test_scatter import REDUCTIONS, random_layout, random_scatte
 from kernels.vector.works import tensor_of
 
 from weft.backends.reference.interpret import evaluate
+from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.layout import Layout, row_major
 from weft.ir.program import Random, Scatter
-from weft.ir.scalar import Index, Load, Scalar
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar
 from weft.ir.types import TensorType
 from weft.kernels.common.random import build_random
 from weft.kernels.lower.tensors import StoredTensor
@@ -123,3 +126,54 @@ def test_random_numbers(kind: str) -> None:
             np.testing.assert_array_equal(
                 actual.astype(np.float64), expected.astype(np.float64), err_msg=f"seed {seed}"
             )
+
+
+def write_to_pool(points: Dim, *, distinct: bool) -> Scatter:
+    """Return rows of several sequences, written into a pool of blocks of 4 places behind what is there."""
+    own = tuple(Index(dims.axis(axis, size)) for axis, size in enumerate((2, 3, points, 8)))
+    position = Apply("add", (own[2], Load(3, own[:1], I64)), I64)
+    block = Load(2, (own[0], Apply("divide", (position, Literal(4, I64)), I64)), I64)
+    place = Apply("remainder", (position, Literal(4, I64)), I64)
+    update = Apply("multiply", (Load(1, own, F32), Literal(0.5, F32)), F32)
+    return Scatter((2, 3, points, 8), (block, own[1], place, own[3]), update, "none", False, True, distinct)
+
+
+@pytest.mark.parametrize("points", [1, 6])
+@pytest.mark.parametrize("name", ["software", "sharing", "few"])
+def test_distinct_points_are_stored_at_once(name: str, points: int) -> None:
+    """One kernel stores them; a table entry that is no block is skipped, and no other element changes."""
+    rng = np.random.default_rng(4)
+    pool, new = (rng.normal(size=size).astype(np.float32) for size in ((7, 3, 4, 8), (2, 3, points, 8)))
+    table, starts = np.array([[5, 0, 2], [7, 3, -1]]), np.array([3, 2])
+    expected = pool.copy()
+    for row, start in enumerate(starts):
+        for point in range(points):
+            block, place = table[row, (start + point) // 4], (start + point) % 4
+            if 0 <= block < 7:
+                expected[block, :, place] = new[row, :, point] / 2
+    arrays = [pool, new, table, starts]
+    for size in (points, dims.symbol("m")):
+        shapes: list[tuple[Dim, ...]] = [pool.shape, (2, 3, size, 8), table.shape, starts.shape]
+        tensors = [tensor_of(array, shape=shape) for array, shape in zip(arrays, shapes)]
+        copied = replace(write_to_pool(size, distinct=True), in_place=False)
+        work = build_scatter(copied, tensors, tensors[0], target_named(name))
+        assert [launch.kernel.name for launch in work.launches] == ["map", "scatter"]
+        run = run_on_cpu if name == "few" else run_work
+        (actual,), errors = run(work, [(a, row_major(a.ndim)) for a in arrays], [tensors[0]], {"m": points})
+        assert errors == 0
+        np.testing.assert_array_equal(actual, expected)
+        in_place = build_scatter(write_to_pool(size, distinct=True), tensors, tensors[0], target_named(name))
+        assert [launch.kernel.name for launch in in_place.launches] == ["scatter"]
+
+
+def test_the_reference_checks_that_points_are_distinct() -> None:
+    pool, new, starts = np.zeros((7, 3, 4, 8), np.float32), np.ones((2, 3, 2, 8), np.float32), np.array([3, 3])
+    for table, is_distinct in (([[5, 0], [6, 1]], True), ([[5, 0], [5, 1]], False), ([[9, 0], [9, 1]], True)):
+        arrays = [pool.copy(), new, np.array(table), starts]
+        types = [TensorType(F32, pool.shape)]
+        evaluate(write_to_pool(2, distinct=False), arrays, types, {})
+        if is_distinct:
+            evaluate(write_to_pool(2, distinct=True), arrays, types, {})
+        else:
+            with pytest.raises(InternalError, match="two points"):
+                evaluate(write_to_pool(2, distinct=True), arrays, types, {})

@@ -45,7 +45,14 @@ def make_model(nodes: list[onnx.NodeProto], weights: dict[str, Array], rows: int
 
 
 def n_bits(
-    rows: int | str, bits: int, block: int, *, zeros: bool = False, depth: int = DEPTH, **more: Any
+    rows: int | str,
+    bits: int,
+    block: int,
+    *,
+    zeros: bool = False,
+    depth: int = DEPTH,
+    level: int = 0,
+    order: Array | None = None,
 ) -> onnx.ModelProto:
     random = np.random.default_rng(SEED)
     blocks = -(-depth // block)
@@ -55,11 +62,11 @@ def n_bits(
     }
     if zeros:
         weights["zeros"] = random.integers(0, 256, (COLUMNS, -(-blocks * bits // 8)), np.uint8).reshape(-1)
-    attributes = {"K": depth, "N": COLUMNS, "bits": bits, "block_size": block}
+    attributes = {"K": depth, "N": COLUMNS, "bits": bits, "block_size": block, "accuracy_level": level}
     inputs = ["a", *weights]
-    if "order" in more:
+    if order is not None:
         inputs += [""] * (4 - len(inputs)) + ["order"]
-        weights["order"] = more["order"]
+        weights["order"] = order
     node = helper.make_node("MatMulNBits", inputs, ["y"], domain="com.microsoft", **attributes)
     return make_model([node], weights, rows, depth)
 
@@ -151,7 +158,7 @@ def test_epilogue_is_fused() -> None:
 def test_other_forms_use_other_templates(case: str) -> None:
     depth = DEPTH if case == "order" else 500
     order = np.random.default_rng(SEED).integers(0, DEPTH // 32, DEPTH).astype(np.int32)
-    source = n_bits(5, 4, 32, depth=depth, **({"order": order} if case == "order" else {}))
+    source = n_bits(5, 4, 32, depth=depth, order=order if case == "order" else None)
     assert "block products" not in list(template_names(check_against_reference(source, 5, depth)))
 
 

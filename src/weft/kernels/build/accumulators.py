@@ -21,7 +21,7 @@ class Fold:
     """Reduce `element` over the reduced axes; later expressions read the value of type `dtype` by its key.
 
     Kinds: sum, product, maximum, minimum. With `position` the value is the index, along the only reduced axis, of the
-    first or last maximum or minimum; NaN wins over any number.
+    first or last maximum or minimum; NaN wins over any number. Later expressions read that element by the key `best`.
     """
 
     key: int
@@ -30,6 +30,7 @@ class Fold:
     dtype: DType
     position: str | None = None  # "first" or "last"
     positions: DType = DType.int32  # the dtype of an index
+    best: int | None = None
 
 
 def identity_element(kind: str, dtype: DType) -> Number:
@@ -66,6 +67,7 @@ class Accumulators:
         self.kind = kind
         self.lanes = lanes
         self.total = builder.register("total", reduction_dtype(kind, element))
+        self.best = self.total  # the best element of a row, once the row is finished
         self.position = builder.register("place", fold.positions)
         in_chunks = lanes is None and kind == "sum" and self.total.dtype.is_float
         self.partial = builder.register("chunk", self.total.dtype) if in_chunks else self.total
@@ -147,6 +149,7 @@ class Accumulators:
         dtype = self.total.dtype
         defined, best = self.builder.keep("best", self.combine_lanes(self.kind, self.total, statements))
         statements.append(defined)
+        self.best = best
         has: Code = Call("equal", (self.total, best), DType.bool)
         if dtype.is_float:
             nan = Call("is_nan", (best,), DType.bool)

@@ -1,21 +1,17 @@
-"""Points of a scatter: which element of the result each one updates.
-
-Two points of the domain update the same element only if all their indices agree. An axis of the domain is disjoint if
-one of the indices is the axis itself, or the axis shifted by what depends only on other disjoint axes: points that
-differ along it never update the same element.
-"""
+"""Locate the element of a scatter's result that a point of its domain updates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from weft.ir import dims
-from weft.ir.dims import Axis, Dim
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Integer
 from weft.ir.layout import offset
 from weft.ir.program import Scatter
-from weft.ir.scalar import Apply, Index, Scalar, walk
+from weft.ir.scalar import Index, Scalar
+from weft.ir.scatter_points import find_index_axes
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.operations import and_masks, logical_and, logical_not
 from weft.kernels.lower.tensors import StoredTensor
@@ -33,41 +29,6 @@ class Point:
     indirect: Code | None
     inside: Code | None
     wrong: tuple[Code, ...]
-
-
-def find_index_axes(primitive: Scatter) -> list[int | None]:
-    """Return, for each index, the axis of the domain that it equals, if any."""
-    alone = {dims.axis(axis, size): axis for axis, size in enumerate(primitive.domain) if size != 1}
-    return [alone.get(index.value) if isinstance(index, Index) else None for index in primitive.indices]
-
-
-def find_disjoint_axes(primitive: Scatter) -> list[int]:
-    """Return the axes along which no two points update the same element."""
-    disjoint = {axis for axis in find_index_axes(primitive) if axis is not None}
-    for axis, size in enumerate(primitive.domain):
-        position = dims.axis(axis, size)
-        if axis not in disjoint and any(_is_shifted(index, position, disjoint) for index in primitive.indices):
-            disjoint.add(axis)
-    return sorted(disjoint)
-
-
-def _is_shifted(index: Scalar, position: Dim, fixed: set[int]) -> bool:
-    """Whether an index is a position plus what depends only on data and on the `fixed` axes."""
-    match index:
-        case Index(value):
-            return position != 0 and _used_axes(Index(value - position)) <= fixed
-        case Apply("add", (left, right)):
-            return any(
-                _is_shifted(term, position, fixed) and _used_axes(shift) <= fixed
-                for term, shift in ((left, right), (right, left))
-            )
-        case _:
-            return False
-
-
-def _used_axes(scalar: Scalar) -> set[int]:
-    indices = [node.value for node in walk(scalar) if isinstance(node, Index)]
-    return {atom.position for value in indices for atom in dims.atoms(value) if isinstance(atom, Axis)}
 
 
 def find_contiguous_axis(primitive: Scatter, result: StoredTensor) -> int | None:

@@ -68,9 +68,9 @@ class Template:
 Templates = Mapping[type, tuple[Template, ...]]
 
 
-def mark_overwritable(work: Work, epilogue: Epilogue | None, result: StoredTensor) -> Work:
-    """Mark the epilogue's operands that a product may overwrite; they come after the product's two operands."""
+def mark_overwritable(work: Work, epilogue: Epilogue | None, result: StoredTensor, sources: int = 2) -> Work:
+    """Mark the epilogue's operands that a product may overwrite; they come after the product's own, `sources`."""
     if epilogue is None:
         return work
     operands = find_overwritable(epilogue.expression, epilogue.operands, result)
-    return replace(work, overwritable=tuple(2 + number for number in operands))
+    return replace(work, overwritable=tuple(sources + number for number in operands))

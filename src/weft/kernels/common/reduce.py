@@ -16,12 +16,12 @@ from weft.ir.dtypes import DType
 from weft.ir.groups import ReduceGroup
 from weft.ir.layout import row_major
 from weft.ir.program import ArgReduce, Reduce
-from weft.ir.scalar import ELEMENT, Index, Load, Placeholder, Scalar, bind_placeholders, loads, rebuild
+from weft.ir.scalar import ELEMENT, Apply, Index, Load, Placeholder, Scalar, bind_placeholders, loads, rebuild
 from weft.ir.target import Target
 from weft.ir.types import Shape
 from weft.kernels.build.accumulators import Fold, reduction_dtype
 from weft.kernels.build.positions import position_dtype
-from weft.kernels.build.row_passes import Pass, Result, Sweep, Write
+from weft.kernels.build.row_passes import Pass, Result, RowValue, Sweep, Write
 from weft.kernels.build.templates import Request
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work, Workspace
 
@@ -103,48 +103,79 @@ def memory_order(element: Scalar, domain: Shape, operands: Sequence[StoredTensor
 def is_single_reduction(sweep: Sweep) -> bool:
     """Return whether a sweep is one reduction to one value per row, and nothing else."""
     folds = [fold for part in sweep.passes for fold in part.folds]
-    single = bool(sweep.reduced) and len(folds) == 1 and folds[0].position is None
-    return single and not any(part.writes for part in sweep.passes)
+    return bool(sweep.reduced) and len(folds) == 1 and not any(part.writes for part in sweep.passes)
+
+
+def finds_position(sweep: Sweep) -> bool:
+    """Return whether a sweep finds the position of an element."""
+    return any(fold.position is not None for part in sweep.passes for fold in part.folds)
 
 
 def build_chunked_work(
     sweep: Sweep, chunks: Dim, first_launch: Callable[[Sweep], Launch], second_launch: Callable[[Sweep], Launch]
 ) -> Work:
-    """Reduce each row in chunks into a workspace, then reduce the chunks into the results."""
+    """Reduce each row in chunks into workspaces, then reduce the chunks into the results.
+
+    A chunk has one value, or its best element and the position of that in the row.
+    """
     (number,) = (n for n, part in enumerate(sweep.passes) if part.folds)
     part = sweep.passes[number]
     (fold,) = part.folds
-    sum_dtype = reduction_dtype(fold.kind, fold.element.dtype)
     row_axes = [axis for axis in sweep.order if axis not in sweep.reduced]
-    row_sizes = [sweep.domain[axis] for axis in row_axes]
-    stacked = StoredTensor(sum_dtype, (chunks, *row_sizes), row_major(len(row_axes) + 1))
-    write = Write(0, Placeholder(fold.key, sum_dtype))
+    chunk_shape = (chunks, *(sweep.domain[axis] for axis in row_axes))
+    chunk_fold = _reduce_chunk(sweep, fold)
+    values = [Placeholder(chunk_fold.key, chunk_fold.dtype)]
+    if chunk_fold.best is not None:
+        values.insert(0, Placeholder(chunk_fold.best, reduction_dtype(fold.kind, fold.element.dtype)))
+    stacked = [StoredTensor(value.dtype, chunk_shape, row_major(len(chunk_shape))) for value in values]
+    strides = spread_strides(len(sweep.domain), row_axes, stacked[0].strides[1:])
+    writes = tuple(Write(result, value) for result, value in enumerate(values))
     first = replace(
         sweep,
-        passes=(*sweep.passes[:number], Pass((replace(fold, dtype=sum_dtype),), then=(write,))),
-        results=(Result(sum_dtype, spread_strides(len(sweep.domain), row_axes, stacked.strides[1:])),),
+        passes=(*sweep.passes[:number], Pass((chunk_fold,), then=writes)),
+        results=tuple(Result(tensor.dtype, strides) for tensor in stacked),
     )
-    along_chunks = _fold_chunks(sweep, fold, stacked, row_axes)
-    second = _combine_chunks(sweep, replace(part, folds=(along_chunks,)), number, stacked)
-    workspace = Reference("workspace", 0)
+    second = _combine_chunks(sweep, number, stacked, row_axes)
+    spaces = [Reference("workspace", space) for space in range(len(stacked))]
+    count = len(sweep.operands)
     launches = (
-        first_launch(first).rebound({Reference("result", 0): workspace}),
-        second_launch(second).rebound({Reference("operand", len(sweep.operands)): workspace}),
+        first_launch(first).rebound({Reference("result", n): space for n, space in enumerate(spaces)}),
+        second_launch(second).rebound({Reference("operand", count + n): space for n, space in enumerate(spaces)}),
     )
-    return Work(launches, (Workspace(sum_dtype, dims.product(row_sizes) * chunks),))
+    return Work(launches, tuple(Workspace(tensor.dtype, dims.product(chunk_shape)) for tensor in stacked))
 
 
-def _fold_chunks(sweep: Sweep, fold: Fold, stacked: StoredTensor, row_axes: Sequence[int]) -> Fold:
-    """Return the same reduction of the chunks, which lie along an axis after the domain's."""
-    along = Index(dims.axis(len(sweep.domain), stacked.shape[0]))
-    indices = (along, *(Index(dims.axis(axis, sweep.domain[axis])) for axis in row_axes))
-    return replace(fold, element=Load(len(sweep.operands), indices, stacked.dtype))
+def _reduce_chunk(sweep: Sweep, fold: Fold) -> Fold:
+    """Return the fold of a chunk, with the accumulator's dtype."""
+    if fold.position is None:
+        return replace(fold, dtype=reduction_dtype(fold.kind, fold.element.dtype))
+    return replace(fold, dtype=fold.positions, best=_free_key(sweep))
 
 
-def _combine_chunks(sweep: Sweep, part: Pass, number: int, stacked: StoredTensor) -> Sweep:
+def _free_key(sweep: Sweep) -> int:
+    """Return a key that no value of a sweep has."""
+    folds = [fold.key for part in sweep.passes for fold in part.folds]
+    values = [action.key for part in sweep.passes for action in part.then if isinstance(action, RowValue)]
+    return max((*folds, *values)) + 1
+
+
+def _combine_chunks(sweep: Sweep, number: int, stacked: Sequence[StoredTensor], row_axes: Sequence[int]) -> Sweep:
     """Return the sweep over chunks: one new axis replaces the reduced ones."""
-    after = len(sweep.domain)
-    domain = (*(1 if axis in sweep.reduced else size for axis, size in enumerate(sweep.domain)), stacked.shape[0])
+    part, after = sweep.passes[number], len(sweep.domain)
+    (fold,) = part.folds
+    rows = [Index(dims.axis(axis, sweep.domain[axis])) for axis in row_axes]
+    chunks = stacked[0].shape[0]
+    element = Load(len(sweep.operands), (Index(dims.axis(after, chunks)), *rows), stacked[0].dtype)
+    actions = part.then
+    if fold.position is None:
+        along_chunks = replace(fold, element=element)
+    else:
+        along_chunks = replace(fold, key=_free_key(sweep), element=element, positions=position_dtype(chunks))
+        chunk = Placeholder(along_chunks.key, along_chunks.dtype)
+        position: Scalar = Load(len(sweep.operands) + 1, (chunk, *rows), stacked[1].dtype)
+        position = position if position.dtype is fold.dtype else Apply("cast", (position,), fold.dtype)
+        actions = tuple(replace(a, value=bind_placeholders(a.value, {fold.key: position})) for a in actions)
+    domain = (*(1 if axis in sweep.reduced else size for axis, size in enumerate(sweep.domain)), chunks)
     results = tuple(
         replace(result, strides=None if result.strides is None else (*result.strides, 0)) for result in sweep.results
     )
@@ -152,7 +183,7 @@ def _combine_chunks(sweep: Sweep, part: Pass, number: int, stacked: StoredTensor
         domain,
         frozenset({after}),
         (after, *sweep.order),
-        (*sweep.passes[:number], part, *sweep.passes[number + 1 :]),
-        (*sweep.operands, stacked),
+        (*sweep.passes[:number], replace(part, folds=(along_chunks,), then=actions), *sweep.passes[number + 1 :]),
+        (*sweep.operands, *stacked),
         results,
     )

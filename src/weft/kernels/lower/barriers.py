@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from weft.ir import dims
@@ -98,7 +99,40 @@ class _Access:
     def overlaps(self, other: _Access) -> bool:
         if self.buffer != other.buffer or (self.put and other.put):
             return False
-        return self.key is None or (self.key, self.width) != (other.key, other.width)
+        if self.key is None or other.key is None:
+            return True
+        if (self.key, self.width) == (other.key, other.width):
+            return False
+        return _do_lanes_meet((self.key, self.width), (other.key, other.width))
+
+
+@lru_cache(maxsize=4096)
+def _do_lanes_meet(first: tuple[Dim, int], second: tuple[Dim, int]) -> bool:
+    """Whether two lanes may access the same element, each a number of elements from an offset on."""
+    places, others = _list_places(first[0]), _list_places(second[0])
+    if places is None or others is None:
+        return True
+    owners: dict[int, set[int]] = {}
+    for lane, place in enumerate(places):
+        for element in range(place, place + first[1]):
+            owners.setdefault(element, set()).add(lane)
+    return any(
+        owners.get(element, set()) - {lane}
+        for lane, place in enumerate(others)
+        for element in range(place, place + second[1])
+    )
+
+
+@lru_cache(maxsize=4096)
+def _list_places(offset: Dim) -> tuple[int, ...] | None:
+    """Return the offset of each lane; None if it depends on anything else."""
+    symbols = dims.symbols(offset)
+    if len(symbols) != 1:
+        return None
+    (symbol,) = symbols
+    if symbol.name != LANE or symbol.high is None:
+        return None
+    return tuple(dims.evaluate(offset, {LANE: lane}) for lane in range(symbol.high + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +230,8 @@ class _BarrierInserter:
                 add(written, name, offset, indirect, 1)
             case PutRun(name, offset, values):
                 add(written, name, offset, None, len(values))
-            case FetchRun(names, name, offset):
-                add(read, name, offset, None, len(names))
+            case FetchRun(names, name, offset, indirect=indirect):
+                add(read, name, offset, indirect, len(names))
             case PutTile(name):
                 written |= {replace(access, put=True) for access in self.whole(name, views)}
             case PutSums(_, name):

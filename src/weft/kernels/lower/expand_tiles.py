@@ -1,7 +1,8 @@
 """Expand tile products into plain statements: Kernel -> Kernel, for devices without them and as their reference.
 
 A tile is a plain local buffer of one stage with its lines one after another. Sums are registers: lane l has the
-elements l, l + lanes, l + 2 * lanes, ... of the [rows, columns]. A pipeline is a loop with barriers.
+elements l, l + lanes, l + 2 * lanes, ... of the [rows, columns]. A pipeline is a loop with barriers. Fragments are
+exchanged through a local buffer (see `expand_fragments.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from weft.ir.kernel import (
     FetchRun,
     Kernel,
     MoveRun,
+    MultiplyFragments,
     MultiplyTiles,
     Number,
     Put,
@@ -41,6 +43,7 @@ from weft.ir.kernel import (
     View,
     When,
 )
+from weft.kernels.lower.expand_fragments import WORDS, count_words, expand_pairs, expand_product
 from weft.kernels.lower.operations import cast, less
 
 _TF32_MASK = ~0x1FFF  # the bits of a float32 that tf32 keeps
@@ -49,8 +52,11 @@ _TF32_MASK = ~0x1FFF  # the bits of a float32 that tf32 keeps
 def expand_tiles(kernel: Kernel) -> Kernel:
     """Replace the tile statements of a kernel; `insert_barriers` still has to run on the result."""
     buffers = {buffer.name: buffer for buffer in kernel.buffers}
-    body = _Expansion(kernel.lanes, buffers).body(kernel.body)
+    expansion = _Expansion(kernel.lanes, buffers)
+    body = expansion.body(kernel.body)
     plain = tuple(replace(buffer, tile=None, late=False) for buffer in kernel.buffers)
+    if expansion.words:
+        plain = (*plain, Buffer(WORDS, DType.int32, True, expansion.words))
     return kernel if body == kernel.body and plain == kernel.buffers else replace(kernel, buffers=plain, body=body)
 
 
@@ -60,6 +66,7 @@ class _Expansion:
         self.buffers = buffers  # views included
         self.sums: dict[str, Sums] = {}
         self.used = 0  # number of names
+        self.words = 0  # of the local buffer for fragments
 
     def body(self, statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
         return tuple(plain for statement in statements for plain in self.statement(statement))
@@ -72,6 +79,11 @@ class _Expansion:
                 return [Define(register.name, zero, True) for register in self.registers(name)]
             case MultiplyTiles(name, left, right):
                 return [self.product(name, left, right)]
+            case MultiplyFragments():
+                self.words = max(self.words, self.lanes * count_words(statement))
+                return expand_product(statement, self.lanes, self.name)
+            case Define(value=value) | Assign(value=value):
+                return [replace(statement, value=expand_pairs(value))]
             case AddSums(name, other):
                 pairs = zip(self.registers(name), self.registers(other), strict=True)
                 return [Assign(to.name, Call("add", (to, added), to.dtype)) for to, added in pairs]

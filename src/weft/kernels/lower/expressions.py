@@ -20,6 +20,7 @@ from weft.ir.kernel import (
     Buffer,
     Call,
     Code,
+    Fetch,
     Integer,
     Number,
     Register,
@@ -168,10 +169,10 @@ class Lowering:
                 return self.load(scalar, facts)
             case Placeholder(key):
                 return self.values[key]
-            case FlatLoad(operand, place):
+            case FlatLoad():
                 if scalar in self.values:
                     return self.values[scalar]
-                return self.fetch(self.operands[operand], self.flat_offset(place), None, None)
+                return self.fetch_load(scalar)
             case Apply("select", (condition, chosen, other), dtype) if self._should_branch(chosen):
                 return self._build_branch(condition, chosen, other, facts)
             case Apply("select", (condition, chosen, other), dtype):
@@ -209,7 +210,13 @@ class Lowering:
             return self.axes[atom.position]
         return dims.from_atom(atom)
 
-    def load(self, load: Load, facts: Facts) -> Code:
+    def fetch_load(self, load: Load | FlatLoad) -> Fetch:
+        """Build the fetch of a load, without looking for its value among those that the kernel has computed."""
+        if isinstance(load, Load):
+            return self.load(load, NO_FACTS)
+        return self.fetch(self.operands[load.operand], self.flat_offset(load.offset), None, None)
+
+    def load(self, load: Load, facts: Facts) -> Fetch:
         operand = self.operands[load.operand]
         places: list[Dim] = []
         indirect: Code | None = None
@@ -256,7 +263,7 @@ class Lowering:
             return None
         return Call("greater", (Integer(self.index(size)), Integer(0)), DType.bool)
 
-    def fetch(self, operand: Operand, place: Dim, indirect: Code | None, mask: Code | None) -> Code:
+    def fetch(self, operand: Operand, place: Dim, indirect: Code | None, mask: Code | None) -> Fetch:
         """Build a load that is masked for lanes outside the domain."""
         varies = dims_vary(place) or (indirect is not None and is_varying(indirect))
         if varies:

@@ -11,20 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf, nan
 
 from weft.ir import dims
-from weft.ir.access import find_nonlinear_axes, stride_along, without_axis
+from weft.ir.access import find_axes, find_nonlinear_axes, stride_along, without_axis
 from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Call, Code, Integer, Number, Register, Statement, When, block
-from weft.ir.scalar import ELEMENT, FlatLoad, Load, Placeholder, Scalar, flat_loads
+from weft.ir.kernel import Across, Call, Code, FetchRun, Integer, Number, Register, Statement, When, block
+from weft.ir.scalar import ELEMENT, FlatLoad, Index, Load, Placeholder, Scalar, rebuild, walk
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.attention import find_operands, renumber_operands
+from weft.kernels.build.attention_rows import find_row_axes
 from weft.kernels.build.epilogue import EpilogueWriter
 from weft.kernels.build.loop_axes import unravel_index
 from weft.kernels.lower.expressions import Lowering
-from weft.kernels.lower.kernel_builder import KernelBuilder, fetch_run, repeat
+from weft.kernels.lower.kernel_builder import KernelBuilder, repeat
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views
+from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor
+from weft.kernels.threads.points import all_of
 from weft.records import dataclass
 
 FLOAT = DType.float32
@@ -35,7 +38,8 @@ Body = tuple[Statement, ...]
 
 def list_streamed_operands(attention: Attention) -> tuple[int, ...]:
     """List the operands that are a kernel's first buffers, before those of the epilogue."""
-    return find_operands(attention.query, attention.key, attention.value, attention.score)
+    limits = (*attention.loaded_bounds, *attention.loaded_starts)
+    return find_operands(attention.query, attention.key, attention.value, attention.score, *limits)
 
 
 def list_epilogue_operands(attention: Attention) -> tuple[int, ...]:
@@ -76,19 +80,19 @@ class StreamingAttention:
             flatten_loads(renumber_operands(expression, used), self.operands)
             for expression in (attention.query, attention.key, attention.value, attention.score)
         )
-        self.sources = [
-            self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
+        self.sources = {
+            n: self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
             for n, tensor in enumerate(self.operands)
             if streams
-        ]
+        }
         if not streams or split is None:
             self.epilogue_writer = EpilogueWriter(result, _epilogue(attention, operands), self.builder, len(used))
         self.last = len(attention.shape) - 1
-        self.rows = [axis for axis in attention.rows if attention.shape[axis] != 1]
-        self.grid = [a for a in range(self.last) if a not in self.rows and attention.shape[a] != 1]
-        self.count = dims.product(attention.shape[axis] for axis in self.rows)
+        self.axes = find_row_axes(attention, in_place=attention.block_size is not None)
+        self.count = self.axes.count
         parameter = self.builder.parameter
-        self.row_sizes = [parameter(f"rows{axis}", dims.maximum(attention.shape[axis], 1)) for axis in self.rows]
+        self.row_sizes = [parameter(f"rows{axis}", dims.maximum(size, 1)) for axis, size in self.axes.rows]
+        self.grid_sizes = [parameter(f"grid{axis}", dims.maximum(size, 1)) for axis, size in self.axes.grid]
         self.is_whole = dims.mod(self.count, height) == 0
         self.keys = parameter("keys", attention.shape[-1])
         self.grid_positions: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
@@ -102,7 +106,7 @@ class StreamingAttention:
 
     @property
     def heads(self) -> Dim:
-        return dims.product(self.attention.shape[axis] for axis in self.grid)
+        return dims.product(size for _, size in self.axes.grid)
 
     def locate_block(self) -> list[Statement]:
         """Compute the head of a block, its first row, and its split."""
@@ -121,19 +125,10 @@ class StreamingAttention:
 
     def locate_head(self, head: Dim) -> list[Statement]:
         """Compute the positions of a head along the axes of the grid."""
-        parameter = self.builder.parameter
         statements: list[Statement] = []
-        remaining = head
-        for axis in reversed(self.grid):
-            size = parameter(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1))
-            is_outermost = axis == self.grid[0]
-            definition, self.grid_positions[axis] = self.builder.let(
-                f"g{axis}", remaining if is_outermost else dims.mod(remaining, size)
-            )
+        for (axis, _), position in zip(self.axes.grid, unravel_index(head, self.grid_sizes)):
+            definition, self.grid_positions[axis] = self.builder.let(f"g{axis}", position)
             statements.append(definition)
-            if not is_outermost:
-                definition, remaining = self.builder.let(f"g{axis}_rest", dims.floordiv(remaining, size))
-                statements.append(definition)
         return statements
 
     def row_positions(self, row: Dim) -> dict[int, Dim]:
@@ -141,7 +136,13 @@ class StreamingAttention:
         position = self.first + row
         if not self.is_whole:
             position = dims.minimum(position, self.builder.parameter("last_row", dims.maximum(self.count - 1, 0)))
-        return {**self.grid_positions, **dict(zip(self.rows, unravel_index(position, self.row_sizes)))}
+        places = {axis: place for (axis, _), place in zip(self.axes.rows, unravel_index(position, self.row_sizes))}
+        return self.join_positions(places)
+
+    def join_positions(self, places: Mapping[int, Dim]) -> dict[int, Dim]:
+        """Return the positions along all axes but the last of the row at some places along the axes of rows."""
+        grid = self.grid_positions
+        return {axis: self.axes.position(axis, grid[axis], places.get(axis, 0)) for axis in range(self.last)}
 
     def has_row(self, row: Dim) -> Code | None:
         """Test whether a row of the block exists; None where all do."""
@@ -150,11 +151,39 @@ class StreamingAttention:
         end = self.builder.parameter("rows", self.count)
         return Call("less", (Integer(self.first + row), Integer(end)), DType.bool)
 
+    def split_row(self, row: Dim) -> Dim:
+        """Return the index of a row of the block among the rows of all splits."""
+        heads, count = (
+            self.builder.parameter("heads", dims.maximum(self.heads, 1)),
+            self.builder.parameter("rows", self.count),
+        )
+        return (self.split_index * heads + self.head) * count + self.first + row
+
     # -- elements ----------------------------------------------------------------------------------------------------
 
     def lowering(self, places: Mapping[int, Dim], statements: list[Statement], mask: Code | None = None) -> Lowering:
-        views = operand_views(self.operands, dict(enumerate(self.sources)), self.builder)
+        views = operand_views(self.operands, self.sources, self.builder)
         return Lowering(views, places, self.builder, None, mask, statements)
+
+    def read_padded(
+        self,
+        element: Scalar,
+        places: Mapping[int, Dim],
+        run: Dim,
+        extent: int,
+        mask: Code | None,
+        statements: list[Statement],
+    ) -> list[Code]:
+        """Read a run of a query, key or value with `extent` elements; 0 past the end, and where masked."""
+        if extent % RUN == 0:
+            values = self.read_run(element, {**places, self.last + 1: run * RUN}, statements, mask)
+            return [cast(value, FLOAT) for value in values]
+        values = []
+        for number in range(RUN):
+            test = all_of([mask, is_below(run * RUN + number, extent)])
+            at = {**places, self.last + 1: run * RUN + number}
+            values += self.read_run(element, at, statements, test, 1)
+        return [cast(value, FLOAT) for value in values]
 
     def read_run(
         self,
@@ -166,31 +195,48 @@ class StreamingAttention:
     ) -> list[Code]:
         """Read `count` neighbouring elements of a query, key or value, aligned to `count`; 0 where masked."""
         deep = self.last + 1
-        runs: dict[FlatLoad, list[Register]] = {}
-        flat = dict.fromkeys(flat_loads(element))
-        for load in flat:
-            is_only_load = sum(other.operand == load.operand for other in flat) == 1
+        runs: dict[Scalar, list[Register]] = {}
+        candidates = dict.fromkeys(node for node in walk(element) if isinstance(node, (FlatLoad, Load)))
+        for load in candidates:
+            is_only_load = sum(other.operand == load.operand for other in candidates) == 1
             if count == RUN and is_only_load and self.is_run(load):
-                place = self.lowering(places, statements).flat_offset(load.offset)
-                registers = runs[load] = self.builder.registers("run", RUN, load.dtype)
-                statements.append(fetch_run(registers, self.sources[load.operand], place, mask))
+                fetch = self.lowering(places, statements).fetch_load(load)
+                runs[load] = self.builder.registers("run", RUN, load.dtype)
+                names, test = tuple(register.name for register in runs[load]), all_of([fetch.mask, mask])
+                buffer = self.sources[load.operand].name
+                statements.append(FetchRun(names, buffer, fetch.offset, load.dtype, test, fetch.indirect))
+        element = rebuild(element, lambda load: Placeholder(str(load), load.dtype) if load in runs else load)
         values: list[Code] = []
         for part in range(count):
             at = {**places, deep: places[deep] + part}
             lowering = self.lowering(at, statements, mask)
-            lowering.values = {load: registers[part] for load, registers in runs.items()}
+            lowering.values = {
+                loaded if isinstance(loaded, FlatLoad) else str(loaded): registers[part]
+                for loaded, registers in runs.items()
+            }
             value = lowering.code(element)
-            if mask is not None and not isinstance(element, (Load, FlatLoad)):
+            if mask is not None and not isinstance(element, (Load, FlatLoad, Placeholder)):
                 value = Call("select", (mask, value, Number(0.0, value.dtype)), value.dtype)
             values.append(lowering.keep(value) if not isinstance(value, Register) else value)
         return values
 
-    def is_run(self, load: FlatLoad, count: int = RUN) -> bool:
+    def is_run(self, load: FlatLoad | Load, count: int = RUN) -> bool:
         """Whether a load reads aligned runs of `count` neighbours along the last axis."""
-        place, deep = load.offset, self.last + 1
-        if deep in find_nonlinear_axes(place) or stride_along(place, deep) != 1:
-            return False
-        return dims.mod(without_axis(place, deep), count) == 0
+        deep = self.last + 1
+        if isinstance(load, FlatLoad):
+            return _is_aligned(load.offset, deep, count)
+        operand, along = self.operands[load.operand], 0
+        for index, size, stride in zip(load.indices, operand.shape, operand.strides, strict=True):
+            if deep not in find_axes(index):
+                if dims.mod(stride, count) != 0:
+                    return False
+                continue
+            if not isinstance(index, Index) or stride != 1 or not _is_aligned(index.value, deep, count):
+                return False
+            if not (dims.is_at_least(index.value, 0) and dims.is_at_least(size - 1, index.value)):
+                return False
+            along += 1
+        return along == 1
 
     def compute_score(self, product: Code, places: Mapping[int, Dim], key: Dim, statements: list[Statement]) -> Code:
         """Compute the score from a product, for a row and a key that exist."""
@@ -293,6 +339,13 @@ def _epilogue(attention: Attention, operands: Sequence[StoredTensor]) -> Epilogu
         return None
     used = list_epilogue_operands(attention)
     return Epilogue(renumber_operands(attention.epilogue, used), tuple(operands[number] for number in used))
+
+
+def _is_aligned(place: Dim, axis: int, count: int) -> bool:
+    """Whether neighbours along an axis are neighbours in memory, and begin at a multiple of `count`."""
+    if axis in find_nonlinear_axes(place) or stride_along(place, axis) != 1:
+        return False
+    return dims.mod(without_axis(place, axis), count) == 0
 
 
 def larger(a: Code, b: Code) -> Code:

@@ -412,14 +412,6 @@ class AttentionProducts(StreamingAttention):
         body = self.write_runs(lane(self.shape.lanes) + turn * self.shape.lanes, runs)
         return [*statements, repeat(turn, 0, count, 1, body)] if count > 1 else [*statements, *body]
 
-    def split_row(self, row: Dim) -> Dim:
-        """Return the index of a row of the block among the rows of all splits."""
-        heads, count = (
-            self.builder.parameter("heads", dims.maximum(self.heads, 1)),
-            self.builder.parameter("rows", self.count),
-        )
-        return (self.split_index * heads + self.head) * count + self.first + row
-
     def write_runs(self, index: Dim, runs: int) -> list[Statement]:
         shape = self.shape
         row, run = dims.floordiv(index, runs), dims.mod(index, runs)

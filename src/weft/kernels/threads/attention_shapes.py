@@ -31,6 +31,7 @@ _HALF_WORD, _UPPER = Number(16, DType.uint32), Number(0xFFFF0000, DType.uint32)
 MIN_SPLIT_KEYS = 512  # fewer keys are not split: merging takes longer than splitting saves
 MIN_PART_KEYS = 128  # of a split
 MAX_SPLITS = 32
+FIXED_SPLIT_KEYS = 512  # of a split in a fixed order
 BLOCKS_PER_UNIT = 4  # to hide latency
 
 
@@ -145,12 +146,16 @@ def _tile_type(dtype: DType, target: ThreadTarget) -> tuple[DType, int] | None:
 def plan_key_split(attention: Attention, target: ThreadTarget, rows: int, keys: int) -> tuple[KeySplit, Dim]:
     """Split keys as often as keeps the device busy; also returns a dim that is 1 where splitting pays, 0 elsewhere.
 
-    `rows` are those of a block, `keys` those of a tile.
+    `rows` are those of a block, `keys` those of a tile. In a fixed order, splits have one length, whatever the sizes.
     """
+    tiles = dims.ceildiv(attention.shape[-1], keys)
+    if target.fixed_order:
+        fixed_tiles = FIXED_SPLIT_KEYS // keys
+        splits = dims.maximum(dims.ceildiv(tiles, fixed_tiles), 1)
+        return KeySplit(splits, fixed_tiles), dims.minimum(splits - 1, 1)
     count = dims.product(attention.shape[axis] for axis in attention.rows)
     heads = dims.product(size for axis, size in enumerate(attention.shape[:-1]) if axis not in attention.rows)
     blocks = dims.maximum(heads * dims.ceildiv(count, rows), 1)
-    tiles = dims.ceildiv(attention.shape[-1], keys)
     idle_factor = dims.floordiv(BLOCKS_PER_UNIT * target.rates.compute_units, blocks)
     max_splits = dims.minimum(dims.minimum(idle_factor, dims.floordiv(tiles, MIN_PART_KEYS // keys)), MAX_SPLITS)
     split_tiles = dims.ceildiv(tiles, dims.maximum(max_splits, 1))

@@ -23,14 +23,14 @@ from weft.kernels.threads.attention import FLOAT, RUN, KeySplit, StreamingAttent
 from weft.kernels.threads.points import all_of, points
 
 SUMS, ROWS = Reference("workspace", 0), Reference("workspace", 1)
-_PAIR = 2
+PAIR = 2
 _LANES = 64
 
 
 def split_workspaces(attention: Attention, splits: Dim) -> tuple[Workspace, ...]:
     """Return the memory that passes results from the first kernel to the second."""
     rows = splits * dims.product(attention.shape[:-1])
-    return Workspace(FLOAT, rows * attention.width), Workspace(FLOAT, rows * _PAIR)
+    return Workspace(FLOAT, rows * attention.width), Workspace(FLOAT, rows * PAIR)
 
 
 class SplitWriter:
@@ -42,7 +42,7 @@ class SplitWriter:
         self.rows = builder.output("part_rows", FLOAT, ROWS)
 
     def put_row(self, row: Dim, largest: Code, total: Code, mask: Code | None) -> list[Statement]:
-        return [put_run(self.rows, row * _PAIR, (largest, total), mask)]
+        return [put_run(self.rows, row * PAIR, (largest, total), mask)]
 
     def put_sums(self, row: Dim, column: Dim, sums: Sequence[Code], tests: Sequence[Code | None]) -> list[Statement]:
         """Write neighbouring columns of a row, as far as they exist."""
@@ -76,8 +76,8 @@ class _MergeKernel(StreamingAttention):
         lanes = min(_LANES, self.target.block_threads)
         here = points((self.heads, self.count, self.attention.width // run), builder, lanes)
         head, row, place = here.places
-        sizes = [builder.parameter(f"grid{axis}", dims.maximum(self.attention.shape[axis], 1)) for axis in self.grid]
-        self.grid_positions |= dict(zip(self.grid, unravel_index(head, sizes)))
+        places = unravel_index(head, self.grid_sizes)
+        self.grid_positions |= {axis: place for (axis, _), place in zip(self.axes.grid, places)}
         self.first = 0
         self.all_rows = builder.parameter("all_rows", self.heads * self.count)
         self.row = head * builder.parameter("rows", self.count) + row
@@ -101,7 +101,7 @@ class _MergeKernel(StreamingAttention):
 
     def fetch_stat(self, split: Dim, number: int) -> Code:
         """Fetch the largest score of the row in a split (0), or the total of its weights (1)."""
-        return fetch(self.row_stats, (split * self.all_rows + self.row) * _PAIR + number)
+        return fetch(self.row_stats, (split * self.all_rows + self.row) * PAIR + number)
 
     def add(self, split: Dim, shift: Code, total: Register, sums: Sequence[Register], column: Dim) -> list[Statement]:
         """Add the sums of a split, scaled to the largest score of all splits."""

@@ -9,22 +9,32 @@ the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.attention import Attention
 from weft.ir.dims import Dim
-from weft.ir.kernel import Barrier, Buffer, Code, Register, Statement, lane
-from weft.ir.scalar import Scalar
+from weft.ir.dtypes import DType
+from weft.ir.kernel import Barrier, Buffer, Call, Code, Integer, Register, Statement, lane
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.multiply_add import multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch_run, put_run, repeat
 from weft.kernels.lower.memoize import memoize
-from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Launch, StoredTensor
-from weft.kernels.threads.attention import FLOAT, RUN, Body, StreamingAttention, call, float32, is_below, larger
+from weft.kernels.threads.attention import (
+    FLOAT,
+    RUN,
+    Body,
+    KeySplit,
+    StreamingAttention,
+    call,
+    float32,
+    is_below,
+    larger,
+)
+from weft.kernels.threads.attention_split import SplitWriter
 from weft.kernels.threads.points import all_of
 from weft.records import dataclass
 
@@ -110,10 +120,15 @@ def choose_attention_tile(attention: Attention, target: ThreadTarget) -> Attenti
 
 @memoize
 def build_tile_attention(
-    attention: Attention, operands: tuple[StoredTensor, ...], result: StoredTensor, target: ThreadTarget
+    attention: Attention,
+    operands: tuple[StoredTensor, ...],
+    result: StoredTensor,
+    target: ThreadTarget,
+    shape: AttentionTile,
+    split: KeySplit | None,
 ) -> Launch:
     """Operands are those of `StreamingAttention`."""
-    return AttentionTiles(attention, operands, result, target, choose_attention_tile(attention, target)).build_launch()
+    return AttentionTiles(attention, operands, result, target, shape, split).build_launch()
 
 
 class AttentionTiles(StreamingAttention):
@@ -124,8 +139,11 @@ class AttentionTiles(StreamingAttention):
         result: StoredTensor,
         target: ThreadTarget,
         shape: AttentionTile,
+        split: KeySplit | None = None,
     ) -> None:
-        super().__init__(attention, operands, result, target, shape.height)
+        super().__init__(attention, operands, result, target, shape.height, split)
+        if split is not None:
+            self.split_writer = SplitWriter(self.builder, attention.width)
         self.shape = shape
         self.depth, self.width = -(-attention.depth // RUN), -(-attention.width // RUN)  # in runs
         here = lane(shape.lanes)
@@ -177,7 +195,7 @@ class AttentionTiles(StreamingAttention):
             inside = None if (number + 1) * self.shape.wide <= self.depth else is_below(run, self.depth)
             for row in self.lane_rows:
                 places = self.row_positions(self.row(row))
-                values = self.read(self.query, places, run, self.attention.depth, inside, statements)
+                values = self.read_padded(self.query, places, run, self.attention.depth, inside, statements)
                 place = (self.high * odd(self.depth) + run) * RUN
                 statements.append(put_run(self.queries[row], place, values, inside))
         return statements
@@ -186,7 +204,7 @@ class AttentionTiles(StreamingAttention):
         """Read a run of a row's query."""
         if not self.shape.keeps_queries:
             places = self.row_positions(self.row(row))
-            return self.read(self.query, places, run, self.attention.depth, None, statements)
+            return self.read_padded(self.query, places, run, self.attention.depth, None, statements)
         place = (self.high * odd(self.depth) + run) * RUN
         return self.load_run(self.queries[row], place, statements)
 
@@ -211,7 +229,7 @@ class AttentionTiles(StreamingAttention):
             run = dims.floordiv(here, shape.keys) + number * self.key_runs
             mask = None if (number + 1) * self.key_runs <= self.depth else is_below(run, self.depth)
             places = {**self.grid_positions, self.last: key}
-            runs.append(self.read(self.key, places, run, self.attention.depth, mask, statements))
+            runs.append(self.read_padded(self.key, places, run, self.attention.depth, mask, statements))
         return runs
 
     def fetch_values(self, start: Dim, statements: list[Statement]) -> list[list[Code]]:
@@ -223,28 +241,8 @@ class AttentionTiles(StreamingAttention):
             has_idle_lanes = self.buffer_values * self.width < self.shape.lanes
             mask = is_below(key, self.keys) if has_idle_lanes or not self.is_exact else None
             places, run = {**self.grid_positions, self.last: key}, dims.mod(here, self.width)
-            runs.append(self.read(self.value, places, run, self.attention.width, mask, statements))
+            runs.append(self.read_padded(self.value, places, run, self.attention.width, mask, statements))
         return runs
-
-    def read(
-        self,
-        element: Scalar,
-        places: Mapping[int, Dim],
-        run: Dim,
-        extent: int,
-        mask: Code | None,
-        statements: list[Statement],
-    ) -> list[Code]:
-        """Read a run of a query, key or value with `extent` elements; 0 past the end, and where masked."""
-        if extent % RUN == 0:
-            values = self.read_run(element, {**places, self.last + 1: run * RUN}, statements, mask)
-            return [cast(value, FLOAT) for value in values]
-        values = []
-        for number in range(RUN):
-            test = all_of([mask, is_below(run * RUN + number, extent)])
-            at = {**places, self.last + 1: run * RUN + number}
-            values += self.read_run(element, at, statements, test, 1)
-        return [cast(value, FLOAT) for value in values]
 
     # -- a tile of keys ----------------------------------------------------------------------------------------------
 
@@ -362,14 +360,21 @@ class AttentionTiles(StreamingAttention):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> list[Statement]:
-        """Divide results by their totals, apply the epilogue and write them."""
+        """Divide results by their totals, apply the epilogue and write them; of a split, write its sums."""
         statements: list[Statement] = [put_run(self.exchanges, self.exchange_place(self.wide), self.totals)]
         for row, lane_totals in zip(self.lane_rows, self.read_exchange("part", statements)):
             total = lane_totals[0]
             for lane_total in lane_totals[1:]:
                 total = call("add", total, lane_total)
-            inverse = self.inverse(total, self.largest[row], statements)
             has_row = self.has_row(self.row(row))
+            if self.split is not None:
+                is_first = Call("equal", (Integer(self.wide), Integer(0)), DType.bool)
+                test, split_row = all_of([is_first, has_row]), self.split_row(self.row(row))
+                statements += self.split_writer.put_row(split_row, self.largest[row], total, test)
+                for column in range(self.columns):
+                    statements += self.write_split_run(row, column, has_row)
+                continue
+            inverse = self.inverse(total, self.largest[row], statements)
             for column in range(self.columns):
                 statements += self.write_run(row, column, inverse, has_row)
         return statements
@@ -386,3 +391,10 @@ class AttentionTiles(StreamingAttention):
             mask = all_of([has_row, is_below(run * RUN + number, self.attention.width)])
             statements += self.write([total], inverse, self.row(row), run * RUN + number, mask)
         return statements
+
+    def write_split_run(self, row: int, column: int, has_row: Code | None) -> list[Statement]:
+        run = self.wide + column * self.shape.wide
+        is_inside = (column + 1) * self.shape.wide <= self.width
+        tests = [has_row, None if is_inside else is_below(run, self.width)]
+        sums = self.sums[row][column * RUN : (column + 1) * RUN]
+        return self.split_writer.put_sums(self.split_row(self.row(row)), run * RUN, sums, tests)

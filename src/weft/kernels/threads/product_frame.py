@@ -7,6 +7,7 @@ With several `splits` each block adds up one range of the reduction (split-K) an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -19,9 +20,20 @@ from weft.kernels.threads.depth import Depth
 from weft.kernels.threads.epilogue import RunEpilogueWriter
 from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_operands import RUN
-from weft.kernels.threads.tensor_tile import TensorTile
-from weft.kernels.threads.tile import Tile
 from weft.kernels.threads.tile_axis import TileAxis
+
+
+class BlockTile(Protocol):
+    """The tile that a block computes."""
+
+    @property
+    def height(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def depth(self) -> int: ...
 
 
 class ProductFrame:
@@ -35,7 +47,7 @@ class ProductFrame:
         self,
         builder: KernelBuilder,
         product: Product,
-        tile: Tile | TensorTile,
+        tile: BlockTile,
         splits: int,
         dtype: DType,
         row_within: Callable[[Dim], Dim],

@@ -17,15 +17,19 @@ BLOCKS_PER_UNIT = 8
 MIN_LANE_ELEMENTS = 16
 MIN_STRIDED_CHUNK = 64  # elements of a chunk of a row whose elements are strided
 MAX_CHUNKS = 256  # of a row whose elements are strided
-MAX_UNSPLIT = 32  # elements per lane of a row that is not split
+MAX_UNSPLIT = 16  # elements per lane of a row that is not split
 DYNAMIC_CHUNK = 8192  # elements of a chunk of a row of dynamic length
 SOFTWARE_CHUNK = 16384  # elements of a chunk on software rasterisers
 
 
 def choose_chunk_length(sweep: Sweep, target: ThreadTarget) -> int | None:
-    """Choose the elements of a row for one lane group; None where rows are not split: short, or enough of them."""
+    """Choose the elements of a row for one lane group; None where rows are not split: short, or enough of them.
+
+    Where bits must not depend on other rows, the choice does not depend on their number.
+    """
     row_count = dims.product(size for axis, size in enumerate(sweep.domain) if axis not in sweep.reduced)
     rows = max(minimum_size(row_count) if shares(target) else estimate(row_count), 1)
+    rows = 1 if target.fixed_order else rows
     row = dims.product(sweep.domain[axis] for axis in sweep.reduced)
     is_along_row = _is_contiguous(sweep)
     if not shares(target):

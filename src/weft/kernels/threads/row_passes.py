@@ -57,7 +57,8 @@ def choose_lane_group(
 ) -> LaneGroup:
     """Choose the lanes for an estimated number of rows and chunks, each of a given length.
 
-    `is_along_row`: the elements of a row are contiguous. `is_single_pass`: they are read only once.
+    `is_along_row`: the elements of a row are contiguous. `is_single_pass`: they are read only once. In a fixed order,
+    which the lanes of a row determine, they do not depend on the number of rows.
     """
     if not shares(target):
         return _choose_software_group(rows, length, is_along_row, target)
@@ -66,7 +67,7 @@ def choose_lane_group(
         if not isinstance(length, int):
             return LaneGroup(1, threads)
         members = _clamp_members(-(-length // max_slots), target)
-        if rows * chunks * members < many:
+        if rows * chunks * members < many and not target.fixed_order:
             members = _clamp_members(-(-length // 2), target)
         elif is_single_pass:
             members = min(members, threads)  # no element has to stay in registers
@@ -435,6 +436,8 @@ class _SweepKernel:
             statements += folding.finish_chunk() if in_chunk else []
             results, row.values[folding.fold.key] = folding.finish()
             statements += results
+            if folding.fold.best is not None:
+                row.values[folding.fold.best] = folding.best
         return statements
 
     def finish_row(self, actions: Sequence[RowValue | Write], row: _Row) -> list[Statement]:

@@ -19,13 +19,12 @@ from weft.ir.kernel import Across, Buffer, Call, Code, Integer, Number, Register
 from weft.ir.layout import offset
 from weft.ir.program import Scatter
 from weft.ir.scalar import Scalar, loads
+from weft.ir.scatter_points import find_disjoint_axes, find_index_axes
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.error_flag import ErrorFlag, has_checked_loads
 from weft.kernels.build.loop_nest import Body, Span, build_loops
 from weft.kernels.build.scatter_points import (
     find_contiguous_axis,
-    find_disjoint_axes,
-    find_index_axes,
     list_indices,
     locate_point,
 )

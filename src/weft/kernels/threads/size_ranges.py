@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product as combinations
 from math import isqrt, prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from weft.ir.arrays import Array
 from weft.ir.dims import Dim, Symbol
 from weft.ir.work import Launch
 from weft.records import dataclass
+
+Choice = TypeVar("Choice")
 
 _POWERS = tuple(1 << power for power in range(10))
 _BETWEEN = (3, 6, 12, 24, 48, 96, 192)
@@ -89,7 +92,7 @@ def choose_ranges(
     _, measure, cuts = best
     stops: list[int | None] = [*(first for first, _ in cuts[1:]), None]
     starts: list[int | None] = [None, *(first for first, _ in cuts[1:])]
-    ranges = [Range(index, _indicator(measure, low, high)) for (_, index), low, high in zip(cuts, starts, stops)]
+    ranges = [Range(index, indicator(measure, low, high)) for (_, index), low, high in zip(cuts, starts, stops)]
     return [entry for entry in ranges if entry.active != 0]
 
 
@@ -151,6 +154,14 @@ def _range_start(levels: Array, first: int) -> int:
     return max(isqrt(last * level), last + 1)
 
 
+def list_active(choices: Sequence[tuple[int, Choice]], measure: Dim) -> list[tuple[Choice, Dim]]:
+    """Pair choices, each with the first number it is for, with their indicators; without those that are never used."""
+    firsts: list[int | None] = [None, *(first for first, _ in choices[1:])]
+    ends: list[int | None] = [*firsts[1:], None]
+    pairs = [(choice, indicator(measure, low, high)) for (_, choice), low, high in zip(choices, firsts, ends)]
+    return [(choice, active) for choice, active in pairs if active != 0]
+
+
 def run_where(active: Dim, launch: Launch) -> Launch:
     """Return the launch with its blocks where an indicator is 1, and with no blocks elsewhere."""
     return launch if active == 1 else replace(launch, blocks=active * launch.blocks)
@@ -158,10 +169,10 @@ def run_where(active: Dim, launch: Launch) -> Launch:
 
 def equal(extent: Dim, number: int) -> Dim:
     """Return an indicator that is 1 where an extent is this number."""
-    return int(extent == number) if isinstance(extent, int) else _indicator(extent, number, number + 1)
+    return int(extent == number) if isinstance(extent, int) else indicator(extent, number, number + 1)
 
 
-def _indicator(measure: Dim, low: int | None, high: int | None) -> Dim:
+def indicator(measure: Dim, low: int | None, high: int | None) -> Dim:
     """Return a dim that is 1 from `low` to before `high`, 0 for others."""
     inside: Dim = 1
     if low is not None:

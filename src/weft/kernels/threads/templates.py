@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from weft.ir.groups import AttentionGroup, RowGroup
+from weft.ir.groups import AttentionGroup, HeavyGroup, RowGroup
 from weft.ir.program import Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import ThreadTarget
+from weft.kernels.build.contraction import ContractOperand
 from weft.kernels.build.convolution import Convolution
-from weft.kernels.build.templates import Template, Templates
+from weft.kernels.build.templates import Request, Template, Templates, mark_overwritable
 from weft.kernels.common.templates import adapt_contraction, adapt_convolution, build_shared_templates
 from weft.kernels.lower.tensors import Work
 from weft.kernels.threads.attention_work import build_attention
+from weft.kernels.threads.block_products import build_block_product, build_fixed_product
 from weft.kernels.threads.contract import build_contraction
 from weft.kernels.threads.convolve import build_convolution
 from weft.kernels.threads.cumulate import build_cumulate
@@ -27,6 +29,26 @@ def _depthwise(convolution: Convolution, target: ThreadTarget, _: int | None) ->
 
 def _tile_product(convolution: Convolution, target: ThreadTarget, _: int | None) -> Work:
     return build_convolution(convolution, target)
+
+
+def _contract_blocks(request: Request[HeavyGroup, ThreadTarget]) -> Work | None:
+    group, weights = request.group, request.group.block_weights
+    if weights is None:
+        return None
+    contract, maker = group.heavy.primitive, group.steps[0]
+    assert isinstance(contract, Contract)
+    place = group.heavy.operands.index(group.sources[0])
+    labels = (contract.left, contract.right) if place == 0 else (contract.right, contract.left)
+    left = ContractOperand(0, request.tensors[group.sources[0]], labels[0], None)
+    numbers = maker.operands[weights.numbers]
+    others = [value for number, value in enumerate(maker.operands) if number != weights.numbers]
+    constants = [request.constants[value] for value in (numbers, *others)]
+    epilogue = request.epilogue(group.epilogue)
+    column = labels[1][1 - weights.axis]
+    work = build_block_product(
+        left, contract.output, column, weights, constants, request.result, epilogue, request.target
+    )
+    return mark_overwritable(work, epilogue, request.result)
 
 
 _REASONS = {
@@ -54,6 +76,12 @@ TEMPLATES: Templates = {
         stores_full_values=False,
     ),
     Contract: (
+        Template("block products", "weights of few bits become numbers in registers", _contract_blocks),
+        Template(
+            "fixed order",
+            "rows have the same bits whatever other rows there are",
+            adapt_contraction(build_fixed_product),
+        ),
         Template(
             "tile product",
             "tiles of rows by columns, the fastest predicted tiling",

@@ -30,16 +30,21 @@ from weft.kernels.threads.tile import Tile
 @memoize
 def build_tile_product(name: str, product: Product, tile: Tile, splits: int, target: ThreadTarget) -> Launch:
     """Operands are left, right and the epilogue's; with several splits the result is [splits, grid, rows, columns]."""
-    return _TileProductKernel(name, merge_product_axes(product), tile, splits, target).build_launch()
+    return TileProductKernel(name, merge_product_axes(product), tile, splits, target).build_launch()
 
 
-class _TileProductKernel(ProductFrame):
+class TileProductKernel(ProductFrame):
     def __init__(self, name: str, product: Product, tile: Tile, splits: int, target: ThreadTarget) -> None:
         builder = KernelBuilder(name)
         self.tile, self.target = tile, target
+        self.builder = builder
         self.left = ProductOperand(product, builder, is_left=True)
-        self.right = ProductOperand(product, builder, is_left=False)
+        self.declare_right(product)
         super().__init__(builder, product, tile, splits, product.type, tile.row, tile.column)
+
+    def declare_right(self, product: Product) -> None:
+        """Declare the buffers of the right operand."""
+        self.right = ProductOperand(product, self.builder, is_left=False)
 
     def build_launch(self) -> Launch:
         statements = self.locate_block()
@@ -81,23 +86,24 @@ class _TileProductKernel(ProductFrame):
             for operand, along in ((self.left, self.rows), (self.right, self.columns))
         ]
         start, stop, last = self.depth_tiles()
-
-        def stage_tiles(hint: str, number: Dim) -> tuple[list[Statement], list[Statement]]:
-            """Build statements that fetch a depth tile of both operands, and others that store it to shared memory."""
-            depth_tile = self.depth.tile(hint)
-            fetches = self.depth.begin(depth_tile, number)
-            puts: list[Statement] = []
-            for stage in stages:
-                statements, registers = stage.fetch(hint, depth_tile)
-                fetches += statements
-                puts += stage.put(registers)
-            return fetches, [*puts, Barrier()]
-
         number = self.builder.variable("piece")
-        fetches, puts = stage_tiles("next", dims.minimum(number + 1, last))
+        fetches, puts = self.stage_tiles(stages, "next", dims.minimum(number + 1, last))
         body = (*fetches, *self.multiply(stages), Barrier(), *puts)
-        fetches, puts = stage_tiles("first", dims.minimum(start, last))
+        fetches, puts = self.stage_tiles(stages, "first", dims.minimum(start, last))
         return [*fetches, *puts, repeat(number, start, stop, 1, body)]
+
+    def stage_tiles(
+        self, stages: Sequence[SharedStage], hint: str, number: Dim
+    ) -> tuple[list[Statement], list[Statement]]:
+        """Build statements that fetch a depth tile of both operands, and others that store it to shared memory."""
+        depth_tile = self.depth.tile(hint)
+        fetches = self.depth.begin(depth_tile, number)
+        puts: list[Statement] = []
+        for stage in stages:
+            statements, registers = stage.fetch(hint, depth_tile)
+            fetches += statements
+            puts += stage.put(registers)
+        return fetches, [*puts, Barrier()]
 
     def depth_tiles(self) -> tuple[Dim, Dim, Dim]:
         """Return the depth tiles of this block's split (the first, and where they end), and the last of all."""

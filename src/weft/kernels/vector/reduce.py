@@ -8,7 +8,7 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.target import VectorTarget
 from weft.kernels.build.row_passes import MAX_COLUMNS, RowChunks, Sweep
-from weft.kernels.common.reduce import build_chunked_work, is_single_reduction, memory_order
+from weft.kernels.common.reduce import build_chunked_work, finds_position, is_single_reduction, memory_order
 from weft.kernels.common.row_split import build_split_work, can_split
 from weft.kernels.lower.tensors import Work
 from weft.kernels.vector.maps import build_map_launch
@@ -56,7 +56,7 @@ def _has_strided_rows(sweep: Sweep) -> bool:
 def _choose_chunks(sweep: Sweep) -> tuple[int, int] | None:
     """Return (axis, elements along it) of the chunks of rows; None if there are enough blocks, or rows are short."""
     domain, reduced, order = sweep.domain, sweep.reduced, sweep.order
-    if not is_single_reduction(sweep):
+    if not is_single_reduction(sweep) or finds_position(sweep):
         return None
     rows = estimate(dims.product(size for axis, size in enumerate(domain) if axis not in reduced))
     row = dims.product(domain[axis] for axis in reduced)

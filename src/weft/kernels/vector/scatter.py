@@ -13,10 +13,11 @@ from weft.ir.dims import Dim
 from weft.ir.kernel import Call, Code, Statement
 from weft.ir.program import Scatter
 from weft.ir.scalar import computed_dtypes, loads
+from weft.ir.scatter_points import find_disjoint_axes
 from weft.ir.target import VectorTarget
 from weft.kernels.build.error_flag import ErrorFlag, has_checked_loads
 from weft.kernels.build.loop_nest import Body, Span, build_lane_loop, build_loops, choose_lanes, split_into_blocks
-from weft.kernels.build.scatter_points import find_contiguous_axis, find_disjoint_axes, list_indices, locate_point
+from weft.kernels.build.scatter_points import find_contiguous_axis, list_indices, locate_point
 from weft.kernels.common.scatter import build_scatter_work
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from weft.ir.dtypes import DType
 from weft.ir.groups import AttentionGroup, HeavyGroup, RowGroup
 from weft.ir.program import Contract, Convolve, Cumulate, Map, Pool, Reduce, Scatter, Sort
 from weft.ir.target import VectorTarget
@@ -14,6 +17,7 @@ from weft.kernels.lower.tensors import StoredTensor, Work
 from weft.kernels.vector.attention_parts import attention_parts
 from weft.kernels.vector.block_products import build_block_product
 from weft.kernels.vector.byte_products import build_byte_contraction, build_byte_convolution
+from weft.kernels.vector.code_products import SOURCES, build_code_product
 from weft.kernels.vector.contract import build_contraction
 from weft.kernels.vector.convolve import build_convolution
 from weft.kernels.vector.cumulate import build_cumulate
@@ -29,23 +33,35 @@ from weft.kernels.vector.winograd import build_winograd
 
 
 def _contract(contraction: Contraction, target: VectorTarget) -> Work:
-    """Build a contraction; operands of different dtypes are uint8 and int8."""
-    build = build_contraction if contraction.left.dtype is contraction.right.dtype else build_byte_contraction
+    """Build a contraction; integers of different dtypes are uint8 and int8, floats of different ones are converted."""
+    left, right = contraction.left.dtype, contraction.right.dtype
+    build = build_contraction if left is right or left.is_float else build_byte_contraction
     return build(contraction, target)
 
 
 def _contract_pairs(contraction: Contraction, target: VectorTarget) -> Work | None:
-    rounded = is_pair_product(contraction.left.dtype, contraction.right.dtype)
+    """Build a contraction of bfloat16 and constant float32; constant bfloat16 is not rounded, and converted instead."""
+    operands = contraction.operands()
+    rounded = is_pair_product(*(operand.tensor.dtype for operand in operands)) and any(
+        operand.constant is not None and operand.tensor.dtype is DType.float32 for operand in operands
+    )
     return build_pair_contraction(contraction, target) if rounded else None
 
 
+def _contract_codes(request: Request[HeavyGroup, VectorTarget]) -> Work | None:
+    return None if request.group.block_rows is None else _build_block_work(request, build_code_product, SOURCES)
+
+
 def _contract_blocks(request: Request[HeavyGroup, VectorTarget]) -> Work | None:
+    return None if request.group.block_weights is None else _build_block_work(request, build_block_product, 2)
+
+
+def _build_block_work(request: Request[HeavyGroup, VectorTarget], build: Callable[..., Work], sources: int) -> Work:
     group, weights = request.group, request.group.block_weights
-    if weights is None:
-        return None
-    contract, maker = group.heavy.primitive, group.steps[0]
-    assert isinstance(contract, Contract)
-    place = group.heavy.operands.index(group.sources[0])
+    contract = group.heavy.primitive
+    assert isinstance(contract, Contract) and weights is not None
+    maker = next(step for step in group.steps if group.sources[-1] in step.operands)
+    place = 1 - group.heavy.operands.index(maker.results[0])
     labels = (contract.left, contract.right) if place == 0 else (contract.right, contract.left)
     left = ContractOperand(0, request.tensors[group.sources[0]], labels[0], None)
     numbers = maker.operands[weights.numbers]
@@ -53,10 +69,8 @@ def _contract_blocks(request: Request[HeavyGroup, VectorTarget]) -> Work | None:
     constants = [request.constants[value] for value in (numbers, *others)]
     epilogue = request.epilogue(group.epilogue)
     column = labels[1][1 - weights.axis]
-    work = build_block_product(
-        left, contract.output, column, weights, constants, request.result, epilogue, request.target
-    )
-    return mark_overwritable(work, epilogue, request.result)
+    work = build(left, contract.output, column, weights, constants, request.result, epilogue, request.target)
+    return mark_overwritable(work, epilogue, request.result, sources)
 
 
 def _convolve_pairs(convolution: Convolution, target: VectorTarget, _: int | None) -> Work | None:
@@ -105,6 +119,7 @@ TEMPLATES: Templates = {
         stores_full_values=True,
     ),
     Contract: (
+        Template("code products", "rows and weights in blocks, multiplied as integers", _contract_codes),
         Template("block products", "weights of few bits become numbers in registers", _contract_blocks),
         Template(PAIR_PRODUCTS, "bfloat16, two products at a time", adapt_contraction(_contract_pairs)),
         Template("register tiles", "rows by columns in registers, sums in panels", adapt_contraction(_contract)),
