@@ -26,7 +26,7 @@ from weft.opset import registry
 
 X = np.array([[1.0, -2.0, 3.0], [0.5, 0.25, -8.0]], np.float32)
 
-MORE_OUTPUTS = {"LSTM": 3, "GRU": 2, "RNN": 2, "DynamicQuantizeLSTM": 3, "GroupQueryAttention": 3}
+MORE_OUTPUTS = {"LSTM": 3, "GRU": 2, "RNN": 2, "DynamicQuantizeLSTM": 3}
 """The number of outputs of a call, for ops whose schema has more optional outputs in newer versions of onnxruntime."""
 
 

@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from opset.oracle import check, node_model, random_array, run_onnxruntime, run_weft
 
+import weft
 from weft.errors import UnsupportedModelError, WeftError
 
 MICROSOFT = {"opset": 1, "domain": "com.microsoft"}
@@ -247,6 +248,40 @@ def test_decoder_attention(form: str, mask: bool) -> None:
     check(op, inputs, expected=expected, outputs=outputs, **attributes, **CLOSE, **MICROSOFT)
 
 
+@pytest.mark.parametrize("form", ["mask", "bias", "beams", "concatenated"])
+def test_decoder_self_attention(form: str) -> None:
+    """The same as DecoderMaskedMultiHeadAttention of projections, with keys in chunks of 16 bytes in the buffer."""
+    batch, heads, size, room, length = 2, 3, 8, 7, 4
+    hidden = heads * size
+    x, weights, bias = (
+        random_array(0, (batch, 1, 12)),
+        random_array(1, (12, 3 * hidden)),
+        random_array(2, (3 * hidden,)),
+    )
+    room = length if form == "concatenated" else room
+    past = random_array(3, (2, batch, heads, room, size))
+    mask = np.array([[1, 1, 0, 1, 1], [0, 1, 1, 1, 1]], np.int32) if form == "mask" else None
+    scores = random_array(4, (1, heads, 1, length + 1)) if form == "bias" else None
+    beams = [None, None]
+    if form == "beams":
+        beams = [np.array([2], np.int32), random_array(5, (1, 2, room), np.int32, 0, 1)]
+    lengths = np.array([length], np.int32)
+    shared = {"num_heads": heads, "past_present_share_buffer": int(form != "concatenated")}
+    projected = np.split((x @ weights + bias).astype(np.float32), 3, -1)
+    plain = [*projected, mask, scores, *past, lengths, *beams]
+    model = node_model("DecoderMaskedMultiHeadAttention", plain, outputs=3, **shared, **MICROSOFT)
+    if form == "concatenated":  # for which it has no kernel
+        plain = [*projected, None, None, None, *past]
+        model = node_model("MultiHeadAttention", plain, outputs=3, num_heads=heads, **MICROSOFT)
+    result, *caches = run_onnxruntime(model, plain)
+    present = np.stack(caches)
+    if form != "concatenated":
+        for cache in (past, present):
+            cache[0] = cache[0].reshape(batch, heads, room, 2, 4).transpose(0, 1, 3, 2, 4).reshape(cache[0].shape)
+    inputs = [x, weights, bias, mask, past, scores, lengths, *beams]
+    check("DecoderMaskedSelfAttention", inputs, expected=[result, present], outputs=2, **shared, **CLOSE, **MICROSOFT)
+
+
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("rank", [3, 4])
 @pytest.mark.parametrize("partial", [False, True])
@@ -452,6 +487,15 @@ def test_group_query_attention_with_an_8_bit_cache(per_channel: bool) -> None:
     check("GroupQueryAttention", inputs, outputs=3, **attributes, atol=1e-3, **MICROSOFT)
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_group_query_attention_without_its_caches(outputs: int) -> None:
+    inputs = grouped_inputs(*PROMPT)
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS}
+    model = node_model("GroupQueryAttention", inputs, outputs=3, **attributes, **MICROSOFT)
+    expected = run_onnxruntime(model, inputs)[:outputs]
+    check("GroupQueryAttention", inputs, expected=expected, outputs=outputs, **attributes, **CLOSE, **MICROSOFT)
+
+
 def test_group_query_attention_normalizes_heads() -> None:
     inputs = grouped_inputs(*PROMPT)
     gains = [random_array(n, (WIDTH,)) for n in (5, 6)]
@@ -466,3 +510,176 @@ def test_group_query_attention_normalizes_heads() -> None:
     expected = run_onnxruntime(node_model("GroupQueryAttention", plain, outputs=3, **attributes, **MICROSOFT), plain)
     inputs = [*inputs, *[None] * 7, *gains]
     check("GroupQueryAttention", inputs, expected=expected, outputs=3, **attributes, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("case", [PROMPT, TOKEN, UNEVEN_TOKEN, BUFFER, CHUNK, CHUNK_IN_BUFFER])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_group_query_attention_with_quantized_caches(case: Any, bits: int, per_channel: bool) -> None:
+    inputs = [*grouped_inputs(*case), *[None] * 5]
+    dtype, width = (np.uint8, WIDTH // 2) if bits == 4 else (np.int8, WIDTH)
+    low, high = (0, 255) if bits == 4 else (-100, 100)
+    batch, room = len(case[1]), case[3] or 0
+    inputs[3:5] = [random_array(n, (batch, KEY_HEADS, room, width), dtype, low, high) for n in (3, 4)]
+    shape = (1, KEY_HEADS, 1, WIDTH) if per_channel else (1,)
+    step = 0.4 if bits == 4 else 0.02
+    inputs += [random_array(n, shape, low=step, high=2 * step) for n in (5, 6)]
+    kind = "PER_CHANNEL" if per_channel else "PER_TENSOR"
+    attributes = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": bits}
+    attributes |= {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS}
+    reference = _run_grouped_in_onnxruntime(inputs, **attributes)
+    for symbolic in (False, True):
+        model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
+        results = run_weft(model, inputs)
+        np.testing.assert_allclose(results[0], reference[0], atol=2e-3, rtol=1e-3)
+        for actual, expected in zip(results[1:], reference[1:]):
+            np.testing.assert_array_equal(actual, expected)
+
+
+def _count_resident(tokens: int, capacity: int, window: int) -> int:
+    """The number of rows that the schema says a window's cache holds."""
+    step = capacity - window + 1
+    return tokens if tokens <= capacity else tokens - step * -(-(tokens - capacity) // step)
+
+
+WINDOWS = [  # queries, last positions, tokens in all, capacity, window
+    (5, [4, 4], 5, 8, 4),
+    (1, [7, 7], 8, 8, 4),
+    (1, [12, 9], 13, 8, 4),
+    (1, [30, 2], 31, 6, 6),
+    (3, [12], 13, 8, 4),
+    (20, [19], 20, 6, 6),
+    (9, [20], 21, 5, 3),
+    (4, [9], 10, 4, 4),
+]
+
+
+@pytest.mark.parametrize("case", WINDOWS)
+@pytest.mark.parametrize(
+    "attributes", [{}, {"bias": True, "softcap": 2.0}, {"rotary": True, "sink": True}, {"bits": 8}]
+)
+def test_group_query_attention_with_a_window_of_a_cache(case: Any, attributes: dict[str, Any]) -> None:
+    attributes = dict(attributes)
+    queries, lasts, total, capacity, window = case
+    inputs = grouped_inputs(queries, lasts, total, capacity)
+    rotary, bits = attributes.pop("rotary", False), attributes.pop("bits", 0)
+    caches = [random_array(n, (40, WIDTH // 2), low=-1, high=1) for n in (5, 6)] if rotary else [None, None]
+    bias = random_array(7, (1, QUERY_HEADS, queries, total)) if attributes.pop("bias", False) else None
+    sink = random_array(8, (QUERY_HEADS,)) if attributes.pop("sink", False) else None
+    inputs = [*inputs, *caches, None, bias, sink]
+    attributes.update(num_heads=QUERY_HEADS, kv_num_heads=KEY_HEADS, do_rotary=int(rotary))
+    if bits:
+        inputs[3:5] = [random_array(n, inputs[3].shape, np.int8, -100, 100) for n in (3, 4)]
+        inputs += [np.array([0.03], np.float32)] * 2
+        attributes.update(k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=8)
+    attributes.update(local_window_size=window, sliding_window_cache=1)
+    reference = _run_grouped_in_onnxruntime(inputs, **attributes)
+    for symbolic in (False, True):
+        model = node_model("GroupQueryAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
+        results = run_weft(model, inputs)
+        np.testing.assert_allclose(results[0], reference[0], atol=2e-3 if bits else 2e-5, rtol=1e-4)
+        for row, last in enumerate(lasts):
+            count = _count_resident(last + 1, capacity, window)
+            for actual, expected in zip(results[1:], reference[1:]):
+                np.testing.assert_allclose(actual[row, :, :count], expected[row, :, :count], **CLOSE)
+
+
+@pytest.mark.parametrize("chunks", [[1] * 40, [7, 13, 1, 19], [290, 1, 1, 7, 1, 200, 1], [255, 1, 1, 255, 1, 1]])
+def test_chunks_with_a_window_of_a_cache_have_the_bits_of_the_whole(chunks: list[int]) -> None:
+    total, capacity, window = sum(chunks), 12, 8
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS, "local_window_size": window}
+    whole = grouped_inputs(total, [total - 1], total, capacity)
+    attributes.update(sliding_window_cache=1)
+    proto = node_model("GroupQueryAttention", whole, outputs=3, symbolic=True, **attributes, **MICROSOFT)
+    model = weft.load(proto, device="cpu")
+    expected, *cache = model.run({f"x{n}": x for n, x in enumerate(whole)}).values()
+    past, results, start = whole[3:5], [], 0
+    for count in chunks:
+        end = start + count
+        inputs = [*(x[:, start:end] for x in whole[:3]), *past, np.array([end - 1], np.int32), np.array(end, np.int32)]
+        result, *past = model.run({f"x{n}": x for n, x in enumerate(inputs)}).values()
+        results.append(result)
+        start = end
+    np.testing.assert_array_equal(np.concatenate(results, 1), expected)
+    for actual, reference in zip(past, cache):
+        np.testing.assert_array_equal(actual, reference)
+
+
+def test_a_window_larger_than_its_cache_is_refused() -> None:
+    inputs = grouped_inputs(1, [8], 9, 4)
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS, "local_window_size": 5}
+    model = node_model("GroupQueryAttention", inputs, outputs=3, sliding_window_cache=1, **attributes, **MICROSOFT)
+    with pytest.raises(WeftError, match="a row for each of its tokens"):
+        run_weft(model, inputs)
+
+
+LAYOUTS = np.array([[[1, 0, 0], [0, 1, 0], [1, 1, 1]], [[1, 0, 0], [1, 1, 0], [1, 0, 1]]])
+
+
+def _compress_mask(mask: Any) -> list[Any]:
+    """The CSR form of a mask of blocks: rows and columns."""
+    rows = np.concatenate([np.zeros((len(mask), 1), np.int32), mask.sum(-1).cumsum(-1)], 1).astype(np.int32)
+    columns = np.full((len(mask), rows[:, -1].max()), -1, np.int32)
+    for layout, blocks in enumerate(mask):
+        columns[layout, : rows[layout, -1]] = np.nonzero(blocks)[1]
+    return [rows, columns]
+
+
+@pytest.mark.parametrize("layouts", [1, 2])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rotary", [None, 0, 1])
+@pytest.mark.parametrize("case", [(40, [39, 39], 40), (1, [40, 40], 41)])
+def test_sparse_attention(case: Any, layouts: int, packed: bool, rotary: int | None) -> None:
+    queries, lasts, total = case
+    inputs = grouped_inputs(queries, lasts, total, 48, packed=packed)
+    lengths = [np.array(total, np.int32), np.array(lasts, np.int32) + 1]
+    caches = [random_array(n, (64, WIDTH // 2), low=-1, high=1) for n in (5, 6)] if rotary is not None else [None, None]
+    inputs = [*inputs[:5], *_compress_mask(LAYOUTS[:layouts]), *lengths, *caches]
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS, "sparse_block_size": 16}
+    attributes |= {} if rotary is None else {"do_rotary": 1, "rotary_interleaved": rotary}
+    model = node_model("SparseAttention", inputs, outputs=3, **attributes, **MICROSOFT)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    values = {n: onnxruntime.OrtValue.ortvalue_from_numpy(x.copy()) for n, x in enumerate(inputs) if x is not None}
+    for number, value in values.items():
+        binding.bind_ortvalue_input(f"x{number}", value)
+    binding.bind_output("y0")
+    binding.bind_ortvalue_output("y1", values[3])
+    binding.bind_ortvalue_output("y2", values[4])
+    session.run_with_iobinding(binding)
+    reference = [value.numpy().copy() for value in binding.get_outputs()]
+    for symbolic in (False, True):
+        model = node_model("SparseAttention", inputs, outputs=3, symbolic=symbolic, **attributes, **MICROSOFT)
+        results = run_weft(model, inputs)
+        for row, last in enumerate(lasts):
+            real = last + 1 if queries == total else queries
+            np.testing.assert_allclose(results[0][row, :real], reference[0][row, :real], **CLOSE)
+            for actual, expected in zip(results[1:], reference[1:]):
+                np.testing.assert_allclose(actual[row, :, : last + 1], expected[row, :, : last + 1], **CLOSE)
+
+
+@pytest.mark.parametrize("case", [(40, [39, 20], 40), (1, [40, 33], 41)])
+def test_sparse_attention_with_sequences_of_different_lengths(case: Any) -> None:
+    """onnxruntime's results of shorter sequences fit no mask, so the oracle is numpy."""
+    queries, lasts, total = case
+    inputs = grouped_inputs(queries, lasts, total, 48)
+    lengths = [np.array(total, np.int32), np.array(lasts, np.int32) + 1]
+    inputs = [*inputs[:5], *_compress_mask(LAYOUTS), *lengths]
+    attributes = {"num_heads": QUERY_HEADS, "kv_num_heads": KEY_HEADS, "sparse_block_size": 16}
+    result, *caches = run_weft(node_model("SparseAttention", inputs, outputs=3, **attributes, **MICROSOFT), inputs)
+    for row, last in enumerate(lasts):
+        first = 0 if queries == total else last + 1 - queries
+        for number in range(last + 1 - first):
+            position = first + number
+            for cache, past, new in zip(caches, inputs[3:5], inputs[1:3]):
+                np.testing.assert_array_equal(cache[row, :, :first], past[row, :, :first])
+                np.testing.assert_array_equal(cache[row, :, position].ravel(), new[row, number])
+            for head in range(QUERY_HEADS):
+                blocks = LAYOUTS[head % 2, position // 16]
+                visible = [key for key in range(position + 1) if blocks[key // 16]]
+                key, value = (cache[row, head // 2, visible].astype(np.float64) for cache in caches)
+                query = inputs[0][row, number, head * WIDTH : (head + 1) * WIDTH]
+                powers = np.exp(key @ query * WIDTH**-0.5)
+                expected = powers @ value / powers.sum()
+                actual = result[row, number, head * WIDTH : (head + 1) * WIDTH]
+                np.testing.assert_allclose(actual, expected, **CLOSE)

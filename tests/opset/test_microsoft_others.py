@@ -322,6 +322,7 @@ def test_quantized_mixture_of_experts(bits: int, block: int, points: bool, norma
         "activation_type": "swiglu",
         "swiglu_fusion": 1,
         "expert_weight_bits": bits,
+        "accuracy_level": 0,
     }
     if block:
         attributes["block_size"] = block

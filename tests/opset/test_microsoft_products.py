@@ -181,3 +181,46 @@ def test_conv_transpose_with_dynamic_pads() -> None:
             atol=1e-4,
             **MICROSOFT,
         )
+
+
+@pytest.mark.parametrize("norm", ["none", "norm", "skip"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("op", ["MatMulNBitsQkv", "MatMulNBitsMlp"])
+def test_fused_projections(op: str, norm: str, bias: bool) -> None:
+    """The same as the separate ops, which onnxruntime has on the CPU."""
+    if op == "MatMulNBitsQkv" and norm == "none":
+        pytest.skip("it always has a norm")
+    depth, wide, narrow = 64, 24, 16
+    a, skip, scale = random_array(0, (2, 3, depth)), random_array(1, (2, 3, depth)), random_array(2, (depth,))
+
+    def run(name: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> list[Any]:
+        return run_onnxruntime(node_model(name, inputs, outputs=outputs, **attributes, **MICROSOFT), inputs)
+
+    normal, total = a, None
+    if norm != "none":
+        zeros = skip if norm == "skip" else np.zeros_like(a)
+        normal, _, _, total = run("SkipSimplifiedLayerNormalization", [a, zeros, scale], 4, epsilon=1e-4)
+
+    def layer(seed: int, outputs: int) -> list[Any]:
+        packed = random_array(seed, (outputs, depth // 32, 16), np.uint8, 0, 255)
+        return [packed, random_array(seed, (outputs, depth // 32)), random_array(seed, (outputs,)) if bias else None]
+
+    attributes: dict[str, Any] = {"K": depth, "block_size": 32, "bits": 4}
+    sizes = [wide, narrow, narrow] if op == "MatMulNBitsQkv" else [wide, wide]
+    layers = [layer(seed, outputs) for seed, outputs in enumerate(sizes, 3)]
+    expected = [
+        run("MatMulNBits", [normal, packed, steps, None, None, addend], N=outputs, **attributes)[0]
+        for (packed, steps, addend), outputs in zip(layers, sizes)
+    ]
+    if op == "MatMulNBitsMlp":
+        gate, up = expected
+        expected = [gate / (1 + np.exp(-gate)) * up]
+        attributes |= {"N": wide, "activation": "silu"}
+    else:
+        attributes |= {"Nq": wide, "Nkv": narrow}
+    if norm == "skip":
+        expected.append(total)
+    inputs = [a, skip if norm == "skip" else None, None if norm == "none" else scale]
+    inputs += [part for parts in layers for part in parts]
+    options = {"outputs": len(expected), "epsilon": 1e-4, "atol": 2e-3, "rtol": 1e-3}
+    check(op, inputs, expected=expected, **attributes, **options, **MICROSOFT)

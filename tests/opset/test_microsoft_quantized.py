@@ -264,6 +264,28 @@ def test_matmul_n_bits_as_onnxruntime(bits: int, points: bool) -> None:
     check("MatMulNBits", inputs, K=96, N=8, bits=bits, block_size=32, constants=stored, atol=1e-3, **MICROSOFT)
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(("columns", "block"), [(96, 32), (100, 32), (40, 64)])
+def test_matmul_n_bits_rounds_rows_at_accuracy_level_4(bits: int, columns: int, block: int) -> None:
+    """Rows are rounded to int8 in the blocks of the weights, of which the last may be incomplete."""
+    rng, blocks = np.random.default_rng(bits), -(-columns // block)
+    codes = rng.integers(0, 2**bits, (8, blocks, block)).astype(np.uint8)
+    steps = random_array(1, (8, blocks), low=0.01, high=0.1)
+    a = random_array(0, (2, 3, columns))
+    a[1, 0, :block] = 0
+    padded = np.pad(a, [(0, 0), (0, 0), (0, blocks * block - columns)]).reshape(2, 3, blocks, block)
+    largest = np.abs(padded).max(-1, keepdims=True)
+    scale = np.float32(127) / np.where(largest == 0, np.float32(1), largest)
+    rounded = np.rint(padded * scale).astype(np.float64) * largest / 127
+    weights = (codes.astype(np.float64) - 2 ** (bits - 1)) * steps[:, :, np.newaxis]
+    expected = np.einsum("xybk,nbk->xyn", rounded, weights).astype(np.float32)
+    inputs = [a, pack(codes, bits), steps]
+    sizes = {"K": columns, "N": 8, "bits": bits, "block_size": block, "accuracy_level": 4}
+    check("MatMulNBits", inputs, expected=[expected], atol=1e-5, rtol=1e-5, **sizes, **MICROSOFT)
+    if bits != 2 and block == 32:
+        check("MatMulNBits", inputs, constants=[1, 2], atol=1e-4, rtol=1e-5, **sizes, **MICROSOFT)
+
+
 def test_matmul_n_bits_with_groups() -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 16, (8, 3, 32)).astype(np.uint8)

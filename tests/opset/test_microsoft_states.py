@@ -42,6 +42,62 @@ def test_linear_attention(rule: str, past: bool) -> None:
     check("LinearAttention", inputs, outputs=2, **attributes, **CLOSE, **MICROSOFT)
 
 
+def run_windowed(
+    op: str, inputs: list[Any], axis: int, sequences: list[int], window: int, **attributes: Any
+) -> list[Any]:
+    """Compute the states of a window with onnxruntime, which has no windows: each by a run of fewer positions."""
+    length = inputs[0].shape[axis]
+    inputs = list(inputs)
+    if inputs[3] is not None:
+        inputs[3] = inputs[3][window - 1]
+    results, states = [], []
+    for end in range(length - window + 1, length + 1):
+        if end < 1:
+            states.append(None)
+            continue
+        part = [x.take(range(end), axis) if n in sequences and x is not None else x for n, x in enumerate(inputs)]
+        results = run_onnxruntime(node_model(op, part, outputs=2, **attributes, **MICROSOFT), part)
+        states.append(results[1])
+    return [results[0], np.stack([np.zeros_like(results[1]) if state is None else state for state in states])]
+
+
+@pytest.mark.parametrize("length", [1, 2, 6])
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("last", [0, 1])
+def test_causal_conv_with_a_window_of_states(length: int, past: bool, last: int) -> None:
+    x, states = random_array(0, (2, 5, length)), random_array(3, (3, 2, 5, 6))
+    if last:
+        x, states = x.transpose(0, 2, 1).copy(), states.transpose(0, 1, 3, 2).copy()
+    inputs = [x, random_array(1, (5, 1, 4)), None, states if past else None]
+    attributes = {"dilation": 2, "channels_last": last}
+    expected = run_windowed("CausalConvWithState", inputs, 1 if last else 2, [0], 3, **attributes)
+    attributes |= {"state_window": 3}
+    check("CausalConvWithState", inputs, expected=expected, outputs=2, **attributes, **CLOSE, **MICROSOFT)
+
+
+@pytest.mark.parametrize("heads", [(2, 2, 2), (2, 4, 4), (2, 4, 2), (4, 2, 2), (2, 6, 2)])
+@pytest.mark.parametrize(("window", "length"), [(0, 4), (3, 1), (3, 2), (3, 5), (8, 3)])
+def test_linear_attention_with_a_window_of_states(heads: tuple[int, int, int], window: int, length: int) -> None:
+    """Query heads that share states, and states that share queries and keys."""
+    queries, states, keys = heads
+    depth, width = 3, 5
+    past = (2, states, depth, width)
+    inputs = [
+        random_array(0, (2, length, queries * depth), low=-1, high=1),
+        random_array(1, (2, length, keys * depth), low=-1, high=1),
+        random_array(2, (2, length, states * width), low=-1, high=1),
+        random_array(3, (window, *past) if window else past),
+        random_array(4, (2, length, states), low=-1, high=0),
+        random_array(5, (2, length, states), low=0, high=1),
+    ]
+    attributes = {"q_num_heads": queries, "kv_num_heads": states}
+    expected = None
+    if window:
+        expected = run_windowed("LinearAttention", inputs, 1, [0, 1, 2, 4, 5], window, **attributes)
+    attributes |= {"state_window": window}
+    check("LinearAttention", inputs, expected=expected, outputs=2, **attributes, **CLOSE, **MICROSOFT)
+
+
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("rank", [3, 4])
 @pytest.mark.parametrize("interleaved", [0, 1])

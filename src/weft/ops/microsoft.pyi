@@ -77,6 +77,14 @@ def bias_softmax(
     x: TensorLike, bias: TensorLike, *, axis: int = 1, is_inner_broadcast: int, name: str | None = None
 ) -> Tensor: ...
 def bias_split_gelu(x: TensorLike, bias: TensorLike, *, name: str | None = None) -> Tensor: ...
+def branchwise_rms_norm(
+    x: TensorLike,
+    scale: TensorLike | None = None,
+    *,
+    epsilon: float = 1e-05,
+    num_branches: int = 0,
+    name: str | None = None,
+) -> Tensor: ...
 def c_dist(a: TensorLike, b: TensorLike, *, metric: str = "sqeuclidean", name: str | None = None) -> Tensor: ...
 def causal_conv_with_state(
     x: TensorLike,
@@ -205,6 +213,24 @@ def decoder_masked_multi_head_attention(
     outputs: Literal[4],
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+def decoder_masked_self_attention(
+    x: TensorLike,
+    weights: TensorLike,
+    bias: TensorLike,
+    mask_index: TensorLike | None,
+    past: TensorLike,
+    attention_bias: TensorLike | None = None,
+    past_sequence_length: TensorLike | None = None,
+    beam_width: TensorLike | None = None,
+    cache_indirection: TensorLike | None = None,
+    *,
+    do_rotary: int = 0,
+    mask_filter_value: float = -10000.0,
+    num_heads: int,
+    past_present_share_buffer: int = 0,
+    scale: float | None = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
 def dequantize_linear(
     x: TensorLike, scale: TensorLike, zero_point: TensorLike | None = None, *, axis: int = 1, name: str | None = None
 ) -> Tensor: ...
@@ -291,6 +317,32 @@ def embed_layer_normalization(
     outputs: Literal[3],
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def engram_gate(
+    key: TensorLike,
+    query: TensorLike,
+    value: TensorLike,
+    key_norm_scale: TensorLike,
+    query_norm_scale: TensorLike,
+    conv_norm_scale: TensorLike | None = None,
+    *,
+    epsilon: float = 1e-05,
+    outputs: Literal[1] = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def engram_gate(
+    key: TensorLike,
+    query: TensorLike,
+    value: TensorLike,
+    key_norm_scale: TensorLike,
+    query_norm_scale: TensorLike,
+    conv_norm_scale: TensorLike | None = None,
+    *,
+    epsilon: float = 1e-05,
+    outputs: Literal[2],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
 def expand_dims(x: TensorLike, axis: TensorLike, *, name: str | None = None) -> Tensor: ...
 def fast_gelu(x: TensorLike, bias: TensorLike | None = None, *, name: str | None = None) -> Tensor: ...
 def fused_conv(
@@ -351,6 +403,79 @@ def fused_mat_mul_activation(
     transBatchB: int = 0,
     name: str | None = None,
 ) -> Tensor: ...
+def gated_add(x: TensorLike, y: TensorLike, gate: TensorLike, *, name: str | None = None) -> Tensor: ...
+@overload
+def gated_delta_net(
+    query: TensorLike,
+    key: TensorLike | None = None,
+    value: TensorLike | None = None,
+    cu_seqlens: TensorLike | None = None,
+    decay: TensorLike | None = None,
+    beta: TensorLike | None = None,
+    initial_state: TensorLike | None = None,
+    a_log: TensorLike | None = None,
+    dt_bias: TensorLike | None = None,
+    capture_count: TensorLike | None = None,
+    state_update_active: TensorLike | None = None,
+    *,
+    beta_activation: str = "none",
+    chunk_size: int = 64,
+    gate_activation: str = "none",
+    qk_l2_norm: int = 0,
+    scale: float = 0.0,
+    state_update_capacity: int = 0,
+    update_rule: str = "gated_delta",
+    outputs: Literal[1] = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def gated_delta_net(
+    query: TensorLike,
+    key: TensorLike | None = None,
+    value: TensorLike | None = None,
+    cu_seqlens: TensorLike | None = None,
+    decay: TensorLike | None = None,
+    beta: TensorLike | None = None,
+    initial_state: TensorLike | None = None,
+    a_log: TensorLike | None = None,
+    dt_bias: TensorLike | None = None,
+    capture_count: TensorLike | None = None,
+    state_update_active: TensorLike | None = None,
+    *,
+    beta_activation: str = "none",
+    chunk_size: int = 64,
+    gate_activation: str = "none",
+    qk_l2_norm: int = 0,
+    scale: float = 0.0,
+    state_update_capacity: int = 0,
+    update_rule: str = "gated_delta",
+    outputs: Literal[2],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def gated_delta_net(
+    query: TensorLike,
+    key: TensorLike | None = None,
+    value: TensorLike | None = None,
+    cu_seqlens: TensorLike | None = None,
+    decay: TensorLike | None = None,
+    beta: TensorLike | None = None,
+    initial_state: TensorLike | None = None,
+    a_log: TensorLike | None = None,
+    dt_bias: TensorLike | None = None,
+    capture_count: TensorLike | None = None,
+    state_update_active: TensorLike | None = None,
+    *,
+    beta_activation: str = "none",
+    chunk_size: int = 64,
+    gate_activation: str = "none",
+    qk_l2_norm: int = 0,
+    scale: float = 0.0,
+    state_update_capacity: int = 0,
+    update_rule: str = "gated_delta",
+    outputs: Literal[3],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def gated_relative_position_bias(
     query_layer: TensorLike,
     query_bias: TensorLike,
@@ -361,6 +486,15 @@ def gated_relative_position_bias(
     token_offset: TensorLike | None = None,
     *,
     num_heads: int,
+    name: str | None = None,
+) -> Tensor: ...
+def gated_rms_norm(
+    x: TensorLike,
+    scale: TensorLike,
+    gate: TensorLike,
+    *,
+    activation: str = "silu",
+    epsilon: float = 1e-05,
     name: str | None = None,
 ) -> Tensor: ...
 def gather_block_quantized(
@@ -443,7 +577,81 @@ def group_query_attention(
     smooth_softmax: int = -1,
     softcap: float = 0.0,
     v_quant_type: str = "NONE",
-    outputs: Literal[3] = 3,
+    outputs: Literal[1] = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def group_query_attention(
+    query: TensorLike,
+    key: TensorLike | None,
+    value: TensorLike | None,
+    past_key: TensorLike | None,
+    past_value: TensorLike | None,
+    seqlens_k: TensorLike,
+    total_sequence_length: TensorLike,
+    cos_cache: TensorLike | None = None,
+    sin_cache: TensorLike | None = None,
+    position_ids: TensorLike | None = None,
+    attention_bias: TensorLike | None = None,
+    head_sink: TensorLike | None = None,
+    k_scale: TensorLike | None = None,
+    v_scale: TensorLike | None = None,
+    q_norm_weight: TensorLike | None = None,
+    k_norm_weight: TensorLike | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-06,
+    qk_output: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    sliding_window_cache: int = 0,
+    smooth_softmax: int = -1,
+    softcap: float = 0.0,
+    v_quant_type: str = "NONE",
+    outputs: Literal[2],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def group_query_attention(
+    query: TensorLike,
+    key: TensorLike | None,
+    value: TensorLike | None,
+    past_key: TensorLike | None,
+    past_value: TensorLike | None,
+    seqlens_k: TensorLike,
+    total_sequence_length: TensorLike,
+    cos_cache: TensorLike | None = None,
+    sin_cache: TensorLike | None = None,
+    position_ids: TensorLike | None = None,
+    attention_bias: TensorLike | None = None,
+    head_sink: TensorLike | None = None,
+    k_scale: TensorLike | None = None,
+    v_scale: TensorLike | None = None,
+    q_norm_weight: TensorLike | None = None,
+    k_norm_weight: TensorLike | None = None,
+    *,
+    causal: int = 1,
+    do_rotary: int = 0,
+    k_quant_type: str = "NONE",
+    kv_cache_bit_width: int = 0,
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-06,
+    qk_output: int = 0,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    sliding_window_cache: int = 0,
+    smooth_softmax: int = -1,
+    softcap: float = 0.0,
+    v_quant_type: str = "NONE",
+    outputs: Literal[3],
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
@@ -483,6 +691,23 @@ def group_query_attention(
     outputs: Literal[4],
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+def hyper_connection_post_mix(
+    streams: TensorLike,
+    block_output: TensorLike,
+    post_mix: TensorLike,
+    stream_mix: TensorLike | None = None,
+    *,
+    num_branches: int = 0,
+    name: str | None = None,
+) -> Tensor: ...
+def hyper_connection_pre_mix(
+    streams: TensorLike,
+    pre_mix: TensorLike,
+    *,
+    num_branches: int = 0,
+    reduction_scale: float = 1.0,
+    name: str | None = None,
+) -> Tensor: ...
 def inverse(x: TensorLike, *, name: str | None = None) -> Tensor: ...
 def irfft(
     x: TensorLike, *, normalized: int = 0, onesided: int = 1, signal_ndim: int, name: str | None = None
@@ -502,6 +727,26 @@ def linear_attention(
     scale: float = 0.0,
     state_window: int = 0,
     update_rule: str = "gated_delta",
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def linear_attention_gate(
+    a: TensorLike,
+    dt_bias: TensorLike,
+    decay_scale: TensorLike,
+    b: TensorLike | None = None,
+    *,
+    outputs: Literal[1] = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def linear_attention_gate(
+    a: TensorLike,
+    dt_bias: TensorLike,
+    decay_scale: TensorLike,
+    b: TensorLike | None = None,
+    *,
+    outputs: Literal[2],
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 def m_rotary_embedding(
@@ -560,6 +805,100 @@ def mat_mul_n_bits(
     weight_prepacked: int = 0,
     name: str | None = None,
 ) -> Tensor: ...
+@overload
+def mat_mul_n_bits_mlp(
+    a: TensorLike,
+    skip: TensorLike | None,
+    norm_scale: TensorLike | None,
+    gate_b: TensorLike,
+    gate_scales: TensorLike,
+    gate_bias: TensorLike | None,
+    up_b: TensorLike,
+    up_scales: TensorLike,
+    up_bias: TensorLike | None = None,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    activation: str,
+    bits: int = 4,
+    block_size: int,
+    epsilon: float = 1e-05,
+    outputs: Literal[1] = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def mat_mul_n_bits_mlp(
+    a: TensorLike,
+    skip: TensorLike | None,
+    norm_scale: TensorLike | None,
+    gate_b: TensorLike,
+    gate_scales: TensorLike,
+    gate_bias: TensorLike | None,
+    up_b: TensorLike,
+    up_scales: TensorLike,
+    up_bias: TensorLike | None = None,
+    *,
+    K: int,
+    N: int,
+    accuracy_level: int = 0,
+    activation: str,
+    bits: int = 4,
+    block_size: int,
+    epsilon: float = 1e-05,
+    outputs: Literal[2],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def mat_mul_n_bits_qkv(
+    a: TensorLike,
+    skip: TensorLike | None,
+    norm_scale: TensorLike,
+    q_b: TensorLike,
+    q_scales: TensorLike,
+    q_bias: TensorLike | None,
+    k_b: TensorLike,
+    k_scales: TensorLike,
+    k_bias: TensorLike | None,
+    v_b: TensorLike,
+    v_scales: TensorLike,
+    v_bias: TensorLike | None = None,
+    *,
+    K: int,
+    Nkv: int,
+    Nq: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int,
+    epsilon: float = 1e-06,
+    outputs: Literal[3] = 3,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def mat_mul_n_bits_qkv(
+    a: TensorLike,
+    skip: TensorLike | None,
+    norm_scale: TensorLike,
+    q_b: TensorLike,
+    q_scales: TensorLike,
+    q_bias: TensorLike | None,
+    k_b: TensorLike,
+    k_scales: TensorLike,
+    k_bias: TensorLike | None,
+    v_b: TensorLike,
+    v_scales: TensorLike,
+    v_bias: TensorLike | None = None,
+    *,
+    K: int,
+    Nkv: int,
+    Nq: int,
+    accuracy_level: int = 0,
+    bits: int = 4,
+    block_size: int,
+    epsilon: float = 1e-06,
+    outputs: Literal[4],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 def maxpool_with_mask(
     x: TensorLike,
     mask: TensorLike,
@@ -753,6 +1092,123 @@ def packed_multi_head_attention(
 def pad(
     x: TensorLike, pads: TensorLike, value: TensorLike | None = None, *, mode: str = "constant", name: str | None = None
 ) -> Tensor: ...
+@overload
+def paged_attention(
+    query: TensorLike,
+    key: TensorLike | None,
+    value: TensorLike | None,
+    key_cache: TensorLike,
+    value_cache: TensorLike | None,
+    cumulative_sequence_length: TensorLike,
+    past_seqlens: TensorLike,
+    block_table: TensorLike,
+    cos_cache: TensorLike | None = None,
+    sin_cache: TensorLike | None = None,
+    slot_mapping: TensorLike | None = None,
+    head_sink: TensorLike | None = None,
+    q_norm_weight: TensorLike | None = None,
+    k_norm_weight: TensorLike | None = None,
+    k_scale: TensorLike | None = None,
+    v_scale: TensorLike | None = None,
+    attention_metadata: TensorLike | None = None,
+    *,
+    do_rotary: int = 0,
+    is_causal: int = 1,
+    k_cache_dtype: str = "",
+    k_quant_type: str = "NONE",
+    kv_cache_layout: str = "SEPARATE",
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-06,
+    rotary_interleaved: int = 0,
+    rotary_offset: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    v_cache_dtype: str = "",
+    v_head_size: int = 0,
+    v_quant_type: str = "NONE",
+    outputs: Literal[1] = 1,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def paged_attention(
+    query: TensorLike,
+    key: TensorLike | None,
+    value: TensorLike | None,
+    key_cache: TensorLike,
+    value_cache: TensorLike | None,
+    cumulative_sequence_length: TensorLike,
+    past_seqlens: TensorLike,
+    block_table: TensorLike,
+    cos_cache: TensorLike | None = None,
+    sin_cache: TensorLike | None = None,
+    slot_mapping: TensorLike | None = None,
+    head_sink: TensorLike | None = None,
+    q_norm_weight: TensorLike | None = None,
+    k_norm_weight: TensorLike | None = None,
+    k_scale: TensorLike | None = None,
+    v_scale: TensorLike | None = None,
+    attention_metadata: TensorLike | None = None,
+    *,
+    do_rotary: int = 0,
+    is_causal: int = 1,
+    k_cache_dtype: str = "",
+    k_quant_type: str = "NONE",
+    kv_cache_layout: str = "SEPARATE",
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-06,
+    rotary_interleaved: int = 0,
+    rotary_offset: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    v_cache_dtype: str = "",
+    v_head_size: int = 0,
+    v_quant_type: str = "NONE",
+    outputs: Literal[2],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def paged_attention(
+    query: TensorLike,
+    key: TensorLike | None,
+    value: TensorLike | None,
+    key_cache: TensorLike,
+    value_cache: TensorLike | None,
+    cumulative_sequence_length: TensorLike,
+    past_seqlens: TensorLike,
+    block_table: TensorLike,
+    cos_cache: TensorLike | None = None,
+    sin_cache: TensorLike | None = None,
+    slot_mapping: TensorLike | None = None,
+    head_sink: TensorLike | None = None,
+    q_norm_weight: TensorLike | None = None,
+    k_norm_weight: TensorLike | None = None,
+    k_scale: TensorLike | None = None,
+    v_scale: TensorLike | None = None,
+    attention_metadata: TensorLike | None = None,
+    *,
+    do_rotary: int = 0,
+    is_causal: int = 1,
+    k_cache_dtype: str = "",
+    k_quant_type: str = "NONE",
+    kv_cache_layout: str = "SEPARATE",
+    kv_num_heads: int,
+    local_window_size: int = -1,
+    num_heads: int,
+    qk_norm_epsilon: float = 1e-06,
+    rotary_interleaved: int = 0,
+    rotary_offset: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    v_cache_dtype: str = "",
+    v_head_size: int = 0,
+    v_quant_type: str = "NONE",
+    outputs: Literal[3],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 @overload
 def q_attention(
     x: TensorLike,
@@ -978,6 +1434,7 @@ def q_moe(
     fc3_zero_points: TensorLike | None = None,
     router_weights: TensorLike | None = None,
     *unused: TensorLike,
+    accuracy_level: int = 0,
     activation_alpha: float = 1.0,
     activation_beta: float = 0.0,
     activation_type: str = "relu",
@@ -1033,6 +1490,9 @@ def rotary_embedding(
     rotary_embedding_dim: int = 0,
     scale: float = 1.0,
     name: str | None = None,
+) -> Tensor: ...
+def scaled_si_lu(
+    x: TensorLike, scale: TensorLike | None = None, *, alpha: float = 1.0, name: str | None = None
 ) -> Tensor: ...
 @overload
 def skip_group_norm(
@@ -1157,6 +1617,27 @@ def skip_simplified_layer_normalization(
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
 def solve(a: TensorLike, y: TensorLike, *, lower: int = 0, transposed: int = 0, name: str | None = None) -> Tensor: ...
+def sparse_attention(
+    query: TensorLike,
+    key: TensorLike | None,
+    value: TensorLike | None,
+    past_key: TensorLike,
+    past_value: TensorLike,
+    block_row_indices: TensorLike,
+    block_col_indices: TensorLike,
+    total_sequence_length: TensorLike,
+    key_total_sequence_lengths: TensorLike,
+    cos_cache: TensorLike | None = None,
+    sin_cache: TensorLike | None = None,
+    *,
+    do_rotary: int = 0,
+    kv_num_heads: int,
+    num_heads: int,
+    rotary_interleaved: int = 0,
+    scale: float | None = None,
+    sparse_block_size: int,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def tokenizer(
     x: TensorLike,
     *,
@@ -1189,6 +1670,36 @@ def transpose_mat_mul(
 def trilu(x: TensorLike, k: TensorLike | None = None, *, upper: int = 1, name: str | None = None) -> Tensor: ...
 def unfold_tensor(x: TensorLike, *, dim: int = -1, size: int, step: int = 1, name: str | None = None) -> Tensor: ...
 def unique(x: TensorLike, *, name: str | None = None) -> tuple[Tensor, Tensor, Tensor]: ...
+@overload
+def varlen_causal_conv_with_state(
+    x: TensorLike,
+    weight: TensorLike,
+    cumulative_sequence_length: TensorLike,
+    bias: TensorLike | None,
+    initial_state: TensorLike,
+    capture_count: TensorLike | None = None,
+    *,
+    activation: str = "none",
+    dilation: int = 1,
+    state_update_capacity: int = 0,
+    outputs: Literal[2] = 2,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def varlen_causal_conv_with_state(
+    x: TensorLike,
+    weight: TensorLike,
+    cumulative_sequence_length: TensorLike,
+    bias: TensorLike | None,
+    initial_state: TensorLike,
+    capture_count: TensorLike | None = None,
+    *,
+    activation: str = "none",
+    dilation: int = 1,
+    state_update_capacity: int = 0,
+    outputs: Literal[3],
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 def word_conv_embedding(
     sequence: TensorLike,
     weights: TensorLike,

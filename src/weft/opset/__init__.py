@@ -19,6 +19,7 @@ from weft.opset import (
     indexing,
     legacy,
     linear,
+    linear_attention,
     loss,
     microsoft,
     ml,

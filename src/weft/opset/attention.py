@@ -1,4 +1,4 @@
-"""Attention: masked scaled dot products, rotary embeddings, and linear (recurrent) attention."""
+"""Attention: masked scaled dot products, and rotary embeddings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType, from_number
-from weft.opset.flow import scan
-from weft.opset.functions import cast, equal, exp, minimum, sqrt, tanh, where, wide_dtype
+from weft.opset.functions import cast, equal, exp, sqrt, tanh, where, wide_dtype
 from weft.opset.language import (
     Element,
     Tensor,
@@ -21,16 +20,13 @@ from weft.opset.language import (
     concat,
     contract,
     elementwise,
-    full,
     index,
     reduce,
     reshape,
     transpose,
 )
-from weft.opset.registry import REQUIRED, ElementType, op, require
+from weft.opset.registry import ElementType, op, require
 from weft.records import dataclass
-
-RULES = ("linear", "gated", "delta", "gated_delta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,93 +324,3 @@ def rotate(
         return cast(result if size == x.shape[3] else where(column < size, result, value), x.dtype)
 
     return build(x.shape, element)
-
-
-@op("LinearAttention", since=27)
-def linear_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    past_state: Tensor | None = None,
-    decay: Tensor | None = None,
-    beta: Tensor | None = None,
-    *,
-    chunk_size: int = 64,
-    kv_num_heads: int = REQUIRED,
-    q_num_heads: int = REQUIRED,
-    scale: float = 0.0,
-    update_rule: str = "gated_delta",
-) -> tuple[Tensor, Tensor]:
-    require(update_rule in RULES, f"update_rule is {update_rule!r}", f"it must be one of {', '.join(RULES)}")
-    fits = q_num_heads > 0 and kv_num_heads > 0 and q_num_heads % kv_num_heads == 0
-    require(fits, f"{q_num_heads} query heads cannot share {kv_num_heads} key heads")
-    for tensor in (query, key, value):
-        require(tensor.rank == 3, f"packed heads are needed, not {tensor.type}")
-    wide = wide_dtype(query.dtype)
-    batch, length, _ = query.shape
-    group = q_num_heads // kv_num_heads
-    depth, width = dims.floordiv(query.shape[2], q_num_heads), dims.floordiv(value.shape[2], kv_num_heads)
-    heads = (batch, kv_num_heads)
-    sequences = [
-        _time_first(query, (kv_num_heads, group, depth), wide),
-        _time_first(key, (kv_num_heads, depth), wide),
-        _time_first(value, (kv_num_heads, width), wide),
-    ]
-    if update_rule.startswith("gated"):
-        require(decay is not None, f"rule {update_rule!r} needs a decay")
-        sequences.append(_compute_retention(decay, (length, *heads, depth), wide))  # type: ignore[arg-type]
-    if update_rule.endswith("delta"):
-        require(beta is not None, f"rule {update_rule!r} needs a beta")
-        sequences.append(_expand_rate(beta, (length, *heads), wide))  # type: ignore[arg-type]
-
-    def step(state: Tensor, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        if update_rule.startswith("gated"):
-            retention, *gates = gates  # type: ignore[assignment]
-            before = build(state.shape, lambda b, h, i, j: state.at(b, h, i, j) * retention.at(b, h, i))
-        else:
-            before = state
-        update = v
-        if gates:
-            predicted = contract(before, k, "bhij", "bhi", "bhj")
-            update = build(v.shape, lambda b, h, j: (v.at(b, h, j) - predicted.at(b, h, j)) * gates[0].at(b, h))
-        after = build(before.shape, lambda b, h, i, j: before.at(b, h, i, j) + k.at(b, h, i) * update.at(b, h, j))
-        return [after], [contract(q, after, "bhgi", "bhij", "bhgj")]
-
-    shape = (*heads, depth, width)
-    start = full(shape, 0.0, wide) if past_state is None else reshape(cast(past_state, wide), shape)
-    (state,), (outputs,) = scan(step, [start], sequences)
-    factor = scale if scale != 0.0 else default_scale(depth, wide)
-    scaled = build(
-        (batch, length, kv_num_heads, group, width),
-        lambda b, t, h, g, j: cast(outputs.at(t, b, h, g, j) * factor, query.dtype),
-    )
-    result = reshape(scaled, (batch, length, q_num_heads * width))
-    return result, cast(state, query.dtype if past_state is None else past_state.dtype)
-
-
-def _time_first(x: Tensor, parts: Sequence[Dim], dtype: DType) -> Tensor:
-    """Rearrange [batch, time, heads * ...] as [time, batch, heads, ...]."""
-    split = reshape(cast(x, dtype), (*x.shape[:2], *parts))
-    return transpose(split, (1, 0, *range(2, split.rank)))
-
-
-def _compute_retention(decay: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
-    """Compute the factor of the state, [time, batch, heads, depth], from one decay per head, or per head and depth."""
-    per_head = dims.floordiv(decay.shape[2], shape[2])
-    last = per_head - 1
-
-    def element(t: Element, b: Element, h: Element, i: Element) -> Element:
-        inner = index(0) if per_head == 1 else minimum(i, last)
-        return exp(cast(decay.at(b, t, h * per_head + inner), dtype))
-
-    return build(shape, element)
-
-
-def _expand_rate(beta: Tensor, shape: Sequence[Dim], dtype: DType) -> Tensor:
-    """Return the update rate, [time, batch, heads], from one per head, or one for all."""
-    last = beta.shape[2] - 1
-
-    def element(t: Element, b: Element, h: Element) -> Element:
-        return cast(beta.at(b, t, minimum(h, last)), dtype)
-
-    return build(shape, element)

@@ -9,8 +9,20 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.scalar import Index
-from weft.opset.functions import bit_and, cast, shift_right, where, wide_dtype
-from weft.opset.language import Element, Tensor, build, constant, contract, elementwise, index, reshape, wrap_index
+from weft.opset.functions import absolute, bit_and, cast, round_half_even, shift_right, where, wide_dtype
+from weft.opset.language import (
+    Element,
+    Tensor,
+    build,
+    constant,
+    contract,
+    elementwise,
+    index,
+    pad,
+    reduce,
+    reshape,
+    wrap_index,
+)
 from weft.opset.microsoft.domain import op
 from weft.opset.registry import REQUIRED, normalize_axis, require
 
@@ -21,6 +33,8 @@ _NF4 = (
     0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
+_INT8_LEVEL = 4  # the accuracy level at which activations have 8 bits
+_MOST_CODE = 127.0
 _CODES = (_FP4 + tuple(-value for value in _FP4), _NF4)
 
 
@@ -98,20 +112,45 @@ def matmul_n_bits(
     block_size: int = REQUIRED,
     weight_prepacked: int = 0,
 ) -> Tensor:
+    """Multiply by weights of few bits; at accuracy level 4, A is rounded to 8 bits in the same blocks."""
     require(not weight_prepacked, "weights packed for one GPU cannot be read", "export the model without prepacking")
     weights = dequantize_blocks(
         b, scales, zero_points, rows=N, columns=K, block_size=block_size, bits=bits, groups=g_idx
     )
-    return multiply_by_rows(a, weights, bias)
+    rounds = accuracy_level == _INT8_LEVEL and g_idx is None
+    left = round_blocks(a, block_size) if rounds else a
+    return multiply_by_rows(left, weights, bias, a.dtype)
 
 
-def multiply_by_rows(a: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply a [..., K] by the transpose of weights [N, K], in the weights' dtype."""
-    labels = "abcdefghij"[: a.rank - 1]
+def round_blocks(a: Tensor, block_size: int) -> Tensor:
+    """Round a [..., K] to float32 products of int8 codes and a scale: each block's largest magnitude over 127.
+
+    A product with weights of the same blocks is then a sum over blocks of exact integer sums, each times two scales.
+    """
+    *leading, depth = a.shape
+    blocks = dims.ceildiv(depth, block_size)
+    rest = blocks * block_size - depth
+    padded = a if rest == 0 else pad(a, [*[(0, 0)] * len(leading), (0, rest)])
+    rows = cast(reshape(padded, (*leading, blocks, block_size)), DType.float32)
+    largest = reduce("maximum", elementwise(absolute, rows), [len(leading) + 1])
+    scales = elementwise(lambda m: m / _MOST_CODE, largest)
+    steps = elementwise(lambda m: where(m > 0.0, _MOST_CODE / m, 0.0), largest)
+    codes = build(rows.shape, lambda *i: cast(round_half_even(rows.at(*i) * steps.at(*i[:-1])), DType.int8))
+    flat = reshape(codes, (*leading, blocks * block_size))
+
+    def element(*i: Element) -> Element:
+        return cast(flat.at(*i), DType.float32) * scales.at(*i[:-1], i[-1] // block_size)
+
+    return build(a.shape, element)
+
+
+def multiply_by_rows(a: Tensor, weights: Tensor, bias: Tensor | None = None, dtype: DType | None = None) -> Tensor:
+    """Multiply a [..., K] by the transpose of weights [N, K], in the weights' dtype; the result has A's by default."""
+    labels, result = "abcdefghij"[: a.rank - 1], dtype or a.dtype
     product = contract(cast(a, weights.dtype), weights, labels + "k", "nk", labels + "n")
     if bias is None:
-        return cast(product, a.dtype)
-    return elementwise(lambda v, b: cast(v + cast(b, weights.dtype), a.dtype), product, bias)
+        return cast(product, result)
+    return elementwise(lambda v, b: cast(v + cast(b, weights.dtype), result), product, bias)
 
 
 @op("MatMulBnb4")

@@ -293,6 +293,7 @@ def quantized_mixture_of_experts(
     fc3_zero_points: Tensor | None = None,
     router_weights: Tensor | None = None,
     *unused: Tensor | None,
+    accuracy_level: int = 0,
     activation_alpha: float = 1.0,
     activation_beta: float = 0.0,
     activation_type: str = "relu",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from weft.errors import UnsupportedModelError
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.opset.attention import split_heads
 from weft.opset.functions import cast, where
-from weft.opset.language import Element, Tensor, build, slice_axis, split
+from weft.opset.language import Element, Tensor, assume_equal, build, matmul, reshape, slice_axis, split, squeeze, stack
 from weft.opset.microsoft.domain import op
 from weft.opset.microsoft.heads import MASK_FILTER_VALUE, Attended, attend, extend_cache, make_mask
 from weft.opset.microsoft.padding import compute_lengths, remove_padding_rows, restore_padding
@@ -87,6 +88,82 @@ def decoder_masked_multi_head_attention(
         causal=False,
     )
     return [attended.result, *present, cast(attended.scores, query.dtype)]
+
+
+@op("DecoderMaskedSelfAttention")
+def decoder_masked_self_attention(
+    x: Tensor,
+    weights: Tensor,
+    bias: Tensor,
+    mask_index: Tensor | None,
+    past: Tensor,
+    attention_bias: Tensor | None = None,
+    past_sequence_length: Sizes | None = None,
+    beam_width: Sizes | None = None,
+    cache_indirection: Tensor | None = None,
+    *,
+    do_rotary: int = 0,
+    mask_filter_value: float = MASK_FILTER_VALUE,
+    num_heads: int = REQUIRED,
+    past_present_share_buffer: int = 0,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attend from one token. In a buffer with room, keys are stored as `_order_by_time` says."""
+    if do_rotary:
+        raise UnsupportedModelError(
+            "attention that rotates its own projections", hint="export with RotaryEmbedding or GroupQueryAttention"
+        )
+    require(past.rank == 5, f"a past of keys and values has five dimensions, not {past.type}")
+    third = dims.floordiv(weights.shape[1], 3)
+    query, key, value = (
+        split_heads(part, num_heads, "num_heads") for part in split(matmul(x, weights) + bias, 2, (third,) * 3)
+    )
+    past_key, past_value = (squeeze(slice_axis(past, 0, n, 1), [0]) for n in range(2))
+    length = None
+    if past_present_share_buffer:
+        require(past_sequence_length is not None, "a buffer shared by past and present needs past_sequence_length")
+        assert past_sequence_length is not None
+        length = past_sequence_length[0]
+        past_key = _order_by_time(past_key)
+    attended, (present_key, present_value) = _attend_with_past(
+        query,
+        key,
+        value,
+        (past_key, past_value),
+        length,
+        mask=mask_index,
+        bias=attention_bias,
+        beams=_count_beams(cache_indirection, beam_width),
+        indirection=cache_indirection,
+        scale=scale,
+        filter_value=mask_filter_value,
+        causal=False,
+    )
+    present_key = _order_by_chunk(present_key) if length is not None else present_key
+    return attended.result, stack([present_key, present_value], 0)
+
+
+def _order_by_time(keys: Tensor) -> Tensor:
+    """Rearrange a buffer that holds [batch, heads, size / chunk, time, chunk] as [batch, heads, time, size]."""
+    batch, heads, length, size = keys.shape
+    chunk = _count_chunk(keys)
+    split_keys = reshape(keys, (batch, heads, dims.floordiv(size, chunk), length, chunk))
+    return build(keys.shape, lambda b, n, t, h: split_keys.at(b, n, h // chunk, t, h % chunk))
+
+
+def _order_by_chunk(keys: Tensor) -> Tensor:
+    """Undo `_order_by_time`."""
+    batch, heads, length, size = keys.shape
+    chunk = _count_chunk(keys)
+    shape = (batch, heads, dims.floordiv(size, chunk), length, chunk)
+    return reshape(build(shape, lambda b, n, c, t, i: keys.at(b, n, t, c * chunk + i)), keys.shape)
+
+
+def _count_chunk(keys: Tensor) -> int:
+    """Return how many elements a chunk of 16 bytes has."""
+    chunk = 16 // keys.dtype.numpy.itemsize
+    assume_equal(dims.floordiv(keys.shape[3], chunk) * chunk, keys.shape[3], f"a head is made of {chunk} elements")
+    return chunk
 
 
 @op("PackedMultiHeadAttention")

@@ -48,3 +48,9 @@ def remove_padding_rows(x: Tensor, token_offset: Tensor, tokens: Dim) -> Tensor:
 def compute_lengths(cumulated: Tensor) -> Tensor:
     """Compute lengths from their running sum, which starts with 0."""
     return build((cumulated.shape[0] - 1,), lambda b: cumulated.at(b + 1) - cumulated.at(b))
+
+
+def find_owners(tokens: Dim, ends: Tensor) -> Tensor:
+    """Find the sequence of each packed token, from the running sum of the lengths, which starts with 0."""
+    ended = build((tokens, ends.shape[0] - 1), lambda t, b: cast(ends.at(b + 1) <= t, DType.int64))
+    return reduce("sum", ended, [1])

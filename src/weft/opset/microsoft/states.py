@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from weft.errors import UnsupportedModelError
 from weft.ir import dims
-from weft.opset.attention import linear_attention
+from weft.ir.dims import Dim
 from weft.opset.convolution import add_bias
-from weft.opset.functions import elementwise_wide, sigmoid
-from weft.opset.language import Tensor, assume_equal, concat, convolve, full, reshape, slice_axis, transpose
+from weft.opset.functions import elementwise_wide, sigmoid, where
+from weft.opset.language import (
+    Tensor,
+    assume_equal,
+    build,
+    concat,
+    convolve,
+    full,
+    index,
+    reshape,
+    slice_axis,
+    squeeze,
+    stack,
+    transpose,
+)
+from weft.opset.linear_attention import attend_linearly
 from weft.opset.microsoft.domain import op
 from weft.opset.registry import REQUIRED, require
+
+LARGEST_WINDOW = 8  # states of a window
 
 
 @op("CausalConvWithState")
@@ -26,7 +42,7 @@ def causal_conv_with_state(
     state_window: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Convolve each channel over past positions; the state holds the last positions of the input."""
-    _refuse_window(state_window)
+    past_state = _take_last_state(past_state, state_window)
     if ndim != 1:
         raise UnsupportedModelError(f"a causal convolution over {ndim} dimensions", hint="only 1 is supported")
     require(activation in ("none", "silu", "swish"), f"activation is {activation!r}", "it must be none, silu or swish")
@@ -47,11 +63,21 @@ def causal_conv_with_state(
     result = result if bias is None else add_bias(result, bias)
     if activation != "none":
         result = elementwise_wide(lambda v: v * sigmoid(v), result)
-    state = slice_axis(with_past, 2, length, state_size)
-    if not channels_last:
-        return result, state
-    result, state = (transpose(tensor, (0, 2, 1)) for tensor in (result, state))
-    return reshape(result, shape), reshape(state, (batch, state_size, *shape[2:]))
+    windows = [_take_state(with_past, length, state_size, before) for before in reversed(range(state_window or 1))]
+    if channels_last:
+        result = reshape(transpose(result, (0, 2, 1)), shape)
+        windows = [reshape(transpose(state, (0, 2, 1)), (batch, state_size, *shape[2:])) for state in windows]
+    return result, stack(windows, 0) if state_window else windows[0]
+
+
+def _take_state(with_past: Tensor, length: Dim, size: Dim, before: int) -> Tensor:
+    """Take the state `before` positions before the end; it is 0 if that is not after a position of this call."""
+    if not before:
+        return slice_axis(with_past, 2, length, size)
+    shape = (*with_past.shape[:2], size)
+    return build(
+        shape, lambda b, c, i: where(index(length) > before, with_past.at(b, c, i + index(length) - before), 0)
+    )
 
 
 def _channels_second(x: Tensor) -> Tensor:
@@ -59,13 +85,17 @@ def _channels_second(x: Tensor) -> Tensor:
     return transpose(reshape(x, (*x.shape[:2], dims.product(x.shape[2:]))), (0, 2, 1))
 
 
-def _refuse_window(state_window: int) -> None:
-    if state_window:
-        raise UnsupportedModelError("states of several positions", hint="export with state_window 0")
+def _take_last_state(states: Tensor | None, window: int) -> Tensor | None:
+    """Take the last of `window` states that are stacked first."""
+    require(0 <= window <= LARGEST_WINDOW, f"state_window is {window}", f"it must be between 0 and {LARGEST_WINDOW}")
+    if states is None or not window:
+        return states
+    assume_equal(states.shape[0], window, "a state for each position of state_window")
+    return squeeze(slice_axis(states, 0, window - 1, 1), [0])
 
 
 @op("LinearAttention")
-def linear_attention_(
+def linear_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -80,16 +110,18 @@ def linear_attention_(
     state_window: int = 0,
     update_rule: str = "gated_delta",
 ) -> tuple[Tensor, Tensor]:
-    _refuse_window(state_window)
-    return linear_attention(
+    heads = q_num_heads, kv_num_heads
+    require(min(heads) > 0 and max(heads) % min(heads) == 0, f"{heads[0]} query heads cannot share {heads[1]} states")
+    return attend_linearly(
         query,
         key,
         value,
-        past_state,
+        _take_last_state(past_state, state_window),
         decay,
         beta,
         kv_num_heads=kv_num_heads,
         q_num_heads=q_num_heads,
         scale=scale,
         update_rule=update_rule,
+        state_window=state_window,
     )
