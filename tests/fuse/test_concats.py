@@ -46,6 +46,25 @@ def test_operands_are_selected_by_position(axis: int) -> None:
         np.testing.assert_array_equal(run(each, [x])[0], expected)
 
 
+def test_halves_of_a_rotary_embedding_are_one_map() -> None:
+    nodes = [
+        node("Split", ["x"], ["a", "b"], axis=2, num_outputs=2),
+        *(node("Mul", [side, angle], [f"{side}_{angle}"]) for side in "ab" for angle in ("cos", "sin")),
+        node("Sub", ["a_cos", "b_sin"], ["low"]),
+        node("Add", ["b_cos", "a_sin"], ["high"]),
+        node("Concat", ["low", "high"], ["y"], axis=2),
+    ]
+    inputs = [value("x", ["b", "n", 8]), value("cos", ["n", 4]), value("sin", ["n", 4])]
+    program = trace_model(model(nodes, inputs, [value("y", None)], opsets={"": 18}))
+    fused = fuse(program, SHARING)
+    assert [type(step.primitive) for step in fused.program.steps] == [Map]
+    rng = np.random.default_rng(2)
+    x, cos, sin = (rng.standard_normal(size).astype(np.float32) for size in ((2, 3, 8), (3, 4), (3, 4)))
+    a, b = x[..., :4], x[..., 4:]
+    expected = np.concatenate([a * cos - b * sin, b * cos + a * sin], 2)
+    np.testing.assert_array_equal(run(fused.program, [x, cos, sin])[0], expected)
+
+
 def test_operands_with_other_readers_are_concatenated() -> None:
     program = trace_model(concatenating(1, shared=True))
     fused = fuse(program, SHARING)

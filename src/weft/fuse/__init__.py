@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.fuse.block_weights import fuse_block_weights
+from weft.fuse.block_weights import fuse_block_weights, multiplies_codes, separate_block_rows
 from weft.fuse.concats import inline_concats
 from weft.fuse.grouping import OTHER_BUFFERS, group_attention, group_heavy, group_rows, single_group, split_wide
+from weft.fuse.half_weights import fuse_half_weights
 from weft.fuse.host import host_group
 from weft.fuse.inline import inline_maps
 from weft.fuse.layouts import assign_layouts
 from weft.fuse.narrow import narrow_products
 from weft.fuse.quantized import simplify_quantized
+from weft.fuse.reshapes import move_maps_before_reshapes
 from weft.fuse.verify import verify_groups
 from weft.fuse.winograd import choose_tiles
 from weft.ir.groups import FusedProgram, Group, HostGroup, ScanGroup
@@ -45,7 +47,9 @@ def adapted(fused: FusedProgram, target: Target) -> FusedProgram:
 
 def fuse_maps(fused: FusedProgram, target: Target) -> FusedProgram:
     """Inline maps into the maps that read them, without duplicating much work."""
-    program = inline_maps(fused.program, target.most_buffers - OTHER_BUFFERS)
+    program = move_maps_before_reshapes(fused.program, of_maps=not multiplies_codes(target))
+    program, stored = separate_block_rows(program) if multiplies_codes(target) else (program, set())
+    program = inline_maps(program, target.most_buffers - OTHER_BUFFERS, stored)
     program = simplify_quantized(program, target.fused_multiply_add)
     return FusedProgram(program, tuple(map(single_group, program.steps)))
 
@@ -90,6 +94,7 @@ PIPELINE: tuple[Stage, ...] = (
     group_heavy,
     split_wide,
     fuse_block_weights,
+    fuse_half_weights,
     leave_to_host,
     choose_tiles,
     assign_layouts,

@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from weft.fuse.causal import find_causal_bounds
+from weft.fuse.causal import find_causal_bounds, find_loaded_bounds, find_loaded_starts
 from weft.fuse.elements import Definitions, NotFoundError, require_shape
 from weft.ir import dims
-from weft.ir.access import axes_of_shape, find_nonlinear_axes
+from weft.ir.access import axes_of_shape, find_axes, find_nonlinear_axes, substitute_axes
 from weft.ir.attention import Attention, CausalBound
-from weft.ir.dims import Dim
+from weft.ir.dims import Compound, Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Map, Reduce, Reshape, Step, TensorProgram, Value
-from weft.ir.scalar import ELEMENT, Apply, Index, Literal, Load, Placeholder, Scalar, loads, rebuild
-from weft.ir.target import Float32Products, Target, ThreadTarget
+from weft.ir.scalar import ELEMENT, Apply, Index, Literal, Load, Placeholder, Scalar, loads, rebuild, walk
+from weft.ir.target import Float32Products, Target, ThreadTarget, VectorTarget
 from weft.ir.types import Shape
 from weft.records import dataclass
 
@@ -29,6 +29,7 @@ LONGEST_PATH = 40  # steps between the two contractions
 FEWEST_ROWS = 4  # with fewer, products are memory-bound, and keys are better read in place
 WIDEST = 256  # elements of a query, or of a value
 FEW_LOADS, MANY = 2, 1 << 30
+RESERVED_BUFFERS = 5  # of a kernel: its result, and others besides its operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,17 @@ class AttentionSupport:
     """The attentions for which a target has kernels.
 
     `fewest_rows` is for float32; `most_loads` limits the loads in the expression of a key or value, which every block
-    evaluates again.
+    evaluates again. With `pages`, keys and values may be in blocks of a cache that a table lists, with any number of
+    loads. With `gathers`, any loads may compute the queries of such attentions (a rotary embedding reads its tables at
+    positions in memory), since blocks keep them, if the kernel reads no more than `most_operands` tensors.
     """
 
     types: frozenset[DType] = frozenset({DType.float32})
     fewest_rows: int = FEWEST_ROWS
     most_loads: int = MANY
+    pages: bool = False
+    gathers: bool = False
+    most_operands: int = MANY
 
 
 DEFAULT_SUPPORT = AttentionSupport()
@@ -49,11 +55,17 @@ DEFAULT_SUPPORT = AttentionSupport()
 
 def attention_support(target: Target) -> AttentionSupport:
     """Return what a target supports; tensor cores also take narrow types, and split keys, so that one row is enough."""
-    if not isinstance(target, ThreadTarget) or not target.tile_products:
+    if isinstance(target, VectorTarget):
+        return AttentionSupport(pages=not target.narrow_products)
+    if not isinstance(target, ThreadTarget):
         return DEFAULT_SUPPORT
+    most_operands = target.most_buffers - RESERVED_BUFFERS
+    if not target.tile_products:
+        return AttentionSupport(pages=True, gathers=True, most_operands=most_operands)
     narrow = {dtype for dtype in NARROW if target.tile_product(dtype, dtype) is not None}
     exact = target.float32_products is Float32Products.EXACT
-    return AttentionSupport(frozenset({DType.float32, *narrow}), FEWEST_ROWS if exact else 1, FEW_LOADS)
+    types, fewest_rows = frozenset({DType.float32, *narrow}), FEWEST_ROWS if exact else 1
+    return AttentionSupport(types, fewest_rows, FEW_LOADS, pages=True, gathers=True, most_operands=most_operands)
 
 
 def find_attention(
@@ -88,6 +100,8 @@ def number_loads(attention: Attention, operands: Sequence[Value]) -> Attention:
         key=rebuild(attention.key, renumber),
         value=rebuild(attention.value, renumber),
         score=rebuild(attention.score, renumber),
+        loaded_bounds=tuple(rebuild(bound, renumber) for bound in attention.loaded_bounds),
+        loaded_starts=tuple(rebuild(start, renumber) for start in attention.loaded_starts),
         epilogue=None if attention.epilogue is None else rebuild(attention.epilogue, renumber),
     )
 
@@ -103,13 +117,16 @@ def _match_attention(
         weights, values = step.operands[side], step.operands[1 - side]
         if not isinstance(program.primitive_of(weights), (Map, Reshape)) or weights.dtype not in support.types:
             continue
-        if values in program.constants:
+        if program.is_constant(values):
             continue
         for product in _find_products(program, weights, support.types):
-            try:
-                return _Matcher(program, product, step, side, support).match()
-            except NotFoundError:
-                continue
+            fallbacks = [replace(support, gathers=False)] if support.gathers else []
+            fallbacks += [replace(support, gathers=False, pages=False)] if support.pages else []
+            for each in (support, *fallbacks):
+                try:
+                    return _Matcher(program, product, step, side, each).match()
+                except NotFoundError:
+                    continue
     return None
 
 
@@ -121,7 +138,7 @@ def _find_products(program: Definitions, weights: Value, types: frozenset[DType]
         if step is None:
             continue
         if isinstance(step.primitive, Contract) and step.results[0].dtype in types:
-            if not any(operand in program.constants for operand in step.operands):
+            if not any(map(program.is_constant, step.operands)):
                 products.append(step)
         elif isinstance(step.primitive, (Map, Reduce, Reshape)):
             pending += [value for value in step.operands if value not in visited]
@@ -171,13 +188,18 @@ class _Matcher:
             shifts_nothing=shifts_nothing,
             drops_nan=drops_nan,
             causal_bounds=bounds,
+            loaded_bounds=find_loaded_bounds(widen_expression(score), len(self.shape) - 1),
+            loaded_starts=find_loaded_starts(widen_expression(score), len(self.shape) - 1),
             axes=axes,
             epilogue=epilogue,
+            block_size=self.require_block_size(key, value),
         )
         steps = tuple(self.steps.values())
         _require(self.program.is_closed(steps, self.result))
         expressions = [query, key, value, score, *([] if epilogue is None else [epilogue])]
-        _require(not any(load.checked for expression in expressions for load in loads(expression)))
+        all_loads = [load for expression in expressions for load in loads(expression)]
+        _require(not any(load.checked for load in all_loads))
+        _require(not self.support.gathers or len({load.operand for load in all_loads}) <= self.support.most_operands)
         return attention, steps
 
     # -- softmax -----------------------------------------------------------------------------------------------------
@@ -267,8 +289,9 @@ class _Matcher:
         assert isinstance(depth, int)
         at[label] = last + 1
         axes = axes_of_shape((*self.shape, depth))
-        query, _ = self.expand_operand(queries, query_labels, at, axes, MANY)
         key, changing = self.expand_operand(keys, key_labels, at, axes, self.support.most_loads)
+        gathers = self.support.gathers and find_block_size(key, last) is not None
+        query, _ = self.expand_operand(queries, query_labels, at, axes, MANY, gathers=gathers)
         return query, key, depth, changing - {last, last + 1}
 
     def match_values(self) -> tuple[Scalar, int, set[int]]:
@@ -288,9 +311,19 @@ class _Matcher:
         return value, width, changing - {last, last + 1}
 
     def expand_operand(
-        self, value: Value, labels: Sequence[int], at: Mapping[int, int], axes: Sequence[Dim], most_loads: int
+        self,
+        value: Value,
+        labels: Sequence[int],
+        at: Mapping[int, int],
+        axes: Sequence[Dim],
+        most_loads: int,
+        *,
+        gathers: bool = False,
     ) -> tuple[Scalar, set[int]]:
-        """Expand an operand through maps without other readers; return its element and the axes it varies along."""
+        """Expand an operand through maps without other readers; return its element and the axes it varies along.
+
+        `gathers`: its loads may have any indices, not only linear ones.
+        """
         sizes = require_shape(value)
         used = [at[label] if size != 1 and label in at else None for label, size in zip(labels, sizes)]
         _require(all(size == 1 or label in at for label, size in zip(labels, sizes)))
@@ -303,10 +336,19 @@ class _Matcher:
                 expression = self.program.element(value, positions, can_inline, inlined)
             except NotFoundError:
                 continue
-            if _is_linear(expression, {last, last + 1}) and len(set(loads(expression))) <= most_loads:
+            pages = self.support.pages and find_block_size(expression, last) is not None
+            is_linear = pages or gathers or _is_linear(expression, {last, last + 1})
+            if is_linear and (pages or len(set(loads(expression))) <= most_loads):
                 self.steps.update({id(step): step for step in inlined})
                 return expression, changing
         raise NotFoundError
+
+    def require_block_size(self, key: Scalar, value: Scalar) -> int | None:
+        """Return the size of blocks, which must be the same for keys and values; None if there are no blocks."""
+        last = len(self.shape) - 1
+        sizes = {find_block_size(expression, last) for expression in (key, value)}
+        _require(len(sizes) == 1)
+        return sizes.pop()
 
     def is_moved(self, value: Value) -> bool:
         """Whether a value has one reader, and each element comes from one element of another tensor."""
@@ -392,6 +434,35 @@ def _match_shift(shift: Scalar) -> tuple[Load, bool]:
             if tested == largest and low == -inf and other == 0:
                 return largest, True
     raise NotFoundError
+
+
+def find_block_size(expression: Scalar, key: int) -> int | None:
+    """Return the size of the blocks of keys for which an expression is linear in the block and the place there.
+
+    A block may index a table, whose elements may index what the expression loads. `key` is the axis of the keys, and
+    the one after it that of the depth. None if the expression has no blocks.
+    """
+    atoms = {
+        atom for node in walk(expression) if isinstance(node, Index) for atom in dims.atoms(node.value)
+        if isinstance(atom, Compound) and key in find_nonlinear_axes(dims.from_atom(atom))
+    }  # fmt: skip
+    sizes = {atom.right for atom in atoms}
+    size = sizes.pop() if len(sizes) == 1 else None
+    if not isinstance(size, int):
+        return None
+    others = find_axes(expression)
+    block, place = dims.axis(key + 2, dims.symbol("blocks")), dims.axis(key + 3, size)
+    axes: dict[int, Dim] = {axis: dims.axis(axis, dims.symbol(f"size{axis}")) for axis in others}
+    in_blocks = substitute_axes(expression, {**axes, key: size * block + place})
+    streamed = {key + 1, key + 2, key + 3}
+    for load in loads(in_blocks):
+        for index in load.indices:
+            if isinstance(index, Index):
+                if find_nonlinear_axes(index.value) & streamed:
+                    return None
+            elif not isinstance(index, Load) or find_axes(index) & {key + 1, key + 3}:
+                return None
+    return size
 
 
 def _is_linear(expression: Scalar, axes: set[int]) -> bool:

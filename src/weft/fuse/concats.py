@@ -1,7 +1,7 @@
 """Turn small concatenations of maps into maps that select by position.
 
-Rotary embeddings concatenate half of a vector and the negated other half. As a map this is inlined into its reader;
-otherwise each operand and the concatenation would be separate launches.
+Rotary embeddings concatenate half of a vector and the negated other half, or the two halves of their result. As a map
+this is inlined into its reader; otherwise each operand and the concatenation would be separate launches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.ir.scalar import Apply, Index, Load, Scalar, loads, rebuild, walk
 from weft.ir.target import Target, ThreadTarget
 
 MOST_PARTS = 4
-MOST_NODES = 12  # of a part: all parts are evaluated for every element
+MOST_NODES = 32  # of a part: all parts are evaluated for every element
 
 
 def inline_concats(fused: FusedProgram, target: Target) -> FusedProgram:

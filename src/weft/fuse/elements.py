@@ -47,6 +47,15 @@ class Definitions:
         readers = self.readers.get(value, [])
         return readers[0] if len(readers) == 1 else None
 
+    def is_constant(self, value: Value) -> bool:
+        """Whether a value is a constant, or decoded from constants as quantized weights are."""
+        if value in self.constants:
+            return True
+        step = self.makers.get(value)
+        if step is None or not isinstance(step.primitive, (Map, Reshape)) or not step.operands:
+            return False
+        return all(map(self.is_constant, step.operands))
+
     def find_dependents(self, first: Value) -> set[Value]:
         """Return a value and everything that is computed from it without heavy steps."""
         values, pending = {first}, [first]
@@ -149,13 +158,38 @@ class Definitions:
 
 
 def unreshape_indices(positions: Sequence[Dim], shape: Shape, source: Shape) -> tuple[Dim, ...]:
-    """Return the indices in the source of the element at `positions` of a reshaped tensor."""
-    flat = offset(row_major(len(shape)).strides(shape), positions)
+    """Return the indices in the source of the element at `positions` of a reshaped tensor.
+
+    Axes that a reshape neither splits nor merges keep their index, so that nothing is divided by sizes such as a sum.
+    """
     indices: list[Dim] = []
-    for number in reversed(range(len(source))):
-        indices.insert(0, dims.mod(flat, source[number]) if number else flat)
-        flat = dims.floordiv(flat, source[number])
+    first = 0
+    for stop, source_sizes in _align_axes(shape, source):
+        sizes = shape[first:stop]
+        flat = offset(row_major(len(sizes)).strides(sizes), positions[first:stop])
+        part: list[Dim] = []
+        for number in reversed(range(len(source_sizes))):
+            part.insert(0, dims.mod(flat, source_sizes[number]) if number else flat)
+            flat = dims.floordiv(flat, source_sizes[number])
+        indices += part
+        first = stop
     return tuple(indices)
+
+
+def _align_axes(shape: Shape, source: Shape) -> list[tuple[int, Shape]]:
+    """Split two shapes of a reshape where both have the same number of elements before an axis.
+
+    Return the end of each range of axes of the first shape, and the sizes of the source there.
+    """
+    ranges: list[tuple[int, Shape]] = []
+    first = 0
+    for stop in range(1, len(shape)):
+        count = dims.product(shape[:stop])
+        ends = [end for end in range(first + 1, len(source)) if dims.product(source[:end]) == count]
+        if ends:
+            ranges.append((stop, source[first : ends[0]]))
+            first = ends[0]
+    return [*ranges, (len(shape), source[first:])]
 
 
 def require_shape(value: Value) -> Shape:

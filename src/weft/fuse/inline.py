@@ -1,20 +1,23 @@
 """Inline maps into their readers, if they have a single reader or are too cheap to be stored.
 
-Work is not duplicated: a reader with more elements than the map it reads inlines only cheap maps, and the size of an
-expression is limited.
+Readers are maps, and scatters in place, which compute what they write. Work is not duplicated: a reader with more
+elements than the map it reads inlines only cheap maps, and the size of an expression is limited. A map that is only
+reshaped, by splitting its axes, computes the elements of the reshaped tensor, so that readers of that can inline it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from weft.cost.expressions import divides
 from weft.fuse.channel_order import find_channel_reorderings
+from weft.fuse.elements import unreshape_indices
 from weft.fuse.quantized import find_stored_bytes
 from weft.ir import dims
+from weft.ir.access import axes_of_shape, find_nonlinear_axes, substitute_axes
 from weft.ir.dims import Axis
-from weft.ir.program import Map, Step, TensorProgram, Value, join_origins
+from weft.ir.program import Map, Primitive, Reshape, Scatter, Step, TensorProgram, Value, join_origins
 from weft.ir.scalar import Apply, Index, Load, Scalar, identity_indices, rebuild, walk
 from weft.ir.types import Shape
 from weft.records import dataclass
@@ -30,42 +33,69 @@ COSTLY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _MapInfo:
-    """A map with precomputed properties of its expression."""
+    """A map or a scatter in place, with precomputed properties of its expressions over a domain."""
 
     step: Step
-    expression: Scalar
+    domain: Shape
+    expressions: tuple[Scalar, ...]
     nodes: int
     loads: tuple[Load, ...]
     is_costly: bool
 
 
-def inline_maps(program: TensorProgram, most_operands: int = MANY) -> TensorProgram:
-    """Inline maps into the maps that read them, and drop maps without readers.
+def inline_maps(program: TensorProgram, most_operands: int = MANY, stored: Collection[Value] = ()) -> TensorProgram:
+    """Inline maps into the maps and scatters in place that read them, and drop maps without readers.
 
-    A map with inlined ones has at most `most_operands` operands.
+    A map with inlined ones has at most `most_operands` operands. The values in `stored` are not inlined.
     """
     maps: dict[Value, _MapInfo] = {}
     readers = _find_readers(program)
     in_place = find_channel_reorderings(program)
-    stored = find_stored_bytes(program)
+    stored = find_stored_bytes(program).union(stored)
     steps: list[Step] = []
     for step in program.steps:
+        if isinstance(step.primitive, Reshape):
+            step = _split_axes(step, maps, readers) or step
         if isinstance(step.primitive, Map):
             info = _analyse(step)
             info = info if step.results[0] in in_place else _inline_all(info, maps, readers, most_operands)
             step = info.step
             if step.results[0] not in stored:
                 maps[step.results[0]] = info
+        elif isinstance(step.primitive, Scatter) and step.primitive.in_place:
+            step = _inline_all(_analyse(step), maps, readers, most_operands).step
         steps.append(step)
     return replace(program, steps=_drop_unread_maps(steps, program.outputs))
 
 
+def _split_axes(reshape: Step, maps: Mapping[Value, _MapInfo], readers: dict[Value, set[Value | None]]) -> Step | None:
+    """Return the map that computes a reshaped movement of data; None unless the reshape only splits axes of one."""
+    (source,), (result,) = reshape.operands, reshape.results
+    inner = maps.get(source)
+    if inner is None or readers[source] != {result} or not _is_cheap(inner) or not _reads_less(inner):
+        return None
+    indices = unreshape_indices(axes_of_shape(result.shape), result.shape, source.shape)
+    if any(map(find_nonlinear_axes, indices)):
+        return None
+    for operand in inner.step.operands:
+        readers[operand] = readers[operand] - {source} | {result}
+    expression = substitute_axes(inner.expressions[0], indices)
+    return replace(inner.step, primitive=Map(expression), results=reshape.results)
+
+
 def _analyse(step: Step) -> _MapInfo:
-    assert isinstance(step.primitive, Map)
-    nodes = list(walk(step.primitive.expression))
+    expressions: tuple[Scalar, ...]
+    match step.primitive:
+        case Map(expression):
+            domain, expressions = step.results[0].shape, (expression,)
+        case Scatter(domain, indices, update):
+            expressions = (*indices, update)
+        case _:
+            raise AssertionError(step.primitive)
+    nodes = [node for expression in expressions for node in walk(expression)]
     loads = tuple(node for node in nodes if isinstance(node, Load))
     is_costly = any(isinstance(node, Apply) and node.function in COSTLY for node in nodes)
-    return _MapInfo(step, step.primitive.expression, len(nodes), loads, is_costly)
+    return _MapInfo(step, domain, expressions, len(nodes), loads, is_costly)
 
 
 def _find_readers(program: TensorProgram) -> dict[Value, set[Value | None]]:
@@ -104,9 +134,10 @@ def _inline_all(
 
 def _may_inline(inner: _MapInfo, outer: _MapInfo, *, only_reader: bool) -> bool:
     checks = any(load.checked for load in inner.loads)
-    if checks and inner.step.results[0].rank < outer.step.results[0].rank:
+    is_lower = inner.step.results[0].rank < len(outer.domain)
+    if checks and is_lower:
         return False  # an index is checked once, not by each of many readers
-    if _is_index_table(inner) and inner.step.results[0].rank < outer.step.results[0].rank:
+    if _is_index_table(inner) and is_lower:
         return False
     position = outer.step.operands.index(inner.step.results[0])
     shape = inner.step.results[0].shape
@@ -115,10 +146,10 @@ def _may_inline(inner: _MapInfo, outer: _MapInfo, *, only_reader: bool) -> bool:
         return False
     if not all(_is_inside(load, shape) for load in value_loads):
         return False
-    cheap = inner.nodes <= CHEAP_NODES and not inner.is_costly and not _is_worth_storing(inner, outer)
+    cheap = _is_cheap(inner) and not _is_worth_storing(inner, outer)
     if cheap and _reads_less(inner):
         return True
-    same_size = dims.product(outer.step.results[0].shape) == dims.product(shape)
+    same_size = dims.product(outer.domain) == dims.product(shape)
     return only_reader and (cheap or (same_size and len({load.indices for load in value_loads}) == 1))
 
 
@@ -126,7 +157,7 @@ def _is_index_table(inner: _MapInfo) -> bool:
     """Whether the map computes only with its indices, and expensively."""
     if inner.loads:
         return False
-    indices = [node.value for node in walk(inner.expression) if isinstance(node, Index)]
+    indices = [node.value for node in walk(inner.expressions[0]) if isinstance(node, Index)]
     return inner.is_costly or any(map(divides, indices))
 
 
@@ -135,7 +166,7 @@ def _is_worth_storing(inner: _MapInfo, outer: _MapInfo) -> bool:
     shape = inner.step.results[0].shape
     indices = [index.value for load in inner.loads for index in load.indices if isinstance(index, Index)]
     uneven = any(dims.is_uneven(index, len(shape) - 1) for index in indices)
-    return uneven and not dims.is_at_least(dims.product(shape), dims.product(outer.step.results[0].shape))
+    return uneven and not dims.is_at_least(dims.product(shape), dims.product(outer.domain))
 
 
 def _is_inside(load: Load, shape: Shape) -> bool:
@@ -146,6 +177,10 @@ def _is_inside(load: Load, shape: Shape) -> bool:
     )
 
 
+def _is_cheap(inner: _MapInfo) -> bool:
+    return inner.nodes <= CHEAP_NODES and not inner.is_costly
+
+
 def _reads_less(inner: _MapInfo) -> bool:
     """Whether recomputing the map reads no more memory than reading its result."""
     return len(inner.loads) <= 1
@@ -154,12 +189,15 @@ def _reads_less(inner: _MapInfo) -> bool:
 def _inline(outer: _MapInfo, inner: _MapInfo) -> Step:
     """Replace the outer map's loads of the inner one by the inner expression.
 
-    Each operand occurs once, in the order of first loads.
+    Each operand occurs once, in the order of first loads; that in which a scatter writes is the first one.
     """
     position = outer.step.operands.index(inner.step.results[0])
     own_indices = identity_indices(inner.step.results[0].shape)
     single = sum(1 for load in outer.loads if load.operand == position) == 1  # several loads need separate copies
     order: dict[Value, int] = {}
+    if isinstance(outer.step.primitive, Scatter):
+        order[outer.step.operands[0]] = 0
+    inner_expression = inner.expressions[0]
 
     def number(load: Load, operands: Sequence[Value]) -> Scalar:
         slot = order.setdefault(operands[load.operand], len(order))
@@ -180,17 +218,26 @@ def _inline(outer: _MapInfo, inner: _MapInfo) -> Step:
         if load.operand != position:
             return number(load, outer.step.operands)
         if load.indices == own_indices:
-            return inner.expression if single and keeps_numbers() else rebuild(inner.expression, renumber)
+            return inner_expression if single and keeps_numbers() else rebuild(inner_expression, renumber)
         positions = [index.value for index in load.indices if isinstance(index, Index)]
         return rebuild(
-            inner.expression,
+            inner_expression,
             renumber,
             lambda atom: positions[atom.position] if isinstance(atom, Axis) else dims.from_atom(atom),
         )
 
-    expression = rebuild(outer.expression, read_operand)
+    expressions = [rebuild(expression, read_operand) for expression in outer.expressions]
     origin = join_origins([inner.step.origin, outer.step.origin])
-    return replace(outer.step, origin=origin, primitive=Map(expression), operands=tuple(order))
+    primitive = _replace_expressions(outer.step.primitive, expressions)
+    return replace(outer.step, origin=origin, primitive=primitive, operands=tuple(order))
+
+
+def _replace_expressions(primitive: Primitive, expressions: Sequence[Scalar]) -> Map | Scatter:
+    """Return a primitive with other expressions, in the order of `_analyse`."""
+    if isinstance(primitive, Scatter):
+        *indices, update = expressions
+        return replace(primitive, indices=tuple(indices), update=update)
+    return Map(expressions[0])
 
 
 def _drop_unread_maps(steps: list[Step], outputs: tuple[Value, ...]) -> tuple[Step, ...]:
