@@ -2,7 +2,8 @@
 
 A result much larger than its operands is not folded, to save memory, unless it becomes the weights of a product. A
 result that repeats one element is always folded, since its array has stride 0. Block-quantized weights stay packed,
-since some devices multiply them directly; for other devices `fold_weights` dequantizes them.
+since some devices multiply them directly; for other devices `fold_weights` dequantizes them. The same holds for weights
+of 16 bits that are cast to float32 (`fold_half_weights`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from weft.errors import WeftError
 from weft.ir.block_weights import match_block_weights
 from weft.ir.dtypes import DType
+from weft.ir.half_weights import widens_weights
 from weft.ir.program import HOST_STEPS, Contract, Convolve, Map, Random, Scan, Step, TensorProgram, Value
 from weft.ir.scalar import Literal
 from weft.opset.trace import Evaluator
@@ -20,6 +22,7 @@ from weft.passes.rewrite import everywhere
 
 SMALL = 1 << 20  # bytes; results up to this size are always folded
 LARGE = 1 << 25  # the same limit for weights of products
+LEAST_HALVES = 1 << 22  # bytes of float32 weights from which on it pays to keep them in 16 bits
 LEAST_WEIGHTS = 1 << 16  # bytes of dequantized weights from which on it pays to keep them packed
 GROWTH = 4  # limit on the size of other results, relative to operands: bytes may become float32
 
@@ -31,8 +34,14 @@ def fold_constants(program: TensorProgram, evaluator: Evaluator) -> TensorProgra
 
 
 def fold_weights(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """Fold steps with constant operands, including block-quantized weights."""
+    """Fold steps with constant operands, including block-quantized weights and those of 16 bits."""
     return _fold(everywhere(fold_weights, program, evaluator), evaluator, {})
+
+
+def fold_half_weights(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
+    """Fold steps with constant operands, including weights of 16 bits, but not block-quantized ones."""
+    program = everywhere(fold_half_weights, program, evaluator)
+    return _fold(program, evaluator, _find_readers(program), halves=True)
 
 
 def fold_bytes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
@@ -63,12 +72,16 @@ def _find_readers(program: TensorProgram) -> dict[Value, list[Step | None]]:
     return readers
 
 
-def _fold(program: TensorProgram, evaluator: Evaluator, readers: dict[Value, list[Step | None]]) -> TensorProgram:
+def _fold(
+    program: TensorProgram, evaluator: Evaluator, readers: dict[Value, list[Step | None]], *, halves: bool = False
+) -> TensorProgram:
     constants: dict[Value, Any] = dict(program.constants)
     weight_sources = _find_weight_sources(program)
     steps: list[Step] = []
     for step in program.steps:
-        stays_packed = len(step.results) == 1 and _stays_packed(step, readers.get(step.results[0], []), constants)
+        stays_packed = len(step.results) == 1 and _stays_packed(
+            step, readers.get(step.results[0], []), constants, halves=halves
+        )
         small = LARGE if not weight_sources.isdisjoint(step.results) else SMALL
         results = None if stays_packed else _compute(step, constants, evaluator, small)
         if results is None:
@@ -92,8 +105,8 @@ def _find_weight_sources(program: TensorProgram) -> set[Value]:
     return weights
 
 
-def _stays_packed(step: Step, readers: list[Step | None], constants: dict[Value, Any]) -> bool:
-    """Whether a step dequantizes weights for a product that can take them packed."""
+def _stays_packed(step: Step, readers: list[Step | None], constants: dict[Value, Any], *, halves: bool) -> bool:
+    """Whether a step dequantizes or, unless `halves` are folded, widens weights for a product that can do so itself."""
     if (
         not isinstance(step.primitive, Map)
         or len(readers) != 1
@@ -103,7 +116,10 @@ def _stays_packed(step: Step, readers: list[Step | None], constants: dict[Value,
     (reader,) = readers
     if reader is None or not isinstance(reader.primitive, Contract):
         return False
-    return match_block_weights(reader, step, constants) is not None
+    if match_block_weights(reader, step, constants) is not None:
+        return True
+    large = (_static_bytes(step.results[0]) or 0) >= LEAST_HALVES
+    return not halves and large and widens_weights(reader, step, constants)
 
 
 def _compute(step: Step, constants: dict[Value, Any], evaluator: Evaluator, small: int = SMALL) -> list[Any] | None:

@@ -17,8 +17,8 @@ from dataclasses import field, replace
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.program import Branch, Concat, Dims, Guard, Map, Scatter, Step, TensorProgram, Value, bodies, join_origins
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, identity_indices, rebuild
+from weft.ir.program import Branch, Concat, Dims, Guard, Map, Scatter, Step, TensorProgram, Value, bodies
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, identity_indices
 from weft.ir.state import HeldInput
 from weft.ir.types import TensorType
 from weft.passes.dead_code import guard_symbols, step_symbols, type_symbols, with_outputs
@@ -35,7 +35,6 @@ class HeldState:
     lengths: Mapping[str, Value]
 
 
-MOST_OPERANDS = 7  # of a scatter that computes what it writes: some devices bind few buffers
 Pair = tuple[Value, Value, int]  # an input, its output, and the axis along which it grows
 
 
@@ -117,9 +116,7 @@ class _Holding:
         if updates is None or room is None:
             return
         self.buffers[source] = self.new_buffer(source, axis, output.shape[axis] + dims.symbol(room, 0))
-        self.replaced_steps[id(step)] = self.write_updates(
-            updates, self.buffers[source], output, self.makers, self.uses
-        )
+        self.replaced_steps[id(step)] = self.write_updates(updates, self.buffers[source], output)
         rooms = ((room, output.shape[axis]),)
         reads_beyond = isinstance(step.primitive, Scatter)  # shorter sequences of a batch end before the others
         self.held_inputs.append(HeldInput(source.name, axis, str(source.shape[axis]), rooms, reads_beyond))
@@ -157,17 +154,9 @@ class _Holding:
             new = joined
         return [*steps, _write(source, new, axis, source.shape[axis], step)]
 
-    def write_updates(
-        self,
-        updates: Sequence[Step],
-        buffer: Value,
-        output: Value,
-        makers: Mapping[Value, Step],
-        uses: Counter[Value],
-    ) -> list[Step]:
+    def write_updates(self, updates: Sequence[Step], buffer: Value, output: Value) -> list[Step]:
         """Return the updates of a buffer, and the output as a slice of it."""
         *before, update = updates
-        update = _inline_update(update, makers, uses)
         assert isinstance(buffer.type, TensorType)
         extended = self.new_value(buffer.type)
         element = Load(0, identity_indices(output.shape), output.dtype)
@@ -280,7 +269,7 @@ class _HeldBody:
         buffer = self.outer.new_buffer(source, axis, after + dims.symbol(room, 0))
         if inner is None:
             write = _write(source, result, axis, 0, self.step)
-            self.added_steps.append(self.outer.write_updates([write], buffer, result, self.makers, self.uses)[0])
+            self.added_steps.append(self.outer.write_updates([write], buffer, result)[0])
             self.captures.append(source)
         elif not self.append_to(inner, result, axis, buffer):
             return False
@@ -303,7 +292,7 @@ class _HeldBody:
         if maker is None or updates is None:
             return False
         self.reads_beyond |= isinstance(maker.primitive, Scatter)
-        self.replaced_steps[id(maker)] = self.outer.write_updates(updates, buffer, result, self.makers, self.uses)
+        self.replaced_steps[id(maker)] = self.outer.write_updates(updates, buffer, result)
         return True
 
 
@@ -323,25 +312,6 @@ def _write(buffer: Value, new: Value, axis: int, start: Dim, step: Step) -> Step
     indices[axis] = Index(own[axis].value + start)
     primitive = Scatter(new.shape, tuple(indices), Load(1, own, new.dtype), "none", checked=False, in_place=True)
     return Step(primitive, (buffer, new), step.results, step.origin)
-
-
-def _inline_update(step: Step, makers: Mapping[Value, Step], uses: Counter[Value]) -> Step:
-    """Let a scatter compute the elements that it writes, if they are a map that nothing else reads."""
-    scatter = step.primitive
-    assert isinstance(scatter, Scatter)
-    update = scatter.update
-    if not isinstance(update, Load) or update.indices != identity_indices(scatter.domain):
-        return step
-    maker = makers.get(step.operands[update.operand])
-    if maker is None or not isinstance(maker.primitive, Map) or uses[maker.results[0]] != 1:
-        return step
-    operands = (*step.operands, *maker.operands)
-    if len(operands) > MOST_OPERANDS or step.operands.count(maker.results[0]) > 1:
-        return step
-    first = len(step.operands)
-    expression = rebuild(maker.primitive.expression, lambda load: replace(load, operand=load.operand + first))
-    origin = join_origins([maker.origin, step.origin])
-    return replace(step, primitive=replace(scatter, update=expression), operands=operands, origin=origin)
 
 
 def _extends(step: Step, source: Value, axis: int) -> bool:
