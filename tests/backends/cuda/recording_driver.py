@@ -54,6 +54,7 @@ class RecordingDriver:
     gpus: tuple[GpuProperties, ...] = ()
     calls: Counter[str] = field(default_factory=Counter)
     memory: dict[int, Any] = field(default_factory=dict)
+    host_memory: list[Any] = field(default_factory=list)
     freed: int = 0
     waits: list[tuple[int, int]] = field(default_factory=list)  # (stream, stream that it waits for)
     updated: list[int] = field(default_factory=list)  # nodes whose parameters were set anew
@@ -138,6 +139,10 @@ class RecordingDriver:
         self.memory[place] = content
         address._obj.value = place
         return 0
+
+    def cuMemHostAlloc(self, address: Any, size: Any, _: Any) -> None:
+        self.host_memory.append((ctypes.c_char * size.value)())
+        address._obj.value = ctypes.addressof(self.host_memory[-1])
 
     def cuMemFreeAsync(self, address: Any, _: Any) -> None:
         del self.memory[address.value]

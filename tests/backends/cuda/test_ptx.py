@@ -123,6 +123,29 @@ def mixed_ops() -> onnx.ModelProto:
     )
 
 
+def quantized() -> onnx.ModelProto:
+    """Products by weights of 4 bits, with zero points and without, for any number of rows."""
+
+    def product(source: str, target: str, columns: int, depth: int, *zero: str) -> onnx.NodeProto:
+        attributes = {"K": depth, "N": columns, "bits": 4, "block_size": 32}
+        return node(
+            "MatMulNBits", [source, f"{target}w", f"{target}s", *zero], [target], domain="com.microsoft", **attributes
+        )
+
+    return model(
+        [product("x", "p", 1024, 512, "z"), product("p", "y", 512, 1024)],
+        [value("x", ["rows", 512])],
+        [value("y", ["rows", 512])],
+        [
+            zeros("pw", 1024, 16, 16, dtype=np.uint8),
+            zeros("ps", 1024 * 16),
+            zeros("z", 1024 * 8, dtype=np.uint8),
+            zeros("yw", 512, 32, 16, dtype=np.uint8),
+            zeros("ys", 512 * 32),
+        ],
+    )
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "layer": layer,
     "layer_half": lambda: layer(F16),
@@ -133,15 +156,18 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "images_half": lambda: convolutions(F16),
     "bytes": bytes_,
     "odds": mixed_ops,
+    "quantized": quantized,
 }
 SINGLE = ("layer", "layer_any_rows", "attention", "images")  # float32 models, for which the precision matters
 CASES = [
     *(("h200", precision, name) for precision in ("float32", "tf32", "fast", "strict") for name in SINGLE),
     *(("h200", "float32", name) for name in MODELS if name not in SINGLE),
+    ("h200", "strict", "layer_half"),
+    ("h200", "strict", "quantized"),
     ("h200 of 12.0", "float32", "bytes"),
     *(("a100", precision, name) for precision in ("float32", "tf32", "fast") for name in ("layer", "attention")),
-    *(("a100", "float32", name) for name in ("layer_half", "attention_half", "images", "bytes")),
-    *(("t4", "float32", name) for name in ("layer", "layer_half", "attention", "odds")),
+    *(("a100", "float32", name) for name in ("layer_half", "attention_half", "images", "bytes", "quantized")),
+    *(("t4", "float32", name) for name in ("layer", "layer_half", "attention", "odds", "quantized")),
 ]
 TILES = {"h200": "wgmma.mma_async", "a100": "mma.sync"}
 
@@ -177,5 +203,5 @@ def test_models_assemble(
     if gpu == "t4" or name == "odds" or (precision == "strict" and name in SINGLE):
         assert not used
     elif gpu in TILES and (name.endswith("half") or name == "bytes" or precision in ("tf32", "fast")):
-        assert TILES[gpu] in used  # float32 in several parts may be cheaper without tiles
+        assert ("mma.sync" if precision == "strict" else TILES[gpu]) in used  # parts of float32 may be cheaper without
     assert GPUS[gpu].capability == H200.capability or "wgmma.mma_async" not in used

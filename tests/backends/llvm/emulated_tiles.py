@@ -141,6 +141,15 @@ class TileMachine:
             return self.multiply_groups(text, values)
         elif text.startswith("cvt.rn.bf16.f32"):
             return np.array(values, np.float32).astype(ml_dtypes.bfloat16)
+        elif text.startswith("lop3.b32") and "0xEA" in text:
+            return np.array([values[0] & values[1] | values[2]], np.int32)
+        elif text.startswith("fma.rn."):
+            kind = TYPES[text.split(".")[2].split("x")[0]]
+            a, b, c = (np.array([value], np.int32).view(kind).astype(np.float64) for value in values)
+            exact = a * b + c
+            rounded = exact.astype(kind)
+            assert np.array_equal(rounded.astype(np.float64), exact), "the result is not exact"
+            return rounded
         elif text.startswith("wgmma.wait_group") and values:
             return np.array(values, np.float32 if isinstance(values[0], float) else np.int32)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,18 +88,18 @@ def expected(proto: onnx.ModelProto, inputs: dict[str, Array]) -> list[Array]:
 def travelled(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """Record the sizes of all copies to and from the device."""
     sizes: dict[str, list[int]] = {"to": [], "from": []}
-    write, read = Gpu.write, Readback.read
+    write, start_read = Gpu.write, Readback.start
 
     def counted_write(self: Gpu, buffer: Any, offset: int, data: Any) -> None:
         sizes["to"].append(memoryview(data).nbytes)
         write(self, buffer, offset, data)
 
-    def counted_read(self: Readback, batch: Any, *arguments: Any) -> None:
+    def counted_read(self: Readback, batch: Any, *arguments: Any, **options: Any) -> Callable[[], None]:
         sizes["from"] += [chunk.size for chunk in batch]
-        read(self, batch, *arguments)
+        return start_read(self, batch, *arguments, **options)
 
     monkeypatch.setattr(Gpu, "write", counted_write)
-    monkeypatch.setattr(Readback, "read", counted_read)
+    monkeypatch.setattr(Readback, "start", counted_read)
     return sizes
 
 

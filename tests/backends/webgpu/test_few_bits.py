@@ -1,4 +1,4 @@
-"""Quantized weights on devices whose kernels multiply floats: weights are dequantized first."""
+"""Weights of eight bits on devices whose kernels multiply floats: small ones are dequantized, others stay packed."""
 
 from __future__ import annotations
 

@@ -59,7 +59,12 @@ class CpuDriver(CompilingDriver):
 
     def target(self, precision: str) -> Target:
         narrow = precision == "fast"
-        return replace(self.machine.target, transformed_products=precision != "strict", narrow_products=narrow)
+        return replace(
+            self.machine.target,
+            transformed_products=precision != "strict",
+            narrow_products=narrow,
+            widens_weights=self.machine.target.widens_weights and not narrow,  # both have weights of 16 bits
+        )
 
     def identity(self) -> str:
         return code_identity(self.machine)

@@ -7,9 +7,9 @@ is submitted to one stream. After a fatal driver error the GPU stays lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import Structure, byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_ushort, c_void_p
+from ctypes import Structure, byref, c_char, c_float, c_int, c_size_t, c_uint, c_uint64, c_ushort, c_void_p, string_at
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -43,6 +43,7 @@ _POOL_SHARE = 16  # the pool keeps freed memory up to 1/16 of all memory
 _MOST_SPARE_BYTES = 64 << 20  # freed memory kept here, without returning it to the pool
 _LEAST_BUFFER = 16
 _SPIN_SECONDS = 2e-2  # of a wait that may be long, before it sleeps between polls
+_STAGING_STEP = 1 << 12  # bytes
 _POLL_SECONDS = 2e-3  # how often a long wait gives Ctrl-C a chance
 
 
@@ -124,6 +125,21 @@ class _ActiveContext:
         self._gpu.pop(byref(c_void_p()))
 
 
+class _Staging:
+    """Host memory that the GPU copies to without blocking the caller, and the event after its last copy."""
+
+    __slots__ = ("event", "memory", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.memory = c_void_p()
+        self.event = c_void_p()
+
+    @property
+    def address(self) -> int:
+        return self.memory.value or 0
+
+
 class _Guard(_ActiveContext):
     """See `CudaGpu.guard`."""
 
@@ -171,6 +187,7 @@ class CudaGpu:
         self.pop = driver.function("cuCtxPopCurrent_v2")
         self._spare: dict[int, list[int]] = {}  # size -> addresses of freed memory
         self._spare_bytes = 0
+        self._staging: list[_Staging] = []  # unused; it lives as long as the process
         self._foreign_in_use: list[tuple[c_void_p, Any]] = []  # (event of the last use, owner)
         self._uses_foreign_memory = False  # whether the next run may read foreign memory
         self._pool = c_void_p()
@@ -325,6 +342,40 @@ class CudaGpu:
         """Read slices (buffer, offset, size), each into a new array of bytes."""
         with self.guard("reading a buffer") as driver:
             return self._read(driver, reads, long=False)
+
+    def start_read(self, reads: Sequence[tuple[CudaBuffer, int, int]]) -> Callable[[], list[Array]]:
+        """Read slices as they are after all work submitted so far; return a function that waits for that, no longer."""
+        sizes = [size for _, _, size in reads]
+        with self.guard("reading a buffer") as driver:
+            staging = self._take_staging(driver, sum(sizes))
+            address = staging.address
+            for buffer, offset, size in reads:
+                if size:
+                    source = c_uint64(buffer.address + offset)
+                    driver("cuMemcpyDtoHAsync_v2", c_void_p(address), source, c_size_t(size), self._stream)
+                address += size
+            driver("cuEventRecord", staging.event, self._stream)
+
+        def finish() -> list[Array]:
+            with self.guard("reading a buffer") as driver:
+                driver("cuEventSynchronize", staging.event)
+            content = np.frombuffer(string_at(staging.address, sum(sizes)), np.uint8)
+            with self._lock:
+                self._staging.append(staging)
+            return np.split(content.copy(), np.cumsum(sizes)[:-1])
+
+        return finish
+
+    def _take_staging(self, driver: DriverLibrary, size: int) -> _Staging:
+        """Return unused staging memory of at least this size, or allocate it."""
+        with self._lock:
+            for number, staging in enumerate(self._staging):
+                if staging.size >= size:
+                    return self._staging.pop(number)
+        staging = _Staging(-(-max(size, 1) // _STAGING_STEP) * _STAGING_STEP)
+        driver("cuMemHostAlloc", byref(staging.memory), c_size_t(staging.size), c_uint(0))
+        driver("cuEventCreate", byref(staging.event), _NO_TIMES)
+        return staging
 
     def _read(self, driver: DriverLibrary, reads: Sequence[tuple[CudaBuffer, int, int]], long: bool) -> list[Array]:
         results = [np.empty(size, np.uint8) for _, _, size in reads]

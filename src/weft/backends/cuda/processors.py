@@ -48,6 +48,7 @@ def build_target(gpu: GpuProperties, precision: str, tuned: Choices = ()) -> Thr
     return ThreadTarget(
         rates=_rates(gpu),
         fused_multiply_add=True,
+        unpacks_weights=True,
         alignment=256,
         block_threads=256,
         most_block_threads=_MOST_LANES,
@@ -56,6 +57,7 @@ def build_target(gpu: GpuProperties, precision: str, tuned: Choices = ()) -> Thr
         tile_products=_tile_products(gpu),
         float32_products=_FLOAT32_PRODUCTS.get(precision, Float32Products.EXACT),
         tuned=tuned,
+        fixed_order=precision == "strict",
     )
 
 

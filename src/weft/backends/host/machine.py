@@ -94,6 +94,7 @@ def _build_target(triple: str, processor: str, features: frozenset[str], cache_b
         cache_bytes=cache_bytes,
         dot_product_8=is_wide and "avx512vnni" in features,
         unpacks_weights=True,
+        widens_weights=True,
         lookup_16=is_wide,
         dot_product_16=is_wide and "avx512bf16" in features,
         dot_16_rate=2.0 if is_wide and "avx512bf16" in features and processor.startswith(_DOT_16_AT_FULL_RATE) else 1.0,

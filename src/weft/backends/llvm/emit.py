@@ -35,6 +35,7 @@ from weft.ir.kernel import (
     Integer,
     Kernel,
     Let,
+    MultiplyFragments,
     MultiplyTiles,
     Number,
     Put,
@@ -350,6 +351,8 @@ class Emitter:
             (value,) = values
             bits = conversions.narrow_bfloat16(self.builder, conversions.saturate_bfloat16(self.builder, value))
             return self.use_bfloat16(call, bits)
+        if call.function in ("fma_bfloat16x2", "fma_float16x2", "and_or"):
+            return self.lanes.compute_pairs(self, call.function, values)
         if call.function in ("code4", "code2"):
             return self.lanes.decode_integer(self, values[0], int(call.function[-1]))
         return functions.apply(self.builder, call.function, values, [a.dtype for a in call.arguments], call.dtype)
@@ -421,6 +424,8 @@ def _find_assigned(statements: Sequence[Statement]) -> set[str]:
                 assigned.add(name)
             case Transpose(names):
                 assigned.update(names)
+            case MultiplyFragments(sums):
+                assigned.update(name for names in sums for name in names)
             case _:
                 for inner in inner_bodies(statement):
                     assigned |= _find_assigned(inner)

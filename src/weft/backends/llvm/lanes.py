@@ -8,6 +8,7 @@ prologues, memory accesses and communication between lanes differ: lanes are the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.backends.llvm import assembly as ir
@@ -78,6 +79,10 @@ class Lanes(ABC):
     @abstractmethod
     def decode_integer(self, emitter: Emitter, code: Value, bits: int) -> Value:
         """Convert the lowest bits of an int32, as an integer with a bias of half its range, to a float."""
+
+    @abstractmethod
+    def compute_pairs(self, emitter: Emitter, function: str, values: Sequence[Value]) -> Value:
+        """Compute `fma_bfloat16x2`, `fma_float16x2` or `and_or` of words with pairs of 16-bit floats."""
 
     # -- memory ------------------------------------------------------------------------------------------------------
 

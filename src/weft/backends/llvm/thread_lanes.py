@@ -9,7 +9,7 @@ need.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, tile_pipeline, tiles
@@ -18,7 +18,7 @@ from weft.backends.llvm.emit import Emitter
 from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.nvptx import GLOBAL, SHARED, WARP, NvptxBuilder
-from weft.backends.llvm.tile_instructions import fence_tensor_cores
+from weft.backends.llvm.tile_instructions import compute_pairs, fence_tensor_cores
 from weft.backends.llvm.tile_layout import ALIGNMENT
 from weft.backends.llvm.types import BIT, INT32, INT64, element_bytes, memory_type, vector
 from weft.backends.short_indices import are_indices, fit, index_of, is_short
@@ -151,6 +151,9 @@ class ThreadLanes(Lanes):
     def decode_integer(self, emitter: Emitter, code: Value, bits: int) -> Value:
         raise InternalError(f"kernel {emitter.kernel.name}: threads have no table lookups in registers")
 
+    def compute_pairs(self, emitter: Emitter, function: str, values: Sequence[Value]) -> Value:
+        return compute_pairs(emitter.builder, function, values)
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def bind_view(self, emitter: Emitter, address: Value) -> Value:
@@ -168,12 +171,14 @@ class ThreadLanes(Lanes):
     def fetch_run(self, emitter: Emitter, fetch: FetchRun) -> list[Value]:
         count = len(fetch.registers)
         if not self._is_run(emitter, fetch.buffer, count):
-            parts = [Fetch(fetch.buffer, fetch.offset + n, fetch.dtype, mask=fetch.mask) for n in range(count)]
+            parts = [
+                Fetch(fetch.buffer, fetch.offset + n, fetch.dtype, fetch.indirect, fetch.mask) for n in range(count)
+            ]
             return [self.fetch(emitter, part) for part in parts]
 
         def load() -> list[Value]:
             kind = vector(memory_type(fetch.dtype), count)
-            address = emitter.address(fetch.buffer, fetch.offset, None, fetch.dtype)
+            address = emitter.address(fetch.buffer, fetch.offset, fetch.indirect, fetch.dtype)
             run = emitter.builder.load(address, kind, align=_run_alignment(fetch.dtype, count))
             elements = [emitter.builder.extract_element(run, INT32(number)) for number in range(count)]
             return [conversions.decode(emitter.builder, element, fetch.dtype) for element in elements]

@@ -94,6 +94,18 @@ def multiply_fragments(
     return [builder.extract_value(result, number) for number in range(4)]
 
 
+_PAIR_FUNCTIONS = {
+    "fma_bfloat16x2": "fma.rn.bf16x2 $0, $1, $2, $3;",
+    "fma_float16x2": "fma.rn.f16x2 $0, $1, $2, $3;",
+    "and_or": "lop3.b32 $0, $1, $2, $3, 0xEA;",
+}
+
+
+def compute_pairs(builder: IRBuilder, function: str, values: Sequence[Value]) -> Value:
+    """Compute a function of three words, each with a pair of 16-bit floats."""
+    return builder.asm(ir.FunctionType(INT32, [INT32] * 3), _PAIR_FUNCTIONS[function], "=r,r,r,r", values)
+
+
 # -- wgmma -----------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.tile_instructions import load_matrices, multiply_fragments, shared_address
 from weft.backends.llvm.tile_layout import CHUNK, DEPTH_STEP, FRAGMENT_SUMS, SumPartition, TileLayout, build_layout
 from weft.backends.llvm.types import INT32, element_bytes, memory_type
-from weft.ir.kernel import Buffer, TileForm
+from weft.ir.kernel import Buffer, MultiplyFragments, TileForm
 
 if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
@@ -46,6 +46,20 @@ def multiply(
                     types = left.dtype, right.dtype
                     sums[fragment] = multiply_fragments(emitter.builder, types, a, b, sums[fragment])
     return sums
+
+
+def multiply_registers(emitter: Emitter, product: MultiplyFragments) -> None:
+    """Add the products of fragments in registers; products of different sums alternate, since each takes a while."""
+    registers, types = emitter.registers, (product.dtype, product.dtype)
+    for step in range(product.steps):
+        for plane in range(product.planes):
+            at = 2 * (step * product.planes + plane)
+            for number, names in enumerate(product.sums):
+                row, column = divmod(number, len(product.right))
+                left = [registers[name] for name in product.left[row][4 * step : 4 * step + 4]]
+                right = [registers[name] for name in product.right[column][at : at + 2]]
+                sums = [registers[name] for name in names]
+                registers.update(zip(names, multiply_fragments(emitter.builder, types, left, right, sums)))
 
 
 class _Fragments:

@@ -38,6 +38,7 @@ from weft.ir.kernel import (
     Fetch,
     FetchRun,
     MoveRun,
+    MultiplyFragments,
     MultiplyTiles,
     PutSums,
     PutTile,
@@ -68,6 +69,8 @@ def write(emitter: Emitter, statement: TileStatement) -> None:
         case MultiplyTiles(name):
             multiply(emitter, statement)
             wait_for_sums(emitter, [name])
+        case MultiplyFragments():
+            tile_mma.multiply_registers(emitter, statement)
         case AddSums(name, other):
             wait_for_sums(emitter, [name, other])
             dtype = emitter.sums[name].dtype

@@ -8,6 +8,7 @@ int64.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
 from weft.backends.llvm import assembly as ir
@@ -135,6 +136,9 @@ class VectorLanes(Lanes):
     def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
         return dot2(emitter.builder, left, right, total)
 
+    def compute_pairs(self, emitter: Emitter, function: str, values: Sequence[Value]) -> Value:
+        raise InternalError(f"kernel {emitter.kernel.name}: vectors have no {function}")
+
     def round_to_bfloat16(self, emitter: Emitter, value: Value) -> Value:
         return half_bits(emitter.builder, value)
 
@@ -214,12 +218,11 @@ class VectorLanes(Lanes):
         return emitter.builder.select(mask, self.broadcast(emitter, loaded), self.broadcast(emitter, zero))
 
     def fetch_run(self, emitter: Emitter, fetch: FetchRun) -> list[Value]:
-        return [
-            self.broadcast(
-                emitter, emitter.emit_code(Fetch(fetch.buffer, fetch.offset + number, fetch.dtype, mask=fetch.mask))
-            )
+        parts = [
+            Fetch(fetch.buffer, fetch.offset + number, fetch.dtype, fetch.indirect, fetch.mask)
             for number in range(len(fetch.registers))
         ]
+        return [self.broadcast(emitter, emitter.emit_code(part)) for part in parts]
 
     def put_run(self, emitter: Emitter, put: PutRun) -> None:
         for number, value in enumerate(put.values):

@@ -61,6 +61,8 @@ def evaluate_scatter(primitive: Scatter, operands: Sequence[Array], sizes: Mappi
             raise ExecutionError("a scatter index is out of range")
         indices = [index[inside] for index in indices]
         update = update[inside]
+    if primitive.distinct:
+        _require_distinct(indices, result.shape)
     combine = _COMBINE.get(primitive.reduction)
     if combine is None:
         result[tuple(indices)] = update
@@ -71,6 +73,13 @@ def evaluate_scatter(primitive: Scatter, operands: Sequence[Array], sizes: Mappi
         return wide.astype(result.dtype)
     combine.at(result, tuple(indices), update)
     return result
+
+
+def _require_distinct(indices: Sequence[Array], shape: tuple[int, ...]) -> None:
+    """Raise InternalError if two points of a scatter update the same element."""
+    elements = np.ravel_multi_index([index.ravel() for index in indices], shape)
+    if np.unique(elements).size < elements.size:
+        raise InternalError("two points of a scatter with distinct points update the same element")
 
 
 _COMBINE: dict[str, Any] = {

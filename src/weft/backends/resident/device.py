@@ -89,6 +89,10 @@ class MemoryDevice(Protocol):
         """Read slices, each into a new array."""
         ...
 
+    def start_read(self, reads: Sequence[Read]) -> Callable[[], list[Array]]:
+        """Read slices as they are after all work submitted so far; return a function that waits for that, no longer."""
+        ...
+
     def execute(self, commands: Commands, reads: Sequence[Read], long: bool = False) -> list[Array]:
         """Run commands and read slices; without slices, do not wait. Ctrl-C ends the wait for a `long` run."""
         ...

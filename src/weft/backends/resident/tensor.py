@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,16 @@ class ResidentTensor(DeviceTensor):
         """Return another tensor with the same memory, which is freed when both are released."""
         place = self.place_on(self.home)
         return type(self)(self.home, place.buffer, self.shape, self.dtype, place.offset)
+
+    def reshape(self, shape: tuple[int, ...]) -> ResidentTensor:
+        """Return a tensor of another shape with the same elements in the same memory."""
+        place = self.place_on(self.home)
+        return type(self)(self.home, place.buffer, shape, self.dtype, place.offset)
+
+    def start_read(self) -> Callable[[], Array]:
+        place = self.place_on(self.home)
+        finish = self.home.start_read([(place.buffer, place.offset, place.size)])
+        return lambda: finish()[0].view(self.dtype).reshape(self.shape)
 
     def _read(self) -> Array:
         place = self.place_on(self.home)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from weft.backends.device import CompilingDriver, DeviceProgram, Executable, Listing, Progress, Recorder, RunOptions
@@ -29,9 +30,10 @@ class WebGpuDriver(CompilingDriver):
 
     has_memory = True
 
-    def target(self, precision: str) -> Target:  # noqa: ARG002
+    def target(self, precision: str) -> Target:
         adapter = self._find_adapter()
-        return targets.build_target(adapter.limits, adapter.abilities, find_rates(adapter))
+        target = targets.build_target(adapter.limits, adapter.abilities, find_rates(adapter))
+        return replace(target, fixed_order=precision == "strict")
 
     def identity(self) -> str:
         adapter = self._find_adapter()

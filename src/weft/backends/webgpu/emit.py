@@ -252,10 +252,12 @@ class _Emitter:
         width, kind = len(fetch.registers), self.library.register_type(fetch.dtype)
         if self.runs[home.name] == 1:
             for number, name in enumerate(fetch.registers):
-                element = self.emit_fetch(Fetch(fetch.buffer, fetch.offset + number, fetch.dtype, mask=fetch.mask))
+                element = self.emit_fetch(
+                    Fetch(fetch.buffer, fetch.offset + number, fetch.dtype, fetch.indirect, fetch.mask)
+                )
                 self.line(f"var r_{name}: {kind} = {element};")
             return
-        place = self.write_position(fetch.buffer, fetch.offset, None)
+        place = self.write_position(fetch.buffer, fetch.offset, fetch.indirect)
         mask = None
         if fetch.mask is not None:
             mask = self.fresh("bool", self.emit_code(fetch.mask))

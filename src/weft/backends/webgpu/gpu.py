@@ -203,6 +203,18 @@ class Gpu:
         """Read slices (buffer, offset, size), each into a new array of bytes."""
         return self.run(None, reads)
 
+    def start_read(self, reads: Sequence[tuple[GpuBuffer, int, int]]) -> Callable[[], list[Array]]:
+        """Read slices as they are after all work submitted so far; return a function that waits for that, no longer."""
+        results = [np.empty(size, np.uint8) for _, _, size in reads]
+        pending = [self._readback.start(batch, results, None, long=False) for batch in split_into_batches(reads)]
+
+        def finish() -> list[Array]:
+            for finish_batch in pending:
+                finish_batch()
+            return results
+
+        return finish
+
     # ---- shaders
 
     def pipelines(self, shaders: Mapping[str, ShaderSource]) -> dict[str, ComputePipeline]:
@@ -293,7 +305,7 @@ class Gpu:
             self._wait(self.submit(encode))
         for number, batch in enumerate(batches):
             is_first = number == 0
-            self._readback.read(batch, results, encode if is_first else None, long and is_first)
+            self._readback.start(batch, results, encode if is_first else None, long and is_first)()
         return results
 
     def execute(

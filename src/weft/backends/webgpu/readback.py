@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import wgpu
@@ -69,8 +69,10 @@ class Readback:
         self._lock = make_lock()
         self._spare: list[GpuBuffer] = []
 
-    def read(self, batch: Sequence[ReadChunk], results: Sequence[Array], encode: Encode | None, long: bool) -> None:
-        """Read a batch in the same submission as other commands, after them."""
+    def start(
+        self, batch: Sequence[ReadChunk], results: Sequence[Array], encode: Encode | None, long: bool
+    ) -> Callable[[], None]:
+        """Submit other commands and the copies of a batch; return a function that waits and fills in the results."""
         starts, total = [], 0
         for chunk in batch:
             starts.append(total)
@@ -85,10 +87,26 @@ class Readback:
                 encoder.copy_buffer_to_buffer(source, chunk.first, staging.handle, start, chunk.padded)
 
         submission = self._gpu.submit(record)
+
+        def finish() -> None:
+            self._finish(zip(batch, starts), results, staging, total, submission, long)
+
+        return finish
+
+    def _finish(
+        self,
+        chunks: Iterable[tuple[ReadChunk, int]],
+        results: Sequence[Array],
+        staging: GpuBuffer,
+        total: int,
+        submission: Any,
+        long: bool,
+    ) -> None:
+        """Wait for a submission, and copy chunks from where they start in the staging buffer."""
         handles = self._gpu.handle, staging.handle
         mapping = self._gpu.call("reading a buffer", wgpu_native.Mapping, *handles, total, submission, long)
         content = mapping.content()
-        for chunk, start in zip(batch, starts):
+        for chunk, start in chunks:
             begin = start + chunk.skipped
             target = slice(chunk.position, chunk.position + chunk.size)
             results[chunk.result][target] = content[begin : begin + chunk.size]

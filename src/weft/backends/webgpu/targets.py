@@ -17,6 +17,7 @@ def build_target(limits: Limits, abilities: Abilities, rates: Rates | None = Non
     return ThreadTarget(
         rates=rates or (SOFTWARE_GPU if limits.is_software else LARGE_GPU),
         fused_multiply_add=True,
+        unpacks_weights=True,
         alignment=limits.offset_alignment,
         block_threads=min(_SOFTWARE_THREADS if limits.is_software else _THREADS, limits.max_lanes),
         most_block_threads=limits.max_lanes,
