@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from weft.backends.device import CompilingDriver, DeviceProgram, Executable, RunOptions, TunableDriver
 from weft.cache.entries import CachedModel
 from weft.errors import ExecutionError, InvalidModelError, OnlyAtRunError, WeftError
@@ -83,23 +85,28 @@ class Pipeline:
         overridden: Sequence[str] = (),
         outputs: Sequence[str] | None = None,
         state_axes: Mapping[str, int] | None = None,
+        flags: Mapping[str, bool] | None = None,
     ) -> TensorProgram:
         """Graph -> TensorProgram, for any input shapes or for these, with the model's outputs or other values.
 
-        `state_axes`: the inputs whose memory a state holds, and the axis along which each grows.
+        `state_axes`: the inputs whose memory a state holds, and the axis along which each grows. `flags`: inputs that
+        are constants, such as the one that chooses the branch of a merged decoder.
         """
+        from weft.ir.graph import with_constant_inputs
         from weft.ir.printing import format_model
         from weft.opset.equal_sizes import find_equal_sizes
         from weft.opset.lower import lower
 
         graph = self._graph(outputs)
+        if flags:
+            graph = with_constant_inputs(graph, {name: np.array([flag]) for name, flag in flags.items()})
         self.progress.expect(expected_seconds(self.files.opened.size, len(graph.nodes)))
         self.dump.restart()
         self.dump.stage("graph", lambda: format_model(self.read()))
         self.progress.stage("tracing")
         trace = partial(lower, graph, self._evaluator, sizes=shapes, overridden=overridden, state_axes=state_axes)
         program = trace(progress=self.progress.update)
-        if shapes is not None and (equal_sizes := find_equal_sizes(program)):
+        if shapes is not None and not state_axes and (equal_sizes := find_equal_sizes(program)):
             program = trace(equal_sizes=equal_sizes)
         self.dump.stage("traced", lambda: program)
         return program
@@ -120,12 +127,14 @@ class Pipeline:
     def fuse(self, program: TensorProgram) -> FusedProgram:
         """TensorProgram -> FusedProgram: groups of steps that share a kernel, and the layouts of values."""
         from weft.fuse import fuse
-        from weft.passes.fold import fold_weights
+        from weft.passes.fold import fold_half_weights, fold_weights
 
         self.progress.stage("fusing")
         target = self.compiling_driver.target(self.precision)
         if not target.unpacks_weights:
             program = fold_weights(program, self._evaluator)
+        elif not target.widens_weights:
+            program = fold_half_weights(program, self._evaluator)
         return fuse(program, target, lambda name, fused: self.dump.stage(name, lambda: fused))
 
     def build(self, fused: FusedProgram, on_work: Callable[[Work], None] | None = None) -> tuple[Section, ...]:

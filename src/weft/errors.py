@@ -184,6 +184,15 @@ def _unpickle(kind: type[WeftError], arguments: tuple[Any, ...], content: dict[s
     return error
 
 
+def check_unicode(text: str, name: str = "the text") -> None:
+    """Raise InputError for a text with a lone surrogate, which cannot be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"{name} has a lone surrogate at character {error.start}, which is not valid Unicode"
+        raise InputError(problem, hint="decode bytes with errors='replace'") from error
+
+
 def short_repr(value: object) -> str:
     """Format a value for a message: short, and safe against a `repr` that fails."""
     formatter = reprlib.Repr()

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -554,3 +555,19 @@ def test_writing_abandoned_arrays_fails(tmp_path: Path) -> None:
     arrays.abandon()
     with (tmp_path / "file").open("w+b") as file, pytest.raises(OSError, match="abandoned"):
         arrays.move_to(file, 0)
+
+
+def test_capacity_follows_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def report_blocks(blocks: int) -> Callable[[Path], SimpleNamespace]:
+        def report(place: Path) -> SimpleNamespace:
+            if not place.exists():
+                raise FileNotFoundError(place)
+            return SimpleNamespace(f_frsize=4096, f_blocks=blocks)
+
+        return report
+
+    missing = tmp_path / "cache" / "weft"
+    monkeypatch.setattr(os, "statvfs", report_blocks(10 << 20))
+    assert models.choose_capacity(missing) == 4 << 30
+    monkeypatch.setattr(os, "statvfs", report_blocks(64 << 20))
+    assert models.choose_capacity(missing) == 16 << 30

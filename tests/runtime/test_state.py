@@ -195,6 +195,34 @@ def test_a_copy_continues_alone(device: str) -> None:
 
 @DEVICES
 @DECODERS
+def test_a_state_is_filled_with_the_outputs_of_a_run(build: Callable[[], onnx.ModelProto], device: str) -> None:
+    loaded = weft.load(build(), device=device)
+    state = loaded.state(capacity=12)
+    advance(loaded, state, 4)
+    other = loaded.state(capacity=20)
+    advance(loaded, other, 2)  # what is replaced
+    other.fill(state.numpy())
+    assert other.length == 4
+    np.testing.assert_array_equal(advance(loaded, other, 1)["logits"], advance(loaded, state, 1)["logits"])
+
+
+def test_a_content_that_does_not_fit_is_refused() -> None:
+    loaded = weft.load(concat_decoder())
+    state = loaded.state(capacity=4)
+    contents = empty_past(loaded)
+    first = next(iter(contents))
+    with pytest.raises(weft.InputError, match="holds"):
+        state.fill({first: contents[first]})
+    with pytest.raises(weft.InputError, match="new content"):
+        state.fill({**contents, first: contents[first].astype(np.float64)})
+    longer = {name: np.zeros((*array.shape[:2], 5, SIZE), np.float32) for name, array in contents.items()}
+    with pytest.raises(weft.InputError, match="full"):
+        state.fill(longer)
+    assert state.length == 0
+
+
+@DEVICES
+@DECODERS
 def test_a_saved_state_continues_in_another_model(
     build: Callable[[], onnx.ModelProto], device: str, tmp_path: Path
 ) -> None:

@@ -43,7 +43,8 @@ from weft.logs import CACHE
 from weft.quantities import format_bytes
 from weft.records import dataclass
 
-MAX_BYTES = 4 * 1024**3
+MAX_BYTES = 4 * 1024**3  # of the cache, on a small disk
+DISK_SHARE = 16  # on a large one, the cache takes up to 1/DISK_SHARE of it: language models have several GB
 MAX_SHARE = 2  # an entry may take 1/MAX_SHARE of the cache; larger models are compiled from cached code instead
 MAX_PROGRAMS = 16  # of a model, besides the one for any shapes
 MAX_RECORDS = 4096  # file digests
@@ -381,4 +382,15 @@ def _checksum(key: str, *parts: bytes | memoryview) -> bytes:
 def shared_models() -> ModelCache:
     """Return this user's cache."""
     folder = cache_folder()
-    return ModelCache(None if folder is None else folder / "models")
+    return ModelCache(None) if folder is None else ModelCache(folder / "models", choose_capacity(folder))
+
+
+def choose_capacity(folder: Path) -> int:
+    """Return the most bytes of a cache in a folder, which may be missing yet, by the size of its disk."""
+    for place in (folder, *folder.parents):
+        try:
+            disk = os.statvfs(place)
+        except OSError:
+            continue
+        return max(MAX_BYTES, disk.f_frsize * disk.f_blocks // DISK_SHARE)
+    return MAX_BYTES

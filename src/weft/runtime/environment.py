@@ -35,7 +35,11 @@ VERIFY = Variable("WEFT_VERIFY", "1", "check kernels and memory plans while comp
 CUDA_LIBRARY = Variable(
     "WEFT_CUDA_LIBRARY", "a file", "the library of NVIDIA's driver, where it is not found by its name"
 )
-COMPAT = Variable("WEFT_COMPAT", "onnxruntime", "import onnxruntime means weft, in this process and those it starts")
+COMPAT = Variable(
+    "WEFT_COMPAT",
+    "onnxruntime, onnxruntime_genai or both",
+    "import onnxruntime means weft, in this process and those it starts",
+)
 PROGRESS = Variable("WEFT_PROGRESS", "0", "show no progress of long loads, on terminals and in notebooks")
 LOG = Variable("WEFT_LOG", "debug, info or warning", "write what weft does to standard error, from this level on")
 VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, KEYS, VERIFY, CUDA_LIBRARY, COMPAT, PROGRESS, LOG)

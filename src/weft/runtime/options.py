@@ -43,11 +43,11 @@ class LoadOptions:
         them. None: random inputs.
     threads: the number of threads; None leaves it to the device. The reference device leaves it to numpy.
     precision: "float32" rounds no operand but may reassociate, and use Winograd convolutions where the weights are of
-        similar magnitude, so that errors stay in proportion and NaN and infinity do not spread; "strict" allows nothing
-        less accurate than a blocked dot product. "tf32" lets products round their operands to 10 mantissa bits, "fast"
-        to float16 (clamped to its range) or bfloat16; sums and everything else stay float32. A device without such
-        products computes as in "float32"; `model.narrowed()` lists the rounded products, `model.deviation()` measures
-        the error.
+        similar magnitude, so that errors stay in proportion and NaN and infinity do not spread; "strict" allows
+        nothing less accurate than a blocked dot product, and on GPUs gives a row the same bits whatever other rows
+        there are. "tf32" lets products round their operands to 10 mantissa bits, "fast" to float16 (clamped to its
+        range) or bfloat16; sums and everything else stay float32. A device without such products computes as in
+        "float32"; `model.narrowed()` lists the rounded products, `model.deviation()` measures the error.
     memory_limit: bytes, or a text like "200MB", for the weights, arena, workspace and outputs of one run at a time. A
         model that does not fit raises an OutOfMemoryError, one with dynamic shapes when it is run.
     prefer: "memory" keeps the arena as small as possible; "speed" lets it grow where kernels can then run in parallel

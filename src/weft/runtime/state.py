@@ -22,12 +22,12 @@ from weft.runtime.inputs import InputBinder, has_shape
 from weft.runtime.named_values import Outputs
 from weft.runtime.programs import UNFIT
 from weft.runtime.session import Session
+from weft.runtime.state_axes import elements_between, first_elements, growing_dim
 from weft.runtime.state_file import read_state_file, write_state_file
 from weft.threads import make_lock
 
 if TYPE_CHECKING:
     from weft.backends.device import Executable
-    from weft.ir.specs import TensorSpec
     from weft.ir.state import StateLayout
     from weft.runtime.inputs import BoundInputs
     from weft.runtime.memory import Memory
@@ -50,7 +50,7 @@ class State:
         self._capacity = dict(capacity)
         self._specs = {spec.name: spec for spec in model.inputs if spec.name in self._pairs}
         self._results = {pair.input: model.outputs[pair.output] for pair in pairs}
-        growing = {_growing_dim(self._specs[pair.input], pair): 0 for pair in pairs if pair.axis is not None}
+        growing = {growing_dim(self._specs[pair.input], pair): 0 for pair in pairs if pair.axis is not None}
         self._lengths: dict[str, int] = dict(growing)
         self._contents: dict[str, Array | DeviceTensor] = {}
         self._buffers: frozenset[str] = frozenset()  # the inputs whose contents have room for `capacity` elements
@@ -84,6 +84,11 @@ class State:
     def pairs(self) -> dict[str, str]:
         """The inputs that are held, and the outputs in which they come back."""
         return {pair.input: pair.output for pair in self._pairs.values()}
+
+    @property
+    def state_pairs(self) -> tuple[StatePair, ...]:
+        """The pairs, with the axes along which they grow."""
+        return tuple(self._pairs.values())
 
     @property
     def device(self) -> str:
@@ -150,15 +155,31 @@ class State:
             hint = f"this state holds {join_few(self._pairs, 4)}"
             raise InputError(f"{path} has the state of another model", file=self._model.file, hint=hint)
         lengths = {name: int(length) for name, length in about["lengths"].items()}
+        self._replace(arrays, lengths, {name: int(length) for name, length in about.get("changed", {}).items()})
+
+    def fill(self, contents: Mapping[str, Any]) -> None:
+        """Replace its content by arrays or tensors, such as the outputs of another model: all its inputs, by name."""
+        if contents.keys() != self._pairs.keys():
+            raise InputError(f"a state of this model holds {join_few(self._pairs, 4)}", file=self._model.file)
+        arrays = {
+            name: content.numpy() if isinstance(content, DeviceTensor) else np.asarray(content)
+            for name, content in contents.items()
+        }
+        lengths: dict[str, int] = {}
+        for name, pair in self._pairs.items():
+            if pair.axis is not None and pair.axis < arrays[name].ndim:
+                lengths.setdefault(growing_dim(self._specs[name], pair), arrays[name].shape[pair.axis])
+        length = max(lengths.values(), default=0)
+        self._replace(arrays, lengths, {name: length for name, pair in self._pairs.items() if pair.axis is None})
+
+    def _replace(self, arrays: Mapping[str, Array], lengths: dict[str, int], changed: dict[str, int]) -> None:
         with self._lock:
             for name, array in arrays.items():
                 self._check_content(name, array, lengths)
             self._check_lengths(lengths)
             self._reset()
-            for name, array in arrays.items():
-                self._contents[name] = self._place(array)
-            self._lengths = lengths
-            self._changed = {name: int(length) for name, length in about.get("changed", {}).items()}
+            self._contents = {name: self._place(array) for name, array in arrays.items()}
+            self._lengths, self._changed = lengths, changed
 
     def belongs_to(self, model: Model) -> bool:
         """Whether it is a state of this model, or of a copy that shares its sessions."""
@@ -274,7 +295,7 @@ class State:
         lengths = dict(self._lengths)
         for pair in self._pairs.values():
             if pair.axis is not None:
-                lengths[_growing_dim(self._specs[pair.input], pair)] = results[pair.output].shape[pair.axis]
+                lengths[growing_dim(self._specs[pair.input], pair)] = results[pair.output].shape[pair.axis]
         self._check_lengths(lengths)
         for pair in self._pairs.values():
             self._carry(pair, results[pair.output], max(lengths.values(), default=0), lengths)
@@ -349,7 +370,7 @@ class State:
                 content = exact
                 if name in held_names:
                     content = np.zeros(shape, exact.dtype)
-                    content[_first(pair.axis, exact.shape[pair.axis])] = exact
+                    content[first_elements(pair.axis, exact.shape[pair.axis])] = exact
                 self._contents[name] = self._place(content, session)
             self._check_shape(name, self._contents[name].shape, shape, session)
         self._buffers = frozenset(name for name in held_names if self._pairs[name].axis is not None)
@@ -373,7 +394,7 @@ class State:
         shape = []
         for axis, dim in enumerate(spec.type.shape or ()):
             if axis == pair.axis:
-                grows = _growing_dim(spec, pair)
+                grows = growing_dim(spec, pair)
                 shape.append(self._capacity[grows] if in_place else self._lengths[grows])
                 continue
             after = self._results[name].type.shape
@@ -410,7 +431,7 @@ class State:
         if name not in self._buffers or axis is None:
             return array
         return np.ascontiguousarray(
-            array[_first(axis, self._lengths[_growing_dim(self._specs[name], self._pairs[name])])]
+            array[first_elements(axis, self._lengths[growing_dim(self._specs[name], self._pairs[name])])]
         )
 
     def _carry(self, pair: StatePair, content: Any, length: int, lengths: Mapping[str, int]) -> None:
@@ -422,8 +443,8 @@ class State:
             self._changed[pair.input] = length
         elif pair.input in self._buffers:
             array = self._host_array(pair.input)
-            count = lengths[_growing_dim(self._specs[pair.input], pair)]
-            array[_first(pair.axis, count)] = content.numpy() if isinstance(content, DeviceTensor) else content
+            count = lengths[growing_dim(self._specs[pair.input], pair)]
+            array[first_elements(pair.axis, count)] = content.numpy() if isinstance(content, DeviceTensor) else content
             content = self._place(array)
         self._contents[pair.input] = content
 
@@ -433,13 +454,13 @@ class State:
         if name in self._buffers and name not in self._cleared:
             return
         if isinstance(content, np.ndarray) and name in self._buffers:
-            content[_between(axis, count, content.shape[axis])] = 0
+            content[elements_between(axis, count, content.shape[axis])] = 0
             return
         array = np.array(self._host_array(name))
         if name in self._buffers:
-            array[_between(axis, count, array.shape[axis])] = 0
+            array[elements_between(axis, count, array.shape[axis])] = 0
         else:
-            array = np.ascontiguousarray(array[_first(axis, count)])
+            array = np.ascontiguousarray(array[first_elements(axis, count)])
         self._contents[name] = self._place(array)
 
     def _restore(self, session: Session, held_names: frozenset[str]) -> None:
@@ -450,7 +471,7 @@ class State:
                 axis = self._pairs[name].axis
                 assert axis is not None
                 array = np.zeros(self._contents[name].shape, exact.dtype)
-                array[_first(axis, exact.shape[axis])] = exact
+                array[first_elements(axis, exact.shape[axis])] = exact
                 self._contents[name] = self._place(array, session)
         except WeftError:  # the device is lost, and the state with it
             self._reset()
@@ -465,16 +486,16 @@ class State:
         self._changed = dict(other._changed)
 
     def _check_content(self, name: str, array: Array, lengths: Mapping[str, int]) -> None:
-        """Raise InputError if an array of a file does not fit the model."""
+        """Raise InputError if an array does not fit the model."""
         spec, pair = self._specs[name], self._pairs[name]
         shape = spec.type.shape or ()
         fits = array.dtype == spec.dtype and len(shape) == array.ndim
         fits = fits and all(not isinstance(dim, int) or dim == size for dim, size in zip(shape, array.shape))
         if fits and pair.axis is not None:
-            fits = array.shape[pair.axis] == lengths[_growing_dim(spec, pair)]
+            fits = array.shape[pair.axis] == lengths[growing_dim(spec, pair)]
         if not fits:
-            problem = f"the file has {array.dtype}{list(array.shape)} for {spec}"
-            raise InputError(problem, file=self._model.file, hint="load a file that was saved for this model")
+            problem = f"the new content is {array.dtype}{list(array.shape)} for {spec}"
+            raise InputError(problem, file=self._model.file, hint="take it from a state or run of this model")
 
 
 def state_layout(executable: Executable) -> StateLayout:
@@ -483,17 +504,3 @@ def state_layout(executable: Executable) -> StateLayout:
     assert isinstance(program, CompiledProgram)
     assert program.state is not None
     return program.state
-
-
-def _growing_dim(spec: TensorSpec, pair: StatePair) -> str:
-    assert pair.axis is not None
-    return str((spec.shape or ())[pair.axis])
-
-
-def _first(axis: int, count: int) -> tuple[slice, ...]:
-    """Index the first elements along an axis."""
-    return (*(slice(None),) * axis, slice(count))
-
-
-def _between(axis: int, start: int, end: int) -> tuple[slice, ...]:
-    return (*(slice(None),) * axis, slice(start, end))

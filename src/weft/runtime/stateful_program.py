@@ -89,7 +89,7 @@ def compile_stateful_program(
         names = {entry.name for entry in layout.inputs}
         if len(names) == len(growing):
             fused = pipeline.fuse(program)
-            if not _stays_in_place(fused):
+            if not stays_in_place(fused):
                 return None
             compiled = pipeline.compile(program, fused)
             assert isinstance(compiled, CompiledProgram)
@@ -120,12 +120,12 @@ def _trace(
     return with_outputs(state.program, (*results, *state.lengths.values())), layout
 
 
-def _stays_in_place(fused: FusedProgram) -> bool:
+def stays_in_place(fused: FusedProgram) -> bool:
     """Whether everything that reads a buffer after its update is in the same section on the device."""
     for on_device, groups in stretches(fused.groups):
         _, outputs = section_values(fused.program, groups)
         for group in groups:
-            if isinstance(group, HostGroup) and not all(map(_stays_in_place, group.bodies)):
+            if isinstance(group, HostGroup) and not all(map(stays_in_place, group.bodies)):
                 return False
             updates = [s for s in group.steps if isinstance(s.primitive, Scatter) and s.primitive.in_place]
             if updates and (not on_device or isinstance(group, HostGroup) or set(outputs).intersection(group.results)):
