@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from weft.builder.tensor import Tensor
     from weft.export.export import export_c
     from weft.frontend.source import ModelSource
+    from weft.generation.answers import Answer, AnswerStream
+    from weft.generation.generator import Generator
+    from weft.generation.memory import GenerationMemory
+    from weft.generation.options import GenerationOptions
     from weft.interrupts import Cancellation
     from weft.ir.metadata import Metadata
     from weft.ir.specs import TensorSpec
@@ -75,6 +79,8 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Answer",
+    "AnswerStream",
     "Attempt",
     "Benchmark",
     "CacheWarning",
@@ -89,6 +95,9 @@ __all__ = [
     "DeviceTensor",
     "ExecutionError",
     "FallbackWarning",
+    "GenerationMemory",
+    "GenerationOptions",
+    "Generator",
     "Graph",
     "GraphError",
     "HostStep",
@@ -149,6 +158,11 @@ _LAZY = {  # imported on first use, so that `import weft` loads neither the comp
     "devices": "weft.runtime.devices",
     "Device": "weft.backends.device",
     "Cancellation": "weft.interrupts",
+    "Generator": "weft.generation.generator",
+    "GenerationOptions": "weft.generation.options",
+    "GenerationMemory": "weft.generation.memory",
+    "Answer": "weft.generation.answers",
+    "AnswerStream": "weft.generation.answers",
     "Benchmark": "weft.runtime.benchmark",
     "State": "weft.runtime.state",
     "DevicePolicy": "weft.runtime.policy",
