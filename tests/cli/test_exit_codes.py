@@ -17,7 +17,12 @@ from weft.cli.parsing import EXIT_CODES
 Capture = pytest.CaptureFixture[str]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md"
 WITHOUT_MODEL = ("demo", "devices", "ops", "cache", "conformance", "completion")
-REQUIRED = {"optimize": ["out.onnx"], "quantize": ["out.onnx", "--to", "fp16"], "export": ["-o", "out"]}
+REQUIRED = {
+    "optimize": ["out.onnx"],
+    "quantize": ["out.onnx", "--to", "fp16"],
+    "export": ["-o", "out"],
+    "generate": ["text"],
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -24,7 +24,8 @@ from weft.cli import command_parser, main
 
 LINES = 50
 SECONDS = 120
-COMMANDS = "demo info run ops devices report kernels plan profile optimize compile cache compare completion".split()
+NAMES = "demo info run generate chat ops devices report kernels plan profile optimize compile cache compare completion"
+COMMANDS = NAMES.split()
 
 
 def play(cases: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -19,7 +19,17 @@ from terminal.session import play
 pyte = pytest.importorskip("pyte", reason="terminals are tested with pyte: pip install pyte")
 
 WIDTHS = (80, 40, 120)
-ONCE = ("demo", "profile", "compare", "optimize", "report", "cache", "operators")  # in one width only
+ONCE = (
+    "demo",
+    "generate",
+    "chat",
+    "profile",
+    "compare",
+    "optimize",
+    "report",
+    "cache",
+    "operators",
+)  # in one width only
 WIDE = ("info", "kernels", "plan", "an operator")  # also in wide terminals
 MODEL = "model.onnx"
 SESSION: dict[str, tuple[list[str], int]] = {
@@ -27,6 +37,8 @@ SESSION: dict[str, tuple[list[str], int]] = {
     "help": (["--help"], 0),
     "help of a command": (["run", "--help"], 0),
     "demo": (["demo"], 0),
+    "generate": (["generate", "The functions of", "--max-new-tokens", "12", "--device", "cpu"], 0),
+    "chat": (["chat", "--device", "cpu"], 0),
     "info": (["info", MODEL, "--symbolic"], 0),
     "run": (["run", MODEL], 0),
     "devices": (["devices"], 0),

@@ -12,12 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import weft
 from weft.bench.engines import Engine, FirstRuns, Setup
 from weft.cache.files import VARIABLE
 from weft.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 REPLY_TIMEOUT = 600.0  # seconds for one reply; some engines compile for minutes, some hang
 EXIT_TIMEOUT = 10.0  # seconds
@@ -27,22 +30,33 @@ MOST_STDERR = 300  # characters in a message
 class EngineProcess:
     """An engine's process with a model; leaving the `with` block ends it."""
 
-    def __init__(self, engine: Engine, setup: Setup, cache: Path, reply_timeout: float = REPLY_TIMEOUT) -> None:
-        """`cache` is the folder for compiled code."""
+    def __init__(
+        self,
+        engine: Engine,
+        setup: Setup,
+        cache: Path,
+        reply_timeout: float = REPLY_TIMEOUT,
+        python: str = sys.executable,
+    ) -> None:
+        """`cache` is the folder for compiled code, `python` the interpreter that has the engine."""
         self.engine = engine
         self._setup = setup
         self._reply_timeout = reply_timeout
         self._timed_out = False
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "weft.bench.worker", engine.name],
+            [python, "-m", "weft.bench.worker", *self.arguments()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env=environment(engine, setup.threads, cache),
         )
 
-    def __enter__(self) -> EngineProcess:
+    def arguments(self) -> list[str]:
+        """Return the arguments of the worker."""
+        return [self.engine.name]
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -56,32 +70,32 @@ class EngineProcess:
         self._stderr.close()
 
     def version(self) -> str:
-        return str(self._request("version"))
+        return str(self.request("version"))
 
     def load(self) -> float:
-        return float(self._request("load", self._setup))
+        return float(self.request("load", self._setup))
 
     def run(self, inputs: Mapping[str, Any]) -> FirstRuns:
-        runs: FirstRuns = self._request("run", inputs)
+        runs: FirstRuns = self.request("run", inputs)
         return runs
 
     def block(self, seconds: float) -> Sequence[float]:
-        times: list[float] = self._request("block", seconds)
+        times: list[float] = self.request("block", seconds)
         return times
 
     def plan(self, inputs: Mapping[str, Any]) -> float | None:
-        seconds: float | None = self._request("plan", inputs)
+        seconds: float | None = self.request("plan", inputs)
         return seconds
 
     def inputs(self, sizes: Mapping[str, int], seed: int) -> dict[str, Any]:
-        inputs: dict[str, Any] = self._request("inputs", dict(sizes), seed)
+        inputs: dict[str, Any] = self.request("inputs", dict(sizes), seed)
         return inputs
 
     def flops(self, inputs: Mapping[str, Any]) -> int | None:
-        flops: int | None = self._request("flops", inputs)
+        flops: int | None = self.request("flops", inputs)
         return flops
 
-    def _request(self, command: str, *arguments: Any) -> Any:
+    def request(self, command: str, *arguments: Any) -> Any:
         timer = Timer(self._reply_timeout, self._time_out)
         timer.daemon = True
         with suppress(RuntimeError):  # no thread can start: no timeout

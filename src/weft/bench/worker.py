@@ -1,4 +1,4 @@
-"""Run one engine in its own process: `python -m weft.bench.worker ENGINE`, with pickled requests on stdin.
+"""Run one engine in its own process: `python -m weft.bench.worker [--generate] ENGINE`, with pickled requests on stdin.
 
 A request is a command with arguments; the reply is its result or the error. The engine's own output goes to stderr.
 """
@@ -115,7 +115,7 @@ def dim_sizes(
     return sizes
 
 
-def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
+def serve(server: Any, requests: BinaryIO, replies: BinaryIO) -> None:
     """Reply to requests until stdin ends."""
 
     def read() -> tuple[str, Sequence[Any]] | None:
@@ -130,7 +130,7 @@ def serve(server: Server, requests: BinaryIO, replies: BinaryIO) -> None:
         replies.flush()
 
 
-def _reply(server: Server, command: str, arguments: Sequence[Any]) -> Reply:
+def _reply(server: Any, command: str, arguments: Sequence[Any]) -> Reply:
     try:
         return getattr(server, command)(*arguments), None, None
     except WeftError as error:
@@ -143,7 +143,14 @@ def _reply(server: Server, command: str, arguments: Sequence[Any]) -> Reply:
 def main() -> None:
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(Server({**PEERS, WEFT.name: WEFT}[sys.argv[1]]), sys.stdin.buffer, replies)
+    server: Any
+    if sys.argv[1] == "--generate":
+        from weft.bench.generation_engines import GENERATION_ENGINES, GenerationServer
+
+        server = GenerationServer(GENERATION_ENGINES[sys.argv[2]])
+    else:
+        server = Server({**PEERS, WEFT.name: WEFT}[sys.argv[1]])
+    serve(server, sys.stdin.buffer, replies)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Only the module of the named command is imported, and it imports what it needs w
 commands:
 
 - arguments: `parsing` (the parser, wrong usage, help), `options`, `option_types` and `sizes` (shared options),
-  `inputs`, `image_options` and `image_batches` (data for a model);
+  `text_options` (answers of language models), `inputs`, `image_options` and `image_batches` (data for a model);
 - terminal output: `output` (consoles, numbers, JSON), `fitted_tables` (tables for any width), `streams` (encodings and
   closed pipes), `kernel_table`, `comparison_table`, `operator_table`, `describe_outputs`, `labels`, `demo_gallery`;
 - files: `output_files`, `save_outputs`;
@@ -29,6 +29,8 @@ GROUPS = {
     "first steps": {
         "demo": "recognise a few handwritten digits; needs no file and no network",
         "run": "run a model on files or random data",
+        "generate": "continue a text with a language model",
+        "chat": "talk with a language model",
         "view": "show a model as a page: graph, kernels, weights, times",
         "info": "show inputs, outputs, operators and cost of a model",
         "devices": "list the devices of this machine, and why others are unavailable",
@@ -69,6 +71,8 @@ SYNONYMS = {
     "simplify": "optimize",
     "predict": "run",
     "infer": "run",
+    "complete": "generate",
+    "text": "generate",
     "inspect": "info",
     "memory": "plan",
     "test": "conformance",

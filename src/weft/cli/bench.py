@@ -19,7 +19,7 @@ from weft.bench.engines import PEERS, WEFT, Engine
 from weft.bench.facts import machine_facts
 from weft.bench.measure import SEED, BenchCase, Options, measure
 from weft.bench.results import BenchReport
-from weft.cli import inputs, option_types, options, output
+from weft.cli import bench_generation, inputs, option_types, options, output
 from weft.cli.kernel_table import print_kernels
 from weft.cli.output_files import write_text
 from weft.cli.sizes import declared_signature, sizes_of_file
@@ -42,6 +42,7 @@ FindCase = Callable[[str, SizesOf], BenchCase]
 EXAMPLES = (
     ("in weft and in all other installed engines", "weft bench model.onnx"),
     ("weft alone, for a batch of 8 on four threads", "weft bench model.onnx --against none --batch 8 --threads 4"),
+    ("tokens per second of a language model", "weft bench --generate folder --against onnxruntime-genai"),
     ("compare two measurements", "weft bench --diff before.json after.json"),
 )
 
@@ -80,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--diff", nargs=2, type=Path, metavar=("A", "B"), help="compare two files of results: before and after"
     )
+    bench_generation.add_arguments(parser)
     options.add_output(parser, "write the results as JSON, for --diff")
     options.add_json(parser)
     options.add_loading(parser, "where weft runs", without=("strict", "cache", "trusted"))
@@ -97,8 +99,12 @@ def run(args: argparse.Namespace, find: FindCase = find_file) -> int:
     """Run the command; `find` returns the case of a MODEL argument, with the sizes of the options."""
     if args.diff:
         return _diff(args)
+    if args.generate:
+        return bench_generation.run(args, ",".join(DEFAULT_NAMES))
     if not args.models:
-        raise InputError("no model to time", hint="weft bench MODEL..., or weft bench --diff A B")
+        raise InputError(
+            "no model to time", hint="weft bench MODEL..., weft bench --generate FOLDER, or weft bench --diff A B"
+        )
     cases, left_out = _find_cases(args, find)
     return _time_kernels(args, cases) if args.kernels else _bench(args, cases, left_out)
 
