@@ -20,6 +20,7 @@ from weft.errors import InputError
 
 SOURCE = Path(__file__).parents[2] / "src"
 OURS = str(SOURCE / "weft" / "compat" / "onnxruntime" / "__init__.py")
+BOTH = "onnxruntime,onnxruntime_genai"
 HOOK = SOURCE / "weft_compat.pth"
 
 
@@ -169,7 +170,7 @@ def test_run_script(tmp_path: Path) -> None:
     (script.parent / "sibling.py").write_text("VALUE = 3\n")
     script.write_text(PROGRAM + "import sibling\nprint(sibling.VALUE, sys.path[0] == os.path.dirname(__file__))\n")
     lines = _output_lines(_run_python("-m", "weft.compat", str(script), "-a", "b"))
-    assert lines == ["weft", f"__main__ {[str(script), '-a', 'b']} onnxruntime", "True program.py", "3 True"]
+    assert lines == ["weft", f"__main__ {[str(script), '-a', 'b']} {BOTH}", "True program.py", "3 True"]
 
 
 def test_run_module(tmp_path: Path) -> None:
@@ -180,18 +181,22 @@ def test_run_module(tmp_path: Path) -> None:
     path = f"{SOURCE}{os.pathsep}{tmp_path}"
     lines = _output_lines(_run_python("-m", "weft.compat", "-m", "tool", "x", PYTHONPATH=path))
     assert lines[0] == "weft"
-    assert lines[1] == f"__main__ {[str(package / '__main__.py'), 'x']} onnxruntime"
+    assert lines[1] == f"__main__ {[str(package / '__main__.py'), 'x']} {BOTH}"
     assert lines[2:] == ["True __main__.py", "tool tool"]
 
 
 def test_run_standard_input() -> None:
     process = _start_python("-m", "weft.compat", "-", "x", input=PROGRAM)
-    assert _output_lines(process.stdout) == ["weft", "__main__ ['-', 'x'] onnxruntime", "True no file"]
+    assert _output_lines(process.stdout) == [
+        "weft",
+        f"__main__ ['-', 'x'] {BOTH}",
+        "True no file",
+    ]
 
 
 def test_run_code() -> None:
     lines = _output_lines(_run_python("-m", "weft.compat", "-c", PROGRAM, "x"))
-    assert lines == ["weft", "__main__ ['-c', 'x'] onnxruntime", "True no file"]
+    assert lines == ["weft", f"__main__ ['-c', 'x'] {BOTH}", "True no file"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["-x"], ["no such file.py"]])
@@ -216,7 +221,7 @@ def test_spawned_processes_find_the_functions_of_a_script(tmp_path: Path) -> Non
         "if __name__ == '__main__':\n"
         "    with multiprocessing.get_context('spawn').Pool(1) as pool: print(pool.map(work, [1, 2]))\n"
     )
-    assert _run_python("-m", "weft.compat", str(script)) == "[(2, 'onnxruntime'), (3, 'onnxruntime')]"
+    assert _run_python("-m", "weft.compat", str(script)) == str([(2, BOTH), (3, BOTH)])
 
 
 @pytest.mark.usefixtures("installed")

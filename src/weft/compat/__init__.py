@@ -1,7 +1,8 @@
-"""Interfaces of other projects: onnx's backend, test suite and operator schemas, and the onnxruntime drop-in.
+"""Interfaces of other projects: onnx's backend, test suite and operator schemas, and drop-ins for other engines.
 
-`install()` makes `import onnxruntime` return `weft.compat.onnxruntime` in this process, `python -m weft.compat
-script.py` runs a program that way, and WEFT_COMPAT=onnxruntime does it in all Python processes that inherit it.
+`install()` makes `import onnxruntime` return `weft.compat.onnxruntime` in this process, and
+`install("onnxruntime_genai")` does so for onnxruntime_genai. `python -m weft.compat script.py` runs a program with
+both, and WEFT_COMPAT=onnxruntime,onnxruntime_genai replaces them in all Python processes that inherit it.
 """
 
 from __future__ import annotations

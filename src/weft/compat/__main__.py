@@ -1,4 +1,7 @@
-"""Run a program with weft in place of onnxruntime: `python -m weft.compat script.py args`, or `-m module args`."""
+"""Run a program with weft in place of onnxruntime and onnxruntime_genai.
+
+`python -m weft.compat script.py args`, or `-m module args`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from weft.compat.installation import ONNXRUNTIME, VARIABLE, install
+from weft.compat.installation import PACKAGES, VARIABLE, install
 
 USAGE = "usage: python -m weft.compat [-m module | -c code | script.py | -] [arguments ...]"
 
@@ -47,9 +50,9 @@ def _run_script(script: str, arguments: list[str]) -> None:
 
 
 def _prepare(argv: list[str], folder: str | None) -> None:
-    """Install the drop-in, here and for child processes, and set `sys.argv` and `sys.path` as Python does."""
-    install()
-    os.environ[VARIABLE] = ONNXRUNTIME
+    """Install the drop-ins, here and for child processes, and set `sys.argv` and `sys.path` as Python does."""
+    install(*PACKAGES)
+    os.environ[VARIABLE] = ",".join(PACKAGES)
     sys.argv[:] = argv
     if not getattr(sys.flags, "safe_path", False):
         sys.path.pop(0)  # the entry that `-m weft.compat` added
