@@ -23,7 +23,7 @@ TEST_FILES = sorted(TESTS.rglob("*.py"))
 MOST_LINES = 700
 DEVICE_NAMES = frozenset({"cpu", "cuda", "llvm", "reference", "vulkan", "webgpu"})
 MAY_NAME_OPS = ("opset/", "optimization/", "quantization/")
-MAY_NAME_DEVICES = ("backends/", "runtime/devices.py", "cli/", "compat/onnxruntime/")
+MAY_NAME_DEVICES = ("backends/", "runtime/devices.py", "cli/", "compat/onnxruntime/", "compat/onnxruntime_genai/")
 MAY_IMPORT_ONNX = ("frontend/", "compat/", "backend.py")
 ALLOWED_LITERALS: dict[tuple[str, str], str] = {
     ("threads.py", "cpu"): "the name of a controller of Linux's control groups"
@@ -49,7 +49,9 @@ MAY_READ_A_CLOCK = {
     "cache/test_model_cache.py": "files with dates in the past",
     "cli/test_cache.py": "files with dates in the past",
     "cli/test_completion.py": "a watchdog of a minute",
+    "cli/test_generate.py": "a watchdog of a minute",
     "fast.py": "measures tests for the list of long ones",
+    "generation/test_generator.py": "a watchdog of a minute",
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "models/further.py": "a measurement that people start; no test does",
     "report/browser.py": "a watchdog of minutes",
@@ -60,6 +62,7 @@ against hangs are minutes long."""
 SHORTEST_WATCHDOG = 60  # seconds
 MAY_HAVE_NO_PATIENCE = {
     "compat/test_conformance.py": "of a worker that hangs on purpose",
+    "generation/test_generator.py": "of an answer that is longer on purpose",
     "runtime/test_interrupts.py": "of runs that are to be ended",
 }
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "weft"
-MOST_INSTALLED = 6_500_000  # bytes; 5.2 million when this was written
-MOST_PACKED = 2_200_000  # bytes of the wheel; 1.8 million
+MOST_INSTALLED = 7_800_000  # bytes; 6.3 million when this was written
+MOST_PACKED = 3_500_000  # bytes of the wheel; 2.8 million
 MOST_IN_A_FILE = 120_000
+LANGUAGE_MODEL = "generation/demo_model/model.onnx"  # tests/generation/test_demo_model.py limits it
 DEPENDENCIES = {"llvmlite", "ml_dtypes", "numpy", "onnx", "platformdirs", "rich"}
 
 
@@ -27,7 +28,7 @@ def test_package_is_small() -> None:
     files = contents()
     assert sum(map(len, files.values())) < MOST_INSTALLED
     assert sum(len(zlib.compress(content, 6)) + 300 for content in files.values()) < MOST_PACKED  # 300: names, twice
-    assert [name for name, content in files.items() if len(content) > MOST_IN_A_FILE] == []
+    assert [name for name, content in files.items() if len(content) > MOST_IN_A_FILE] == [LANGUAGE_MODEL]
 
 
 def test_package_has_few_dependencies() -> None:

@@ -35,6 +35,7 @@ def test_typed_program_runs(path: Path, tmp_path: Path) -> None:
     assert typed_program.measure(model, tmp_path) > 0
     np.testing.assert_array_equal(typed_program.run_model(model, x), np.full((2, 3), 4, np.float32))
     assert typed_program.continue_state(tmp_path) == 8 * 4 * 4
+    assert typed_program.generate_text()
     assert list(asyncio.run(typed_program.run_in_event_loop(model, x))) == ["y"]
     optimized, quantized = typed_program.write_models(path, tmp_path)
     assert optimized.path == tmp_path / "optimized.onnx"

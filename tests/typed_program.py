@@ -139,6 +139,22 @@ def continue_state(folder: Path) -> int:
     return model.memory(state=other).state
 
 
+def generate_text() -> str:
+    """Generate text with the model that comes with weft."""
+    options = weft.GenerationOptions(max_new_tokens=4, temperature=0.5, seed=1, stop=("\n",))
+    with weft.Generator(device="cpu", max_length=64, memory_limit="100MB", max_batch=2) as generator:
+        memory: weft.GenerationMemory = generator.memory()
+        answer: weft.Answer = generator("A list is", max_new_tokens=options.max_new_tokens, logprobs=0)
+        stream: weft.AnswerStream = generator.stream("A list is", max_new_tokens=4)
+        for piece in stream:
+            assert_type(piece, str)
+        assert_type(stream.answer(), weft.Answer)
+        assert_type(generator.chat([{"role": "user", "content": "What is a list?"}], max_new_tokens=4), weft.Answer)
+        assert_type(answer.tokens, tuple[int, ...])
+        assert_type(memory.peak, int)
+        return answer
+
+
 async def run_in_event_loop(model: weft.Model, x: Array) -> dict[str, Any]:
     results = await model.run_async({"x": x})
     assert_type(results, dict[str, Any])

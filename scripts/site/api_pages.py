@@ -16,7 +16,7 @@ import textwrap
 import tokenize
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import UnionType
 from typing import Any, Literal, get_origin
 
@@ -39,6 +39,11 @@ PAGES = {
             "DeviceTensor", "Cancellation",
         ),
     ),
+    "generation": (
+        "Generate text",
+        "Text from language models: [the guide](../../guides/generate-text.md) shows how.",
+        ("Generator", "GenerationOptions", "Answer", "AnswerStream", "GenerationMemory"),
+    ),
     "files": (
         "Files",
         "Optimize, quantize and export models.",
@@ -46,10 +51,13 @@ PAGES = {
     ),
     "building": ("Build a model", "Write models in Python.", ("Graph", "Tensor", "ops")),
 }  # fmt: skip
-INNER = {"session", "move_to", "program", "source", "plan", "check_usable", "check_on", "constant_like", "input_of"}
+INNER = {
+    "session", "move_to", "program", "source", "plan", "check_usable", "check_on", "constant_like", "input_of", "bind",
+    "put",
+}  # fmt: skip
 """Public methods that only weft itself calls."""
 _ENTRY = re.compile(r"^(\*{0,2}[a-z_]\w*(?:, [a-z_]\w*)*): (.*)$")
-_GUIDE = re.compile(r"\(?docs/guides/(\w+)\.md\)?")
+_GUIDE = re.compile(r"\(?docs/guides/([\w-]+)\.md\)?")
 
 
 def pages() -> Iterator[tuple[str, str, str]]:
@@ -98,17 +106,20 @@ def _entry(name: str) -> str:
 
 
 def _class_parts(name: str, kind: type) -> Iterator[str]:
-    if name in ("DevicePolicy", "Graph", "Cancellation"):  # users create these
+    if name in ("DevicePolicy", "Graph", "Cancellation", "Generator"):  # users create these
         yield _signature(f"weft.{name}", kind)
     if is_dataclass(kind) and name != "DevicePolicy":
         yield from _fields(kind)
     else:
         yield format_docstring(inspect.getdoc(kind))
     for member, value in members(kind):
-        anchor = f"{{#{name.lower()}-{member.lower()}}}"
-        if isinstance(value, property):
-            returns = inspect.signature(value.fget).return_annotation if value.fget else ""
+        anchor = f"{{#{name.lower()}-{member.strip('_').lower()}}}"
+        if isinstance(value, property | cached_property):
+            getter = value.func if isinstance(value, cached_property) else value.fget
+            returns = inspect.signature(getter).return_annotation if getter else ""
             head, form = member, f"```python\n{name.lower()}.{member}: {returns}\n```"
+        elif member == "__call__":
+            head, form = f"{name.lower()}()", _signature(name.lower(), value)
         else:
             head, form = f"{member}()", _signature(f"{name.lower()}.{member}", value)
         yield f"### {head} {anchor}\n\n{form}\n\n{format_docstring(inspect.getdoc(value))}"
@@ -118,12 +129,16 @@ def _fields(kind: type) -> Iterator[str]:
     """Yield the docstring of a record, its fields, and nested records that have no entry of their own."""
     public = [field for field in fields(kind) if not field.name.startswith("_")]
     texts = field_texts(kind)
-    lines = []
+    lines: list[str] = []
+    name = None  # of the field that the lines describe
     for line in (inspect.getdoc(kind) or "").split("\n"):
         entry = _ENTRY.match(line)
         if entry and any(entry[1] == field.name for field in public):
-            texts[entry[1]] = entry[2]
+            name, texts[entry[1]] = entry[1], entry[2]
+        elif name is not None and line.startswith("    "):
+            texts[name] += f" {line.strip()}"
         else:
+            name = None
             lines.append(line)
     yield format_docstring("\n".join(lines))
     rows = [f"| `{field.name}` | {_code(_type(field.type))} | {_cell(texts.get(field.name, ''))} |" for field in public]
@@ -163,9 +178,9 @@ def members(kind: type) -> list[tuple[str, Any]]:
         for name, value in vars(base).items():
             plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
             if (
-                not name.startswith("_")
+                (not name.startswith("_") or name == "__call__")
                 and name not in INNER
-                and (isinstance(plain, property) or inspect.isfunction(plain))
+                and (isinstance(plain, property | cached_property) or inspect.isfunction(plain))
             ):
                 public[name] = plain
     return list(public.items())

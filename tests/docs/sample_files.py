@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import wave
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from weft.generation.generator import DEMO_MODEL
 
 LABELS = ("cat", "dog", "horse", "ship", "lorry")
 SIDE = WIDTH = 32
@@ -40,6 +43,9 @@ def prepare(folder: Path) -> None:
     for number in range(3):
         _write_photo(images / f"{number}.jpg", color_shift=number)
     _write_tone(folder / "speech.wav")
+    shutil.copytree(DEMO_MODEL, folder / "folder", dirs_exist_ok=True)
+    (folder / "prompt.txt").write_text("A function:", encoding="utf-8")
+    (folder / "schema.json").write_text('{"type": "integer", "minimum": 0, "maximum": 99}', encoding="utf-8")
 
 
 def classifier(other_bias: bool = False) -> onnx.ModelProto:

@@ -25,6 +25,7 @@ NOT_RUN = {
     "weft devices --calibrate": "it takes long",
     "weft bench model.onnx": "it takes long",
     "weft bench model.onnx --against none --batch 8 --threads 4": "it takes long",
+    "weft bench --generate folder --against onnxruntime-genai": "it takes long, and needs onnxruntime-genai",
     "weft bench --diff before.json after.json": "the files are a reader's own",
     "weft conformance --device cpu": "it takes long, and scripts/test runs it",
     'eval "$(weft completion zsh)"': "it is for zsh, and tests of completion run it",

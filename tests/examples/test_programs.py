@@ -1,7 +1,8 @@
 """Test that the example programs agree with other engines, and print what their README.md shows.
 
-The oracles: onnxruntime in place of weft (peer.py), the content of the images and the recording, token ids of Hugging
-Face's tokenizers, and scikit-learn, which examples/sklearn_pipeline.py itself compares with.
+The oracles: onnxruntime in place of weft (peer.py), its greedy tokens for generated text, the content of the images and
+the recording, token ids of Hugging Face's tokenizers, and scikit-learn, which examples/sklearn_pipeline.py itself
+compares with.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
+import answer_questions
 import classify
 import decoder_loop
 import efficientnet
@@ -29,7 +31,7 @@ import weft
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
 README = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-PROGRAMS = (classify, decoder_loop, efficientnet, files, read_text, search, transcribe)
+PROGRAMS = (answer_questions, classify, decoder_loop, efficientnet, files, read_text, search, transcribe)
 SPEED = re.compile(r"\d+ a second|\d+\.\d+ ms")
 
 Find = Callable[[str], Path]
@@ -101,6 +103,37 @@ def test_read_text(example_file: Find, capsys: pytest.CaptureFixture[str]) -> No
     np.testing.assert_allclose([line.certainty for line in ours], [line.certainty for line in theirs], atol=1e-3)
 
 
+def test_answer_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_program(answer_questions, capsys, "--device", "cpu") == readme_output("answer_questions")
+    questions = answer_questions.SAMPLE.splitlines()
+    with weft.Generator(device="cpu") as generator:
+        answers = list(answer_questions.answer_questions(generator, questions, max_new_tokens=100, temperature=0))
+        tokenizer, folder = generator.tokenizer, generator.folder
+    peer = PeerModel(folder.decoder)
+    for question, answer in zip(questions, answers, strict=True):
+        prompt = tokenizer.encode(tokenizer.chat([{"role": "user", "content": question}]), special=False)
+        tokens, logprobs = generate_greedily(peer, prompt, folder.end_tokens)
+        assert list(answer.tokens) == tokens
+        assert answer_questions.certainty(answer) == pytest.approx(np.exp(np.mean(logprobs)), abs=1e-5)
+
+
+def generate_greedily(
+    peer: PeerModel, prompt: Sequence[int], end_tokens: Sequence[int]
+) -> tuple[list[int], list[float]]:
+    """Return the likeliest tokens after a prompt up to an end token, without a cache, and their log probabilities."""
+    shapes = {spec.name: spec.shape for spec in peer.inputs if spec.name.startswith("past_key_values.")}
+    past = {name: np.zeros((1, shape[1], 0, shape[3]), np.float32) for name, shape in shapes.items()}
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    while not tokens or tokens[-1] not in end_tokens:
+        ids = np.array([[*prompt, *tokens]])
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), **past}
+        logits = peer.run(inputs, ["logits"])["logits"][0, -1].astype(np.float64)
+        tokens.append(int(logits.argmax()))
+        logprobs.append(float(logits.max() - np.logaddexp.reduce(logits)))
+    return tokens, logprobs
+
+
 @pytest.mark.parametrize(
     ("marks", "boxes"),
     [
@@ -164,6 +197,9 @@ def test_help(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("program", "arguments"),
     [
+        (answer_questions, ["--in", "no.txt"]),
+        (answer_questions, ["--in", EXAMPLES / "data" / "cat.jpg"]),
+        (answer_questions, ["--model", "no_folder"]),
         (classify, ["no.jpg"]),
         (classify, [ROOT / "README.md"]),
         (read_text, ["no.png"]),
@@ -171,7 +207,17 @@ def test_help(program: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
         (search, ["a question", "--in", EXAMPLES / "data" / "cat.jpg"]),
         (search, ["a question", "--model", ROOT / "README.md"]),
     ],
-    ids=["missing image", "not an image", "missing scan", "missing text", "not text", "not a model"],
+    ids=[
+        "no questions",
+        "not questions",
+        "no folder",
+        "missing image",
+        "not an image",
+        "missing scan",
+        "missing text",
+        "not text",
+        "not a model",
+    ],
 )
 def test_wrong_file_is_named(
     program: ModuleType, arguments: Sequence[object], capsys: pytest.CaptureFixture[str]
