@@ -17,7 +17,9 @@ import pytest
 
 import weft
 from weft.cli import main
+from weft.cli.chat import Conversation
 from weft.cli.generate import split_words
+from weft.cli.text_options import TimedAnswer
 from weft.generation.generator import DEMO_MODEL, Generator
 
 pytest.importorskip("tokenizers")
@@ -158,16 +160,15 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat() -> None:
     command = ["chat", "--temperature", "3", "--seed", "1"]
     process = _start(command, stdin=side, stdout=side, stderr=side, start_new_session=True)
     os.close(side)
+    prompt = b"\r\n> "  # an answer can contain "> "
     try:
-        _read_until(terminal, b"> ")
+        _read_until(terminal, prompt)
         os.write(terminal, b"The\n")
         _read_until(terminal, b"The\r\n")
         _read_until(terminal, b"")
-        process.send_signal(signal.SIGINT)
-        text = _read_until(terminal, b"> ")
+        text = _interrupt_until(process, terminal, prompt)
         assert b"Traceback" not in text
-        process.send_signal(signal.SIGINT)  # without an answer
-        _read_until(terminal, b"> ")
+        _interrupt_until(process, terminal, prompt)  # without an answer
         os.write(terminal, b"/exit\n")
         assert process.wait(timeout=60) == 0
     finally:
@@ -175,10 +176,47 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat() -> None:
         os.close(terminal)
 
 
+def test_a_second_ctrl_c_does_not_end_the_chat(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read, drop = TimedAnswer.read, Conversation.drop_message
+
+    def read_interrupted(answer: TimedAnswer) -> None:
+        signal.raise_signal(signal.SIGINT)  # the first raises KeyboardInterrupt
+        read(answer)
+
+    def drop_interrupted(conversation: Conversation) -> None:
+        signal.raise_signal(signal.SIGINT)
+        drop(conversation)
+        monkeypatch.setattr(TimedAnswer, "read", read)
+
+    monkeypatch.setattr(TimedAnswer, "read", read_interrupted)
+    monkeypatch.setattr(Conversation, "drop_message", drop_interrupted)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("The first\nThe second"))
+    before = signal.getsignal(signal.SIGINT)
+    assert main(["chat", "--json", "--temperature", "0", "--max-new-tokens", "3"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def _start(arguments: list[str], **options: object) -> subprocess.Popen[bytes]:
     source = str(Path(weft.__file__).parents[1])
     command = [sys.executable, "-m", "weft", *arguments]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": source, "TERM": "dumb"}, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def _interrupt_until(process: subprocess.Popen[bytes], terminal: int, end: bytes) -> bytes:
+    """Press Ctrl-C until a terminal shows a text: Python loses a signal that comes just before readline waits."""
+    shown = b""
+    for _ in range(60):
+        process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            if select.select([terminal], [], [], 0.1)[0]:
+                shown += os.read(terminal, 4096)
+                if end in shown:
+                    return shown
+    raise AssertionError(f"not shown: {end!r} in {shown!r}")
 
 
 def _read_until(descriptor: int, end: bytes) -> bytes:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from weft.cli import options, output, text_options
@@ -43,12 +47,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     keywords = text_options.answer_options(args)
-    with text_options.open_generator(args, args.folder) as generator:
+    with text_options.open_generator(args, args.folder) as generator, InterruptGate() as gate:
         conversation = Conversation(generator, args.system)
         console = output.error_console()
         if not args.json:
             console.print(f"{generator.folder.name} on {generator.device}. {HELP}", style="dim")
-        while (line := read_line(is_quiet=args.json)) is not None:
+        while (line := read_line(gate, is_quiet=args.json)) is not None:
             match line.strip():
                 case "":
                     continue
@@ -60,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
                     conversation.reset()
                 case text:
                     try:
-                        _answer(args, generator, conversation, text, keywords)
+                        with gate.opened():
+                            _answer(args, generator, conversation, text, keywords)
                     except KeyboardInterrupt:  # before or after the text of the answer
                         conversation.drop_message()
                         console.print()
@@ -96,14 +101,50 @@ class Conversation:
         return self.messages if self._has_template else "\n".join(each["content"] for each in self.messages)
 
 
-def read_line(*, is_quiet: bool) -> str | None:
+class InterruptGate:
+    """Let Ctrl-C raise KeyboardInterrupt once in each block that opens the gate, and nowhere else.
+
+    Without it, a second Ctrl-C would end the program while it handles the first.
+    """
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._previous: Any = None
+
+    def __enter__(self) -> InterruptGate:
+        if threading.current_thread() is threading.main_thread():  # only it can set handlers
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Open the gate until the end of the block, or the first Ctrl-C."""
+        self._is_open = True
+        try:
+            yield
+        finally:
+            self._is_open = False
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_open:
+            self._is_open = False
+            raise KeyboardInterrupt
+
+
+def read_line(gate: InterruptGate, *, is_quiet: bool) -> str | None:
     """Read a message; None at the end of input. Ctrl-C gives an empty one."""
     if not sys.stdin.isatty():
-        return sys.stdin.readline() or None
+        with gate.opened():
+            return sys.stdin.readline() or None
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - lines can be edited
     try:
-        return input("" if is_quiet else PROMPT)
+        with gate.opened():
+            return input("" if is_quiet else PROMPT)
     except EOFError:
         sys.stdout.write("\n")
         return None
