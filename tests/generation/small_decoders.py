@@ -36,6 +36,7 @@ class Variant:
     sandwich: bool = False  # norms behind attention and products, too
     tied: bool = False  # the embedding is the output layer
     sink: bool = False
+    alibi: bool = False  # biases that are 0 for the last key of a step, as MPT has them
 
 
 VARIANTS = {
@@ -55,6 +56,7 @@ VARIANTS = {
     "optimum": Variant("optimum"),
     "optimum-qk-norm": Variant("optimum", qk_norm=True),
     "optimum-window": Variant("optimum", windows=(6, -1), bias=True),
+    "optimum-alibi": Variant("optimum", alibi=True),
     "optimum-softcap": Variant("optimum", softcap=5.0, sandwich=True),
 }
 
@@ -272,6 +274,8 @@ class _Writer:
         if self.variant.softcap:
             cap = self.constant(self.variant.softcap, np.float32)
             scores = self.add("Mul", self.add("Tanh", self.add("Div", scores, cap)), cap)
+        if self.variant.alibi:
+            scores = self.add("Add", scores, self.add_distances())
         scores = self.add("Add", scores, self.add_mask(self.variant.windows[layer]))
         attended = self.add("MatMul", self.add("Softmax", scores, axis=-1), value)
         attended = self.add("Transpose", attended, perm=[0, 2, 1, 3])
@@ -291,6 +295,14 @@ class _Writer:
         wide = self.add("Unsqueeze", x, self.constant([2], np.int64))
         wide = self.add("Expand", wide, self.constant([1, 1, HEADS // CACHE_HEADS, 1, 1], np.int64))
         return self.add("Reshape", wide, self.constant([0, HEADS, -1, HEAD], np.int64))
+
+    def add_distances(self) -> str:
+        """Return biases [heads, 1, keys] that fall with the distance from the last key."""
+        one = self.constant(1, np.int64)
+        total = self.add("Gather", self.add("Shape", "attention_mask"), one)
+        distances = self.add("Range", self.add("Sub", one, total), one, one)
+        slopes = self.constant(np.reshape(0.3 ** np.arange(1, HEADS + 1), (HEADS, 1, 1)), np.float32)
+        return self.add("Mul", self.add("Cast", distances, to=TensorProto.FLOAT), slopes)
 
     def add_mask(self, window: int) -> str:
         """Mask padding, later tokens, and tokens before the window."""

@@ -18,7 +18,7 @@ from generation.small_decoders import VARIANTS, VOCABULARY, merge_branches, writ
 import weft
 from weft.generation.decoder import PagedDecoder, StateDecoder
 
-FORMS = ("llama-int4", "qwen3", "gemma2", "optimum", "optimum-window")
+FORMS = ("llama-int4", "qwen3", "gemma2", "optimum", "optimum-window", "optimum-alibi")
 LONGEST = 100
 SCHEDULES = 40
 DEVICES = ("cpu", "webgpu:0")
@@ -84,8 +84,11 @@ def make_prompt(seed: int, length: int) -> list[int]:
 @pytest.mark.parametrize("name", FORMS)
 def test_schedules_give_the_bits_of_requests_alone(generators: Any, name: str) -> None:
     first = FORMS.index(name) * SCHEDULES
-    totals = check_schedules(generators(name), range(first, first + SCHEDULES), VOCABULARY, LONGEST)
-    for event in ("shared", "preempted", "cancelled"):
+    generator = generators(name)
+    totals = check_schedules(generator, range(first, first + SCHEDULES), VOCABULARY, LONGEST)
+    computes_chunks = name != "optimum-alibi"  # its numbers depend on the number of tokens in a step
+    assert generator._decoder.takes_chunks == computes_chunks
+    for event in ("shared", "preempted", "cancelled") if computes_chunks else ("preempted", "cancelled"):
         assert totals[event] > 0, f"no schedule has a token or sequence that is {event}: {totals}"
 
 
@@ -161,9 +164,23 @@ def test_beams_run_beside_other_requests(generators: Any) -> None:
     assert stream.answer().tokens == single.tokens
 
 
-def test_decoders_that_cannot_be_paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chunk", [16, 64])
+def test_memory_of_whole_prompts(chunk: int, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"device": "cpu", "max_length": 64, "max_batch": 2, "chunk": chunk}
+    file = write_decoder(VARIANTS["optimum-alibi"], tmp_path / "decoder.onnx")
+    with weft.Generator(file, **options) as generator:
+        plan = generator._decoder.memory(1, 64, 0)
+        assert plan is not None
+        memory = generator.memory()
+        assert memory.step >= plan.peak - plan.weights > 0
+    with weft.Generator(file, **options, memory_limit=memory.peak) as generator:
+        assert generator.memory().peak <= memory.peak
+
+
+@pytest.mark.parametrize("name", ["qwen3", "optimum-alibi"])
+def test_decoders_that_cannot_be_paged(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.generation.generator.load_programs", lambda *_: None)
-    file = write_decoder(VARIANTS["qwen3"], tmp_path / "decoder.onnx")
+    file = write_decoder(VARIANTS[name], tmp_path / "decoder.onnx")
     prompt = make_prompt(3, 30)
     with weft.Generator(file, device="cpu", max_length=128, max_batch=3) as generator:
         assert isinstance(generator._decoder, StateDecoder)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import OutOfMemoryError
+from weft.generation.chunks import list_largest_steps
 from weft.generation.decoder import BLOCK_SIZE, DecoderInputs, PagedPrograms
 from weft.quantities import format_bytes
 from weft.runtime.memory import summarize
@@ -28,7 +29,7 @@ def choose_blocks(
     size = block_bytes(programs)
     others = max(
         plan_run(inputs, programs, rows, tokens, max_length - tokens, usual_count)
-        for rows, tokens in ((1, chunk), (max_batch, 1), (max_batch, -(-chunk // max_batch)))
+        for rows, tokens in list_largest_steps(max_batch, chunk, max_length, takes_chunks=programs.takes_chunks)
     )
     blocks = (limit - others) // size
     if blocks < least:

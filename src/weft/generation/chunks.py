@@ -26,6 +26,15 @@ def group_chunks(chunks: Items[Chunk], *, pads: bool) -> list[list[Chunk]]:
     return groups
 
 
+def list_largest_steps(rows: int, chunk: int, max_length: int, *, takes_chunks: bool) -> list[tuple[int, int]]:
+    """List the steps that need the most memory: their rows, and the tokens of each.
+
+    Without chunks, prompts are computed whole until those of a step have `chunk` tokens.
+    """
+    longest, total = (min(chunk, max_length), chunk) if takes_chunks else (max_length, chunk + max_length)
+    return [(rows, 1), (1, longest), (rows, min(-(-total // rows), max_length))]
+
+
 def _is_last(chunk: Chunk) -> bool:
     sequence, count = chunk
     return sequence.remaining == count

@@ -97,7 +97,7 @@ class Decoder(ABC):
 class PagedDecoder(Decoder):
     """A decoder whose keys and values are in pools of blocks."""
 
-    def __init__(self, inputs: DecoderInputs, programs: PagedPrograms, blocks: int, max_length: int) -> None:
+    def __init__(self, inputs: DecoderInputs, programs: PagedPrograms, blocks: int) -> None:
         self._inputs = inputs
         self._programs = programs
         self.block_size = BLOCK_SIZE
@@ -114,37 +114,16 @@ class PagedDecoder(Decoder):
             self._pools[name] = self._driver.place(pool) if self._driver.has_memory else pool
         self._copier: BlockCopier | None = None
         self._key_step = DEVICE_KEY_STEP if self._driver.has_memory else KEY_STEP
-        self._takes_padding = self._probe_padding(max_length)
-        self.pads_chunks = self._takes_padding and self.takes_chunks and self._probe_chunks(max_length)
+        self._takes_padding, self.pads_chunks = programs.takes_padding, programs.pads_chunks
         self.runs_ahead = self._driver.has_memory and self._takes_padding and inputs.takes_chosen_tokens
 
-    def _probe_padding(self, max_length: int) -> bool:
-        """Whether the logits of a step stay the same if other sequences of the batch are longer.
-
-        They do if the model places a token by its positions and its mask alone. Some exporters build the masks of
-        sliding windows from the number of past tokens instead, which is then that of the longest sequence.
-        """
-        step = Step([1 % self.vocabulary], 5, [0])
-        alone, padded = (self._run_rows([step], 1, past) for past in (5, max(max_length - 1, 6)))
-        return bool(np.array_equal(np.asarray(alone), np.asarray(padded), equal_nan=True))
-
-    def _probe_chunks(self, max_length: int) -> bool:
-        """Whether the logits of a chunk stay the same if another one in its batch is longer and has a longer past."""
-        chunk = Step([1 % self.vocabulary, 0, 1 % self.vocabulary], 5, [0], selected=3)
-        longer = Step([0] * 5, min(9, max_length - 5), [1, 1], selected=3)
-        if longer.past <= chunk.past or self.blocks < 2:
-            return False
-        alone = np.asarray(self._run_rows([chunk], 1, chunk.past))
-        together = np.asarray(self._run_rows([chunk, longer], 2, longer.past))
-        return bool(np.array_equal(alone, together[:3], equal_nan=True))
-
     def run(self, steps: Sequence[Step], tokens: DeviceTensor | None = None) -> Any:
-        past = max(step.past for step in steps)
         if any(len(step.tokens) > 1 for step in steps):
-            return self._run_rows(steps, len(steps), past)
+            return self.run_rows(steps, len(steps))
         if self._takes_padding:
+            past = max(step.past for step in steps)
             rows = _round_rows(len(steps)) if self._driver.has_memory else len(steps)
-            return self._run_rows(steps, rows, past + -(past + 1) % self._key_step, tokens)
+            return self.run_rows(steps, rows, past + -(past + 1) % self._key_step, tokens)
         return self._run_equal_lengths(steps)
 
     def _run_equal_lengths(self, steps: Sequence[Step]) -> Any:
@@ -153,16 +132,19 @@ class PagedDecoder(Decoder):
         for index, step in enumerate(steps):
             groups.setdefault(step.past, []).append(index)
         if len(groups) == 1:
-            return self._run_rows(steps, len(steps), steps[0].past)
+            return self.run_rows(steps, len(steps))
         logits: NDArray[Any] | None = None
-        for past, indices in groups.items():
-            group = np.asarray(self._run_rows([steps[index] for index in indices], len(indices), past))
+        for indices in groups.values():
+            group = np.asarray(self.run_rows([steps[index] for index in indices], len(indices)))
             logits = np.empty((len(steps), self.vocabulary), group.dtype) if logits is None else logits
             logits[indices] = group
         return logits
 
-    def _run_rows(self, steps: Sequence[Step], rows: int, past: int, tokens: DeviceTensor | None = None) -> Any:
-        """Run steps as one batch with padding up to a number of rows and of past tokens."""
+    def run_rows(
+        self, steps: Sequence[Step], rows: int, past: int | None = None, tokens: DeviceTensor | None = None
+    ) -> Any:
+        """Run steps as one batch with padding up to a number of rows and of past tokens (default: the most)."""
+        past = max(step.past for step in steps) if past is None else past
         count = max(len(step.tokens) for step in steps)
         total = past + count
         executable = self._programs.choose(count, past)
@@ -341,6 +323,11 @@ class DecoderInputs:
         return total
 
     @property
+    def is_strict(self) -> bool:
+        """Whether the order of sums does not depend on the number of rows."""
+        return self.model.session().pipeline.precision == "strict"
+
+    @property
     def takes_chosen_tokens(self) -> bool:
         """Whether token ids are an input of the type in which tokens are chosen."""
         return self.ids is not None and self._dtypes[self.ids] == np.int64
@@ -388,8 +375,10 @@ class DecoderInputs:
 class PagedPrograms:
     """The programs of a paged decoder: one for all steps, or one for prompts and one for single tokens.
 
-    Some exporters build masks that are right only for whole prompts and for single tokens; see `takes_chunks`.
-
+    takes_chunks: whether chunks of a prompt have the bits of the whole; some exporters build masks that are right only
+        for whole prompts and for single tokens.
+    takes_padding: whether steps of one token run together whatever their pasts.
+    pads_chunks: whether chunks run together whatever their lengths and pasts.
     total: the size of the mask, which may be computed.
     lengths: the sizes that are the number of past tokens.
     """
@@ -399,6 +388,8 @@ class PagedPrograms:
     takes_chunks: bool
     total: str
     lengths: tuple[str, ...]
+    takes_padding: bool = False
+    pads_chunks: bool = False
 
     def choose(self, tokens: int, past: int) -> Executable:
         """Return the program for this many tokens."""

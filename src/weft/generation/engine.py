@@ -36,7 +36,6 @@ MAX_ROWS = 64
 CHUNK = 512  # tokens of prompts in one iteration
 CHUNK_BESIDE_DECODING = 128  # on CPUs, so that running answers do not wait long
 SMALLEST_CHUNK = 32
-MAX_LENGTH = 1 << 62
 SPECULATION = 8  # tokens that a continuation proposes at most
 DRAFTED = 4  # tokens that a draft model proposes at most
 IDLE_SECONDS = 5.0  # after which the thread ends
@@ -372,7 +371,9 @@ class Engine:
             if budget <= 0:
                 break
             share = max(budget // (len(prompts) - number), SMALLEST_CHUNK)
-            count = min(sequence.remaining, min(share, budget) if self.decoder.takes_chunks else MAX_LENGTH)
+            count = min(sequence.remaining, min(share, budget))
+            if not self.decoder.takes_chunks:  # the prompt whole, then tokens one by one, as at first
+                count = 1 if sequence.computed else sequence.prompt_length
             if sequence in self._running and self._reserve(sequence, sequence.computed + count):
                 chunks.append((sequence, count))
                 budget -= count

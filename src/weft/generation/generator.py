@@ -44,6 +44,7 @@ from weft.generation.engine import Engine, EngineStatistics
 from weft.generation.folder import open_folder
 from weft.generation.memory import GenerationMemory, compute_memory, model_weights
 from weft.generation.options import GenerationOptions
+from weft.generation.probes import keeps_bits_of_chunks, probe_programs
 from weft.generation.sampler import SampledRow, Sampler
 from weft.generation.sequence import Sequence as TokenSequence
 from weft.generation.sources import Source, SourceReader
@@ -136,15 +137,18 @@ class Generator:
         inputs = DecoderInputs(folder, model, embedding)
         programs = load_programs(inputs, self.folder.context_length or self.max_length)
         if programs is not None:
+            programs = probe_programs(inputs, programs, self.max_length)
             blocks = choose_blocks(inputs, programs, self.max_length, limit, max_batch, chunk)
-            return model, PagedDecoder(inputs, programs, blocks, self.max_length)
+            return model, PagedDecoder(inputs, programs, blocks)
         size = inputs.state_bytes(self.max_length)
         weights = model_weights(model) if limit is not None else 0
         sequences = max_batch if limit is None else min(max_batch, (limit - weights) // max(size, 1))
         if sequences < 1:
             problem = f"a sequence of {self.max_length:,} tokens needs {size:,} bytes of cache"
             raise OutOfMemoryError(problem, file=str(folder.path), hint="lower max_length, or raise memory_limit")
-        return model, StateDecoder(inputs, self.max_length, sequences)
+        decoder = StateDecoder(inputs, self.max_length, sequences)
+        decoder.takes_chunks = not inputs.is_strict or keeps_bits_of_chunks(decoder)
+        return model, decoder
 
     def _open_draft(self, path: str | PathLike[str], options: Mapping[str, Any]) -> DraftModel:
         folder = open_folder(path)
@@ -156,7 +160,8 @@ class Generator:
         if programs is None or not programs.takes_chunks:
             raise UnsupportedModelError("the cache of this draft cannot be paged", file=str(folder.path))
         blocks = -(-self.max_length // BLOCK_SIZE)
-        return DraftModel(PagedDecoder(inputs, programs, blocks, self.max_length), self._sampler)
+        programs = probe_programs(inputs, programs, self.max_length)
+        return DraftModel(PagedDecoder(inputs, programs, blocks), self._sampler)
 
     # -- generating --------------------------------------------------------------------------------------------------
 

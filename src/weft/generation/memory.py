@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from weft.generation.chunks import list_largest_steps
 from weft.generation.decoder import Decoder
 from weft.ir.compiled import CompiledProgram
 from weft.plan.program import weight_bytes
@@ -52,10 +53,9 @@ def model_weights(model: Model) -> int:
 
 def compute_memory(model: Model, decoder: Decoder, rows: int, chunk: int, max_length: int) -> GenerationMemory:
     """Compute the memory of the largest steps: of a full batch, and of prompts at the end of the longest length."""
-    steps = ((rows, 1), (1, min(chunk, max_length)), (rows, min(-(-chunk // rows), max_length)))
     plans = [
         decoder.memory(count, tokens, max_length - tokens if decoder.takes_chunks or tokens == 1 else 0)
-        for count, tokens in steps
+        for count, tokens in list_largest_steps(rows, chunk, max_length, takes_chunks=decoder.takes_chunks)
     ]
     largest = max((plan for plan in plans if plan is not None), key=lambda plan: plan.peak, default=None)
     weights = largest.weights if largest is not None else model_weights(model)

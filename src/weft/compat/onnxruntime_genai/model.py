@@ -8,7 +8,16 @@ from typing import Any
 from weft.compat.onnxruntime_genai.config import Config
 from weft.compat.onnxruntime_genai.errors import convert_errors, unsupported_error
 from weft.errors import UnsupportedModelError
-from weft.generation.decoder import BLOCK_SIZE, Decoder, DecoderInputs, PagedDecoder, StateDecoder, load_programs
+from weft.generation.decoder import (
+    BLOCK_SIZE,
+    Decoder,
+    DecoderInputs,
+    PagedDecoder,
+    PagedPrograms,
+    StateDecoder,
+    load_programs,
+)
+from weft.generation.probes import probe_programs
 from weft.generation.sampler import Sampler
 from weft.ir.dims import LARGEST_SIZE
 from weft.loading import load
@@ -29,6 +38,7 @@ class Model:
             embedding = None if self.folder.embedding is None else load(self.folder.embedding, device=device)
             self.inputs = DecoderInputs(self.folder, self._model, embedding)
             self._programs = load_programs(self.inputs, self.folder.context_length or LARGEST_SIZE)
+            self._probed: dict[int, PagedPrograms] = {}  # by the longest length
             self.sampler = Sampler(self.inputs.vocabulary, self._model.device)
 
     @property
@@ -53,4 +63,6 @@ class Model:
         """Make a decoder with a cache for a number of sequences of this length."""
         if self._programs is None:
             return StateDecoder(self.inputs, max_length, sequences)
-        return PagedDecoder(self.inputs, self._programs, sequences * -(-max_length // BLOCK_SIZE), max_length)
+        if max_length not in self._probed:
+            self._probed[max_length] = probe_programs(self.inputs, self._programs, max_length)
+        return PagedDecoder(self.inputs, self._probed[max_length], sequences * -(-max_length // BLOCK_SIZE))

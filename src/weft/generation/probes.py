@@ -1,0 +1,76 @@
+"""Find out how a decoder's steps may be combined such that the bits of their logits stay the same.
+
+Models differ: some place a token by the length of the longest sequence in a batch, some compute numbers that depend on
+how many tokens a step has. Each fact is tested on small steps of the model itself, before it generates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.generation.decoder import BLOCK_SIZE, Decoder, DecoderInputs, PagedDecoder, PagedPrograms, Step
+
+PAST = 5  # tokens before those that are compared
+CHUNK = 3
+
+
+def probe_programs(inputs: DecoderInputs, programs: PagedPrograms, max_length: int) -> PagedPrograms:
+    """Return the programs with what their steps allow, for sequences of at most `max_length` tokens."""
+    decoder = PagedDecoder(inputs, programs, 2)
+    if programs.takes_chunks and inputs.is_strict and not keeps_bits_of_chunks(decoder):
+        programs = replace(programs, takes_chunks=False)
+    takes_padding = max_length > PAST + CHUNK and _takes_padding(decoder, max_length)
+    pads_chunks = takes_padding and programs.takes_chunks and _pads_chunks(decoder, max_length)
+    return replace(programs, takes_padding=takes_padding, pads_chunks=pads_chunks)
+
+
+def keeps_bits_of_chunks(decoder: Decoder) -> bool:
+    """Whether tokens have the same logits in a chunk as one by one."""
+    if decoder.block_size * decoder.blocks < PAST + CHUNK:
+        return True  # there are no such chunks
+    past, chunk = _tokens(decoder, PAST + CHUNK)[:PAST], _tokens(decoder, PAST + CHUNK)[PAST:]
+    first = Step(past, 0, [0])
+    decoder.run([first])
+    whole = _read(decoder.run([Step(chunk, PAST, [0], selected=CHUNK)]))
+    decoder.forget(first)
+    decoder.run([first])
+    singles = [_read(decoder.run([Step([token], PAST + index, [0])])) for index, token in enumerate(chunk)]
+    decoder.forget(first)
+    return np.array_equal(whole[:CHUNK], np.concatenate([single[:1] for single in singles]), equal_nan=True)
+
+
+def _takes_padding(decoder: PagedDecoder, max_length: int) -> bool:
+    """Whether the logits of a step stay the same beside a longer sequence.
+
+    They do if the model places a token by its positions and its mask alone. Some exporters build the masks of sliding
+    windows from the number of past tokens instead, which is then that of the longest sequence.
+    """
+    (token,) = _tokens(decoder, 1)
+    step = Step([token], PAST, [0])
+    longest = Step([token], max_length - 1, [1] * -(-max_length // BLOCK_SIZE))
+    alone, together = _read(decoder.run_rows([step], 1)), _read(decoder.run_rows([step, longest], 2))
+    return np.array_equal(alone[:1], together[:1], equal_nan=True)
+
+
+def _pads_chunks(decoder: PagedDecoder, max_length: int) -> bool:
+    """Whether the logits of a chunk stay the same if another one in its batch is longer and has a longer past."""
+    tokens = _tokens(decoder, CHUNK + 2)
+    chunk = Step(tokens[:CHUNK], PAST, [0], selected=CHUNK)
+    longer = Step(tokens, min(PAST + 4, max_length - len(tokens)), [1, 1], selected=CHUNK)
+    if longer.past <= chunk.past:
+        return False
+    alone, together = _read(decoder.run_rows([chunk], 1)), _read(decoder.run_rows([chunk, longer], 2))
+    return np.array_equal(alone[:CHUNK], together[:CHUNK], equal_nan=True)
+
+
+def _tokens(decoder: Decoder, count: int) -> list[int]:
+    """Return different tokens, as far as the vocabulary has them."""
+    return [(1 + 7 * number) % decoder.vocabulary for number in range(count)]
+
+
+def _read(logits: Any) -> NDArray[Any]:
+    return np.array(np.asarray(logits))
