@@ -22,7 +22,7 @@ from weft.runtime.paged_program import PagedForm, load_paged_program
 Array = np.ndarray[Any, Any]
 LOWEST = float(np.finfo(np.float32).min)
 PAIRS = (StatePair("past_key", "present_key", 2), StatePair("past_value", "present_value", 2))
-FORMS = ["grouped", "window", "concat", "concat -inf", "causal", "causal -inf"]
+FORMS = ["grouped", "window", "sinks", "concat", "concat -inf", "causal", "causal -inf"]
 WINDOW = 40
 
 
@@ -37,7 +37,8 @@ def decoder(form: str, heads: int, key_heads: int, size: int) -> onnx.ModelProto
         value("past_value", ["b", key_heads, "p", size]),
     ]
     outputs = [value("y", ["b", "s", heads * size]), value("present_key", None), value("present_value", None)]
-    if form in ("grouped", "window"):
+    if form in ("grouped", "window", "sinks"):
+        sinks = ["", "", "", "", "sinks"] if form == "sinks" else []  # after tables, positions and bias
         attributes: dict[str, Any] = {"local_window_size": WINDOW} if form == "window" else {}
         nodes = [
             node("Shape", ["mask"], ["sizes"], start=1, end=2),
@@ -48,7 +49,7 @@ def decoder(form: str, heads: int, key_heads: int, size: int) -> onnx.ModelProto
             node("Cast", ["last"], ["seqlens"], to=onnx.TensorProto.INT32),
             node(
                 "GroupQueryAttention",
-                ["q", "k", "v", "past_key", "past_value", "seqlens", "total"],
+                ["q", "k", "v", "past_key", "past_value", "seqlens", "total", *sinks],
                 ["y", "present_key", "present_value"],
                 domain="com.microsoft",
                 num_heads=heads,
@@ -68,11 +69,16 @@ def decoder(form: str, heads: int, key_heads: int, size: int) -> onnx.ModelProto
         "row_axes": np.array([1, 3]), "column_axes": np.array([0, 1, 2]), "group_axis": np.array([2]),
         "query_shape": np.array([0, 0, heads, size]), "key_shape": np.array([0, 0, key_heads, size]),
         "group_shape": np.array([1, 1, heads // key_heads, 1, 1]), "head_shape": np.array([0, heads, -1, size]),
-        "result_shape": np.array([0, 0, heads * size]),
+        "result_shape": np.array([0, 0, heads * size]), "sinks": sinks_of(heads),
     }  # fmt: skip
     used = {name for each in nodes for name in each.input}
     initializers = [tensor(name, array) for name, array in constants.items() if name in used]
     return model(nodes, inputs, outputs, initializers, opsets={"": 18, "com.microsoft": 1})
+
+
+def sinks_of(heads: int) -> Array:
+    """Return a score for each head that takes part in its softmax."""
+    return np.linspace(-4, 4, heads).astype(np.float32)
 
 
 def _concat_nodes(form: str) -> list[onnx.NodeProto]:
@@ -141,7 +147,8 @@ class PagedDecoder:
         self, form: str, heads: int, key_heads: int, size: int, *, block_size: int = 16, threads: int = 1,
         blocks: int = 128, device: str = "cpu", seed: int = 0,
     ) -> None:  # fmt: skip
-        self.heads, self.key_heads, self.size, self.block_size = heads, key_heads, size, block_size
+        self.form, self.block_size = form, block_size
+        self.heads, self.key_heads, self.size = heads, key_heads, size
         self.blocks, self.rng = blocks, np.random.default_rng(seed)
         session = weft.load(decoder(form, heads, key_heads, size), device=device, threads=threads).session()
         executable = load_paged_program(session, PagedForm(PAIRS, "y", block_size))
@@ -195,16 +202,19 @@ class PagedDecoder:
         self.release(table)
         return np.concatenate(rows)
 
-    def exact(self, sequence: dict[str, Array], window: int | None = None) -> Array:
+    def exact(self, sequence: dict[str, Array]) -> Array:
         """Compute a sequence in float64."""
         length = len(sequence["q"])
         q, k, v = (sequence[name].astype(np.float64).reshape(length, -1, self.size).swapaxes(0, 1) for name in "qkv")
         k, v = (np.repeat(each, self.heads // self.key_heads, axis=0) for each in (k, v))
         rows, columns = np.arange(length)[:, None], np.arange(length)
         hidden = columns > rows
-        if window is not None:
-            hidden |= columns <= rows - window
+        if self.form == "window":
+            hidden |= columns <= rows - WINDOW
         scores = np.where(hidden, -np.inf, q @ k.swapaxes(1, 2) * self.size**-0.5)
+        if self.form == "sinks":
+            last = np.broadcast_to(sinks_of(self.heads)[:, None, None], (self.heads, length, 1))
+            scores, v = np.concatenate([scores, last], 2), np.concatenate([v, 0 * v[:, :1]], 1)
         powers = np.exp(scores - scores.max(-1, keepdims=True))
         return np.asarray((powers / powers.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(length, -1))
 

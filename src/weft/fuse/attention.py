@@ -102,6 +102,7 @@ def number_loads(attention: Attention, operands: Sequence[Value]) -> Attention:
         score=rebuild(attention.score, renumber),
         loaded_bounds=tuple(rebuild(bound, renumber) for bound in attention.loaded_bounds),
         loaded_starts=tuple(rebuild(start, renumber) for start in attention.loaded_starts),
+        sink=None if attention.sink is None else rebuild(attention.sink, renumber),
         epilogue=None if attention.epilogue is None else rebuild(attention.epilogue, renumber),
     )
 
@@ -162,7 +163,7 @@ class _Matcher:
         self.steps: dict[int, Step] = {id(product): product, id(final): final}
 
     def match(self) -> tuple[Attention, tuple[Step, ...]]:
-        score, divisor, shifts_nothing, drops_nan = self.match_softmax()
+        score, sink, divisor, shifts_nothing, drops_nan = self.match_softmax()
         query, key, depth, key_axes = self.match_product(score)
         value, width, value_axes = self.match_values()
         rows = tuple(axis for axis in range(len(self.shape) - 1) if axis not in key_axes | value_axes)
@@ -190,13 +191,14 @@ class _Matcher:
             causal_bounds=bounds,
             loaded_bounds=find_loaded_bounds(widen_expression(score), len(self.shape) - 1),
             loaded_starts=find_loaded_starts(widen_expression(score), len(self.shape) - 1),
+            sink=None if sink is None else widen_expression(sink),
             axes=axes,
             epilogue=epilogue,
             block_size=self.require_block_size(key, value),
         )
         steps = tuple(self.steps.values())
         _require(self.program.is_closed(steps, self.result))
-        expressions = [query, key, value, score, *([] if epilogue is None else [epilogue])]
+        expressions = [query, key, value, score, *(each for each in (sink, epilogue) if each is not None)]
         all_loads = [load for expression in expressions for load in loads(expression)]
         _require(not any(load.checked for load in all_loads))
         _require(not self.support.gathers or len({load.operand for load in all_loads}) <= self.support.most_operands)
@@ -204,8 +206,8 @@ class _Matcher:
 
     # -- softmax -----------------------------------------------------------------------------------------------------
 
-    def match_softmax(self) -> tuple[Scalar, Scalar, bool, bool]:
-        """Match the softmax; return score, divisor, and how it treats rows of only -inf."""
+    def match_softmax(self) -> tuple[Scalar, Scalar | None, Scalar, bool, bool]:
+        """Match the softmax; return score, sink, divisor, and how it treats rows of only -inf."""
         weight = self.element(self.weights, axes_of_shape(self.shape))
         drops_nan = False
         match weight:
@@ -220,11 +222,15 @@ class _Matcher:
             case Apply("divide", (Apply("exp", (Apply("subtract", (score, shift)),)) as power, divisor)):
                 _require(score.dtype is DType.float32)
                 largest, shifts_nothing = _match_shift(shift)
+                sink, divisor = _match_sink(shift, divisor)
+                if sink is not None:
+                    _require(not {load.operand for load in loads(sink)} & {value.number for value in self.inside})
+                    _require(len(self.shape) - 1 not in find_axes(sink))
                 self.require_reduced(largest, "maximum", score)
                 totals = set(loads(divisor))
                 _require(len(totals) == 1)
                 self.require_reduced(totals.pop(), "sum", power)
-                return score, divisor, shifts_nothing, drops_nan
+                return score, sink, divisor, shifts_nothing, drops_nan
         raise NotFoundError
 
     def element(self, value: Value, positions: Sequence[Dim]) -> Scalar:
@@ -433,6 +439,23 @@ def _match_shift(shift: Scalar) -> tuple[Load, bool]:
         case Apply("select", (Apply("equal", (Load() as tested, Literal(low))), Literal(other), Load() as largest)):
             if tested == largest and low == -inf and other == 0:
                 return largest, True
+        case Apply("maximum", (Load() as largest, _)):  # with a sink, which is not -inf
+            return largest, True
+    raise NotFoundError
+
+
+def _match_sink(shift: Scalar, divisor: Scalar) -> tuple[Scalar | None, Scalar]:
+    """Match the score of a sink in the subtrahend and the divisor; return it, and the divisor without it."""
+    match shift, divisor:
+        case Apply("maximum", (Load(), sink)), Apply("add", (Load() as total, Apply("exp", (difference,)))):
+            negative = Apply("negate", (shift,), DType.float32)
+            is_zero = isinstance(sink, Literal) and sink.value == 0
+            if difference == Apply("subtract", (sink, shift), DType.float32) or (is_zero and difference == negative):
+                return sink, total
+        case Apply("maximum"), _:
+            pass
+        case _:
+            return None, divisor
     raise NotFoundError
 
 

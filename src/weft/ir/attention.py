@@ -43,6 +43,7 @@ class Attention:
     causal_bounds: tuple[CausalBound, ...]
     loaded_bounds: tuple[Scalar, ...]  # as causal bounds with a score of -inf, but they depend on data
     loaded_starts: tuple[Scalar, ...]  # keys before these have a score of -inf; they depend on data
+    sink: Scalar | None  # a score that takes part in a row's softmax, and has no value
     axes: tuple[int, ...]  # of the result, as indices of the axes above
     epilogue: Scalar | None
     block_size: int | None = None

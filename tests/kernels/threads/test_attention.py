@@ -11,7 +11,17 @@ import onnx
 import pytest
 from kernels.threads.works import run_on_cpu, run_work, targets
 from kernels.vector import test_attention as written
-from kernels.vector.test_attention import Array, attention_model, close, exact, node, program_of, qkv
+from kernels.vector.test_attention import (
+    Array,
+    attention_model,
+    close,
+    exact,
+    node,
+    program_of,
+    qkv,
+    sink_inputs,
+    sink_model,
+)
 
 import weft
 from weft.backends.webgpu import targets as targets_module
@@ -85,6 +95,16 @@ def test_sizes(sizes: tuple[int, ...]) -> None:
     inputs = qkv(np.random.default_rng(1), *sizes)
     built = attention_model({name: array.shape for name, array in inputs.items()})
     close(Alone(built, inputs).run(targets()["sharing"]), exact(inputs))
+
+
+@pytest.mark.parametrize("fixed_order", [False, True])
+@pytest.mark.parametrize("at_start", [None, False, True])
+def test_sinks(fixed_order: bool, at_start: bool | None) -> None:
+    inputs, expected = sink_inputs(2, 3, 7, 600, 16, 9)
+    target = replace(targets()["sharing"], fixed_order=fixed_order, most_block_threads=16)
+    alone = Alone(sink_model({name: array.shape for name, array in inputs.items()}), inputs)
+    assert alone.attention.sink is not None
+    close(alone.run(target, at_start=at_start), expected)
 
 
 def test_split_keys_in_a_fixed_order() -> None:
@@ -165,6 +185,9 @@ class TestPrograms:
     @pytest.mark.parametrize("guarded", [False, True])
     def test_rows_without_a_visible_key(self, guarded: bool) -> None:
         written.test_rows_without_a_visible_key(guarded)
+
+    def test_sinks(self) -> None:
+        written.test_sinks((1, 5, 7, 33, 20, 12))
 
     def test_nan_and_infinite_queries(self) -> None:
         written.test_nan_and_infinite_queries()

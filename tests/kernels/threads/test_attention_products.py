@@ -12,7 +12,7 @@ import pytest
 from kernels.threads.emulation import run_work, with_products
 from kernels.threads.test_attention import Alone
 from kernels.vector import test_attention as written
-from kernels.vector.test_attention import Array, attention_model, close, exact, qkv
+from kernels.vector.test_attention import Array, attention_model, close, exact, qkv, sink_inputs, sink_model
 
 import weft
 from weft.backends.reference.interpret import run as run_program
@@ -84,6 +84,16 @@ def test_split_keys(products: Float32Products, sizes: tuple[int, ...]) -> None:
     target = with_products(products)
     assert len(launches_of(alone, target)) == 3  # whole, split and joined: the run decides
     close(emulated(alone, target), exact(inputs), WITHIN[products])
+
+
+@pytest.mark.parametrize("products", [PARTS, HALVES])
+@pytest.mark.parametrize("sizes", [(1, 3, 5, 600, 16, 8), (1, 3, 70, 40, 16, 8)], ids=str)
+def test_sinks(products: Float32Products, sizes: tuple[int, ...]) -> None:
+    inputs, expected = sink_inputs(*sizes)
+    alone = Alone(sink_model({name: array.shape for name, array in inputs.items()}), inputs)
+    assert alone.attention.sink is not None
+    for fixed_order in (False, True):
+        close(emulated(alone, replace(with_products(products), fixed_order=fixed_order)), expected, WITHIN[products])
 
 
 @pytest.mark.parametrize("products", [PARTS, HALVES])

@@ -16,7 +16,7 @@ from kernels.threads.emulation import SHARING
 from kernels.threads.emulation import run_work as run_emulated
 from kernels.threads.works import run_on_cpu, run_work, targets
 from kernels.vector.test_paged_attention import paged_attention
-from passes.paged_decoders import FORMS, WINDOW, PagedDecoder, random_chunks, slice_sequence
+from passes.paged_decoders import FORMS, PagedDecoder, random_chunks, slice_sequence
 
 import weft
 from weft.backends.webgpu import targets as targets_module
@@ -229,7 +229,7 @@ def test_forms(form: str, device: str) -> None:
     assert sum(name.startswith("attention") for name in list_kernels(paged)) == 4
     sequence = paged.random_sequence(200)
     whole = paged.run_alone(sequence, [200])
-    check(whole, paged.exact(sequence, WINDOW if form == "window" else None))
+    check(whole, paged.exact(sequence))
     assert np.array_equal(whole, paged.run_alone(sequence, [120, 1, 7, 40, 1, 1, 30]))
 
 

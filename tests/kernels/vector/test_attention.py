@@ -53,6 +53,7 @@ def attention_model(
     more: Sequence[Any] = (),
     outputs: Sequence[str] = ("y",),
     constants: Mapping[str, Any] | None = None,
+    softmax: Sequence[onnx.NodeProto] = (),
 ) -> onnx.ModelProto:
     """Build a model of q, k, v as [batch, sequence, heads, size]; `score` computes s from qk, `weight` w from p."""
     nodes = [
@@ -61,7 +62,7 @@ def attention_model(
         heads_first("v", "values"),
         node("MatMul", ["queries", "keys"], ["qk"]),
         *(score or [node("Mul", ["qk", "scale"], ["s"])]),
-        node("Softmax", ["s"], ["p"], axis=-1),
+        *(softmax or [node("Softmax", ["s"], ["p"], axis=-1)]),
         *(weight or [node("Identity", ["p"], ["w"])]),
         node("MatMul", ["w", "values"], ["o"]),
         heads_first("o", "y"),
@@ -79,10 +80,43 @@ def qkv(
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def exact(inputs: Mapping[str, Array], bias: Array | float = 0.0, scale: float = 0.125) -> Array:
+def sink_model(shapes: Mapping[str, Sequence[Any]]) -> onnx.ModelProto:
+    """Build a model whose softmax has one more score for each head, without a value; `mask` is added to the scores."""
+    score = [node("Mul", ["qk", "scale"], ["scaled"]), node("Add", ["scaled", "mask"], ["s"])]
+    softmax = [
+        node("ReduceMax", ["s", "last_axis"], ["highest"]),
+        node("Max", ["highest", "sinks"], ["largest"]),
+        node("Sub", ["s", "largest"], ["shifted"]),
+        node("Exp", ["shifted"], ["powers"]),
+        node("ReduceSum", ["powers", "last_axis"], ["total"]),
+        node("Sub", ["sinks", "largest"], ["sinks_shifted"]),
+        node("Exp", ["sinks_shifted"], ["sink_powers"]),
+        node("Add", ["total", "sink_powers"], ["whole"]),
+        node("Div", ["powers", "whole"], ["p"]),
+    ]
+    return attention_model(shapes, score, softmax=softmax, constants={"last_axis": np.array([-1])})
+
+
+def sink_inputs(*sizes: int) -> tuple[dict[str, Array], Array]:
+    """Return inputs with sinks of all magnitudes, and the result in float64; no row before the last two sees key 0."""
+    rng = np.random.default_rng(11)
+    inputs, (_, heads, queries, keys, *_) = qkv(rng, *sizes), sizes
+    mask = np.zeros((queries, keys), np.float32)
+    mask[:-2, 0] = mask[0] = -np.inf  # the first row sees nothing
+    inputs["mask"] = mask
+    inputs["sinks"] = np.linspace(-9, 9, heads).astype(np.float32).reshape(1, heads, 1, 1)
+    return inputs, exact(inputs, mask, sinks=inputs["sinks"])
+
+
+def exact(
+    inputs: Mapping[str, Array], bias: Array | float = 0.0, scale: float = 0.125, sinks: Array | None = None
+) -> Array:
     """Compute attention in float64 as [batch, queries, heads, width]."""
     q, k, v = (inputs[name].astype(np.float64).transpose(0, 2, 1, 3) for name in "qkv")
     scores = q @ k.swapaxes(2, 3) * scale + bias
+    if sinks is not None:
+        last = np.broadcast_to(sinks.astype(np.float64), (*scores.shape[:3], 1))
+        scores, v = np.concatenate([scores, last], 3), np.concatenate([v, 0 * v[:, :, :1]], 2)
     with np.errstate(invalid="ignore"):
         powers = np.exp(scores - scores.max(-1, keepdims=True))
     return np.asarray((powers / powers.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3))
@@ -158,6 +192,13 @@ def test_rows_without_a_visible_key(guarded: bool) -> None:
     else:
         assert np.isnan(expected[0, 3]).all()
     close(run(boolean_mask(shapes, mask, guarded=guarded), {**inputs, "mask": mask}), expected)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 30, 600, 16, 16), (1, 5, 7, 33, 20, 12)], ids=str)
+def test_sinks(sizes: tuple[int, ...]) -> None:
+    inputs, expected = sink_inputs(*sizes)
+    assert not expected[0, 0].any()
+    close(run(sink_model({name: array.shape for name, array in inputs.items()}), inputs), expected)
 
 
 def test_scores_that_grow_fall_and_overflow() -> None:

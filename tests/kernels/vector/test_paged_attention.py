@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 from kernels.vector.works import TARGET, run_work, tensor_of
-from passes.paged_decoders import FORMS, WINDOW, PagedDecoder, paged_program, random_chunks, slice_sequence
+from passes.paged_decoders import FORMS, PagedDecoder, paged_program, random_chunks, slice_sequence
 
 from weft.fuse.attention import AttentionSupport, find_attention
 from weft.fuse.causal import find_loaded_bounds
@@ -34,7 +34,7 @@ def test_reads_the_cache_in_place(form: str) -> None:
     program = paged_program(form, 4, 2, 32, 16)
     ((steps, attention),) = find_attention(program, AttentionSupport(pages=True))
     assert attention.block_size == 16
-    assert bool(attention.loaded_bounds) == (form in ("grouped", "window"))
+    assert bool(attention.loaded_bounds) == (form in ("grouped", "window", "sinks"))
     assert bool(attention.loaded_starts) == (form == "window")
     assert bool(attention.causal_bounds) == form.startswith("causal")
     pools = {step.results[0] for step in program.steps if isinstance(step.primitive, Scatter)}
@@ -73,6 +73,7 @@ def paged_attention(heads: int, key_heads: int, size: int, block_size: int) -> A
         causal_bounds=(),
         loaded_bounds=find_loaded_bounds(score, 3),
         loaded_starts=(),
+        sink=None,
         axes=(0, 1, 2, 4),
         epilogue=None,
         block_size=block_size,
@@ -128,7 +129,7 @@ def test_forms(form: str) -> None:
     paged = PagedDecoder(form, 4, 2, 32)
     sequence = paged.random_sequence(530)
     whole = paged.run_alone(sequence, [530])
-    expected = paged.exact(sequence, WINDOW if form == "window" else None)
+    expected = paged.exact(sequence)
     assert np.abs(whole - expected).max() <= WITHIN * np.abs(expected).max()
     chunks = [250, 1, 1, 7, 40, 1, 200, *[1] * 30]
     assert np.array_equal(whole, paged.run_alone(sequence, chunks))

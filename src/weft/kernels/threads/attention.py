@@ -7,7 +7,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, nan
 
 from weft.ir import dims
@@ -15,7 +15,7 @@ from weft.ir.access import find_axes, find_nonlinear_axes, stride_along, without
 from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Call, Code, FetchRun, Integer, Number, Register, Statement, When, block
+from weft.ir.kernel import Across, Buffer, Call, Code, FetchRun, Integer, Number, Register, Statement, When, block
 from weft.ir.scalar import ELEMENT, FlatLoad, Index, Load, Placeholder, Scalar, rebuild, walk
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.attention import find_operands, renumber_operands
@@ -38,8 +38,9 @@ Body = tuple[Statement, ...]
 
 def list_streamed_operands(attention: Attention) -> tuple[int, ...]:
     """List the operands that are a kernel's first buffers, before those of the epilogue."""
-    limits = (*attention.loaded_bounds, *attention.loaded_starts)
-    return find_operands(attention.query, attention.key, attention.value, attention.score, *limits)
+    sinks = () if attention.sink is None else (attention.sink,)
+    others = (*attention.loaded_bounds, *attention.loaded_starts, *sinks)
+    return find_operands(attention.query, attention.key, attention.value, attention.score, *others)
 
 
 def list_epilogue_operands(attention: Attention) -> tuple[int, ...]:
@@ -80,11 +81,14 @@ class StreamingAttention:
             flatten_loads(renumber_operands(expression, used), self.operands)
             for expression in (attention.query, attention.key, attention.value, attention.score)
         )
-        self.sources = {
-            n: self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
-            for n, tensor in enumerate(self.operands)
-            if streams
-        }
+        self.sources: dict[int, Buffer] = {}
+        if streams:
+            self.add_sources(range(len(self.operands)))
+        self.sink = None
+        if attention.sink is not None:
+            self.sink = flatten_loads(renumber_operands(attention.sink, used), self.operands)
+            if not streams:
+                self.add_sources(list_loaded(self.sink))
         if not streams or split is None:
             self.epilogue_writer = EpilogueWriter(result, _epilogue(attention, operands), self.builder, len(used))
         self.last = len(attention.shape) - 1
@@ -96,6 +100,13 @@ class StreamingAttention:
         self.is_whole = dims.mod(self.count, height) == 0
         self.keys = parameter("keys", attention.shape[-1])
         self.grid_positions: dict[int, Dim] = dict.fromkeys(range(self.last), 0)
+
+    def add_sources(self, numbers: Iterable[int]) -> None:
+        """Add the buffers of operands that the kernel reads."""
+        for number in numbers:
+            if number not in self.sources:
+                reference = Reference("operand", number)
+                self.sources[number] = self.builder.input(f"from{number}", self.operands[number].dtype, reference)
 
     # -- blocks ------------------------------------------------------------------------------------------------------
 
@@ -294,11 +305,13 @@ class StreamingAttention:
         is_empty = Call("equal", (largest, float32(-inf)), DType.bool)
         return call("select", is_empty, float32(0.0), largest)
 
-    def inverse(self, total: Code, largest: Code, statements: list[Statement]) -> Code:
+    def inverse(self, total: Code, largest: Code, row: Dim, statements: list[Statement]) -> Code:
         """Compute the factor that a row's sums are multiplied by at the end.
 
         The total of a row without a visible key is 0 here; it becomes NaN where the program computes -inf - -inf.
         """
+        if self.sink is not None:
+            return self.inverse_with_sink(total, largest, self.sink, row, statements)
         if not self.attention.shifts_nothing:
             hidden = Call("equal", (largest, float32(-inf)), DType.bool)
             total = call("select", hidden, float32(nan), total)
@@ -314,6 +327,22 @@ class StreamingAttention:
         definition, register = self.builder.keep("inverse", inverse, varying=True)
         statements.append(definition)
         return register
+
+    def inverse_with_sink(
+        self, total: Code, largest: Code, sink: Scalar, row: Dim, statements: list[Statement]
+    ) -> Code:
+        """As `inverse`; the sink is the only visible score of a row without a visible key."""
+
+        def keep(name: str, code: Code) -> Code:
+            definition, register = self.builder.keep(name, code, varying=True)
+            statements.append(definition)
+            return register
+
+        score = keep("sink", self.lowering(self.row_positions(row), statements).code(sink))
+        shift = keep("by", larger(largest, score))
+        scale = keep("scale", call("exp", call("subtract", largest, shift)))
+        whole = call("add", call("multiply", total, scale), call("exp", call("subtract", score, shift)))
+        return keep("inverse", call("divide", scale, whole))
 
     def write(self, sums: Sequence[Code], inverse: Code, row: Dim, column: Dim, mask: Code | None) -> list[Statement]:
         """Scale neighbouring columns of a row, from `column` on, apply the epilogue and write them."""
@@ -339,6 +368,12 @@ def _epilogue(attention: Attention, operands: Sequence[StoredTensor]) -> Epilogu
         return None
     used = list_epilogue_operands(attention)
     return Epilogue(renumber_operands(attention.epilogue, used), tuple(operands[number] for number in used))
+
+
+def list_loaded(*expressions: Scalar) -> list[int]:
+    """List the operands that expressions load from, after `flatten_loads`."""
+    nodes = [node for expression in expressions for node in walk(expression)]
+    return sorted({node.operand for node in nodes if isinstance(node, (Load, FlatLoad))})
 
 
 def _is_aligned(place: Dim, axis: int, count: int) -> bool:

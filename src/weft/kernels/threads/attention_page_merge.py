@@ -9,13 +9,12 @@ from weft.ir.attention import Attention
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Code, Statement
-from weft.ir.scalar import FlatLoad, Load, walk
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.loop_axes import unravel_index
 from weft.kernels.lower.kernel_builder import assign, define, fetch, fetch_run, repeat
 from weft.kernels.lower.memoize import memoize_launch
-from weft.kernels.lower.tensors import Launch, Reference, StoredTensor
-from weft.kernels.threads.attention import FLOAT, RUN, KeySplit, call, float32, is_below
+from weft.kernels.lower.tensors import Launch, StoredTensor
+from weft.kernels.threads.attention import FLOAT, RUN, KeySplit, call, float32, is_below, list_loaded
 from weft.kernels.threads.attention_frame import CHUNK, KeyRange, PagedFrame, RowSums
 from weft.kernels.threads.attention_split import PAIR, ROWS, SUMS
 from weft.kernels.threads.points import all_of, points
@@ -36,10 +35,7 @@ class _PageMerge(PagedFrame):
         split: KeySplit,
     ) -> None:
         super().__init__(attention, operands, result, target, 1, split, streams=False)
-        nodes = [node for limit in (*self.begins, *self.ends) for node in walk(limit)]
-        for number in sorted({node.operand for node in nodes if isinstance(node, (Load, FlatLoad))}):
-            reference = Reference("operand", number)
-            self.sources[number] = self.builder.input(f"from{number}", self.operands[number].dtype, reference)
+        self.add_sources(list_loaded(*self.begins, *self.ends))
         self.part_sums = self.builder.input("part_sums", FLOAT, SUMS)
         self.part_rows = self.builder.input("part_rows", FLOAT, ROWS)
         self.run = RUN if attention.width % RUN == 0 else 1
@@ -64,7 +60,7 @@ class _PageMerge(PagedFrame):
         groups = builder.parameter("groups", dims.ceildiv(self.split.splits, _CHUNKS))
         body = self.merge_group(group * _CHUNKS, visible, sums, place * run)
         statements += [*sums.clear(), repeat(group, 0, groups, 1, body)]
-        inverse = self.inverse(total, largest, statements)
+        inverse = self.inverse(total, largest, row, statements)
         statements += self.write_columns(sums.sums, inverse, row, place * run, [here.mask])
         return builder.launch(lanes, statements, here.blocks)
 

@@ -376,7 +376,7 @@ class _PagedAttention(PagedFrame):
         statements: list[Statement] = []
         for number, row in enumerate(self.row_sums):
             at = self.value_row(number)
-            inverse = self.inverse(row.total, row.largest, statements)
+            inverse = self.inverse(row.total, row.largest, at, statements)
             for column in range(self.columns):
                 run, has_row = self.column_lane + column * self.tile.column_lanes, self.has_row(at)
                 tests = [has_row, None if self.covers_columns(column) else is_below(run, self.width)]

@@ -399,7 +399,7 @@ class AttentionProducts(StreamingAttention):
         statements.append(definition)
         statements += [assign(total, call("add", total, lane_total)) for lane_total in self.read_exchange()[1:]]
         if self.split is None:
-            inverse = self.inverse(total, self.largest, statements)
+            inverse = self.inverse(total, self.largest, self.row, statements)
             statements.append(put(self.factors, lane(self.shape.lanes), inverse))
         else:
             test = all_of([is_below(lane(self.shape.lanes), self.shape.rows), self.has_row(self.row)])

@@ -95,7 +95,7 @@ class _MergeKernel(StreamingAttention):
         statements += [define(register, float32(0.0)) for register in (total, *sums)]
         split = builder.variable("part")
         statements.append(repeat(split, 0, splits, 1, self.add(split, shift, total, sums, place * run)))
-        inverse = self.inverse(total, largest, statements)
+        inverse = self.inverse(total, largest, row, statements)
         statements += self.write(sums, inverse, row, place * run, here.mask)
         return builder.launch(lanes, statements, here.blocks)
 

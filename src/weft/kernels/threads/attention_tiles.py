@@ -374,7 +374,7 @@ class AttentionTiles(StreamingAttention):
                 for column in range(self.columns):
                     statements += self.write_split_run(row, column, has_row)
                 continue
-            inverse = self.inverse(total, self.largest[row], statements)
+            inverse = self.inverse(total, self.largest[row], self.row(row), statements)
             for column in range(self.columns):
                 statements += self.write_run(row, column, inverse, has_row)
         return statements

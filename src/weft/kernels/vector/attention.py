@@ -74,7 +74,8 @@ class KeySplits:
 def streamed_expressions(attention: Attention, *, in_place: bool) -> tuple[Scalar, ...]:
     """Return the expressions whose operands the kernel loads, except for the epilogue."""
     keys = (attention.key, attention.value) if in_place else ()
-    return attention.query, attention.score, *attention.loaded_bounds, *attention.loaded_starts, *keys
+    sinks = () if attention.sink is None else (attention.sink,)
+    return attention.query, attention.score, *attention.loaded_bounds, *attention.loaded_starts, *sinks, *keys
 
 
 class StreamingAttention:
@@ -103,7 +104,9 @@ class StreamingAttention:
         )
         bounds, starts = len(attention.loaded_bounds), len(attention.loaded_starts)
         self.bounds, self.starts = others[:bounds], others[bounds : bounds + starts]
-        self.key_value = others[bounds + starts :]
+        others = others[bounds + starts :]
+        self.sink = None if attention.sink is None else others.pop(0)
+        self.key_value = others
         self.sources = [
             self.builder.input(f"from{n}", tensor.dtype, Reference("operand", n))
             for n, tensor in enumerate(self.operands)
@@ -387,7 +390,7 @@ class StreamingAttention:
         return repeat(vector, 0, vectors, 1, (defined, *self.epilogue_writer.write(kept_value, axes, mask)))
 
     def invert_totals(self, rows: TileRows) -> list[Statement]:
-        """Compute the inverse divisor of each row into `factors`.
+        """Compute the inverse divisor of each row into `factors`, scaled where a sink has a larger score.
 
         Rows without a visible key have a total of 0 here; it becomes NaN if the program computes -inf - -inf.
         """
@@ -408,7 +411,22 @@ class StreamingAttention:
                 inverse = call("select", empty, float32(0.0), inverse)
             return [*statements, put(self.factors, at, inverse)]
 
-        return self.for_states(invert)
+        return self.for_states(invert if self.sink is None else lambda at: self.invert_with_sink(rows, at))
+
+    def invert_with_sink(self, rows: TileRows, at: Dim) -> list[Statement]:
+        """As in `invert_totals`; the sink is the only visible score of rows without a visible key."""
+        assert self.sink is not None
+        row = dims.minimum(rows.row + at, self.row_count - 1)  # lanes can be beyond the tile
+        statements: list[Statement] = []
+        sink = self.lowering(self.row_places(row), statements).code(self.sink)
+        to_sink, kept_sink = self.builder.keep("sink", sink, varying=True)
+        largest, total = fetch(rows.largest, at), fetch(rows.total, at)
+        shift = call("select", Call("greater", (largest, kept_sink), DType.bool), largest, kept_sink)
+        to_shift, kept_shift = self.builder.keep("by", shift, varying=True)
+        to_scale, scale = self.builder.keep("scale", call("exp", call("subtract", largest, kept_shift)), varying=True)
+        whole = call("add", call("multiply", total, scale), call("exp", call("subtract", kept_sink, kept_shift)))
+        inverse = call("divide", scale, whole)
+        return [*statements, to_sink, to_shift, to_scale, put(self.factors, at, inverse)]
 
 
 def float32(value: float) -> Number:
