@@ -369,6 +369,35 @@ sys.exit(os.waitstatus_to_exitcode(ended))
 
 
 @needs_fork
+def test_a_fork_waits_as_long_as_imports_make_progress(tmp_path: Path) -> None:
+    for number in range(10):
+        following = f"import slow_{number + 1}\n" if number < 9 else ""
+        (tmp_path / f"slow_{number}.py").write_text(f"import time\ntime.sleep(0.4)\n{following}value = {number}\n")
+    program = """
+import os, sys, threading, time
+import weft.threads
+weft.threads.IMPORT_SECONDS = 1.5
+thread = threading.Thread(target=lambda: __import__("slow_0"))
+thread.start()
+while "slow_0" not in sys.modules:
+    time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    import faulthandler
+    faulthandler.dump_traceback_later(20, exit=True)
+    import slow_0
+    os._exit(7 if slow_0.value == 0 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    source = str(Path(weft.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(tmp_path)))}
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=environment, timeout=240, capture_output=True, check=False
+    )
+    assert process.returncode == 7, process.stderr.decode()
+
+
+@needs_fork
 def test_a_library_imported_while_a_fork_waits(tmp_path: Path) -> None:
     """The fork waits for the new library too, and releases exactly what it acquired."""
     (tmp_path / "slow_library.py").write_text(

@@ -175,7 +175,7 @@ class NativeLibraryGuard:
 
 # -- imports ---------------------------------------------------------------------------------------------------------
 
-IMPORT_SECONDS = 5.0  # that a fork waits for other threads' imports; a longer import may be waiting for this thread
+IMPORT_SECONDS = 5.0  # without progress, after which a fork stops waiting for imports: one may wait for this thread
 
 
 def _await_imports() -> None:
@@ -184,14 +184,17 @@ def _await_imports() -> None:
     Python releases that lock in a forked child, but not the locks of single modules, on which the child would hang.
     Neither is public, hence `_imp` and `importlib._bootstrap`.
     """
-    locks, this_thread, end = getattr(importlib._bootstrap, "_module_locks", {}), threading.get_ident(), None
+    locks, this_thread = getattr(importlib._bootstrap, "_module_locks", {}), threading.get_ident()
+    last_progress: object = None
+    end = 0.0
     while True:
         _imp.acquire_lock()
-        owners = {getattr(module_lock(), "owner", None) for module_lock in list(locks.values())}
-        if owners <= {None, this_thread}:
+        entries = [(name, getattr(module_lock(), "owner", None)) for name, module_lock in list(locks.items())]
+        if all(owner in (None, this_thread) for _, owner in entries):
             return
-        now = time.monotonic()
-        end = now + IMPORT_SECONDS if end is None else end
+        progress, now = (len(sys.modules), entries), time.monotonic()
+        if progress != last_progress:
+            last_progress, end = progress, now + IMPORT_SECONDS
         if now > end:
             return
         _imp.release_lock()

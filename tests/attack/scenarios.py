@@ -29,7 +29,7 @@ from weft.errors import DeviceError
 CALLERS = 8
 SIZE = 24
 ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "Softplus", "Erf", "Exp")
-CHILD_TIMEOUT = 120.0  # seconds
+CHILD_TIMEOUT = 60.0  # seconds; less than the limit of a scenario, so that a child's stack is reported
 Payload = dict[str, Any]
 
 

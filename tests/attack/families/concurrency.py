@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,11 +52,12 @@ def attack(payload: Payload, device: str) -> Verdict:
             stderr=subprocess.STDOUT,
             env={**environment, "WEFT_CACHE": folder},
             text=True,
+            start_new_session=True,
         )
         try:
             output, _ = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # forked children would keep the pipe open
             output, _ = process.communicate()
             return wrong(f"it did not end within {LIMIT:g} s: {output[-1000:]}")
     lines = output.strip().splitlines()
