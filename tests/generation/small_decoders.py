@@ -37,6 +37,8 @@ class Variant:
     tied: bool = False  # the embedding is the output layer
     sink: bool = False
     alibi: bool = False  # biases that are 0 for the last key of a step, as MPT has them
+    cache: str = ""  # or "PER_TENSOR", "PER_CHANNEL": the scales of a quantized cache
+    cache_bits: int = 8
 
 
 VARIANTS = {
@@ -53,6 +55,8 @@ VARIANTS = {
     "gemma3-int4": Variant(weights="int4", qk_norm=True, joint=False, windows=(6, -1), sandwich=True, tied=True),
     "gpt-oss-attention": Variant(bias=True, sink=True, windows=(7, -1)),
     "glm-rotary": Variant(joint=False, rotary="node", interleaved=True, rotary_size=HEAD // 2),
+    "llama-int8-cache": Variant(cache="PER_TENSOR"),
+    "qwen3-int4-cache": Variant(qk_norm=True, joint=False, cache="PER_CHANNEL", cache_bits=4),
     "optimum": Variant("optimum"),
     "optimum-qk-norm": Variant("optimum", qk_norm=True),
     "optimum-window": Variant("optimum", windows=(6, -1), bias=True),
@@ -117,10 +121,15 @@ class _Writer:
     def declare_cache(self, layer: int) -> tuple[list[str], list[str]]:
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         present = [f"present.{layer}.{part}" for part in ("key", "value")]
+        variant = self.variant
+        kind = TensorProto.FLOAT
+        if variant.cache:
+            kind = TensorProto.UINT8 if variant.cache_bits == 4 else TensorProto.INT8
+        size = HEAD * variant.cache_bits // 8 if variant.cache else HEAD
         for name in past:
-            self.declare(name, TensorProto.FLOAT, "batch_size", CACHE_HEADS, "past_sequence_length", HEAD)
-        sizes: list[str | int | None] = ["batch_size", CACHE_HEADS, "total_sequence_length", HEAD]
-        self.outputs += [helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name in present]
+            self.declare(name, kind, "batch_size", CACHE_HEADS, "past_sequence_length", size)
+        sizes: list[str | int | None] = ["batch_size", CACHE_HEADS, "total_sequence_length", size]
+        self.outputs += [helper.make_tensor_value_info(name, kind, sizes) for name in present]
         return past, present
 
     def add(self, op: str, *inputs: str, results: list[str] | None = None, domain: str = "", **attributes: Any) -> str:
@@ -240,6 +249,14 @@ class _Writer:
         inputs = [query, key, value, *past, *self.lengths, *(self.tables if fused else ["", ""])]
         if variant.sink:
             inputs += ["", "", self.weight(HEADS, std=1.0)]
+        quantization: dict[str, Any] = {}
+        if variant.cache:
+            count = 1 if variant.cache == "PER_TENSOR" else CACHE_HEADS * HEAD
+            step = 4.0 / 2**variant.cache_bits
+            scales = [self.constant(step * (1 + self.random.random(count)), np.float32) for _ in range(2)]
+            inputs += [""] * (12 - len(inputs)) + scales
+            quantization = {"k_quant_type": variant.cache, "v_quant_type": variant.cache}
+            quantization["kv_cache_bit_width"] = variant.cache_bits
         return self.add(
             "GroupQueryAttention",
             *inputs,
@@ -252,6 +269,7 @@ class _Writer:
             rotary_interleaved=int(variant.interleaved and fused),
             softcap=variant.softcap,
             local_window_size=variant.windows[layer],
+            **quantization,
         )
 
     def add_plain_attention(self, x: str, layer: int) -> str:

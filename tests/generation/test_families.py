@@ -13,7 +13,7 @@ from generation.small_decoders import VARIANTS, Variant, write_decoder
 TOLERANCE = 1e-4
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [name for name, variant in VARIANTS.items() if not variant.cache])
 def test_logits_agree_with_onnxruntime(name: str, tmp_path: Path) -> None:
     comparison = Comparison(write_decoder(VARIANTS[name], tmp_path / "model.onnx"))
     agreements = [comparison.measure(mode) for mode in (*MODES, *GENERATOR_MODES)]

@@ -44,7 +44,7 @@ from weft.generation.engine import Engine, EngineStatistics
 from weft.generation.folder import open_folder
 from weft.generation.memory import GenerationMemory, compute_memory, model_weights
 from weft.generation.options import GenerationOptions
-from weft.generation.probes import keeps_bits_of_chunks, probe_programs
+from weft.generation.probes import check_length, probe_programs, takes_chunks
 from weft.generation.sampler import SampledRow, Sampler
 from weft.generation.sequence import Sequence as TokenSequence
 from weft.generation.sources import Source, SourceReader
@@ -106,14 +106,15 @@ class Generator:
     ) -> None:
         self.folder = open_folder(DEMO_MODEL if path is None else path, variant)
         options.setdefault("precision", "strict")  # a row has the same bits whatever other rows there are
-        if max_length is None and self.folder.encoder is not None and self.folder.context_length is None:
+        is_default_length = max_length is None
+        if is_default_length and self.folder.encoder is not None and self.folder.context_length is None:
             max_length = ENCODER_DECODER_LENGTH
         self.max_length = context_limit(self.folder, max_length)
         max_batch = whole_number(max_batch, "max_batch", str(self.folder.path))
         chunk = whole_number(chunk, "chunk", str(self.folder.path))
         limit = None if memory_limit is None else parse_bytes(memory_limit)
         self._sources: SourceReader | None = None
-        self._model, self._decoder = self._open_decoder(device, limit, max_batch, chunk, options)
+        self._model, self._decoder = self._open_decoder(device, limit, max_batch, chunk, is_default_length, options)
         self._sampler = Sampler(self._decoder.vocabulary, self._model.device)
         self._chunk = chunk
         drafting = None if draft is None else self._open_draft(draft, options)
@@ -125,7 +126,13 @@ class Generator:
             self._sampler.prepare(row, self._decoder.logits_dtype)
 
     def _open_decoder(
-        self, device: DeviceOption, limit: int | None, max_batch: int, chunk: int, options: Mapping[str, Any]
+        self,
+        device: DeviceOption,
+        limit: int | None,
+        max_batch: int,
+        chunk: int,
+        is_default_length: bool,
+        options: Mapping[str, Any],
     ) -> tuple[Model, Decoder]:
         folder = self.folder
         model = load(folder.decoder, device=device, **options)
@@ -137,6 +144,7 @@ class Generator:
         inputs = DecoderInputs(folder, model, embedding)
         programs = load_programs(inputs, self.folder.context_length or self.max_length)
         if programs is not None:
+            self.max_length = check_length(inputs, programs, self.max_length, is_default=is_default_length)
             programs = probe_programs(inputs, programs, self.max_length)
             blocks = choose_blocks(inputs, programs, self.max_length, limit, max_batch, chunk)
             return model, PagedDecoder(inputs, programs, blocks)
@@ -147,7 +155,7 @@ class Generator:
             problem = f"a sequence of {self.max_length:,} tokens needs {size:,} bytes of cache"
             raise OutOfMemoryError(problem, file=str(folder.path), hint="lower max_length, or raise memory_limit")
         decoder = StateDecoder(inputs, self.max_length, sequences)
-        decoder.takes_chunks = not inputs.is_strict or keeps_bits_of_chunks(decoder)
+        decoder.takes_chunks = takes_chunks(decoder, keeps_bits=inputs.is_strict)
         return model, decoder
 
     def _open_draft(self, path: str | PathLike[str], options: Mapping[str, Any]) -> DraftModel:
@@ -159,8 +167,9 @@ class Generator:
         programs = load_programs(inputs, folder.context_length or self.max_length)
         if programs is None or not programs.takes_chunks:
             raise UnsupportedModelError("the cache of this draft cannot be paged", file=str(folder.path))
-        blocks = -(-self.max_length // BLOCK_SIZE)
-        programs = probe_programs(inputs, programs, self.max_length)
+        longest = check_length(inputs, programs, self.max_length, is_default=True)
+        blocks = -(-longest // BLOCK_SIZE)
+        programs = probe_programs(inputs, programs, longest)
         return DraftModel(PagedDecoder(inputs, programs, blocks), self._sampler)
 
     # -- generating --------------------------------------------------------------------------------------------------

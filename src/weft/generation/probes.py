@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import ExecutionError, InputError
 from weft.generation.decoder import BLOCK_SIZE, Decoder, DecoderInputs, PagedDecoder, PagedPrograms, Step
 
 PAST = 5  # tokens before those that are compared
@@ -21,22 +22,51 @@ CHUNK = 3
 def probe_programs(inputs: DecoderInputs, programs: PagedPrograms, max_length: int) -> PagedPrograms:
     """Return the programs with what their steps allow, for sequences of at most `max_length` tokens."""
     decoder = PagedDecoder(inputs, programs, 2)
-    if programs.takes_chunks and inputs.is_strict and not keeps_bits_of_chunks(decoder):
+    if programs.takes_chunks and not takes_chunks(decoder, keeps_bits=inputs.is_strict):
         programs = replace(programs, takes_chunks=False)
     takes_padding = max_length > PAST + CHUNK and _takes_padding(decoder, max_length)
     pads_chunks = takes_padding and programs.takes_chunks and _pads_chunks(decoder, max_length)
     return replace(programs, takes_padding=takes_padding, pads_chunks=pads_chunks)
 
 
-def keeps_bits_of_chunks(decoder: Decoder) -> bool:
-    """Whether tokens have the same logits in a chunk as one by one."""
+def check_length(inputs: DecoderInputs, programs: PagedPrograms, max_length: int, *, is_default: bool) -> int:
+    """Return the most tokens of a sequence, for which the model's tables of positions have rows.
+
+    A configuration may not state their size. A length that the caller asked for raises InputError if it is too large.
+    """
+    decoder = PagedDecoder(inputs, programs, 1)
+    least, excess = 0, max_length + 1  # lengths that the tables have room for, and have no room for
+    length = max_length
+    while least + 1 < excess:
+        try:
+            _read(decoder.run([Step(_tokens(decoder, 1), length - 1, [0] * -(-length // BLOCK_SIZE))]))
+            least = length
+        except ExecutionError:
+            if length == 1:
+                raise
+            excess = length
+        length = (least + excess) // 2
+    if least < max_length and not is_default:
+        problem = f"max_length is {max_length:,}, and the model has positions for {least:,} tokens"
+        raise InputError(problem, file=inputs.model.file, hint=f"pass at most max_length={least}")
+    return least
+
+
+def takes_chunks(decoder: Decoder, *, keeps_bits: bool) -> bool:
+    """Whether several tokens can follow others; with `keeps_bits`, only if their logits are those of single tokens."""
     if decoder.block_size * decoder.blocks < PAST + CHUNK:
         return True  # there are no such chunks
     past, chunk = _tokens(decoder, PAST + CHUNK)[:PAST], _tokens(decoder, PAST + CHUNK)[PAST:]
     first = Step(past, 0, [0])
     decoder.run([first])
-    whole = _read(decoder.run([Step(chunk, PAST, [0], selected=CHUNK)]))
+    try:
+        whole = _read(decoder.run([Step(chunk, PAST, [0], selected=CHUNK)]))
+    except InputError:  # its mask fits whole prompts and single tokens only
+        decoder.forget(first)
+        return False
     decoder.forget(first)
+    if not keeps_bits:
+        return True
     decoder.run([first])
     singles = [_read(decoder.run([Step([token], PAST + index, [0])])) for index, token in enumerate(chunk)]
     decoder.forget(first)
