@@ -6,7 +6,13 @@ Consecutive blocks share the operand that does not fit the cache.
 
 from __future__ import annotations
 
-from weft.cost.blocks import BLOCK_OVERHEAD, BLOCK_WORK, LEAST_BLOCK_WORK, OPERATIONS_PER_FAR_BYTE
+from weft.cost.blocks import (
+    BLOCK_OVERHEAD,
+    BLOCK_WORK,
+    LEAST_BLOCK_WORK,
+    OPERATIONS_PER_FAR_BYTE,
+    OPERATIONS_PER_WEIGHT_BYTE,
+)
 from weft.cost.sizes import estimate
 from weft.ir import dims
 from weft.ir.dims import Dim
@@ -52,6 +58,12 @@ def choose_part_size(count: Dim, part: Dim) -> Dim:
     return -(-count // (4 if 2 < parts <= 4 else parts if parts <= 2 else -(-parts // 8) * 8))
 
 
+def count_blocks(work: Dim) -> Dim:
+    """Return the number of blocks for some operations: a multiple of eight, unless blocks would be too small."""
+    blocks = dims.ceildiv(work, BLOCK_WORK * _THREADS[-1]) * _THREADS[-1]
+    return dims.minimum(blocks, dims.floordiv(work, LEAST_BLOCK_WORK) + 1)
+
+
 def _should_keep_panels(shape: ProductShape, tiles: Dim, panels: Dim, cache_bytes: int) -> bool:
     """Return whether less memory is read if consecutive blocks have the same panels and other tiles."""
     left, right = estimate(shape.tiles * shape.tile_bytes), estimate(shape.panels * shape.panel_bytes)
@@ -64,9 +76,8 @@ def _should_keep_panels(shape: ProductShape, tiles: Dim, panels: Dim, cache_byte
 def _block_unknown_sizes(shape: ProductShape, max_tiles: Dim, step: int) -> tuple[Dim, Dim]:
     """Choose (tiles, panels) for about as many blocks as threads share well, for sizes known only at run time."""
     tiles = dims.maximum(dims.minimum(max_tiles, dims.ceildiv(shape.tiles, 2 * _THREADS[-1])), 1)
-    work = shape.grid * shape.tiles * shape.panels * shape.work
-    blocks = dims.ceildiv(work, BLOCK_WORK * _THREADS[-1]) * _THREADS[-1]
-    blocks = dims.minimum(blocks, dims.floordiv(work, LEAST_BLOCK_WORK) + 1)
+    reading = shape.panel_bytes * round(OPERATIONS_PER_WEIGHT_BYTE)
+    blocks = count_blocks(shape.grid * shape.panels * (shape.tiles * shape.work + reading))
     chunks = dims.ceildiv(blocks, dims.maximum(shape.grid * dims.ceildiv(shape.tiles, tiles), 1))
     panels = dims.ceildiv(dims.ceildiv(shape.panels, dims.maximum(chunks, 1)), step) * step
     return tiles, dims.maximum(panels, 1)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from weft.cost.blocks import BLOCK_WORK, OPERATIONS_PER_FAR_BYTE
+from weft.cost.blocks import OPERATIONS_PER_WEIGHT_BYTE
 from weft.ir import dims
 from weft.ir.arrays import Array
 from weft.ir.block_weights import BlockWeights
@@ -31,7 +31,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fet
 from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.operations import less
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work, Workspace
-from weft.kernels.vector.blocking import choose_part_size
+from weft.kernels.vector.blocking import count_blocks
 from weft.kernels.vector.code_packing import WORD, CodePacking, pack_codes
 from weft.records import dataclass
 
@@ -159,8 +159,8 @@ class _ProductBuilder:
         rows = dims.product(axis.size for axis in self.product.rows)
         row_chunks = dims.ceildiv(rows, CHUNK_ROWS)
         work = dims.floordiv(packing.depth * packing.step * dims.minimum(rows, CHUNK_ROWS), 2)
-        work = work + round(packing.panel_size * WORD * OPERATIONS_PER_FAR_BYTE)
-        each = choose_part_size(packing.panels, dims.maximum(dims.floordiv(BLOCK_WORK, work), 1))
+        work = work + round(packing.panel_size * WORD * OPERATIONS_PER_WEIGHT_BYTE)
+        each = dims.ceildiv(packing.panels, dims.minimum(count_blocks(packing.panels * work), packing.panels))
         panel_chunks = dims.ceildiv(packing.panels, each)
         count, chunks = parameter("rows", rows, 0), parameter("row_chunks", row_chunks, 1)
         first_let, first = self.builder.let("first", dims.mod(block(), chunks) * CHUNK_ROWS)
