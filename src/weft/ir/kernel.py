@@ -229,6 +229,18 @@ class PutRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Start to load bytes of a buffer from a uniform offset on, which may be outside of it; results do not change.
+
+    Devices may ignore it.
+    """
+
+    buffer: str
+    offset: Dim
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """Make earlier writes of the block's lanes visible to all of its lanes."""
 
@@ -390,7 +402,9 @@ class TilePipeline:
 TileStatement = Union[
     Sums, MultiplyTiles, MultiplyFragments, AddSums, ScaleSums, PutSums, MoveRun, PutTile, TilePipeline
 ]
-Statement = Union[Define, Assign, Put, Repeat, When, Let, View, Transpose, FetchRun, PutRun, Barrier, TileStatement]
+Statement = Union[
+    Define, Assign, Put, Repeat, When, Let, View, Transpose, FetchRun, PutRun, Prefetch, Barrier, TileStatement
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +534,7 @@ def read_buffers(body: tuple[Statement, ...]) -> set[str]:
 def indices(statement: Statement) -> list[Dim]:
     """Return the index arithmetic of a statement itself, without that of its values."""
     match statement:
-        case Put(_, offset) | FetchRun(_, _, offset) | PutRun(_, offset):
+        case Put(_, offset) | FetchRun(_, _, offset) | PutRun(_, offset) | Prefetch(_, offset):
             return [offset]
         case PutSums(offset=offset) | ScaleSums(offset=offset):
             return [offset]
@@ -624,6 +638,8 @@ class _Printer:
                     write(f"{indent}varying {', '.join(names)} = {buffer}[{place}..]{self.mask(mask)}")
                 case PutRun(buffer, offset, values, mask):
                     write(f"{indent}{buffer}[{index(offset)}..] = {', '.join(map(code, values))}{self.mask(mask)}")
+                case Prefetch(buffer, offset, nbytes):
+                    write(f"{indent}prefetch {nbytes} bytes of {buffer} from {index(offset)}")
                 case Barrier():
                     write(f"{indent}barrier")
                 case _:

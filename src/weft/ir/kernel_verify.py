@@ -23,6 +23,7 @@ from weft.ir.kernel import (
     MoveRun,
     MultiplyFragments,
     MultiplyTiles,
+    Prefetch,
     Put,
     PutRun,
     PutSums,
@@ -122,6 +123,9 @@ def _verify_body(kernel: Kernel, body: tuple[Statement, ...], scope: _Scope) -> 
                     raise InternalError(f"kernel {kernel.name}: {name} is not a valid view of {buffer}")
                 source = buffers[buffer]
                 buffers[name] = source if statement.dtype is None else replace(source, dtype=statement.dtype)
+            case Prefetch(name, offset):
+                if name not in buffers or dims_vary(offset):
+                    raise InternalError(f"kernel {kernel.name}: {name} cannot be prefetched")
             case Transpose(names):
                 if len(set(names)) != kernel.lanes or not all(registers.get(name, False) for name in names):
                     raise InternalError(f"kernel {kernel.name}: a transposition takes a varying register for each lane")

@@ -38,6 +38,7 @@ from weft.ir.kernel import (
     MultiplyFragments,
     MultiplyTiles,
     Number,
+    Prefetch,
     Put,
     PutRun,
     Register,
@@ -119,6 +120,8 @@ class Emitter:
                     self.registers.update(zip(names, run, strict=True))
                 case PutRun():
                     self.lanes.put_run(self, statement)
+                case Prefetch(buffer, offset, nbytes):
+                    self.lanes.prefetch(self, self.address(buffer, offset, None, self.dtypes[buffer]), nbytes)
                 case Barrier():
                     self.lanes.barrier(self)
                 case Transpose(names):

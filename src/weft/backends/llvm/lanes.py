@@ -115,6 +115,10 @@ class Lanes(ABC):
         """Transpose a square: exchange row j of lane i with row i of lane j."""
 
     @abstractmethod
+    def prefetch(self, emitter: Emitter, start: Value, nbytes: int) -> None:
+        """Start to load bytes from an address on, which need not be valid."""
+
+    @abstractmethod
     def barrier(self, emitter: Emitter) -> None:
         """Make the earlier writes of all lanes visible to all of them."""
 

@@ -287,6 +287,9 @@ class ThreadLanes(Lanes):
         builder.barrier()
         return [builder.trunc(column, BIT) for column in columns] if kind == BIT else columns
 
+    def prefetch(self, emitter: Emitter, start: Value, nbytes: int) -> None:
+        """Other warps run while one waits for memory: nothing to do."""
+
     def barrier(self, emitter: Emitter) -> None:
         if self.tile_products == tiles.WGMMA and any(buffer.tile for buffer in emitter.kernel.buffers):
             fence_tensor_cores(emitter.builder)

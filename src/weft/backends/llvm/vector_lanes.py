@@ -15,7 +15,7 @@ from weft.backends.llvm import assembly as ir
 from weft.backends.llvm import conversions, functions, vectors
 from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.emit import Emitter, build_sum
-from weft.backends.llvm.instructions import Value
+from weft.backends.llvm.instructions import Value, intrinsic
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
 from weft.backends.llvm.x86 import dot2, dot4, half_bits, look_up
@@ -40,6 +40,7 @@ from weft.ir.kernel import (
 )
 
 MOST_SHARED = 2  # lanes that may use the same element of a masked pattern load
+CACHE_LINE = 64  # bytes that a prefetch loads
 MOST_PARTS = 4  # vectors of a pattern load; more are slower than a gather
 
 
@@ -248,6 +249,13 @@ class VectorLanes(Lanes):
 
     def transpose(self, emitter: Emitter, rows: list[Value]) -> list[Value]:
         return vectors.transpose(emitter.builder, rows)
+
+    def prefetch(self, emitter: Emitter, start: Value, nbytes: int) -> None:
+        read, to_first_level, of_data = (INT32(number) for number in (0, 3, 1))
+        for distance in range(0, nbytes, CACHE_LINE):
+            line = emitter.builder.gep(start, [INT64(distance)], source_etype=ir.IntType(8))
+            arguments = [line, read, to_first_level, of_data]
+            intrinsic(emitter.builder, "llvm.prefetch.p0", [], ir.VoidType(), arguments)
 
     def barrier(self, emitter: Emitter) -> None:
         """Lanes run in lockstep: nothing to do."""

@@ -42,6 +42,7 @@ from weft.ir.kernel import (
     Kernel,
     Let,
     Number,
+    Prefetch,
     Put,
     PutRun,
     Register,
@@ -130,6 +131,8 @@ class _Emitter:
                     self.locations[name] = (home, place)
                 case Transpose(names):
                     self.emit_transpose(names)
+                case Prefetch():
+                    pass  # WGSL has none
                 case Barrier():
                     self.line("workgroupBarrier();")
                     if self.has_storage_barrier:

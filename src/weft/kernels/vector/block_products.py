@@ -16,7 +16,7 @@ from weft.ir.arrays import Array
 from weft.ir.block_weights import BlockWeights, pack_block_weights
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Number, Register, Statement, lane
+from weft.ir.kernel import Call, Code, Number, Prefetch, Register, Statement, lane
 from weft.ir.packing import Packing
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import ContractOperand
@@ -25,11 +25,14 @@ from weft.kernels.build.multiply_add import decode_quantized, multiply_add
 from weft.kernels.lower.kernel_builder import assign, define, fetch, repeat
 from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.tensors import RIGHT, Epilogue, Reference, StoredTensor, Work
+from weft.kernels.vector.blocking import PREFETCH_BYTES
 from weft.kernels.vector.panels import Panels, choose_product_lanes
 from weft.kernels.vector.register_tiles import ProductBuilder, RegisterTile, TiledProduct
 from weft.records import dataclass
 
 WORD_BITS = 32
+WORD_BYTES = 4
+PREFETCHING_HEIGHT = 4  # rows of tiles that wait for weights rather than for multipliers
 OTHER_REGISTERS = 6  # besides sums
 CHAINS = 2  # independent sums of a block
 
@@ -125,14 +128,15 @@ class _Builder(ProductBuilder):
         blocks, words = self.product.sums
         shape, packing = tile.shape, self.packing
         step = self.lanes * shape.width
+        block_size = (packing.header_rows + packing.words) * step
         number, word = self.builder.variables("k", 2)
-        views, sources = self.build_views(
-            tile, number * blocks.left, number * ((packing.header_rows + packing.words) * step)
-        )
+        views, sources = self.build_views(tile, number * blocks.left, number * block_size)
         *rows, panels = sources
         count = shape.height * shape.width
         sums = self.builder.registers("block", count * CHAINS, self.type)
         body: list[Statement] = [*views, *(define(total, Number(0, self.type)) for total in sums)]
+        if shape.height <= PREFETCHING_HEIGHT:
+            body.append(Prefetch(panels.name, PREFETCH_BYTES // WORD_BYTES, block_size * WORD_BYTES))
 
         def row(at: Dim) -> list[Code]:
             return [fetch(panels, at * step + column * self.lanes + lane(self.lanes)) for column in range(shape.width)]

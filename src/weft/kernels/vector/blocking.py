@@ -18,6 +18,8 @@ from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.records import dataclass
 
+# Bytes between weights in use and those that are prefetched: a part of L1, and further than hardware looks.
+PREFETCH_BYTES = 8192
 _THREADS = (1, 2, 4, 8)
 _MAX_PARTS = 64  # tried when splitting rows or columns
 

@@ -20,7 +20,7 @@ from weft.ir.arrays import Array
 from weft.ir.block_weights import BlockWeights
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Buffer, Call, Code, Number, Register, Statement, When, block, lane
+from weft.ir.kernel import Across, Buffer, Call, Code, Number, Prefetch, Register, Statement, When, block, lane
 from weft.ir.packing import Packing
 from weft.ir.target import VectorTarget
 from weft.kernels.build.contraction import ContractOperand
@@ -31,7 +31,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fet
 from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.operations import less
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work, Workspace
-from weft.kernels.vector.blocking import count_blocks
+from weft.kernels.vector.blocking import PREFETCH_BYTES, count_blocks
 from weft.kernels.vector.code_packing import WORD, CodePacking, pack_codes
 from weft.records import dataclass
 
@@ -211,7 +211,9 @@ class _ProductBuilder:
 
     def multiply_block_of_words(self, row: Dim, number: Dim, start: Dim, sums: Sequence[Register]) -> list[Statement]:
         packing, height = self.packing, len(sums) // self.vectors
-        statements, rows, words = self.build_views(row, height, number, start + number * self.block_size)
+        at = start + number * self.block_size
+        statements, rows, words = self.build_views(row, height, number, at)
+        statements.append(Prefetch(self.right.name, at + PREFETCH_BYTES // WORD, self.block_size * WORD))
         dots = self.builder.registers("dot", len(sums), INT32)
         totals = self.builder.registers("total", height, INT32)
         statements += [define(register, Number(0, INT32)) for register in (*dots, *totals)]
