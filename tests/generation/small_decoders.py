@@ -14,6 +14,7 @@ Array = np.ndarray[Any, Any]
 MICROSOFT = "com.microsoft"
 LAYERS, WIDTH, HEADS, CACHE_HEADS, HEAD, HIDDEN, VOCABULARY, POSITIONS = 2, 64, 4, 2, 16, 96, 101, 256
 BLOCK = 32
+SHORT_LENGTH = 45
 EPSILON = 1e-6
 LOWEST = -3.0e38
 
@@ -39,6 +40,7 @@ class Variant:
     alibi: bool = False  # biases that are 0 for the last key of a step, as MPT has them
     cache: str = ""  # or "PER_TENSOR", "PER_CHANNEL": the scales of a quantized cache
     cache_bits: int = 8
+    short_length: int = 0  # LongRoPE: all tokens of longer sequences have other angles
 
 
 VARIANTS = {
@@ -54,6 +56,7 @@ VARIANTS = {
     "gemma2": Variant(softcap=5.0, windows=(6, -1), sandwich=True),
     "gemma3-int4": Variant(weights="int4", qk_norm=True, joint=False, windows=(6, -1), sandwich=True, tied=True),
     "gpt-oss-attention": Variant(bias=True, sink=True, windows=(7, -1)),
+    "phi3-long": Variant(short_length=SHORT_LENGTH),
     "glm-rotary": Variant(joint=False, rotary="node", interleaved=True, rotary_size=HEAD // 2),
     "llama-int8-cache": Variant(cache="PER_TENSOR"),
     "qwen3-int4-cache": Variant(qk_norm=True, joint=False, cache="PER_CHANNEL", cache_bits=4),
@@ -90,8 +93,7 @@ class _Writer:
         self.outputs.append(helper.make_tensor_value_info("logits", TensorProto.FLOAT, logits))
         if variant.form == "genai":
             self.add_lengths()
-        angles = np.outer(np.arange(POSITIONS), 1e4 ** (-np.arange(0, variant.rotary_size, 2) / variant.rotary_size))
-        self.tables = [self.constant(function(angles).astype(np.float32)) for function in (np.cos, np.sin)]
+        self.tables = self.add_tables()
         state, head = self.add_embedding()
         branch = ""
         for layer in range(LAYERS):
@@ -114,6 +116,30 @@ class _Writer:
         graph = helper.make_graph(self.nodes, "decoder", self.inputs, self.outputs, self.weights)
         opsets = [helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+    def add_tables(self) -> list[str]:
+        """Return the tables of cosines and sines."""
+        size, short_length = self.variant.rotary_size, self.variant.short_length
+        angles = np.outer(np.arange(POSITIONS), 1e4 ** (-np.arange(0, size, 2) / size))
+        if not short_length:
+            return [self.constant(function(angles).astype(np.float32)) for function in (np.cos, np.sin)]
+        names = ["cos_cache", "sin_cache"]
+        branches = []
+        for part, factor, length in (("large", 1.5, POSITIONS), ("small", 1.0, short_length)):
+            tables = [1.1 * function(angles[:length] / factor) for function in (np.cos, np.sin)]
+            constants = [
+                helper.make_node("Constant", [], [f"{name}_{part}"], value=numpy_helper.from_array(np.float32(table)))
+                for name, table in zip(names, tables, strict=True)
+            ]
+            outputs = [
+                helper.make_tensor_value_info(f"{name}_{part}", TensorProto.FLOAT, [length, size // 2])
+                for name in names
+            ]
+            branches.append(helper.make_graph(constants, part, [], outputs))
+        total = self.add("Gather", self.add("Shape", "attention_mask"), self.constant(1, np.int64))
+        is_long = self.add("Greater", total, self.constant(short_length, np.int64))
+        self.add("If", is_long, results=names, then_branch=branches[0], else_branch=branches[1])
+        return names
 
     def declare(self, name: str, kind: int, *shape: int | str) -> None:
         self.inputs.append(helper.make_tensor_value_info(name, kind, shape))

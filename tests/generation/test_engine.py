@@ -18,7 +18,7 @@ from generation.small_decoders import POSITIONS, VARIANTS, VOCABULARY, merge_bra
 import weft
 from weft.generation.decoder import PagedDecoder, StateDecoder
 
-FORMS = ("llama-int4", "qwen3", "gemma2", "optimum", "optimum-window", "optimum-alibi")
+FORMS = ("llama-int4", "qwen3", "gemma2", "optimum", "optimum-window", "optimum-alibi", "phi3-long")
 QUANTIZED_CACHES = ("llama-int8-cache", "qwen3-int4-cache")
 LONGEST = 100
 SCHEDULES = 40
@@ -117,7 +117,7 @@ def test_batches_have_the_logprobs_of_onnxruntime(generators: Any, name: str) ->
             tokens.append(entry.token)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "optimum"])
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "optimum", "phi3-long"])
 def test_greedy_tokens_are_those_of_onnxruntime(generators: Any, name: str) -> None:
     generator = generators(name)
     oracle = Oracle(Path(generator.folder.decoder))
@@ -144,11 +144,11 @@ def search_beams(oracle: Oracle, prompt: list[int], width: int, count: int) -> l
     return beams
 
 
-@pytest.mark.parametrize("name", ["llama", "optimum"])
+@pytest.mark.parametrize("name", ["llama", "optimum", "phi3-long"])
 @pytest.mark.parametrize("width", [2, 5])
 def test_beams_are_those_of_a_search_with_onnxruntime(generators: Any, name: str, width: int) -> None:
     generator = generators(name)
-    prompt = make_prompt(width, 30)
+    prompt = make_prompt(width, 40)
     answers = generator(prompt, num_beams=width, n=width, max_new_tokens=9, temperature=0)
     expected = search_beams(Oracle(Path(generator.folder.decoder)), prompt, width, 9)
     assert [list(answer.tokens) for answer in answers] == [tokens[len(prompt) :] for _, tokens in expected]

@@ -42,7 +42,7 @@ def test_genai_folder(tmp_path: Path) -> None:
     assert (folder.layers, folder.kv_heads, folder.head_size, folder.hidden_size) == (2, 2, 16, 64)
     assert (folder.context_length, folder.max_length, folder.vocabulary, folder.shares_cache) == (512, 512, 300, True)
     assert (folder.end_tokens, folder.start_token, folder.pad_token) == ((5, 6), 1, 0)
-    assert (folder.names.ids, folder.names.embeddings) == ("input_ids", None)
+    assert (folder.names.ids, folder.names.embeddings) == ("input_ids", "inputs_embeds")
     assert (folder.names.past_key, folder.names.present_value) == ("past_key_values.%d.key", "present.%d.value")
     assert folder.defaults == {
         "temperature": 0.6,
@@ -59,6 +59,7 @@ def test_genai_folder(tmp_path: Path) -> None:
 def test_genai_details(tmp_path: Path) -> None:
     config = genai_config(
         model__eos_token_id=7,
+        model__decoder__inputs__input_ids="tokens",
         model__decoder__inputs__position_ids=None,
         model__decoder__inputs__past_conv_names="past.%d.conv",
         model__decoder__sliding_window={"window_size": 128, "layers": [0]},
@@ -67,7 +68,7 @@ def test_genai_details(tmp_path: Path) -> None:
         search__top_p=0.0,
     )
     folder = open_folder(write_genai_folder(tmp_path, config, ("model.onnx", "embedding.onnx")))
-    assert (folder.end_tokens, folder.names.positions) == ((7,), None)
+    assert (folder.end_tokens, folder.names.ids, folder.names.positions) == ((7,), "tokens", "position_ids")
     assert folder.names.further_inputs == {"past_conv_names": "past.%d.conv"}
     assert (folder.sliding_window, folder.sliding_layers) == (128, (0,))
     assert folder.embedding == tmp_path / "embedding.onnx"

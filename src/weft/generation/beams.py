@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from weft.errors import InputError, RunTimeoutError
 from weft.generation.answers import AnswerStream
 from weft.generation.blocks import Prefix
@@ -61,6 +63,8 @@ class BeamSearch:
             return self._end(engine, FinishReason.ERROR, RunTimeoutError(problem, hint="raise timeout"))
         if self._computed < len(prompt.tokens):
             logits = self._compute_prompt(engine)
+        elif len(self._beams[0].tokens) - 1 in engine.decoder.phase_ends:
+            logits = self._recompute_beams(engine)
         else:
             for beam in self._beams:
                 engine.extend_blocks(beam.blocks, len(beam.tokens))
@@ -74,17 +78,33 @@ class BeamSearch:
     def _compute_prompt(self, engine: Engine) -> Any:
         (beam,), tokens = self._beams, self.prompt.tokens
         if not self._computed and engine.decoder.shares_prefixes:
-            prefix: Prefix = engine.pool.find(tokens[:-1])
+            prefix = engine.pool.find(tokens[:-1], Prefix((), engine.find_root(tokens)))
             engine.pool.share(prefix.blocks)
             beam.blocks, self._computed = list(prefix.blocks), len(prefix.blocks) * engine.pool.block_size
-        count = len(tokens) - self._computed
-        if engine.decoder.takes_chunks:
-            count = min(count, engine.chunk)
-        end = self._computed + count
-        engine.extend_blocks(beam.blocks, end)
-        logits = engine.decoder.run([Step(tokens[self._computed : end], self._computed, beam.blocks, sequence=beam)])
-        self._computed = end
+        logits, self._computed = self._compute_chunk(engine, beam, self._computed)
         return logits
+
+    def _compute_chunk(self, engine: Engine, beam: Beam, start: int) -> tuple[Any, int]:
+        """Compute the next tokens of a beam; return the logits of the last one, and the number of computed tokens."""
+        end = len(beam.tokens)
+        if engine.decoder.takes_chunks:
+            end = min(end, start + engine.chunk)
+        engine.extend_blocks(beam.blocks, end)
+        step = Step(beam.tokens[start:end], start, beam.blocks, sequence=beam, length=len(beam.tokens))
+        return engine.decoder.run([step]), end
+
+    def _recompute_beams(self, engine: Engine) -> Any:
+        """Compute all tokens of beams that have grown into the next phase, in blocks that they do not share."""
+        for beam in self._beams:
+            self._release(engine, beam)
+            beam.blocks = []
+        rows = []
+        for beam in self._beams:
+            logits, computed = self._compute_chunk(engine, beam, 0)
+            while computed < len(beam.tokens):
+                logits, computed = self._compute_chunk(engine, beam, computed)
+            rows.append(np.asarray(logits)[:1])
+        return np.concatenate(rows)
 
     def _choose(self, engine: Engine, logits: Any) -> list[tuple[int, int, float]]:
         """Choose the next beams among the likeliest tokens after each: parents, tokens and scores.

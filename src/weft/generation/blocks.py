@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from weft.records import dataclass
 
-ROOT = 0  # the node before the first block
+ROOT = 0  # the node before the first block; other trees have negative numbers
 
 
 @dataclass(frozen=True, slots=True)

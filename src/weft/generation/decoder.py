@@ -8,6 +8,7 @@ each sequence.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ class Step:
     blocks: of the sequence, with room for all its tokens.
     selected: the number of tokens, from the last one back, whose logits are wanted.
     sequence: identifies the sequence to decoders that keep a state for each.
+    length: the number of all tokens of the sequence, which decides its phase; 0 if these tokens are the last.
     """
 
     tokens: Sequence[int]
@@ -57,6 +59,7 @@ class Step:
     blocks: Sequence[int]
     selected: int = 1
     sequence: Any = None
+    length: int = 0
 
 
 class Decoder(ABC):
@@ -69,6 +72,7 @@ class Decoder(ABC):
     runs_ahead = False  # whether `run` takes tokens that the device has yet to choose, and does not wait for the logits
     pads_chunks = False  # whether chunks of several sequences run together whatever their lengths and pasts
     goes_back = True  # whether the last tokens of a sequence can be replaced
+    phase_ends: Sequence[int] = ()  # the longest sequences of all phases but the last, see `find_phase`
     vocabulary: int
     cache_bytes: int  # of all blocks
 
@@ -89,6 +93,14 @@ class Decoder(ABC):
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy the contents of blocks."""
         raise NotImplementedError
+
+    def find_phase(self, length: int) -> int:
+        """Return the phase of a sequence, 0 for the shortest ones.
+
+        Models with LongRoPE compute all tokens of a long sequence with other angles than those of a short one. A
+        sequence that grows into the next phase is computed again, and does not share blocks with those of other phases.
+        """
+        return bisect_left(self.phase_ends, length)
 
     def forget(self, sequence: Any) -> None:  # noqa: B027
         """Release what is kept for a sequence, by its `blocks`."""
@@ -115,30 +127,39 @@ class PagedDecoder(Decoder):
         self._copier: BlockCopier | None = None
         self._key_step = DEVICE_KEY_STEP if self._driver.has_memory else KEY_STEP
         self._takes_padding, self.pads_chunks = programs.takes_padding, programs.pads_chunks
-        self.runs_ahead = self._driver.has_memory and self._takes_padding and inputs.takes_chosen_tokens
+        self.phase_ends = programs.phase_ends
+        self.runs_ahead = (
+            self._driver.has_memory and self._takes_padding and inputs.takes_chosen_tokens and not self.phase_ends
+        )
 
     def run(self, steps: Sequence[Step], tokens: DeviceTensor | None = None) -> Any:
-        if any(len(step.tokens) > 1 for step in steps):
-            return self.run_rows(steps, len(steps))
-        if self._takes_padding:
-            past = max(step.past for step in steps)
-            rows = _round_rows(len(steps)) if self._driver.has_memory else len(steps)
-            return self.run_rows(steps, rows, past + -(past + 1) % self._key_step, tokens)
-        return self._run_equal_lengths(steps)
-
-    def _run_equal_lengths(self, steps: Sequence[Step]) -> Any:
-        """Run the steps of sequences of one length together."""
-        groups: dict[int, list[int]] = {}
+        is_chunk = any(len(step.tokens) > 1 for step in steps)
+        groups: dict[tuple[int, int], list[int]] = {}  # indices of steps that run together
         for index, step in enumerate(steps):
-            groups.setdefault(step.past, []).append(index)
+            past = 0 if is_chunk or self._takes_padding else step.past
+            groups.setdefault((self._step_phase(step), past), []).append(index)
         if len(groups) == 1:
-            return self.run_rows(steps, len(steps))
+            return self._run_group(steps, is_chunk, tokens)
+        selected = steps[0].selected
         logits: NDArray[Any] | None = None
         for indices in groups.values():
-            group = np.asarray(self.run_rows([steps[index] for index in indices], len(indices)))
-            logits = np.empty((len(steps), self.vocabulary), group.dtype) if logits is None else logits
+            group = np.asarray(self._run_group([steps[index] for index in indices], is_chunk))
+            group = group[: len(indices) * selected].reshape(len(indices), selected, -1)
+            logits = np.empty((len(steps), *group.shape[1:]), group.dtype) if logits is None else logits
             logits[indices] = group
-        return logits
+        assert logits is not None
+        return logits.reshape(len(steps) * selected, -1)
+
+    def _step_phase(self, step: Step) -> int:
+        return self.find_phase(step.length or step.past + len(step.tokens))
+
+    def _run_group(self, steps: Sequence[Step], is_chunk: bool, tokens: DeviceTensor | None = None) -> Any:
+        """Run steps of one phase together."""
+        if is_chunk or not self._takes_padding:
+            return self.run_rows(steps, len(steps))
+        past = max(step.past for step in steps)
+        rows = _round_rows(len(steps)) if self._driver.has_memory else len(steps)
+        return self.run_rows(steps, rows, past + -(past + 1) % self._key_step, tokens)
 
     def run_rows(
         self, steps: Sequence[Step], rows: int, past: int | None = None, tokens: DeviceTensor | None = None
@@ -146,6 +167,10 @@ class PagedDecoder(Decoder):
         """Run steps as one batch with padding up to a number of rows and of past tokens (default: the most)."""
         past = max(step.past for step in steps) if past is None else past
         count = max(len(step.tokens) for step in steps)
+        if self.phase_ends:
+            phase = self._step_phase(steps[0])
+            past = min(past, (*self.phase_ends, past + count)[phase] - count)
+            past = max(past, (0, *self.phase_ends)[phase] + 1 - count)
         total = past + count
         executable = self._programs.choose(count, past)
         feeds = dict(self._pools)
@@ -379,6 +404,7 @@ class PagedPrograms:
         for whole prompts and for single tokens.
     takes_padding: whether steps of one token run together whatever their pasts.
     pads_chunks: whether chunks run together whatever their lengths and pasts.
+    phase_ends: of the phases of sequences, see `Decoder.find_phase`.
     total: the size of the mask, which may be computed.
     lengths: the sizes that are the number of past tokens.
     """
@@ -390,6 +416,7 @@ class PagedPrograms:
     lengths: tuple[str, ...]
     takes_padding: bool = False
     pads_chunks: bool = False
+    phase_ends: tuple[int, ...] = ()
 
     def choose(self, tokens: int, past: int) -> Executable:
         """Return the program for this many tokens."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from weft.errors import ExecutionError, OutOfMemoryError, RunTimeoutError
 from weft.generation.beams import BeamSearch
-from weft.generation.blocks import BlockPool, Prefix
+from weft.generation.blocks import ROOT, BlockPool, Prefix
 from weft.generation.chunks import Chunk, group_chunks
 from weft.generation.decoder import Decoder, Step
 from weft.generation.draft import DraftModel
@@ -218,6 +218,7 @@ class Engine:
         """Let waiting sequences run, in order, while the cache has room for their prompts."""
         while self._waiting and len(self._running) < self.max_rows:
             sequence = self._waiting[0]
+            sequence.node = self.find_root(sequence.tokens)
             prefix = self._find_prefix(sequence)
             idle = sum(not self.pool.is_used(block) for block in prefix.blocks)
             missing = self.pool.count_blocks(len(sequence.tokens) + 1) - len(prefix.blocks)
@@ -226,6 +227,10 @@ class Engine:
                 return
             self._waiting.pop(0)
             insort(self._running, sequence, key=lambda other: other.rank)
+
+    def find_root(self, tokens: Items[int]) -> int:
+        """Return the root of the prefixes that a sequence of these tokens can share: one for each phase."""
+        return ROOT - self.decoder.find_phase(len(tokens))
 
     def _find_prefix(self, sequence: Sequence) -> Prefix:
         """Find published blocks of all tokens but the last, whose logits are needed."""
@@ -278,10 +283,13 @@ class Engine:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Give the blocks of a running sequence back; it is computed again when there is room."""
+        self._restart(sequence)
+        self.counts["preempted"] += 1
+
+    def _restart(self, sequence: Sequence) -> None:
         self._release(sequence)
         self._running.remove(sequence)
         insort(self._waiting, sequence, key=lambda other: other.rank)
-        self.counts["preempted"] += 1
 
     def _release(self, sequence: Sequence) -> None:
         if self._submitted is not None:
@@ -386,11 +394,16 @@ class Engine:
         end = (sequence.published + 1) * self.pool.block_size
         if not self.decoder.shares_prefixes or min(len(sequence.tokens), len(earlier.tokens)) <= end:
             return False
+        if self.find_root(sequence.tokens) != self.find_root(earlier.tokens):
+            return False
         return earlier.published <= sequence.published and earlier.tokens[:end] == sequence.tokens[:end]
 
     def _compute_chunks(self, chunks: Items[Chunk]) -> None:
         """Compute the next tokens of prompts."""
-        steps = [Step(s.tokens[s.computed : s.computed + n], s.computed, s.blocks, sequence=s) for s, n in chunks]
+        steps = [
+            Step(s.tokens[s.computed : s.computed + n], s.computed, s.blocks, sequence=s, length=len(s.tokens))
+            for s, n in chunks
+        ]
         self._finish_step(chunks, self.decoder.run(steps))
 
     def _finish_step(self, chunks: Items[Chunk], logits: Any) -> None:
@@ -456,6 +469,8 @@ class Engine:
         if finish is None and stops:
             self._leave(sequence, FinishReason.STOP)
             return False
+        if finish is None and len(sequence.tokens) - 1 in self.decoder.phase_ends:
+            self._restart(sequence)
         return finish is None
 
     def _find_finish(self, sequence: Sequence, token: int) -> FinishReason | None:
@@ -495,7 +510,9 @@ class Engine:
         (sequence,) = sequences
         if sequence.constraint is not None or sequence.row.edits is not None or sequence.options.processors:
             return []
-        room = min(SPECULATION, sequence.limit - len(sequence.tokens) - 1)
+        length = len(sequence.tokens)
+        room = min(SPECULATION, sequence.limit - length - 1)
+        room = min([room, *(end - length for end in self.decoder.phase_ends if end >= length)])
         proposal = find_continuation(sequence.tokens, room)
         if not proposal and self.draft is not None:
             return self.draft.propose(sequence.tokens, min(room, DRAFTED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from weft.errors import InvalidModelError, UnsupportedModelError
@@ -107,15 +108,14 @@ def _decoder_stage(decoder: Config) -> Config:
 
 
 def _read_names(decoder: Config) -> DecoderNames:
-    """Return the stated names; a decoder without any has the default names of onnxruntime-genai."""
+    """Return the stated names, and the default names of onnxruntime-genai for all others."""
     inputs, outputs = decoder.section("inputs"), decoder.section("outputs")
-    if not inputs.fields and not outputs.fields:
-        return DecoderNames()
     known_inputs = {name: _read_name(inputs, field) for name, field in INPUT_FIELDS.items()}
     known_outputs = {name: _read_name(outputs, field) for name, field in OUTPUT_FIELDS.items()}
-    return DecoderNames(
-        **known_inputs,
-        **known_outputs,
+    stated_names = {name: text for name, text in (known_inputs | known_outputs).items() if text is not None}
+    return replace(
+        DecoderNames(),
+        **stated_names,
         logits=outputs.text("logits") or "logits",
         further_inputs=_read_further_names(inputs, INPUT_FIELDS.values()),
         further_outputs=_read_further_names(outputs, (*OUTPUT_FIELDS.values(), "logits")),

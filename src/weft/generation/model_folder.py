@@ -14,8 +14,8 @@ from weft.records import dataclass
 class DecoderNames:
     """Names of a decoder's inputs and outputs. `%d` stands for the number of a layer.
 
-    A folder of onnxruntime-genai states them, and None means that the decoder has no such input. Otherwise they are the
-    names that the exporters of optimum and transformers.js use, and the graph decides which of them exist.
+    A folder of onnxruntime-genai may state them. The defaults are also the names of optimum and transformers.js. The
+    graph decides which of them exist.
     """
 
     ids: str | None = "input_ids"

@@ -17,6 +17,8 @@ from weft.generation.decoder import BLOCK_SIZE, Decoder, DecoderInputs, PagedDec
 
 PAST = 5  # tokens before those that are compared
 CHUNK = 3
+MOST_PHASES = 3
+LEAST_PHASE = 32  # no model changes its angles for shorter sequences
 
 
 def probe_programs(inputs: DecoderInputs, programs: PagedPrograms, max_length: int) -> PagedPrograms:
@@ -24,9 +26,15 @@ def probe_programs(inputs: DecoderInputs, programs: PagedPrograms, max_length: i
     decoder = PagedDecoder(inputs, programs, 2)
     if programs.takes_chunks and not takes_chunks(decoder, keeps_bits=inputs.is_strict):
         programs = replace(programs, takes_chunks=False)
-    takes_padding = max_length > PAST + CHUNK and _takes_padding(decoder, max_length)
-    pads_chunks = takes_padding and programs.takes_chunks and _pads_chunks(decoder, max_length)
-    return replace(programs, takes_padding=takes_padding, pads_chunks=pads_chunks)
+    if max_length <= PAST + CHUNK:
+        return replace(programs, takes_padding=False, pads_chunks=False)
+    ends = find_phase_ends(decoder, max_length)
+    longest = ends[0] if ends else max_length
+    takes_padding = _takes_padding(decoder, longest)
+    if not takes_padding:
+        ends = ()
+    pads_chunks = takes_padding and programs.takes_chunks and not ends and _pads_chunks(decoder, longest)
+    return replace(programs, takes_padding=takes_padding, pads_chunks=pads_chunks, phase_ends=ends)
 
 
 def check_length(inputs: DecoderInputs, programs: PagedPrograms, max_length: int, *, is_default: bool) -> int:
@@ -71,6 +79,33 @@ def takes_chunks(decoder: Decoder, *, keeps_bits: bool) -> bool:
     singles = [_read(decoder.run([Step([token], PAST + index, [0])])) for index, token in enumerate(chunk)]
     decoder.forget(first)
     return np.array_equal(whole[:CHUNK], np.concatenate([single[:1] for single in singles]), equal_nan=True)
+
+
+def find_phase_ends(decoder: PagedDecoder, max_length: int) -> tuple[int, ...]:
+    """Find the lengths of sequences at which the logits of a token change, if they are constant in between.
+
+    A token is computed with more and more room for others, and the changes are found by bisection.
+    """
+    (token,) = _tokens(decoder, 1)
+    step = Step([token], PAST, [0])
+
+    def compute(total: int) -> bytes:
+        return _read(decoder.run_rows([step], 1, total - 1)).tobytes()
+
+    ends: list[int] = []
+    first, last = PAST + 1, compute(max_length)
+    while (logits := compute(first)) != last:
+        if len(ends) == MOST_PHASES - 1:
+            return ()
+        end, beyond = first, max_length
+        while end + 1 < beyond:
+            middle = (end + beyond) // 2
+            end, beyond = (middle, beyond) if compute(middle) == logits else (end, middle)
+        if end < LEAST_PHASE:  # the model places tokens by the length
+            return ()
+        ends.append(end)
+        first = beyond
+    return tuple(ends)
 
 
 def _takes_padding(decoder: PagedDecoder, max_length: int) -> bool:

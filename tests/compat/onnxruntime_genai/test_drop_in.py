@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from generation.small_decoders import SHORT_LENGTH, VARIANTS, VOCABULARY, write_decoder
 
+import weft
 from weft import compat
 from weft.compat import onnxruntime_genai as og
 from weft.compat.installation import GENAI_API_LEVEL
@@ -106,6 +108,29 @@ def test_rows_of_a_batch_are_the_same_as_alone(model: og.Model, tokenizer: og.To
         expected = finish(alone)[len(ids) :]
         assert answer[: len(expected)] == expected[: len(answer)]
         assert set(answer[len(expected) :]) <= {*tokenizer.eos_token_ids.tolist(), tokenizer.pad_token_id}
+
+
+def test_long_sequences_have_other_angles(tmp_path: Path) -> None:
+    """A sequence that passes LongRoPE's short length is computed again, and so is one that is rewound."""
+    file = write_decoder(VARIANTS["phi3-long"], tmp_path / "model.onnx")
+    names = {"key_names": "key_values.%d.key", "value_names": "key_values.%d.value"}
+    decoder = {
+        "filename": file.name,
+        "inputs": {f"past_{name}": f"past_{value}" for name, value in names.items()},
+        "outputs": {f"present_{name}": value.replace("key_values", "present") for name, value in names.items()},
+    }
+    config = {"type": "phi3", "context_length": 256, "vocab_size": VOCABULARY, "eos_token_id": [], "decoder": decoder}
+    (tmp_path / "genai_config.json").write_text(json.dumps({"model": config, "search": {}}), encoding="utf-8")
+    prompt = [7 * number % VOCABULARY for number in range(SHORT_LENGTH - 5)]
+    with weft.Generator(file, device="cpu", max_length=80) as generator:
+        expected = [*prompt, *generator(prompt, temperature=0).tokens]
+    generator = start(og.Model(str(tmp_path)), max_length=80)
+    generator.append_tokens(prompt)
+    assert finish(generator) == expected
+    for length in (SHORT_LENGTH - 3, SHORT_LENGTH + 4):
+        generator.rewind_to(length)
+        generator.append_tokens(expected[length : length + 1])
+        assert finish(generator) == expected
 
 
 def test_guidance(model: og.Model, tokenizer: og.Tokenizer) -> None:

@@ -24,12 +24,14 @@ class Row:
     tokens: what the model sees, without padding.
     shown: what `get_sequence` returns.
     computed: the number of tokens whose keys and values are in the cache.
+    phase: of the sequence when they were computed, see `Decoder.find_phase`.
     """
 
     blocks: list[int]
     tokens: list[int] = field(default_factory=list)
     shown: list[int] = field(default_factory=list)
     computed: int = 0
+    phase: int = 0
     last: tuple[int, int] = (0, 0)  # the tokens of the last run: start and end
     is_done: bool = False
     sampled: SampledRow | None = None
@@ -42,6 +44,9 @@ def compute(decoder: Decoder, rows: Sequence[Row]) -> Any:
     There may be more rows of logits, as padding.
     """
     for row in rows:
+        phase = decoder.find_phase(len(row.tokens))
+        if phase != row.phase:
+            row.phase, row.computed = phase, 0
         row.last = row.computed, len(row.tokens)
     if all(row.computed and len(row.tokens) - row.computed == 1 for row in rows):
         logits = decoder.run([Step(row.tokens[-1:], row.computed, row.blocks, sequence=row) for row in rows])
@@ -60,7 +65,7 @@ def compute_all_logits(decoder: Decoder, row: Row) -> NDArray[Any]:
     while row.computed < end:
         count = _step_size(decoder, row, end)
         tokens = row.tokens[row.computed : row.computed + count]
-        step = Step(tokens, row.computed, row.blocks, selected=count, sequence=row)
+        step = Step(tokens, row.computed, row.blocks, selected=count, sequence=row, length=end)
         parts.append(to_array(decoder.run([step]))[:count])
         row.computed += count
     return np.concatenate(parts)
@@ -70,7 +75,8 @@ def _compute_row(decoder: Decoder, row: Row) -> Any:
     logits = None
     while row.computed < len(row.tokens):
         count = _step_size(decoder, row, len(row.tokens))
-        step = Step(row.tokens[row.computed : row.computed + count], row.computed, row.blocks, sequence=row)
+        tokens = row.tokens[row.computed : row.computed + count]
+        step = Step(tokens, row.computed, row.blocks, sequence=row, length=len(row.tokens))
         logits = decoder.run([step])
         row.computed += count
     return logits
