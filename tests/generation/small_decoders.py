@@ -24,7 +24,7 @@ class Variant:
     """What differs between families of decoders."""
 
     form: str = "genai"  # or "optimum"
-    weights: str = "float32"  # or "int4", "int8"
+    weights: str = "float32"  # or "int4", "int8"; "dynamic": 8 bits, with activations quantized by their range
     zero_points: bool = False
     joint: bool = True  # one product for queries, keys and values
     bias: bool = False
@@ -40,6 +40,7 @@ class Variant:
     alibi: bool = False  # biases that are 0 for the last key of a step, as MPT has them
     cache: str = ""  # or "PER_TENSOR", "PER_CHANNEL": the scales of a quantized cache
     cache_bits: int = 8
+    experts: int = 0  # of a mixture, of which each token chooses two
     short_length: int = 0  # LongRoPE: all tokens of longer sequences have other angles
 
 
@@ -56,6 +57,7 @@ VARIANTS = {
     "gemma2": Variant(softcap=5.0, windows=(6, -1), sandwich=True),
     "gemma3-int4": Variant(weights="int4", qk_norm=True, joint=False, windows=(6, -1), sandwich=True, tied=True),
     "gpt-oss-attention": Variant(bias=True, sink=True, windows=(7, -1)),
+    "mixture": Variant(experts=7),
     "phi3-long": Variant(short_length=SHORT_LENGTH),
     "glm-rotary": Variant(joint=False, rotary="node", interleaved=True, rotary_size=HEAD // 2),
     "llama-int8-cache": Variant(cache="PER_TENSOR"),
@@ -64,6 +66,7 @@ VARIANTS = {
     "optimum-qk-norm": Variant("optimum", qk_norm=True),
     "optimum-window": Variant("optimum", windows=(6, -1), bias=True),
     "optimum-alibi": Variant("optimum", alibi=True),
+    "optimum-dynamic": Variant("optimum", weights="dynamic"),
     "optimum-softcap": Variant("optimum", softcap=5.0, sandwich=True),
 }
 
@@ -103,9 +106,7 @@ class _Writer:
             if variant.sandwich:
                 branch = self.norm(branch, WIDTH)
             normal, state = self.add_skip_norm(state, branch)
-            gate, up = (self.linear(normal, WIDTH, HIDDEN) for _ in range(2))
-            gated = self.add("Mul", self.add("Mul", gate, self.add("Sigmoid", gate)), up)
-            branch = self.linear(gated, HIDDEN, WIDTH)
+            branch = self.add_experts(normal) if variant.experts else self.add_feed_forward(normal)
             if variant.sandwich:
                 branch = self.norm(branch, WIDTH)
         normal, _ = self.add_skip_norm(state, branch)
@@ -205,9 +206,20 @@ class _Writer:
         sizes: dict[str, Any] = {"K": depth, "N": width, "bits": bits, "block_size": BLOCK}
         return self.add("MatMulNBits", x, *weights, results=results, domain=MICROSOFT, **sizes)
 
+    def dynamic_product(self, x: str, depth: int, width: int) -> str:
+        codes = self.constant(self.random.integers(-127, 128, (depth, width)), np.int8)
+        number = len(self.nodes)
+        rounded, scale, zero = (f"{part}_{number}" for part in ("rounded", "scale", "zero"))
+        self.add("DynamicQuantizeLinear", x, results=[rounded, scale, zero])
+        sums = self.add("Cast", self.add("MatMulInteger", rounded, codes, zero), to=TensorProto.FLOAT)
+        step = self.constant(depth**-0.5 / 73, np.float32)
+        return self.add("Mul", sums, self.add("Mul", scale, step))
+
     def linear(self, x: str, depth: int, width: int, bias: bool = False) -> str:
         if self.variant.weights == "float32":
             y = self.add("MatMul", x, self.weight(depth, width, std=depth**-0.5))
+        elif self.variant.weights == "dynamic":
+            y = self.dynamic_product(x, depth, width)
         else:
             y = self.quantized_product(x, self.quantized_weights(depth, width), depth, width)
         return self.add("Add", y, self.weight(width)) if bias else y
@@ -234,6 +246,19 @@ class _Writer:
         op = "SkipSimplifiedLayerNormalization"
         self.add(op, state, branch, scale, results=names, domain=MICROSOFT, epsilon=EPSILON)
         return names[0], names[3]
+
+    def add_feed_forward(self, x: str) -> str:
+        gate, up = (self.linear(x, WIDTH, HIDDEN) for _ in range(2))
+        gated = self.add("Mul", self.add("Mul", gate, self.add("Sigmoid", gate)), up)
+        return self.linear(gated, HIDDEN, WIDTH)
+
+    def add_experts(self, x: str) -> str:
+        count = self.variant.experts
+        router = self.add("Reshape", self.linear(x, WIDTH, count), self.constant([-1, count], np.int64))
+        first = self.weight(count, HIDDEN, WIDTH, std=WIDTH**-0.5), self.weight(count, HIDDEN)
+        second = self.weight(count, WIDTH, HIDDEN, std=HIDDEN**-0.5), self.weight(count, WIDTH)
+        settings: dict[str, Any] = {"k": 2, "activation_type": "silu", "normalize_routing_weights": 1}
+        return self.add("MoE", x, router, *first, *second, domain=MICROSOFT, **settings)
 
     def norm_heads(self, x: str, heads: int) -> str:
         """Normalise each head of [batch, length, heads * size]."""

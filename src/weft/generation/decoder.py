@@ -134,10 +134,11 @@ class PagedDecoder(Decoder):
 
     def run(self, steps: Sequence[Step], tokens: DeviceTensor | None = None) -> Any:
         is_chunk = any(len(step.tokens) > 1 for step in steps)
-        groups: dict[tuple[int, int], list[int]] = {}  # indices of steps that run together
+        groups: dict[tuple[int, int, int], list[int]] = {}  # indices of steps that run together
         for index, step in enumerate(steps):
             past = 0 if is_chunk or self._takes_padding else step.past
-            groups.setdefault((self._step_phase(step), past), []).append(index)
+            number = 0 if self._programs.takes_rows else index
+            groups.setdefault((self._step_phase(step), past, number), []).append(index)
         if len(groups) == 1:
             return self._run_group(steps, is_chunk, tokens)
         selected = steps[0].selected
@@ -402,6 +403,7 @@ class PagedPrograms:
 
     takes_chunks: whether chunks of a prompt have the bits of the whole; some exporters build masks that are right only
         for whole prompts and for single tokens.
+    takes_rows: whether sequences run together at all; not where activations are quantized by the range of all of them.
     takes_padding: whether steps of one token run together whatever their pasts.
     pads_chunks: whether chunks run together whatever their lengths and pasts.
     phase_ends: of the phases of sequences, see `Decoder.find_phase`.
@@ -414,6 +416,7 @@ class PagedPrograms:
     takes_chunks: bool
     total: str
     lengths: tuple[str, ...]
+    takes_rows: bool = True
     takes_padding: bool = False
     pads_chunks: bool = False
     phase_ends: tuple[int, ...] = ()

@@ -26,8 +26,9 @@ def probe_programs(inputs: DecoderInputs, programs: PagedPrograms, max_length: i
     decoder = PagedDecoder(inputs, programs, 2)
     if programs.takes_chunks and not takes_chunks(decoder, keeps_bits=inputs.is_strict):
         programs = replace(programs, takes_chunks=False)
-    if max_length <= PAST + CHUNK:
-        return replace(programs, takes_padding=False, pads_chunks=False)
+    is_short = max_length <= PAST + CHUNK
+    if is_short or (inputs.is_strict and not _takes_rows(decoder)):
+        return replace(programs, takes_rows=is_short, takes_padding=False, pads_chunks=False)
     ends = find_phase_ends(decoder, max_length)
     longest = ends[0] if ends else max_length
     takes_padding = _takes_padding(decoder, longest)
@@ -79,6 +80,14 @@ def takes_chunks(decoder: Decoder, *, keeps_bits: bool) -> bool:
     singles = [_read(decoder.run([Step([token], PAST + index, [0])])) for index, token in enumerate(chunk)]
     decoder.forget(first)
     return np.array_equal(whole[:CHUNK], np.concatenate([single[:1] for single in singles]), equal_nan=True)
+
+
+def _takes_rows(decoder: PagedDecoder) -> bool:
+    """Whether the logits of two sequences stay the same if they run together."""
+    steps = [Step([token], PAST, [block]) for block, token in enumerate(_tokens(decoder, 2))]
+    alone = [_read(decoder.run_rows([step], 1))[:1] for step in steps]
+    together = _read(decoder.run_rows(steps, 2))
+    return np.array_equal(np.concatenate(alone), together[:2], equal_nan=True)
 
 
 def find_phase_ends(decoder: PagedDecoder, max_length: int) -> tuple[int, ...]:

@@ -102,6 +102,11 @@ def is_held(x: Tensor) -> bool:
     return x.trace.parent is None and x.value.name in x.trace.state_inputs and x.value in x.trace.inputs
 
 
+def holds_state(x: Tensor) -> bool:
+    """Whether the program of a tensor holds a state between runs."""
+    return x.trace.holds_state
+
+
 def reshape(x: Tensor, shape: Sequence[Dim]) -> Tensor:
     """Reshape to a shape with the same number of elements."""
     shape = tuple(shape)

@@ -337,6 +337,11 @@ class Trace:
         observed = self._root().observed
         return any(atom.name in observed for atom in dims.symbols(size))
 
+    @property
+    def holds_state(self) -> bool:
+        """Whether the whole program holds a state."""
+        return bool(self._root().state_inputs)
+
     def _root(self) -> Trace:
         return self if self.parent is None else self.parent._root()
 

@@ -2,7 +2,8 @@
 
 For few tokens, only the chosen experts are computed, with weights read in place. Many tokens choose nearly all experts:
 these are computed as one product, and experts that are not chosen have a share of 0. The last bits of a token's result
-depend on which of the two is used, but not on other tokens.
+depend on which of the two is used, but not on other tokens. Programs that hold a state always compute the chosen
+experts, so that the bits of a sequence do not depend on how it is divided into runs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from weft.opset.language import (
     contract,
     elementwise,
     full,
+    holds_state,
     index,
     reduce,
     reshape,
@@ -175,7 +177,9 @@ def _mix_experts(
         return [_mix_all(tokens, routing, *layers)]
 
     slots = routing.shares.size
-    if isinstance(slots, int) and isinstance(routing.count, int):
+    if holds_state(x):
+        (result,) = mix_chosen()
+    elif isinstance(slots, int) and isinstance(routing.count, int):
         (result,) = mix_chosen() if slots <= routing.count else mix_all()
     else:
         (result,) = branch(build((), lambda: index(slots) <= index(routing.count)), mix_chosen, mix_all)
