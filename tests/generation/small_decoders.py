@@ -30,6 +30,7 @@ class Variant:
     bias: bool = False
     qk_norm: bool = False
     rotary: str = "fused"  # in GroupQueryAttention, or "node"
+    position_kinds: int = 1  # 3: of time, height and width, as M-RoPE has them
     interleaved: bool = False
     rotary_size: int = HEAD
     softcap: float = 0.0
@@ -91,7 +92,7 @@ class _Writer:
         self.declare("input_ids", TensorProto.INT64, "batch_size", "sequence_length")
         self.declare("attention_mask", TensorProto.INT64, "batch_size", "total_sequence_length")
         if variant.form == "optimum" or variant.rotary == "node":
-            self.declare("position_ids", TensorProto.INT64, "batch_size", "sequence_length")
+            self.declare_positions()
         logits: list[str | int | None] = ["batch_size", "sequence_length", VOCABULARY]
         self.outputs.append(helper.make_tensor_value_info("logits", TensorProto.FLOAT, logits))
         if variant.form == "genai":
@@ -144,6 +145,16 @@ class _Writer:
 
     def declare(self, name: str, kind: int, *shape: int | str) -> None:
         self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+
+    def declare_positions(self) -> None:
+        name = self.positions = "position_ids"
+        sizes = ("batch_size", "sequence_length")
+        if self.variant.position_kinds == 1:
+            self.declare(name, TensorProto.INT64, *sizes)
+            return
+        self.declare(name, TensorProto.INT64, self.variant.position_kinds, *sizes)
+        last = self.constant(self.variant.position_kinds - 1, np.int64)
+        self.positions = self.add("Gather", name, last, axis=0)
 
     def declare_cache(self, layer: int) -> tuple[list[str], list[str]]:
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
@@ -288,7 +299,7 @@ class _Writer:
                 self.add(
                     "RotaryEmbedding",
                     part,
-                    "position_ids",
+                    self.positions,
                     *self.tables,
                     domain=MICROSOFT,
                     num_heads=heads,
@@ -352,7 +363,7 @@ class _Writer:
 
     def rotate(self, x: str) -> str:
         axis = self.constant([1], np.int64)
-        cosine, sine = (self.add("Unsqueeze", self.add("Gather", table, "position_ids"), axis) for table in self.tables)
+        cosine, sine = (self.add("Unsqueeze", self.add("Gather", table, self.positions), axis) for table in self.tables)
         halves = [f"{x}_first", f"{x}_second"]
         self.add("Split", x, results=halves, axis=-1, num_outputs=2)
         first, second = halves

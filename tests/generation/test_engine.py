@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from generation.schedules import check_schedules
-from generation.small_decoders import POSITIONS, VARIANTS, VOCABULARY, merge_branches, write_decoder
+from generation.small_decoders import POSITIONS, VARIANTS, VOCABULARY, Variant, merge_branches, write_decoder
 
 import weft
 from weft.generation.decoder import PagedDecoder, StateDecoder
@@ -228,6 +228,19 @@ def test_quantized_caches_have_the_first_logprobs_of_onnxruntime(generators: Any
         prompt = make_prompt(seed, 4)
         (entry,) = generator(prompt, max_new_tokens=1, temperature=0, logprobs=0).logprobs
         assert entry.logprob == pytest.approx(oracle.logprobs(prompt)[entry.token], abs=1e-4)
+
+
+def test_positions_of_three_kinds(tmp_path: Path) -> None:
+    tokens = []
+    for kinds in (1, 3):
+        variant = Variant(joint=False, rotary="node", position_kinds=kinds)
+        with weft.Generator(
+            write_decoder(variant, tmp_path / f"{kinds}.onnx"), device="cpu", max_length=128
+        ) as generator:
+            assert isinstance(generator._decoder, PagedDecoder)
+            answers = generator([make_prompt(0, 20), make_prompt(1, 7)], max_new_tokens=30, temperature=0)
+            tokens.append([answer.tokens for answer in answers])
+    assert tokens[0] == tokens[1]
 
 
 def test_a_draft_changes_no_token(tmp_path: Path, generators: Any) -> None:

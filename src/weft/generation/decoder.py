@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from weft.runtime.model import Model
 
 BLOCK_SIZE = 16
+POSITION_KINDS = 3  # time, height and width in M-RoPE, which are equal in a text
 DEFAULT_LENGTH = 4096  # of a sequence
 KEY_STEP = 16  # the number of keys of a decode step is rounded up to a multiple, so that plans repeat
 DEVICE_KEY_STEP = 256  # on devices with their own memory, which replay what they recorded for the same sizes
@@ -271,6 +272,7 @@ class DecoderInputs:
         self.positions = names.positions if names.positions in present else None
         self.flags = [names.cache_branch] if names.cache_branch in present else []
         self._dtypes = {name: spec.dtype for name, spec in present.items()}
+        self._shapes = {name: spec.shape or () for name, spec in present.items()}
         outputs = {spec.name: spec for spec in model.outputs}
         if self.logits not in outputs:
             problem = f"the decoder has no output {self.logits!r}"
@@ -386,15 +388,16 @@ class DecoderInputs:
             visible = np.arange(total)[None] < (pasts + count)[:, None]
             feeds[self.mask] = visible.astype(self._dtypes[self.mask])
         if self.positions is not None and self.positions in names:
-            positions = pasts[:, None] + np.arange(count)
-            feeds[self.positions] = positions.astype(self._dtypes[self.positions], copy=False)
+            positions = (pasts[:, None] + np.arange(count)).astype(self._dtypes[self.positions], copy=False)
+            leading = [POSITION_KINDS if isinstance(size, str) else size for size in self._shapes[self.positions][:-2]]
+            feeds[self.positions] = np.broadcast_to(positions, (*leading, *positions.shape))
         return feeds
 
     @property
     def single_token_sizes(self) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
         """The shapes of inputs in a step of one token."""
         names = [name for name in (self.ids, self.positions) if name is not None]
-        return tuple((name, (None, 1)) for name in names)
+        return tuple((name, (*[None] * (len(self._shapes[name]) - 1), 1)) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
