@@ -1,7 +1,8 @@
 """Small encoder–decoders with random weights, as optimum lays them out, and the answers of onnxruntime to them.
 
 A text model has relative positions (T5), a speech model learned ones and convolutions over log-mel features (Whisper).
-Decoders come as one merged file, as two files, or as one file without a cache.
+Decoders come as one merged file, as two files, or as one file without a cache; or as onnxruntime-genai builds Whisper,
+with an encoder that computes the keys and values of its states.
 """
 
 from __future__ import annotations
@@ -139,10 +140,10 @@ def _add_decoder(graph: Nodes, kind: str, has_past: bool, prefix: str = "") -> d
     }
 
 
-def _add_encoder(graph: Nodes, kind: str) -> None:
+def _add_encoder(graph: Nodes, kind: str, features: str = "input_features") -> None:
     if kind == "speech":
         weight = graph.weight("convolution", WIDTH, MELS, 3, scale=0.1)
-        x = graph.op("Conv", "input_features", weight, strides=[2], pads=[1, 1], kernel_shape=[3])
+        x = graph.op("Conv", features, weight, strides=[2], pads=[1, 1], kernel_shape=[3])
         x = graph.op("Transpose", graph.op("Tanh", x), perm=[0, 2, 1])
     else:
         x = graph.op("Gather", graph.weight("words", VOCABULARY, WIDTH, scale=1.0), "input_ids", axis=0)
@@ -239,6 +240,50 @@ def write_encoder_decoder(folder: Path, kind: str, form: str, seed: int = 0, **g
             [logits, *_list_caches("present", ("decoder",), f"{past} + 1")],
         )
     _write_configuration(folder, kind, generation)
+    return folder
+
+
+def write_genai_whisper(folder: Path, seed: int = 0) -> Path:
+    """Write the speech model as onnxruntime-genai's builder does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    encoder = Nodes(seed)
+    _add_encoder(encoder, "speech", "audio_features")
+    for layer in range(LAYERS):
+        for part in ("key", "value"):
+            heads = encoder.split_heads("last_hidden_state", f"cross.{layer}.{part}")
+            encoder.op("Identity", heads, output=f"present.{layer}.encoder.{part}")
+    states = _float("last_hidden_state", "batch_size", "encoder_sequence_length", WIDTH)
+    source = _float("audio_features", "batch_size", MELS, "frames")
+    _save(folder / "encoder.onnx", encoder, [source], [states, *_list_caches("present", ("encoder",), "")])
+    decoder, past = Nodes(seed), "past_sequence_length"
+    _add_decoder(decoder, "speech", has_past=True)
+    inputs = [_integers("input_ids", "batch_size", "sequence_length")]
+    inputs += _list_caches("past_key_values", ("decoder", "encoder"), past)
+    logits = _float("logits", "batch_size", "sequence_length", VOCABULARY)
+    _save(folder / "decoder.onnx", decoder, inputs, [logits, *_list_caches("present", ("decoder",), f"{past} + 1")])
+    pasts = {"past_%s_names": "decoder", "cross_past_%s_names": "encoder"}
+    presents = {"present_%s_names": "decoder"}
+    crosses = {"cross_present_%s_names": "encoder"}
+
+    def names(fields: Mapping[str, str], prefix: str) -> dict[str, str]:
+        parts = ("key", "value")
+        return {field % part: f"{prefix}.%d.{side}.{part}" for field, side in fields.items() for part in parts}
+
+    decoder_section = {
+        "filename": "decoder.onnx",
+        "inputs": {"input_ids": "input_ids", **names(pasts, "past_key_values")},
+        "outputs": {"logits": "logits", **names(presents, "present")},
+    }
+    encoder_section = {
+        "filename": "encoder.onnx",
+        "inputs": {"audio_features": "audio_features"},
+        "outputs": {"encoder_hidden_states": "last_hidden_state", **names(crosses, "present")},
+    }
+    model = {"type": "whisper", "context_length": POSITIONS, "vocab_size": VOCABULARY, "eos_token_id": END}
+    model |= {"bos_token_id": START, "decoder": decoder_section, "encoder": encoder_section}
+    write_json(folder / "genai_config.json", {"model": model, "search": {}})
+    write_json(folder / "preprocessor_config.json", {"chunk_length": SECONDS})
+    write_tokenizer(folder, "metaspace")
     return folder
 
 

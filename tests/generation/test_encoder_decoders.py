@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from generation.small_encoder_decoders import (
     WIDTH,
     Oracle,
     write_encoder_decoder,
+    write_genai_whisper,
 )
 
 import weft
+from weft.generation.answer_start import AnswerStarts
+from weft.generation.model_folder import ModelFolder
 from weft.generation.speech_features import read_speech_format
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -110,6 +114,46 @@ def test_answer_agrees_with_onnxruntime(kind: str, form: str, tmp_path: Path) ->
     assert list(answer.tokens) == expected.tokens
     assert len(set(expected.tokens)) > 3  # a model that repeats one token would show little
     assert [entry.logprob for entry in answer.logprobs] == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+def test_whisper_of_onnxruntime_genai(tmp_path: Path) -> None:
+    folders = write_encoder_decoder(tmp_path / "optimum", "speech", "split"), write_genai_whisper(tmp_path / "genai")
+    audio = make_audio(0.8)
+    answers = []
+    for folder in folders:
+        with weft.Generator(folder, device="cpu") as generator:
+            answers.append(generator([audio, audio[::-1].copy()], max_new_tokens=COUNT, logprobs=0))
+            answers[-1] += generator(audio, max_new_tokens=COUNT, num_beams=3, n=2)
+    for optimum, genai in zip(*answers, strict=True):
+        assert genai.tokens == optimum.tokens
+        expected = [entry.logprob for entry in optimum.logprobs or ()]
+        assert [entry.logprob for entry in genai.logprobs or ()] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "options", "tokens", "forced"),
+    [
+        (51_865, {"language": "de", "task": "translate"}, (1, 4, 5, 2), ()),
+        (51_865, {"language": None, "task": None}, (1,), ((3, 4), (6,), (2,))),
+        (51_864, {"language": None, "task": None}, (1, 2), ()),
+    ],
+)
+def test_start_without_a_configuration(
+    vocabulary: int,
+    options: dict[str, str | None],
+    tokens: tuple[int, ...],
+    forced: tuple[tuple[int, ...], ...],
+    tmp_path: Path,
+) -> None:
+    """The tokenizer knows how Whisper's answers begin, where genai_config.json does not say it."""
+    names = ("<|startoftranscript|>", "<|notimestamps|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>")
+    numbers = {name: number for number, name in enumerate(names, 1)} | {"<|0.02|>": 7, "de": 8}
+    backend = SimpleNamespace(get_vocab=lambda: numbers)
+    tokenizer: Any = SimpleNamespace(id_of=numbers.get, backend=backend)
+    facts: dict[str, Any] = {"origin": "onnxruntime-genai", "model_type": "whisper", "vocabulary": vocabulary}
+    folder = ModelFolder(tmp_path, "whisper", "encoder-decoder", decoder=tmp_path, start_token=9, **facts)
+    start = AnswerStarts(folder, lambda: tokenizer).make(**options)
+    assert (start.tokens, start.forced) == (tokens, forced)
 
 
 def test_translation_begins_with_its_language(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ chooses one. Translation models (NLLB, M2M100, mBART) begin with the target lang
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
@@ -20,6 +21,9 @@ from weft.quantities import join_few
 from weft.records import dataclass
 
 TRANSCRIBE = "transcribe"
+START, NO_TIMESTAMPS = "<|startoftranscript|>", "<|notimestamps|>"  # tokens of Whisper
+LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+ENGLISH_VOCABULARY = 51_864  # of Whisper's models for English alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,11 @@ class AnswerStarts:
     def __init__(self, folder: ModelFolder, tokenizer: Callable[[], Tokenizer]) -> None:
         self._folder = folder
         self._tokenizer = tokenizer
-        first = folder.decoder_start_token if folder.decoder_start_token is not None else folder.start_token
+        self._knows_start = folder.decoder_start_token is not None or folder.model_type != "whisper"
+        first = folder.decoder_start_token
+        if not self._knows_start:  # a folder of onnxruntime-genai, whose programs pass the first tokens
+            first = tokenizer().id_of(START)
+        first = folder.start_token if first is None else first
         if first is None:
             problem = "the first token of answers is not known"
             hint = 'state "decoder_start_token_id" in config.json'
@@ -91,11 +99,15 @@ class AnswerStarts:
             if language is not None or task is not None:
                 problem = f"{self._folder.name} knows one language and task"
                 raise InputError(problem, file=str(self._folder.path), hint="leave out language and task")
-            return (self._first, *(forced[position] for position in sorted(forced))), ()
+            first_tokens = [self._first, *(forced[position] for position in sorted(forced))]
+            silent = None if self._knows_start else self._tokenizer().id_of(NO_TIMESTAMPS)
+            if silent is not None:
+                first_tokens = [self._first, silent]
+            return tuple(first_tokens), ()
         task_token = self._find_task(task, forced.get(2))
         silent = self._config.integer("no_timestamps_token_id")
         if silent is None:
-            silent = forced.get(3) or self._tokenizer().id_of("<|notimestamps|>")
+            silent = forced.get(3) or self._tokenizer().id_of(NO_TIMESTAMPS)
         ending = (task_token,) if silent is None else (task_token, silent)
         if language is None and 1 not in forced:
             choices = tuple(sorted(set(self._languages.values())))
@@ -155,6 +167,9 @@ class AnswerStarts:
     @cached_property
     def _languages(self) -> Mapping[str, int]:
         """The tokens of languages by their codes."""
+        if not self._knows_start:
+            tokens = self._tokenizer().backend.get_vocab() if self._folder.vocabulary != ENGLISH_VOCABULARY else {}
+            return {match[1]: number for text, number in tokens.items() if (match := LANGUAGE.fullmatch(text))}
         fields = self._config.section("lang_to_id").fields
         return {_bare_name(code): token for code, token in fields.items() if type(token) is int}
 

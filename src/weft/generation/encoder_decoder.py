@@ -1,7 +1,8 @@
 """`EncoderDecoder`: steps of models whose decoder reads the states of an encoder (T5, Whisper, Moonshine).
 
-The encoder runs once for a request. The first step of a sequence runs the decoder without a past, which also computes
-the keys and values of the encoder's states; they stay on the device, for all sequences of the request. Later steps run
+The encoder runs once for a request. In folders of optimum, the first step of a sequence runs the decoder without a
+past, which also computes the keys and values of the encoder's states. In those of onnxruntime-genai, the encoder
+computes them, and all steps have a past. They stay on the device, for all sequences of the request. Later steps run
 with a `weft.State` for each sequence, which holds its own keys and values in place. A block of the cache holds a
 sequence, so that beams copy blocks as in other decoders. Sequences run one by one.
 """
@@ -42,7 +43,8 @@ POSITIONS = ("position_ids", "cache_position")
 class EncoderDecoderModels:
     """The models of a folder: the encoder, and the decoders of the first and of later steps.
 
-    A merged decoder is both. Without a decoder of later steps, which takes a past, each step computes all tokens.
+    A merged decoder is both, and so is one that does not read the encoder's states. Without a decoder of later steps,
+    which takes a past, each step computes all tokens.
     """
 
     folder: ModelFolder
@@ -55,13 +57,14 @@ class EncoderDecoderModels:
         cls, folder: ModelFolder, decoder: Model, device: DeviceOption, options: Mapping[str, Any]
     ) -> EncoderDecoderModels:
         """Load the models besides the decoder."""
-        if folder.embedding is not None or folder.encoder is None or folder.origin != "optimum":
-            problem = f"encoder–decoders of {folder.origin}, and those with other embeddings, are not supported"
+        if folder.embedding is not None or folder.encoder is None:
             hint = "export with optimum, or run its parts with weft.load"
+            problem = "encoder–decoders with a model for embeddings are not supported"
             raise UnsupportedModelError(problem, file=str(folder.path), hint=hint)
         encoder = load(folder.encoder, device=device, **options)
         second = None if folder.decoder_with_past is None else load(folder.decoder_with_past, device=device, **options)
-        if any(spec.name == folder.names.cache_branch for spec in decoder.inputs):
+        inputs = {spec.name for spec in decoder.inputs}
+        if folder.names.cache_branch in inputs or folder.names.encoder_states not in inputs:
             second = decoder
         return cls(folder, encoder, decoder, second)
 
@@ -113,6 +116,7 @@ class EncoderDecoder(Decoder):
         self.blocks = sequences
         self._first_inputs = {spec.name: spec for spec in first.inputs}
         self._second_inputs = {} if second is None else {spec.name: spec for spec in second.inputs}
+        self._has_first_step = self._names.encoder_states in self._first_inputs
         self._self_pairs, self._cross_pairs = self._pair_caches()
         self._check_inputs()
         self.vocabulary = self._find_vocabulary(folder)
@@ -125,7 +129,7 @@ class EncoderDecoder(Decoder):
         """Pair the past inputs of later steps with outputs: those of the tokens, and those of the encoder's states."""
         own: dict[str, str] = {}
         cross: dict[str, str] = {}
-        first_outputs = {spec.name for spec in self._first.outputs}
+        first_outputs = {spec.name for model in (self._first, self._encoder) for spec in model.outputs}
         later_outputs = set() if self._second is None else {spec.name for spec in self._second.outputs}
         cross_inputs = _compile_patterns(self._names.cross_past_key, self._names.cross_past_value)
         for name in self._second_inputs:
@@ -189,9 +193,11 @@ class EncoderDecoder(Decoder):
         if self._second is None:  # without a cache all tokens are computed again
             tokens = list(step.sequence.tokens[: step.past + len(step.tokens)])
             logits = self._run_first(tokens, source, None)
-        elif not step.past:
+        elif not step.past and self._has_first_step:
             logits = self._run_first(list(step.tokens), source, block)
         else:
+            if not step.past:
+                self._states[block] = self._new_state(source, len(step.tokens))
             logits = self._run_later(self._second, step, source, self._states[block])
         rows = logits[0, -step.selected :]
         if source.start.is_plain:
@@ -206,7 +212,9 @@ class EncoderDecoder(Decoder):
                 inputs[spec.name] = np.ones((1, source.length), spec.dtype)
         name = "last_hidden_state"
         names = [spec.name for spec in self._encoder.outputs]
-        return self._encoder.run(inputs, keep=True)[name if name in names else names[0]]
+        results = self._encoder.run(inputs, keep=True)
+        source.cross.update({name: results[output] for name, output in self._cross_pairs.items() if output in names})
+        return results[name if name in names else names[0]]
 
     def _run_first(self, tokens: list[int], source: Source, block: int | None) -> NDArray[Any]:
         """Run a sequence without a past; keep the keys and values if it has a block."""
@@ -219,11 +227,13 @@ class EncoderDecoder(Decoder):
         if block is not None:
             if not source.cross:
                 source.cross.update({name: results[output] for name, output in self._cross_pairs.items()})
-            assert self._second is not None
-            state = self._second.state(capacity=max(source.capacity, len(tokens)), pairs=self._self_pairs)
+            state = self._states[block] = self._new_state(source, len(tokens))
             state.fill({name: results[output] for name, output in self._self_pairs.items()})
-            self._states[block] = state
         return _to_array(results[self._names.logits])
+
+    def _new_state(self, source: Source, tokens: int) -> State:
+        assert self._second is not None
+        return self._second.state(capacity=max(source.capacity, tokens), pairs=self._self_pairs)
 
     def _run_later(self, model: Model, step: Step, source: Source, state: State) -> NDArray[Any]:
         feeds = self._feeds(self._second_inputs, list(step.tokens), step.past, source) | source.cross

@@ -18,7 +18,7 @@ import numpy as np
 from weft.errors import InputError, UnsupportedModelError, short_repr
 from weft.generation.answer_start import AnswerStart, AnswerStarts
 from weft.generation.model_folder import ModelFolder
-from weft.generation.speech_features import SpeechFormat, read_speech_format
+from weft.generation.speech_features import MELS, SpeechFormat, read_speech_format
 from weft.generation.tokenizer import Tokenizer
 from weft.ir.arrays import Array
 from weft.readers.audio import read_audio, resample
@@ -80,8 +80,10 @@ class SourceReader:
         """The format of audio; None if the encoder takes something else."""
         if self._spec.name == SAMPLES and len(self._spec.shape or ()) == 2:
             return read_speech_format(self._folder.path, takes_samples=True)
-        if self._spec.name == FEATURES and self._folder.model_type in (None, "whisper"):
-            return read_speech_format(self._folder.path, takes_samples=False)
+        has_features = self._spec.name in (FEATURES, self._folder.encoder_names.features)
+        if has_features and self._folder.model_type in (None, "whisper"):
+            sizes = [size for size in (self._spec.shape or ())[1:2] if isinstance(size, int)]
+            return read_speech_format(self._folder.path, takes_samples=False, mels=sizes[0] if sizes else MELS)
         return None
 
     def is_prompt(self, prompt: object) -> bool:

@@ -15,6 +15,7 @@ from weft.generation.config_files import read_optional_config
 from weft.ir.arrays import Array
 from weft.records import dataclass
 
+MELS = 80
 LOWEST_POWER = 1e-10
 DYNAMIC_RANGE = 8.0  # powers of ten below the loudest
 LINEAR_HERTZ, LINEAR_MELS = 1000.0, 15.0  # where the mel scale turns logarithmic
@@ -52,21 +53,21 @@ class SpeechFormat:
         return compute_log_mel(padded, self.rate, self.mels, self.window, self.hop)
 
 
-def read_speech_format(folder: Path, takes_samples: bool) -> SpeechFormat:
-    """Read preprocessor_config.json; missing fields are those of Whisper."""
+def read_speech_format(folder: Path, takes_samples: bool, mels: int = MELS) -> SpeechFormat:
+    """Read preprocessor_config.json; missing fields are those of Whisper, with this number of mels."""
     config = read_optional_config(folder / "preprocessor_config.json")
     default = SpeechFormat()
-    mels = None if takes_samples else config.integer("feature_size", low=1, high=1024) or 80
+    bins = None if takes_samples else config.integer("feature_size", low=1, high=1024) or mels
     speech = SpeechFormat(
         rate=config.integer("sampling_rate", low=1, high=1 << 20) or default.rate,
         seconds=config.integer("chunk_length", low=1, high=3600) or default.seconds,
-        mels=mels,
+        mels=bins,
         window=config.integer("n_fft", low=2, high=1 << 16) or default.window,
         hop=config.integer("hop_length", low=1, high=1 << 16) or default.hop,
         normalizes=bool(config.flag("do_normalize")),
     )
     frames = config.integer("nb_max_frames")
-    if mels is not None and frames is not None and frames != speech.chunk // speech.hop:
+    if bins is not None and frames is not None and frames != speech.chunk // speech.hop:
         problem = f"nb_max_frames is {frames}, and {speech.seconds} s have {speech.chunk // speech.hop} frames"
         raise InvalidModelError(problem, file=str(config.path), hint="correct chunk_length or hop_length")
     return speech
