@@ -290,6 +290,10 @@ class DecoderInputs:
         if others or (self.ids is None and (self._embeddings is None or embedding is None)):
             missing = ", ".join(others) or "token ids or embeddings"
             hint = "export a decoder that takes input_ids, attention_mask, position_ids and past_key_values"
+            if "block_table" in others:
+                hint = "build it without use_paged_attention: weft pages the cache of every decoder itself"
+            elif not others:
+                hint = "build it without exclude_embeds, or add the model that embeds tokens to the folder"
             raise UnsupportedModelError(f"weft does not know what to pass as {missing}", file=model.file, hint=hint)
 
     def _find_pairs(self) -> tuple[StatePair, ...]:
