@@ -24,6 +24,7 @@ from weft.compat.conformance import (
     run_suite,
     stale_entries,
 )
+from weft.compat.conformance import run as runner
 from weft.compat.conformance.cases import collect_cases, read_data_sets
 from weft.compat.conformance.compare import find_difference
 from weft.errors import DeviceError, InputError, InternalError
@@ -177,8 +178,9 @@ class TestIsolation:
         assert hostile["test_single_relu_model"].status == "passed"
         assert hostile["test_single_relu_model"].ops == ("Relu",)
 
-    def test_interrupted_run_ends_at_once(self) -> None:
+    def test_interrupted_run_ends_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """If it waited for the hanging worker, this test would time out."""
+        monkeypatch.setattr(runner, "_CASES_PER_WORKER", 1)
 
         def interrupt(case: CaseResult, total: int) -> None:
             raise KeyboardInterrupt
@@ -188,6 +190,7 @@ class TestIsolation:
                 "reference",
                 kinds=["simple"],
                 pattern="^test_expand_shape_model[24]$",
+                timeout=3600,
                 loader="conformance.loaders:hostile",
                 progress=interrupt,
             )

@@ -25,6 +25,7 @@ from weft.plan.verify import verify_plan
 NAMES = ("a", "b", "c")
 SEEDS = range(8)
 SIZES = (1, 2, 3, 31, 32, 48, 64, 97, 320, 1280)
+LARGEST_ARENA = 1 << 30  # verification replays every launch on as many labels
 
 
 def random_dim(source: random.Random, depth: int) -> Dim:
@@ -159,6 +160,8 @@ def test_plans_of_models_are_valid_at_other_sizes(entry: CatalogModel) -> None:
         try:
             plan = executable.plan(sizes)
         except (WeftError, GuardError, ArithmeticError):
+            continue
+        if plan.arena > LARGEST_ARENA:
             continue
         for part in plan.sections:
             verify_plan(part.section, part.plan, part.constants, sizes)
