@@ -222,11 +222,15 @@ class Engine:
             prefix = self._find_prefix(sequence)
             idle = sum(not self.pool.is_used(block) for block in prefix.blocks)
             missing = self.pool.count_blocks(len(sequence.tokens) + 1) - len(prefix.blocks)
-            reserve = sum(other.remaining <= 1 for other in self._running)  # each may need a block for its next token
-            if self._running and missing + idle + reserve > self.pool.available:
+            if self._running and missing + idle + self._count_promised_blocks() > self.pool.available:
                 return
             self._waiting.pop(0)
             insort(self._running, sequence, key=lambda other: other.rank)
+
+    def _count_promised_blocks(self) -> int:
+        """Count the blocks that running sequences have yet to allocate for their prompts and next tokens."""
+        needs = (self.pool.count_blocks(len(s.tokens) + 1) - len(s.blocks) for s in self._running)
+        return sum(max(need, 1) for need in needs)
 
     def find_root(self, tokens: Items[int]) -> int:
         """Return the root of the prefixes that a sequence of these tokens can share: one for each phase."""
