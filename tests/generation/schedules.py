@@ -62,7 +62,8 @@ def random_schedule(seed: int, vocabulary: int, longest: int, block_size: int, *
             prompt = choice.choice(prefixes) + prompt
         if choice.random() < 0.3:
             prompt = (prompt[:6] * 4)[: longest // 2]  # repeats, for speculation
-        options: dict[str, Any] = {"max_new_tokens": choice.randrange(1, longest // 4), "temperature": 0}
+        answer = longest // choice.choice([2, 4])
+        options: dict[str, Any] = {"max_new_tokens": choice.randrange(1, answer), "temperature": 0}
         if choice.random() < 0.5:
             options |= {"temperature": 0.8, "seed": choice.randrange(1000)}
             options |= choice.choice([{"top_p": 0.9, "top_k": 20}, {"min_p": 0.05}, {"typical_p": 0.9}, {}])
@@ -81,7 +82,7 @@ def random_schedule(seed: int, vocabulary: int, longest: int, block_size: int, *
         cancel = choice.randrange(1, 5) if choice.random() < 0.15 else None
         requests.append(Request(prompt, options, choice.random() * 0.02, cancel))
     most = max(-(-(len(r.prompt) + r.options["max_new_tokens"]) // block_size) for r in requests)
-    blocks = most + choice.randrange(0, 2 * most + 1)
+    blocks = most + choice.choice([0, 1, choice.randrange(0, 2 * most + 1)])
     return Schedule(
         seed, requests, blocks, choice.choice([1, 2, 4, 64]), choice.choice([1, 7, 16, 33, 512]), choice.random() < 0.5
     )
