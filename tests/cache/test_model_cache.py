@@ -571,3 +571,39 @@ def test_capacity_follows_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert models.choose_capacity(missing) == 4 << 30
     monkeypatch.setattr(os, "statvfs", report_blocks(64 << 20))
     assert models.choose_capacity(missing) == 16 << 30
+
+
+def test_waiting_for_a_writer_that_has_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = (None, "an entry")
+    events: list[str] = []
+    waiters: list[Thread] = []
+
+    def wait() -> None:
+        cache_entries.await_writes(entry)
+        events.append("waited")
+
+    class LateThread(Thread):
+        def start(self) -> None:
+            waiters.append(Thread(target=wait))
+            waiters[0].start()
+            time.sleep(0.05)  # it waits by now, or has failed
+            super().start()
+
+    monkeypatch.setattr(cache_entries, "Thread", LateThread)
+    cache_entries._write_in_background(entry, lambda: events.append("written"))()
+    waiters[0].join()
+    assert events == ["written", "waited"]
+
+
+def test_writing_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread(Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(cache_entries, "Thread", NoThread)
+    events: list[str] = []
+    finish = cache_entries._write_in_background((None, "an entry"), lambda: events.append("written"))
+    cache_entries.await_writes()
+    assert events == []
+    finish()
+    assert events == ["written"]

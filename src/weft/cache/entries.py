@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread
 from typing import Any, Protocol, Union
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -91,23 +91,29 @@ _ARRAYS: WeakKeyDictionary[CompiledProgram, memoryview] = WeakKeyDictionary()
 _ARRAYS_DIGESTS: WeakKeyDictionary[CompiledProgram, str] = WeakKeyDictionary()
 
 
-_WRITERS: dict[EntryId, Thread] = {}
-"""Threads that complete entries once their code is compiled; the end of the process waits for them."""
+_WRITERS: dict[EntryId, tuple[Thread, Event]] = {}
+"""Threads that complete entries once their code is compiled, and events for their ends; the end of the process waits
+for them."""
 
 
 def await_writes(entry: EntryId | None = None) -> None:
     """Wait until this process has written an entry, or all entries."""
-    for thread in [_WRITERS.get(entry)] if entry is not None else list(_WRITERS.values()):
-        if thread is not None and thread is not current_thread():
-            thread.join()
+    for writer in [_WRITERS.get(entry)] if entry is not None else list(_WRITERS.values()):
+        if writer is not None and writer[0] is not current_thread():
+            writer[1].wait()  # the thread may not have started, and cannot be joined then
 
 
 if hasattr(os, "register_at_fork"):  # a child has no threads to continue the writing
-    os.register_at_fork(before=await_writes)
+    os.register_at_fork(before=await_writes, after_in_child=_WRITERS.clear)
 
 
 def _write_in_background(entry: EntryId, write: Callable[[], None]) -> Callable[[], None]:
     """Write an entry on another thread; if none can be started, the function that is returned writes it."""
+    end = Event()
+
+    def forget() -> None:
+        _WRITERS.pop(entry, None)
+        end.set()
 
     def finish() -> None:
         try:
@@ -115,13 +121,14 @@ def _write_in_background(entry: EntryId, write: Callable[[], None]) -> Callable[
         except (WeftError, MemoryError):  # running the code raises this error, and the next load compiles it again
             _LOADED.pop(entry, None)
         finally:
-            _WRITERS.pop(entry, None)
+            forget()
 
     thread = Thread(target=finish, name="weft-cache-writer", daemon=current_thread().daemon)
-    _WRITERS[entry] = thread
+    _WRITERS[entry] = thread, end
     try:
         thread.start()
     except RuntimeError:  # the system allows no more threads
+        forget()
         return finish
     return lambda: None
 
