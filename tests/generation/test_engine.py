@@ -292,6 +292,16 @@ def test_memory_limit_holds(tmp_path: Path) -> None:
         assert generator(make_prompt(0, 100), temperature=0).finish_reason == "length"
 
 
+def test_prompts_are_admitted_only_with_room_for_them(tmp_path: Path) -> None:
+    file = write_decoder(VARIANTS["llama"], tmp_path / "decoder.onnx")
+    with weft.Generator(file, device="cpu", max_length=128) as generator:
+        blocks = generator._engine.pool.blocks
+        prompts = [make_prompt(seed, 70) for seed in range(4 * blocks)]
+        answers = generator(prompts, max_new_tokens=8, temperature=0)
+        assert [len(answer.tokens) for answer in answers] == [8] * len(prompts)
+        assert generator.statistics.preempted == 0
+
+
 def test_many_requests_leave_nothing_behind(generators: Any) -> None:
     generator = generators("llama-int4")
     choice = np.random.default_rng(11)
