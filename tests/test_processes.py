@@ -432,3 +432,39 @@ with sys.modules["slow_library"].library:
         [sys.executable, "-c", program], env=environment, timeout=120, capture_output=True, check=False
     )
     assert process.returncode == 7, process.stderr.decode()
+
+
+@needs_fork
+def test_child_computes_a_property_that_another_thread_was_computing() -> None:
+    """Before Python 3.12, all instances of a class share the lock of a cached property."""
+    program = """
+import os, threading
+from weft.threads import cached_property
+
+started, end = threading.Event(), threading.Event()
+
+class Owner:
+    waits = False
+    @cached_property
+    def value(self):
+        if self.waits:
+            started.set()
+            end.wait()
+        return 5
+
+first = Owner()
+first.waits = True
+thread = threading.Thread(target=lambda: first.value)
+thread.start()
+started.wait()
+child = os.fork()
+if not child:
+    os._exit(Owner().value)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+end.set()
+thread.join()
+"""
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.stdout == "5\n", result.stderr

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _imp
 import atexit
+import functools
 import importlib._bootstrap
 import os
 import sys
@@ -21,7 +22,7 @@ from functools import update_wrapper
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet, ref
 
 Result = TypeVar("Result")
@@ -63,6 +64,19 @@ def reset_in_children(foreign_lock: Any) -> None:
 def _free_locks() -> None:
     for each in _locks:
         each._at_fork_reinit()  # the standard library's own locks use it; no public method resets a held lock
+
+
+if TYPE_CHECKING:
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property(functools.cached_property):  # noqa: N801 - the name of what it replaces
+        """A cached property whose lock, which it has before Python 3.12, is released in forked children."""
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            super().__init__(function)
+            if hasattr(self, "lock"):
+                reset_in_children(self.lock)
 
 
 # -- built once ------------------------------------------------------------------------------------------------------

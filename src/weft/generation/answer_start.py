@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from weft.generation.tokenizer import Tokenizer
 from weft.ir.arrays import Array
 from weft.quantities import join_few
 from weft.records import dataclass
+from weft.threads import cached_property
 
 TRANSCRIBE = "transcribe"
 START, NO_TIMESTAMPS = "<|startoftranscript|>", "<|notimestamps|>"  # tokens of Whisper

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from operator import index
 from os import PathLike
 from pathlib import Path
@@ -52,6 +52,7 @@ from weft.generation.tokenizer import Tokenizer
 from weft.loading import load
 from weft.runtime.arguments import whole_number
 from weft.runtime.memory import parse_bytes
+from weft.threads import cached_property
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

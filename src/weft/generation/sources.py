@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from weft.generation.tokenizer import Tokenizer
 from weft.ir.arrays import Array
 from weft.readers.audio import read_audio, resample
 from weft.readers.content import DataSource, find_source
+from weft.threads import cached_property
 
 if TYPE_CHECKING:
     from weft.ir.specs import TensorSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -13,6 +12,7 @@ from weft.ir.work import PlannedLaunch, Repeated
 from weft.plan.numbers import NumberTable, NumberTableBuilder
 from weft.plan.plan import SymbolicLaunch, SymbolicLoop, SymbolicPlan
 from weft.records import dataclass
+from weft.threads import cached_property
 
 Compute = Callable[[NumberTable, Array], bool]
 """Evaluates the operations of a table on its slots, and returns whether all checks hold."""

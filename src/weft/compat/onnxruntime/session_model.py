@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -39,6 +38,7 @@ from weft.errors import DeviceError, InputError, RunCancelledError, WeftError
 from weft.frontend.source import OpenedModel, make_absolute
 from weft.ir.types import MapType, OptionalType, TensorType, Type
 from weft.logs import LOADING
+from weft.threads import cached_property
 
 if TYPE_CHECKING:
     from weft.runtime.model import Model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 from weft.cost.expressions import cost
 from weft.ir.access import stride_along
@@ -17,6 +16,7 @@ from weft.kernels.lower.kernel_builder import KernelBuilder, put, put_run
 from weft.kernels.lower.merge_axes import flatten_loads, operand_views, pinned_axes
 from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor
+from weft.threads import cached_property
 
 LONG = 12  # instructions; a longer epilogue should occur in the code only once
 
