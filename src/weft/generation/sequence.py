@@ -68,7 +68,6 @@ class Sequence:
     cancelled: bool = False
     finish: FinishReason | None = None
     deadline: float | None = None
-    waits_for: Any = None  # see Engine.hold
     source: Any = None  # of encoder–decoders: what the encoder reads
     row: SampledRow = field(init=False)
 
