@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.errors import RunCancelledError
-from weft.generation.answers import Answer, AnswerStream
+from weft.generation.answers import Answer, AnswerStream, TokenLogprob
 
 Start = Callable[[], Sequence[AnswerStream]]
 
@@ -71,6 +71,14 @@ class AnswerChain(AnswerStream):
     def tokens(self) -> tuple[int, ...]:
         """The tokens so far."""
         return tuple(token for stream in self._streams for token in stream.tokens)
+
+    def tokens_from(self, first: int) -> list[int]:
+        """Return the tokens so far, without the first ones."""
+        return list(self.tokens[first:])
+
+    def logprobs_from(self, first: int) -> list[TokenLogprob]:
+        """Return the log probabilities of the tokens so far, without the first ones, if the request has `logprobs`."""
+        return [entry for stream in self._streams for entry in stream.logprobs_from(0)][first:]
 
     @property
     def finish_reason(self) -> str | None:

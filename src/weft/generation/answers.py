@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
@@ -130,7 +131,12 @@ class AnswerStream:
 
     async def __aiter__(self) -> AsyncIterator[str]:
         loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        self._notify = lambda: loop.call_soon_threadsafe(ready.set)
+
+        def notify() -> None:
+            with suppress(RuntimeError):  # a loop that was closed while the answer went on
+                loop.call_soon_threadsafe(ready.set)
+
+        self._notify = notify
         try:
             while not self._ended:
                 while not self._events.empty() and not self._ended:
@@ -156,6 +162,19 @@ class AnswerStream:
     def tokens(self) -> tuple[int, ...]:
         """The tokens so far."""
         return tuple(self._tokens)
+
+    def tokens_from(self, first: int) -> list[int]:
+        """Return the tokens so far, without the first ones."""
+        return self._tokens[first:]
+
+    def logprobs_from(self, first: int) -> list[TokenLogprob]:
+        """Return the log probabilities of the tokens so far, without the first ones, if the request has `logprobs`."""
+        return self._logprobs[first:]
+
+    @property
+    def cached_tokens(self) -> int:
+        """The number of tokens of the prompt that were found in the cache."""
+        return 0 if self.sequence is None else min(self.sequence.cached, self.prompt_tokens)
 
     @property
     def finish_reason(self) -> str | None:

@@ -47,6 +47,7 @@ class EngineStatistics:
 
     generated: tokens of answers. computed: tokens that went through the decoder. shared: tokens of prompts whose
     blocks were found. proposed, accepted: tokens of speculation. preempted: sequences that gave their blocks back.
+    running, waiting: sequences now.
     """
 
     steps: int = 0
@@ -56,6 +57,8 @@ class EngineStatistics:
     proposed: int = 0
     accepted: int = 0
     preempted: int = 0
+    running: int = 0
+    waiting: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +141,8 @@ class Engine:
             raise OutOfMemoryError(problem, hint="shorten the prompt, lower max_new_tokens, or raise memory_limit")
 
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics(**self.counts)
+        waiting = len(self._arrivals) + len(self._waiting)
+        return EngineStatistics(**{**self.counts, "running": len(self._running), "waiting": waiting})
 
     def wake(self) -> None:
         """Look for cancelled sequences now."""
@@ -256,6 +260,8 @@ class Engine:
         sequence.blocks[first:] = new
         sequence.published, sequence.node = len(prefix.blocks), prefix.node
         self.counts["shared"] += len(new) * self.pool.block_size
+        if len(sequence.tokens) == sequence.prompt_length:
+            sequence.cached += len(new) * self.pool.block_size
         sequence.computed = len(prefix.blocks) * self.pool.block_size
 
     def _reserve(self, sequence: Sequence, tokens: int) -> bool:

@@ -205,11 +205,18 @@ class Generator:
         source_options = self._take_source_options(options)
         merged = self._merge({"n": 1, "num_beams": 1, **options})  # also where the model's defaults are others
         if merged.n > 1 or merged.num_beams > 1:
-            hint = "call the generator itself with n or num_beams"
+            hint = "call `streams` with n, or the generator itself with n or num_beams"
             raise InputError("a stream has one answer, and no beams", hint=hint)
-        if self._is_prompt(prompt):
-            return self._start(self._encode(prompt, source_options), merged)[0]
-        return self._start(self._encode_chat(prompt, {}), merged)[0]  # type: ignore[arg-type]
+        return self._start_any(prompt, source_options, merged)[0]
+
+    def streams(self, prompt: Prompt | Messages, **options: Any) -> list[AnswerStream]:
+        """Generate the `n` answers to a prompt, or to the messages of a chat, each piece by piece.
+
+        The prompt is computed once. Each answer goes on until its own stream is cancelled.
+        """
+        source_options = self._take_source_options(options)
+        merged = self._merge({"n": 1, "num_beams": 1, **options})
+        return list(self._start_any(prompt, source_options, merged))
 
     def chat(
         self,
@@ -236,6 +243,14 @@ class Generator:
         merged = GenerationOptions.merge(self.folder.defaults, **options)
         self._sampler.check_options(merged)
         return merged
+
+    def _start_any(
+        self, prompt: Prompt | Messages, source_options: Mapping[str, Any], options: GenerationOptions
+    ) -> Sequence[Stream]:
+        """Submit the sequences of a prompt, or of the messages of a chat."""
+        if self._is_prompt(prompt):
+            return self._start(self._encode(prompt, source_options), options)
+        return self._start(self._encode_chat(prompt, {}), options)  # type: ignore[arg-type]
 
     def _start(self, prompt: list[int] | list[Source], options: GenerationOptions) -> Sequence[Stream]:
         """Submit the sequences of one prompt; those of further chunks of audio follow when they are needed."""
@@ -373,8 +388,23 @@ class Generator:
         return self._model.device
 
     @property
+    def takes_text(self) -> bool:
+        """Whether prompts can be texts: models of speech read audio instead."""
+        return self._sources is None or self._sources.takes_text
+
+    @property
+    def max_batch(self) -> int:
+        """The most sequences that run at once."""
+        return self._engine.max_rows
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of logits: token ids are below it."""
+        return self._decoder.vocabulary
+
+    @property
     def statistics(self) -> EngineStatistics:
-        """Counts of tokens and steps so far."""
+        """Counts of tokens and steps so far, and of the sequences that run and wait now."""
         return self._engine.statistics()
 
     def memory(self) -> GenerationMemory:

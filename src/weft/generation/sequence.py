@@ -65,6 +65,7 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     node: int = ROOT
     published: int = 0  # blocks
+    cached: int = 0  # tokens of the prompt whose blocks were found
     cancelled: bool = False
     finish: FinishReason | None = None
     deadline: float | None = None
