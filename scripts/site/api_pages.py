@@ -39,6 +39,11 @@ PAGES = {
             "DeviceTensor", "Cancellation",
         ),
     ),
+    "many-rows": (
+        "Many rows",
+        "Functions for Ray, Spark and Dask: [the guide](../../guides/clusters.md) shows how.",
+        ("batch", "BatchFunction", "spark_udf", "ray_deployment"),
+    ),
     "generation": (
         "Generate text",
         "Text from language models: [the guide](../../guides/generate-text.md) shows how.",
@@ -53,7 +58,7 @@ PAGES = {
 }  # fmt: skip
 INNER = {
     "session", "move_to", "program", "source", "plan", "check_usable", "check_on", "constant_like", "input_of", "bind",
-    "put",
+    "put", "run_columns", "row_rank",
 }  # fmt: skip
 """Public methods that only weft itself calls."""
 _ENTRY = re.compile(r"^(\*{0,2}[a-z_]\w*(?:, [a-z_]\w*)*): (.*)$")

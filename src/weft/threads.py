@@ -265,8 +265,13 @@ class HelperPool:
     have not started are dropped and nothing is waited for. Threads of a daemon thread's pool are daemons.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, is_shared: bool = False) -> None:
+        """Create a pool whose helpers end with the thread that submits the first task.
+
+        is_shared: other threads may submit tasks later, so helpers end when only daemons are left.
+        """
         self._count = count
+        self._is_shared = is_shared
         self._threads: list[threading.Thread] = []
         self._tasks: SimpleQueue[PendingTask[Any] | None] = SimpleQueue()
 
@@ -312,8 +317,8 @@ class HelperPool:
 
     def _grow(self) -> None:
         if len(self._threads) < self._count:
-            args = self._tasks, ref(self), threading.current_thread()
-            thread = threading.Thread(target=_run_helper, args=args, name="weft-helper")
+            args = self._tasks, ref(self), None if self._is_shared else threading.current_thread()
+            thread = _Helper(target=_run_helper, args=args, name="weft-helper")
             try:
                 thread.start()
                 self._threads.append(thread)
@@ -321,19 +326,32 @@ class HelperPool:
                 self._count = len(self._threads)
 
 
-def _run_helper(tasks: SimpleQueue[PendingTask[Any] | None], pool: ref[HelperPool], owner: threading.Thread) -> None:
+class _Helper(threading.Thread):
+    """A thread of a pool."""
+
+
+def _run_helper(
+    tasks: SimpleQueue[PendingTask[Any] | None], pool: ref[HelperPool], owner: threading.Thread | None
+) -> None:
     """Run tasks until None arrives, or until the pool or its owner is gone: a signal may keep None from being sent."""
     while True:
         try:
             task = tasks.get(timeout=1.0)
         except Empty:
-            if pool() is None or not owner.is_alive():
+            if pool() is None or not (_has_callers() if owner is None else owner.is_alive()):
                 return
             continue
-        if task is None:
+        if task is None or (owner is None and not _has_callers()):  # a daemon could submit tasks without end
             return
         task.work()
         del task
+
+
+def _has_callers() -> bool:
+    """Whether a thread is left, other than helpers and daemons, for which the process continues."""
+    return any(
+        thread.is_alive() and not thread.daemon and not isinstance(thread, _Helper) for thread in threading.enumerate()
+    )
 
 
 # -- forks -----------------------------------------------------------------------------------------------------------
@@ -383,12 +401,22 @@ if hasattr(os, "register_at_fork"):  # once, here: hooks registered later could 
 
 
 def usable_cores() -> int:
-    """Count the cores that this process may use: its affinity mask, within the quota of its control groups."""
+    """Count the cores that this process may use: its affinity mask, the quota of its control groups, OMP_NUM_THREADS.
+
+    Ray, Spark and Dask set that variable to the cores that a worker was assigned.
+    """
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # this system has no affinity masks
         cores = os.cpu_count() or 1
-    return max(1, min(cores, _read_quota(Path("/sys/fs/cgroup"), _read_text(Path("/proc/self/cgroup")))))
+    quota = _read_quota(Path("/sys/fs/cgroup"), _read_text(Path("/proc/self/cgroup")))
+    return max(1, min(cores, quota, _read_openmp_limit(os.environ.get("OMP_NUM_THREADS", "")) or cores))
+
+
+def _read_openmp_limit(text: str) -> int:
+    """Parse OMP_NUM_THREADS, which may list a number for each level of nesting; 0: not set, or not a number."""
+    first = text.partition(",")[0].strip()
+    return int(first) if first.isascii() and first.isdigit() else 0
 
 
 def _read_quota(root: Path, membership: str) -> int:

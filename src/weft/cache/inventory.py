@@ -18,7 +18,17 @@ from weft.cache.models import ModelCache
 from weft.records import dataclass
 
 MODELS, CODE, UNDONE, NOTES = "model", "code", "unfinished", "notes"
-_NOTE_FOLDERS = ("calibrations", "choices", "peaks", "processors", "sources", "suite", "tuning", "models/files")
+_NOTE_FOLDERS = (
+    "calibrations",
+    "choices",
+    "peaks",
+    "processors",
+    "shipped",
+    "sources",
+    "suite",
+    "tuning",
+    "models/files",
+)
 _NOTE_SUFFIXES = (".used", ".about", ".files")  # of the notes about a model's entry
 
 

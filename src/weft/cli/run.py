@@ -21,6 +21,7 @@ from weft.cli.image_batches import ImageBatch, join_outputs, split_images
 from weft.cli.inputs import InputSet
 from weft.cli.labels import labels_of_model, read_labels
 from weft.cli.output_files import STDOUT
+from weft.cli.run_rows import is_for_rows
 from weft.cli.save_outputs import KINDS, check_target, save_outputs
 from weft.ir.narrowed_products import NarrowedProduct
 from weft.runtime.explain import HostStep
@@ -43,10 +44,17 @@ def add_parser(subparsers: Any) -> None:
         help="run a model on files or random data",
         description="Run a model. Without data, inputs are random, and dynamic dims get typical sizes. Files are "
         "recognised by their content; the conversion of images and audio is described on stderr. Many images run in "
-        "batches.",
+        "batches. The rows of a table, or the files of a folder, give a table of results if -o names one.",
     )
     options.add_model(parser)
     inputs.add_inputs(parser)
+    tables = parser.add_argument_group("tables", "Columns of a Parquet, Arrow or CSV file are inputs by name.")
+    tables.add_argument(
+        "--columns",
+        action="append",
+        metavar="INPUT=COLUMN,...",
+        help="the column of an input, or several columns of numbers that make it; may be repeated",
+    )
     group = parser.add_argument_group("outputs")
     group.add_argument(
         "-o",
@@ -77,6 +85,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if is_for_rows(args):
+        return _run_rows(args)
     if args.output is not None:
         check_target(args.output)
     user_names = ClassNames(read_labels(args.labels), args.labels, is_user_given=True) if args.labels else None
@@ -125,6 +135,22 @@ def run(args: argparse.Namespace) -> int:
             _print_host_steps(host_steps)
             _print_narrowed(args.precision, model.narrowed())
     return 0
+
+
+def _run_rows(args: argparse.Namespace) -> int:
+    from weft.cli.run_rows import check_arguments, print_rows, run_rows
+
+    check_arguments(args)
+    start = time.perf_counter()
+    model = weft.load(args.model, **options.load_arguments(args), dump=args.dump)
+    loaded = {"model": args.model, "device": model.device, "load_ms": (time.perf_counter() - start) * 1e3}
+    results, status = run_rows(args, model)
+    record = {**loaded, **results}
+    if args.json:
+        output.print_json(record)
+    else:
+        print_rows(record)
+    return status
 
 
 def _warn_of_unused_labels(classes: ClassNames, outputs: Sequence[Mapping[str, Any]]) -> None:

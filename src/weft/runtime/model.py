@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from weft.errors import (
     DeviceFallbackError,
@@ -218,6 +218,38 @@ class Model(ShownAsTables):
         if is_large([*destinations.arrays.values()]):
             return await await_to_completion(destinations.fill, results)
         return destinations.fill(results)
+
+    def map(
+        self,
+        rows: Any,
+        batch_size: int | None = None,
+        workers: int | None = None,
+        *,
+        errors: Literal["raise", "return"] = "raise",
+        shared: Mapping[str, Any] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Run on many rows, in batches, and yield the outputs of each row in order, without the dim of the batch.
+
+        A row has the same bits as `run` on that row alone. Rows of a model that mixes the rows of a batch run one by
+        one. Batches are prepared while others run, and only a few are in memory at a time.
+
+        rows: an array for the only input (rows along axis 0), a dict of arrays, a pandas DataFrame, an Arrow table,
+            record batch, reader or dataset, a dataset with `len` and items, or any iterable of rows. A row is a dict by
+            input, a tuple in the order of inputs, or what the only input takes. Other keys, columns and elements, such
+            as labels, are ignored. Numbers in columns are converted to the types of the inputs.
+
+        batch_size: the most rows of a batch; None chooses 32 to 1024, more for small rows. Rows of different shapes are
+            grouped within a window of a few batches.
+
+        workers: batches that run at the same time, each on the model's threads; None is 1.
+
+        errors: "raise" raises the error of a row, which says its number; "return" yields the error in its place.
+
+        shared: inputs that are the same for all rows, by name.
+        """
+        from weft.batch_inference.map_rows import map_rows
+
+        return map_rows(self, rows, batch_size, workers, errors, shared)
 
     def state(
         self,

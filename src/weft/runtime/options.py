@@ -41,7 +41,8 @@ class LoadOptions:
         Results are bit-identical per device; `model.report()` says which device ran.
     sample: inputs like those of later runs, by name: their sizes decide which device is fastest, and benchmarks run on
         them. None: random inputs.
-    threads: the number of threads; None leaves it to the device. The reference device leaves it to numpy.
+    threads: the number of threads; None leaves it to the device. The CPU takes the cores that this process may use, at
+        most OMP_NUM_THREADS, the reference device leaves it to numpy.
     precision: "float32" rounds no operand but may reassociate, and use Winograd convolutions where the weights are of
         similar magnitude, so that errors stay in proportion and NaN and infinity do not spread; "strict" allows
         nothing less accurate than a blocked dot product, and on GPUs gives a row the same bits whatever other rows
