@@ -55,6 +55,8 @@ MAY_READ_A_CLOCK = {
     "foreign_device/acme_card.py": "a device's clock, by which launches are noted",
     "models/further.py": "a measurement that people start; no test does",
     "report/browser.py": "a watchdog of minutes",
+    "server/soak.py": "runs for a time that the caller sets",
+    "waiting.py": "a watchdog of a minute",
 }
 """No test asserts a time: on a busy machine it would fail, and teach people to ignore it. A test counts what takes the
 time (counting.py: lines of Python that run; launches, compilations, files), and `weft bench` measures it. Watchdogs
@@ -64,6 +66,8 @@ MAY_HAVE_NO_PATIENCE = {
     "compat/test_conformance.py": "of a worker that hangs on purpose",
     "generation/test_generator.py": "of an answer that is longer on purpose",
     "runtime/test_interrupts.py": "of runs that are to be ended",
+    "server/grpc/test_calls.py": "of calls that are to be ended",
+    "server/test_batching.py": "of requests that are to be ended",
 }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from typing_extensions import assert_type
 
 import weft
+import weft.server
 
 Array = np.ndarray[Any, Any]
 
@@ -197,6 +198,26 @@ def write_models(path: Path, folder: Path) -> tuple[weft.OptimizationReport, wef
     assert_type(optimized.nodes, tuple[int, int])
     assert_type(quantized.error, float)
     return optimized, quantized
+
+
+def run_many_rows(path: Path, model: weft.Model) -> weft.BatchFunction:
+    """Run on many rows, here and on other machines."""
+    for outputs in model.map([np.ones(4, np.float32)], batch_size=8, workers=2, errors="return", shared={}):
+        assert_type(outputs, dict[str, Any])
+    function = weft.batch(path, columns={"x": ["a", "b"]}, outputs={"y": "scores"}, ship="bytes", threads=1)
+    weft.batch(path, ship="mail")  # type: ignore[arg-type]
+    weft.spark_udf(path, outputs=["y"], batch_size=64)
+    weft.ray_deployment(model, ship="path")
+    return function
+
+
+def serve_models(path: Path, model: weft.Model) -> str:
+    """Answer requests over HTTP and gRPC."""
+    with weft.server.start({"a": path, "b": model}, max_batch=8, device="cpu") as server:
+        address = assert_type(server.url, str)
+    app = weft.server.app(path, max_wait=0.001)
+    weft.serve([path], http=8000, grpc=None, workers=2, on_ready=lambda server: print(server.ports))
+    return address + repr(app)
 
 
 def build_model() -> weft.Model:

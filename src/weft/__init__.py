@@ -44,6 +44,9 @@ from weft.errors import (
 if TYPE_CHECKING:
     from weft import ops
     from weft.backends.device import Device
+    from weft.batch_inference.batch_function import BatchFunction, batch
+    from weft.batch_inference.ray_serve import ray_deployment
+    from weft.batch_inference.spark import spark_udf
     from weft.builder.graph import Graph
     from weft.builder.tensor import Tensor
     from weft.export.export import export_c
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
     from weft.runtime.random_inputs import random_inputs
     from weft.runtime.state import State
     from weft.runtime.tensors import to_device
+    from weft.server.run import serve
     from weft.version import __version__
 
 
@@ -82,6 +86,7 @@ __all__ = [
     "Answer",
     "AnswerStream",
     "Attempt",
+    "BatchFunction",
     "Benchmark",
     "CacheWarning",
     "Cancellation",
@@ -132,6 +137,7 @@ __all__ = [
     "UntrustedModelError",
     "WeftError",
     "__version__",
+    "batch",
     "compare",
     "compile",
     "devices",
@@ -141,12 +147,15 @@ __all__ = [
     "optimize",
     "quantize",
     "random_inputs",
+    "ray_deployment",
     "read_inputs",
+    "serve",
+    "spark_udf",
     "to_device",
     "view",
 ]
 
-_MODULES = ("backend", "compat", "ops")  # public modules
+_MODULES = ("backend", "compat", "ops", "server")  # public modules
 
 _LAZY = {  # imported on first use, so that `import weft` loads neither the compiler nor onnx
     "load": "weft.loading",
@@ -163,8 +172,11 @@ _LAZY = {  # imported on first use, so that `import weft` loads neither the comp
     "GenerationMemory": "weft.generation.memory",
     "Answer": "weft.generation.answers",
     "AnswerStream": "weft.generation.answers",
+    "BatchFunction": "weft.batch_inference.batch_function",
     "Benchmark": "weft.runtime.benchmark",
+    "batch": "weft.batch_inference.batch_function",
     "State": "weft.runtime.state",
+    "spark_udf": "weft.batch_inference.spark",
     "DevicePolicy": "weft.runtime.policy",
     "DeviceReport": "weft.runtime.device_report",
     "to_device": "weft.runtime.tensors",
@@ -180,9 +192,11 @@ _LAZY = {  # imported on first use, so that `import weft` loads neither the comp
     "Metadata": "weft.ir.metadata",
     "Profile": "weft.runtime.profile",
     "random_inputs": "weft.runtime.random_inputs",
+    "ray_deployment": "weft.batch_inference.ray_serve",
     "read_inputs": "weft.readers.for_model",
     "QuantizationReport": "weft.quantization.quantize",
     "quantize": "weft.quantization.quantize",
+    "serve": "weft.server.run",
     "Tensor": "weft.builder.tensor",
     "TensorSpec": "weft.ir.specs",
     "view": "weft.report.view",

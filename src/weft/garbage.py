@@ -19,6 +19,16 @@ _depth = 0
 _thresholds = (0, 0, 0)
 
 
+def freeze_objects() -> None:
+    """Leave all objects of now out of later collections, after one of all.
+
+    A collection of the objects of a loaded model takes tens of milliseconds, in which a server answers nothing.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 @contextmanager
 def collect_rarely(promote: bool = False) -> Iterator[None]:
     """Raise the collection threshold until the last thread leaves; a higher or disabled one stays as it is.

@@ -44,8 +44,8 @@ class Page:
         self.problems: list[str] = []
         self.requests: list[str] = []
 
-    def open(self, file: Path, width: int, height: int, *, dark: bool = False, touch: bool = False) -> None:
-        """Open a file in a page of this size, and wait until its script has run."""
+    def open(self, file: Path | str, width: int, height: int, *, dark: bool = False, touch: bool = False) -> None:
+        """Open a file or an address in a page of this size, and wait until its script has run."""
         self._session = None
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -58,9 +58,9 @@ class Page:
         self.send("Emulation.setEmulatedMedia", features=[scheme])
         if touch:
             self.send("Emulation.setTouchEmulationEnabled", enabled=True)
-        self.send("Page.navigate", url=file.as_uri())
+        self.send("Page.navigate", url=file if isinstance(file, str) else file.as_uri())
         deadline = time.monotonic() + SECONDS
-        while self.evaluate("document.readyState") != "complete" or "file:" not in self.evaluate("location.href"):
+        while self.evaluate("document.readyState") != "complete" or "about:" in self.evaluate("location.href"):
             assert time.monotonic() < deadline, "the page did not load"
         self.settle()
 

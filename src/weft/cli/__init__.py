@@ -35,6 +35,9 @@ GROUPS = {
         "info": "show inputs, outputs, operators and cost of a model",
         "devices": "list the devices of this machine, and why others are unavailable",
     },
+    "use models from other programs": {
+        "serve": "answer requests over HTTP and gRPC",
+    },
     "analyse a model": {
         "profile": "show where time and memory go: kernels, threads, the arena",
         "plan": "predict the memory that a model needs",
@@ -76,6 +79,8 @@ SYNONYMS = {
     "inspect": "info",
     "memory": "plan",
     "test": "conformance",
+    "server": "serve",
+    "deploy": "serve",
 }
 """Commands by their names in other tools."""
 

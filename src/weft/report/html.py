@@ -17,23 +17,24 @@ from typing import Any
 
 def render_page(template: str, title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> str:
     """Fill a template; it, the styles and the scripts are names of assets."""
-    style, script = "".join(map(_read_asset, styles)), "".join(map(_read_asset, scripts))
+    style, script = "".join(map(read_asset, styles)), "".join(map(read_asset, scripts))
     parts = {
         "@TITLE@": escape(title),
-        "@POLICY@": f"default-src 'none'; style-src {_policy_source(style)}; script-src {_policy_source(script)}",
+        "@POLICY@": f"default-src 'none'; style-src {policy_source(style)}; script-src {policy_source(script)}",
         "@STYLE@": style,
         "@SCRIPT@": script,
         "@DATA@": script_json(data),
     }
-    pieces = _read_asset(template).split("|")
+    pieces = read_asset(template).split("|")
     return "".join(parts.get(piece, piece) for piece in pieces).encode(errors="backslashreplace").decode()
 
 
-def _read_asset(name: str) -> str:
-    return (files("weft.report") / "assets" / name).read_text(encoding="utf-8")
+def read_asset(name: str, package: str = "weft.report") -> str:
+    """Return the text of an asset of a package."""
+    return (files(package) / "assets" / name).read_text(encoding="utf-8")
 
 
-def _policy_source(text: str) -> str:
+def policy_source(text: str) -> str:
     """Return the digest by which a content security policy allows a text."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
