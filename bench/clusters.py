@@ -117,7 +117,7 @@ def start_dask(model: Path) -> Iterator[Callable[[Path], Any]]:
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
 
         def run(folder: Path) -> Any:
-            rows = dask.dataframe.read_parquet(folder)
+            rows = dask.dataframe.read_parquet(folder, dtype_backend="pyarrow")
             frame = rows.map_partitions(predict)[["id", "y"]].compute(scheduler="processes", pool=pool, chunksize=1)
             return pa.Table.from_pandas(frame, preserve_index=False)
 

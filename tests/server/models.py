@@ -6,6 +6,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from onnx import TensorProto, helper
 
 import weft
 
@@ -122,4 +123,38 @@ def write_encoder(path: Path, vocabulary: int = 50, width: int = 16) -> Path:
     hidden = x + weft.ops.softmax(scores, axis=-1) @ value
     graph.output(hidden, "last_hidden_state")
     graph.to_onnx(path)
+    return path
+
+
+def write_classifier(path: Path) -> Path:
+    """Write a linear classifier as scikit-learn's converter does: its probabilities are a sequence of maps."""
+    random = np.random.default_rng(6)
+    nodes = [
+        helper.make_node(
+            "LinearClassifier",
+            ["x"],
+            ["label", "scores"],
+            domain="ai.onnx.ml",
+            classlabels_ints=[0, 1, 2],
+            coefficients=random.normal(size=12).astype(np.float32).tolist(),
+            intercepts=[0.1, 0.2, 0.3],
+            multi_class=1,
+            post_transform="SOFTMAX",
+        ),
+        helper.make_node("ZipMap", ["scores"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]),
+    ]
+    number = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"]),
+            helper.make_value_info(
+                "probabilities", helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, number))
+            ),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
     return path

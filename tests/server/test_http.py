@@ -28,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models.write_dense(folder / "dense.onnx")
     models.write_mixing(folder / "mixing.onnx")
     models.write_sequence_model(folder / "lengths.onnx")
+    models.write_classifier(folder / "classifier.onnx")
     for datatype, dtype in models.TENSOR_TYPES.items():
         models.write_identity(
             folder / f"identity_{datatype}.onnx", "string" if datatype == "BYTES" else np.dtype(dtype).name
@@ -352,3 +353,17 @@ def test_loading_and_unloading(client: Any, http: httpx.Client) -> None:
     assert "broken.onnx" in http.post("/v2/repository/models/broken/load").json()["error"]
     assert http.post("/v2/repository/models/none/load").status_code == 404
     assert http.post("/v2/repository/models/none/unload").status_code == 404
+
+
+def test_outputs_that_are_no_tensors_are_left_out(client: Any, http: httpx.Client, folder: Path) -> None:
+    x = np.random.default_rng(8).normal(size=(5, 4)).astype(np.float32)
+    result = client.infer("classifier", [_input("x", x, "FP32")])
+    expected = weft.load(folder / "classifier.onnx", device="cpu").run({"x": x})["label"]
+    np.testing.assert_array_equal(result.as_numpy("label"), expected)
+    assert [output["name"] for output in client.get_model_metadata("classifier")["outputs"]] == ["label"]
+    assert client.get_model_config("classifier")["max_batch_size"] > 1  # the maps do not keep rows from being joined
+    entry = {"name": "x", "datatype": "FP32", "shape": [5, 4], "data": x.ravel().tolist()}
+    body = {"inputs": [entry], "outputs": [{"name": "probabilities"}]}
+    answer = http.post("/v2/models/classifier/infer", json=body)
+    assert answer.status_code == 400
+    assert "no datatype" in answer.json()["error"]

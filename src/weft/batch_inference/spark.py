@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.batch_inference.arrow_columns import widen
+from weft.batch_inference.arrow_columns import make_column, widen
 from weft.batch_inference.batch_function import BatchFunction
 from weft.batch_inference.optional_packages import import_package
 from weft.batch_inference.shipped_model import Shipping
@@ -32,6 +32,7 @@ _SPARK_TYPES = {
     "f8": ("DoubleType", "f8"),
 }
 """The Spark type and the dtype of its cells by the dtype of an output; Spark has no unsigned types."""
+Fields = Sequence[tuple[str, Any, str]]  # the name, the Spark type and the dtype of each output
 
 
 def spark_udf(
@@ -43,7 +44,7 @@ def spark_udf(
     ship: Shipping = "auto",
     **options: Any,
 ) -> Any:
-    """Return a model as a pandas UDF, a function of Spark's columns, whose type follows from the model's outputs.
+    """Return a model as a UDF of Spark, a function of columns whose type follows from the outputs of the model.
 
         frame.withColumn("y", weft.spark_udf("model.onnx")("x"))
 
@@ -58,36 +59,76 @@ def spark_udf(
     functions = import_package("pyspark.sql.functions", "weft.spark_udf", "weft-onnx[spark]")
     import_package("pyarrow", "weft.spark_udf", "weft-onnx[spark]")
     pandas: Any = import_package("pandas", "weft.spark_udf", "weft-onnx[spark]")
+    types = import_package("pyspark.sql.types", "weft.spark_udf")
     function = BatchFunction(model, outputs=outputs, batch_size=batch_size, shared=shared, ship=ship, **options)
     fields = [(str(column), *_spark_type(spec, function)) for spec, column in function.output_specs]
-    run = _make_udf(function, fields)
-    series = pandas.Series
-    result = series if len(fields) == 1 else pandas.DataFrame
-    run.__annotations__ = {"batches": Iterator[tuple[series, ...]], "return": Iterator[result]}  # type: ignore[valid-type]
-    types = import_package("pyspark.sql.types", "weft.spark_udf")
-    if len(fields) == 1:
-        return functions.pandas_udf(run, fields[0][1])
-    return functions.pandas_udf(run, types.StructType([types.StructField(name, kind) for name, kind, _ in fields]))
+    struct = types.StructType([types.StructField(name, kind) for name, kind, _ in fields])
+    result_type = fields[0][1] if len(fields) == 1 else struct
+    if hasattr(functions, "arrow_udf"):  # from Spark 4.1 on, which converts no row to pandas
+        arrays = import_package("pyarrow", "weft.spark_udf").Array
+        return functions.arrow_udf(_annotate(_make_arrow_udf(function, fields), arrays, arrays), result_type)
+    result = pandas.Series if len(fields) == 1 else pandas.DataFrame
+    return functions.pandas_udf(_annotate(_make_pandas_udf(function, fields), pandas.Series, result), result_type)
 
 
-def _make_udf(function: BatchFunction, fields: Sequence[tuple[str, Any, str]]) -> Callable[[Any], Iterator[Any]]:
+def _annotate(run: Callable[[Any], Iterator[Any]], column: Any, result: Any) -> Callable[[Any], Iterator[Any]]:
+    """Add the types from which Spark finds the form of a function."""
+    run.__annotations__ = {"batches": Iterator[tuple[column, ...]], "return": Iterator[result]}
+    return run
+
+
+def _name_columns(function: BatchFunction, batch: Any) -> dict[str, Any]:
+    """Return the columns of a batch by the names of the inputs."""
     inputs = function.required_inputs
-    dtypes = {name: dtype for name, _, dtype in fields}
+    columns = batch if isinstance(batch, tuple) else (batch,)
+    if len(columns) != len(inputs):
+        problem = f"the model takes {len(inputs)} columns, not {len(columns)}"
+        raise InputError(problem, file=function.file, hint=f"in this order: {', '.join(inputs)}")
+    return dict(zip(inputs, columns))
 
+
+def _run(function: BatchFunction, source: Any) -> list[Array]:
+    """Return the columns of all outputs for the rows of a table."""
+    table = table_of(source)
+    assert table is not None
+    outputs = function.run_columns(table)
+    return [outputs[spec.name] for spec, _ in function.output_specs]
+
+
+def _make_arrow_udf(function: BatchFunction, fields: Fields) -> Callable[[Any], Iterator[Any]]:
+    def predict(batches: Any) -> Iterator[Any]:
+        pyarrow = import_package("pyarrow", "weft.spark_udf")
+        for batch in batches:
+            outputs = _run(function, pyarrow.table(_name_columns(function, batch)))
+            columns = [_to_arrow(array, dtype, name) for array, (name, _, dtype) in zip(outputs, fields)]
+            names = [name for name, _, _ in fields]
+            yield columns[0] if len(columns) == 1 else pyarrow.StructArray.from_arrays(columns, names)
+
+    return predict
+
+
+def _to_arrow(array: Array, dtype: str, name: str) -> Any:
+    """Return a column in the dtype of a Spark type."""
+    if array.dtype == object:  # strings, or rows of different shapes
+        rows = [_to_dtype(row, dtype) for row in array]
+        array = np.empty(len(rows), object)
+        for index, row in enumerate(rows):
+            array[index] = row
+        return make_column(array, name)
+    return make_column(_to_dtype(array, dtype), name)
+
+
+def _to_dtype(row: Any, dtype: str) -> Any:
+    return widen(row).astype(dtype) if isinstance(row, np.ndarray) else row
+
+
+def _make_pandas_udf(function: BatchFunction, fields: Fields) -> Callable[[Any], Iterator[Any]]:
     def predict(batches: Any) -> Iterator[Any]:
         import pandas
 
         for batch in batches:
-            columns = batch if isinstance(batch, tuple) else (batch,)
-            if len(columns) != len(inputs):
-                problem = f"the model takes {len(inputs)} columns, not {len(columns)}"
-                raise InputError(problem, file=function.file, hint=f"in this order: {', '.join(inputs)}")
-            table = table_of(pandas.DataFrame(dict(zip(inputs, columns))))
-            assert table is not None
-            outputs = function.run_columns(table)
-            cells = {
-                column: _to_cells(outputs[spec.name], dtypes[str(column)]) for spec, column in function.output_specs
-            }
+            outputs = _run(function, pandas.DataFrame(_name_columns(function, batch)))
+            cells = {name: _to_cells(array, dtype) for array, (name, _, dtype) in zip(outputs, fields)}
             yield pandas.DataFrame(cells) if len(cells) > 1 else pandas.Series(next(iter(cells.values())))
 
     return predict

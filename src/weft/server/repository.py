@@ -18,9 +18,11 @@ from weft.server.openai.models import TextModelInfo, model_kind_error, unknown_m
 from weft.server.served_model import ServedModel, serve_generator, serve_model
 from weft.server.settings import ServerSettings
 from weft.server.statistics import ModelStatistics
+from weft.server.v2.datatypes import datatype_of
 
 if TYPE_CHECKING:
     from weft.generation.generator import Generator
+    from weft.runtime.model import Model
     from weft.server.embedder import Embedder
 
 LOG = logging.getLogger("weft.server")
@@ -285,10 +287,8 @@ class Repository:
             served = serve_model(name, number, embedder.model, self.settings, self.budget)
             served.embedder = embedder
         else:
-            from weft.loading import load
-
-            model = load(source, **options) if isinstance(source, Path) else source
-            served = serve_model(name, number, model, self.settings, self.budget)
+            model, omitted = _load_tensors(source, options) if isinstance(source, Path) else (source, ())
+            served = serve_model(name, number, model, self.settings, self.budget, omitted)
         if served.memory > self.budget.limit - self.budget.reserved:
             left = format_bytes(max(self.budget.limit - self.budget.reserved, 0))
             problem = f"the model needs {format_bytes(served.memory)}, and {left} are left for models"
@@ -384,6 +384,17 @@ def read_stamp(source: Source, served: ServedModel | None) -> Stamp:
 
 def _external_files(served: ServedModel | None) -> Sequence[str]:
     return () if served is None or served.batcher is None else served.external_files
+
+
+def _load_tensors(path: Path, options: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
+    """Load a model without the outputs that no protocol can carry, such as the maps of a classifier; return these."""
+    from weft.loading import load
+
+    model = load(path, **options)
+    omitted = tuple(spec.name for spec in model.outputs if datatype_of(spec) is None)
+    if not omitted or len(omitted) == len(model.outputs) or "outputs" in options:
+        return model, ()
+    return load(path, **options, outputs=[spec.name for spec in model.outputs if spec.name not in omitted]), omitted
 
 
 async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -66,6 +67,8 @@ class Listeners:
             path = getattr(self, name)
             if path is not None and not Path(path).is_file():
                 raise InputError(f"{name}: there is no file {os.fspath(path)}")
+        if self.tls_cert is not None and self.tls_key is not None:
+            _check_certificate(self.tls_cert, self.tls_key)
 
     def addresses(self, ports: Mapping[str, int]) -> dict[str, str]:
         """Return where clients find a server that listens on these ports."""
@@ -77,6 +80,16 @@ class Listeners:
         if "metrics" in ports:
             addresses["metrics"] = f"{scheme}://{host}:{ports['metrics']}/metrics"
         return addresses
+
+
+def _check_certificate(cert: str | os.PathLike[str], key: str | os.PathLike[str]) -> None:
+    """Raise InputError if a certificate and its key do not fit together."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key, password=lambda: "")  # else a key with a password would ask for it
+    except (ssl.SSLError, OSError, ValueError) as error:
+        problem = f"TLS cannot use the certificate {os.fspath(cert)} with the key {os.fspath(key)}: {error}"
+        raise InputError(problem, hint="pass PEM files that belong together, with a key that has no password") from None
 
 
 class Server:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import RunTimeoutError, WeftError
@@ -176,10 +177,20 @@ class ServedModel:
             await asyncio.get_running_loop().run_in_executor(None, self.generator.close)
 
 
-def serve_model(name: str, version: str, model: Model, settings: ServerSettings, budget: MemoryBudget) -> ServedModel:
-    """Find how requests of a model are batched, warm it up, and return it as served. This runs for seconds."""
+def serve_model(
+    name: str,
+    version: str,
+    model: Model,
+    settings: ServerSettings,
+    budget: MemoryBudget,
+    omitted: Sequence[str] = (),
+) -> ServedModel:
+    """Find how requests of a model are batched, warm it up, and return it as served. This runs for seconds.
+
+    omitted: further outputs of its file, which it was loaded without.
+    """
     axes = find_batch_axes(model) if settings.batching else BatchAxes({}, {}, "batching is switched off")
-    interface = describe_interface(model.inputs, model.defaults, model.outputs, model.file)
+    interface = describe_interface(model.inputs, model.defaults, model.outputs, model.file, omitted)
     weights = model.memory().weights
     room = budget.limit - budget.reserved - weights
     choice = choose_batch(model, axes, settings.max_batch, room // 2)
@@ -193,9 +204,7 @@ def serve_model(name: str, version: str, model: Model, settings: ServerSettings,
     sequences = Sequences(model, settings.sequence_length, settings.sequence_idle, budget)
     if sequences.pairs:
         served.sequences = sequences
-        served.interface = ModelInterface(
-            interface.inputs, interface.outputs, interface.omitted, frozenset(sequences.pairs)
-        )
+        served.interface = replace(interface, state_inputs=frozenset(sequences.pairs))
     return served
 
 

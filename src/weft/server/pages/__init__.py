@@ -32,7 +32,7 @@ def page_routes(app: Application) -> list[Route]:
         return Response(content, headers=headers)
 
     async def show_status(request: Request) -> Response:  # noqa: ARG001
-        return json_response(describe_status(app, time.monotonic() - started), headers=(NO_STORE,))
+        return json_response(await describe_status(app, time.monotonic() - started), headers=(NO_STORE,))
 
     return [
         Route("GET", "/", show_page, "v2", "The status page"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from weft.server.served_model import ServedModel
+from weft.server.snapshots import ModelSnapshot
 from weft.server.statistics import LATENCY_BOUNDS
 from weft.version import __version__
 
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
     from weft.server.asgi import Application
 
 
-def describe_status(app: Application, uptime: float) -> dict[str, Any]:
-    """Describe a server and its models.
+async def describe_status(app: Application, uptime: float) -> dict[str, Any]:
+    """Describe a server and its models; counters are those of all workers.
 
     uptime: seconds since the start of the server.
     """
     budget = app.budget
     served = {(each.name, each.version): each for each in app.repository.served()}
+    snapshots = {(each.name, each.version): each for each in await app.snapshots()}
     return {
         "name": "weft",
         "version": __version__,
@@ -30,11 +32,15 @@ def describe_status(app: Application, uptime: float) -> dict[str, Any]:
         "active_requests": max(app.active - 1, 0),  # besides the one for these figures
         "devices": sorted({each.device for each in served.values()}),
         "memory": {"limit": budget.limit, "models": budget.reserved, "runs": budget.used},
-        "models": [_describe_model(row, served) for row in app.repository.index()],
+        "models": [_describe_model(row, served, snapshots) for row in app.repository.index()],
     }
 
 
-def _describe_model(row: dict[str, str], served: dict[tuple[str, str], ServedModel]) -> dict[str, Any]:
+def _describe_model(
+    row: dict[str, str],
+    served: Mapping[tuple[str, str], ServedModel],
+    snapshots: Mapping[tuple[str, str], ModelSnapshot],
+) -> dict[str, Any]:
     version = row.get("version", "")
     entry: dict[str, Any] = {
         "name": row["name"],
@@ -42,19 +48,20 @@ def _describe_model(row: dict[str, str], served: dict[tuple[str, str], ServedMod
         "state": row["state"],
         "reason": row["reason"],
     }
-    model = served.get((row["name"], version))
-    return entry if model is None else {**entry, **_count(model)}
+    key = row["name"], version
+    model, snapshot = served.get(key), snapshots.get(key)
+    return entry if model is None or snapshot is None else {**entry, **_count(model, snapshot)}
 
 
-def _count(model: ServedModel) -> dict[str, Any]:
-    counts = model.statistics
+def _count(model: ServedModel, snapshot: ModelSnapshot) -> dict[str, Any]:
+    counts = snapshot.statistics
     answered = counts.success.count
     figures: dict[str, Any] = {
         "kind": model.kind,
         "device": model.device,
         "memory": model.memory,
         "active_requests": model.requests,
-        "queue_length": model.queue_length,
+        "queue_length": snapshot.queue,
         "requests": {
             "success": answered,
             "failed": counts.fail.count - counts.rejected,
@@ -72,7 +79,7 @@ def _count(model: ServedModel) -> dict[str, Any]:
     if model.generator is not None:
         statistics = model.generator.statistics
         figures["can_chat"] = _can_chat(model)
-        figures["tokens"] = {"generated": statistics.generated, "running_answers": statistics.running}
+        figures["tokens"] = {"generated": snapshot.tokens["generated"], "running_answers": statistics.running}
     return figures
 
 

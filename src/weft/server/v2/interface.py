@@ -39,18 +39,21 @@ class TensorInfo:
 class ModelInterface:
     """The inputs and outputs of a model that the protocol can carry.
 
-    omitted: outputs that it cannot, such as sequences and maps; they are not computed.
+    omitted: outputs of its file that it cannot, such as sequences and maps; they are not computed.
+    selects_outputs: whether the model has outputs that a run must leave out.
+    state_inputs: inputs that a sequence may leave out, since its state has them.
     """
 
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
     omitted: tuple[str, ...] = ()
-    state_inputs: frozenset[str] = frozenset()  # inputs that a sequence may leave out, since its state has them
+    selects_outputs: bool = False
+    state_inputs: frozenset[str] = frozenset()
 
     @property
     def default_outputs(self) -> tuple[str, ...] | None:
         """The outputs of a request that names none; None for all outputs of the model."""
-        return tuple(self.outputs) if self.omitted else None
+        return tuple(self.outputs) if self.selects_outputs else None
 
     def find_input(self, name: Any, datatype: Any, shape: Shape) -> TensorInfo:
         """Return the input that a request names, if its datatype and shape fit."""
@@ -93,9 +96,16 @@ class ModelInterface:
 
 
 def describe_interface(
-    inputs: Iterable[TensorSpec], defaults: Iterable[TensorSpec], outputs: Iterable[TensorSpec], file: str
+    inputs: Iterable[TensorSpec],
+    defaults: Iterable[TensorSpec],
+    outputs: Iterable[TensorSpec],
+    file: str,
+    omitted: Sequence[str] = (),
 ) -> ModelInterface:
-    """Describe a model; ModelError if it requires an input that the protocol cannot carry."""
+    """Describe a model; ModelError if it requires an input that the protocol cannot carry.
+
+    omitted: further outputs, which it was loaded without.
+    """
     described: dict[str, TensorInfo] = {}
     for spec in inputs:
         info = _describe(spec)
@@ -109,8 +119,8 @@ def describe_interface(
             described[spec.name] = info
     results = {spec.name: _describe(spec) for spec in outputs}
     carried = {name: info for name, info in results.items() if info is not None}
-    omitted = tuple(name for name, info in results.items() if info is None)
-    return ModelInterface(described, carried, omitted)
+    others = tuple(name for name, info in results.items() if info is None)
+    return ModelInterface(described, carried, (*others, *omitted), bool(others))
 
 
 def _describe(spec: TensorSpec, is_optional: bool = False) -> TensorInfo | None:
@@ -129,4 +139,4 @@ def select_outputs(interface: ModelInterface, names: Sequence[str]) -> tuple[str
     for name in requested_names:
         interface.check_output(name)
     chosen = tuple(name for name in interface.outputs if name in requested_names)
-    return None if len(chosen) == len(interface.outputs) and not interface.omitted else chosen
+    return None if len(chosen) == len(interface.outputs) and not interface.selects_outputs else chosen
