@@ -95,6 +95,7 @@ class BatchFunction:
 
     @property
     def file(self) -> str:
+        """The file of the model."""
         return self._shipped.file
 
     def __repr__(self) -> str:
