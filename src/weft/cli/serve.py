@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from weft.cli import option_types, options, output
 from weft.errors import InputError
 from weft.quantities import format_bytes
+from weft.runtime.environment import API_KEY, text_of
 
 if TYPE_CHECKING:
     from weft.server.run import Server
     from weft.server.workers import Supervisor
 
 PORTS = {"http": "HTTP", "grpc": "gRPC", "metrics": "metrics"}
-API_KEY = "WEFT_API_KEY"
 EXAMPLES = (
     ("a model; http://127.0.0.1:8000 shows its status", "weft serve model.onnx"),
     ("a language model, for OpenAI's clients", "weft serve folder"),
@@ -63,7 +62,7 @@ def _add_addresses(group: Any) -> None:
     group.add_argument("--tls-cert", metavar="FILE", help="certificate in PEM format, with its chain: serve HTTPS")
     group.add_argument("--tls-key", metavar="FILE", help="key of the certificate")
     group.add_argument(
-        "--api-key", metavar="KEY", help=f"requests must carry this key as a bearer token (default: {API_KEY})"
+        "--api-key", metavar="KEY", help=f"requests must carry this key as a bearer token (default: {API_KEY.name})"
     )
     group.add_argument(
         "--allow-origin",
@@ -196,7 +195,7 @@ def run(args: argparse.Namespace) -> int:
         args.models,
         batching=not args.no_batching,
         timeout=args.timeout or None,
-        api_key=args.api_key or os.environ.get(API_KEY) or None,
+        api_key=args.api_key or text_of(API_KEY),
         allow_loading=not args.no_loading,
         allow_origins=tuple(args.allow_origin),
         on_ready=_print_addresses if args.json else _print_ready,

@@ -42,7 +42,8 @@ COMPAT = Variable(
 )
 PROGRESS = Variable("WEFT_PROGRESS", "0", "show no progress of long loads, on terminals and in notebooks")
 LOG = Variable("WEFT_LOG", "debug, info or warning", "write what weft does to standard error, from this level on")
-VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, KEYS, VERIFY, CUDA_LIBRARY, COMPAT, PROGRESS, LOG)
+API_KEY = Variable("WEFT_API_KEY", "a text", "the key that clients of weft serve must send, unless --api-key sets one")
+VARIABLES = (DEVICE, CHAIN, ALLOWED, DENIED, PICK, CACHE, KEYS, VERIFY, CUDA_LIBRARY, COMPAT, PROGRESS, LOG, API_KEY)
 
 
 def listed(variable: Variable, environment: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
