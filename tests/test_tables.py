@@ -172,7 +172,12 @@ def test_specs_are_tuples(loaded: weft.Model) -> None:
 
 def test_dir_of_the_package_has_the_public_names() -> None:
     names = {name for name in dir(weft) if not name.startswith("__")}
-    assert names == {name for name in weft.__all__ if not name.startswith("__")} | {"backend", "compat", "ops", "server"}
+    assert names == {name for name in weft.__all__ if not name.startswith("__")} | {
+        "backend",
+        "compat",
+        "ops",
+        "server",
+    }
     for name in names:
         assert getattr(weft, name) is not None
 

@@ -11,18 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from batch_inference.small_models import GRAPHS, assert_same_bits, model, ragged_rows, random_seed, run_alone
+from waiting import LONG_PATIENCE, require_client
 
 HERE = Path(__file__).parent
-PYTHON = HERE.parents[1] / ".clients" / "bin" / "python"
 ROWS = 200
 
 
 def run_program(name: str, module: str, folder: Path) -> tuple[dict[str, Any], Any, list[dict[str, Any]]]:
     """Return the results of a program, and the rows that it had."""
-    if not PYTHON.exists():
-        pytest.skip("needs .clients (scripts/setup-clients)")
-    if subprocess.run([PYTHON, "-c", f"import {module}"], capture_output=True, check=False).returncode:
-        pytest.skip(f"needs {module} in .clients (scripts/setup-clients)")
+    python = require_client(module)
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     generator = np.random.default_rng(random_seed())
@@ -35,8 +32,10 @@ def run_program(name: str, module: str, folder: Path) -> tuple[dict[str, Any], A
     columns = {name: [row[name] for row in examples] for name in ("tokens", "gain")}
     parquet.write_table(arrow.table({"id": range(ROWS), **columns}), folder / "ragged.parquet")
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-    command = [PYTHON, HERE / name, folder]
-    finished = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    command = [python, HERE / name, folder]
+    finished = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=LONG_PATIENCE, check=False
+    )
     assert finished.returncode == 0, finished.stderr[-5000:]
     return pickle.loads((folder / "results.pickle").read_bytes()), rows, examples
 

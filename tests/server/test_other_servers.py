@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from server import models
 from server.test_operation import start
-from waiting import PATIENCE, wait_for
+from waiting import LONG_PATIENCE, PATIENCE, require_client, wait_for
 
 import weft
 
 PROGRAM = Path(__file__).with_name("other_servers.py")
-PYTHON = Path(__file__).parents[2] / ".clients" / "bin" / "python"
 
 
 @pytest.fixture
@@ -29,17 +28,10 @@ def dense(tmp_path: Path) -> Path:
 
 
 def _run(module: str, part: str, argument: object) -> Any:
-    _require(module)
-    command = [str(PYTHON), str(PROGRAM), part, str(argument)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    command = [str(require_client(module)), str(PROGRAM), part, str(argument)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def _require(module: str) -> None:
-    command = [str(PYTHON), "-c", f"import {module}"]
-    if not PYTHON.exists() or subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode:
-        pytest.skip(f"needs {module} in .clients (scripts/setup-clients)")
 
 
 def test_kserve(dense: Path) -> None:
@@ -70,8 +62,16 @@ def test_app_runs_under_other_programs(program: str, dense: Path) -> None:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
     if program == "granian":
-        _require("granian")
-        command = [str(PYTHON), "-m", "granian", "--interface", "asgi", "service:app", "--port", str(port)]
+        command = [
+            str(require_client("granian")),
+            "-m",
+            "granian",
+            "--interface",
+            "asgi",
+            "service:app",
+            "--port",
+            str(port),
+        ]
     else:
         command = [sys.executable, "-m", "uvicorn", "service:app", "--port", str(port)]
     url = f"http://127.0.0.1:{port}"

@@ -7,21 +7,16 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
+from waiting import LONG_PATIENCE, require_client
 
 from weft.server.run import BackgroundServer
 
 PROGRAM = Path(__file__).with_name("kserve_client.py")
-PYTHON = Path(__file__).parents[3] / ".clients" / "bin" / "python"
 
 
 def test_client(server: BackgroundServer) -> None:
-    if not PYTHON.exists():
-        pytest.skip("needs .clients (scripts/setup-clients)")
-    if subprocess.run([PYTHON, "-c", "import kserve"], capture_output=True, timeout=60, check=False).returncode:
-        pytest.skip("needs kserve in .clients (scripts/setup-clients)")
-    command = [str(PYTHON), str(PROGRAM), server.grpc_address]
-    process = subprocess.run(command, capture_output=True, timeout=120, text=True, check=False)
+    command = [str(require_client("kserve")), str(PROGRAM), server.grpc_address]
+    process = subprocess.run(command, capture_output=True, timeout=LONG_PATIENCE, text=True, check=False)
     assert process.returncode == 0, process.stderr
     report = json.loads(process.stdout.splitlines()[-1])
     left, right = np.arange(32).reshape(2, 16), 3
