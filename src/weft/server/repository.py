@@ -399,11 +399,3 @@ def _load_tensors(path: Path, options: Mapping[str, Any]) -> tuple[Model, tuple[
 
 async def _in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
-
-
-def group_by_name(served: Iterator[ServedModel]) -> Mapping[str, list[ServedModel]]:
-    """Group versions by the name of their model."""
-    groups: dict[str, list[ServedModel]] = {}
-    for each in served:
-        groups.setdefault(each.name, []).append(each)
-    return groups

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from functools import lru_cache
 from itertools import chain
 from math import prod
 from typing import Any
@@ -41,11 +39,6 @@ Shape = tuple[int, ...]
 def datatype_of(spec: TensorSpec) -> str | None:
     """Return the datatype of an input or output; None if the protocol has none for it."""
     return None if spec.dtype is None else DATATYPES.get(spec.dtype)
-
-
-def declared_shape(spec: TensorSpec) -> list[int]:
-    """Return a shape as the protocol writes it: -1 for a dynamic dim."""
-    return [dim if isinstance(dim, int) else -1 for dim in spec.shape or (-1,)]
 
 
 def check_shape(shape: Any, name: str) -> Shape:
@@ -213,14 +206,3 @@ def to_json(array: np.ndarray[Any, Any], name: str) -> list[Any]:
         array = array.astype(np.float32)
     elements: list[Any] = array.reshape(-1).tolist()
     return elements
-
-
-@lru_cache(maxsize=1024)
-def size_of(datatype: str, shape: Shape) -> int:
-    """Return the bytes of a tensor of numbers."""
-    return prod(shape) * NUMPY_TYPES[datatype].itemsize
-
-
-def flat_size(shape: Sequence[int]) -> int:
-    """Return the number of elements of a shape."""
-    return prod(shape)

@@ -17,7 +17,6 @@ EXTENSIONS = (
     "classification",
     "sequence",
     "model_repository",
-    "model_repository(unload_dependents)",
     "model_configuration",
     "binary_tensor_data",
     "parameters",
