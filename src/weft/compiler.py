@@ -10,7 +10,7 @@ each run. Imports inside methods keep the compiler out of loads from the cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,11 +31,11 @@ from weft.runtime.progress import expected_seconds
 from weft.threads import make_lock
 
 if TYPE_CHECKING:
-    from weft.backends.device import Driver, Recorder
+    from weft.backends.device import Compilation, Driver, Recorder
     from weft.backends.reference.interpret import Interpreter
     from weft.ir.graph import Graph, OnnxModel
     from weft.ir.groups import FusedProgram
-    from weft.ir.work import Section, Work
+    from weft.ir.work import Section
     from weft.runtime.model_files import ModelFiles
     from weft.runtime.options import LoadOptions
     from weft.runtime.progress import Stages
@@ -137,8 +137,8 @@ class Pipeline:
             program = fold_half_weights(program, self._evaluator)
         return fuse(program, target, lambda name, fused: self.dump.stage(name, lambda: fused))
 
-    def build(self, fused: FusedProgram, on_work: Callable[[Work], None] | None = None) -> tuple[Section, ...]:
-        """FusedProgram -> Sections of device kernels and of host steps; `on_work` is called with each work."""
+    def build(self, fused: FusedProgram, compilation: Compilation | None = None) -> tuple[Section, ...]:
+        """FusedProgram -> Sections of device kernels and of host steps, which `compilation` takes as they are built."""
         from weft.kernels.sections import build_sections
 
         compiler = self.compiling_driver
@@ -147,7 +147,12 @@ class Pipeline:
         def report(done: float) -> None:
             self._report("building kernels", done, f"{round(done * count)} of {count}")
 
-        sections = build_sections(fused, compiler.target(self.precision), report, on_work)
+        target = compiler.target(self.precision)
+        if compilation is None:
+            sections = build_sections(fused, target, report)
+        else:
+            launches = None if self.dump.folder is not None else compilation.launches(target)
+            sections = build_sections(fused, target, report, compilation.take, launches)
         self.dump.kernels(sections, compiler)
         return sections
 
@@ -161,7 +166,7 @@ class Pipeline:
         fused = self.fuse(program) if fused is None else fused
         with_constants = replace(program, constants={**program.constants, **fused.program.constants})
         with self.driver.begin(self.options.cache, self._report) as compilation:
-            return compilation.finish(with_constants, self.build(fused, compilation.take))
+            return compilation.finish(with_constants, self.build(fused, compilation))
 
     def start(self, program: DeviceProgram) -> Executable:
         """CompiledProgram -> Executable on the device; with `strict`, raise an error if kernels are missing."""

@@ -242,6 +242,10 @@ class Compilation:
         """`compile` does everything in `finish`, for devices that cannot start earlier."""
         self._compile = compile
 
+    def launches(self, target: Target) -> dict[Any, Any] | None:  # noqa: ARG002
+        """Return the launches that earlier compilations built for a target, by the calls of their builders."""
+        return None
+
     def take(self, work: Work) -> None:
         """Start to compile the kernels of a work while others are built."""
 

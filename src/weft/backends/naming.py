@@ -24,8 +24,14 @@ class KernelNames:
         self._originals: list[Kernel] = []  # keeps their ids from being reused
 
     def rename(self, kernel: Kernel) -> Kernel:
-        """Return the kernel without unused parameters, under a name shared only by kernels with the same code."""
+        """Return the kernel without unused parameters, under a name shared only by kernels with the same code.
+
+        A kernel without a body comes from the cache and has such a name.
+        """
         renamed = self.kernels.get(id(kernel))
+        if renamed is None and not kernel.body:
+            self._originals.append(kernel)
+            renamed = self.kernels[id(kernel)] = self._by_name.setdefault(kernel.name, kernel)
         if renamed is None:
             text, lean = fingerprint(kernel)
             name = f"{kernel.name}_{sha256(text.encode()).hexdigest()[:16]}"

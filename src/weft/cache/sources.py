@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -33,16 +33,32 @@ _PACKAGE = Path(__file__).parent.parent
 def package_digest(*folders: str) -> str | None:
     """Return a digest of weft's sources in these folders, or of all.
 
-    Return None if one has changed since the process started, or if they are not files.
+    Return None if a source has changed since the process started, or if they are not files.
     """
-    return content_digest(_PACKAGE, folders)
+    return _join(_digests_of_weft(), folders)
 
 
 def content_digest(package: Path, folders: Sequence[str] = ()) -> str | None:
     """Return a digest of the names and contents of a package's sources in these folders, or of all."""
+    return _join(_digest_folders(package), folders)
+
+
+def _join(digests: Mapping[str, str] | None, folders: Sequence[str]) -> str | None:
+    if digests is None:
+        return None
+    return key_of(*(f"{name} {digests[name]}" for name in sorted(folders or digests) if name in digests))
+
+
+@cache
+def _digests_of_weft() -> Mapping[str, str] | None:
+    return _digest_folders(_PACKAGE)
+
+
+def _digest_folders(package: Path) -> Mapping[str, str] | None:
+    """Return a digest of the sources in each folder of a package, by its name; "" has the package's own modules."""
     root = str(package)
     try:
-        files = sorted(_source_files([f"{root}/{folder}" for folder in folders] or [root]))
+        files = sorted(_source_files(root))
     except OSError:
         return None
     newest = max((max(status.st_mtime, status.st_ctime) for _, status in files), default=0.0)
@@ -50,18 +66,21 @@ def content_digest(package: Path, folders: Sequence[str] = ()) -> str | None:
         return None
     record = _record_path(root, files)
     with suppress(OSError, ValueError, TypeError, AttributeError):
-        if record is not None and isinstance(stored := json.loads(read_file(record)), str):
+        if record is not None and isinstance(stored := json.loads(read_file(record)), dict):
             return stored
-    try:
-        digests = [sha256(Path(path).read_bytes()).hexdigest() for path, _ in files]
-    except OSError:
-        return None
-    names = [path[len(root) + 1 :].replace(os.sep, "/") for path, _ in files]
-    result = key_of(*(f"{name} {digest}" for name, digest in zip(names, digests)))
+    lines: dict[str, list[str]] = {}
+    for path, _ in files:
+        name = path[len(root) + 1 :].replace(os.sep, "/")
+        try:
+            line = f"{name} {sha256(Path(path).read_bytes()).hexdigest()}"
+        except OSError:
+            return None
+        lines.setdefault(name.partition("/")[0] if "/" in name else "", []).append(line)
+    digests = {name: key_of(*of_folder) for name, of_folder in lines.items()}
     if record is not None and time.time() - newest > SETTLED:
         with suppress(OSError):
-            write_file(record, json.dumps(result).encode())
-    return result
+            write_file(record, json.dumps(digests).encode())
+    return digests
 
 
 def _record_path(root: str, files: Sequence[tuple[str, os.stat_result]]) -> Path | None:
@@ -72,14 +91,13 @@ def _record_path(root: str, files: Sequence[tuple[str, os.stat_result]]) -> Path
     return folder / "sources" / key_of(root, *(f"{path} {file_identity(status)}" for path, status in files))[:32]
 
 
-def _source_files(folders: Sequence[str]) -> Iterator[tuple[str, os.stat_result]]:
-    for folder in folders:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(_SUFFIXES):
-                    yield entry.path, entry.stat()
-                elif entry.name != "__pycache__" and entry.is_dir():
-                    yield from _source_files([entry.path])
+def _source_files(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(_SUFFIXES):
+                yield entry.path, entry.stat()
+            elif entry.name != "__pycache__" and entry.is_dir():
+                yield from _source_files(entry.path)
 
 
 @cache

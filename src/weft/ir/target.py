@@ -9,6 +9,7 @@ and as a part of the target they are a part of cache names.
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import Enum
 
 from weft.ir.dtypes import DType
@@ -58,7 +59,7 @@ class VectorTarget(Target):
     narrow_products: bool = False  # operands of products may be rounded to bfloat16; sums stay float32
     lookup_16: bool = False  # one of 16 numbers for each lane, by the lowest bits of an int32, in one instruction
     transformed_products: bool = True  # products may be computed in another basis (Winograd), which rounds more
-    features: frozenset[str] = frozenset()  # instruction sets by LLVM's names, for emission only
+    features: frozenset[str] = field(default=frozenset(), compare=False)  # by LLVM's names, for emission only
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from weft.cost.effort import copy_effort, estimate_effort
 from weft.fuse.layouts import needed_layout, same_in_memory
@@ -42,13 +43,18 @@ OnWork = Callable[[Work], None]
 
 
 def build_sections(
-    fused: FusedProgram, target: Target, progress: Progress | None = None, on_work: OnWork | None = None
+    fused: FusedProgram,
+    target: Target,
+    progress: Progress | None = None,
+    on_work: OnWork | None = None,
+    launches: dict[Any, Any] | None = None,
 ) -> tuple[Section, ...]:
     """Build the kernels of all groups, in order; `progress` gets the finished fraction of the groups.
 
     `on_work` gets each work as soon as it is built, except for thread targets, whose kernels get barriers at the end.
+    `launches` finds the results of memoized builders; kernels that it finds have no bodies.
     """
-    with memoization():
+    with memoization(launches):
         sections = _build(fused, target, progress, None if isinstance(target, ThreadTarget) else on_work)
     return _finish(sections, target)
 

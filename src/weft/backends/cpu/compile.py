@@ -23,10 +23,12 @@ from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import KernelNames, kernel_names, name_kernels, replace_kernels
 from weft.cache.code import CodeCache, is_caching, shared_cache
 from weft.cache.digests import key_of
+from weft.cache.launches import LaunchCache
 from weft.cache.sources import package_digest
 from weft.ir.compiled import AwaitedObjects, CompiledProgram, build_compiled_program
 from weft.ir.kernel import Kernel
 from weft.ir.program import TensorProgram
+from weft.ir.target import Target, VectorTarget
 from weft.ir.work import Section, Work
 from weft.threads import HelperPool, PendingTask, make_lock, usable_cores
 
@@ -122,7 +124,7 @@ class KernelCompiler:
     def __init__(self, machine: Machine, cache: CodeCache | None) -> None:
         emitter = package_digest("backends", "ir")
         self._machine = machine
-        self._cache = None if emitter is None else cache
+        self.cache = None if emitter is None else cache
         self._stores = is_caching()
         self._common = key_of(code_identity(machine), emitter or "")
         _wait_for(_list_unfinished()[MOST_PENDING:])
@@ -131,9 +133,13 @@ class KernelCompiler:
         self._count = 0
         self._lock = make_lock()
 
+    def object_key(self, kernel: str) -> str:
+        """Return the key of the code of a kernel, by its unique name."""
+        return key_of(kernel, self._common)
+
     def begin(self, kernel: Kernel) -> Callable[[], bytes]:
         """Start to compile a kernel; the returned function waits for its code."""
-        cache, key = self._cache, key_of(kernel.name, self._common)
+        cache, key = self.cache, self.object_key(kernel.name)
         cached = None if cache is None else cache.get(key)
         if cached is not None:
             return lambda: cached
@@ -187,6 +193,15 @@ class CpuCompilation(Compilation):
         self._progress = progress
         self._names = KernelNames()
         self._pending: dict[str, Callable[[], bytes]] = {}
+        self._launches: LaunchCache | None = None
+
+    def launches(self, target: Target) -> LaunchCache | None:
+        builders = package_digest("cost", "fuse", "ir", "kernels")
+        if builders is None or (isinstance(target, VectorTarget) and target.narrow_products):
+            return None  # which products were narrowed is read from the bodies of kernels
+        compiler = self._compiler
+        self._launches = LaunchCache(compiler.cache, builders, compiler.object_key)
+        return self._launches
 
     def take(self, work: Work) -> None:
         for launch in work.launches:
@@ -194,12 +209,15 @@ class CpuCompilation(Compilation):
 
     def _begin(self, kernel: Kernel) -> None:
         if kernel.name not in self._pending:
-            self._pending[kernel.name] = self._compiler.begin(kernel)
+            cached = None if kernel.body or self._launches is None else self._launches.objects[kernel.name]
+            self._pending[kernel.name] = self._compiler.begin(kernel) if cached is None else lambda: cached
 
     def finish(self, program: TensorProgram, sections: Sequence[Section]) -> CompiledProgram:
         for kernel in name_kernels(sections, self._names).values():
             self._begin(kernel)
         renamed = replace_kernels(sections, self._names.kernels)
+        if self._launches is not None:
+            self._launches.write(self._names.kernels)
         self._progress(1.0)
         return build_compiled_program(
             program, renamed, AwaitedObjects([self._pending[name] for name in kernel_names(renamed)])

@@ -11,6 +11,7 @@ from weft.ir.kernel import Integer
 from weft.ir.program import Dims
 from weft.ir.target import Target
 from weft.kernels.lower.kernel_builder import KernelBuilder, put
+from weft.kernels.lower.memoize import memoize
 from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work
 
@@ -24,10 +25,11 @@ def build_sizes(primitive: Dims, result: StoredTensor, target: Target) -> Work:
     values = list(enumerate(primitive.values))
     per_launch = _MAX_ELEMENTS if target.parameter_bits < 64 else max(len(values), 1)
     pieces = [values[first : first + per_launch] for first in range(0, max(len(values), 1), per_launch)]
-    return Work(tuple(_launch(piece, result, target) for piece in pieces))
+    return Work(tuple(_build_stores(tuple(piece), result, target) for piece in pieces))
 
 
-def _launch(values: list[tuple[int, Dim]], result: StoredTensor, target: Target) -> Launch:
+@memoize
+def _build_stores(values: tuple[tuple[int, Dim], ...], result: StoredTensor, target: Target) -> Launch:
     builder = KernelBuilder("sizes")
     out = builder.output("out", result.dtype, Reference("result", 0))
     body = []

@@ -25,9 +25,10 @@ def memoize(build: Callable[..., Result]) -> Callable[..., Result]:
         if memory is None:
             return build(*arguments)
         key = (build, *(tuple(argument) if isinstance(argument, list) else argument for argument in arguments))
-        if key not in memory:
-            memory[key] = build(*arguments)
-        result: Result = memory[key]
+        try:
+            result: Result = memory[key]
+        except KeyError:
+            result = memory[key] = build(*arguments)
         return result
 
     return look_up
@@ -40,6 +41,7 @@ class _LaunchBuilder(Protocol):
 def memoize_launch(builder: Callable[Parameters, _LaunchBuilder]) -> Callable[Parameters, Launch]:
     """Return a memoized function that constructs a builder and returns its launch."""
 
+    @wraps(builder, updated=())
     def build(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Launch:
         return builder(*arguments, **keywords).build_launch()
 
@@ -48,7 +50,7 @@ def memoize_launch(builder: Callable[Parameters, _LaunchBuilder]) -> Callable[Pa
 
 @contextmanager
 def memoization(memory: dict[Any, Any] | None = None) -> Iterator[None]:
-    """Memoize until the outermost of these contexts is left; `memory` holds earlier results."""
+    """Memoize until the outermost of these contexts is left; `memory` holds earlier results, or finds them."""
     if _memory.get() is not None:
         yield
         return

@@ -11,10 +11,12 @@ from weft.ir.target import VectorTarget
 from weft.kernels.build.accumulators import COMBINE, identity_element, reduction_dtype
 from weft.kernels.build.loop_nest import Body, build_lane_loop, build_loops, choose_lanes, split_into_blocks
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
+from weft.kernels.lower.memoize import memoize
 from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work
 
 
+@memoize
 def build_cumulate(primitive: Cumulate, operand: StoredTensor, result: StoredTensor, target: VectorTarget) -> Work:
     """Build one kernel; if the axis itself is innermost in memory, one lane processes a row."""
     builder = KernelBuilder("cumulate")

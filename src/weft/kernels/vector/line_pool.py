@@ -14,6 +14,7 @@ from weft.kernels.build.loop_nest import choose_lanes
 from weft.kernels.build.multiply_add import accumulator_dtype
 from weft.kernels.build.windows import Phase, Window
 from weft.kernels.lower.kernel_builder import assign, define
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.tensors import Epilogue, Launch, StoredTensor
 from weft.kernels.vector.depthwise import PixelLines, PixelTile
 
@@ -37,7 +38,7 @@ def build_line_pool(
     phase = tuple(
         Window(count, -before, stride, dilation, size) for count, (before, _), stride, dilation, size in windows
     )
-    return _PoolLines(primitive.kind, phase, operand, result, epilogue, lanes, target).build_launch()
+    return _build_lines(primitive.kind, phase, operand, result, epilogue, lanes, target)
 
 
 class _PoolLines(PixelLines):
@@ -119,3 +120,6 @@ class _PoolLines(PixelLines):
 
     def combine(self, left: Code, right: Code) -> Code:
         return Call(COMBINE[self.kind], (left, right), self.type)
+
+
+_build_lines = memoize_launch(_PoolLines)

@@ -24,6 +24,7 @@ from weft.kernels.build.loop_nest import Body, build_lane_loop, build_loops, cho
 from weft.kernels.build.multiply_add import accumulator_dtype
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, repeat
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.operations import and_masks, cast, less, logical_and, logical_or
 from weft.kernels.lower.tensors import Epilogue, Launch, Reference, StoredTensor, Work
 from weft.kernels.vector.line_pool import build_line_pool
@@ -44,7 +45,7 @@ def build_pool(
 
     work = build_transposed_output(build_along_channels, result, epilogue, 1, target)
     if work is None:
-        work = Work((_PoolBuilder(primitive, operand, result, epilogue, target).build_launch(),))
+        work = Work((_build_window_pool(primitive, operand, result, epilogue, target),))
     return work
 
 
@@ -249,6 +250,9 @@ class _PoolBuilder:
             assign(self.best, Call("select", (better, new, self.best), self.wide)),
             assign(self.position, Call("select", (better, number, self.position), number.dtype)),
         )
+
+
+_build_window_pool = memoize_launch(_PoolBuilder)
 
 
 def _at_lane(value: Dim, number: int) -> Dim:

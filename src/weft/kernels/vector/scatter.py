@@ -21,6 +21,7 @@ from weft.kernels.build.scatter_points import find_contiguous_axis, list_indices
 from weft.kernels.common.scatter import build_scatter_work
 from weft.kernels.lower.expressions import Lowering
 from weft.kernels.lower.kernel_builder import KernelBuilder, fetch, put
+from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.merge_axes import operand_inputs, operand_views
 from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import Launch, Reference, StoredTensor, Work, Workspace
@@ -42,7 +43,7 @@ def _updates(
     place: Reference,
     _: int,
 ) -> tuple[list[Launch], tuple[Workspace, ...]]:
-    return [_Updates(primitive, operands, copied, target, place).build_launch()], ()
+    return [_build_updates(primitive, tuple(operands), copied, target, place)], ()
 
 
 class _Updates:
@@ -112,3 +113,6 @@ class _Updates:
             value = Call(self.primitive.reduction, (present, value), dtype)
         checks = self.error_flag.collect([*lowering.checks, *point.wrong])
         return (*statements, *checks, put(self.out, point.place, value, point.indirect, point.inside))
+
+
+_build_updates = memoize_launch(_Updates)

@@ -15,6 +15,7 @@ from weft.ir.program import Sort
 from weft.kernels.build.loop_nest import Body, build_loops, split_into_blocks
 from weft.kernels.build.positions import as_position, position_dtype
 from weft.kernels.lower.kernel_builder import KernelBuilder, assign, define, fetch, put, repeat
+from weft.kernels.lower.memoize import memoize
 from weft.kernels.lower.operations import cast, logical_and, logical_not, logical_or
 from weft.kernels.lower.tensors import Reference, StoredTensor, Work, Workspace
 
@@ -25,6 +26,7 @@ MAX_DOUBLINGS = {DType.int32: 31, DType.int64: 62}  # of the length of a run, by
 INT64, BOOL = DType.int64, DType.bool
 
 
+@memoize
 def build_sort(primitive: Sort, operand: StoredTensor, values: StoredTensor, positions: StoredTensor) -> Work:
     """Build a sort with two results: the sorted values, and their positions before."""
     return _SortBuilder(primitive, operand, values, positions).build()

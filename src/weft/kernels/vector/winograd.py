@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +78,19 @@ def _build_without_weights(
     size: int,
 ) -> tuple[_Builder, Work]:
     """Build the work without its weights, which equal layers share; the builder packs them."""
-    builder = _Builder(primitive, x, weights, result, epilogue, target, size)
-    return builder, builder.work()
+    problem = primitive, x, weights, result, epilogue, target, size
+    builder = _Builder(*problem)
+    return builder, builder.work(_build_input_transform(*problem), _build_output_transform(*problem))
+
+
+@memoize
+def _build_input_transform(*problem: Any) -> Launch:
+    return _Builder(*problem).transform_input()
+
+
+@memoize
+def _build_output_transform(*problem: Any) -> Launch:
+    return _Builder(*problem).transform_output()
 
 
 # -- the kernels -----------------------------------------------------------------------------------------------------
@@ -135,13 +147,12 @@ class _Builder:
         aliased = self.points * channels * 4 % _CACHE_ALIAS == 0
         return channels + self.lanes if aliased else channels
 
-    def work(self) -> Work:
-        """Build the work without the weights."""
+    def work(self, before: Launch, after: Launch) -> Work:
+        """Build the work without the weights; `before` and `after` transform the input and the output of all tiles."""
         strips = self.split_strips()
         pitches = self.pitch(self.channels), self.pitch(self.features)
         spaces = [Workspace(DType.float32, strips[0].count * self.points * pitch) for pitch in pitches]
         spaces.append(Workspace(DType.bool, strips[0].count))
-        before, after = self.transform_input(), self.transform_output()
         launches: list[Launch] = []
         for strip in strips:
             launches.append(_restrict_to_strip(before, strip))
