@@ -45,3 +45,11 @@ def test_a_threshold_set_inside_the_block_stays() -> None:
     with collect_rarely():
         gc.set_threshold(300, 7, 9)
     assert gc.get_threshold() == (300, 7, 9)
+
+
+def test_new_objects_are_old_afterwards() -> None:
+    gc.set_threshold(500, 7, 9)
+    with collect_rarely():
+        objects: list[list[int]] = [[] for _ in range(10_000)]
+    assert any(each is objects for each in gc.get_objects(generation=2))
+    assert gc.get_count()[0] < 500  # the next allocation does not scan them

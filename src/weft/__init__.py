@@ -211,7 +211,7 @@ def __getattr__(name: str) -> Any:
         if name in _LAZY:
             from weft.garbage import collect_rarely
 
-            with collect_rarely(promote=True):
+            with collect_rarely():
                 return getattr(import_module(_LAZY[name]), name)
     except ModuleNotFoundError as error:
         from weft.runtime.model_files import raise_missing_package
