@@ -17,6 +17,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from weft.cache.digests import SETTLED, file_identity, key_of
 from weft.cache.files import cache_folder, read_file, write_file
@@ -25,6 +26,7 @@ LIBRARIES = ("ml_dtypes", "numpy", "onnx")
 """Libraries whose version affects compiled models, through folded constants and definitions of ops."""
 _SUFFIXES = (".py", ".ll")
 _NO_DEFINITIONS = sha256().hexdigest()  # `foreign_digest` without definitions
+_MOST_READ = 1 << 20  # bytes at once
 _STARTED = time.time()
 _PACKAGE = Path(__file__).parent.parent
 
@@ -68,19 +70,30 @@ def _digest_folders(package: Path) -> Mapping[str, str] | None:
     with suppress(OSError, ValueError, TypeError, AttributeError):
         if record is not None and isinstance(stored := json.loads(read_file(record)), dict):
             return stored
-    lines: dict[str, list[str]] = {}
+    hashes: dict[str, Any] = {}
     for path, _ in files:
         name = path[len(root) + 1 :].replace(os.sep, "/")
         try:
-            line = f"{name} {sha256(Path(path).read_bytes()).hexdigest()}"
+            content = _read_source(path)
         except OSError:
             return None
-        lines.setdefault(name.partition("/")[0] if "/" in name else "", []).append(line)
-    digests = {name: key_of(*of_folder) for name, of_folder in lines.items()}
+        folder = name.partition("/")[0] if "/" in name else ""
+        digest = hashes.setdefault(folder, sha256())
+        digest.update(f"{name} {len(content)} ".encode() + content)
+    digests = {folder: digest.hexdigest() for folder, digest in hashes.items()}
     if record is not None and time.time() - newest > SETTLED:
         with suppress(OSError):
             write_file(record, json.dumps(digests).encode())
     return digests
+
+
+def _read_source(path: str) -> bytes:
+    """Read a file without the buffers and objects of `Path.read_bytes`, which take most of the time for small files."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        return b"".join(iter(lambda: os.read(descriptor, _MOST_READ), b""))
+    finally:
+        os.close(descriptor)
 
 
 def _record_path(root: str, files: Sequence[tuple[str, os.stat_result]]) -> Path | None:
