@@ -210,6 +210,8 @@ class Pipeline:
 
     def compile_model(self, sizes: Mapping[str, int] | None = None) -> CachedModel:
         """Compile the whole model for the cache, for any sizes of its dynamic dims or for these."""
+        if self.options.cache:
+            self.compiling_driver.prepare()
         program, fused = self.traced or (self.trace_any_shapes(), None)
         self.traced = None
         if sizes:

@@ -33,8 +33,8 @@ def freeze_objects() -> None:
 def collect_rarely() -> Iterator[None]:
     """Raise the collection threshold until the last thread leaves; a higher or disabled one stays as it is.
 
-    At the end, new objects are moved to the oldest generation, unless the program uses `gc.freeze` itself: otherwise the
-    next allocation would scan them all, which takes 25 to 115 ms after a load.
+    At the end, new objects are moved to the oldest generation, unless the program uses `gc.freeze` itself. Otherwise
+    the next allocation would scan them all, which takes 25 to 115 ms after a load.
     """
     global _depth, _thresholds
     with _lock:

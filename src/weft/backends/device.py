@@ -263,6 +263,9 @@ class Compilation:
 class CompilingDriver(LoadingDriver):
     """A driver that compiles programs for its device."""
 
+    def prepare(self) -> None:
+        """Start to read what the next compilation needs, while its model is traced."""
+
     @abstractmethod
     def target(self, precision: str) -> Target:
         """Return the target that kernels are built for."""

@@ -8,13 +8,13 @@ without bodies; the code of a kernel is an entry of its own, by the kernel's uni
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from enum import Enum
 from functools import cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from weft.cache.code import CodeCache
 from weft.ir import dims
@@ -31,32 +31,62 @@ class UncacheableError(Exception):
     """A call or a launch that has no entry."""
 
 
+class KernelSource(Protocol):
+    """Where known kernels are: the results of builders and the code of kernels."""
+
+    def result(self, name: str) -> bytes | None:
+        """Return the result of a call by the call's name."""
+        ...
+
+    def code(self, kernel: str) -> bytes | None:
+        """Return the code of a kernel by its unique name."""
+        ...
+
+
+class CachedKernels:
+    """The kernels in a cache of code; `object_key` returns the key of a kernel's code."""
+
+    def __init__(self, cache: CodeCache, object_key: Callable[[str], str]) -> None:
+        self._cache = cache
+        self._object_key = object_key
+
+    def result(self, name: str) -> bytes | None:
+        return self._cache.get(name)
+
+    def code(self, kernel: str) -> bytes | None:
+        return self._cache.get(self._object_key(kernel))
+
+    def put_result(self, name: str, content: bytes) -> None:
+        self._cache.put(name, content)
+
+    def put_code(self, kernel: str, content: bytes) -> None:
+        self._cache.put(self._object_key(kernel), content)
+
+
 class LaunchCache(dict[Any, Any]):
-    """The results of memoized calls: those of this compilation, and launches from the cache.
+    """The results of memoized calls: those of this compilation, and those that `sources` have.
 
     Keys are tuples of a builder and its arguments. `objects` has the code of the kernels of cached launches.
     """
 
-    def __init__(self, code: CodeCache | None, identity: str, object_key: Callable[[str], str]) -> None:
-        """`identity` names all that builders depend on besides their arguments; `object_key` the code of a kernel."""
+    def __init__(self, sources: Sequence[KernelSource], identity: str) -> None:
+        """`identity` names all that builders depend on besides their arguments."""
         super().__init__()
         self.objects: dict[str, bytes] = {}
-        self._code = code
+        self._sources = sources
         self._identity = identity.encode()
-        self._object_key = object_key
         self._missing: list[tuple[str, tuple[Symbol, ...], Any]] = []
         self._names: dict[Any, tuple[str, tuple[Symbol, ...]]] = {}
 
     def __missing__(self, key: Any) -> Any:
-        if self._code is None:
-            raise KeyError(key)
         name, symbols = self._names[key] = self._name_call(key)
-        content = self._code.get(name) if name else None
-        result = None if content is None else self._read(content, symbols)
-        if result is None:
-            raise KeyError(key)
-        super().__setitem__(key, result)
-        return result
+        for source in self._sources if name else ():
+            content = source.result(name)
+            result = None if content is None else self._read(content, symbols)
+            if result is not None:
+                super().__setitem__(key, result)
+                return result
+        raise KeyError(key)
 
     def __setitem__(self, key: Any, result: Any) -> None:
         super().__setitem__(key, result)
@@ -64,14 +94,15 @@ class LaunchCache(dict[Any, Any]):
         if name:
             self._missing.append((name, symbols, result))
 
-    def write(self, kernels: Mapping[int, Kernel]) -> None:
-        """Store the results that were built, with their kernels under unique names, by the id of the original."""
+    def built_results(self, kernels: Mapping[int, Kernel]) -> Iterator[tuple[str, bytes]]:
+        """Yield the results that no source had by the names of their calls.
+
+        `kernels` are those of the results under unique names, by the id of the original.
+        """
         missing, self._missing = self._missing, []
         for name, symbols, result in missing:
             with suppress(UncacheableError):
-                content = write_result(result, kernels, symbols)
-                if self._code is not None:
-                    self._code.put(name, content)
+                yield name, write_result(result, kernels, symbols)
 
     def _name_call(self, key: tuple[Any, ...]) -> tuple[str, tuple[Symbol, ...]]:
         """Return the name of a call's entry, and its symbols in order; "" if it has none."""
@@ -90,13 +121,16 @@ class LaunchCache(dict[Any, Any]):
         except (ValueError, TypeError, KeyError, IndexError):
             return None
         for name in reader.kernels:
-            code = self.objects.get(name)
-            if code is None and self._code is not None:
-                code = self._code.get(self._object_key(name))
+            code = self.objects.get(name) or find_code(self._sources, name)
             if code is None:
                 return None
             self.objects[name] = code
         return result
+
+
+def find_code(sources: Sequence[KernelSource], kernel: str) -> bytes | None:
+    """Return the code of a kernel from the first source that has it."""
+    return next((code for source in sources if (code := source.code(kernel)) is not None), None)
 
 
 # -- names of calls ---------------------------------------------------------------------------------------------------
@@ -213,6 +247,19 @@ class _ResultWriter:
         if not isinstance(atom, Symbol) or atom not in self._symbols:
             raise UncacheableError(str(atom))
         return self._symbols[atom]
+
+
+def list_kernels(content: bytes) -> set[str]:
+    """Return the names of the kernels in what `write_result` wrote."""
+    kernels: set[str] = set()
+    pending = [json.loads(content)[1]]
+    while pending:
+        kind, *fields = pending.pop()
+        if kind == "launch":
+            kernels.add(fields[0])
+        elif kind in ("work", "tuple"):
+            pending += fields[:1] if kind == "work" else fields
+    return kernels
 
 
 class ResultReader:

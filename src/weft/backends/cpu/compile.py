@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
 from threading import Semaphore
 from types import TracebackType
@@ -23,7 +24,8 @@ from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import KernelNames, kernel_names, name_kernels, replace_kernels
 from weft.cache.code import CodeCache, is_caching, shared_cache
 from weft.cache.digests import key_of
-from weft.cache.launches import LaunchCache
+from weft.cache.launches import CachedKernels, LaunchCache, find_code
+from weft.cache.pack import KernelPack
 from weft.cache.sources import package_digest
 from weft.ir.compiled import AwaitedObjects, CompiledProgram, build_compiled_program
 from weft.ir.kernel import Kernel
@@ -33,6 +35,7 @@ from weft.ir.work import Section, Work
 from weft.threads import HelperPool, PendingTask, make_lock, usable_cores
 
 Progress = Callable[[float], None]
+BUILDERS = ("cost", "fuse", "ir", "kernels")  # the sources that the results of builders depend on
 
 
 def compile_program(
@@ -53,7 +56,7 @@ def compile_kernels(
     kernels: Sequence[Kernel], machine: Machine, cache: CodeCache | None, progress: Progress | None = None
 ) -> tuple[bytes, ...]:
     """Compile each kernel to object code, unless the cache has it; the next is emitted while LLVM compiles one."""
-    with KernelCompiler(machine, cache) as compiler:
+    with KernelCompiler(machine, cache, None) as compiler:
         pending = []
         for number, kernel in enumerate(kernels):
             pending.append(compiler.begin(kernel))
@@ -121,30 +124,26 @@ if hasattr(os, "register_at_fork"):
 class KernelCompiler:
     """Helper threads that compile kernels. Leaving the `with` block does not wait; by an exception, it cancels."""
 
-    def __init__(self, machine: Machine, cache: CodeCache | None) -> None:
+    def __init__(self, machine: Machine, cache: CodeCache | None, pack: KernelPack | None) -> None:
         emitter = package_digest("backends", "ir")
+        common = key_of(code_identity(machine), emitter or "")
         self._machine = machine
-        self.cache = None if emitter is None else cache
+        self.kernels = None if cache is None or emitter is None else CachedKernels(cache, partial(key_of, common))
+        self.sources = [source for source in (self.kernels, pack) if source is not None]
         self._stores = is_caching()
-        self._common = key_of(code_identity(machine), emitter or "")
         _wait_for(_list_unfinished()[MOST_PENDING:])
         self._team = HelperPool(usable_cores())
         self._waiting: list[tuple[int, int, ref[PendingObject]]] = []
         self._count = 0
         self._lock = make_lock()
 
-    def object_key(self, kernel: str) -> str:
-        """Return the key of the code of a kernel, by its unique name."""
-        return key_of(kernel, self._common)
-
     def begin(self, kernel: Kernel) -> Callable[[], bytes]:
         """Start to compile a kernel; the returned function waits for its code."""
-        cache, key = self.cache, self.object_key(kernel.name)
-        cached = None if cache is None else cache.get(key)
+        cached = find_code(self.sources, kernel.name)
         if cached is not None:
             return lambda: cached
         text = llvm_text([kernel], VECTOR_LANES)
-        store = None if cache is None or not self._stores else lambda code: cache.put(key, code)
+        store = partial(self.kernels.put_code, kernel.name) if self.kernels is not None and self._stores else None
         pending = PendingObject(text, self._machine, store)
         with _pending_lock:
             _PENDING.add(pending)
@@ -188,19 +187,18 @@ class KernelCompiler:
 class CpuCompilation(Compilation):
     """Compiles kernels while others are built."""
 
-    def __init__(self, machine: Machine, cache: bool, progress: Progress) -> None:
-        self._compiler = KernelCompiler(machine, shared_cache() if cache else None)
+    def __init__(self, machine: Machine, cache: bool, pack: KernelPack | None, progress: Progress) -> None:
+        self._compiler = KernelCompiler(machine, shared_cache() if cache else None, pack)
         self._progress = progress
         self._names = KernelNames()
         self._pending: dict[str, Callable[[], bytes]] = {}
         self._launches: LaunchCache | None = None
 
     def launches(self, target: Target) -> LaunchCache | None:
-        builders = package_digest("cost", "fuse", "ir", "kernels")
+        builders = package_digest(*BUILDERS)
         if builders is None or (isinstance(target, VectorTarget) and target.narrow_products):
             return None  # which products were narrowed is read from the bodies of kernels
-        compiler = self._compiler
-        self._launches = LaunchCache(compiler.cache, builders, compiler.object_key)
+        self._launches = LaunchCache(self._compiler.sources, builders)
         return self._launches
 
     def take(self, work: Work) -> None:
@@ -216,8 +214,10 @@ class CpuCompilation(Compilation):
         for kernel in name_kernels(sections, self._names).values():
             self._begin(kernel)
         renamed = replace_kernels(sections, self._names.kernels)
-        if self._launches is not None:
-            self._launches.write(self._names.kernels)
+        kernels = self._compiler.kernels
+        if self._launches is not None and kernels is not None:
+            for name, content in self._launches.built_results(self._names.kernels):
+                kernels.put_result(name, content)
         self._progress(1.0)
         return build_compiled_program(
             program, renamed, AwaitedObjects([self._pending[name] for name in kernel_names(renamed)])

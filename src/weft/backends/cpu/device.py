@@ -38,6 +38,7 @@ from weft.threads import usable_cores
 
 if TYPE_CHECKING:
     from weft.backends.host.machine import Machine
+    from weft.cache.pack import KernelPack
     from weft.cost.roofline import Peak
     from weft.ir.kernel import Kernel
     from weft.ir.program import TensorProgram
@@ -52,6 +53,7 @@ class CpuDriver(CompilingDriver):
     def __init__(self, name: str, machine: Machine | None = None) -> None:
         super().__init__(name)
         self._machine = machine
+        self._pack: KernelPack | None = None  # for the next compilation
 
     @property
     def machine(self) -> Machine:
@@ -102,7 +104,14 @@ class CpuDriver(CompilingDriver):
     def begin(self, cache: bool, progress: Progress) -> Compilation:
         from weft.backends.cpu.compile import CpuCompilation
 
-        return CpuCompilation(self.machine, cache, partial(progress, "generating code"))
+        pack, self._pack = self._pack, None
+        return CpuCompilation(self.machine, cache, pack, partial(progress, "generating code"))
+
+    def prepare(self) -> None:
+        if self._machine is None and self._pack is None:
+            from weft.backends.cpu.kernel_packs import open_pack
+
+            self._pack = open_pack()
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
         from weft.backends.llvm.compilation import assembly_text

@@ -48,10 +48,10 @@ class NativeRunner:
     code: LoadedCode
 
 
-_offered: dict[str, Callable[[], bytes]] = {}  # the runner's code from saved files, by the digest of its source
+_offered: dict[str, Callable[[], bytes | None]] = {}  # the runner's code from files, by the digest of its source
 
 
-def offer_runner(code: Mapping[str, Callable[[], bytes]]) -> None:
+def offer_runner(code: Mapping[str, Callable[[], bytes | None]]) -> None:
     """Offer compiled code for the runner, which is used if the runner is not loaded yet."""
     _offered.update(code)
 
@@ -59,7 +59,8 @@ def offer_runner(code: Mapping[str, Callable[[], bytes]]) -> None:
 def _runner_code() -> bytes:
     text = runner_text(sys.platform)
     offered = _offered.get(key_of(text))
-    return compile_cached(text, host(), shared_cache()) if offered is None else offered()
+    code = None if offered is None else offered()
+    return compile_cached(text, host(), shared_cache()) if code is None else code
 
 
 @once
