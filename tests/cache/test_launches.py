@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
+from weft.backends.cpu import codegen
 from weft.backends.cpu import compile as compilation
 from weft.cache import code, entries, files, launches
-from weft.cache.launches import LaunchCache, ResultReader, UncacheableError, write_result
+from weft.cache.launches import CachedKernels, LaunchCache, ResultReader, UncacheableError, write_result
 from weft.ir import dims
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
@@ -27,11 +28,18 @@ from weft.kernels.lower.kernel_builder import KernelBuilder
 Array = np.ndarray[Any, Any]
 
 
+def store_now(compiler: compilation.KernelCompiler, results: Mapping[str, bytes]) -> None:
+    """Store results at once instead of in the background."""
+    if compiler.kernels is not None:
+        compilation._store_results(compiler.kernels, results)
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(files.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(compilation, "package_digest", lambda *_: "these sources")  # weft may be edited during tests
     monkeypatch.setattr(entries, "package_digest", lambda: None)  # no cached models: only code
+    monkeypatch.setattr(compilation.KernelCompiler, "store", store_now)
     code.shared_cache.cache_clear()
     yield tmp_path / "cache" / "code"
     code.shared_cache.cache_clear()
@@ -41,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Count kernels that are built, and modules that are compiled."""
     counts = {"built": 0, "compiled": 0}
-    build, compile_module = KernelBuilder.launch, compilation.compile_module
+    build, compile_module = KernelBuilder.launch, codegen.compile_module
 
     def count_built(*arguments: Any) -> Launch:
         counts["built"] += 1
@@ -52,7 +60,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         return compile_module(*arguments)
 
     monkeypatch.setattr(KernelBuilder, "launch", count_built)
-    monkeypatch.setattr(compilation, "compile_module", count_compiled)
+    monkeypatch.setattr(codegen, "compile_module", count_compiled)
     return counts
 
 
@@ -136,7 +144,7 @@ def test_code_that_is_missing_is_compiled_from_a_kernel_that_is_built_again(fold
 def test_invalid_content_counts_as_missing(tmp_path: Path) -> None:
     cache = code.CodeCache(tmp_path)
     for content in (b"", b"[]", b"[[], []]", b'[[1], ["launch", "name"]]', b'[[[["x"]]], ["tuple"]]', b'[[], ["bad"]]'):
-        store = LaunchCache(cache, "identity", str)
+        store = LaunchCache([CachedKernels(cache, str)], "identity")
         name, _ = store._name_call((len, 1))
         cache.put(name, content)
         with pytest.raises(KeyError):
@@ -189,7 +197,7 @@ def test_results_come_back_with_the_sizes_of_another_program() -> None:
 
 
 def test_only_plain_data_has_a_name() -> None:
-    store = LaunchCache(code.CodeCache(None), "identity", str)
+    store = LaunchCache((), "identity")
 
     def name(*key: Any) -> tuple[str, Any]:
         return store._name_call(key)

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
-from weft.backends.cpu import compile as compilation
+from weft.backends.cpu import codegen
 from weft.cache import code, entries
 from weft.ir.compiled import AwaitedObjects, CompiledProgram
 
@@ -60,13 +60,13 @@ def expected() -> Any:
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Make LLVM wait for an event."""
     opened = threading.Event()
-    real = compilation.compile_module
+    real = codegen.compile_module
 
     def waiting(*arguments: Any) -> bytes:
         opened.wait(60)
         return real(*arguments)
 
-    monkeypatch.setattr(compilation, "compile_module", waiting)
+    monkeypatch.setattr(codegen, "compile_module", waiting)
     yield opened
     opened.set()
 
@@ -96,7 +96,7 @@ def test_compilation_errors_are_raised_by_runs(tmp_path: Path, folder: Path, mon
         raise weft.InternalError("LLVM cannot emit code: as it happens")
 
     with monkeypatch.context() as broken:
-        broken.setattr(compilation, "compile_module", failing)
+        broken.setattr(codegen, "compile_module", failing)
         model = weft.load(written(tmp_path / "m.onnx"), device="cpu")
         for _ in range(2):
             with pytest.raises(weft.InternalError, match="as it happens"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
+from weft.backends.cpu import codegen, kernel_packs
 from weft.backends.cpu import compile as compilation
-from weft.backends.cpu import kernel_packs
 from weft.backends.cpu.device import CpuDriver
 from weft.backends.cpu.kernel_packs import PACK_TARGETS, PackTarget, open_pack, pack_digest, pack_needs, pack_path
 from weft.backends.cpu.portability import list_needs
@@ -26,6 +26,12 @@ Array = np.ndarray[Any, Any]
 TARGET = PackTarget("x86-64", "", ({},))
 
 
+def store_now(compiler: compilation.KernelCompiler, results: Mapping[str, bytes]) -> None:
+    """Store results at once instead of in the background."""
+    if compiler.kernels is not None:
+        compilation._store_results(compiler.kernels, results)
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(files.VARIABLE, str(tmp_path / "cache"))
@@ -34,6 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for module in (compilation, kernel_packs):
         monkeypatch.setattr(module, "package_digest", lambda *_: "these sources")  # weft may be edited during tests
     monkeypatch.setattr(entries, "package_digest", lambda: None)  # no cached models: only code
+    monkeypatch.setattr(compilation.KernelCompiler, "store", store_now)
     code.shared_cache.cache_clear()
     kernel_packs._find_pack.cache_clear()
     yield tmp_path
@@ -82,13 +89,13 @@ def fill_pack(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The modules that are compiled."""
     texts: list[str] = []
-    compile_module = compilation.compile_module
+    compile_module = codegen.compile_module
 
     def record(text: str, machine: Any) -> bytes:
         texts.append(text)
         return compile_module(text, machine)
 
-    monkeypatch.setattr(compilation, "compile_module", record)
+    monkeypatch.setattr(codegen, "compile_module", record)
     return texts
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from weft.backends.cpu import codegen
 from weft.backends.cpu import compile as compiling
 from weft.backends.host.machine import host
 from weft.threads import usable_cores
@@ -46,15 +47,15 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
-    monkeypatch.setattr(compiling, "compile_module", library.compile)
-    monkeypatch.setattr(compiling, "llvm_text", lambda kernels, _: kernels[0].name)
+    monkeypatch.setattr(codegen, "compile_module", library.compile)
+    monkeypatch.setattr(codegen, "emit_kernel", lambda kernel: kernel.name)
     monkeypatch.setattr(compiling, "_PENDING", type(compiling._PENDING)())
     monkeypatch.setattr(compiling, "_compile_slots", [threading.Semaphore(usable_cores())])
     return library
 
 
 def begin(names: Sequence[str]) -> list[Callable[[], bytes]]:
-    with compiling.KernelCompiler(host(), None) as compiler:
+    with compiling.KernelCompiler(host(), None, None) as compiler:
         return [compiler.begin(NamedKernel(name)) for name in names]  # type: ignore[arg-type]
 
 

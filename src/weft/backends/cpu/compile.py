@@ -7,7 +7,7 @@ largest waiting kernel first. The program is returned before all of its code is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
@@ -18,9 +18,6 @@ from weakref import WeakSet, ref
 from weft.backends.device import Compilation
 from weft.backends.host.codegen import code_identity
 from weft.backends.host.machine import Machine, host
-from weft.backends.llvm.compilation import compile_module
-from weft.backends.llvm.emit import llvm_text
-from weft.backends.llvm.vector_lanes import VECTOR_LANES
 from weft.backends.naming import KernelNames, kernel_names, name_kernels, replace_kernels
 from weft.cache.code import CodeCache, is_caching, shared_cache
 from weft.cache.digests import key_of
@@ -84,10 +81,17 @@ class PendingObject:
 
 
 def _compile(text: str, machine: Machine, store: Callable[[bytes], None] | None) -> bytes:
-    code = compile_module(text, machine)
+    from weft.backends.cpu import codegen
+
+    code = codegen.compile_module(text, machine)
     if store is not None:
         store(code)
     return code
+
+
+def _store_results(kernels: CachedKernels, results: Mapping[str, bytes]) -> None:
+    for name, content in results.items():
+        kernels.put_result(name, content)
 
 
 MOST_PENDING = 256  # kernels of all models; a new load waits until fewer are pending
@@ -142,7 +146,9 @@ class KernelCompiler:
         cached = find_code(self.sources, kernel.name)
         if cached is not None:
             return lambda: cached
-        text = llvm_text([kernel], VECTOR_LANES)
+        from weft.backends.cpu import codegen
+
+        text = codegen.emit_kernel(kernel)
         store = partial(self.kernels.put_code, kernel.name) if self.kernels is not None and self._stores else None
         pending = PendingObject(text, self._machine, store)
         with _pending_lock:
@@ -152,6 +158,11 @@ class KernelCompiler:
             heappush(self._waiting, (-len(text), self._count, ref(pending)))
         self._team.submit(self._compile_largest)
         return pending
+
+    def store(self, results: Mapping[str, bytes]) -> None:
+        """Store results of builders in the background."""
+        if self.kernels is not None and self._stores and results:
+            self._team.submit(_store_results, self.kernels, results)
 
     def _compile_largest(self) -> None:
         """Compile the largest pending kernel whose model still exists."""
@@ -214,10 +225,8 @@ class CpuCompilation(Compilation):
         for kernel in name_kernels(sections, self._names).values():
             self._begin(kernel)
         renamed = replace_kernels(sections, self._names.kernels)
-        kernels = self._compiler.kernels
-        if self._launches is not None and kernels is not None:
-            for name, content in self._launches.built_results(self._names.kernels):
-                kernels.put_result(name, content)
+        if self._launches is not None:
+            self._compiler.store(dict(self._launches.built_results(self._names.kernels)))
         self._progress(1.0)
         return build_compiled_program(
             program, renamed, AwaitedObjects([self._pending[name] for name in kernel_names(renamed)])
