@@ -1,0 +1,13 @@
+"""Kernel -> LLVM IR -> object code. Only programs with new kernels import this, and with it LLVM."""
+
+from __future__ import annotations
+
+from weft.backends.llvm.compilation import compile_module as compile_module
+from weft.backends.llvm.emit import llvm_text
+from weft.backends.llvm.vector_lanes import VECTOR_LANES
+from weft.ir.kernel import Kernel
+
+
+def emit_kernel(kernel: Kernel) -> str:
+    """Emit a kernel as a module of LLVM IR."""
+    return llvm_text([kernel], VECTOR_LANES)
