@@ -68,7 +68,7 @@ def listings(folder: Path) -> dict[str, str]:
     limits, abilities = gpu_limits(False), Abilities(int64=False, float64=False, float16=False)
     target = build_target(limits, abilities)
     shaders = {
-        kernel.name.partition("_")[0]: wgsl_text(kernel, abilities, limits.max_subgroup)
+        kernel.name.partition("_")[0]: wgsl_text(kernel, abilities)
         for kernel in name_kernels(build_sections(fuse(program, target), target)).values()
     }
     return {

@@ -90,9 +90,9 @@ def codes(program: Any) -> Iterator[tuple[str, str, str]]:
         yield "cpu", kernel.name, canonical_llvm(llvm_text([kernel], VECTOR_LANES))
     for name, is_software in (("gpu", False), ("software", True)):
         limits = gpu_limits(is_software)
-        abilities = Abilities(int64=True, float64=True, float16=True)
+        abilities = Abilities(int64=True, float64=True, float16=True, subgroups=True)
         for kernel in kernels(program, build_target(limits, abilities)):
-            code = emit(kernel, abilities, limits.max_subgroup).encode().decode()
+            code = emit(kernel, abilities).encode().decode()
             yield name, kernel.name, canonical_wgsl(code.replace(kernel.name, "kernel"))
 
 
@@ -107,7 +107,6 @@ def gpu_limits(is_software: bool) -> Any:
         max_lanes=1024,
         shared_bytes=32768 if is_software else 49152,
         offset_alignment=32,
-        max_subgroup=8 if is_software else 32,
         timestamps=True,
         is_software=is_software,
     )

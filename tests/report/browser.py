@@ -9,7 +9,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ class Page:
 
 
 @contextmanager
-def browser(command: str, folder: Path) -> Iterator[Page]:
+def browser(command: str, folder: Path, options: Sequence[str] = ()) -> Iterator[Page]:
     """A browser with its own profile in `folder`; it ends with the block."""
     from_us, to_us = os.pipe(), os.pipe()
 
@@ -146,7 +146,7 @@ def browser(command: str, folder: Path) -> Iterator[Page]:
         os.dup2(write, 4)
 
     process = subprocess.Popen(
-        [command, *OPTIONS, f"--user-data-dir={folder}", "about:blank"],
+        [command, *OPTIONS, *options, f"--user-data-dir={folder}", "about:blank"],
         pass_fds=(3, 4),
         preexec_fn=arrange,
         stdin=subprocess.DEVNULL,

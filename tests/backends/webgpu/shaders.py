@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from weft.backends.webgpu.library import Abilities, Library
+from weft.backends.webgpu.wgsl_types import list_directives
 from weft.ir.dtypes import DType
 
 Array = np.ndarray[Any, Any]
@@ -163,7 +164,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
     {body}
 }}
 """
-    source = "\n".join([library.prelude(), *declared, main])
+    text = "\n".join([library.prelude(), *declared, main])
+    source = "\n".join([*list_directives(text, library.abilities), text])
     inputs = [_storage(library, array, kind) for array, kind in zip(arrays, kinds)]
     return _dispatch(source, inputs, -(-size // 4) * 4, -(-count // GROUP))
 

@@ -173,9 +173,6 @@ def test_storage_types() -> None:
     assert (library.storage_type(DType.bool), library.elements_in_word(DType.bool)) == ("u32", 4)
     assert (library.storage_type(DType.int4), library.elements_in_word(DType.int4)) == ("u32", 4)
     assert (library.storage_type(DType.int64), plain.storage_type(DType.int64)) == ("i64", "vec2<u32>")
-    reader = Library(ALL)
-    reader.loaded("x", DType.float16)
-    assert reader.prelude().startswith("enable f16;")
     assert library.elements_in_word(DType.float64) == plain.elements_in_word(DType.uint64) == 1
 
 

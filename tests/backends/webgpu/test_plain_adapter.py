@@ -35,7 +35,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def find_plain(selector: str = "") -> Adapter:
         adapter = find(selector)
-        limits = replace(adapter.limits, max_bindings=8, shared_bytes=16384, max_lanes=256, max_subgroup=0)
+        limits = replace(adapter.limits, max_bindings=8, shared_bytes=16384, max_lanes=256)
         return replace(adapter, abilities=Abilities(int64=False, float64=False, float16=False), limits=limits)
 
     for module in (adapters, gpu):

@@ -57,7 +57,6 @@ class Limits:
     max_lanes: int  # invocations per workgroup
     shared_bytes: int  # workgroup memory
     offset_alignment: int  # of bindings
-    max_subgroup: int  # 0 if unknown
     timestamps: bool
     is_software: bool
 
@@ -220,7 +219,6 @@ def _build_adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter
         max_lanes=allowed["max-compute-invocations-per-workgroup"],
         shared_bytes=allowed["max-compute-workgroup-storage-size"],
         offset_alignment=allowed["min-storage-buffer-offset-alignment"],
-        max_subgroup=_largest_subgroup(handle),
         timestamps={"timestamp-query", "timestamp-query-inside-passes"} <= features,
         is_software=_kind(info) == SOFTWARE,
     )
@@ -229,24 +227,10 @@ def _build_adapter(number: int, info: Mapping[str, Any], handle: Any) -> Adapter
         "shader-int64" in features,
         "shader-f64" in features,
         "shader-f16" in features,
+        subgroups="subgroup" in features,
         exact_division=_kind(info) == SOFTWARE,  # GPU drivers divide as Vulkan requires, to 2.5 ULP
         widens=_kind(info) != SOFTWARE,
     )
     return Adapter(
         number, info["device"], _kind(info), info["backend_type"], driver, features, limits, abilities, handle
     )
-
-
-def _largest_subgroup(handle: Any) -> int:
-    """Return the largest subgroup size, which wgpu's Python API does not expose; 0 if unknown."""
-    try:
-        from wgpu.backends.wgpu_native import ffi, lib
-
-        info = ffi.new("WGPUAdapterInfo *")
-        if lib.wgpuAdapterGetInfo(handle._internal, info) != lib.WGPUStatus_Success:
-            return 0
-        size = int(info.subgroupMaxSize)
-        lib.wgpuAdapterInfoFreeMembers(info[0])
-        return size
-    except (ImportError, AttributeError):
-        return 0

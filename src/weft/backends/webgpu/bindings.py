@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from weft.backends.webgpu.library import Abilities, Library
 from weft.backends.webgpu.shader import CHECK_BLOCK, Shader, element_access, list_bound_buffers, run_index
+from weft.backends.webgpu.wgsl_types import list_directives
 from weft.ir.kernel import Buffer, Kernel
 from weft.records import dataclass
 
@@ -66,11 +67,8 @@ def write_module(
     lines = shader.text.split("\n")
     if exact:
         lines.remove(CHECK_BLOCK)
-    directives = [line for line in lines if line.startswith("enable ")]
-    other_lines = [line for line in lines if not line.startswith("enable ")]
-    if abilities.float16 and "enable f16;" not in directives:
-        directives.append("enable f16;")
-    return "\n".join([*directives, write_bindings(kernel, shader, bindings, abilities), *other_lines])
+    text = "\n".join([write_bindings(kernel, shader, bindings, abilities), *lines])
+    return "\n".join([*list_directives(text, abilities), text])
 
 
 @dataclass(frozen=True, slots=True)

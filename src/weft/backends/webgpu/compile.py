@@ -16,16 +16,15 @@ from weft.ir.work import Section
 Progress = Callable[[float], None]
 
 
-def wgsl_text(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> str:
+def wgsl_text(kernel: Kernel, abilities: Abilities) -> str:
     """Write a kernel's whole shader, with one binding per buffer, for display."""
-    return write_module(kernel, emit(kernel, abilities, subgroup), {}, abilities)
+    return write_module(kernel, emit(kernel, abilities), {}, abilities)
 
 
 def compile_program(
     program: TensorProgram,
     sections: Sequence[Section],
     abilities: Abilities,
-    subgroup: int = 0,
     progress: Progress | None = None,
 ) -> CompiledProgram:
     """Compile all kernels of a program; shaders are its objects, in the order of `naming.kernel_names`."""
@@ -33,7 +32,7 @@ def compile_program(
     distinct = list({kernel.name: kernel for kernel in kernels.values()}.values())
     objects = []
     for number, kernel in enumerate(distinct):
-        objects.append(emit(kernel, abilities, subgroup).encode())
+        objects.append(emit(kernel, abilities).encode())
         if progress is not None:
             progress((number + 1) / len(distinct))
     return build_compiled_program(program, replace_kernels(sections, kernels), tuple(objects))

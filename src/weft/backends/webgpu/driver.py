@@ -48,11 +48,11 @@ class WebGpuDriver(CompilingDriver):
     ) -> CompiledProgram:
         adapter = self._find_adapter()
         report = partial(progress, "generating code")
-        return compile_program(program, sections, adapter.abilities, adapter.limits.max_subgroup, report)
+        return compile_program(program, sections, adapter.abilities, report)
 
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
         adapter = self._find_adapter()
-        text = wgsl_text(kernel, adapter.abilities, adapter.limits.max_subgroup)
+        text = wgsl_text(kernel, adapter.abilities)
         return (Listing("WGSL", "wgsl", ".wgsl", text),)
 
     def start(self, program: DeviceProgram, options: RunOptions) -> Executable:

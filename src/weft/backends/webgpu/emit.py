@@ -8,7 +8,7 @@ runs. `P` holds the number of blocks, the start of each buffer in its binding, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from string import Template
 
@@ -52,22 +52,25 @@ from weft.ir.kernel import (
     View,
     When,
     dims_vary,
+    inner_bodies,
     is_varying,
     read_buffers,
+    statement_codes,
+    walk_code,
 )
 from weft.ir.scalar import COMPARISONS
 
 
-def emit(kernel: Kernel, abilities: Abilities, subgroup: int = 0) -> Shader:
-    """Emit the shader of a kernel; `subgroup` is the largest subgroup size of the adapter, 0 without subgroups."""
-    return _Emitter(kernel, abilities, subgroup).emit()
+def emit(kernel: Kernel, abilities: Abilities) -> Shader:
+    """Emit the shader of a kernel."""
+    return _Emitter(kernel, abilities).emit()
 
 
 class _Emitter:
-    def __init__(self, kernel: Kernel, abilities: Abilities, subgroup: int) -> None:
+    def __init__(self, kernel: Kernel, abilities: Abilities) -> None:
         self.kernel = kernel
         self.library = Library(abilities)
-        self.subgroup = subgroup
+        self.subgroups = abilities.subgroups
         self.builtins = list(_BUILTINS)
         self.runs = find_run_widths(kernel, abilities.float16)
         read = read_buffers(kernel.body)
@@ -148,6 +151,10 @@ class _Emitter:
 
     def emit_when(self, condition: Code, then: tuple[Statement, ...], otherwise: tuple[Statement, ...]) -> None:
         test = self.emit_code(condition)
+        if self.kernel.lanes > 1 and not _is_index_test(condition) and _has_barriers((*then, *otherwise)):
+            self.declare_shared("uniform_test", "u32", 1)
+            self.globals["test_uniformly"] = _TEST_UNIFORMLY
+            test = f"test_uniformly({test}, v_lane)"
         with self.scope() as first:
             self.emit_body(then)
         with self.scope() as second:
@@ -364,24 +371,23 @@ class _Emitter:
         dtype = value.dtype
         register = self.library.register_type(dtype)
         name, memory = f"across_{kind}_{dtype.name}", f"shared_{dtype.name}"
-        in_subgroups = self.subgroup and self.kernel.lanes % self.subgroup == 0 and register in _SHUFFLE_TYPES
-        self.declare_shared(memory, _shared_type(register), self.kernel.lanes)
+        lanes = self.kernel.lanes
+        in_subgroups = self.subgroups and lanes & (lanes - 1) == 0 and register in _SHUFFLE_TYPES
+        self.declare_shared(memory, _shared_type(register), lanes)
 
         def load(position: str) -> str:
             return _from_shared(f"{memory}[{position}]", register)
 
         if in_subgroups:
             self.builtins = [*_BUILTINS, *_SUBGROUP_BUILTINS]
-            both = self.library.combine(kind, dtype, "all", "subgroupShuffleXor(all, distance)")
-            following = self.library.combine(kind, dtype, "all", load("number"))
-            values = {"both": both, "next": following}
+            values = {"both": self.library.combine(kind, dtype, "all", "subgroupShuffleXor(all, distance)")}
         else:
             both = self.library.combine(kind, dtype, load("own"), load("own + half"))
             values = {"both": _to_shared(both, register), "own": _to_shared("x", register), "first": load("0")}
         template = _ACROSS_SUBGROUPS if in_subgroups else _ACROSS
-        values |= {"name": name, "kind": register, "memory": memory, "lanes": str(self.kernel.lanes)}
+        values |= {"name": name, "kind": register, "memory": memory, "lanes": str(lanes)}
         self.globals[name] = template.substitute(values)
-        return f"{name}({text}, {'sub_id, sub_size' if in_subgroups else 'v_lane'})"
+        return f"{name}({text}, {'sub_id, sub_own, sub_size' if in_subgroups else 'v_lane'})"
 
     def emit_int64(self, value: Dim) -> str:
         """Emit index arithmetic as an int64, exact even where an i32 would overflow."""
@@ -406,7 +412,11 @@ _BUILTINS = (
     "@builtin(num_workgroups) groups: vec3<u32>",
     "@builtin(local_invocation_index) own: u32",
 )
-_SUBGROUP_BUILTINS = ("@builtin(subgroup_id) sub_id: u32", "@builtin(subgroup_size) sub_size: u32")
+_SUBGROUP_BUILTINS = (
+    "@builtin(subgroup_id) sub_id: u32",
+    "@builtin(subgroup_invocation_id) sub_own: u32",
+    "@builtin(subgroup_size) sub_size: u32",
+)
 _SHUFFLE_TYPES = ("f32", "i32", "u32")
 _ACROSS = Template("""fn $name(x: $kind, own: i32) -> $kind {
   workgroupBarrier();
@@ -419,17 +429,40 @@ _ACROSS = Template("""fn $name(x: $kind, own: i32) -> $kind {
   }
   return $first;
 }""")
-_ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_size: u32) -> $kind {
+# Subgroups may have any power of two of lanes, also more than the workgroup. The order of combination is that of a
+# binary tree over the lanes, so that results do not depend on the size.
+_ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_own: u32, sub_size: u32) -> $kind {
   var all = x;
-  for (var distance = sub_size / 2u; distance > 0u; distance /= 2u) { all = $both; }
-  if (sub_size >= ${lanes}u) { return all; }
-  workgroupBarrier();
-  $memory[sub_id] = all;
-  workgroupBarrier();
-  all = $memory[0];
-  for (var number = 1u; number < ${lanes}u / sub_size; number++) { all = $next; }
+  for (var distance = 1u; distance < min(sub_size, ${lanes}u); distance *= 2u) { all = $both; }
+  for (var count = ${lanes}u / sub_size; count > 1u; count /= sub_size) {
+    workgroupBarrier();
+    if (sub_own == 0u) { $memory[sub_id] = all; }
+    workgroupBarrier();
+    all = $memory[(sub_id * sub_size + sub_own) % count];
+    for (var distance = 1u; distance < min(sub_size, count); distance *= 2u) { all = $both; }
+  }
   return all;
 }""")
+# Compilers cannot see that a condition on data is uniform, and refuse barriers behind it.
+_TEST_UNIFORMLY = """fn test_uniformly(x: bool, own: i32) -> bool {
+  if (own == 0) { uniform_test[0] = u32(x); }
+  return workgroupUniformLoad(&uniform_test[0]) != 0u;
+}"""
+
+
+def _is_index_test(condition: Code) -> bool:
+    """Tell whether a condition is on indices alone."""
+    return not any(isinstance(node, (Register, Fetch, Across)) for node in walk_code(condition))
+
+
+def _has_barriers(body: Iterable[Statement]) -> bool:
+    """Tell whether the lanes wait for each other in a body."""
+    return any(
+        isinstance(statement, (Barrier, Transpose))
+        or any(isinstance(node, Across) for code in statement_codes(statement) for node in walk_code(code))
+        or any(_has_barriers(inner) for inner in inner_bodies(statement))
+        for statement in body
+    )
 
 
 def _vector(kind: str, width: int) -> str:

@@ -29,7 +29,6 @@ class Library:
     def __init__(self, abilities: Abilities) -> None:
         self.abilities = abilities
         self._helpers = Helpers(abilities, _list_helpers(abilities))
-        self._halves = False
         self._literals: dict[str, float] = {}  # text -> number
 
     def register_type(self, dtype: DType) -> str:
@@ -37,7 +36,7 @@ class Library:
 
     def storage_type(self, dtype: DType) -> str:
         """Return the element type of a storage array; u32 for packed types."""
-        return self._track_halves(wgsl_types.storage_type(dtype, self.abilities))
+        return wgsl_types.storage_type(dtype, self.abilities)
 
     def elements_in_word(self, dtype: DType) -> int:
         return wgsl_types.elements_in_word(dtype, self.abilities)
@@ -74,7 +73,7 @@ class Library:
         if function == "cast" and constant is not None and dtypes[0].is_integer:
             return self._convert_constant(int(constant), dtypes[0], result)
         atoms = [_atom(argument) for argument in arguments]
-        return self._track_halves(functions.apply(self._helpers, function, atoms, dtypes, result, constant))
+        return functions.apply(self._helpers, function, atoms, dtypes, result, constant)
 
     def _convert_constant(self, number: int, source: DType, target: DType) -> str:
         """Convert a constant integer here, since naga rejects some of these conversions of constants."""
@@ -87,7 +86,7 @@ class Library:
         return self.call(ACROSS_FUNCTIONS[kind], [a, b], [dtype, dtype], dtype)
 
     def cast(self, text: str, source: DType, target: DType) -> str:
-        return self._track_halves(conversions.cast(self._helpers, _atom(text), source, target))
+        return conversions.cast(self._helpers, _atom(text), source, target)
 
     def bitcast(self, text: str, source: DType, target: DType) -> str:
         return conversions.bitcast(self._helpers, _atom(text), source, target)
@@ -102,21 +101,15 @@ class Library:
 
     def loaded(self, text: str, dtype: DType) -> str:
         """Convert a storage element, or the low bits of a word, to a register."""
-        self.storage_type(dtype)
         return conversions.decode(self._helpers, _atom(text), dtype)
 
     def stored(self, text: str, dtype: DType) -> str:
         """Convert a register to a storage element, or to the low bits of a word whose other bits are 0."""
-        return self._track_halves(conversions.encode(self._helpers, _atom(text), dtype))
+        return conversions.encode(self._helpers, _atom(text), dtype)
 
     def prelude(self) -> str:
-        """Return the directives and helper functions that the expressions written so far need."""
-        return f"{'enable f16;' if self._halves else ''}\n{self._helpers.text()}"
-
-    def _track_halves(self, text: str) -> str:
-        """Record whether a text needs f16, and return it."""
-        self._halves |= self.abilities.float16 and ("f16(" in text or text == "f16")
-        return text
+        """Return the helper functions that the expressions written so far need."""
+        return self._helpers.text()
 
 
 def _integer(number: int, kind: str) -> str:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 from weft.errors import InternalError
 from weft.ir.dtypes import DType
 from weft.records import dataclass
 
 MINIFLOATS = frozenset(dtype for dtype in DType if dtype.is_float and dtype.bits <= 8)
 PAIR = "vec2<u32>"  # 64 bits, the low word first
+_USES_F16 = re.compile(r"\bf16\b")
+_USES_SUBGROUPS = re.compile(r"\bsubgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """The types that an adapter has besides those of 32 bits, and the correctness of its driver.
 
+    `subgroups`: lanes can exchange values; with `subgroup_directive` a shader must declare that they do, which naga
+    refuses and browsers require.
     `exact_division`: float32 division follows IEEE 754. `widens`: an i64 converted from an i32 compares correctly,
     which fails with Mesa's software driver.
     """
@@ -21,8 +27,18 @@ class Abilities:
     int64: bool
     float64: bool
     float16: bool
+    subgroups: bool = False
+    subgroup_directive: bool = False
     exact_division: bool = True
     widens: bool = True
+
+
+def list_directives(text: str, abilities: Abilities) -> list[str]:
+    """List the directives that a shader needs, and no more: compilers refuse those that the adapter lacks."""
+    directives = ["enable f16;"] if _USES_F16.search(text) else []
+    if abilities.subgroup_directive and _USES_SUBGROUPS.search(text):
+        directives.append("enable subgroups;")
+    return directives
 
 
 def kind_of(dtype: DType, abilities: Abilities) -> str:
