@@ -13,7 +13,7 @@ from weft.backends.host.machine import Machine
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.compilation import compile_module
 from weft.backends.llvm.emit import emit
-from weft.backends.llvm.vector_lanes import VECTOR_LANES
+from weft.backends.llvm.vector_lanes import choose_lanes
 from weft.backends.naming import with_unique_names
 from weft.compiler import Pipeline
 from weft.errors import InputError, UnsupportedModelError, WeftError
@@ -131,7 +131,7 @@ def _export(pipeline: Pipeline, folder: Path, prefix: str, machine: Machine, siz
     pipeline.progress.stage("generating code")
     kernels = _find_kernels([*units, *small])
     driver = emit_driver(interface, root, weights, list(zip(small, observed)), lay_out_weights(small))
-    code = compile_module(_emit_module(kernels, interface, weights, driver, embed=embed), machine)
+    code = compile_module(_emit_module(kernels, machine, interface, weights, driver, embed=embed), machine)
     folder.mkdir(parents=True, exist_ok=True)
     return _write_files(
         folder, interface, code, machine, pipeline.file, pipeline.precision, weights, embed, _local_bytes(kernels)
@@ -139,12 +139,18 @@ def _export(pipeline: Pipeline, folder: Path, prefix: str, machine: Machine, siz
 
 
 def _emit_module(
-    kernels: Sequence[Kernel], interface: Interface, weights: WeightLayout, driver: str, *, embed: bool
+    kernels: Sequence[Kernel],
+    machine: Machine,
+    interface: Interface,
+    weights: WeightLayout,
+    driver: str,
+    *,
+    embed: bool,
 ) -> str:
     """Emit all code of a model as one LLVM module."""
-    module = ir.Module(name="weft")
+    module, lanes = ir.Module(name="weft"), choose_lanes(machine.target.features)
     for kernel in kernels:
-        emit(kernel, module, VECTOR_LANES).linkage = "internal"
+        emit(kernel, module, lanes).linkage = "internal"
     content = b"".join(weights.pieces()) if embed else None
     library = emit_library(interface, weights.length, weights.checksum, content)
     declarations = [line for symbol, line in {**DECLARATIONS, **CHECKED}.items() if symbol not in module.globals]

@@ -48,7 +48,7 @@ class Library:
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
     monkeypatch.setattr(codegen, "compile_module", library.compile)
-    monkeypatch.setattr(codegen, "emit_kernel", lambda kernel: kernel.name)
+    monkeypatch.setattr(codegen, "emit_kernel", lambda kernel, _: kernel.name)
     monkeypatch.setattr(compiling, "_PENDING", type(compiling._PENDING)())
     monkeypatch.setattr(compiling, "_compile_slots", [threading.Semaphore(usable_cores())])
     return library

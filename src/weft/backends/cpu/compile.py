@@ -148,7 +148,7 @@ class KernelCompiler:
             return lambda: cached
         from weft.backends.cpu import codegen
 
-        text = codegen.emit_kernel(kernel)
+        text = codegen.emit_kernel(kernel, self._machine)
         store = partial(self.kernels.put_code, kernel.name) if self.kernels is not None and self._stores else None
         pending = PendingObject(text, self._machine, store)
         with _pending_lock:

@@ -116,9 +116,9 @@ class CpuDriver(CompilingDriver):
     def listings(self, kernel: Kernel) -> Sequence[Listing]:
         from weft.backends.llvm.compilation import assembly_text
         from weft.backends.llvm.emit import llvm_text
-        from weft.backends.llvm.vector_lanes import VECTOR_LANES
+        from weft.backends.llvm.vector_lanes import choose_lanes
 
-        text = llvm_text([kernel], VECTOR_LANES)
+        text = llvm_text([kernel], choose_lanes(self.machine.target.features))
         assembly = assembly_text(text, self.machine)
         return Listing("LLVM", "llvm", ".ll", text), Listing("assembly", "gas", ".s", assembly)
 

@@ -41,7 +41,10 @@ _LEVELS = {  # features that LLVM assumes for its processor classes
     "generic": "fp-armv8 neon",
     "cortex-a72": "aes crc fp-armv8 neon sha2",
     "neoverse-n1": "aes crc dotprod fp-armv8 fullfp16 lse neon rcpc rdm sha2",
+    "neoverse-v1": "aes bf16 complxnum crc dotprod fp-armv8 fp16fml fullfp16 i8mm jsconv lse neon rcpc rdm sha2 sha3 "
+    "sm4 sve",
     "apple-m1": "aes complxnum crc dotprod fp-armv8 fp16fml fullfp16 jsconv lse neon rcpc rdm sha2 sha3",
+    "apple-m2": "aes bf16 complxnum crc dotprod fp-armv8 fp16fml fullfp16 i8mm jsconv lse neon rcpc rdm sha2 sha3",
 }
 
 

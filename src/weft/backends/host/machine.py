@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.backends.host.processor import processor_names
+from weft.backends.host.processor import linux_features, processor_names
 from weft.cost.profiles import CORE
 from weft.errors import DeviceError
 from weft.ir.target import VectorTarget
@@ -35,6 +35,8 @@ class Machine:
 def host() -> Machine:
     """Return the machine that this process runs on."""
     triple, processor, features = processor_names()
+    if is_arm(triple):
+        features = _add_dot_products(processor, features)
     present = frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
     target = _build_target(triple, processor, present, _read_cache_bytes("/sys/devices/system/cpu/cpu0/cache"))
     return Machine(triple, processor, features, target)
@@ -70,8 +72,21 @@ NAMED: dict[str, tuple[str, str]] = {
     "aarch64": ("aarch64-unknown-linux-gnu", "neon"),
     "cortex-a72": ("aarch64-unknown-linux-gnu", "neon"),
     "neoverse-n1": ("aarch64-unknown-linux-gnu", "neon fullfp16 dotprod"),
+    "neoverse-v1": ("aarch64-unknown-linux-gnu", "neon fullfp16 dotprod i8mm bf16 sve"),
     "apple-m1": ("arm64-apple-macosx", "neon fullfp16 dotprod"),
+    "apple-m2": ("arm64-apple-macosx", "neon fullfp16 dotprod i8mm bf16"),
 }
+
+
+_DOT_PRODUCTS = {"dotprod": "asimddp", "i8mm": "i8mm", "bf16": "bf16"}  # LLVM's names, and Linux's
+
+
+def _add_dot_products(processor: str, features: str) -> str:
+    """Add the features of dot products that the system knows of, or the processor's name implies, and LLVM lacks."""
+    listed = {name.lstrip("+-") for name in features.split(",")}
+    flags, (_, implied) = linux_features(), NAMED.get(processor, ("", ""))
+    new = [name for name, flag in _DOT_PRODUCTS.items() if flag in flags or name in implied.split()]
+    return ",".join(filter(None, (features, *(f"+{name}" for name in new if name not in listed))))
 
 
 def vector_bytes(features: frozenset[str]) -> int:
@@ -82,9 +97,10 @@ def vector_bytes(features: frozenset[str]) -> int:
 
 
 def _build_target(triple: str, processor: str, features: frozenset[str], cache_bytes: int) -> VectorTarget:
-
     is_wide = vector_bytes(features) == WIDEST
     arm = is_arm(triple)
+    dot_product_16 = (is_wide and "avx512bf16" in features) or (arm and "bf16" in features)
+    at_full_rate = dot_product_16 and processor.startswith(_DOT_16_AT_FULL_RATE)
     return VectorTarget(
         rates=CORE,
         vector_bytes=vector_bytes(features),
@@ -92,12 +108,12 @@ def _build_target(triple: str, processor: str, features: frozenset[str], cache_b
         fused_multiply_add="fma" in features or arm,
         alignment=CACHE_LINE,
         cache_bytes=cache_bytes,
-        dot_product_8=is_wide and "avx512vnni" in features,
+        dot_product_8=(is_wide and "avx512vnni" in features) or (arm and "dotprod" in features),
         unpacks_weights=True,
         widens_weights=True,
         lookup_16=is_wide,
-        dot_product_16=is_wide and "avx512bf16" in features,
-        dot_16_rate=2.0 if is_wide and "avx512bf16" in features and processor.startswith(_DOT_16_AT_FULL_RATE) else 1.0,
+        dot_product_16=dot_product_16,
+        dot_16_rate=2.0 if at_full_rate else 1.0,
         features=features,
     )
 

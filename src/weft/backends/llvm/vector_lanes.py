@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
+from weft.backends.llvm import aarch64, conversions, functions, vectors, x86
 from weft.backends.llvm import assembly as ir
-from weft.backends.llvm import conversions, functions, vectors
 from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.emit import Emitter, build_sum
 from weft.backends.llvm.instructions import Value, intrinsic
 from weft.backends.llvm.lanes import Lanes
 from weft.backends.llvm.types import INT32, INT64, POINTER, element_bytes, memory_type, register_type, vector
-from weft.backends.llvm.x86 import dot2, dot4, half_bits, look_up
 from weft.errors import InternalError
 from weft.ir import dims
 from weft.ir.dims import Dim, Expr, Symbol
@@ -48,6 +47,9 @@ class VectorLanes(Lanes):
     """The lanes of a CPU."""
 
     index = INT64
+
+    def __init__(self, dot_products: vectors.DotProducts = x86.DOT_PRODUCTS) -> None:
+        self.dot_products = dot_products
 
     def declare(self, kernel: Kernel, module: ir.Module) -> ir.Function:
         signature = ir.FunctionType(ir.VoidType(), [INT64, INT64, POINTER, POINTER])
@@ -132,19 +134,19 @@ class VectorLanes(Lanes):
         return builder.icmp_signed("<", ir.Constant(vector(INT32, lanes), list(range(lanes))), limit)
 
     def dot4(self, emitter: Emitter, unsigned: Value, signed: Value, total: Value) -> Value:
-        return dot4(emitter.builder, unsigned, signed, total)
+        return self.dot_products.dot4(emitter.builder, unsigned, signed, total)
 
     def dot2(self, emitter: Emitter, left: Value, right: Value, total: Value) -> Value:
-        return dot2(emitter.builder, left, right, total)
+        return self.dot_products.dot2(emitter.builder, left, right, total)
 
     def compute_pairs(self, emitter: Emitter, function: str, values: Sequence[Value]) -> Value:
         raise InternalError(f"kernel {emitter.kernel.name}: vectors have no {function}")
 
     def round_to_bfloat16(self, emitter: Emitter, value: Value) -> Value:
-        return half_bits(emitter.builder, value)
+        return vectors.half_bits(emitter.builder, value)
 
     def decode_integer(self, emitter: Emitter, code: Value, bits: int) -> Value:
-        return look_up(emitter.builder, code, [float(number % 2**bits - 2 ** (bits - 1)) for number in range(16)])
+        return x86.look_up(emitter.builder, code, [float(number % 2**bits - 2 ** (bits - 1)) for number in range(16)])
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -265,6 +267,15 @@ class VectorLanes(Lanes):
 
 
 VECTOR_LANES = VectorLanes()
+_ARM_LANES = VectorLanes(aarch64.DOT_PRODUCTS)
+_OLD_ARM_LANES = VectorLanes(aarch64.SIGNED_DOT_PRODUCTS)
+
+
+def choose_lanes(features: frozenset[str]) -> VectorLanes:
+    """Return the lanes of a processor with these features, by LLVM's names."""
+    if "neon" not in features:
+        return VECTOR_LANES
+    return _ARM_LANES if "i8mm" in features else _OLD_ARM_LANES
 
 
 def _split_stride(offset: Dim, indirect: Code | None) -> tuple[Dim, Dim | None]:

@@ -1,4 +1,4 @@
-"""Vector operations: broadcasts, reductions, transpositions, and masked loads and stores."""
+"""Vector operations: broadcasts, reductions, transpositions, masked loads and stores, and vectors of other widths."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ from collections.abc import Callable, Sequence
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.functions import apply
-from weft.backends.llvm.instructions import Builder, Value, declare, suffix
+from weft.backends.llvm.instructions import Builder, Value, declare, like, suffix
 from weft.backends.llvm.types import BIT, INT32, POINTER, vector
 from weft.ir.dtypes import DType
 from weft.ir.kernel import ACROSS_FUNCTIONS
+from weft.records import dataclass
+
+Instruction = Callable[[Builder, Value, Value, Value], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class DotProducts:
+    """The dot products of a processor, on vectors of any width; a scalar is one lane.
+
+    `dot4` adds that of four uint8 and four int8 to each int32 lane, `dot2` that of two pairs of bfloat16 to each float.
+    """
+
+    dot4: Instruction
+    dot2: Instruction
 
 
 def broadcast(builder: Builder, value: Value, lanes: int) -> Value:
@@ -40,6 +54,52 @@ def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
         ]
         value = apply(builder, ACROSS_FUNCTIONS[kind], halves, [dtype, dtype], dtype)
     return builder.extract_element(value, INT32(0))
+
+
+def split_lanes(
+    widths: Sequence[int], instruction: Instruction, builder: Builder, left: Value, right: Value, total: Value
+) -> Value:
+    """Apply an instruction that exists for vectors of some widths, widest first, to any number of lanes or a scalar."""
+    if not isinstance(total.type, ir.VectorType):
+        single = [
+            builder.insert_element(ir.Constant(vector(v.type, widths[-1]), None), v, INT32(0))
+            for v in (left, right, total)
+        ]
+        return builder.extract_element(instruction(builder, *single), INT32(0))
+    lanes = total.type.count
+    width = next((width for width in widths if width <= lanes), widths[-1])
+    parts = []
+    for start in range(0, lanes, width):
+        part_lanes = [min(lane, lanes - 1) for lane in range(start, start + width)]
+        parts.append(instruction(builder, *(pick_lanes(builder, v, part_lanes) for v in (left, right, total))))
+    return concatenate(builder, parts, lanes)
+
+
+def pick_lanes(builder: Builder, value: Value, lanes: list[int]) -> Value:
+    """Return the lanes of a vector with these indices."""
+    if lanes == list(range(value.lanes)):
+        return value
+    undefined = ir.Constant(value.type, ir.Undefined)
+    return builder.shuffle_vector(value, undefined, ir.Constant(vector(INT32, len(lanes)), lanes))
+
+
+def concatenate(builder: Builder, parts: list[Value], lanes: int) -> Value:
+    """Concatenate vectors, and drop the padding of the last."""
+    while len(parts) > 1:
+        parts = [*parts, parts[-1]] if len(parts) % 2 else parts
+        parts = [_join(builder, parts[n], parts[n + 1]) for n in range(0, len(parts), 2)]
+    return pick_lanes(builder, parts[0], list(range(lanes)))
+
+
+def _join(builder: Builder, low: Value, high: Value) -> Value:
+    lanes = low.lanes + high.lanes
+    return builder.shuffle_vector(low, high, ir.Constant(vector(INT32, lanes), list(range(lanes))))
+
+
+def half_bits(builder: Builder, value: Value) -> Value:
+    """Round float32 to bfloat16 as 16 bits; targets with `dot2` have an instruction for it."""
+    rounded = builder.fptrunc(value, like(value, ir.BFloatType()))
+    return builder.bitcast(rounded, like(value, ir.IntType(16)))
 
 
 def any_lane(builder: Builder, mask: Value) -> Value:
