@@ -80,7 +80,7 @@ def listings(folder: Path) -> dict[str, str]:
         "kernels/contract.txt, its innermost loop": _between(kernels["contract.txt"], "for k0 in", "out[", rows=1),
         "kernels/rows.txt": kernels["rows.txt"],
         "kernels/contract.ll, a part": _between(kernels["contract.ll"], "load <8 x float>", "call <8 x float>", rows=2),
-        "kernels/rows.wgsl, a part": _between(shaders["rows"], "@compute", "workgroupBarrier", rows=1),
+        "kernels/rows.wgsl, a part": _between(shaders["rows"], "@compute", "across_maximum", rows=1),
     }
 
 

@@ -118,9 +118,27 @@ class Across:
         return self.value.dtype
 
 
-Code = Union[Number, Integer, Register, Fetch, Call, Across]
+@dataclass(frozen=True, slots=True)
+class AcrossGroup:
+    """A reduction over each group of `members` lanes, `step` apart; every lane gets the result of its group.
 
-# the function that combines the values of two lanes, by the kind of an Across
+    Both are powers of two: the lanes of a group differ only in the bits of their indices from `step` on. Values are
+    combined in the order of a binary tree over the members.
+    """
+
+    kind: str
+    value: Code
+    members: int
+    step: int
+
+    @property
+    def dtype(self) -> DType:
+        return self.value.dtype
+
+
+Code = Union[Number, Integer, Register, Fetch, Call, Across, AcrossGroup]
+
+# the function that combines the values of two lanes, by the kind of an Across or AcrossGroup
 ACROSS_FUNCTIONS = {"sum": "add", "product": "multiply", "maximum": "maximum", "minimum": "minimum"}
 
 
@@ -451,6 +469,8 @@ def is_varying(code: Code) -> bool:
             return dims_vary(value)
         case Fetch(_, offset, _, indirect, mask):
             return dims_vary(offset) or any(part is not None and is_varying(part) for part in (indirect, mask))
+        case AcrossGroup():
+            return True
         case _:
             return False
 
@@ -471,7 +491,7 @@ def walk_code(code: Code) -> Iterator[Code]:
                 pending.extend(part for part in (indirect, mask) if part is not None)
             case Call(_, arguments):
                 pending.extend(arguments)
-            case Across(_, value):
+            case Across(_, value) | AcrossGroup(_, value):
                 pending.append(value)
 
 
@@ -689,6 +709,8 @@ class _Printer:
                 return f"{buffer}[{self.address(offset, indirect)}]{self.mask(mask)}"
             case Across(kind, value):
                 return f"across.{kind}({self.code(value)})"
+            case AcrossGroup(kind, value, members, step):
+                return f"across.{kind}({self.code(value)}) of {members} lanes, {step} apart"
 
     def address(self, offset: Dim, indirect: Code | None) -> str:
         return self.index(offset) if indirect is None else f"{self.index(offset)} + {self.code(indirect)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from backends.cpu.native import elementwise
@@ -16,6 +18,7 @@ from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     Across,
+    AcrossGroup,
     Assign,
     Buffer,
     Call,
@@ -136,6 +139,28 @@ def test_uniform_values_are_written_once() -> None:
     *_, one, two = run_kernel(Kernel("uniform", buffers, (), lanes, body), operands, 2)
     np.testing.assert_array_equal(one, [0, 28, 28, 0, 0])
     np.testing.assert_array_equal(two, np.where(np.arange(lanes) < 3, values[5:13], 0)[None].repeat(2, 0))
+
+
+@pytest.mark.parametrize("dtype", [F32, BOOL, DType.float64])
+@pytest.mark.parametrize(("lanes", "members", "step"), [(8, 4, 1), (8, 4, 2), (64, 8, 8), (64, 64, 1), (128, 16, 8)])
+def test_groups_of_lanes(dtype: DType, lanes: int, members: int, step: int) -> None:
+    me = ir.lane(lanes)
+    total = AcrossGroup("maximum" if dtype is BOOL else "sum", Fetch("in", me, dtype), members, step)
+    buffers = (Buffer("in", dtype, False), Buffer("out", dtype, True))
+    kernel = Kernel("groups", buffers, (), lanes, (Put("out", me, total),))
+    operands = np.random.default_rng(3).normal(0, 1, lanes).astype(dtype.numpy)
+    groups = operands.reshape(-1, members, step)
+    expected = np.empty_like(groups)
+    expected[:] = fold_tree(groups)[:, None]
+    _, ours = run_kernel(kernel, [operands, np.zeros_like(operands)], 1)
+    assert ours.tobytes() == expected.tobytes()
+
+
+def fold_tree(groups: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Add the elements of axis 1 in the order of a binary tree."""
+    while groups.shape[1] > 1:
+        groups = groups[:, ::2] + groups[:, 1::2]
+    return groups[:, 0]
 
 
 @pytest.mark.parametrize("dtype", [F32, BOOL, DType.float64])

@@ -22,7 +22,21 @@ from weft.backends.webgpu.recordings import UNIFORM, WRITE, Dispatch, Recording,
 from weft.backends.webgpu.targets import build_target
 from weft.backends.webgpu.wgsl_types import Abilities
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Across, Buffer, Call, Code, Define, Fetch, Kernel, Number, Put, Register, When, lane
+from weft.ir.kernel import (
+    Across,
+    AcrossGroup,
+    Buffer,
+    Call,
+    Code,
+    Define,
+    Fetch,
+    Kernel,
+    Number,
+    Put,
+    Register,
+    When,
+    lane,
+)
 from weft.kernels.lower.barriers import insert_barriers
 
 F32 = DType.float32
@@ -100,6 +114,12 @@ def conditional_kernel() -> Kernel:
     return insert_barriers(Kernel("branch", (Buffer("in", F32, False), Buffer("out", F32, True)), (), LANES, body))
 
 
+def group_kernel() -> Kernel:
+    sums = tuple(AcrossGroup("sum", Fetch("in", lane(LANES), F32), 8, step) for step in (1, 8))
+    body = tuple(Put("out", lane(LANES) + number * LANES, total) for number, total in enumerate(sums))
+    return Kernel("groups", (Buffer("in", F32, False), Buffer("out", F32, True)), (), LANES, body)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_reductions_behind_conditions_on_data(sign: int) -> None:
     gpu = open_gpu("llvmpipe")
@@ -130,7 +150,8 @@ def test_chromium_accepts_shaders(tmp_path: Path) -> None:
     }
     texts = {}
     for kind, abilities in {"browser": BROWSER, "plain": PLAIN, "halves": HALVES}.items():
-        texts[f"{kind}/branch"] = wgsl_text(conditional_kernel(), abilities)
+        for kernel in (conditional_kernel(), group_kernel()):
+            texts[f"{kind}/{kernel.name}"] = wgsl_text(kernel, abilities)
         for name, model in models.items():
             texts.update({f"{kind}/{name}/{kernel}": text for kernel, text in shaders(model, abilities)})
     page = tmp_path / "page.html"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from weft.backends.webgpu.bindings import write_module
 from weft.backends.webgpu.emit import emit
 from weft.backends.webgpu.gpu import open_gpu
 from weft.backends.webgpu.recordings import UNIFORM, WRITE, Dispatch, Recording, ShaderSource
 from weft.ir import dims
+from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     Across,
+    AcrossGroup,
     Assign,
     Barrier,
     Buffer,
@@ -80,3 +85,47 @@ def test_no_bools_in_shared_memory() -> None:
     text = emit(kernel, open_gpu("llvmpipe").abilities).text
     assert "var<workgroup>" in text
     assert "array<bool" not in text
+
+
+GROUPS = [(64, 64, 1), (64, 4, 1), (64, 4, 8), (64, 2, 32), (32, 32, 1), (4, 4, 1), (256, 16, 16), (96, 96, 1)]
+
+
+@pytest.mark.parametrize("has_subgroups", [True, False])
+@pytest.mark.parametrize("dtype", [F32, DType.int32, DType.float64, DType.bool])
+def test_reductions(dtype: DType, has_subgroups: bool) -> None:
+    """Lanes reduce all values, or those of groups; the order of additions is a binary tree with subgroups."""
+    gpu = open_gpu("llvmpipe")
+    abilities = replace(gpu.abilities, subgroups=has_subgroups)
+    random = np.random.default_rng(7)
+    for lanes, members, step in GROUPS:
+        me, kind = lane(lanes), "maximum" if dtype is DType.bool else "sum"
+        value = Fetch("in", me, dtype)
+        total = Across(kind, value) if members == lanes else AcrossGroup(kind, value, members, step)
+        body = tuple(Put("out", me + number * lanes, total) for number in range(2))
+        kernel = Kernel("groups", (Buffer("in", dtype, False), Buffer("out", dtype, True)), (), lanes, body)
+        verify_kernel(kernel)
+        text = write_module(kernel, emit(kernel, abilities), {}, abilities)
+        assert ("subgroupShuffleXor" in text) == (has_subgroups and dtype in (F32, DType.int32) and lanes != 96)
+        pipeline = gpu.pipelines({text: ShaderSource(text, (UNIFORM, WRITE, WRITE))})[text]
+        values = random.normal(0, 9, lanes).astype(dtype.numpy)
+        size = 4 * -(-2 * values.nbytes // 4)
+        source, out, parameters = gpu.buffer(size), gpu.buffer(size), gpu.uniform(256)
+        gpu.write(source, 0, values)
+        gpu.write(parameters, 0, np.array([1, 0, 0], np.int32))
+        group = gpu.bind_group(pipeline, [(parameters, 0, 256), (source, 0, size), (out, 0, size)])
+        actual = gpu.run(Recording([Dispatch(pipeline, group, 1)]), [(out, 0, size)])[0][: 2 * values.nbytes]
+        groups = values.reshape(-1, members, step)
+        expected = np.broadcast_to(groups.sum(1, keepdims=True, dtype=dtype.numpy), groups.shape).reshape(-1)
+        if "subgroupShuffleXor" in text:
+            expected = np.broadcast_to(_fold_tree(groups)[:, None], groups.shape).reshape(-1)
+            np.testing.assert_array_equal(actual.view(dtype.numpy), np.tile(expected, 2))
+        np.testing.assert_allclose(
+            actual.view(dtype.numpy), np.tile(expected, 2), rtol=1e-5, atol=1e-5, err_msg=str((lanes, members, step))
+        )
+
+
+def _fold_tree(groups: Array) -> Array:
+    """Add the elements of axis 1 in the order of a binary tree."""
+    while groups.shape[1] > 1:
+        groups = groups[:, ::2] + groups[:, 1::2]
+    return groups[:, 0]

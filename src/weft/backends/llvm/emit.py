@@ -24,6 +24,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     LANE,
     Across,
+    AcrossGroup,
     AddSums,
     Assign,
     Barrier,
@@ -320,6 +321,8 @@ class Emitter:
                 return self.lanes.emit_int64(self, value)
             case Across(kind, value):
                 return self.lanes.across(self, kind, self.broadcast(self.emit_code(value), True), value.dtype)
+            case AcrossGroup(_, value):
+                return self.lanes.across_group(self, code, self.broadcast(self.emit_code(value), True))
         raise InternalError(f"no code for {code}")
 
     def emit_call(self, call: Call) -> Value:

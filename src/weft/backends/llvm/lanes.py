@@ -16,7 +16,7 @@ from weft.backends.llvm.builder import IRBuilder
 from weft.backends.llvm.instructions import Value
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Fetch, FetchRun, Kernel, Put, PutRun, TileStatement
+from weft.ir.kernel import AcrossGroup, Call, Code, Fetch, FetchRun, Kernel, Put, PutRun, TileStatement
 
 if TYPE_CHECKING:
     from weft.backends.llvm.emit import Emitter
@@ -109,6 +109,10 @@ class Lanes(ABC):
     @abstractmethod
     def across(self, emitter: Emitter, kind: str, value: Value, dtype: DType) -> Value:
         """Reduce the values of all lanes, always in the same order."""
+
+    @abstractmethod
+    def across_group(self, emitter: Emitter, across: AcrossGroup, value: Value) -> Value:
+        """Reduce the values of each group of lanes."""
 
     @abstractmethod
     def transpose(self, emitter: Emitter, rows: list[Value]) -> list[Value]:

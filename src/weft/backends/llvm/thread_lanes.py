@@ -30,6 +30,7 @@ from weft.ir.kernel import (
     BLOCK,
     LANE,
     Across,
+    AcrossGroup,
     Call,
     Code,
     Fetch,
@@ -48,6 +49,7 @@ from weft.records import dataclass
 
 LARGEST_ACCESS = 16  # bytes of a thread's load or store
 RUNS = (2, 4, 8, 16)  # elements of a vector load or store
+_MOST_READ = 8  # values of other lanes that a lane reads between barriers
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,37 @@ class ThreadLanes(Lanes):
             result = combine(result, emitter.load(builder.gep(memory, [INT32(number)], source_etype=element), dtype))
         return result
 
+    def across_group(self, emitter: Emitter, across: AcrossGroup, value: Value) -> Value:
+        """Reduce within each warp by butterfly shuffles, then through shared memory, up to eight values at a time."""
+        builder, dtype, lanes = _nvptx_builder(emitter), across.dtype, emitter.kernel.lanes
+
+        def combine(a: Value, b: Value) -> Value:
+            return functions.apply(builder, ACROSS_FUNCTIONS[across.kind], [a, b], [dtype, dtype], dtype)
+
+        distance, end, warp_lanes = across.step, across.step * across.members, min(lanes, WARP)
+        while distance < min(end, warp_lanes):
+            value = combine(value, _exchange(builder, value, distance, warp_lanes))
+            distance *= 2
+        while distance < end:
+            count = min(end // distance, _MOST_READ)
+            memory, element, size = _reserve_scratch(emitter, dtype)
+            lane = self.lane_index(emitter)
+            builder.barrier()  # an earlier reduction may still be read
+            address = builder.gep(memory, [lane], source_etype=element)
+            builder.store(conversions.encode(builder, value, dtype), address, align=size)
+            builder.barrier()
+            first = builder.and_(lane, self.index(~((count - 1) * distance)))
+            address = builder.gep(memory, [first], source_etype=element)
+            values = [
+                emitter.load(builder.gep(address, [INT32(number * distance)], source_etype=element), dtype)
+                for number in range(count)
+            ]
+            while len(values) > 1:
+                values = [combine(*values[number : number + 2]) for number in range(0, len(values), 2)]
+            (value,) = values
+            distance *= count
+        return value
+
     def _across_memory(
         self, emitter: Emitter, value: Value, dtype: DType, combine: Callable[[Value, Value], Value]
     ) -> Value:
@@ -382,4 +415,4 @@ def _run_alignment(dtype: DType, count: int) -> int:
 
 def _has_across(code: Code) -> bool:
     """Tell whether a value includes a reduction across lanes, so that all of them must compute it."""
-    return any(isinstance(node, Across) for node in walk_code(code))
+    return any(isinstance(node, (Across, AcrossGroup)) for node in walk_code(code))

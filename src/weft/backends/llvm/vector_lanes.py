@@ -25,6 +25,7 @@ from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     BLOCK,
     LANE,
+    AcrossGroup,
     Call,
     Code,
     Fetch,
@@ -248,6 +249,9 @@ class VectorLanes(Lanes):
 
     def across(self, emitter: Emitter, kind: str, value: Value, dtype: DType) -> Value:
         return vectors.across(emitter.builder, kind, value, dtype)
+
+    def across_group(self, emitter: Emitter, across: AcrossGroup, value: Value) -> Value:
+        return vectors.across_group(emitter.builder, across, value)
 
     def transpose(self, emitter: Emitter, rows: list[Value]) -> list[Value]:
         return vectors.transpose(emitter.builder, rows)

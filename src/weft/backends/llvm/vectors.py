@@ -9,7 +9,7 @@ from weft.backends.llvm.functions import apply
 from weft.backends.llvm.instructions import Builder, Value, declare, like, suffix
 from weft.backends.llvm.types import BIT, INT32, POINTER, vector
 from weft.ir.dtypes import DType
-from weft.ir.kernel import ACROSS_FUNCTIONS
+from weft.ir.kernel import ACROSS_FUNCTIONS, AcrossGroup
 from weft.records import dataclass
 
 Instruction = Callable[[Builder, Value, Value, Value], Value]
@@ -54,6 +54,16 @@ def across(builder: Builder, kind: str, value: Value, dtype: DType) -> Value:
         ]
         value = apply(builder, ACROSS_FUNCTIONS[kind], halves, [dtype, dtype], dtype)
     return builder.extract_element(value, INT32(0))
+
+
+def across_group(builder: Builder, across: AcrossGroup, value: Value) -> Value:
+    """Reduce each group of lanes by exchanging values with lanes ever further away."""
+    lanes, dtype, distance = value.lanes, across.dtype, across.step
+    while distance < across.step * across.members:
+        other = pick_lanes(builder, value, [lane ^ distance for lane in range(lanes)])
+        value = apply(builder, ACROSS_FUNCTIONS[across.kind], [value, other], [dtype, dtype], dtype)
+        distance *= 2
+    return value
 
 
 def split_lanes(

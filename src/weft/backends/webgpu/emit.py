@@ -30,6 +30,7 @@ from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     Across,
+    AcrossGroup,
     Assign,
     Barrier,
     Buffer,
@@ -346,6 +347,8 @@ class _Emitter:
                 return self.emit_fetch(code)
             case Across(kind, value):
                 return self.fresh(self.library.register_type(value.dtype), self.emit_across(kind, value))
+            case AcrossGroup():
+                return self.fresh(self.library.register_type(code.dtype), self.emit_across_group(code))
             case Call(function, (left, right)) if function in COMPARISONS and are_indices(left, right):
                 return f"({self.emit_index(left)} {COMPARISONS[function]} {self.emit_index(right)})"
             case Call("cast", (Integer(value),), DType.int32) if fit(value):
@@ -368,26 +371,56 @@ class _Emitter:
         text = self.emit_code(value)
         if self.kernel.lanes == 1:
             return text
-        dtype = value.dtype
+        dtype, lanes = value.dtype, self.kernel.lanes
         register = self.library.register_type(dtype)
         name, memory = f"across_{kind}_{dtype.name}", f"shared_{dtype.name}"
-        lanes = self.kernel.lanes
-        in_subgroups = self.subgroups and lanes & (lanes - 1) == 0 and register in _SHUFFLE_TYPES
         self.declare_shared(memory, _shared_type(register), lanes)
+        values = {"name": name, "kind": register, "memory": memory, "lanes": str(lanes)}
+        if self.has_shuffles(register):
+            values["both"] = self.library.combine(kind, dtype, "all", _SHUFFLE)
+            self.globals[name] = _ACROSS_SUBGROUPS.substitute(values)
+            return f"{name}({text}, sub_id, sub_own, sub_size)"
 
         def load(position: str) -> str:
             return _from_shared(f"{memory}[{position}]", register)
 
-        if in_subgroups:
-            self.builtins = [*_BUILTINS, *_SUBGROUP_BUILTINS]
-            values = {"both": self.library.combine(kind, dtype, "all", "subgroupShuffleXor(all, distance)")}
-        else:
-            both = self.library.combine(kind, dtype, load("own"), load("own + half"))
-            values = {"both": _to_shared(both, register), "own": _to_shared("x", register), "first": load("0")}
-        template = _ACROSS_SUBGROUPS if in_subgroups else _ACROSS
-        values |= {"name": name, "kind": register, "memory": memory, "lanes": str(lanes)}
-        self.globals[name] = template.substitute(values)
-        return f"{name}({text}, {'sub_id, sub_own, sub_size' if in_subgroups else 'v_lane'})"
+        both = self.library.combine(kind, dtype, load("own"), load("own + half"))
+        values |= {"both": _to_shared(both, register), "own": _to_shared("x", register), "first": load("0")}
+        self.globals[name] = _ACROSS.substitute(values)
+        return f"{name}({text}, v_lane)"
+
+    def emit_across_group(self, across: AcrossGroup) -> str:
+        """Emit a call of the function that reduces the values of each group of lanes."""
+        text = self.emit_code(across.value)
+        kind, dtype, lanes = across.kind, across.dtype, self.kernel.lanes
+        register = self.library.register_type(dtype)
+        name, memory = f"across_{kind}_{dtype.name}_{across.members}_{across.step}", f"turns_{dtype.name}"
+        self.declare_shared(memory, _shared_type(register), 2 * lanes)
+        other = _from_shared(f"{memory}[turn + (own ^ distance)]", register)
+        values = {"name": name, "kind": register, "memory": memory, "lanes": str(lanes)}
+        values |= {
+            "step": str(across.step),
+            "end": str(across.step * across.members),
+            "all": _to_shared("all", register),
+        }
+        values["both"] = self.library.combine(kind, dtype, "all", other)
+        has_shuffles = self.has_shuffles(register)
+        values["shuffles"], values["size"] = "", ""
+        if has_shuffles:
+            values["shuffles"] = _GROUP_SHUFFLES.substitute(
+                both=self.library.combine(kind, dtype, "all", _SHUFFLE), end=values["end"]
+            )
+            values["size"] = ", sub_size: u32"
+        self.globals[name] = _ACROSS_GROUP.substitute(values)
+        return f"{name}({text}, own{', sub_size' if has_shuffles else ''})"
+
+    def has_shuffles(self, register: str) -> bool:
+        """Whether lanes exchange values of a type in subgroups; if so, add the inputs that describe them."""
+        lanes = self.kernel.lanes
+        if not self.subgroups or lanes & (lanes - 1) or register not in _SHUFFLE_TYPES:
+            return False
+        self.builtins = [*_BUILTINS, *_SUBGROUP_BUILTINS]
+        return True
 
     def emit_int64(self, value: Dim) -> str:
         """Emit index arithmetic as an int64, exact even where an i32 would overflow."""
@@ -443,6 +476,22 @@ _ACROSS_SUBGROUPS = Template("""fn $name(x: $kind, sub_id: u32, sub_own: u32, su
   }
   return all;
 }""")
+_SHUFFLE = "subgroupShuffleXor(all, distance)"
+_GROUP_SHUFFLES = Template("""
+  for (; distance < min(sub_size, ${end}u); distance *= 2u) { all = $both; }""")
+_ACROSS_GROUP = Template("""fn $name(x: $kind, own: u32$size) -> $kind {
+  var all = x;
+  var distance = ${step}u;$shuffles
+  if (distance >= ${end}u) { return all; }
+  workgroupBarrier();
+  for (var turn = 0u; distance < ${end}u; distance *= 2u) {
+    $memory[turn + own] = $all;
+    workgroupBarrier();
+    all = $both;
+    turn = ${lanes}u - turn;
+  }
+  return all;
+}""")
 # Compilers cannot see that a condition on data is uniform, and refuse barriers behind it.
 _TEST_UNIFORMLY = """fn test_uniformly(x: bool, own: i32) -> bool {
   if (own == 0) { uniform_test[0] = u32(x); }
@@ -452,14 +501,16 @@ _TEST_UNIFORMLY = """fn test_uniformly(x: bool, own: i32) -> bool {
 
 def _is_index_test(condition: Code) -> bool:
     """Tell whether a condition is on indices alone."""
-    return not any(isinstance(node, (Register, Fetch, Across)) for node in walk_code(condition))
+    return not any(isinstance(node, (Register, Fetch, Across, AcrossGroup)) for node in walk_code(condition))
 
 
 def _has_barriers(body: Iterable[Statement]) -> bool:
     """Tell whether the lanes wait for each other in a body."""
     return any(
         isinstance(statement, (Barrier, Transpose))
-        or any(isinstance(node, Across) for code in statement_codes(statement) for node in walk_code(code))
+        or any(
+            isinstance(node, (Across, AcrossGroup)) for code in statement_codes(statement) for node in walk_code(code)
+        )
         or any(_has_barriers(inner) for inner in inner_bodies(statement))
         for statement in body
     )

@@ -96,9 +96,8 @@ class Accumulators:
         """Return the index of a lane among those that share its row."""
         return lane(self.lanes or 1)
 
-    def combine_lanes(self, kind: str, value: Code, statements: list[Statement]) -> Code:
-        """Combine the values of all lanes that share a row; subclasses may add `statements`."""
-        del statements
+    def combine_lanes(self, kind: str, value: Code) -> Code:
+        """Combine the values of all lanes that share a row."""
         return Across(kind, value)
 
     def accumulate(self, value: Code, mask: Code | None, reduced: Sequence[Dim]) -> list[Statement]:
@@ -139,7 +138,7 @@ class Accumulators:
         if self.fold.position is not None:
             value = self.position if self.lanes is None else self._find_best_position(statements)
         elif self.lanes is not None:
-            value = self.combine_lanes(self.kind, self.total, statements)
+            value = self.combine_lanes(self.kind, self.total)
         value = cast(value, self.fold.dtype)
         defined, result = self.builder.keep("row", value)
         return [*statements, defined], result
@@ -147,7 +146,7 @@ class Accumulators:
     def _find_best_position(self, statements: list[Statement]) -> Code:
         """Find the first (or last) position among the lanes that have the best value."""
         dtype = self.total.dtype
-        defined, best = self.builder.keep("best", self.combine_lanes(self.kind, self.total, statements))
+        defined, best = self.builder.keep("best", self.combine_lanes(self.kind, self.total))
         statements.append(defined)
         self.best = best
         has: Code = Call("equal", (self.total, best), DType.bool)
@@ -158,4 +157,4 @@ class Accumulators:
         index_dtype = self.position.dtype
         none = Number(int(index_dtype.limits[1]) if first else -1, index_dtype)
         candidates = Call("select", (has, self.position, none), index_dtype)
-        return self.combine_lanes("minimum" if first else "maximum", candidates, statements)
+        return self.combine_lanes("minimum" if first else "maximum", candidates)

@@ -27,7 +27,7 @@ from weft.kernels.lower.memoize import memoize_launch
 from weft.kernels.lower.merge_axes import merge_axes, operand_inputs, operand_views
 from weft.kernels.lower.operations import and_masks
 from weft.kernels.lower.tensors import Launch, Reference
-from weft.kernels.threads.lane_groups import Exchange, LaneGroup, LaneGroupFolding, power_of_two, shares
+from weft.kernels.threads.lane_groups import LaneGroup, LaneGroupFolding, power_of_two, shares
 from weft.kernels.threads.points import divisor, unravel
 from weft.records import dataclass
 
@@ -162,7 +162,6 @@ class _SweepKernel:
         self.lane_group = choose_lane_group(
             *counts, self.length, self.is_along_row, is_single_pass, self.max_slots, target
         )
-        self.exchange = Exchange(self.lane_group, self.builder)
         self.unroll = min(SHARING_UNROLL if self.shares else UNROLL, self.max_slots)
         # lanes without an element read that of another lane: a branch around the read would stall all lanes
         self.clamps = self.shares and isinstance(self.row_size, int) and self.row_size > 0
@@ -427,7 +426,7 @@ class _SweepKernel:
     # -- rows as a whole ---------------------------------------------------------------------------------------------
 
     def foldings(self, part: Pass) -> list[LaneGroupFolding]:
-        return [LaneGroupFolding(fold, self.exchange) for fold in part.folds]
+        return [LaneGroupFolding(fold, self.lane_group, self.builder) for fold in part.folds]
 
     def finish(self, foldings: Sequence[LaneGroupFolding], row: _Row, *, in_chunk: bool) -> list[Statement]:
         """Finish folds, and add their results to the row's values."""
