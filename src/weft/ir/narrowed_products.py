@@ -24,9 +24,10 @@ class NarrowedProduct:
 
 @dataclass(frozen=True, slots=True)
 class _KernelProducts:
-    """The tile types that a kernel multiplies, and whether it multiplies pairs of bfloat16."""
+    """The types of tiles that a kernel multiplies and of buffers it reads, and whether it multiplies bfloat16 pairs."""
 
     tiles: frozenset[DType]
+    sources: frozenset[DType]
     pairs: bool
 
 
@@ -54,10 +55,11 @@ def _find_in_task(task: Task, cache: dict[int, _KernelProducts]) -> Iterator[Nar
     kernels = {id(launch.kernel): launch.kernel for launch in task.work.launches}
     cache.update((key, _find_kernel_products(kernel)) for key, kernel in kernels.items() if key not in cache)
     tiles = {dtype for key in kernels for dtype in cache[key].tiles}
+    sources = {dtype for key in kernels for dtype in cache[key].sources}
     operand_dtypes = {value.dtype for value in task.operands if value.is_tensor}
     if DType.float32 in tiles:
         yield NarrowedProduct(task.origin, "tf32", task.template)
-    elif DType.float16 in tiles and DType.float16 not in operand_dtypes:
+    elif DType.float16 in tiles | sources and DType.float16 not in operand_dtypes:
         yield NarrowedProduct(task.origin, DType.float16.value, task.template)
     elif task.template == PAIR_PRODUCTS or any(cache[key].pairs for key in kernels):
         yield NarrowedProduct(task.origin, DType.bfloat16.value, task.template)
@@ -75,7 +77,8 @@ def _find_kernel_products(kernel: Kernel) -> _KernelProducts:
         for inner in inner_bodies(statement):
             pending.extend(inner)
         pairs = pairs or any(_multiplies_pairs(code) for code in statement_codes(statement))
-    return _KernelProducts(frozenset(tiles), pairs)
+    sources = {buffer.dtype for buffer in kernel.buffers if not buffer.written and buffer.local_size is None}
+    return _KernelProducts(frozenset(tiles), frozenset(sources), pairs)
 
 
 def _multiplies_pairs(code: Code) -> bool:

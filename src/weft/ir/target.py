@@ -94,6 +94,7 @@ class ThreadTarget(Target):
     tile_products: tuple[TileProduct, ...] = ()
     tile_line_bytes: int = 128  # of one line of a tile in shared memory
     float32_products: Float32Products = Float32Products.EXACT
+    half_constants: bool = False  # float32 constants of products are stored as float16, rounded
     tuned: Choices = ()
     fixed_order: bool = False  # reductions, products by constants and attention sum in an order that ignores other rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from weft.backends.device import CompilingDriver, DeviceProgram, Executable, Listing, Progress, Recorder, RunOptions
@@ -32,8 +31,7 @@ class WebGpuDriver(CompilingDriver):
 
     def target(self, precision: str) -> Target:
         adapter = self._find_adapter()
-        target = targets.build_target(adapter.limits, adapter.abilities, find_rates(adapter))
-        return replace(target, fixed_order=precision == "strict")
+        return targets.build_target(adapter.limits, adapter.abilities, find_rates(adapter), precision)
 
     def identity(self) -> str:
         adapter = self._find_adapter()

@@ -12,12 +12,15 @@ _THREADS = 256  # of a usual block
 _SOFTWARE_THREADS = 64
 
 
-def build_target(limits: Limits, abilities: Abilities, rates: Rates | None = None) -> ThreadTarget:
+def build_target(limits: Limits, abilities: Abilities, rates: Rates | None = None, precision: str = "") -> ThreadTarget:
     """Build the target of an adapter; the default of `rates` is the profile of its kind."""
     return ThreadTarget(
         rates=rates or (SOFTWARE_GPU if limits.is_software else LARGE_GPU),
         fused_multiply_add=True,
         unpacks_weights=True,
+        widens_weights=abilities.float16,
+        half_constants=abilities.float16 and precision == "fast",
+        fixed_order=precision == "strict",
         alignment=limits.offset_alignment,
         block_threads=min(_SOFTWARE_THREADS if limits.is_software else _THREADS, limits.max_lanes),
         most_block_threads=limits.max_lanes,

@@ -78,6 +78,8 @@ def chunk_length(element: DType) -> int:
 def constant_layout(left: DType, right: DType, target: ThreadTarget) -> tuple[DType | None, int]:
     """Return the type that constants are converted to (None: they are not), and the multiple they are padded to."""
     scheme = find_product_scheme(left, right, target)
+    if scheme is None and target.half_constants and left is right is DType.float32:
+        return DType.float16, RUN
     if scheme is None or not scheme.reads_plain_constants:
         return None, RUN
     return (None if scheme.left is left else scheme.left), chunk_length(scheme.left)
