@@ -7,10 +7,9 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from backends.cpu.native import elementwise
-from export.arm_model import build_inputs, build_model
+from export.many_kernels import build_inputs, build_model, compute_expected
 
 from weft.backends.host import machine
 from weft.backends.host.machine import named
@@ -18,19 +17,10 @@ from weft.backends.llvm.compilation import assembly_text
 from weft.backends.llvm.emit import llvm_text
 from weft.backends.llvm.vector_lanes import choose_lanes
 from weft.export.export import export_c
-from weft.ir.arrays import Array
 from weft.ir.dtypes import DType
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 SEED = 20261119
-
-
-def compute_expected(model: bytes, inputs: dict[str, Array]) -> dict[str, Array]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(None, inputs), strict=True))
 
 
 @pytest.mark.parametrize(

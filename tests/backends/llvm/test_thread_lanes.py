@@ -15,6 +15,7 @@ from weft.ir import kernel as ir
 from weft.ir.dtypes import DType
 from weft.ir.kernel import (
     Across,
+    AcrossGroup,
     Barrier,
     Buffer,
     Call,
@@ -118,6 +119,24 @@ def test_across(dtype: DType, lanes: int) -> None:
     words = 2 if dtype.bits == 64 else 1
     assert text.count("shfl.sync") == {8: 3, 32: 5, 96: 5, 100: 0, 256: 5}[lanes] * words
     assert text.count("bar.sync") == {8: 0, 32: 0, 96: 2, 256: 2, 100: 9}[lanes]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "members", "step", "shuffles", "barriers"),
+    [
+        (32, 8, 1, 3, 0),
+        (256, 32, 1, 5, 0),
+        (256, 64, 1, 5, 2),
+        (256, 8, 32, 0, 2),
+        (256, 16, 16, 1, 2),
+        (512, 512, 1, 5, 4),
+    ],
+)
+def test_across_groups(lanes: int, members: int, step: int, shuffles: int, barriers: int) -> None:
+    """Lanes of a warp exchange registers; those of several warps read up to eight values from shared memory."""
+    put = Put("z", ir.lane(lanes), AcrossGroup("sum", Fetch("x", ir.lane(lanes), F32), members, step))
+    text = ptx_text(kernel_of(put, lanes=lanes))
+    assert (text.count("shfl.sync"), text.count("bar.sync")) == (shuffles, barriers)
 
 
 @pytest.mark.parametrize("width", [2, 4])

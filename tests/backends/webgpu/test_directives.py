@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from export import networks
+from export.many_kernels import build_model
 from models.code_digests import gpu_limits, kernels
 from report.browser import browser, find_browser
 
@@ -154,6 +155,7 @@ def test_chromium_accepts_shaders(tmp_path: Path) -> None:
             texts[f"{kind}/{kernel.name}"] = wgsl_text(kernel, abilities)
         for name, model in models.items():
             texts.update({f"{kind}/{name}/{kernel}": text for kernel, text in shaders(model, abilities)})
+    texts.update({f"browser/many/{kernel}": text for kernel, text in shaders(build_model(), BROWSER)})
     page = tmp_path / "page.html"
     page.write_text(f"<script>const shaders = {json.dumps(texts)};</script>", encoding="utf-8")
     with browser(command, tmp_path / "profile", ("--enable-unsafe-webgpu",)) as chromium:
