@@ -44,7 +44,7 @@ PACK_TARGETS = (
         ),
     ),
     PackTarget("x86-64-v3", "", ({"cache_bytes": 512 * _KIB},)),
-    PackTarget("aarch64", "", ({"cache_bytes": 1024 * _KIB},)),
+    PackTarget("aarch64", "dotprod", ({"cache_bytes": 1024 * _KIB, "dot_product_8": True},)),
 )
 
 
