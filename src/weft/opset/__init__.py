@@ -1,6 +1,7 @@
 """Definitions of the ONNX ops: one function per op over the primitives of the tensor program.
 
-Importing the package defines all ops; each module is a family of them.
+Importing the package defines the ops of ONNX itself; each module is a family of them. The ops of other domains are
+defined when one of them is looked up (registry.py).
 """
 
 # ruff: noqa: F401 (importing a module defines its ops)
@@ -21,8 +22,6 @@ from weft.opset import (
     linear,
     linear_attention,
     loss,
-    microsoft,
-    ml,
     movement,
     normalization,
     pooling,

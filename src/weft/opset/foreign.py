@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.opset.registry import REQUIRED, definitions
+from weft.opset.registry import REQUIRED, select_definitions
 
 PACKAGE = Path(__file__).parent.parent
 _INSIDE = f"{PACKAGE}{os.sep}"
@@ -59,7 +59,7 @@ class OpaqueError(Exception):
 
 def foreign_digest() -> str | None:
     """Digest all definitions outside of weft's own files; None if one of them has no digest."""
-    foreign = definitions(lambda function: not _is_weft(function))
+    foreign = select_definitions(lambda function: not _is_weft(function))
     roots = {str(getattr(definition.function, "__module__", "")).partition(".")[0] for definition in foreign}
     walk = _Walk(roots)
     try:

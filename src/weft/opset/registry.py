@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -102,6 +103,15 @@ class _Registration:
 
 
 _registrations: dict[tuple[str, str], list[_Registration]] = {}
+_PACKAGES = {"com.microsoft": "weft.opset.microsoft", "ai.onnx.ml": "weft.opset.ml"}
+"""The packages that define the ops of a domain, or of domains whose names continue it."""
+
+
+def _define_domain(domain: str) -> None:
+    """Define weft's own ops of a domain, if they are in a package of their own."""
+    for prefix, package in _PACKAGES.items():
+        if domain.startswith(prefix):
+            import_module(package)  # waits if another thread imports it
 
 
 def op(
@@ -115,6 +125,7 @@ def op(
     def register(function: Function) -> Function:
         registration = _Registration(function, name, domain, outputs, since)
         if not is_own(function):
+            _define_domain(domain)
             _check_return_annotation(registration.definition())
         versions = _registrations.setdefault((domain, name), [])
         if any(version.since == since for version in versions):
@@ -142,6 +153,7 @@ def _check_return_annotation(definition: Definition) -> None:
 
 def find(domain: str, name: str, version: int) -> Definition | None:
     """Find the definition that is in force at an opset version."""
+    _define_domain(domain)
     versions = _registrations.get((domain, name), ())
     return next((entry.definition() for entry in reversed(versions) if entry.since <= version), None)
 
@@ -154,8 +166,15 @@ def known_attributes(domain: str, name: str, version: int) -> frozenset[str] | N
     return frozenset(attribute.name for attribute in definition.attributes)
 
 
-def definitions(with_function: Callable[[Callable[..., Any]], bool] = lambda _: True) -> list[Definition]:
-    """Return all definitions, or those of some functions, by domain, name and version."""
+def definitions() -> list[Definition]:
+    """Return all definitions by domain, name and version."""
+    for domain in _PACKAGES:
+        _define_domain(domain)
+    return select_definitions(lambda _: True)
+
+
+def select_definitions(with_function: Callable[[Callable[..., Any]], bool]) -> list[Definition]:
+    """Return the definitions of some functions, of those that have been defined, by domain, name and version."""
     entries = [entry for key in sorted(_registrations) for entry in _registrations[key]]
     return [entry.definition() for entry in entries if with_function(entry.function)]
 
