@@ -8,21 +8,21 @@ zero point of 0 are dropped. If p and q are both signed or both unsigned, one of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from weft.ir import dims
-from weft.ir.dims import Axis, Dim, Symbol
+from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.program import Contract, Convolve, Map, Reduce, Reshape, Step, TensorProgram, Value
-from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, identity_indices, loads, rebuild
+from weft.ir.quantized_operands import LabelledExpression, QuantizationParameter, QuantizedOperand, match_parameter
+from weft.ir.scalar import Apply, Index, Literal, Load, Scalar, identity_indices
 from weft.ir.types import Shape, TensorType
 from weft.opset.trace import Evaluator
 from weft.passes.rewrite import everywhere, next_number
-from weft.records import dataclass
 
 BYTES = (DType.uint8, DType.int8)
 INT32 = DType.int32
@@ -31,33 +31,6 @@ SIGN_SHIFT = 128  # the shift between uint8 and int8
 LEAST_DEPTH = 8  # sums of fewer products do not gain
 CHANNEL = 1  # the channel axis of a convolution's result
 MOST_DEPTH = 33_000  # sums of more 8-bit products might overflow int32
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizationParameter:
-    """A zero point or scale: a scalar over the operand's axes that loads only from `source`, plus an offset."""
-
-    scalar: Scalar
-    source: Value | None
-    offset: int = 0
-
-    @property
-    def axes(self) -> set[int]:
-        indices = [index.value for load in loads(self.scalar) for index in load.indices if isinstance(index, Index)]
-        return {atom.position for index in indices for atom in dims.atoms(index) if isinstance(atom, Axis)}
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedOperand:
-    """scale * (numbers - zero), with a label for each axis of the numbers."""
-
-    numbers: Value
-    zero: QuantizationParameter
-    scale: QuantizationParameter | None
-    labels: tuple[int, ...]
-
-    def labels_of(self, parameter: QuantizationParameter) -> set[int]:
-        return {self.labels[axis] for axis in parameter.axes}
 
 
 def use_integer_products(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
@@ -93,7 +66,7 @@ class _Rewriter:
         left, right = self.make_signs_differ(left, right)
         shape = step.results[0].shape
         sums = self.add(primitive, (left.numbers, right.numbers), INT32, shape)
-        result = _Expression(primitive.output, shape)
+        result = LabelledExpression(primitive.output, shape)
         total: Scalar = result.load(sums, primitive.output)
         for correction in self.build_corrections(left, right, primitive, result):
             total = Apply("subtract", (total, correction), INT32)
@@ -120,12 +93,12 @@ class _Rewriter:
             numbers, pads = self.pad(x, pads), ((0, 0),) * len(pads)
         shape = step.results[0].shape
         sums = self.add(replace(primitive, pads=pads), (numbers, w.numbers), INT32, shape)
-        result = _Expression(tuple(range(rank)), shape)
+        result = LabelledExpression(tuple(range(rank)), shape)
         total: Scalar = result.load(sums, range(rank))
         if not self.is_zero(x.zero):
             totals, labels = self.sum_numbers(w, {-1})
 
-            def zero_point_term(expression: _Expression) -> Scalar:
+            def zero_point_term(expression: LabelledExpression) -> Scalar:
                 point = expression.parameter(x.zero, x.labels)
                 return Apply("multiply", (expression.load(totals, labels), point), INT32)
 
@@ -150,7 +123,7 @@ class _Rewriter:
         unpadded = x.numbers.shape
         befores = (0, 0, *(before for before, _ in pads))
         shape = (*unpadded[:2], *(size + before + after for size, (before, after) in zip(unpadded[2:], pads)))
-        expression = _Expression(tuple(range(len(shape))), shape)
+        expression = LabelledExpression(tuple(range(len(shape))), shape)
         positions = [expression.axis(axis) - before for axis, before in enumerate(befores)]
         position = expression.position(x.numbers)
         value: Scalar = Load(position, tuple(map(Index, positions)), x.numbers.dtype)
@@ -171,14 +144,14 @@ class _Rewriter:
         scale = None
         match centered:
             case Apply("multiply", (Apply("cast", (inner,)), factor), DType.float32):
-                scale = _match_parameter(factor, step)
+                scale = match_parameter(factor, step)
                 centered = inner
                 if scale is None:
                     return None
         zero: QuantizationParameter | None = QuantizationParameter(Literal(0, INT32), None)
         match centered:
             case Apply("subtract", (wide, point), DType.int32):
-                zero = _match_parameter(point, step)
+                zero = match_parameter(point, step)
                 centered = wide
         match centered:
             case Apply("cast", (Load(operand, indices, dtype),), DType.int32) if dtype in BYTES and zero is not None:
@@ -228,7 +201,7 @@ class _Rewriter:
     # -- zero points and scales --------------------------------------------------------------------------------------
 
     def build_corrections(
-        self, left: QuantizedOperand, right: QuantizedOperand, primitive: Contract, result: _Expression
+        self, left: QuantizedOperand, right: QuantizedOperand, primitive: Contract, result: LabelledExpression
     ) -> list[Scalar]:
         """Return the terms to subtract from the integer sums for zero points."""
         summed = {label for label in primitive.left if label not in primitive.output}
@@ -237,7 +210,7 @@ class _Rewriter:
         if not self.is_zero(left.zero):
             totals, labels = self.sum_numbers(right, summed)
 
-            def column_term(expression: _Expression) -> Scalar:
+            def column_term(expression: LabelledExpression) -> Scalar:
                 term: Scalar = expression.load(totals, labels)
                 if not self.is_zero(right.zero):
                     depth_scalar = Apply("cast", (Index(depth),), INT32)
@@ -249,7 +222,7 @@ class _Rewriter:
         if not self.is_zero(right.zero):
             sums, rows = self.sum_numbers(left, summed)
 
-            def row_term(expression: _Expression) -> Scalar:
+            def row_term(expression: LabelledExpression) -> Scalar:
                 point = expression.parameter(right.zero, right.labels)
                 return Apply("multiply", (expression.load(sums, rows), point), INT32)
 
@@ -268,12 +241,12 @@ class _Rewriter:
         remaining = tuple(size for axis, size in enumerate(shape) if axis not in axes)
         return self.add(Reduce("sum", axes), (wide,), INT32, remaining), labels
 
-    def build_scale(self, left: QuantizedOperand, right: QuantizedOperand, result: _Expression) -> Scalar:
+    def build_scale(self, left: QuantizedOperand, right: QuantizedOperand, result: LabelledExpression) -> Scalar:
         assert left.scale is not None and right.scale is not None
         left_scale, right_scale = left.scale, right.scale
         used = left.labels_of(left_scale) | right.labels_of(right_scale)
 
-        def multiply_scales(expression: _Expression) -> Scalar:
+        def multiply_scales(expression: LabelledExpression) -> Scalar:
             factors = (expression.parameter(left_scale, left.labels), expression.parameter(right_scale, right.labels))
             return Apply("multiply", factors, FLOAT32)
 
@@ -282,16 +255,16 @@ class _Rewriter:
 
     def add_term(
         self,
-        make: Callable[[_Expression], Scalar],
+        make: Callable[[LabelledExpression], Scalar],
         dtype: DType,
         labels: tuple[int, ...],
         used: set[int],
-        result: _Expression,
+        result: LabelledExpression,
     ) -> Scalar:
         """Compute a term in its own step if it depends only on `labels`, since it is small then."""
         if not used <= set(labels):
             return make(result)
-        term = _Expression(labels, tuple(result.size(label) for label in labels))
+        term = LabelledExpression(labels, tuple(result.size(label) for label in labels))
         scalar = make(term)
         return result.load(self.add(Map(scalar), tuple(term.operands), dtype, term.shape), labels)
 
@@ -312,54 +285,6 @@ class _Rewriter:
     def new_value(self, dtype: DType, shape: Shape) -> Value:
         self.number += 1
         return Value(self.number - 1, TensorType(dtype, shape))
-
-
-class _Expression:
-    """Builds a scalar over labelled axes, and collects the values that it loads from."""
-
-    def __init__(self, labels: tuple[int, ...], shape: Shape) -> None:
-        self.labels, self.shape = labels, shape
-        self.operands: list[Value] = []
-
-    def size(self, label: int) -> Dim:
-        return self.shape[self.labels.index(label)]
-
-    def axis(self, label: int) -> Dim:
-        return dims.axis(self.labels.index(label), self.size(label))
-
-    def load(self, value: Value, labels: Sequence[int]) -> Load:
-        indices = tuple(Index(self.axis(label)) for label in labels)
-        return Load(self.position(value), indices, value.dtype)
-
-    def position(self, value: Value) -> int:
-        if value not in self.operands:
-            self.operands.append(value)
-        return self.operands.index(value)
-
-    def parameter(self, parameter: QuantizationParameter, labels: tuple[int, ...]) -> Scalar:
-        """Build a zero point or scale of the operand whose axes have these labels."""
-
-        def load_parameter(load: Load) -> Scalar:
-            assert parameter.source is not None
-            return Load(self.position(parameter.source), load.indices, load.dtype)
-
-        def substitute_axis(atom: Symbol | Axis) -> Dim:
-            return self.axis(labels[atom.position]) if isinstance(atom, Axis) else dims.from_atom(atom)
-
-        scalar = rebuild(parameter.scalar, load_parameter, substitute_axis)
-        return Apply("add", (scalar, Literal(parameter.offset, INT32)), INT32) if parameter.offset else scalar
-
-
-def _match_parameter(scalar: Scalar, step: Step) -> QuantizationParameter | None:
-    """Match a literal, or a possibly cast load at indices that depend only on axes, as a parameter."""
-    parameter_loads = loads(scalar)
-    match scalar:
-        case Literal() | Load() | Apply("cast", (Load(),)):
-            if all(isinstance(index, Index) for load in parameter_loads for index in load.indices):
-                return QuantizationParameter(
-                    scalar, step.operands[parameter_loads[0].operand] if parameter_loads else None
-                )
-    return None
 
 
 def _shifted_zero(operand: QuantizedOperand) -> QuantizationParameter:
