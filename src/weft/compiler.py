@@ -127,7 +127,8 @@ class Pipeline:
     def fuse(self, program: TensorProgram) -> FusedProgram:
         """TensorProgram -> FusedProgram: groups of steps that share a kernel, and the layouts of values."""
         from weft.fuse import fuse
-        from weft.passes.fold import fold_half_weights, fold_weights
+        from weft.fuse.float8_products import multiplies_float8
+        from weft.passes.fold import fold_float8_weights, fold_half_weights, fold_weights
 
         self.progress.stage("fusing")
         target = self.compiling_driver.target(self.precision)
@@ -135,6 +136,8 @@ class Pipeline:
             program = fold_weights(program, self._evaluator)
         elif not target.widens_weights:
             program = fold_half_weights(program, self._evaluator)
+        if not multiplies_float8(target):
+            program = fold_float8_weights(program, self._evaluator)
         return fuse(program, target, lambda name, fused: self.dump.stage(name, lambda: fused))
 
     def build(self, fused: FusedProgram, compilation: Compilation | None = None) -> tuple[Section, ...]:

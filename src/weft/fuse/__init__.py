@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from weft.fuse.block_weights import fuse_block_weights, multiplies_codes, separate_block_rows
 from weft.fuse.concats import inline_concats
+from weft.fuse.float8_products import multiply_float8
 from weft.fuse.grouping import OTHER_BUFFERS, group_attention, group_heavy, group_rows, single_group, split_wide
 from weft.fuse.half_weights import fuse_half_weights
 from weft.fuse.host import host_group
@@ -86,6 +87,7 @@ def _native_scan(step: Step, target: Target) -> ScanGroup | None:
 
 
 PIPELINE: tuple[Stage, ...] = (
+    multiply_float8,
     narrow_products,
     inline_concats,
     fuse_maps,

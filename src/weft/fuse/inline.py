@@ -65,7 +65,7 @@ def inline_maps(program: TensorProgram, most_operands: int = MANY, stored: Colle
         elif isinstance(step.primitive, Scatter) and step.primitive.in_place:
             step = _inline_all(_analyse(step), maps, readers, most_operands).step
         steps.append(step)
-    return replace(program, steps=_drop_unread_maps(steps, program.outputs))
+    return replace(program, steps=drop_unread_maps(steps, program.outputs))
 
 
 def _split_axes(reshape: Step, maps: Mapping[Value, _MapInfo], readers: dict[Value, set[Value | None]]) -> Step | None:
@@ -240,7 +240,8 @@ def _replace_expressions(primitive: Primitive, expressions: Sequence[Scalar]) ->
     return Map(expressions[0])
 
 
-def _drop_unread_maps(steps: list[Step], outputs: tuple[Value, ...]) -> tuple[Step, ...]:
+def drop_unread_maps(steps: list[Step], outputs: tuple[Value, ...]) -> tuple[Step, ...]:
+    """Drop the maps that no step after them reads."""
     needed = set(outputs)
     result: list[Step] = []
     for step in reversed(steps):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.errors import InternalError
 from weft.ir.dims import Axis, atoms
 from weft.ir.dtypes import DType
+from weft.ir.float8_products import FLOAT8
 from weft.ir.program import Contract, Convolve, Map, Scatter, Step, TensorProgram, Value, bodies
 from weft.ir.scalar import FUNCTIONS, Apply, FlatLoad, Index, Load, Placeholder, Scalar, walk
 
@@ -55,7 +56,9 @@ def _verify_step(step: Step) -> None:
             left, right, result_dtype = (value.dtype for value in (*step.operands, *step.results))
             mixed = {left, right} == {DType.uint8, DType.int8} and result_dtype is DType.int32
             rounded = {left, right} == {DType.bfloat16, DType.float32} and result_dtype is DType.float32
-            if not mixed and not rounded and not left is right is result_dtype:
+            narrow = {left, right} == {DType.float16} or {left, right} <= {*FLOAT8}
+            widened = narrow and result_dtype is DType.float32
+            if not mixed and not rounded and not widened and not left is right is result_dtype:
                 raise InternalError(f"a product of {left} and {right} has a result of {result_dtype}", node=step.origin)
         case Scatter(domain, indices, update):
             for scalar in (*indices, update):

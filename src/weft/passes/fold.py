@@ -3,7 +3,7 @@
 A result much larger than its operands is not folded, to save memory, unless it becomes the weights of a product. A
 result that repeats one element is always folded, since its array has stride 0. Block-quantized weights stay packed,
 since some devices multiply them directly; for other devices `fold_weights` dequantizes them. The same holds for weights
-of 16 bits that are cast to float32 (`fold_half_weights`).
+of 16 bits that are cast to float32 (`fold_half_weights`), and for floats of 8 bits (`fold_float8_weights`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from weft.errors import WeftError
 from weft.ir.block_weights import match_block_weights
 from weft.ir.dtypes import DType
+from weft.ir.float8_products import find_float8_weights
 from weft.ir.half_weights import widens_weights
 from weft.ir.program import HOST_STEPS, Contract, Convolve, Map, Random, Scan, Step, TensorProgram, Value
 from weft.ir.scalar import Literal
@@ -28,7 +29,7 @@ GROWTH = 4  # limit on the size of other results, relative to operands: bytes ma
 
 
 def fold_constants(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
-    """Fold steps with constant operands, except block-quantized weights."""
+    """Fold steps with constant operands, except weights that devices may dequantize or widen."""
     program = everywhere(fold_constants, program, evaluator)
     return _fold(program, evaluator, _find_readers(program))
 
@@ -42,6 +43,23 @@ def fold_half_weights(program: TensorProgram, evaluator: Evaluator) -> TensorPro
     """Fold steps with constant operands, including weights of 16 bits, but not block-quantized ones."""
     program = everywhere(fold_half_weights, program, evaluator)
     return _fold(program, evaluator, _find_readers(program), halves=True)
+
+
+def fold_float8_weights(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
+    """Fold the steps that dequantize floats of 8 bits for products."""
+    program = everywhere(fold_float8_weights, program, evaluator)
+    weight_maps = {id(step) for step in find_float8_weights(program)}
+    if not weight_maps:
+        return program
+    constants: dict[Value, Any] = dict(program.constants)
+    steps: list[Step] = []
+    for step in program.steps:
+        results = _compute(step, constants, evaluator, LARGE) if id(step) in weight_maps else None
+        if results is None:
+            steps.append(step)
+        else:
+            constants.update(zip(step.results, results))
+    return replace(program, steps=tuple(steps), constants=constants)
 
 
 def fold_bytes(program: TensorProgram, evaluator: Evaluator) -> TensorProgram:
@@ -77,10 +95,11 @@ def _fold(
 ) -> TensorProgram:
     constants: dict[Value, Any] = dict(program.constants)
     weight_sources = _find_weight_sources(program)
+    float8_maps = {id(step) for step in find_float8_weights(program)} if readers else set()
     steps: list[Step] = []
     for step in program.steps:
-        stays_packed = len(step.results) == 1 and _stays_packed(
-            step, readers.get(step.results[0], []), constants, halves=halves
+        stays_packed = id(step) in float8_maps or (
+            len(step.results) == 1 and _stays_packed(step, readers.get(step.results[0], []), constants, halves=halves)
         )
         small = LARGE if not weight_sources.isdisjoint(step.results) else SMALL
         results = None if stays_packed else _compute(step, constants, evaluator, small)

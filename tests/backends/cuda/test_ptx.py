@@ -146,6 +146,37 @@ def quantized() -> onnx.ModelProto:
     )
 
 
+def float8() -> onnx.ModelProto:
+    """A product and a convolution of quantized floats of 8 bits."""
+    kind = helper.tensor_dtype_to_np_dtype(TensorProto.FLOAT8E4M3FN)
+
+    def quantize(source: str) -> list[onnx.NodeProto]:
+        dequantized = node("DequantizeLinear", [f"{source}q", "one", "zero"], [f"{source}d"])
+        return [node("QuantizeLinear", [source, "one", "zero"], [f"{source}q"]), dequantized]
+
+    return model(
+        [
+            *quantize("x"),
+            node("DequantizeLinear", ["w", "scales", "zeros"], ["wd"], axis=1),
+            node("MatMul", ["xd", "wd"], ["y"]),
+            *quantize("image"),
+            node("DequantizeLinear", ["filters", "scales", "zeros"], ["fd"], axis=0),
+            node("Conv", ["imaged", "fd"], ["z"], pads=[1] * 4),
+        ],
+        [value("x", ["rows", 1024]), value("image", [4, 64, 56, 56])],
+        [value("y", None), value("z", None)],
+        [
+            zeros("w", 1024, 512, dtype=kind),
+            zeros("filters", 512, 64, 3, 3, dtype=kind),
+            zeros("scales", 512),
+            zeros("zeros", 512, dtype=kind),
+            tensor("one", np.float32(1)),
+            zeros("zero", dtype=kind),
+        ],
+        opsets={"": 21},
+    )
+
+
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "layer": layer,
     "layer_half": lambda: layer(F16),
@@ -157,6 +188,7 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "bytes": bytes_,
     "odds": mixed_ops,
     "quantized": quantized,
+    "float8": float8,
 }
 SINGLE = ("layer", "layer_any_rows", "attention", "images")  # float32 models, for which the precision matters
 CASES = [
@@ -164,6 +196,8 @@ CASES = [
     *(("h200", "float32", name) for name in MODELS if name not in SINGLE),
     ("h200", "strict", "layer_half"),
     ("h200", "strict", "quantized"),
+    ("h200", "fast", "float8"),
+    ("a100", "float32", "float8"),
     ("h200 of 12.0", "float32", "bytes"),
     *(("a100", precision, name) for precision in ("float32", "tf32", "fast") for name in ("layer", "attention")),
     *(("a100", "float32", name) for name in ("layer_half", "attention_half", "images", "bytes", "quantized")),

@@ -25,7 +25,7 @@ from weft.backends.llvm.nvptx import NvidiaProcessor
 from weft.backends.llvm.thread_lanes import ThreadLanes
 from weft.ir import dims
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Kernel, MoveRun, PutTile, Statement, TilePipeline, inner_bodies
+from weft.ir.kernel import AddSums, Kernel, MoveRun, PutTile, Statement, TilePipeline, inner_bodies
 from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import Layout, row_major
 from weft.ir.packing import load_constant
@@ -41,6 +41,7 @@ from weft.kernels.threads.tensor_tile import TensorTile, find_product_scheme, li
 
 F16, BF16, F32 = DType.float16, DType.bfloat16, DType.float32
 I8, U8, I32 = DType.int8, DType.uint8, DType.int32
+E4M3, E5M2 = DType.float8e4m3fn, DType.float8e5m2
 TOLERANCES = {
     Float32Products.PARTS: 2e-6,
     Float32Products.TF32: 3e-3,
@@ -52,6 +53,7 @@ WAYS = list(TOLERANCES)
 def target_with(way: Float32Products = Float32Products.EXACT, rows: int = 64, lanes: int = 128) -> ThreadTarget:
     """Return a GPU target with tile products."""
     pairs = [(F16, F16, F32), (BF16, BF16, F32), (F32, F32, F32), (U8, I8, I32), (I8, U8, I32)]
+    pairs += [(left, right, F32) for left in (E4M3, E5M2) for right in (E4M3, E5M2)]
     products = tuple(TileProduct(*pair, 6e12, rows, lanes) for pair in pairs)
     own = targets()["sharing"]
     return replace(
@@ -108,15 +110,19 @@ def product(
     dtypes: tuple[DType, DType],
     weights: Array | None = None,
     transposed: tuple[bool, bool] = (False, False),
+    *,
+    is_wide: bool = False,
 ) -> tuple[Work, StoredTensor]:
+    """Build a product; that of float8, or with `is_wide`, has results of float32."""
     m, n, k = shape
     left = StoredTensor(dtypes[0], (m, k), Layout((1, 0)) if transposed[0] else row_major(2))
     right = StoredTensor(dtypes[1], (k, n), Layout((1, 0)) if transposed[1] else row_major(2))
-    result = StoredTensor(dtypes[0] if dtypes[0].is_float else I32, (m, n), row_major(2))
+    is_wide = is_wide or dtypes[0] in (E4M3, E5M2)
+    result_type = F32 if is_wide else dtypes[0] if dtypes[0].is_float else I32
+    result = StoredTensor(result_type, (m, n), row_major(2))
     primitive = Contract((0, 2), (2, 1), (0, 1))
-    return build_contract(
-        build_contraction, primitive, left, right, result, None, target, constant_right=weights
-    ), result
+    constants = {"constant_right": weights, "has_wide_result": is_wide}
+    return build_contract(build_contraction, primitive, left, right, result, None, target, **constants), result
 
 
 def check_product(
@@ -235,6 +241,49 @@ def test_bytes(dtypes: tuple[DType, DType], monkeypatch: pytest.MonkeyPatch) -> 
             work, result = product((m, n, k), target_with(), dtypes, weights)
             (actual,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
             assert np.array_equal(actual, a.astype(np.int32) @ b.astype(np.int32))
+
+
+@pytest.mark.parametrize("dtypes", [(E4M3, E4M3), (E5M2, E5M2), (E4M3, E5M2)])
+def test_float8(dtypes: tuple[DType, DType], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of 8-bit floats, which are exact, and sums in float32; aligned operands are moved."""
+    target = target_with(Float32Products.HALVES)
+    for tile in (small(8), TensorTile(8, 16, 32, 8, 2, swapped=True)):
+        if tile.swapped and dtypes[0] is not dtypes[1]:
+            continue
+        choosing(monkeypatch, tile)
+        for m, n, k in ((33, 20, 70), (16, 40, 64), (1, 5, 300)):
+            a, b = random_array(m, (m, k), F32).astype(dtypes[0].numpy), random_array(n, (k, n), F32)
+            b = b.astype(dtypes[1].numpy)
+            for weights in (None, b):
+                work, result = product((m, n, k), target, dtypes, weights)
+                assert weights is None or moved(work) == ({"left", "right"} if k % 16 == 0 else {"right"})
+                (actual,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
+                wide = a.astype(np.float64), b.astype(np.float64)
+                error = np.abs(actual - wide[0] @ wide[1]) / (np.abs(wide[0]) @ np.abs(wide[1]))
+                assert error.max() < 3e-7
+
+
+def test_float8_in_few_rows() -> None:
+    """Kernels without tiles read 8-bit floats too."""
+    target = replace(target_with(Float32Products.HALVES), block_threads=16, most_block_threads=64)
+    a, b = (random_array(1, shape, F32).astype(E4M3.numpy) for shape in ((2, 100), (100, 40)))
+    work, result = product((2, 40, 100), target, (E4M3, E4M3), b)
+    assert not any(is_on_tiles(launch.kernel) for launch in work.launches)
+    (actual,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
+    assert_close(actual, a.astype(np.float64) @ b.astype(np.float64), F32)
+
+
+def test_wide_results_are_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 results of float16 leave the tensor cores after every depth tile, where no precision may be lost."""
+    choosing(monkeypatch, small(16))
+    a, b = random_array(1, (17, 200), F16), random_array(2, (200, 24), F16)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    for way, is_promoted in ((Float32Products.EXACT, True), *((way, way is WAYS[0]) for way in WAYS)):
+        work, result = product((17, 24, 200), target_with(way), (F16, F16), b, is_wide=True)
+        adds = [s for launch in work.launches for s in statements(launch.kernel) if isinstance(s, AddSums)]
+        assert bool(adds) == is_promoted
+        (actual,), _ = run_on_cpu(expanded(work), [(a, row_major(2)), (b, row_major(2))], [result])
+        assert_close(actual, expected, F32)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -379,29 +428,37 @@ def test_tiles_fit() -> None:
 
 
 PTXAS = find_ptxas()
-REAL = [(F16, Float32Products.EXACT), *((F32, way) for way in WAYS), (U8, Float32Products.EXACT)]
+REAL = [
+    (F16, Float32Products.EXACT, False),
+    (F16, Float32Products.EXACT, True),
+    *((F32, way, False) for way in WAYS),
+    (U8, Float32Products.EXACT, False),
+    (E4M3, Float32Products.HALVES, True),
+]
 
 
 @pytest.mark.skipif(PTXAS is None, reason="no ptxas")
 @pytest.mark.parametrize("way", ["mma.sync", "wgmma"])
-@pytest.mark.parametrize(("dtype", "float32"), REAL)
-def test_kernels_assemble(dtype: DType, float32: Float32Products, way: str) -> None:
+@pytest.mark.parametrize(("dtype", "float32", "is_wide"), REAL)
+def test_kernels_assemble(dtype: DType, float32: Float32Products, is_wide: bool, way: str) -> None:
     """All tiles for moved operands, and the chosen ones for fetched operands; no register is spilled."""
     assert PTXAS is not None
     target = target_with(float32, *((64, 128) if way == "wgmma" else (16, 32)))
     pair = (U8, I8) if dtype is U8 else (dtype, dtype)
-    scheme = find_product_scheme(*pair, target)
+    scheme = find_product_scheme(*pair, target, has_wide_result=is_wide)
     assert scheme is not None
-    works = [product((301, 515, 710), target, pair)[0], product((3000, 3000, 3001), target, pair)[0]]
+    shapes = (301, 515, 710), (3000, 3000, 3001)
+    works = [product(shape, target, pair, is_wide=is_wide)[0] for shape in shapes]
     kernels = [launch.kernel for work in works for launch in work.launches]
     with pytest.MonkeyPatch.context() as patched:
         for tile, _ in list_tensor_tiles(scheme, target):
             choosing(patched, tile)
-            kernels += [launch.kernel for launch in product((4096, 4096, 4096), target, pair)[0].launches]
+            work, _ = product((4096, 4096, 4096), target, pair, is_wide=is_wide)
+            kernels += [launch.kernel for launch in work.launches]
     module = assembly.Module("weft")
     for number, kernel in enumerate(kernels):
         emit(replace(insert_barriers(kernel), name=f"kernel{number}"), module, ThreadLanes(tile_products=way))
-    processor = WAYS_OF_TILES[way]
+    processor = "sm_89" if dtype is E4M3 and way == "mma.sync" else WAYS_OF_TILES[way]
     messages = assemble(PTXAS, assembly_text(str(module), NvidiaProcessor(processor, FEATURES[processor])), processor)
     assert messages.count(" 0 bytes spill stores") == len(kernels), messages
     assert "wgmma" not in messages, messages

@@ -141,11 +141,13 @@ def _evaluate(
         case ArgReduce():
             return [reductions.arg_reduce(primitive, operands[0])]
         case Contract():
-            return [products.contract(primitive, operands[0], operands[1])]
+            left, right = _widen_factors(operands, types[0])
+            return [products.contract(primitive, left, right)]
         case Convolve():
             pads = [(number(a), number(b)) for a, b in primitive.pads]
             shape = _evaluate_shape(types[0], sizes)
-            return [products.convolve(primitive, operands[0], operands[1], number(primitive.groups), pads, shape)]
+            x, w = _widen_factors(operands, types[0])
+            return [products.convolve(primitive, x, w, number(primitive.groups), pads, shape)]
         case Pool():
             pads = [(number(a), number(b)) for a, b in primitive.pads]
             window = [number(size) for size in primitive.window]
@@ -168,6 +170,13 @@ def _evaluate(
             return _loop(primitive, operands, types, sizes, run_body)
         case Observe() | Late():
             raise InternalError(f"{type(primitive).__name__} has no meaning outside a program")
+
+
+def _widen_factors(operands: Sequence[Any], result: Type) -> Sequence[Any]:
+    """Return the operands of a product as float32 if they are narrower and their result is float32."""
+    if result.dtype is not DType.float32:
+        return operands
+    return [operand.astype(np.float32) if operand.dtype.itemsize < 4 else operand for operand in operands]
 
 
 def run_step(step: Step, operands: list[Any], sizes: Sizes, run_body: RunBody | None = None) -> list[Any]:

@@ -48,6 +48,7 @@ class Contraction:
     constant_left: Array | None = None
     constant_right: Array | None = None
     prepare: Callable[[Array], Array] | None = None  # applied to the constant operand before it is packed
+    has_wide_result: bool = False  # float32, before the epilogue, though operands are narrower floats
 
     def operands(self) -> tuple[ContractOperand, ContractOperand]:
         if len(set(self.primitive.output)) != len(self.primitive.output):

@@ -32,6 +32,7 @@ class Convolution:
     constant: Array | None = None
     order: Dim | None = None
     prepare: Callable[[Array], Array] | None = None  # applied to constant weights before they are packed
+    has_wide_result: bool = False  # float32, before the epilogue, though operands are narrower floats
 
     @property
     def channels(self) -> Dim:

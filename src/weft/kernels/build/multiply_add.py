@@ -10,7 +10,7 @@ from weft.kernels.lower.operations import cast
 
 def accumulator_dtype(dtype: DType) -> DType:
     """Return the dtype that products of a dtype are summed in."""
-    return DType.float32 if dtype in (DType.float16, DType.bfloat16) else dtype
+    return DType.float32 if dtype.is_float and dtype.bits <= 16 else dtype
 
 
 PAIRS = "pairs"  # words of two bfloat16 each

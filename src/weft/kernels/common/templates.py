@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from weft.ir.dtypes import DType
 from weft.ir.groups import AttentionGroup, HeavyGroup, MapGroup, ReduceGroup, RowGroup, StepGroup
 from weft.ir.program import (
     ArgReduce,
@@ -19,6 +20,7 @@ from weft.ir.program import (
     Reduce,
     Scatter,
     Sort,
+    Step,
 )
 from weft.kernels.build.contraction import Contraction
 from weft.kernels.build.convolution import Convolution
@@ -104,6 +106,11 @@ def build_shared_templates(
     }
 
 
+def _has_wide_result(step: Step) -> bool:
+    """Whether a product of narrower floats has a result of float32."""
+    return step.results[0].dtype is DType.float32 and all(value.dtype.bits < 32 for value in step.operands)
+
+
 def _adapt_step(build: Callable[[Any, list[StoredTensor], list[StoredTensor], Any], Work]) -> TemplateBuilder:
     """Adapt `build`, which takes the primitive of the group's only step, its operands and its results."""
 
@@ -120,8 +127,17 @@ def adapt_contraction(build: Callable[[Contraction, Any], Work | None]) -> Templ
         assert isinstance(group.heavy.primitive, Contract)
         left, right = request.take(group.sources)
         epilogue = request.epilogue(group.epilogue)
-        constants = [request.constants.get(value) for value in group.sources]
-        contraction = Contraction(group.heavy.primitive, left, right, request.result, epilogue, *constants)
+        constant_left, constant_right = (request.constants.get(value) for value in group.sources)
+        contraction = Contraction(
+            group.heavy.primitive,
+            left,
+            right,
+            request.result,
+            epilogue,
+            constant_left,
+            constant_right,
+            has_wide_result=_has_wide_result(group.heavy),
+        )
         work = build(contraction, request.target)
         return None if work is None else mark_overwritable(work, epilogue, request.result)
 
@@ -136,7 +152,16 @@ def adapt_convolution(build: Callable[[Convolution, Any, int | None], Work | Non
         assert isinstance(group.heavy.primitive, Convolve)
         x, w = request.take(group.sources)
         epilogue, weights = request.epilogue(group.epilogue), request.constants.get(group.sources[1])
-        convolution = Convolution(group.heavy.primitive, x, w, request.result, epilogue, weights, group.channel_order)
+        convolution = Convolution(
+            group.heavy.primitive,
+            x,
+            w,
+            request.result,
+            epilogue,
+            weights,
+            group.channel_order,
+            has_wide_result=_has_wide_result(group.heavy),
+        )
         work = build(convolution, request.target, request.tile)
         return None if work is None else mark_overwritable(work, epilogue, request.result)
 

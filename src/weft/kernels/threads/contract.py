@@ -19,12 +19,11 @@ from weft.ir.arrays import Array
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.packing import Packing
-from weft.ir.program import Contract
 from weft.ir.target import ThreadTarget
 from weft.kernels.build.contraction import Contraction, ContractOperand, order_sums
 from weft.kernels.build.epilogue import EpilogueAccess
 from weft.kernels.build.loop_axes import LoopAxis, merge_loop_axes
-from weft.kernels.lower.tensors import Epilogue, Reference, StoredTensor, Work
+from weft.kernels.lower.tensors import Reference, Work
 from weft.kernels.threads.float_splits import convert_array
 from weft.kernels.threads.product import Product
 from weft.kernels.threads.product_choice import BoundProduct, build_product_work
@@ -35,8 +34,7 @@ from weft.records import dataclass
 def build_contraction(contraction: Contraction, target: ThreadTarget) -> Work:
     """Build a contraction; operands of uint8 and int8 may be mixed, with sums in int32."""
     first, second = contraction.operands()
-    ends = contraction.primitive, contraction.result, contraction.epilogue
-    plans = [_ContractionPlan(first, second, *ends), _ContractionPlan(second, first, *ends)]
+    plans = [_ContractionPlan(first, second, contraction), _ContractionPlan(second, first, contraction)]
     return min(plans, key=_ContractionPlan.rank).work(target)
 
 
@@ -57,16 +55,11 @@ class PackedOperand:
 class _ContractionPlan:
     """A contraction in which `left` gives the rows and `right` the columns."""
 
-    def __init__(
-        self,
-        left: ContractOperand,
-        right: ContractOperand,
-        primitive: Contract,
-        result: StoredTensor,
-        epilogue: Epilogue | None,
-    ) -> None:
-        self.left, self.right, self.output, self.result, self.epilogue = left, right, primitive.output, result, epilogue
-        inner = [self.output[axis] for axis in result.layout.order]
+    def __init__(self, left: ContractOperand, right: ContractOperand, contraction: Contraction) -> None:
+        self.left, self.right, self.output = left, right, contraction.primitive.output
+        self.result, self.epilogue = contraction.result, contraction.epilogue
+        self.has_wide_result = contraction.has_wide_result
+        inner = [self.output[axis] for axis in self.result.layout.order]
         self.grid = [x for x in inner if x in left.labels and x in right.labels]
         self.rows = [x for x in inner if x not in right.labels]
         self.columns = [x for x in inner if x not in left.labels]
@@ -140,6 +133,7 @@ class _ContractionPlan:
                 0 if right_packed is None else right_packed.plane,
             ),
             elements=(_count_elements(self.left), _count_elements(self.right)),
+            has_wide_result=self.has_wide_result,
         )
         left, right = (
             Reference("operand", side.number) if packing is None else packing.packing

@@ -66,6 +66,7 @@ class _ConvolutionBuilder:
         self.groups = convolution.primitive.groups
         self.channels, self.features = convolution.channels, convolution.features
         self.phases, self.input_dilations = convolution.phases, convolution.input_dilations
+        self.has_wide_result = convolution.has_wide_result
         self.order, self.first_channel = _simplify_order(convolution.order)
         self.own_channels, self.padded_channels = self.channels, self.choose_channels()
 
@@ -120,6 +121,7 @@ class _ConvolutionBuilder:
             padded_sums=(False, layout is not None and layout.is_deep),
             elements=(dims.product(self.x.shape), dims.product(self.w.shape) if self.constant is None else 0),
             planes=(0, 0 if layout is None or layout.planes == 1 else prod(self.packed_shape(phase, layout))),
+            has_wide_result=self.has_wide_result,
         )
 
     def inside(self, phase: Phase) -> tuple[BoundsTest, ...]:

@@ -44,6 +44,7 @@ class Product:
       along the reduction, if that is one loop axis, for as many elements as tiles take at once.
     - `planes` is the distance between the planes of an operand that is split into several.
     - `elements` is the size of operands that are not constant, 0 of others.
+    - `has_wide_result`: before the epilogue the result is float32, though operands are narrower floats.
     """
 
     left: DType
@@ -63,6 +64,7 @@ class Product:
     padded_sums: tuple[bool, bool] = (False, False)
     planes: tuple[Dim, Dim] = (0, 0)
     elements: tuple[Dim, Dim] = (0, 0)
+    has_wide_result: bool = False
 
     @property
     def type(self) -> DType:

@@ -84,7 +84,7 @@ def build_product_work(name: str, factory: KernelFactory, target: ThreadTarget, 
     """
     plain = factory(None)
     variants = choose(plain.product, target)
-    scheme = find_product_scheme(plain.product.left, plain.product.right, target)
+    scheme = _find_scheme(plain.product, target)
     work = before
     plain_variants = [variant for variant in variants if isinstance(variant.tile, Tile)]
     if plain_variants:
@@ -108,6 +108,10 @@ def build_product_work(name: str, factory: KernelFactory, target: ThreadTarget, 
             launch = build_tensor_product(name, product, scheme, variant.tile, variant.splits)
             work = _append_variant(name, product, variant, launch, left, right, target, work)
     return work
+
+
+def _find_scheme(product: Product, target: ThreadTarget) -> ProductScheme | None:
+    return find_product_scheme(product.left, product.right, target, has_wide_result=product.has_wide_result)
 
 
 def _bind_operands(work: Work, bound: BoundProduct) -> tuple[Work, Reference, Reference]:
@@ -201,10 +205,11 @@ def _name_around_sizes(product: Product, target: ThreadTarget) -> tuple[str, str
 
     It covers what the speed of tilings depends on: types, staging of operands, epilogue.
     """
-    scheme = find_product_scheme(product.left, product.right, target)
+    scheme = _find_scheme(product, target)
     text = f"axes {len(product.rows)},{len(product.columns)},{len(product.sums)}"
     if scheme is not None:
         text += f" by {scheme.left}*{scheme.right}" + (f" in {scheme.planes}" if scheme.planes > 1 else "")
+        text += " promoted" if scheme.promotes_sums and scheme.planes == 1 else ""
     for side, name in enumerate(("left", "right")):
         if product.elements[side] == 0:
             text += f" {name} constant"
@@ -316,7 +321,7 @@ def _penalize(candidate: TilingCandidate) -> TilingCandidate:
 
 def _list_tensor_candidates(product: Product, target: ThreadTarget) -> list[TilingCandidate]:
     """List tilings on tile products."""
-    scheme = find_product_scheme(product.left, product.right, target)
+    scheme = _find_scheme(product, target)
     candidates: list[TilingCandidate] = []
     if scheme is None:
         return candidates

@@ -1,8 +1,8 @@
 """The product kernel on tile products: all lanes of a block multiply tiles of both operands, which a pipeline loads.
 
 The sums are put into local memory; then each lane reads neighbours, applies the epilogue and writes them. Operands that
-are split into planes give several products per depth tile; these are summed separately before they are added to the
-total, so that little precision is lost where sums grow.
+are split into planes give several products per depth tile. The products of a depth tile may be summed separately before
+they are added to the total, so that little precision is lost where sums grow.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _TensorProductKernel(ProductFrame):
         left, right = (operand.tiles for operand in self.operands)
         if self.tile.swapped:
             left, right = right, left
-        if self.scheme.planes == 1:
+        if not self.scheme.promotes_sums:
             return [MultiplyTiles(total, left[0].name, right[0].name)]
         small = self.builder.sums("small", *self.tile.sums_shape, self.type)
         products = [MultiplyTiles(small.name, left[a].name, right[b].name) for a, b in self.scheme.pairs]

@@ -18,10 +18,14 @@ _MAX_SUMS = 144  # registers of a lane that hold sums
 
 @dataclass(frozen=True, slots=True)
 class ProductScheme:
-    """The tile product that computes a product, and the number of planes that each operand is split into."""
+    """The tile product that computes a product, and the number of planes that each operand is split into.
+
+    With `promotes_sums`, the sums of each depth tile are added to the total outside of the tensor cores.
+    """
 
     tile_product: TileProduct
     planes: int = 1
+    promotes_sums: bool = False
 
     @property
     def products(self) -> int:
@@ -52,12 +56,18 @@ class ProductScheme:
         return self.tile_product.right
 
 
-def find_product_scheme(left: DType, right: DType, target: ThreadTarget) -> ProductScheme | None:
-    """Find how tile products multiply operands of these types, if they can; one may be float32, the other float16."""
+def find_product_scheme(
+    left: DType, right: DType, target: ThreadTarget, *, has_wide_result: bool = False
+) -> ProductScheme | None:
+    """Find how tile products multiply operands of these types, if they can; one may be float32, the other float16.
+
+    A wide result of narrow floats is as accurate as one of float32.
+    """
     if not (DType.float32 in (left, right) and {left, right} <= {DType.float32, DType.float16}):
         tile_product = target.tile_product(left, right)
         is_usable = tile_product is not None and tile_product.sums is sum_dtype(left, right)
-        return ProductScheme(tile_product) if tile_product is not None and is_usable else None
+        promotes = has_wide_result and target.float32_products in (Float32Products.EXACT, Float32Products.PARTS)
+        return ProductScheme(tile_product, 1, promotes) if tile_product is not None and is_usable else None
     float32_operands = {
         Float32Products.PARTS: (DType.bfloat16, 3),
         Float32Products.TF32: (DType.float32, 1),
@@ -67,7 +77,7 @@ def find_product_scheme(left: DType, right: DType, target: ThreadTarget) -> Prod
         return None
     element, planes = float32_operands
     tile_product = target.tile_product(element, element)
-    return None if tile_product is None else ProductScheme(tile_product, planes)
+    return None if tile_product is None else ProductScheme(tile_product, planes, planes > 1)
 
 
 def chunk_length(element: DType) -> int:
@@ -104,8 +114,9 @@ class TensorTile:
         return (self.width, self.height) if self.swapped else (self.height, self.width)
 
     def sums(self, scheme: ProductScheme) -> int:
-        """Registers of a lane that hold sums; operands in several planes take twice as many."""
-        return self.height * self.width // self.lanes * (1 if scheme.planes == 1 else 2)
+        """Registers of a lane that hold sums; promoted ones, as tile products of float8 are, take twice as many."""
+        is_promoted = scheme.promotes_sums or (scheme.left.is_float and scheme.left.bits == 8)
+        return self.height * self.width // self.lanes * (2 if is_promoted else 1)
 
     def bytes(self, scheme: ProductScheme) -> int:
         """Local memory of a block."""
@@ -141,7 +152,7 @@ _GROUPED = (
     RatedTensorTile(64, 64, 128, TileSpeed(0.33, 0.7, 3, 1.5)),
     RatedTensorTile(64, 32, 128, TileSpeed(0.18, 0.45, 3, 1.5)),
 )
-_GROUPED_PLANES = (
+_GROUPED_PROMOTED = (
     RatedTensorTile(128, 128, 256, TileSpeed(0.79, 0.79, 1, 2.5)),
     RatedTensorTile(128, 128, 256, TileSpeed(0.87, 0.87, 1, 2.5), line_part=2),
     RatedTensorTile(128, 64, 256, TileSpeed(0.77, 0.77, 1, 2.0)),
@@ -170,25 +181,25 @@ _SINGLE_FEW = (
     RatedTensorTile(16, 64, 128, TileSpeed(0.1, 0.2, 2, 1.5), swapped=True),
     RatedTensorTile(32, 64, 128, TileSpeed(0.15, 0.3, 2, 1.5), swapped=True),
 )
-# by the rows of a tile product, and the planes of operands
+# by the rows of a tile product, and whether sums are promoted
 RATED_TENSOR_TILES = {
-    (64, 1): (*_GROUPED, *_GROUPED_FEW),
-    (64, 3): _GROUPED_PLANES,
-    (16, 1): (*_SINGLE, *_SINGLE_FEW),
-    (16, 3): _SINGLE,
+    (64, False): (*_GROUPED, *_GROUPED_FEW),
+    (64, True): (*_GROUPED_PROMOTED, *_GROUPED_FEW),
+    (16, False): (*_SINGLE, *_SINGLE_FEW),
+    (16, True): (*_SINGLE, *_SINGLE_FEW),
 }
 
 
 def list_tensor_tiles(scheme: ProductScheme, target: ThreadTarget) -> list[tuple[TensorTile, TileSpeed]]:
     """List the tiles that fit a target, each with as many stages as fit."""
     fitting = []
-    for rated in RATED_TENSOR_TILES.get((scheme.tile_product.rows, scheme.planes), ()):
+    for rated in RATED_TENSOR_TILES.get((scheme.tile_product.rows, scheme.promotes_sums), ()):
         depth = target.tile_line_bytes * 8 // scheme.left.bits // rated.line_part
         tiles = [
             TensorTile(rated.height, rated.width, depth, rated.lanes, stages, rated.swapped)
             for stages in range(_MAX_SWAPPED_STAGES if rated.swapped else _MAX_STAGES, _MIN_STAGES - 1, -1)
         ]
-        if rated.swapped and scheme.left is not scheme.right:
+        if rated.swapped and (scheme.left is not scheme.right or scheme.planes > 1):
             continue
         if rated.lanes > target.most_block_threads or tiles[0].sums(scheme) > _MAX_SUMS:
             continue
