@@ -20,6 +20,7 @@ from weft.backends.cuda.library import OUT_OF_MEMORY
 
 H200 = GpuProperties(0, "NVIDIA H200", (9, 0), 140 << 30, 13000, 132, 232448, 3201000, 6144, True)
 A100 = GpuProperties(0, "NVIDIA A100", (8, 0), 80 << 30, 12000, 108, 166912, 1593000, 5120, True)
+L40 = GpuProperties(0, "NVIDIA L40", (8, 9), 48 << 30, 12040, 142, 101376, 9001000, 384, True)
 T4 = GpuProperties(0, "Tesla T4", (7, 5), 16 << 30, 12000, 40, 65536, 5001000, 256, True)
 _ALIGNMENT = 256
 _LAUNCH_KERNEL = ctypes.CFUNCTYPE(

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from backends.cuda.conftest import GPUS as KNOWN
 from backends.cuda.conftest import Attach
-from backends.cuda.recording_driver import H200
+from backends.cuda.recording_driver import H200, L40
 from backends.llvm.ptx import assemble, find_ptxas
 from frontend.samples import model, node, tensor, value
 from onnx import TensorProto, helper
@@ -25,7 +25,7 @@ from weft.backends.cuda.processors import choose_processor
 
 PTXAS = find_ptxas()
 pytestmark = pytest.mark.skipif(PTXAS is None, reason="no ptxas: WEFT_PTXAS and PATH name none")
-GPUS = {**KNOWN, "h200 of 12.0": replace(H200, driver=12000)}
+GPUS = {**KNOWN, "h200 of 12.0": replace(H200, driver=12000), "l40": L40}
 F32, F16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
@@ -201,6 +201,8 @@ CASES = [
     ("h200 of 12.0", "float32", "bytes"),
     *(("a100", precision, name) for precision in ("float32", "tf32", "fast") for name in ("layer", "attention")),
     *(("a100", "float32", name) for name in ("layer_half", "attention_half", "images", "bytes", "quantized")),
+    ("l40", "float32", "bytes"),
+    ("l40", "fast", "float8"),
     *(("t4", "float32", name) for name in ("layer", "layer_half", "attention", "odds", "quantized")),
 ]
 TILES = {"h200": "wgmma.mma_async", "a100": "mma.sync"}

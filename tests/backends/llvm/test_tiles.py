@@ -54,6 +54,7 @@ EMULATED = {
     "warps_whole": (replace(SMALL, bring="whole", parts=True), "mma.sync"),
     "warps_tf32": (replace(SMALL, left=DType.float32, right=DType.float32, transposed_right=True), "mma.sync"),
     "warps_bytes": (replace(SMALL, left=DType.uint8, right=DType.int8, transposed_left=True), "mma.sync"),
+    "warps_rough": (replace(SMALL, left=DType.float8e4m3fn, right=DType.float8e5m2, tiles=(32, 16, 64)), "mma.sync"),
     "warps_deep": (replace(SMALL, tiles=(16, 8, 128), shape=(16, 8, 128), lanes=32, stages=1), "mma.sync"),
     "groups": (GROUPS, "wgmma"),
     "groups_four_stages": (replace(GROUPS, stages=4, shape=(64, 16, 320), tiles=(64, 16, 64)), "wgmma"),

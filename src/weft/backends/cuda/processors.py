@@ -1,6 +1,7 @@
 """Describe a GPU as a compilation target: LLVM's processor, its tile instructions, and the target of kernels.
 
-Compute capability 9.0 has instructions (wgmma) that no other GPU runs. All other GPUs from 8.0 on get PTX of 8.0.
+Compute capability 9.0 has instructions (wgmma) that no other GPU runs. All other GPUs from 8.9 on get PTX of 8.9, if
+their driver assembles products of float8, and those from 8.0 on PTX of 8.0.
 Rates are those of a device class, scaled by the GPU's multiprocessors and memory bus.
 """
 
@@ -16,7 +17,8 @@ from weft.ir.dtypes import DType
 from weft.ir.target import Choices, Float32Products, Rates, ThreadTarget, TileProduct
 
 _HOPPER = (9, 0)
-_PTX_84 = 12040  # the first CUDA with PTX 8.4, which multiplies tiles of different types
+_PTX_84 = 12040  # the first CUDA with PTX 8.4: tiles of different types, and of float8 on compute capability 8.9
+_ADA = (8, 9)
 _AMPERE = (8, 0)
 _FLOAT32_PRODUCTS = {
     "strict": Float32Products.EXACT,
@@ -26,11 +28,14 @@ _FLOAT32_PRODUCTS = {
 }
 _PROFILE_BANDWIDTH = 2 * 3.2e9 * 6144 / 8  # peak bytes per second of the memory that LARGE_GPU describes
 _MOST_LANES = 1024
+_FLOAT8 = (DType.float8e4m3fn, DType.float8e5m2)
 
 
 def choose_processor(gpu: GpuProperties) -> NvidiaProcessor:
     if gpu.capability == _HOPPER:
         return NvidiaProcessor("sm_90a", "+ptx84" if gpu.driver >= _PTX_84 else "+ptx80")
+    if _multiplies_float8(gpu):
+        return NvidiaProcessor("sm_89", "+ptx84")
     if gpu.capability >= _AMPERE:
         return NvidiaProcessor("sm_80", "+ptx80")
     major, minor = gpu.capability
@@ -39,7 +44,7 @@ def choose_processor(gpu: GpuProperties) -> NvidiaProcessor:
 
 def choose_lanes(processor: NvidiaProcessor) -> ThreadLanes:
     """Return the lanes of a processor, for 32-bit indices and aligned buffers."""
-    tiles = {"sm_90a": "wgmma", "sm_80": "mma.sync"}.get(processor.processor, "")
+    tiles = {"sm_90a": "wgmma", "sm_89": "mma.sync", "sm_80": "mma.sync"}.get(processor.processor, "")
     return ThreadLanes(tile_products=tiles)
 
 
@@ -73,6 +78,11 @@ def _rates(gpu: GpuProperties) -> Rates:
     )
 
 
+def _multiplies_float8(gpu: GpuProperties) -> bool:
+    """Whether a GPU multiplies float8 in registers (mma.sync)."""
+    return gpu.capability >= _ADA and gpu.capability != _HOPPER and gpu.driver >= _PTX_84
+
+
 def _tile_products(gpu: GpuProperties) -> tuple[TileProduct, ...]:
     """List the tile products of a GPU, with rates per multiprocessor measured on an H200."""
     if gpu.capability < _AMPERE:
@@ -81,12 +91,15 @@ def _tile_products(gpu: GpuProperties) -> tuple[TileProduct, ...]:
     bytes_ = [(left, right) for left in (DType.uint8, DType.int8) for right in (DType.uint8, DType.int8)]
     if gpu.capability == _HOPPER and gpu.driver < _PTX_84:
         bytes_ = [(left, right) for left, right in bytes_ if left is right]
+    small_floats = [(left, right) for left in _FLOAT8 for right in _FLOAT8]
     if gpu.capability == _HOPPER:
         products = [TileProduct(kind, kind, single, 6.4e12, 64, 128) for kind in (half, bfloat)]
         products.append(TileProduct(single, single, single, 3.2e12, 64, 128))
         products += [TileProduct(left, right, sums, 12.8e12, 64, 128) for left, right in bytes_]
-        small_floats = (DType.float8e4m3fn, DType.float8e5m2)
-        return (*products, *(TileProduct(a, b, single, 12.8e12, 64, 128) for a in small_floats for b in small_floats))
+        return (*products, *(TileProduct(left, right, single, 12.8e12, 64, 128) for left, right in small_floats))
     products = [TileProduct(kind, kind, single, 4.8e12) for kind in (half, bfloat)]
     products.append(TileProduct(single, single, single, 2.4e12))
-    return (*products, *(TileProduct(left, right, sums, 9.4e12) for left, right in bytes_))
+    products += [TileProduct(left, right, sums, 9.4e12) for left, right in bytes_]
+    if _multiplies_float8(gpu):
+        products += [TileProduct(left, right, single, 9.4e12) for left, right in small_floats]
+    return tuple(products)

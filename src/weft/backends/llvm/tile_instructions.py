@@ -22,6 +22,11 @@ PTX_TYPES = {
 }
 
 
+def is_imprecise(dtype: DType) -> bool:
+    """Tell whether tensor cores keep only about 13 bits of the sums of a type, which are then accumulated apart."""
+    return dtype.is_float and dtype.bits == 8
+
+
 def _effect(builder: IRBuilder, text: str, values: Sequence[Value] = (), constraints: Sequence[str] = ()) -> None:
     """Append an instruction without a result that is not reordered with memory accesses."""
     signature = ir.FunctionType(_VOID, [value.type for value in values])

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from weft.backends.llvm import assembly as ir
 from weft.backends.llvm.instructions import Value
-from weft.backends.llvm.tile_instructions import load_matrices, multiply_fragments, shared_address
+from weft.backends.llvm.tile_instructions import is_imprecise, load_matrices, multiply_fragments, shared_address
 from weft.backends.llvm.tile_layout import CHUNK, DEPTH_STEP, FRAGMENT_SUMS, SumPartition, TileLayout, build_layout
 from weft.backends.llvm.types import INT32, element_bytes, memory_type
+from weft.ir.dtypes import DType
 from weft.ir.kernel import Buffer, MultiplyFragments, TileForm
 
 if TYPE_CHECKING:
@@ -43,9 +44,20 @@ def multiply(
                 for column, b in enumerate(rights):
                     at = (row * len(columns) + first + column) * FRAGMENT_SUMS
                     fragment = slice(at, at + FRAGMENT_SUMS)
-                    types = left.dtype, right.dtype
-                    sums[fragment] = multiply_fragments(emitter.builder, types, a, b, sums[fragment])
+                    sums[fragment] = _add_fragments(emitter, (left.dtype, right.dtype), a, b, sums[fragment])
     return sums
+
+
+def _add_fragments(
+    emitter: Emitter, types: tuple[DType, DType], left: list[Value], right: list[Value], sums: list[Value]
+) -> list[Value]:
+    """Add the product of fragments to sums; products of imprecise types are added outside of the tensor cores."""
+    builder = emitter.builder
+    if not is_imprecise(types[0]):
+        return multiply_fragments(builder, types, left, right, sums)
+    zeros: list[Value] = [ir.Constant(value.type, 0) for value in sums]
+    addends = multiply_fragments(builder, types, left, right, zeros)
+    return [builder.fadd(value, addend) for value, addend in zip(sums, addends, strict=True)]
 
 
 def multiply_registers(emitter: Emitter, product: MultiplyFragments) -> None:

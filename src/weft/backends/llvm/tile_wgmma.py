@@ -9,6 +9,7 @@ from weft.backends.llvm.instructions import Value
 from weft.backends.llvm.tile_instructions import (
     await_sums,
     broadcast_first_thread,
+    is_imprecise,
     multiply_by_descriptors,
     shared_address,
 )
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
 
 _ADDRESS_MASK = (1 << 18) - 1  # of shared memory addresses in a descriptor
 _IMPRECISE_COLUMNS = 64  # two imprecise products run at a time, each with its own sums in registers
-
-
-def is_imprecise(dtype: DType) -> bool:
-    """Tell whether wgmma keeps only about 13 bits of the sums of a type, so that they are accumulated separately."""
-    return dtype.is_float and dtype.bits == 8
 
 
 def can_multiply(left: Buffer, right: Buffer, partition: SumPartition) -> bool:

@@ -16,6 +16,7 @@ from weft.backends.llvm.tile_instructions import (
     await_sums,
     broadcast_first_thread,
     copy_chunk,
+    is_imprecise,
     shared_address,
 )
 from weft.backends.llvm.tile_layout import (
@@ -157,12 +158,12 @@ def multiply(emitter: Emitter, product: MultiplyTiles) -> None:
     if left.tile is None or right.tile is None or left.tile.depth * element_bytes(left.dtype) % DEPTH_STEP:
         raise InternalError(f"kernel {emitter.kernel.name}: {product.left} is not a tile, or not deep enough")
     if _uses_wgmma(emitter, product):
-        is_imprecise = tile_wgmma.is_imprecise(left.dtype)
-        if is_imprecise:
+        is_rough = is_imprecise(left.dtype)
+        if is_rough:
             wait_for_sums(emitter)
             sums = [emitter.registers[name] for name in names]
         results = tile_wgmma.multiply(emitter, left, right, partition, _origin(emitter, partition), sums)
-        if not is_imprecise:
+        if not is_rough:
             emitter.pending_sums.add(product.sums)
     else:
         wait_for_sums(emitter, [product.sums])
@@ -181,7 +182,7 @@ def _uses_wgmma(emitter: Emitter, product: MultiplyTiles) -> bool:
 
 def is_asynchronous(emitter: Emitter, product: MultiplyTiles) -> bool:
     """Tell whether a product runs while its threads do other work."""
-    return _uses_wgmma(emitter, product) and not tile_wgmma.is_imprecise(find_buffer(emitter, product.left).dtype)
+    return _uses_wgmma(emitter, product) and not is_imprecise(find_buffer(emitter, product.left).dtype)
 
 
 def _scale(emitter: Emitter, scale: ScaleSums) -> None:
