@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from weft.ir.dtypes import DType
-from weft.ir.kernel import Call, Code, Kernel, MultiplyTiles, Statement, inner_bodies, statement_codes, walk_code
+from weft.ir.kernel import (
+    Call,
+    Code,
+    Kernel,
+    MultiplyFragments,
+    MultiplyTiles,
+    Statement,
+    inner_bodies,
+    statement_codes,
+    walk_code,
+)
 from weft.ir.work import PAIR_PRODUCTS, HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
 
@@ -24,7 +34,7 @@ class NarrowedProduct:
 
 @dataclass(frozen=True, slots=True)
 class _KernelProducts:
-    """The types of tiles that a kernel multiplies and of buffers it reads, and whether it multiplies bfloat16 pairs."""
+    """The types of a kernel's tiles and fragments, and of what it reads; whether it multiplies pairs of bfloat16."""
 
     tiles: frozenset[DType]
     sources: frozenset[DType]
@@ -74,6 +84,8 @@ def _find_kernel_products(kernel: Kernel) -> _KernelProducts:
         statement = pending.pop()
         if isinstance(statement, MultiplyTiles):
             tiles.update((types[statement.left], types[statement.right]))
+        if isinstance(statement, MultiplyFragments):
+            tiles.add(statement.dtype)
         for inner in inner_bodies(statement):
             pending.extend(inner)
         pairs = pairs or any(_multiplies_pairs(code) for code in statement_codes(statement))

@@ -25,7 +25,7 @@ from weft.ir.kernel_verify import verify_kernel
 from weft.ir.layout import row_major
 from weft.ir.packing import load_constant
 from weft.ir.program import Contract
-from weft.ir.target import ThreadTarget
+from weft.ir.target import Float32Products, ThreadTarget
 from weft.kernels.build.contraction import Contraction
 from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.expand_tiles import expand_tiles
@@ -128,6 +128,27 @@ def test_precision_of_float32_is_kept() -> None:
     assert error <= 2 * plain_error
 
 
+@pytest.mark.parametrize(("bits", "zeros"), [(4, ""), (8, "bytes"), (2, "bytes")])
+def test_activations_are_rounded_to_float16_where_allowed(bits: int, zeros: str) -> None:
+    """A third of the products, the same bits for any number of rows, and clamped numbers."""
+    case = Case(bits, 64, 40, 64 * 5, zeros)
+    work = build(case, replace(tensor_target(), float32_products=Float32Products.HALVES))
+    x = 100 * random_rows(70, case.depth)
+    x[0, 3], x[1, 5] = 1e30, np.nan
+
+    def run(rows: Array) -> Array:
+        operands = [(rows, row_major(2)), (np.zeros(4, np.int32), row_major(1))]
+        result = StoredTensor(F32, (len(rows), case.columns), row_major(2))
+        return works.run_work(work, operands, [result], {"rows": len(rows)})[0][0]
+
+    every = run(x)
+    rounded = np.clip(x, -65504, 65504).astype(np.float16).astype(np.float64)
+    expected = rounded @ case.values.T
+    np.testing.assert_allclose(every, expected, rtol=0, atol=3e-6 * np.nanmax(np.abs(expected)))
+    for rows in (1, 2, 9, 33, 65):
+        assert run(x[-rows:]).tobytes() == every[-rows:].tobytes()
+
+
 def test_infinities_and_nan_stay_in_their_rows() -> None:
     case = Case(4, 32, 24, 64)
     x = random_rows(5, 64)
@@ -197,10 +218,13 @@ def test_emulated_instructions(bits: int, zeros: str, rows: int) -> None:
 
 
 @pytest.mark.skipif(PTXAS is None, reason="ptxas is not installed")
-@pytest.mark.parametrize(("processor", "tiles"), [("sm_90a", "wgmma"), ("sm_80", "mma.sync")])
-def test_kernels_assemble(processor: str, tiles: str) -> None:
+@pytest.mark.parametrize(
+    ("processor", "tiles", "precision"),
+    [("sm_90a", "wgmma", "strict"), ("sm_90a", "wgmma", "fast"), ("sm_80", "mma.sync", "strict")],
+)
+def test_kernels_assemble(processor: str, tiles: str, precision: str) -> None:
     """Weights are read 16 bytes at a time, and no registers are spilled, for all kinds of tiles and formats."""
-    target = build_cuda_target(H200, "strict")
+    target = build_cuda_target(H200, precision)
     for bits, block, zeros, columns, depth in (
         (4, 32, "bytes", 4864, 896),
         (4, 32, "", 896, 4864),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.ir.dims import Dim
 from weft.ir.dtypes import DType
 from weft.ir.packing import Constant
-from weft.ir.target import ThreadTarget
+from weft.ir.target import Float32Products, ThreadTarget
 from weft.ir.work import Workspace
 from weft.kernels.lower.tensors import LEFT, RESULT, Launch, Reference, Work
 from weft.kernels.threads.block_format import BlockFormat
@@ -33,8 +33,12 @@ _FLOAT32 = DType.float32
 def choose_fragments(
     weight_format: BlockFormat | FloatFormat, block: int, left: DType, target: ThreadTarget
 ) -> FragmentFormat | None:
-    """Choose the form of fragments for weights; None if the target's tensor cores cannot multiply them in full."""
-    element = DType.float16 if left is DType.float16 else DType.bfloat16
+    """Choose the form of fragments for weights; None if the target's tensor cores cannot multiply them in full.
+
+    Activations are rounded only if the target may round operands of products to float16.
+    """
+    is_rounded = left is _FLOAT32 and target.float32_products is Float32Products.HALVES
+    element = DType.float16 if left is DType.float16 or is_rounded else DType.bfloat16
     tile_product = target.tile_product(element, element)
     if tile_product is None or tile_product.sums is not _FLOAT32:
         return None
@@ -46,7 +50,8 @@ def choose_fragments(
         bits, zeros, block = weight_format.bits, weight_format.zeros, find_fragment_block(block)
     if not block or zeros == "floats":
         return None
-    columns, depth, planes = weight_format.columns, weight_format.depth, _PLANES if left is _FLOAT32 else 1
+    columns, depth = weight_format.columns, weight_format.depth
+    planes = _PLANES if left is _FLOAT32 and not is_rounded else 1
     return FragmentFormat(
         columns, depth, bits, block, zeros, element, planes, _choose_ranges(columns, depth, block, target)
     )
@@ -104,7 +109,7 @@ def _list_tiles(fragments: FragmentFormat, target: ThreadTarget) -> list[tuple[i
     choices = [(1, one), (2, few)] if one.shared_bytes(fragments) <= target.shared_bytes else [(1, few)]
     choices.append((few.height + 1, _choose_medium(fragments, target)))
     width = 2 if tiles * (_USUAL_ROWS // 32) >= 8 * _UNIT_BLOCKS * units else 1
-    many = FragmentTile(width, 4, 4, ahead=1)
+    many = FragmentTile(width, 4, 4, ahead=_choose_ahead(width, fragments))
     return choices if choices[-1][1] == many else [*choices, (_MANY_ROWS, many)]
 
 
@@ -112,10 +117,15 @@ def _choose_medium(fragments: FragmentFormat, target: ThreadTarget) -> FragmentT
     """Choose the tile for 32 rows: each block reads all rows in full or, with splits, in part."""
     units, tiles, ranges = target.rates.compute_units, fragments.tiles, fragments.ranges
     if tiles >= 16 * units:
-        return FragmentTile(2, 4, 8, ahead=1)
+        return FragmentTile(2, 4, 8, ahead=_choose_ahead(2, fragments))
     if tiles >= 2 * units:
         return FragmentTile(1, 4, 2, slices=ranges, ahead=1)
     return FragmentTile(1, 4, 4, splits=ranges, ahead=1)
+
+
+def _choose_ahead(columns: int, fragments: FragmentFormat) -> int:
+    """Choose how far ahead warps with 32 rows fetch; one plane of two tiles of columns would spill with 1."""
+    return 2 if columns == 2 and fragments.planes == 1 else 1
 
 
 def _is_busy(tiles: int, each: int, units: int) -> bool:

@@ -39,7 +39,8 @@ _I32, _F32, _F16 = DType.int32, DType.float32, DType.float16
 class FragmentFormat:
     """The packed form of weights [columns, depth], with a scale for each `block`; floats, of 16 bits, have none.
 
-    Fragments have the type `element`. A float32 that is multiplied by weights is the sum of `planes` elements.
+    Fragments have the type `element`. A float32 that is multiplied by weights is the sum of `planes` elements or, with
+    one plane, rounded to float16.
     """
 
     columns: int

@@ -1,7 +1,7 @@
 """The left operand of products by packed weights, in the order of right fragments of tensor cores.
 
 A float32 is the exact sum of three bfloat16: its leading bits, those of the rest, and what is left. Infinities and NaN
-stay in the first plane. Numbers of 16 bits have one plane.
+stay in the first plane. Numbers of 16 bits, and those that are rounded to float16, have one plane.
 
 Words are [tiles of 8 rows, windows, planes, halves of a window, lanes, 4]: lane 4 * g + q has of row g the places from
 4 * q to 4 * q + 3 of two fragments.
@@ -21,6 +21,7 @@ from weft.kernels.lower.memoize import memoize
 from weft.kernels.lower.operations import cast
 from weft.kernels.lower.tensors import RESULT, Launch
 from weft.kernels.threads.depth import Depth
+from weft.kernels.threads.float_splits import convert_value
 from weft.kernels.threads.fragment_format import LANES, STEP, WINDOW, FragmentFormat
 from weft.kernels.threads.points import points
 from weft.kernels.threads.product import Product, merge_product_axes
@@ -77,7 +78,9 @@ class FragmentRows:
     def _split(self, value: Register, statements: list[Statement]) -> list[Code]:
         """Return the planes of a number, each in the upper half of a word (float16: in the lower half)."""
         if self.format.element is DType.float16:
-            return [Call("cast", (Call("bitcast", (value,), DType.uint16),), _I32)]
+            conversion, (half,) = convert_value(value, DType.float16, 1, self.builder)
+            statements += conversion
+            return [Call("cast", (Call("bitcast", (half,), DType.uint16),), _I32)]
         rest = self._keep(cast(value, _F32), statements)
         planes: list[Code] = []
         for _ in range(1, self.format.planes):
