@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weft.fuse.block_weights import fuse_block_weights, multiplies_codes, separate_block_rows
+from weft.fuse.byte_products import multiply_equal_signs
 from weft.fuse.concats import inline_concats
 from weft.fuse.float8_products import multiply_float8
 from weft.fuse.grouping import OTHER_BUFFERS, group_attention, group_heavy, group_rows, single_group, split_wide
@@ -88,6 +89,7 @@ def _native_scan(step: Step, target: Target) -> ScanGroup | None:
 
 PIPELINE: tuple[Stage, ...] = (
     multiply_float8,
+    multiply_equal_signs,
     narrow_products,
     inline_concats,
     fuse_maps,

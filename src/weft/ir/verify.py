@@ -54,7 +54,7 @@ def _verify_step(step: Step) -> None:
             _verify_scalar(expression, step, result.rank)
         case Contract() | Convolve():
             left, right, result_dtype = (value.dtype for value in (*step.operands, *step.results))
-            mixed = {left, right} == {DType.uint8, DType.int8} and result_dtype is DType.int32
+            mixed = {left, right} <= {DType.uint8, DType.int8} and result_dtype is DType.int32
             rounded = {left, right} == {DType.bfloat16, DType.float32} and result_dtype is DType.float32
             narrow = {left, right} == {DType.float16} or {left, right} <= {*FLOAT8}
             widened = narrow and result_dtype is DType.float32

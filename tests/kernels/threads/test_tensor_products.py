@@ -52,7 +52,7 @@ WAYS = list(TOLERANCES)
 
 def target_with(way: Float32Products = Float32Products.EXACT, rows: int = 64, lanes: int = 128) -> ThreadTarget:
     """Return a GPU target with tile products."""
-    pairs = [(F16, F16, F32), (BF16, BF16, F32), (F32, F32, F32), (U8, I8, I32), (I8, U8, I32)]
+    pairs = [(F16, F16, F32), (BF16, BF16, F32), (F32, F32, F32), (U8, I8, I32), (I8, U8, I32), (I8, I8, I32)]
     pairs += [(left, right, F32) for left in (E4M3, E5M2) for right in (E4M3, E5M2)]
     products = tuple(TileProduct(*pair, 6e12, rows, lanes) for pair in pairs)
     own = targets()["sharing"]
@@ -228,7 +228,7 @@ def test_numbers_beyond_float16(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_array_equal(actual, np.clip(left, -65504, 65504) @ np.clip(right, -65504, 65504))
 
 
-@pytest.mark.parametrize("dtypes", [(U8, I8), (I8, U8)])
+@pytest.mark.parametrize("dtypes", [(U8, I8), (I8, U8), (I8, I8)])
 def test_bytes(dtypes: tuple[DType, DType], monkeypatch: pytest.MonkeyPatch) -> None:
     choosing(monkeypatch, small(8))
     random = np.random.default_rng(7)
@@ -433,6 +433,7 @@ REAL = [
     (F16, Float32Products.EXACT, True),
     *((F32, way, False) for way in WAYS),
     (U8, Float32Products.EXACT, False),
+    (I8, Float32Products.EXACT, False),
     (E4M3, Float32Products.HALVES, True),
 ]
 

@@ -173,10 +173,10 @@ def _evaluate(
 
 
 def _widen_factors(operands: Sequence[Any], result: Type) -> Sequence[Any]:
-    """Return the operands of a product as float32 if they are narrower and their result is float32."""
-    if result.dtype is not DType.float32:
+    """Return the operands of a product in the type of its result if they are narrower than float32 or int32."""
+    if result.dtype not in (DType.float32, DType.int32):
         return operands
-    return [operand.astype(np.float32) if operand.dtype.itemsize < 4 else operand for operand in operands]
+    return [operand.astype(result.dtype.numpy) if operand.dtype.itemsize < 4 else operand for operand in operands]
 
 
 def run_step(step: Step, operands: list[Any], sizes: Sizes, run_body: RunBody | None = None) -> list[Any]:

@@ -82,7 +82,7 @@ class Product:
 
 def sum_dtype(left: DType, right: DType) -> DType:
     """Return the type that products of two types are summed in."""
-    if left is right:
+    if left is right and left not in (DType.int8, DType.uint8):
         return accumulator_dtype(left)
     return DType.float32 if left.is_float else DType.int32
 
