@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from weft.ir.kernel import Kernel, fingerprint
+from weft.ir.kernel import Kernel
+from weft.ir.kernel_text import fingerprint
 from weft.ir.work import Launch, Section, all_launches, map_launches
 
 
