@@ -21,6 +21,7 @@ from weft.fuse.layouts import assign_layouts
 from weft.fuse.narrow import narrow_products
 from weft.fuse.quantized import simplify_quantized
 from weft.fuse.reshapes import move_maps_before_reshapes
+from weft.fuse.round_operands import round_operands
 from weft.fuse.verify import verify_groups
 from weft.fuse.winograd import choose_tiles
 from weft.ir.groups import FusedProgram, Group, HostGroup, ScanGroup
@@ -95,6 +96,7 @@ PIPELINE: tuple[Stage, ...] = (
     fuse_maps,
     group_attention,
     group_rows,
+    round_operands,
     group_heavy,
     split_wide,
     fuse_block_weights,

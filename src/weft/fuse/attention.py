@@ -90,20 +90,25 @@ def find_attention(
 def number_loads(attention: Attention, operands: Sequence[Value]) -> Attention:
     """Rewrite loads to refer to operands by position."""
     numbers = {value.number: position for position, value in enumerate(operands)}
+    return map_loads(attention, lambda load: Load(numbers[load.operand], load.indices, load.dtype))
 
-    def renumber(load: Load) -> Scalar:
-        return Load(numbers[load.operand], load.indices, load.dtype)
+
+def map_loads(attention: Attention, function: Callable[[Load], Scalar]) -> Attention:
+    """Replace all loads of an attention."""
+
+    def map_optional(expression: Scalar | None) -> Scalar | None:
+        return None if expression is None else rebuild(expression, function)
 
     return replace(
         attention,
-        query=rebuild(attention.query, renumber),
-        key=rebuild(attention.key, renumber),
-        value=rebuild(attention.value, renumber),
-        score=rebuild(attention.score, renumber),
-        loaded_bounds=tuple(rebuild(bound, renumber) for bound in attention.loaded_bounds),
-        loaded_starts=tuple(rebuild(start, renumber) for start in attention.loaded_starts),
-        sink=None if attention.sink is None else rebuild(attention.sink, renumber),
-        epilogue=None if attention.epilogue is None else rebuild(attention.epilogue, renumber),
+        query=rebuild(attention.query, function),
+        key=rebuild(attention.key, function),
+        value=rebuild(attention.value, function),
+        score=rebuild(attention.score, function),
+        loaded_bounds=tuple(rebuild(bound, function) for bound in attention.loaded_bounds),
+        loaded_starts=tuple(rebuild(start, function) for start in attention.loaded_starts),
+        sink=map_optional(attention.sink),
+        epilogue=map_optional(attention.epilogue),
     )
 
 

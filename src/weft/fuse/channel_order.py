@@ -33,7 +33,9 @@ def find_channel_reorderings(program: TensorProgram) -> set[Value]:
 def _reads_any_channel_order(primitive: Convolve, step: Step) -> bool:
     """Whether the convolution is 1 x 1, without padding, and sums over several channels."""
     x, w = step.operands
-    if primitive.transposed or any(pad != (0, 0) for pad in primitive.pads) or x.dtype is not w.dtype:
+    if primitive.transposed or any(pad != (0, 0) for pad in primitive.pads):
+        return False
+    if x.dtype is not w.dtype and not x.dtype.is_float:
         return False
     return w.shape[1] != 1 and all(size == 1 for size in w.shape[2:])
 

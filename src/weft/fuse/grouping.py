@@ -44,7 +44,7 @@ def group_attention(fused: FusedProgram, target: Target) -> FusedProgram:
     readers = find_readers(program)
     merged: list[Group] = []
     for members, attention in find_attention(program, attention_support(target)):
-        operands, results = _find_boundary(members, readers)
+        operands, results = find_boundary(members, readers)
         merged.append(AttentionGroup(members, operands, results, number_loads(attention, operands)))
     return _merge_groups(fused, merged)
 
@@ -61,7 +61,7 @@ def group_rows(fused: FusedProgram, _: Target) -> FusedProgram:
     for members in find_row_groups(fused.program, _grouped_steps(fused)):
         frame = find_row_frame(members)
         assert frame is not None
-        merged.append(RowGroup(members, *_find_boundary(members, readers), frame))
+        merged.append(RowGroup(members, *find_boundary(members, readers), frame))
     return _merge_groups(fused, merged)
 
 
@@ -134,7 +134,7 @@ def _build_heavy_group(before: Step | None, heavy: Step, after: Step | None, rea
     members = tuple(step for step in (before, heavy, after) if step is not None)
     if len(members) == 1:
         return single_group(heavy)
-    operands, results = _find_boundary(members, readers)
+    operands, results = find_boundary(members, readers)
     epilogue = None if after is None else _build_epilogue(heavy, after)
     if isinstance(heavy.primitive, REDUCTIONS):
         element = _identity_element(heavy)
@@ -201,7 +201,7 @@ def _merge_groups(fused: FusedProgram, merged: Iterable[Group]) -> FusedProgram:
     return replace(fused, groups=tuple(groups))
 
 
-def _find_boundary(members: Sequence[Step], readers: Readers) -> tuple[Values, Values]:
+def find_boundary(members: Sequence[Step], readers: Readers) -> tuple[Values, Values]:
     """Return the operands from outside and the results used outside."""
     inside = {result for step in members for result in step.results}
     operands = dict.fromkeys(operand for step in members for operand in step.operands if operand not in inside)

@@ -1,4 +1,4 @@
-"""Find the products of a program that round their operands, from the types that its kernels multiply.
+"""Find the products of a program whose operands are rounded, by fusion or by the kernels that multiply them.
 
 This runs when kernels are built: kernels loaded from the cache have no bodies.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from weft.ir.dtypes import DType
+from weft.ir.half_weights import HALVES
 from weft.ir.kernel import (
     Call,
     Code,
@@ -19,6 +20,7 @@ from weft.ir.kernel import (
     statement_codes,
     walk_code,
 )
+from weft.ir.program import Contract, Convolve, Step
 from weft.ir.work import PAIR_PRODUCTS, HostSection, NativeSection, ScanTask, Section, Task
 from weft.records import dataclass
 
@@ -46,6 +48,19 @@ def find_narrowed_products(sections: Sequence[Section]) -> Iterator[NarrowedProd
     return _find_in_sections(sections, {})
 
 
+def find_rounded_type(steps: Sequence[Step]) -> DType | None:
+    """Return the type that fusion rounded operands of the products among some steps to, if there are any."""
+    products = [step for step in steps if isinstance(step.primitive, (Contract, Convolve))]
+    types = {
+        value.dtype
+        for step in products
+        if step.results[0].dtype is DType.float32
+        for value in step.operands
+        if value.dtype in HALVES
+    }
+    return types.pop() if len(types) == 1 else None
+
+
 def _find_in_sections(sections: Sequence[Section], cache: dict[int, _KernelProducts]) -> Iterator[NarrowedProduct]:
     for section in sections:
         match section:
@@ -69,6 +84,8 @@ def _find_in_task(task: Task, cache: dict[int, _KernelProducts]) -> Iterator[Nar
     operand_dtypes = {value.dtype for value in task.operands if value.is_tensor}
     if DType.float32 in tiles:
         yield NarrowedProduct(task.origin, "tf32", task.template)
+    elif task.rounded is not None:
+        yield NarrowedProduct(task.origin, task.rounded.value, task.template)
     elif DType.float16 in tiles | sources and DType.float16 not in operand_dtypes:
         yield NarrowedProduct(task.origin, DType.float16.value, task.template)
     elif task.template == PAIR_PRODUCTS or any(cache[key].pairs for key in kernels):

@@ -128,9 +128,9 @@ class ArgReduce:
 class Contract:
     """Sum of products over the labels missing from `output` (operands: left, right); labels name dimensions.
 
-    Operands and result have one dtype; or the operands are uint8 or int8 and the result int32; or one operand was
-    rounded to bfloat16, the other is float32, which may be rounded too, and the result is float32; or both are float16
-    or floats of 8 bits and the result is float32.
+    Operands and result have one dtype; or the operands are uint8 or int8 and the result int32; or the result is float32
+    and the operands are floats of 8 bits, or were rounded to float16 or bfloat16: one may be float32, which may be
+    rounded too.
     """
 
     left: tuple[int, ...]

@@ -98,6 +98,20 @@ class ThreadTarget(Target):
     tuned: Choices = ()
     fixed_order: bool = False  # reductions, products by constants and attention sum in an order that ignores other rows
 
+    @property
+    def float32_tiles(self) -> tuple[DType, int] | None:
+        """The type of tiles for float32 operands, and the number of planes that each operand is split into."""
+        match self.float32_products:
+            case Float32Products.EXACT:
+                return None
+            case Float32Products.PARTS:
+                element, planes = DType.bfloat16, 3
+            case Float32Products.TF32:
+                element, planes = DType.float32, 1
+            case Float32Products.HALVES:
+                element, planes = DType.float16, 1
+        return None if self.tile_product(element, element) is None else (element, planes)
+
     def tile_product(self, left: DType, right: DType) -> TileProduct | None:
         """Return the fastest tile product for these types."""
         candidates = [product for product in self.tile_products if (product.left, product.right) == (left, right)]

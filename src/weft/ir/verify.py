@@ -12,6 +12,8 @@ from weft.ir.scalar import FUNCTIONS, Apply, FlatLoad, Index, Load, Placeholder,
 Verified = dict[int, Step]
 """Verified steps by id; holding the steps keeps their ids unique."""
 
+_ROUNDED_TYPES = ({DType.float16, DType.float32}, {DType.bfloat16, DType.float32})
+
 
 def verify(program: TensorProgram, before: Verified | None = None) -> Verified:
     """Raise InternalError unless values are defined once and before use, and expressions fit their operands.
@@ -55,10 +57,9 @@ def _verify_step(step: Step) -> None:
         case Contract() | Convolve():
             left, right, result_dtype = (value.dtype for value in (*step.operands, *step.results))
             mixed = {left, right} <= {DType.uint8, DType.int8} and result_dtype is DType.int32
-            rounded = {left, right} == {DType.bfloat16, DType.float32} and result_dtype is DType.float32
-            narrow = {left, right} == {DType.float16} or {left, right} <= {*FLOAT8}
-            widened = narrow and result_dtype is DType.float32
-            if not mixed and not rounded and not widened and not left is right is result_dtype:
+            is_narrow = {left, right, result_dtype} in _ROUNDED_TYPES or {left, right} <= {*FLOAT8}
+            widened = is_narrow and result_dtype is DType.float32
+            if not mixed and not widened and not left is right is result_dtype:
                 raise InternalError(f"a product of {left} and {right} has a result of {result_dtype}", node=step.origin)
         case Scatter(domain, indices, update):
             for scalar in (*indices, update):

@@ -135,7 +135,8 @@ class Effort:
 class Task:
     """Work with the values of its operands and results.
 
-    `template` names the template that built it; `reason` says why it was selected.
+    `template` names the template that built it; `reason` says why it was selected. `rounded` is the type that fusion
+    rounded float32 operands of its products to.
     """
 
     work: Work
@@ -145,6 +146,7 @@ class Task:
     effort: Effort = Effort()
     template: str = ""
     reason: str = ""
+    rounded: DType | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

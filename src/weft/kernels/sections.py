@@ -27,6 +27,7 @@ from weft.ir.groups import (
     stretches,
 )
 from weft.ir.layout import Layout, row_major
+from weft.ir.narrowed_products import find_rounded_type
 from weft.ir.program import Scan, Scatter, TensorProgram, Value, join_origins
 from weft.ir.target import Target, ThreadTarget
 from weft.ir.types import TensorType
@@ -151,7 +152,16 @@ class _SectionBuilder:
         last_operands = (*(operands[number] for number in last.operands), *packed)
         group_effort = estimate_effort(group.steps, group.operands, group.results)
         self.tasks.append(
-            Task(last.work, last_operands, group.results, origin, group_effort, choice.template, choice.reason)
+            Task(
+                last.work,
+                last_operands,
+                group.results,
+                origin,
+                group_effort,
+                choice.template,
+                choice.reason,
+                find_rounded_type(group.steps),
+            )
         )
         primitive = group.steps[0].primitive
         if isinstance(primitive, Scatter) and primitive.in_place:

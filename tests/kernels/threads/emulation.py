@@ -15,13 +15,17 @@ from weft.backends.llvm.assembly import SharedMemory
 from weft.cost.profiles import LARGE_GPU
 from weft.ir import dims
 from weft.ir.dtypes import DType
+from weft.ir.groups import FusedProgram
 from weft.ir.kernel_verify import verify_kernel
-from weft.ir.layout import Layout
+from weft.ir.layout import Layout, row_major
 from weft.ir.packing import load_constant
+from weft.ir.program import Value
 from weft.ir.target import Float32Products, ThreadTarget, TileProduct
+from weft.ir.work import NativeSection, Task
 from weft.kernels.lower.barriers import insert_barriers
 from weft.kernels.lower.expand_tiles import expand_tiles
 from weft.kernels.lower.tensors import StoredTensor, Work
+from weft.kernels.sections import build_sections
 
 Array = np.ndarray[Any, Any]
 
@@ -72,3 +76,28 @@ def run_work(
                 assert np.array_equal(array.view(np.uint8), arrays[reference.kind][reference.number].view(np.uint8))
             arrays[reference.kind][reference.number] = array
     return [from_memory(array, result.layout) for array, result in zip(arrays["result"], results)]
+
+
+def run_fused(
+    fused: FusedProgram, target: ThreadTarget, inputs: Mapping[str, Array], sizes: Mapping[str, int] | None = None
+) -> list[Array]:
+    """Return the outputs of a program whose steps are all on the device, task by task."""
+    bound = sizes or {}
+    (section,) = build_sections(fused, target)
+    assert isinstance(section, NativeSection)
+    memory = {value: np.ravel(array) for value, array in fused.program.constants.items()}
+    memory |= {value: np.ravel(inputs[value.name]) for value in fused.program.inputs}
+
+    def find(value: Value) -> Value:
+        return find(section.aliases[value]) if value in section.aliases else value
+
+    def size(value: Value) -> int:
+        return dims.evaluate(dims.product(value.shape), bound)
+
+    for task in section.tasks:
+        assert isinstance(task, Task)
+        operands = [(memory[find(value)], row_major(1)) for value in task.operands]
+        results = [StoredTensor(value.dtype, (size(value),), row_major(1)) for value in task.results]
+        memory |= dict(zip(task.results, run_work(task.work, operands, results, bound)))
+    outputs = fused.program.outputs
+    return [memory[find(v)].reshape([dims.evaluate(extent, bound) for extent in v.shape]) for v in outputs]

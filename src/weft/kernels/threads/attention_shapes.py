@@ -10,7 +10,7 @@ from weft.ir.dims import Axis, Dim
 from weft.ir.dtypes import DType
 from weft.ir.kernel import Call, Code, Number, Statement
 from weft.ir.scalar import Index, loads, walk
-from weft.ir.target import Float32Products, ThreadTarget
+from weft.ir.target import ThreadTarget
 from weft.kernels.lower.kernel_builder import KernelBuilder
 from weft.kernels.threads.attention import FLOAT, RUN, KeySplit, call, float32
 from weft.kernels.threads.lane_groups import power_of_two
@@ -25,7 +25,6 @@ RESERVED_BYTES = 2048  # of shared memory, not used by tiles
 _MOVED_BYTES = 16
 _LARGEST_HALF = 65504.0
 _NARROW = (DType.float16, DType.bfloat16)
-_FLOAT32_PLANES = 3  # of bfloat16, that hold all bits of a float32
 _HALF_WORD, _UPPER = Number(16, DType.uint32), Number(0xFFFF0000, DType.uint32)
 
 MIN_SPLIT_KEYS = 512  # fewer keys are not split: merging takes longer than splitting saves
@@ -90,8 +89,9 @@ class ProductShape:
 
 def choose_product_shape(attention: Attention, target: ThreadTarget) -> ProductShape | None:
     """Choose the tiles for an attention; None where it cannot, or should not, use tile products."""
-    types = {attention.query.dtype, attention.key.dtype, attention.value.dtype}
-    tile_type = _tile_type(types.pop(), target) if len(types) == 1 else None
+    roles = (attention.query, attention.key, attention.value)
+    tile_types = {_tile_type(role.dtype, target) for role in roles}
+    tile_type = tile_types.pop() if len(tile_types) == 1 else None
     if tile_type is None:
         return None
     element, planes = tile_type
@@ -130,17 +130,7 @@ def _tile_type(dtype: DType, target: ThreadTarget) -> tuple[DType, int] | None:
     """Return the element type of tiles for a type, and the number of planes."""
     if dtype in _NARROW:
         return dtype, 1
-    if dtype is not FLOAT:
-        return None
-    match target.float32_products:
-        case Float32Products.EXACT:
-            return None
-        case Float32Products.TF32:
-            return FLOAT, 1
-        case Float32Products.HALVES:
-            return DType.float16, 1
-        case Float32Products.PARTS:
-            return DType.bfloat16, _FLOAT32_PLANES
+    return target.float32_tiles if dtype is FLOAT else None
 
 
 def plan_key_split(attention: Attention, target: ThreadTarget, rows: int, keys: int) -> tuple[KeySplit, Dim]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.cost.tile_times import TileSpeed
 from weft.ir.dtypes import DType
-from weft.ir.target import Float32Products, ThreadTarget, TileProduct
+from weft.ir.target import ThreadTarget, TileProduct
 from weft.kernels.threads.product import sum_dtype
 from weft.kernels.threads.product_operands import RUN
 from weft.records import dataclass
@@ -68,14 +68,9 @@ def find_product_scheme(
         is_usable = tile_product is not None and tile_product.sums is sum_dtype(left, right)
         promotes = has_wide_result and target.float32_products in (Float32Products.EXACT, Float32Products.PARTS)
         return ProductScheme(tile_product, 1, promotes) if tile_product is not None and is_usable else None
-    float32_operands = {
-        Float32Products.PARTS: (DType.bfloat16, 3),
-        Float32Products.TF32: (DType.float32, 1),
-        Float32Products.HALVES: (DType.float16, 1),
-    }.get(target.float32_products)
-    if float32_operands is None:
+    if target.float32_tiles is None:
         return None
-    element, planes = float32_operands
+    element, planes = target.float32_tiles
     tile_product = target.tile_product(element, element)
     return None if tile_product is None else ProductScheme(tile_product, planes, planes > 1)
 
